@@ -1,10 +1,10 @@
-// Package agent says how each agent is run: its command line, environment and
-// configuration, such that its model traffic goes to the gateway, it updates and
-// reports nothing, and it finds the gateway's tools; where its program comes from; and
-// how to read what it printed.
+// Package agent describes how to launch each supported agent: its command line, environment
+// and configuration files, the source of its program, and the format of its output. The
+// configuration routes model traffic to the gateway, disables updates and telemetry, and
+// registers the gateway's tools.
 //
-// It starts nothing. What an agent's own configuration promises is a convenience; the
-// jail around it is what holds.
+// The package starts no processes. The configuration of an agent is not a security
+// boundary; the jail is.
 package agent
 
 import (
@@ -22,36 +22,36 @@ import (
 
 const opLaunch = "agent.Launch"
 
-// Protocol is how one talks to an agent.
+// Protocol is the way to communicate with an agent.
 type Protocol string
 
 const (
-	Run         Protocol = "run"         // it is given a goal, works, prints a result and ends
-	ACP         Protocol = "acp"         // it speaks the Agent Client Protocol on its standard streams
-	Interactive Protocol = "interactive" // a person talks to it, at a terminal
+	Run         Protocol = "run"         // the agent works towards a goal, prints a result and exits
+	ACP         Protocol = "acp"         // Agent Client Protocol on the standard streams
+	Interactive Protocol = "interactive" // a person uses the agent at a terminal
 )
 
-// DefaultDoor is where the gateway listens in every jail.
+// DefaultDoor is the address of the agent endpoint in every jail.
 const DefaultDoor = "http://localhost:4097"
 
-// A Preset is an agent that this package knows how to run.
+// A Preset is an agent that this package can launch.
 type Preset struct {
 	Name      string
 	Title     string
-	Protocols []Protocol // the first is the best where nobody asks for one
-	Layer     Layer      // what it needs beyond the default root filesystem
+	Protocols []Protocol // the first is the default
+	Layer     Layer      // programs that the default root filesystem lacks
 
 	launch  func(*builder) error
 	outcome func(io.Reader) (Outcome, error)
 }
 
-// presets are all there are, in the order in which they are listed.
+// presets lists all presets in display order.
 var presets = []Preset{builtin, claude, codex, gemini, opencode, shell}
 
 // Presets returns all presets.
 func Presets() []Preset { return slices.Clone(presets) }
 
-// Find returns the preset of that name.
+// Find returns the preset with the given name, or fault.NotFound.
 func Find(name string) (Preset, error) {
 	var names []string
 	for _, p := range presets {
@@ -61,67 +61,67 @@ func Find(name string) (Preset, error) {
 		names = append(names, p.Name)
 	}
 	return Preset{}, &fault.Error{
-		Op: "agent.Find", Kind: fault.NotFound, Err: fmt.Errorf("there is no agent %q", name),
+		Op: "agent.Find", Kind: fault.NotFound, Err: fmt.Errorf("unknown agent %q", name),
 		Remedy: "use one of " + strings.Join(names, ", "),
 	}
 }
 
-// A Request says what is to be done, and where. All paths are the agent's own.
+// A Request describes the agent to launch. All paths are as the agent sees them.
 type Request struct {
 	Goal      string
-	Model     string // as the model gateway knows it; empty: "default"
+	Model     string // name of the model in the model gateway; empty: "default"
 	Protocol  Protocol
-	Resume    string // a session of the agent's to go on with, of an Outcome or acp.Result
+	Resume    string // session to resume, from an Outcome or acp.Result
 	Workspace string // absolute; empty: /workspace
-	Home      string // absolute, its own, not under /tmp; empty: /home/agent
-	Door      string // the gateway; empty: DefaultDoor
-	Level     int    // of autonomy, 1 to 3; 0 is 2
-	Skills    string // that it is taught, as a text
-	MCP       bool   // it finds the gateway's tools by the Model Context Protocol
+	Home      string // absolute, used by this agent alone, not under /tmp; empty: /home/agent
+	Door      string // address of the agent endpoint; empty: DefaultDoor
+	Level     int    // autonomy level, 1 to 3; 0 is 2
+	Skills    string // text of the skills, added to the guidance
+	MCP       bool   // provide the gateway's tools over the Model Context Protocol (MCP)
 
-	// Permissions is the content of an opencode.json whose agents it has. Its rules
-	// are for the gateway to hold, not for the agent.
+	// Permissions is the content of an opencode.json that defines agents. The gateway
+	// enforces its rules; the agent does not.
 	Permissions json.RawMessage
 
-	Args []string // of shell: what is run, instead of the goal; of others, but builtin: added
-	Env  []string // K=V, over what is set here
+	Args []string // shell: the command instead of the goal; builtin: unused; others: appended
+	Env  []string // K=V, overrides the defaults
 }
 
-// A Launch is how to start an agent.
+// A Launch is the description of a process that runs an agent.
 type Launch struct {
 	Argv     []string
-	Env      []string // all of it, sorted; the caller adds nothing of its own but SANDBOX_ID
+	Env      []string // complete and sorted; the caller adds only SANDBOX_ID
 	Cwd      string
-	Stdin    []byte // all that it reads, then the end; nil where the protocol uses it
+	Stdin    []byte // complete standard input; nil if the protocol uses standard input
 	Protocol Protocol
-	Files    []File         // written before it starts, with their directories, as the agent's own
-	Prepare  []string       // a command that is run before, in Cwd, as the agent; nil if there is none
-	Servers  []acp.Server   // for acp.Options: these agents are given them by the protocol
+	Files    []File         // to write before the start, owned by the agent
+	Prepare  []string       // command to run first, in Cwd, as the agent; may be nil
+	Servers  []acp.Server   // for acp.Options
 	Meta     map[string]any // for acp.Options
-	Needs    []Need         // programs that must be there
-	Notes    []string       // what holds less than it seems to
+	Needs    []Need         // required programs
+	Notes    []string       // limitations of the launch, for the user
 }
 
-// A File is one to write, with the directories above it.
+// A File is a file to write. Missing parent directories are created.
 type File struct {
-	Path string // absolute in the jail; of OpenCodeFiles relative to the project
+	Path string // absolute path in the jail; from OpenCodeFiles relative to the project
 	Mode fs.FileMode
 	Data []byte
 }
 
-// A Need is a program without which an agent does not start.
+// A Need is a program that an agent requires.
 type Need struct {
 	Program string
-	From    string // what brings it: an npm package with its version, a Debian package
+	From    string // source: an npm package with its version, or a Debian package
 }
 
-// Launch returns how to start the agent for r.
+// Launch returns the description of the process for r.
 //
-// It returns fault.Invalid if r makes no sense, and fault.Unsupported if the agent does
-// not speak the protocol or cannot go on with a session.
+// It returns fault.Invalid if r is invalid, and fault.Unsupported if the agent does not
+// support the protocol or cannot resume a session.
 func (p Preset) Launch(r Request) (Launch, error) {
 	if p.launch == nil {
-		return Launch{}, fault.Fieldf(opLaunch, "preset", "none was found")
+		return Launch{}, fault.Fieldf(opLaunch, "preset", "the preset is empty")
 	}
 	b, err := newBuilder(p, r)
 	if err != nil {
@@ -130,19 +130,19 @@ func (p Preset) Launch(r Request) (Launch, error) {
 	if err := p.launch(b); err != nil {
 		return Launch{}, err
 	}
-	return b.done(), nil
+	return b.build(), nil
 }
 
-// Outcome reads what the agent printed in the protocol Run. It fails if there is no
-// result in it: the agent was ended, or printed something else.
+// Outcome parses the output of an agent that was started with the protocol Run. It returns
+// fault.Unavailable if the output has no result, for example because the agent was killed.
 func (p Preset) Outcome(stdout io.Reader) (Outcome, error) {
 	if p.outcome == nil {
-		return Outcome{}, fault.Cannot("agent.Outcome", "the agent reports to the gateway itself", "ask the gateway for the run")
+		return Outcome{}, fault.Cannot("agent.Outcome", "the agent reports its result to the gateway", "read the run from the gateway")
 	}
 	return p.outcome(stdout)
 }
 
-// A builder makes one Launch.
+// A builder builds a Launch.
 type builder struct {
 	Request
 	preset Preset
@@ -173,17 +173,17 @@ func newBuilder(p Preset, r Request) (*builder, error) {
 	b := &builder{Request: r, preset: p}
 	b.out = Launch{Protocol: r.Protocol, Cwd: r.Workspace}
 	b.env = b.common()
-	// Agents commit. Nobody has told this home who they are.
-	b.file(".gitconfig", fmt.Appendf(nil, "[user]\n\tname = %s agent\n\temail = %s\n[init]\n\tdefaultBranch = main\n[safe]\n\tdirectory = \"%s\"\n", p.Name, mail, r.Workspace))
+	// Agents create git commits, which require a name and an address.
+	b.file(".gitconfig", fmt.Appendf(nil, "[user]\n\tname = %s agent\n\temail = %s\n[init]\n\tdefaultBranch = main\n[safe]\n\tdirectory = \"%s\"\n", p.Name, agentEmail, r.Workspace))
 	return b, nil
 }
 
-// mail is the address of every agent, which nothing can be sent to.
-const mail = "agent@glasshouse.invalid"
+// agentEmail is the address of every agent. The domain .invalid is reserved (RFC 2606).
+const agentEmail = "agent@glasshouse.invalid"
 
 func (r *Request) check(p Preset) error {
 	if !slices.Contains(p.Protocols, r.Protocol) {
-		return fault.Cannot(opLaunch, fmt.Sprintf("%s has no protocol %q", p.Name, r.Protocol), fmt.Sprintf("use one of %v", p.Protocols))
+		return fault.Cannot(opLaunch, fmt.Sprintf("%s does not support the protocol %q", p.Name, r.Protocol), fmt.Sprintf("use one of %v", p.Protocols))
 	}
 	for _, f := range []struct{ name, value string }{{"workspace", r.Workspace}, {"home", r.Home}} {
 		if !path.IsAbs(f.value) || path.Clean(f.value) != f.value || strings.ContainsAny(f.value, "\x00\n\"'\\") {
@@ -191,16 +191,16 @@ func (r *Request) check(p Preset) error {
 		}
 	}
 	if r.Home == "/tmp" || strings.HasPrefix(r.Home, "/tmp/") {
-		return fault.Fieldf(opLaunch, "home", "agents do not keep their programs under /tmp")
+		return fault.Fieldf(opLaunch, "home", "%q is under /tmp", r.Home)
 	}
 	if r.Level < 1 || r.Level > 3 {
 		return fault.Fieldf(opLaunch, "level", "%d is not 1, 2 or 3", r.Level)
 	}
 	if strings.ContainsAny(r.Model, "\x00\n\"\\") || strings.HasPrefix(r.Model, "-") {
-		return fault.Fieldf(opLaunch, "model", "%q cannot be a model's name", r.Model)
+		return fault.Fieldf(opLaunch, "model", "%q is not a valid model name", r.Model)
 	}
 	if strings.HasPrefix(r.Resume, "-") || strings.ContainsAny(r.Resume, "\x00\n") {
-		return fault.Fieldf(opLaunch, "resume", "%q cannot be a session's name", r.Resume)
+		return fault.Fieldf(opLaunch, "resume", "%q is not a valid session id", r.Resume)
 	}
 	for _, e := range r.Env {
 		if k, _, ok := strings.Cut(e, "="); !ok || k == "" {
@@ -208,15 +208,15 @@ func (r *Request) check(p Preset) error {
 		}
 	}
 	if r.Protocol == Run && r.Goal == "" && len(r.Args) == 0 && p.Name != "builtin" {
-		return fault.Fieldf(opLaunch, "goal", "there is none")
+		return fault.Fieldf(opLaunch, "goal", "the goal is empty")
 	}
 	return nil
 }
 
-// placeholder stands where agents want a key. The gateway has the real ones.
+// placeholder is the API key in the configuration of agents. The gateway has the real keys.
 const placeholder = "glasshouse"
 
-// common is what every agent is given.
+// common returns the environment variables of every agent.
 func (b *builder) common() map[string]string {
 	const direct = "localhost,127.0.0.1,::1"
 	return map[string]string{
@@ -233,7 +233,7 @@ func (b *builder) common() map[string]string {
 		"GOOGLE_GEMINI_BASE_URL": b.Door,
 		"GEMINI_API_KEY":         placeholder,
 
-		// The door is in the jail: no proxy leads to it.
+		// The agent endpoint is on the loopback of the jail, so requests need no proxy.
 		"NO_PROXY": direct, "no_proxy": direct,
 		"DO_NOT_TRACK": "1",
 	}
@@ -249,12 +249,12 @@ func (b *builder) argv(words ...string) { b.out.Argv = append(b.out.Argv, words.
 
 func (b *builder) note(text string) { b.out.Notes = append(b.out.Notes, text) }
 
-// file adds one under the home directory.
+// file adds a file under the home directory.
 func (b *builder) file(name string, data []byte) {
 	b.out.Files = append(b.out.Files, File{Path: path.Join(b.Home, name), Mode: 0o644, Data: data})
 }
 
-// guidance is what the agent is taught beside its goal.
+// guidance returns the instructions for the agent: the decision framework and the skills.
 func (b *builder) guidance() []byte {
 	text := Framework(b.Level)
 	if b.Skills != "" {
@@ -265,7 +265,8 @@ func (b *builder) guidance() []byte {
 
 func (b *builder) mcpURL() string { return b.Door + "/mcp" }
 
-func (b *builder) done() Launch {
+// build returns the finished Launch.
+func (b *builder) build() Launch {
 	if b.preset.Name != "shell" && b.preset.Name != "builtin" {
 		b.argv(b.Args...)
 	}
@@ -281,7 +282,7 @@ func (b *builder) done() Launch {
 	return b.out
 }
 
-// toJSON writes what this package made itself, which always can be.
+// toJSON encodes a value that this package has created. It panics on an error.
 func toJSON(v any) []byte {
 	data, err := json.MarshalIndent(v, "", "  ")
 	if err != nil {

@@ -14,7 +14,7 @@ import (
 	"glasshouse/fault"
 )
 
-// each calls f for every agent and protocol there is.
+// each calls f for every agent and protocol.
 func each(t *testing.T, r agent.Request, f func(t *testing.T, p agent.Preset, l agent.Launch)) {
 	t.Helper()
 	for _, p := range agent.Presets() {
@@ -52,9 +52,9 @@ func file(l agent.Launch, name string) string {
 	return ""
 }
 
-// TestEveryAgentFindsTheGatewayAndNothingElse: its models, without a key, and a home of
-// its own.
-func TestEveryAgentFindsTheGatewayAndNothingElse(t *testing.T) {
+// TestLaunchRoutesEveryAgentToTheGateway checks the environment, which has no real API keys, and
+// the files of every launch.
+func TestLaunchRoutesEveryAgentToTheGateway(t *testing.T) {
 	each(t, agent.Request{Goal: "work", Model: "m-1", MCP: true, Skills: "Use the skill."}, func(t *testing.T, p agent.Preset, l agent.Launch) {
 		for key, want := range map[string]string{
 			"OPENAI_BASE_URL": "http://localhost:4097/v1", "ANTHROPIC_BASE_URL": "http://localhost:4097",
@@ -67,52 +67,52 @@ func TestEveryAgentFindsTheGatewayAndNothingElse(t *testing.T) {
 			}
 		}
 		if !slices.IsSorted(l.Env) {
-			t.Error("the environment is not sorted")
+			t.Error("Env is not sorted")
 		}
 		for _, f := range l.Files {
 			if !strings.HasPrefix(f.Path, "/home/agent/") || path.Clean(f.Path) != f.Path {
-				t.Errorf("%s is not in its home", f.Path)
+				t.Errorf("file %s is not in the home of the agent", f.Path)
 			}
 		}
 		if l.Cwd != "/workspace" || len(l.Argv) == 0 {
-			t.Errorf("runs %q in %s", l.Argv, l.Cwd)
+			t.Errorf("Argv = %q, Cwd = %s, want a command in /workspace", l.Argv, l.Cwd)
 		}
 		if !slices.ContainsFunc(l.Needs, func(n agent.Need) bool { return n.Program == l.Argv[0] }) {
-			t.Errorf("needs %+v, but not %s", l.Needs, l.Argv[0])
+			t.Errorf("Needs = %+v, want %s among them", l.Needs, l.Argv[0])
 		}
 		if p.Layer.Name != "" && !strings.HasPrefix(env(l, "PATH"), p.Layer.Mount()+"/bin:") {
-			t.Errorf("PATH=%s", env(l, "PATH"))
+			t.Errorf("PATH=%s, want the layer first", env(l, "PATH"))
 		}
 		if (l.Protocol == agent.Run) != (l.Stdin != nil) && p.Name != "builtin" && p.Name != "shell" {
-			t.Errorf("reads %q", l.Stdin)
+			t.Errorf("Stdin = %q with the protocol %s", l.Stdin, l.Protocol)
 		}
 		if l.Protocol == agent.ACP && len(l.Servers) != 1 {
-			t.Errorf("servers %+v", l.Servers)
+			t.Errorf("Servers = %+v, want one", l.Servers)
 		}
 	})
 }
 
-// TestAgentsAreTaughtTheFrameworkAndTheSkills, each in the place where it looks.
-func TestAgentsAreTaughtTheFrameworkAndTheSkills(t *testing.T) {
-	places := map[string]string{
+// TestGuidanceHasFrameworkAndSkills checks the instruction file that each agent reads.
+func TestGuidanceHasFrameworkAndSkills(t *testing.T) {
+	guidanceFiles := map[string]string{
 		"claude": "/home/agent/.claude/CLAUDE.md", "codex": "/home/agent/.codex/AGENTS.md",
 		"gemini": "/home/agent/.gemini/GEMINI.md", "opencode": "/home/agent/.glasshouse/AGENTS.md",
 	}
 	each(t, agent.Request{Goal: "work", Skills: "Use the skill.", Level: 3}, func(t *testing.T, p agent.Preset, l agent.Launch) {
-		name, ok := places[p.Name]
+		name, ok := guidanceFiles[p.Name]
 		if !ok {
 			return
 		}
 		text := file(l, name)
 		for _, want := range []string{"Self-Decision Framework", "level 3 of 3", "Use the skill."} {
 			if !strings.Contains(text, want) {
-				t.Errorf("%s does not say %q", name, want)
+				t.Errorf("%s does not contain %q", name, want)
 			}
 		}
 	})
 }
 
-func TestNothingIsUpdatedAndNothingReported(t *testing.T) {
+func TestUpdatesAndTelemetryAreDisabled(t *testing.T) {
 	tests := []struct {
 		preset string
 		env    []string
@@ -130,44 +130,44 @@ func TestNothingIsUpdatedAndNothingReported(t *testing.T) {
 		}
 		for _, e := range tt.env {
 			if !slices.Contains(l.Env, e) {
-				t.Errorf("%s without %s", tt.preset, e)
+				t.Errorf("%s: Env lacks %s", tt.preset, e)
 			}
 		}
 		for name, parts := range tt.files {
 			for _, part := range parts {
 				if !strings.Contains(file(l, "/home/agent/"+name), part) {
-					t.Errorf("%s: %s does not say %q", tt.preset, name, part)
+					t.Errorf("%s: %s does not contain %q", tt.preset, name, part)
 				}
 			}
 		}
 	}
 }
 
-// TestOneDoorAsks: the protocol or a hook, never both and never none.
-func TestOneDoorAsks(t *testing.T) {
+// TestExactlyOneMechanismChecksTools: either the protocol or a hook.
+func TestExactlyOneMechanismChecksTools(t *testing.T) {
 	hooks := map[string]string{"claude": ".claude/settings.json", "codex": ".codex/hooks.json", "gemini": ".gemini/settings.json"}
 	each(t, agent.Request{Goal: "work"}, func(t *testing.T, p agent.Preset, l agent.Launch) {
 		if name, ok := hooks[p.Name]; ok {
 			asks := strings.Contains(file(l, "/home/agent/"+name), "hook.py")
 			if asks == (l.Protocol == agent.ACP) {
-				t.Errorf("its hooks ask: %t", asks)
+				t.Errorf("hooks are registered: %t, with the protocol %s", asks, l.Protocol)
 			}
 			if asks != (file(l, "/home/agent/.glasshouse/hook.py") != "") {
-				t.Error("the hook is not there")
+				t.Error("hook.py and its registration do not match")
 			}
 		}
-		// The workspace's own settings would allow what is to be asked.
+		// Settings of the workspace could allow tools without a permission request.
 		if own := fmt.Sprint(l.Meta) == "map[claudeCode:map[options:map[settingSources:[user]]]]"; own != (p.Name == "claude" && l.Protocol == agent.ACP) {
-			t.Errorf("a session is opened with %v", l.Meta)
+			t.Errorf("Meta = %v", l.Meta)
 		}
 		if p.Name == "opencode" {
 			c := openCodeConfig(t, l)
 			acp := l.Protocol == agent.ACP
 			if want := map[bool]string{true: "ask", false: "allow"}[acp]; c.Permission["*"] != want {
-				t.Errorf("permission %v, want %s", c.Permission, want)
+				t.Errorf("permission = %v, want %s", c.Permission, want)
 			}
 			if options := c.Plugin[0][1].(map[string]any); options["decide"] != !acp {
-				t.Errorf("the plugin decides: %v", options)
+				t.Errorf("plugin options = %v, want decide %t", options, !acp)
 			}
 		}
 	})
@@ -194,9 +194,9 @@ func openCodeConfig(t *testing.T, l agent.Launch) config {
 	return c
 }
 
-// TestPermissionFilesSayWhoTheAgentsAre, and not what they may do: that the gateway
-// holds. What an agent has no tool for at all its model is not offered.
-func TestPermissionFilesSayWhoTheAgentsAre(t *testing.T) {
+// TestPermissionFileDefinesAgents: of their permissions only fully denied tools are kept, which
+// are then not offered to the model. The gateway enforces the other rules.
+func TestPermissionFileDefinesAgents(t *testing.T) {
 	files, err := agent.OpenCodeFiles(2)
 	if err != nil {
 		t.Fatal(err)
@@ -207,13 +207,13 @@ func TestPermissionFilesSayWhoTheAgentsAre(t *testing.T) {
 	}
 	c := openCodeConfig(t, l)
 	if len(c.Permission) != 2 || c.Default != "worker" || c.Agent["worker"].Steps != 20 || c.Agent["worker"].Permission != nil {
-		t.Errorf("config %+v", c)
+		t.Errorf("config = %+v", c)
 	}
 	if r := c.Agent["reviewer"]; r.Mode != "subagent" || r.Permission["bash"] != "deny" || r.Permission["edit"] != "deny" {
-		t.Errorf("reviewer %+v", r)
+		t.Errorf("reviewer = %+v", r)
 	}
 
-	// Of the older form, as the guide printed it, and an agent that would allow itself.
+	// The older format of the guide, with an agent that would allow its own commands.
 	seed := `{"permission": {"bash": "allow"}, "agent": {"worker": {"mode": "primary", "maxSteps": 5, "tools": {"bash": true, "write": false}, "permission": {"bash": {"*": "allow"}, "webfetch": "deny", "*": "deny"}}}}`
 	l, err = find(t, "opencode").Launch(agent.Request{Goal: "work", Permissions: json.RawMessage(seed)})
 	if err != nil {
@@ -221,26 +221,26 @@ func TestPermissionFilesSayWhoTheAgentsAre(t *testing.T) {
 	}
 	w := openCodeConfig(t, l).Agent["worker"]
 	if w.Steps != 5 || len(w.Permission) != 2 || w.Permission["write"] != "deny" || w.Permission["webfetch"] != "deny" {
-		t.Errorf("worker %+v", w)
+		t.Errorf("worker = %+v", w)
 	}
 }
 
-func TestASessionGoesOn(t *testing.T) {
+func TestLaunchResumesASession(t *testing.T) {
 	tests := []struct{ preset, want string }{
 		{"claude", "--resume s-1 -p"}, {"codex", "exec --dangerously-bypass-hook-trust resume --json --skip-git-repo-check s-1 -"}, {"opencode", "--session s-1"},
 	}
 	for _, tt := range tests {
 		l, err := find(t, tt.preset).Launch(agent.Request{Goal: "work", Protocol: agent.Run, Resume: "s-1"})
 		if err != nil || !strings.Contains(strings.Join(l.Argv, " "), tt.want) {
-			t.Errorf("%s runs %q: %v", tt.preset, l.Argv, err)
+			t.Errorf("%s: Argv = %q, %v, want %q in it", tt.preset, l.Argv, err, tt.want)
 		}
 	}
 	if _, err := find(t, "gemini").Launch(agent.Request{Goal: "work", Resume: "s-1"}); fault.KindOf(err) != fault.Unsupported || fault.RemedyOf(err) == "" {
-		t.Errorf("gemini: %v", err)
+		t.Errorf("gemini: got %v, want unsupported with a remedy", err)
 	}
 }
 
-func TestARequestThatMakesNoSenseIsRefused(t *testing.T) {
+func TestInvalidRequestIsRejected(t *testing.T) {
 	tests := []struct {
 		preset  string
 		request agent.Request
@@ -270,14 +270,14 @@ func TestARequestThatMakesNoSenseIsRefused(t *testing.T) {
 		}
 	}
 	if _, err := agent.Find("hal"); fault.KindOf(err) != fault.NotFound || !strings.Contains(fault.RemedyOf(err), "claude") {
-		t.Errorf("hal: %v", err)
+		t.Errorf("Find of an unknown agent: %v", err)
 	}
 	if _, err := (agent.Preset{}).Launch(agent.Request{}); err == nil {
-		t.Error("a preset that nobody found is launched")
+		t.Error("Launch of an empty preset succeeded")
 	}
 }
 
-func TestAShellRunsItsGoalOrItsArguments(t *testing.T) {
+func TestShellRunsGoalOrArguments(t *testing.T) {
 	p := find(t, "shell")
 	tests := []struct {
 		request agent.Request
@@ -290,17 +290,17 @@ func TestAShellRunsItsGoalOrItsArguments(t *testing.T) {
 	for _, tt := range tests {
 		l, err := p.Launch(tt.request)
 		if err != nil || !slices.Equal(l.Argv, tt.want) {
-			t.Errorf("%+v runs %q: %v", tt.request, l.Argv, err)
+			t.Errorf("%+v: Argv = %q, %v, want %q", tt.request, l.Argv, err, tt.want)
 		}
 	}
 	l, err := find(t, "claude").Launch(agent.Request{Goal: "x", Args: []string{"--max-turns", "3"}, Env: []string{"HOME=/home/agent/x", "MORE=1"}})
 	if err != nil || !strings.HasSuffix(strings.Join(l.Argv, " "), " --max-turns 3") || env(l, "HOME") != "/home/agent/x" || env(l, "MORE") != "1" {
-		t.Errorf("%q %q: %v", l.Argv, l.Env, err)
+		t.Errorf("Argv = %q, Env = %q: %v", l.Argv, l.Env, err)
 	}
 }
 
-// TestAProgramIsFoundAsTheJailFindsIt: links are the jail's own, and lead nowhere else.
-func TestAProgramIsFoundAsTheJailFindsIt(t *testing.T) {
+// TestDetectResolvesLinksInsideTheRoot: links resolve as in the jail and never leave the root.
+func TestDetectResolvesLinksInsideTheRoot(t *testing.T) {
 	root := t.TempDir()
 	outside := filepath.Join(t.TempDir(), "claude")
 	write := func(name string, mode os.FileMode) {
@@ -324,8 +324,8 @@ func TestAProgramIsFoundAsTheJailFindsIt(t *testing.T) {
 	write(outside, 0o755)
 	write(filepath.Join(root, "opt/codex/codex"), 0o755)
 	write(filepath.Join(root, "usr/bin/gemini"), 0o644)
-	link("/opt/codex/codex", "usr/local/bin/codex") // absolute: in the jail's root
-	link(outside, "usr/bin/claude")                 // there only outside
+	link("/opt/codex/codex", "usr/local/bin/codex") // absolute, relative to the root
+	link(outside, "usr/bin/claude")                 // exists only outside the root
 	link("../../../../../../opt/codex/codex", "root/.local/bin/opencode")
 	link("loop", "usr/bin/loop")
 	link("/usr/bin/loop", "usr/bin/glasshouse-agent")
@@ -334,39 +334,39 @@ func TestAProgramIsFoundAsTheJailFindsIt(t *testing.T) {
 		"codex": "/usr/local/bin/codex", "claude": "", "gemini": "", "opencode": "/root/.local/bin/opencode", "glasshouse-agent": "", "bash": "",
 	} {
 		if got := agent.Detect(os.DirFS(root), name); got != want {
-			t.Errorf("%s is at %q, want %q", name, got, want)
+			t.Errorf("Detect(%s) = %q, want %q", name, got, want)
 		}
 	}
 }
 
-// TestWhatAnAgentNeedsIsFoundInItsJail, or it says what is missing and where it is from.
-func TestWhatAnAgentNeedsIsFoundInItsJail(t *testing.T) {
+// TestLocate covers present and missing programs.
+func TestLocate(t *testing.T) {
 	l, err := find(t, "claude").Launch(agent.Request{Goal: "x"})
 	if err != nil {
 		t.Fatal(err)
 	}
-	in := func(there ...string) func(string) bool {
-		return func(name string) bool { return slices.Contains(there, name) }
+	has := func(programs ...string) func(string) bool {
+		return func(name string) bool { return slices.Contains(programs, name) }
 	}
 	for _, tt := range []struct {
-		there []string
-		want  string // what is started
-		lacks string
+		programs []string
+		want     string // path of the started program
+		missing  string
 	}{
 		{[]string{"/opt/agents/claude/bin/claude", "/usr/bin/claude", "/usr/bin/python3"}, "/opt/agents/claude/bin/claude", ""},
 		{[]string{"/home/agent/.local/bin/claude", "/usr/bin/python3"}, "/home/agent/.local/bin/claude", ""},
 		{[]string{"/usr/bin/claude"}, "", "python3"},
 		{[]string{"/usr/bin/python3", "/srv/claude"}, "", "claude"},
 	} {
-		got, err := l.Locate(in(tt.there...))
-		if tt.lacks != "" {
-			if fault.KindOf(err) != fault.Unsupported || !strings.Contains(err.Error(), "no "+tt.lacks) || fault.RemedyOf(err) == "" {
-				t.Errorf("with %q: %v, want that there is no %s", tt.there, err, tt.lacks)
+		got, err := l.Locate(has(tt.programs...))
+		if tt.missing != "" {
+			if fault.KindOf(err) != fault.Unsupported || !strings.Contains(err.Error(), "no program "+tt.missing) || fault.RemedyOf(err) == "" {
+				t.Errorf("with %q: %v, want an error about %s", tt.programs, err, tt.missing)
 			}
 			continue
 		}
 		if err != nil || got.Argv[0] != tt.want || !slices.Equal(got.Argv[1:], l.Argv[1:]) || l.Argv[0] != "claude" {
-			t.Errorf("with %q it starts %q: %v", tt.there, got.Argv, err)
+			t.Errorf("with %q: Argv = %q, %v, want %s", tt.programs, got.Argv, err, tt.want)
 		}
 	}
 }

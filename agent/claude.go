@@ -1,14 +1,13 @@
 package agent
 
-// claude is Claude Code. By ACP it is wrapped by an adapter that brings a Claude Code
-// of its own.
+// claude is Claude Code. For ACP it is run by an adapter, which includes its own Claude Code.
 var claude = Preset{
 	Name: "claude", Title: "Claude Code", Protocols: []Protocol{Run, ACP, Interactive},
 	Layer: Layer{
 		Name: "claude", Debian: []string{"bash", "git", "python3"},
 		Packages: []Package{
-			// The package without the platform in its name is a stub until its script
-			// has run, and scripts are not run.
+			// The package without the platform in its name needs its install script, and
+			// scripts are not run.
 			{"@anthropic-ai/claude-code-linux-{arch}", claudeVersion},
 			{"@agentclientprotocol/claude-agent-acp", claudeACPVersion},
 			{"node-linux-{arch}", nodeVersion},
@@ -29,25 +28,26 @@ func launchClaude(b *builder) error {
 		"CLAUDE_CODE_DISABLE_NONESSENTIAL_TRAFFIC", "1",
 		"DISABLE_AUTOUPDATER", "1", "DISABLE_TELEMETRY", "1", "DISABLE_ERROR_REPORTING", "1",
 		"ANTHROPIC_MODEL", b.Model, "ANTHROPIC_SMALL_FAST_MODEL", b.Model, "ANTHROPIC_DEFAULT_HAIKU_MODEL", b.Model,
-		"IS_SANDBOX", "1", // as root it refuses to start otherwise
+		"IS_SANDBOX", "1", // required to start as root
 	)
 	b.file(".claude/CLAUDE.md", b.guidance())
 	b.file(".claude/settings.json", toJSON(b.claudeSettings()))
-	// Without it the first start at a terminal asks for a theme and a login.
+	// Skips the prompts for a theme and a login at the first start in a terminal.
 	b.file(".claude/.claude.json", toJSON(map[string]any{"hasCompletedOnboarding": true, "autoUpdates": false}))
 
 	if b.Protocol == ACP {
 		if b.MCP {
-			b.useServer()
+			b.addServer()
 		}
-		// A rule of the workspace's settings that allows a tool would spare the question,
-		// and the agent could write it.
+		// Settings of the workspace are ignored. The agent could write an allow rule there,
+		// and Claude Code would then not request permission.
 		b.out.Meta = map[string]any{"claudeCode": map[string]any{"options": map[string]any{"settingSources": []string{"user"}}}}
 		b.argv("claude-agent-acp")
 		return nil
 	}
 	b.hook()
-	// The workspace's settings could turn hooks off, and the agent could write them.
+	// Settings of the workspace are ignored. The agent could write settings there that
+	// disable hooks.
 	b.argv("claude", "--model", b.Model, "--permission-mode", "bypassPermissions", "--strict-mcp-config", "--setting-sources", "user")
 	if b.MCP {
 		b.file(".claude/mcp.json", toJSON(map[string]any{"mcpServers": map[string]any{serverName: map[string]any{"type": "http", "url": b.mcpURL()}}}))
@@ -63,7 +63,8 @@ func launchClaude(b *builder) error {
 	return nil
 }
 
-// claudeSettings has every tool asked about: by a hook, or by the protocol.
+// claudeSettings returns settings in which a hook checks every tool, except with ACP, which
+// requests permission itself.
 func (b *builder) claudeSettings() map[string]any {
 	s := map[string]any{"includeCoAuthoredBy": false, "cleanupPeriodDays": 36500}
 	if b.Protocol != ACP {

@@ -5,7 +5,7 @@ import (
 	"strings"
 )
 
-// codex is the Codex CLI. By ACP it is wrapped by an adapter that has Codex in it.
+// codex is the Codex CLI. For ACP it is run by an adapter that includes Codex.
 var codex = Preset{
 	Name: "codex", Title: "Codex CLI", Protocols: []Protocol{Run, ACP, Interactive},
 	Layer: Layer{
@@ -31,9 +31,9 @@ func launchCodex(b *builder) error {
 	switch b.Protocol {
 	case ACP:
 		if b.MCP {
-			b.useServer()
+			b.addServer()
 		}
-		b.note("By ACP it asks before commands that it does not hold harmless itself, such as ls and cat, and before patches.")
+		b.note("With ACP, Codex requests permission for patches and for commands, except those it considers safe, such as ls and cat.")
 		b.argv("codex-acp")
 	case Interactive:
 		b.codexHooks()
@@ -51,28 +51,27 @@ func launchCodex(b *builder) error {
 		if b.Resume != "" {
 			b.argv(b.Resume)
 		}
-		b.argv("-") // the prompt comes on standard input
+		b.argv("-") // read the prompt from standard input
 		b.out.Stdin = []byte(b.Goal)
 	}
 	return nil
 }
 
-// codexHooks has it ask the gateway. Its hooks count only once a person has looked at
-// them, or, as here, whoever starts it says so.
+// codexHooks configures hooks that ask the gateway. Codex ignores hooks until a person has
+// trusted them, unless it is started with --dangerously-bypass-hook-trust.
 func (b *builder) codexHooks() {
 	b.hook()
 	b.file(".codex/hooks.json", toJSON(map[string]any{"hooks": b.hooks("PreToolUse", "PostToolUse", ".*", hookSeconds)}))
 }
 
-// codexConfig is config.toml. All its strings are free of quotes and backslashes, or
-// written by %q.
+// codexConfig returns config.toml. Strings with quotes or backslashes are written with %q.
 func (b *builder) codexConfig() string {
 	approval, sandbox := "never", "danger-full-access"
 	if b.Protocol == ACP {
 		approval, sandbox = "untrusted", "workspace-write"
 	}
-	// Its own sandbox is bubblewrap in the jail, which jails do not allow; without it
-	// the jail is the sandbox.
+	// The sandbox of Codex uses bubblewrap, which does not work in a jail. With
+	// danger-full-access only the jail confines it.
 	var t strings.Builder
 	fmt.Fprintf(&t, "model = %q\nmodel_provider = \"glasshouse\"\n", b.Model)
 	fmt.Fprintf(&t, "approval_policy = %q\nsandbox_mode = %q\n", approval, sandbox)
@@ -80,7 +79,7 @@ func (b *builder) codexConfig() string {
 	fmt.Fprintf(&t, "[model_providers.glasshouse]\nname = \"glasshouse\"\nbase_url = %q\n", b.Door+"/v1")
 	fmt.Fprintf(&t, "wire_api = \"responses\"\nenv_key = \"OPENAI_API_KEY\"\nrequest_max_retries = 2\nstream_max_retries = 2\n\n")
 	fmt.Fprintf(&t, "[analytics]\nenabled = false\n\n[feedback]\nenabled = false\n\n[otel]\nexporter = \"none\"\n\n")
-	// What the workspace says of itself, the agent could have written.
+	// The agent can write to the workspace, so its configuration is not trusted.
 	fmt.Fprintf(&t, "[projects.%q]\ntrust_level = \"untrusted\"\n", b.Workspace)
 	if b.MCP && b.Protocol != ACP {
 		fmt.Fprintf(&t, "\n[mcp_servers.%s]\nurl = %q\n", serverName, b.mcpURL())

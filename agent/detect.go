@@ -10,18 +10,19 @@ import (
 	"glasshouse/fault"
 )
 
-// places are where a root filesystem may have an agent's program, besides its PATH.
-var places = []string{
+// programDirs lists the directories of a root filesystem that are searched for programs in
+// addition to PATH.
+var programDirs = []string{
 	"usr/local/bin", "usr/bin", "bin", "usr/local/sbin", "usr/sbin", "sbin",
 	"home/agent/.local/bin", "home/agent/.opencode/bin", "root/.local/bin", "root/.opencode/bin", "root/.bun/bin",
 	"usr/lib/node_modules/.bin", "usr/local/lib/node_modules/.bin",
 }
 
-// Detect finds a program in a root filesystem, and returns its path there: "" if there
-// is none, and the agent's Layer is needed.
+// Detect returns the path of a program in a root filesystem, or "" if the root filesystem
+// lacks it and the agent's Layer is needed.
 func Detect(root fs.FS, program string) string {
-	for _, dir := range places {
-		if name, ok := follow(root, path.Join(dir, program)); ok {
+	for _, dir := range programDirs {
+		if name, ok := resolveLinks(root, path.Join(dir, program)); ok {
 			if info, err := fs.Stat(root, name); err == nil && info.Mode().IsRegular() && info.Mode()&0o111 != 0 {
 				return "/" + path.Join(dir, program)
 			}
@@ -30,19 +31,19 @@ func Detect(root fs.FS, program string) string {
 	return ""
 }
 
-// Locate finds what a launch needs in its jail, of which has reports whether there is
-// a program at a path, and has it start the one that was found.
+// Locate finds the required programs of a launch in its jail and returns a launch with the
+// path of the agent's program. has reports whether the jail has a program at a path.
 //
-// It returns fault.Unsupported if something is missing.
+// It returns fault.Unsupported if a program is missing.
 func (l Launch) Locate(has func(name string) bool) (Launch, error) {
 	for _, n := range l.Needs {
 		if strings.Contains(n.Program, "/") {
-			continue // whoever wrote it knows where it is
+			continue // an explicit path is not searched
 		}
 		at := l.find(n.Program, has)
 		if at == "" {
-			return l, fault.Cannot("agent.Locate", fmt.Sprintf("the jail has no %s", n.Program),
-				fmt.Sprintf("have it in the jail, or in the root filesystem: it comes from %s", n.From))
+			return l, fault.Cannot("agent.Locate", fmt.Sprintf("the jail has no program %s", n.Program),
+				fmt.Sprintf("install %s in the jail or in the root filesystem", n.From))
 		}
 		if n.Program == l.Argv[0] {
 			l.Argv = append([]string{at}, l.Argv[1:]...)
@@ -51,7 +52,7 @@ func (l Launch) Locate(has func(name string) bool) (Launch, error) {
 	return l, nil
 }
 
-// find looks where the agent itself looks for programs first.
+// find searches the agent's PATH and then programDirs.
 func (l Launch) find(program string, has func(name string) bool) string {
 	var dirs []string
 	for _, kv := range l.Env {
@@ -59,7 +60,7 @@ func (l Launch) find(program string, has func(name string) bool) string {
 			dirs = strings.Split(list, ":")
 		}
 	}
-	for _, dir := range places {
+	for _, dir := range programDirs {
 		dirs = append(dirs, "/"+dir)
 	}
 	for _, dir := range dirs {
@@ -70,13 +71,13 @@ func (l Launch) find(program string, has func(name string) bool) string {
 	return ""
 }
 
-// follow resolves links as the jail will: an absolute one begins at its own root, and
-// none leads out of it.
-func follow(root fs.FS, name string) (string, bool) {
-	const most = 255 // steps and links, as the kernel has bounds
+// resolveLinks resolves symbolic links relative to root, as in the jail. It returns the
+// resolved path, and false if the path does not exist or has too many links.
+func resolveLinks(root fs.FS, name string) (string, bool) {
+	const limit = 255 // path elements and links; Linux allows 40 links (path_resolution(7))
 	rest := strings.Split(name, "/")
 	at := "."
-	for range most {
+	for range limit {
 		if len(rest) == 0 {
 			return at, true
 		}

@@ -20,7 +20,7 @@ import (
 	"glasshouse/policy"
 )
 
-// read compiles a permission file, as the gateway does, with a framework if there is one.
+// read compiles a permission file and an optional framework, as the gateway does.
 func read(t *testing.T, permissions, framework []byte, level policy.Level) *policy.Set {
 	t.Helper()
 	p, err := policy.ReadPermissions("opencode.json", permissions)
@@ -42,7 +42,7 @@ func read(t *testing.T, permissions, framework []byte, level policy.Level) *poli
 	return set
 }
 
-// content is one of the files of a level.
+// content returns the file with the given name for a level.
 func content(t *testing.T, level int, name string) []byte {
 	t.Helper()
 	files, err := agent.OpenCodeFiles(level)
@@ -54,26 +54,26 @@ func content(t *testing.T, level int, name string) []byte {
 			return f.Data
 		}
 	}
-	t.Fatalf("there is no %s", name)
+	t.Fatalf("OpenCodeFiles has no %s", name)
 	return nil
 }
 
-// TestTheFileMeansWhatTheGuideMeant: read as OpenCode reads it today, it decides as the
-// guide's did when the longest pattern counted. What differs is stricter, and listed.
-func TestTheFileMeansWhatTheGuideMeant(t *testing.T) {
+// TestPermissionFileDecidesLikeTheGuide: with the current semantics of OpenCode the file decides
+// like the guide's file did when the longest pattern applied. Stricter decisions are listed.
+func TestPermissionFileDecidesLikeTheGuide(t *testing.T) {
 	guide, err := os.ReadFile("../policy/testdata/opencode.json")
 	if err != nil {
 		t.Fatal(err)
 	}
-	then := read(t, guide, nil, policy.Full)
-	now := read(t, content(t, 2, "opencode.json"), nil, policy.Full)
-	was, _ := then.Match()
-	is, _ := now.Match()
-	if was != policy.Longest || is != policy.Last {
-		t.Fatalf("the guide's is read by %s and this by %s", was, is)
+	guideSet := read(t, guide, nil, policy.Full)
+	set := read(t, content(t, 2, "opencode.json"), nil, policy.Full)
+	guideMatch, _ := guideSet.Match()
+	match, _ := set.Match()
+	if guideMatch != policy.Longest || match != policy.Last {
+		t.Fatalf("match mode of the guide is %s, of the file %s; want longest and last", guideMatch, match)
 	}
 	stricter := map[string]string{
-		"coordinate_sibling reviewer": "allow ask", // at this level; at the third as then
+		"coordinate_sibling reviewer": "allow ask", // at level 2; allowed at level 3
 		"request_resources cpu=512":   "allow ask",
 		"bash rm -r x":                "ask deny",
 	}
@@ -85,19 +85,20 @@ func TestTheFileMeansWhatTheGuideMeant(t *testing.T) {
 		{"coordinate_sibling", "reviewer"}, {"request_resources", "cpu=512"}, {"create_task", "x"},
 	} {
 		q := policy.Question{Action: tt.action, Resource: tt.resource}
-		got := fmt.Sprintf("%s %s", then.Decide(q).Effect, now.Decide(q).Effect)
-		want := fmt.Sprintf("%[1]s %[1]s", then.Decide(q).Effect)
+		got := fmt.Sprintf("%s %s", guideSet.Decide(q).Effect, set.Decide(q).Effect)
+		want := fmt.Sprintf("%[1]s %[1]s", guideSet.Decide(q).Effect)
 		if s, ok := stricter[tt.action+" "+tt.resource]; ok {
 			want = s
 		}
 		if got != want {
-			t.Errorf("%s %s: then and now %s, want %s", tt.action, tt.resource, got, want)
+			t.Errorf("%s %s: guide and file decide %s, want %s", tt.action, tt.resource, got, want)
 		}
 	}
 }
 
-// TestWhatEachLevelAllows, by its file, its framework and its own defaults together.
-func TestWhatEachLevelAllows(t *testing.T) {
+// TestDecisionsOfEachLevel checks the combination of the permission file, the framework and the
+// defaults of each level.
+func TestDecisionsOfEachLevel(t *testing.T) {
 	tests := []struct{ agent, action, resource, want string }{
 		{"", "bash", "npm test", "allow allow allow"},
 		{"", "bash", "git commit -m x", "allow allow allow"},
@@ -124,21 +125,21 @@ func TestWhatEachLevelAllows(t *testing.T) {
 			got = append(got, string(d.Effect))
 		}
 		if strings.Join(got, " ") != tt.want {
-			t.Errorf("%s %s %s: %s, want %s", tt.agent, tt.action, tt.resource, got, tt.want)
+			t.Errorf("agent %q, %s %s: %s, want %s", tt.agent, tt.action, tt.resource, got, tt.want)
 		}
 	}
 	if _, err := agent.OpenCodeFiles(0); fault.FieldOf(err) != "level" {
-		t.Errorf("level 0: %v", err)
+		t.Errorf("level 0: got %v, want an error about the field level", err)
 	}
 }
 
-// TestThePluginNeedsNothingInstalled: what it imports are types, which are gone when it
-// runs, and the lock says that they are there.
-func TestThePluginNeedsNothingInstalled(t *testing.T) {
+// TestPluginHasNoRuntimeImports: the plugin imports only types, which are erased, and the lock
+// file marks them as installed.
+func TestPluginHasNoRuntimeImports(t *testing.T) {
 	plugin := string(content(t, 2, ".opencode/plugin/autonomy-engine.ts"))
 	for _, line := range regexp.MustCompile(`(?m)^import.*$`).FindAllString(plugin, -1) {
 		if !strings.HasPrefix(line, "import type ") {
-			t.Errorf("%s", line)
+			t.Errorf("runtime import: %s", line)
 		}
 	}
 	var lock struct {
@@ -147,12 +148,12 @@ func TestThePluginNeedsNothingInstalled(t *testing.T) {
 		} `json:"packages"`
 	}
 	if err := json.Unmarshal(content(t, 2, ".opencode/package-lock.json"), &lock); err != nil || lock.Packages[""].Dependencies["@opencode-ai/plugin"] == "" {
-		t.Errorf("%+v, %v", lock, err)
+		t.Errorf("package-lock.json = %+v, %v", lock, err)
 	}
 	content(t, 2, ".opencode/node_modules/.keep")
 }
 
-// A gateway that hooks ask.
+// A gateway is a fake gateway for hooks.
 type gateway struct {
 	*httptest.Server
 	mu     sync.Mutex
@@ -177,9 +178,9 @@ func newGateway(t *testing.T, answers map[string]string) *gateway {
 	return g
 }
 
-// TestAHookSaysNoWhateverGoesWrong: only a gateway that says yes, and has it on record,
-// is a yes. It is run by the line that agents are given.
-func TestAHookSaysNoWhateverGoesWrong(t *testing.T) {
+// TestHookFailsClosed: a call is allowed only if the gateway allows it and records it. The test
+// runs the command line that agents are configured with.
+func TestHookFailsClosed(t *testing.T) {
 	if _, err := exec.LookPath("python3"); err != nil {
 		t.Skip("needs python3")
 	}
@@ -190,18 +191,18 @@ func TestAHookSaysNoWhateverGoesWrong(t *testing.T) {
 	yes := `{"effect": "allow"}`
 	tests := []struct {
 		name, phase, stdin string
-		answers            map[string]string // nil: there is no gateway
+		answers            map[string]string // responses by path; nil: no gateway
 		code               int
-		says               string
+		stderr             string
 	}{
-		{"yes", "before", ls, map[string]string{"/decide": yes, decisions: "{}"}, 0, ""},
-		{"no", "before", ls, map[string]string{"/decide": `{"effect": "deny", "reason": "not here", "rule": "bash *", "remedy": "ask"}`}, 2, "refused: not here [bash *] ask"},
-		{"an effect that nobody knows", "before", ls, map[string]string{"/decide": `{"effect": "ALLOW"}`}, 2, "refused: not allowed"},
-		{"an answer of another shape", "before", ls, map[string]string{"/decide": `["allow"]`}, 2, "could not be asked"},
-		{"allowed and not on record", "before", ls, map[string]string{"/decide": yes}, 2, "the chain cannot be written"},
-		{"no gateway", "before", ls, nil, 2, "does not answer"},
-		{"no JSON", "before", "ls", map[string]string{"/decide": yes, decisions: "{}"}, 2, "could not be asked"},
-		{"done and not on record", "after", ls, map[string]string{}, 2, "the chain cannot be written"},
+		{"allowed", "before", ls, map[string]string{"/decide": yes, decisions: "{}"}, 0, ""},
+		{"denied", "before", ls, map[string]string{"/decide": `{"effect": "deny", "reason": "not here", "rule": "bash *", "remedy": "ask"}`}, 2, "refused: not here [bash *] ask"},
+		{"unknown effect", "before", ls, map[string]string{"/decide": `{"effect": "ALLOW"}`}, 2, "refused: not allowed"},
+		{"malformed response", "before", ls, map[string]string{"/decide": `["allow"]`}, 2, "cannot request a decision"},
+		{"allowed but not recorded", "before", ls, map[string]string{"/decide": yes}, 2, "the chain cannot be written"},
+		{"no gateway", "before", ls, nil, 2, "does not respond"},
+		{"input is not JSON", "before", "ls", map[string]string{"/decide": yes, decisions: "{}"}, 2, "cannot request a decision"},
+		{"done but not recorded", "after", ls, map[string]string{}, 2, "the chain cannot be written"},
 	}
 	l, err := find(t, "claude").Launch(agent.Request{Goal: "x"})
 	if err != nil {
@@ -214,23 +215,23 @@ func TestAHookSaysNoWhateverGoesWrong(t *testing.T) {
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
 			t.Parallel()
-			door := "http://127.0.0.1:1"
+			endpoint := "http://127.0.0.1:1"
 			if tt.answers != nil {
-				door = newGateway(t, tt.answers).URL
+				endpoint = newGateway(t, tt.answers).URL
 			}
 			cmd := exec.Command("sh", "-c", "python3 -I -S '"+hook+"' "+tt.phase+" || exit 2")
-			cmd.Env = []string{"PATH=" + os.Getenv("PATH"), "GLASSHOUSE_DOOR=" + door, "SANDBOX_ID=j-1", "http_proxy=http://127.0.0.1:1", "PYTHONPATH=/nowhere"}
+			cmd.Env = []string{"PATH=" + os.Getenv("PATH"), "GLASSHOUSE_DOOR=" + endpoint, "SANDBOX_ID=j-1", "http_proxy=http://127.0.0.1:1", "PYTHONPATH=/nowhere"}
 			cmd.Stdin = strings.NewReader(tt.stdin)
-			var said strings.Builder
-			cmd.Stderr = &said
+			var stderr strings.Builder
+			cmd.Stderr = &stderr
 			cmd.Run()
-			if code := cmd.ProcessState.ExitCode(); code != tt.code || !strings.Contains(said.String(), tt.says) {
-				t.Errorf("code %d, want %d; said %q, want %q", code, tt.code, said.String(), tt.says)
+			if code := cmd.ProcessState.ExitCode(); code != tt.code || !strings.Contains(stderr.String(), tt.stderr) {
+				t.Errorf("exit code %d, want %d; standard error %q, want %q", code, tt.code, stderr.String(), tt.stderr)
 			}
 		})
 	}
 
-	// What is asked, and what is told.
+	// The requests of a hook.
 	g := newGateway(t, map[string]string{"/decide": yes, "/whoami": `{"jail": "j-2"}`, "/sandbox/j-2/decisions": "{}"})
 	cmd := exec.Command("python3", "-I", "-S", hook, "before")
 	cmd.Env = []string{"PATH=" + os.Getenv("PATH"), "GLASSHOUSE_DOOR=" + g.URL + "/"}
@@ -240,16 +241,16 @@ func TestAHookSaysNoWhateverGoesWrong(t *testing.T) {
 		t.Fatalf("%v: %s", err, out)
 	}
 	if len(g.bodies) != 3 || !strings.HasPrefix(g.bodies[0], `/decide {"tool": "Write"`) || !strings.HasPrefix(g.bodies[2], "/sandbox/j-2/decisions ") {
-		t.Errorf("asked %.80q", g.bodies)
+		t.Errorf("requests %.80q", g.bodies)
 	}
 	if n := strings.Count(g.bodies[0], "x"); n < 70_000 || n > 75_000 {
-		t.Errorf("%d letters: a command goes whole, what is written is cut", n)
+		t.Errorf("%d letters in the request, want a complete command and truncated content", n)
 	}
 }
 
-// TestALayerIsBuiltOnce, whole or not at all. npm is a script here: which packages it
-// is asked for, and what becomes of what it leaves, is what is tried.
-func TestALayerIsBuiltOnce(t *testing.T) {
+// TestLayerIsBuiltOnceAndAtomically uses a shell script as npm. It checks the packages that are
+// requested and what happens to their files.
+func TestLayerIsBuiltOnceAndAtomically(t *testing.T) {
 	l := agent.Layer{Name: "x", Packages: []agent.Package{{Name: "x-{arch}", Version: "1.2.3"}}, Links: []agent.Link{{Program: "x", Target: "node_modules/x/bin/x"}}}
 	tools, cache := t.TempDir(), filepath.Join(t.TempDir(), "layers")
 	npm := func(script string) {
@@ -259,21 +260,21 @@ func TestALayerIsBuiltOnce(t *testing.T) {
 		}
 	}
 	t.Setenv("PATH", tools+":/usr/bin:/bin")
-	left := func() (names []string) {
-		entries, _ := os.ReadDir(cache)
-		for _, e := range entries {
+	entries := func() (names []string) {
+		list, _ := os.ReadDir(cache)
+		for _, e := range list {
 			names = append(names, e.Name())
 		}
 		return names
 	}
 
 	npm("echo 'npm error 404 x is not there' >&2; exit 1\n")
-	if _, err := l.Build(t.Context(), cache); fault.KindOf(err) != fault.Unavailable || !strings.Contains(err.Error(), "404") || len(left()) != 0 {
-		t.Errorf("npm fails: %v, left %v", err, left())
+	if _, err := l.Build(t.Context(), cache); fault.KindOf(err) != fault.Unavailable || !strings.Contains(err.Error(), "404") || len(entries()) != 0 {
+		t.Errorf("npm fails: %v; cache has %v", err, entries())
 	}
 	npm("mkdir -p node_modules/x\n")
-	if _, err := l.Build(t.Context(), cache); fault.KindOf(err) != fault.Unavailable || !strings.Contains(err.Error(), "node_modules/x/bin/x") || len(left()) != 0 {
-		t.Errorf("a package without its program: %v, left %v", err, left())
+	if _, err := l.Build(t.Context(), cache); fault.KindOf(err) != fault.Unavailable || !strings.Contains(err.Error(), "node_modules/x/bin/x") || len(entries()) != 0 {
+		t.Errorf("package without its program: %v; cache has %v", err, entries())
 	}
 
 	npm("echo \"$@\" > args; test -f package.json && mkdir -p node_modules/x/bin && echo hi > node_modules/x/bin/x\n")
@@ -288,46 +289,46 @@ func TestALayerIsBuiltOnce(t *testing.T) {
 		})
 	}
 	wg.Wait()
-	if built := slices.Compact(dirs); len(built) != 1 || built[0] != l.Dir(cache) || len(left()) != 1 {
-		t.Errorf("built %q, left %v", built, left())
+	if built := slices.Compact(dirs); len(built) != 1 || built[0] != l.Dir(cache) || len(entries()) != 1 {
+		t.Errorf("built %q; cache has %v", built, entries())
 	}
 	if info, err := os.Stat(filepath.Join(l.Dir(cache), "bin", "x")); err != nil || info.Mode()&0o111 != 0o111 {
-		t.Errorf("the program: %v, %v", info, err)
+		t.Errorf("program: %v, %v; want an executable", info, err)
 	}
 	args, err := os.ReadFile(filepath.Join(l.Dir(cache), "args"))
 	if err != nil || !strings.Contains(string(args), "--ignore-scripts") || !regexp.MustCompile(`x-\w+@1\.2\.3`).Match(args) {
-		t.Errorf("npm %s: %v", args, err)
+		t.Errorf("npm arguments %s: %v", args, err)
 	}
 	npm("exit 1\n")
 	if dir, err := l.Build(t.Context(), cache); err != nil || dir != l.Dir(cache) {
-		t.Errorf("what is there is built again: %v", err)
+		t.Errorf("an existing layer is built again: %v", err)
 	}
 
 	other := l
 	other.Packages = []agent.Package{{Name: "x-{arch}", Version: "1.2.4"}}
 	if other.Digest() == l.Digest() {
-		t.Error("two versions have one digest")
+		t.Error("two versions have the same digest")
 	}
 	t.Setenv("PATH", "/nonexistent")
 	if _, err := other.Build(t.Context(), cache); fault.KindOf(err) != fault.Unsupported || fault.RemedyOf(err) == "" {
-		t.Errorf("without npm: %v", err)
+		t.Errorf("without npm: got %v, want unsupported with a remedy", err)
 	}
 	if _, err := (agent.Layer{}).Build(t.Context(), cache); fault.KindOf(err) != fault.Invalid {
-		t.Errorf("no layer: %v", err)
+		t.Errorf("zero layer: got %v, want invalid", err)
 	}
 }
 
-// TestEveryLayerNamesItsVersions: nothing is taken as it is today.
-func TestEveryLayerNamesItsVersions(t *testing.T) {
+// TestLayersPinTheirVersions: no package uses a version range.
+func TestLayersPinTheirVersions(t *testing.T) {
 	version := regexp.MustCompile(`^\d+\.\d+\.\d+(-linux-\{arch\})?$`)
 	for _, p := range agent.Presets() {
 		for _, pkg := range p.Layer.Packages {
 			if !version.MatchString(pkg.Version) {
-				t.Errorf("%s: %s@%s", p.Name, pkg.Name, pkg.Version)
+				t.Errorf("%s: version of %s@%s is not pinned", p.Name, pkg.Name, pkg.Version)
 			}
 		}
 		if (p.Layer.Name == "") != (len(p.Layer.Links) == 0) {
-			t.Errorf("%s: %+v", p.Name, p.Layer)
+			t.Errorf("%s: layer %+v", p.Name, p.Layer)
 		}
 	}
 }

@@ -19,18 +19,18 @@ var gemini = Preset{
 
 func launchGemini(b *builder) error {
 	b.set("GEMINI_MODEL", b.Model, "GEMINI_SANDBOX", "false", "GEMINI_TELEMETRY_ENABLED", "false", "GEMINI_CLI_NO_RELAUNCH", "true")
-	// Its commands do not see the home's configuration of git.
-	b.set("GIT_AUTHOR_NAME", b.preset.Name+" agent", "GIT_AUTHOR_EMAIL", mail, "GIT_COMMITTER_NAME", b.preset.Name+" agent", "GIT_COMMITTER_EMAIL", mail)
+	// Commands of Gemini do not read ~/.gitconfig.
+	b.set("GIT_AUTHOR_NAME", b.preset.Name+" agent", "GIT_AUTHOR_EMAIL", agentEmail, "GIT_COMMITTER_NAME", b.preset.Name+" agent", "GIT_COMMITTER_EMAIL", agentEmail)
 	b.file(".gemini/GEMINI.md", b.guidance())
 	b.file(".gemini/settings.json", toJSON(b.geminiSettings()))
 	if b.Resume != "" && b.Protocol != ACP {
-		return fault.Cannot(opLaunch, "gemini goes on with sessions by their number in a list, which changes", "use its protocol acp")
+		return fault.Cannot(opLaunch, "gemini identifies sessions by their position in a list, which changes", "use the protocol acp")
 	}
 	b.argv("gemini", "--model", b.Model, "--skip-trust")
 	switch b.Protocol {
 	case ACP:
 		if b.MCP {
-			b.useServer()
+			b.addServer()
 		}
 		b.argv("--acp")
 	case Run:

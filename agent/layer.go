@@ -17,8 +17,8 @@ import (
 	"glasshouse/internal/text"
 )
 
-// The versions that were tried, with all that is measured in docs/agents.md. Agents
-// change monthly, and what their configuration means changes with them.
+// The tested versions; docs/agents.md lists the results. New versions appear monthly and
+// change the meaning of configuration, so every version is pinned.
 const (
 	claudeVersion    = "2.1.197"
 	claudeACPVersion = "0.49.0"
@@ -29,23 +29,23 @@ const (
 	nodeVersion      = "24.21.0"
 )
 
-// A Layer is a directory of programs that is mounted, read-only, in the jails of an
-// agent. Its zero value is no layer.
+// A Layer is a directory of programs that is mounted read-only in the jails of an agent. The
+// zero value is an empty layer, which is not mounted.
 type Layer struct {
 	Name     string
 	Packages []Package
-	Debian   []string // that the root filesystem must have; the default one has them
+	Debian   []string // required Debian packages; the default root filesystem has them
 	Links    []Link
 }
 
-// A Package is one of npm, in one version. {arch} in either is this machine's.
+// A Package is an npm package in one version. {arch} in a field is the host architecture.
 type Package struct{ Name, Version string }
 
-// A Link is the name under which a program of the layer is found. Its target may have
-// {arch} and {triple} in it.
+// A Link is a program of the layer and its path in the layer. Target may contain {arch} and
+// {triple}.
 type Link struct{ Program, Target string }
 
-// Mount is where the directory is mounted in the jail.
+// Mount returns the mount point in the jail, or "" for the zero value.
 func (l Layer) Mount() string {
 	if l.Name == "" {
 		return ""
@@ -53,7 +53,7 @@ func (l Layer) Mount() string {
 	return "/opt/agents/" + l.Name
 }
 
-// Path is what the layer adds to the front of PATH, with a colon behind it.
+// Path returns the prefix that the layer adds to PATH, including the colon.
 func (l Layer) Path() string {
 	if l.Name == "" {
 		return ""
@@ -61,7 +61,7 @@ func (l Layer) Path() string {
 	return l.Mount() + "/bin:"
 }
 
-// String names the packages.
+// String lists the packages of the layer.
 func (l Layer) String() string {
 	var names []string
 	for _, p := range l.Packages {
@@ -73,14 +73,14 @@ func (l Layer) String() string {
 	return "npm " + strings.Join(names, " ")
 }
 
-// Digest names what is in the layer: a directory that was built for one digest serves
-// all layers with it.
+// Digest returns a digest of the layer's content. Layers with the same digest can share a
+// directory.
 func (l Layer) Digest() string {
 	data, err := json.Marshal(struct {
 		Packages []Package
 		Links    []Link
 		Arch     string
-		Recipe   int // of Build
+		Recipe   int // version of Build
 	}{l.Packages, l.Links, runtime.GOARCH, 1})
 	if err != nil {
 		panic(err)
@@ -89,8 +89,8 @@ func (l Layer) Digest() string {
 	return hex.EncodeToString(sum[:])
 }
 
-// forArch puts this machine's architecture into a name: {arch} as npm packages have
-// it, {triple} as programs in Rust do.
+// forArch replaces {arch} by the npm name of the host architecture and {triple} by its Rust
+// target triple.
 func forArch(s string) string {
 	arch, triple := runtime.GOARCH, runtime.GOARCH
 	switch runtime.GOARCH {
@@ -102,21 +102,19 @@ func forArch(s string) string {
 	return strings.NewReplacer("{arch}", arch, "{triple}", triple+"-unknown-linux-musl").Replace(s)
 }
 
-// Dir is where Build keeps the layer under cache.
+// Dir returns the directory of the layer under cache.
 func (l Layer) Dir(cache string) string {
 	return filepath.Join(cache, l.Name+"-"+l.Digest()[:16])
 }
 
-// Build returns a directory with the layer, under cache, made if it is not there: by
-// npm, which must be installed on this host, and takes from its registry what has been
-// published under these versions. No script of a package is run. Two may build at the
-// same time.
+// Build returns the directory of the layer under cache. If it does not exist, Build installs
+// the packages with npm, which downloads them from its registry. Scripts of packages are
+// not run. Concurrent calls for the same layer are safe.
 //
-// It returns fault.Unsupported where there is no npm, and fault.Unavailable if npm
-// fails.
+// It returns fault.Unsupported if npm is not installed, and fault.Unavailable if npm fails.
 func (l Layer) Build(ctx context.Context, cache string) (dir string, err error) {
 	if l.Name == "" {
-		return "", fault.Fieldf("agent.Build", "layer", "the agent needs none")
+		return "", fault.Fieldf("agent.Build", "layer", "the agent needs no layer")
 	}
 	dir = l.Dir(cache)
 	if _, err := os.Stat(dir); err == nil {
@@ -124,36 +122,36 @@ func (l Layer) Build(ctx context.Context, cache string) (dir string, err error) 
 	}
 	npm, err := exec.LookPath("npm")
 	if err != nil {
-		return "", fault.Cannot("agent.Build", "the agent is installed by npm, which this host does not have", "install npm, or put the agent's program into the root filesystem")
+		return "", fault.Cannot("agent.Build", "npm is not installed on this host; it is needed to install the agent", "install npm, or add the agent's program to the root filesystem")
 	}
 	if err := os.MkdirAll(cache, 0o755); err != nil {
-		return "", fmt.Errorf("make the cache of layers: %w", err)
+		return "", fmt.Errorf("create the cache of layers: %w", err)
 	}
-	made, err := os.MkdirTemp(cache, ".tmp-"+l.Name+"-")
+	temp, err := os.MkdirTemp(cache, ".tmp-"+l.Name+"-")
 	if err != nil {
-		return "", fmt.Errorf("make the layer's directory: %w", err)
+		return "", fmt.Errorf("create the directory of the layer: %w", err)
 	}
-	defer os.RemoveAll(made)
-	if err := l.install(ctx, npm, made); err != nil {
+	defer os.RemoveAll(temp)
+	if err := l.install(ctx, npm, temp); err != nil {
 		return "", err
 	}
-	if err := l.link(made); err != nil {
+	if err := l.link(temp); err != nil {
 		return "", err
 	}
-	if err := os.Chmod(made, 0o755); err != nil {
-		return "", fmt.Errorf("open the layer to the jail's users: %w", err)
+	if err := os.Chmod(temp, 0o755); err != nil {
+		return "", fmt.Errorf("make the layer readable for the jail's users: %w", err)
 	}
-	if err := os.Rename(made, dir); err != nil {
-		if _, there := os.Stat(dir); there == nil {
-			return dir, nil // somebody else was faster
+	if err := os.Rename(temp, dir); err != nil {
+		if _, statErr := os.Stat(dir); statErr == nil {
+			return dir, nil // a concurrent Build has finished first
 		}
-		return "", fmt.Errorf("keep the layer: %w", err)
+		return "", fmt.Errorf("move the layer into the cache: %w", err)
 	}
 	return dir, nil
 }
 
 func (l Layer) install(ctx context.Context, npm, dir string) error {
-	// What is above the directory on this host is not part of it.
+	// A package.json prevents npm from using one in a parent directory.
 	if err := os.WriteFile(filepath.Join(dir, "package.json"), []byte("{\"private\": true}\n"), 0o644); err != nil {
 		return fmt.Errorf("write the layer's package.json: %w", err)
 	}
@@ -168,26 +166,26 @@ func (l Layer) install(ctx context.Context, npm, dir string) error {
 		return &fault.Error{
 			Op: "agent.Build", On: l.Name, Kind: fault.Unavailable,
 			Err:    fmt.Errorf("npm install: %w: %s", err, tail(string(out))),
-			Remedy: "see whether npm reaches its registry: npm ping",
+			Remedy: "check the connection to the npm registry: npm ping",
 		}
 	}
 	return nil
 }
 
-// link makes the programs found under bin, and fails if one is not there: a package
-// whose script was not run may leave nothing but a promise.
+// link creates the links in bin. It returns fault.Unavailable if a program is missing, for
+// example because it is created by a package script, which is not run.
 func (l Layer) link(dir string) error {
 	if err := os.MkdirAll(filepath.Join(dir, "bin"), 0o755); err != nil {
-		return fmt.Errorf("make the layer's bin: %w", err)
+		return fmt.Errorf("create bin of the layer: %w", err)
 	}
 	for _, k := range l.Links {
 		target := forArch(k.Target)
 		info, err := os.Stat(filepath.Join(dir, target))
 		if err != nil {
-			return fault.Newf(fault.Unavailable, "agent.Build", l.Name, "what npm installed has no %s: %w", target, err)
+			return fault.Newf(fault.Unavailable, "agent.Build", l.Name, "the installed packages have no %s: %w", target, err)
 		}
 		if err := os.Chmod(filepath.Join(dir, target), info.Mode()|0o755); err != nil {
-			return fmt.Errorf("make %s a program: %w", k.Program, err)
+			return fmt.Errorf("make %s executable: %w", k.Program, err)
 		}
 		if err := os.Symlink(path.Join("..", target), filepath.Join(dir, "bin", k.Program)); err != nil {
 			return fmt.Errorf("link %s: %w", k.Program, err)
@@ -196,12 +194,12 @@ func (l Layer) link(dir string) error {
 	return nil
 }
 
-// tail is the end of a program's output, where it says what went wrong.
+// tail returns the end of a program's output, which usually contains the error.
 func tail(s string) string {
-	const most = 600
+	const limit = 600
 	s = strings.TrimSpace(s)
-	if len(s) > most {
-		s = "…" + text.Suffix(s, most)
+	if len(s) > limit {
+		s = "…" + text.Suffix(s, limit)
 	}
 	return s
 }

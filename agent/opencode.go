@@ -9,7 +9,7 @@ import (
 	"glasshouse/fault"
 )
 
-// openCode is OpenCode, whose plugin asks the gateway and tells it what was done.
+// opencode is OpenCode. Its plugin requests decisions from the gateway and reports tool calls.
 var opencode = Preset{
 	Name: "opencode", Title: "OpenCode", Protocols: []Protocol{ACP, Run, Interactive},
 	Layer: Layer{
@@ -24,8 +24,8 @@ var opencode = Preset{
 //go:embed files/autonomy-engine.ts
 var plugin []byte
 
-// pluginLock has OpenCode believe that what plugins import is installed. Without it,
-// it waits for npm, which offline takes minutes.
+// pluginLock marks the imports of plugins as installed. Without it OpenCode waits for npm,
+// which takes minutes without a network.
 var pluginLock = toJSON(map[string]any{
 	"name": "opencode", "lockfileVersion": 3,
 	"packages": map[string]any{"": map[string]any{"dependencies": map[string]any{"@opencode-ai/plugin": openCodeVersion}}},
@@ -38,7 +38,7 @@ func launchOpenCode(b *builder) error {
 	}
 	b.set(
 		"OPENCODE_CONFIG_CONTENT", string(content),
-		// Nothing in the workspace configures it: the agent could write it.
+		// The agent can write to the workspace, so its configuration is ignored.
 		"OPENCODE_DISABLE_PROJECT_CONFIG", "1",
 		"OPENCODE_DISABLE_MODELS_FETCH", "1", "OPENCODE_DISABLE_AUTOUPDATE", "1",
 		"OPENCODE_DISABLE_LSP_DOWNLOAD", "1", "OPENCODE_DISABLE_DEFAULT_PLUGINS", "1",
@@ -47,13 +47,13 @@ func launchOpenCode(b *builder) error {
 	b.file(".config/opencode/node_modules/.keep", nil)
 	b.file(pluginName, plugin)
 	b.file(guidanceName, b.guidance())
-	b.note("It has a server on the loopback, without a password, which its own tools can reach: the jail has to be its alone.")
-	b.out.Prepare = repository
+	b.note("OpenCode runs a server without authentication on the loopback, which its tools can reach. Use the jail for this agent alone.")
+	b.out.Prepare = initRepository
 
 	switch b.Protocol {
 	case ACP:
 		if b.MCP {
-			b.useServer()
+			b.addServer()
 		}
 		b.argv("opencode", "acp", "--cwd", b.Workspace)
 	case Interactive:
@@ -66,23 +66,23 @@ func launchOpenCode(b *builder) error {
 		if b.Resume != "" {
 			b.argv("--session", b.Resume)
 		}
-		// As an argument it would be put into quotes.
+		// OpenCode quotes a goal that is passed as an argument.
 		b.out.Stdin = []byte(b.Goal)
 	}
 	return nil
 }
 
-// repository makes the workspace a git repository with a commit, if it is none. What
-// OpenCode says of paths is relative to that; without one it takes the whole disk for
-// its project.
-var repository = []string{"sh", "-c", `git rev-parse -q --verify HEAD >/dev/null 2>&1 || { git init -q && git commit -q --allow-empty -m "An empty beginning"; }`}
+// initRepository is a command that makes the workspace a git repository with a commit, unless
+// it is one. OpenCode uses the repository as its project and reports paths relative to it.
+// Without a repository its project is the entire file system.
+var initRepository = []string{"sh", "-c", `git rev-parse -q --verify HEAD >/dev/null 2>&1 || { git init -q && git commit -q --allow-empty -m "An empty beginning"; }`}
 
 const (
 	pluginName   = ".glasshouse/autonomy-engine.ts"
 	guidanceName = ".glasshouse/AGENTS.md"
 )
 
-// openCodeConfig is what stands over every other configuration.
+// openCodeConfig returns the configuration that overrides all other configuration files.
 func (b *builder) openCodeConfig() ([]byte, error) {
 	agents, primary, err := b.openCodeAgents()
 	if err != nil {
@@ -101,7 +101,7 @@ func (b *builder) openCodeConfig() ([]byte, error) {
 		"autoupdate": false, "share": "disabled", "snapshot": false,
 		"instructions": []string{b.Home + "/" + guidanceName, b.Workspace + "/AGENTS.md"},
 		"permission":   b.openCodePermission(),
-		// By the Agent Client Protocol OpenCode asks itself; two doors would ask twice.
+		// With ACP, OpenCode requests permission itself, so the plugin must not.
 		"plugin": []any{[]any{"file://" + b.Home + "/" + pluginName, map[string]any{"decide": b.Protocol != ACP}}},
 	}
 	if len(agents) > 0 {
@@ -120,9 +120,9 @@ func (b *builder) openCodeConfig() ([]byte, error) {
 	return data, nil
 }
 
-// openCodePermission has one door ask about everything: by ACP OpenCode's own, else the
-// plugin, behind an OpenCode that allows all. OpenCode's own rules hold less than they
-// say, and the gateway has the same file.
+// openCodePermission makes exactly one mechanism check every tool call: OpenCode's own
+// permission requests with ACP, and otherwise the plugin. OpenCode does not enforce its
+// rules completely, so they are not used. The gateway evaluates the same rules.
 func (b *builder) openCodePermission() map[string]any {
 	if b.Protocol == ACP {
 		return map[string]any{"*": "ask", "question": "deny"}
@@ -130,9 +130,9 @@ func (b *builder) openCodePermission() map[string]any {
 	return map[string]any{"*": "allow", "question": "deny"}
 }
 
-// openCodeAgents takes from an opencode.json who its agents are, and what they have no
-// tool for at all, which is then not in the model's list. What of their tools is
-// allowed is not OpenCode's to say.
+// openCodeAgents returns the agents that Request.Permissions defines, and the name of the
+// default agent. Of their permissions it keeps only tools that are denied entirely, so that
+// they are not offered to the model. The gateway enforces all other rules.
 func (b *builder) openCodeAgents() (map[string]any, string, error) {
 	if len(b.Permissions) == 0 {
 		return nil, "", nil
@@ -172,8 +172,8 @@ func (b *builder) openCodeAgent(raw json.RawMessage) (map[string]any, error) {
 		return nil, err
 	}
 	out := map[string]any{}
-	set := func(key string, value any, there bool) {
-		if there {
+	set := func(key string, value any, present bool) {
+		if present {
 			out[key] = value
 		}
 	}
@@ -184,7 +184,7 @@ func (b *builder) openCodeAgent(raw json.RawMessage) (map[string]any, error) {
 	set("hidden", true, a.Hidden)
 	set("steps", max(a.Steps, a.MaxSteps), max(a.Steps, a.MaxSteps) > 0)
 	set("temperature", a.Temperature, a.Temperature != nil)
-	denied := wholeDenials(a.Permission)
+	denied := fullDenials(a.Permission)
 	for tool, has := range a.Tools {
 		if !has {
 			denied[tool] = "deny"
@@ -194,8 +194,8 @@ func (b *builder) openCodeAgent(raw json.RawMessage) (map[string]any, error) {
 	return out, nil
 }
 
-// wholeDenials are the tools that a permission block takes away altogether.
-func wholeDenials(raw json.RawMessage) map[string]any {
+// fullDenials returns the tools that a permission block denies entirely.
+func fullDenials(raw json.RawMessage) map[string]any {
 	denied := map[string]any{}
 	var all string
 	if json.Unmarshal(raw, &all) == nil && all == "deny" {
@@ -215,8 +215,8 @@ func wholeDenials(raw json.RawMessage) map[string]any {
 	return denied
 }
 
-// OpenCodeFiles are what makes a project ready for OpenCode under the gateway, for
-// people who start OpenCode themselves. Their paths are relative to the project.
+// OpenCodeFiles returns the files that configure a project for OpenCode with the gateway, for
+// users who start OpenCode themselves. Paths are relative to the project.
 func OpenCodeFiles(level int) ([]File, error) {
 	if level < 1 || level > 3 {
 		return nil, fault.Fieldf("agent.OpenCodeFiles", "level", "%d is not 1, 2 or 3", level)

@@ -13,17 +13,17 @@ import (
 	safetext "glasshouse/internal/text"
 )
 
-// An Outcome is what an agent printed of its work.
+// An Outcome is the result that an agent printed.
 type Outcome struct {
-	Text    string // what it says at the end
-	Error   string // why it gave up; empty if it did not
-	Session string // to go on with, as Request.Resume
-	Turns   int    // of the model
+	Text    string // final answer
+	Error   string // reason of a failure; empty on success
+	Session string // session id for Request.Resume
+	Turns   int    // turns of the model
 	Usage   Usage
-	Denied  []string // tools that it was refused
+	Denied  []string // names of tools in denied calls
 }
 
-// Usage is what an agent counted itself. The model gateway's numbers are what is paid.
+// Usage is the usage that an agent reports. Billing uses the model gateway's numbers.
 type Usage struct {
 	InputTokens, OutputTokens, CacheReadTokens, CacheWriteTokens, ReasoningTokens int64
 	CostUSD                                                                       float64
@@ -32,15 +32,15 @@ type Usage struct {
 const (
 	opOutcome = "agent.Outcome"
 
-	maxOutput = 256 << 20 // bytes of what an agent printed that are looked at
-	maxLine   = 16 << 20  // of one line
-	maxText   = 1 << 20   // of what is kept of its words
+	maxOutput = 256 << 20 // bytes of output that are parsed
+	maxLine   = 16 << 20  // bytes of a line
+	maxText   = 1 << 20   // bytes of a text in an Outcome
 	maxDenied = 1000
 )
 
-// lines calls each with every line of JSON. Lines that are no JSON objects are other
-// programs' words, and passed over.
-func lines(r io.Reader, each func([]byte) error) error {
+// eachJSONLine calls each with every line that is a JSON object. Other lines are ignored,
+// because they come from other programs.
+func eachJSONLine(r io.Reader, each func([]byte) error) error {
 	scan := bufio.NewScanner(io.LimitReader(r, maxOutput))
 	scan.Buffer(make([]byte, 0, 64<<10), maxLine)
 	for scan.Scan() {
@@ -55,35 +55,35 @@ func lines(r io.Reader, each func([]byte) error) error {
 	if err := scan.Err(); errors.Is(err, bufio.ErrTooLong) {
 		return fault.Newf(fault.TooLarge, opOutcome, "", "the agent printed a line of more than %d MiB", maxLine>>20)
 	} else if err != nil {
-		return fmt.Errorf("read what the agent printed: %w", err)
+		return fmt.Errorf("read the output of the agent: %w", err)
 	}
 	return nil
 }
 
 func noResult(agent string) error {
 	return &fault.Error{
-		Op: opOutcome, On: agent, Kind: fault.Unavailable, Err: errors.New("what it printed has no result"),
-		Remedy: "see what it wrote to its standard error",
+		Op: opOutcome, On: agent, Kind: fault.Unavailable, Err: errors.New("the output has no result"),
+		Remedy: "check the agent's standard error",
 	}
 }
 
-// keep shortens text to what is kept, its end.
-func keep(s string) string {
+// clipResult returns the last maxText bytes of s.
+func clipResult(s string) string {
 	return safetext.Suffix(s, maxText)
 }
 
-// tokens and dollars are numbers of a stranger's: as many lines of them as are read
-// still make a sum.
+// tokens and dollars clamp untrusted numbers, so that their sum over maxOutput bytes of
+// output cannot overflow.
 func tokens(n float64) int64 { return int64(math.Min(math.Max(n, 0), 1<<36)) }
 
 func dollars(n float64) float64 { return math.Min(math.Max(n, 0), 1e9) }
 
-// claudeOutcome reads claude -p --output-format json: one object, the last of type
-// result where there are several.
+// claudeOutcome parses the output of claude -p --output-format json. The last object of type
+// result counts.
 func claudeOutcome(r io.Reader) (Outcome, error) {
 	var out Outcome
 	found := false
-	err := lines(r, func(line []byte) error {
+	err := eachJSONLine(r, func(line []byte) error {
 		var v struct {
 			Type    string  `json:"type"`
 			Subtype string  `json:"subtype"`
@@ -107,7 +107,7 @@ func claudeOutcome(r io.Reader) (Outcome, error) {
 			return nil
 		}
 		found = true
-		out = Outcome{Text: keep(v.Result), Session: v.Session, Turns: int(tokens(v.Turns))}
+		out = Outcome{Text: clipResult(v.Result), Session: v.Session, Turns: int(tokens(v.Turns))}
 		out.Usage = Usage{
 			InputTokens: tokens(v.Usage.Input), OutputTokens: tokens(v.Usage.Output),
 			CacheReadTokens: tokens(v.Usage.Read), CacheWriteTokens: tokens(v.Usage.Write), CostUSD: dollars(v.Cost),
@@ -116,7 +116,7 @@ func claudeOutcome(r io.Reader) (Outcome, error) {
 			out.Denied = append(out.Denied, d.Tool)
 		}
 		if v.IsError || v.Subtype != "success" {
-			out.Error = firstOf(keep(strings.Join(v.Errors, "; ")), out.Text, v.Subtype, "it ended with an error")
+			out.Error = firstOf(clipResult(strings.Join(v.Errors, "; ")), out.Text, v.Subtype, "the agent ended with an error")
 		}
 		return nil
 	})
@@ -135,11 +135,11 @@ func firstOf(texts ...string) string {
 	return ""
 }
 
-// codexOutcome reads codex exec --json: a line for each event.
+// codexOutcome parses the output of codex exec --json, which has one event per line.
 func codexOutcome(r io.Reader) (Outcome, error) {
 	var out Outcome
 	ended := false
-	err := lines(r, func(line []byte) error {
+	err := eachJSONLine(r, func(line []byte) error {
 		var v struct {
 			Type    string `json:"type"`
 			Thread  string `json:"thread_id"`
@@ -166,7 +166,7 @@ func codexOutcome(r io.Reader) (Outcome, error) {
 			out.Session = v.Thread
 		case "item.completed":
 			if v.Item.Type == "agent_message" {
-				out.Text = keep(v.Item.Text)
+				out.Text = clipResult(v.Item.Text)
 			}
 		case "turn.completed":
 			ended, out.Error = true, ""
@@ -177,9 +177,9 @@ func codexOutcome(r io.Reader) (Outcome, error) {
 			out.Usage.ReasoningTokens += tokens(v.Usage.Reasoning)
 		case "turn.failed":
 			ended = true
-			out.Error = keep(firstOf(v.Error.Message, out.Error, "the turn failed"))
+			out.Error = clipResult(firstOf(v.Error.Message, out.Error, "the turn failed"))
 		case "error":
-			out.Error = keep(v.Message)
+			out.Error = clipResult(v.Message)
 		}
 		return nil
 	})
@@ -192,12 +192,13 @@ func codexOutcome(r io.Reader) (Outcome, error) {
 	return out, err
 }
 
-// openCodeOutcome reads opencode run --format json: a line for each part.
+// openCodeOutcome parses the output of opencode run --format json, which has one part per
+// line.
 func openCodeOutcome(r io.Reader) (Outcome, error) {
 	var out Outcome
 	var text strings.Builder
 	ended := false
-	err := lines(r, func(line []byte) error {
+	err := eachJSONLine(r, func(line []byte) error {
 		var v struct {
 			Type    string `json:"type"`
 			Session string `json:"sessionID"`
@@ -235,13 +236,13 @@ func openCodeOutcome(r io.Reader) (Outcome, error) {
 		}
 		switch v.Type {
 		case "step_start":
-			text.Reset() // what it said before it went on is no result
+			text.Reset() // only the text of the last step is the result
 		case "text":
 			if text.Len() < maxText {
-				text.WriteString(keep(v.Part.Text))
+				text.WriteString(clipResult(v.Part.Text))
 			}
 		case "tool_use":
-			if v.Part.State.Status == "error" && refused(v.Part.State.Error) && len(out.Denied) < maxDenied {
+			if v.Part.State.Status == "error" && isRefusal(v.Part.State.Error) && len(out.Denied) < maxDenied {
 				out.Denied = append(out.Denied, v.Part.Tool)
 			}
 		case "step_finish":
@@ -256,31 +257,32 @@ func openCodeOutcome(r io.Reader) (Outcome, error) {
 			u.CostUSD += dollars(v.Part.Cost)
 		case "error":
 			ended = true
-			out.Error = keep(firstOf(v.Error.Data.Message, v.Error.Name, "it ended with an error"))
+			out.Error = clipResult(firstOf(v.Error.Data.Message, v.Error.Name, "the agent ended with an error"))
 		}
 		return nil
 	})
-	out.Text = keep(text.String())
+	out.Text = clipResult(text.String())
 	if err == nil && !ended {
 		err = noResult("opencode")
 	}
 	return out, err
 }
 
-// refused tells whether an error of a tool is a no: of the plugin, of a rule, of a
-// person who was asked.
-func refused(text string) bool {
+// isRefusal reports whether the error of a tool is a denial by the plugin, a rule or a
+// person.
+func isRefusal(text string) bool {
 	return strings.HasPrefix(text, "refused:") || strings.Contains(text, "rejected permission") || strings.Contains(text, "prevents you from using")
 }
 
-// geminiOutcome reads gemini --output-format json: one object over many lines.
+// geminiOutcome parses the output of gemini --output-format json: one object over several
+// lines.
 func geminiOutcome(r io.Reader) (Outcome, error) {
 	data, err := io.ReadAll(io.LimitReader(r, maxLine+1))
 	if err != nil {
-		return Outcome{}, fmt.Errorf("read what the agent printed: %w", err)
+		return Outcome{}, fmt.Errorf("read the output of the agent: %w", err)
 	}
 	if len(data) > maxLine {
-		return Outcome{}, fault.Newf(fault.TooLarge, opOutcome, "gemini", "it printed more than %d MiB", maxLine>>20)
+		return Outcome{}, fault.Newf(fault.TooLarge, opOutcome, "gemini", "the agent printed more than %d MiB", maxLine>>20)
 	}
 	var v struct {
 		Session  string  `json:"session_id"`
@@ -308,10 +310,10 @@ func geminiOutcome(r io.Reader) (Outcome, error) {
 	}
 	out := Outcome{Session: v.Session}
 	if v.Response != nil {
-		out.Text = keep(*v.Response)
+		out.Text = clipResult(*v.Response)
 	}
 	if v.Error != nil {
-		out.Error = keep(firstOf(v.Error.Message, "it ended with an error"))
+		out.Error = clipResult(firstOf(v.Error.Message, "the agent ended with an error"))
 	}
 	for _, m := range v.Stats.Models {
 		out.Turns += int(tokens(m.API.Requests))
@@ -323,7 +325,7 @@ func geminiOutcome(r io.Reader) (Outcome, error) {
 	return out, nil
 }
 
-// plainOutcome takes what a command printed for its result.
+// plainOutcome returns the output of a command as its result.
 func plainOutcome(r io.Reader) (Outcome, error) {
 	var kept []byte
 	chunk := make([]byte, 64<<10)
@@ -334,10 +336,10 @@ func plainOutcome(r io.Reader) (Outcome, error) {
 			kept = append([]byte(nil), kept[len(kept)-maxText:]...)
 		}
 		if errors.Is(err, io.EOF) {
-			return Outcome{Text: strings.TrimRight(keep(strings.ToValidUTF8(string(kept), "�")), "\n")}, nil
+			return Outcome{Text: strings.TrimRight(clipResult(strings.ToValidUTF8(string(kept), "�")), "\n")}, nil
 		}
 		if err != nil {
-			return Outcome{}, fmt.Errorf("read what the command printed: %w", err)
+			return Outcome{}, fmt.Errorf("read the output of the command: %w", err)
 		}
 	}
 }

@@ -12,8 +12,9 @@ import (
 	"glasshouse/fault"
 )
 
-// TestWhatRealAgentsPrinted: each wrote a file and was refused to remove something.
-func TestWhatRealAgentsPrinted(t *testing.T) {
+// TestOutcomeOfRealAgents parses recorded output. Each agent wrote a file and was denied a
+// removal.
+func TestOutcomeOfRealAgents(t *testing.T) {
 	tests := map[string]agent.Outcome{
 		"claude":   {Text: "Done: login is written.", Turns: 3, Usage: agent.Usage{InputTokens: 58702, OutputTokens: 41, CostUSD: 0.294535}, Denied: []string{"Bash"}},
 		"codex":    {Text: "Done: login is written.", Turns: 1, Usage: agent.Usage{InputTokens: 31157, OutputTokens: 27}},
@@ -30,13 +31,14 @@ func TestWhatRealAgentsPrinted(t *testing.T) {
 		if err != nil || got.Session == "" {
 			t.Errorf("%s: %+v, %v", name, got, err)
 		}
-		if got.Session = ""; !reflect.DeepEqual(got, want) {
+		got.Session = ""
+		if !reflect.DeepEqual(got, want) {
 			t.Errorf("%s: %+v, want %+v", name, got, want)
 		}
 	}
 }
 
-func TestHowAgentsFail(t *testing.T) {
+func TestOutcomeOfFailures(t *testing.T) {
 	tests := []struct{ preset, printed, text, err string }{
 		{"claude", `{"type":"result","subtype":"error_max_turns","is_error":false,"num_turns":3,"session_id":"s"}`, "", "error_max_turns"},
 		{"claude", `{"type":"result","subtype":"success","is_error":true,"result":"API Error: 500","session_id":"s"}`, "API Error: 500", "API Error: 500"},
@@ -58,14 +60,14 @@ func TestHowAgentsFail(t *testing.T) {
 	}
 }
 
-// TestAnAgentThatWasEndedHasNoResult: half of it is none.
-func TestAnAgentThatWasEndedHasNoResult(t *testing.T) {
+// TestTruncatedOutputHasNoOutcome covers empty, truncated and unrelated output.
+func TestTruncatedOutputHasNoOutcome(t *testing.T) {
 	for _, name := range []string{"claude", "codex", "gemini", "opencode"} {
-		whole, err := os.ReadFile("testdata/" + name + ".txt")
+		output, err := os.ReadFile("testdata/" + name + ".txt")
 		if err != nil {
 			t.Fatal(err)
 		}
-		for _, printed := range []string{"", "Killed\n", string(whole[:len(whole)/2]), "null", "{}", "[]"} {
+		for _, printed := range []string{"", "Killed\n", string(output[:len(output)/2]), "null", "{}", "[]"} {
 			if got, err := find(t, name).Outcome(strings.NewReader(printed)); fault.KindOf(err) != fault.Unavailable {
 				t.Errorf("%s %.40q: %+v, %v, want unavailable", name, printed, got, err)
 			}
@@ -76,7 +78,7 @@ func TestAnAgentThatWasEndedHasNoResult(t *testing.T) {
 	}
 }
 
-// endless is a reader that has a byte for everybody.
+// endless is a reader that returns the same byte forever.
 type endless byte
 
 func (e endless) Read(p []byte) (int, error) {
@@ -86,34 +88,34 @@ func (e endless) Read(p []byte) (int, error) {
 	return len(p), nil
 }
 
-func TestAnAgentThatPrintsWithoutEndIsBounded(t *testing.T) {
+func TestOutputIsBounded(t *testing.T) {
 	for _, name := range []string{"claude", "codex", "gemini", "opencode"} {
 		if _, err := find(t, name).Outcome(endless('{')); fault.KindOf(err) != fault.TooLarge {
 			t.Errorf("%s: %v, want too large", name, err)
 		}
 	}
-	const most = 4 << 20
-	got, err := find(t, "shell").Outcome(io.LimitReader(endless('x'), most))
-	if err != nil || len(got.Text) > most/2 {
+	const size = 4 << 20
+	got, err := find(t, "shell").Outcome(io.LimitReader(endless('x'), size))
+	if err != nil || len(got.Text) > size/2 {
 		t.Errorf("kept %d bytes: %v", len(got.Text), err)
 	}
-	broken := errors.New("broken pipe")
+	errRead := errors.New("broken pipe")
 	for _, p := range agent.Presets() {
 		if p.Name == "builtin" {
 			continue
 		}
-		if _, err := p.Outcome(io.MultiReader(strings.NewReader("x\n"), failing{broken})); !errors.Is(err, broken) {
-			t.Errorf("%s: %v, want %v", p.Name, err, broken)
+		if _, err := p.Outcome(io.MultiReader(strings.NewReader("x\n"), errorReader{errRead})); !errors.Is(err, errRead) {
+			t.Errorf("%s: %v, want %v", p.Name, err, errRead)
 		}
 	}
 }
 
-type failing struct{ err error }
+type errorReader struct{ err error }
 
-func (f failing) Read([]byte) (int, error) { return 0, f.err }
+func (f errorReader) Read([]byte) (int, error) { return 0, f.err }
 
-// FuzzWhatAnAgentPrints: nothing of it is more than it may be.
-func FuzzWhatAnAgentPrints(f *testing.F) {
+// FuzzOutcome checks that usage is never negative.
+func FuzzOutcome(f *testing.F) {
 	for _, name := range []string{"claude", "codex", "gemini", "opencode"} {
 		data, err := os.ReadFile("testdata/" + name + ".txt")
 		if err != nil {
@@ -136,11 +138,11 @@ func FuzzWhatAnAgentPrints(f *testing.F) {
 			u := got.Usage
 			for _, n := range []int64{u.InputTokens, u.OutputTokens, u.CacheReadTokens, u.CacheWriteTokens, u.ReasoningTokens, int64(got.Turns)} {
 				if n < 0 {
-					t.Errorf("%s: %+v", p.Name, got)
+					t.Errorf("%s: negative usage in %+v", p.Name, got)
 				}
 			}
 			if u.CostUSD < 0 || u.CostUSD != u.CostUSD {
-				t.Errorf("%s costs %v", p.Name, u.CostUSD)
+				t.Errorf("%s: CostUSD = %v", p.Name, u.CostUSD)
 			}
 		}
 	})

@@ -9,29 +9,29 @@ import (
 //go:embed files/framework.md
 var framework string
 
-// levels are what of the files depends on the level of autonomy.
+// levels holds the parts of the files that depend on the autonomy level.
 var levels = map[int]struct {
-	edit  string // of the global permissions, as JSON
-	bash  string // of what no rule is about
-	steps int    // after which the worker is told to come to an end
-	own   string // siblings and resources
-	says  string
+	edit  string // global permission for edits, as JSON
+	bash  string // default effect of bash commands
+	steps int    // step limit of the worker agent
+	own   string // effect of requests to siblings and for resources
+	says  string // description in the framework
 }{
 	1: {edit: `{ "*": "ask", "src/*": "allow", "test/*": "allow", "tests/*": "allow", "docs/*": "allow" }`, bash: "ask", steps: 5, own: "ask",
-		says: "You are at level 1 of 3: guided. What is not pre-approved is asked of a person, and the list of pre-approved actions lifts no question."},
+		says: "You are at level 1 of 3: guided. A person must approve every action that no permission rule allows. The list of pre-approved actions below has no effect at this level."},
 	2: {edit: `"allow"`, bash: "ask", steps: 20, own: "ask",
-		says: "You are at level 2 of 3: intelligent. What is pre-approved is yours to decide; all else is asked of a person."},
+		says: "You are at level 2 of 3: intelligent. You decide about pre-approved actions. A person must approve all others."},
 	3: {edit: `"allow"`, bash: "allow", steps: 60, own: "allow",
-		says: "You are at level 3 of 3: full. Nobody is asked about what is pre-authorized, siblings and resources are your own affair, and watchdogs look after you."},
+		says: "You are at level 3 of 3: full. Pre-authorized actions need no approval. You coordinate siblings and request resources on your own, and watchdogs monitor you."},
 }
 
-// Framework is the decision framework, an AGENTS.md, for a level of 1 to 3.
+// Framework returns the decision framework, an AGENTS.md, for an autonomy level from 1 to 3.
 func Framework(level int) string {
 	return strings.Replace(framework, "## Self-Decision Framework", levels[level].says+"\n\n## Self-Decision Framework", 1)
 }
 
-// openCodeJSON is a permission file for OpenCode since 1.1, where the last rule that
-// matches counts: what is general stands first.
+// openCodeJSON returns a permission file for OpenCode 1.1 or newer. The last matching rule
+// applies, so general rules come first.
 func openCodeJSON(level int) []byte {
 	l := levels[level]
 	return fmt.Appendf(nil, `{
@@ -64,13 +64,13 @@ func openCodeJSON(level int) []byte {
 
   "agent": {
     "worker": {
-      "description": "Writes code on its own",
+      "description": "Writes code autonomously",
       "mode": "primary",
       "steps": %d
     },
 
     "reviewer": {
-      "description": "Reads code and says what it thinks of it; changes nothing",
+      "description": "Reviews code without changing it",
       "mode": "subagent",
       "permission": {
         "edit": "deny",
@@ -81,7 +81,7 @@ func openCodeJSON(level int) []byte {
     },
 
     "coordinator": {
-      "description": "Gives work to other agents and brings together what they answer",
+      "description": "Delegates work to other agents and combines their results",
       "mode": "subagent",
       "permission": {
         "edit": "deny",

@@ -5,16 +5,17 @@ import (
 	"glasshouse/fault"
 )
 
-// serverName is what agents call the gateway's tools: glasshouse_…, mcp__glasshouse__….
+// serverName is the name of the gateway's MCP server. Agents use it as the prefix of tool
+// names: glasshouse_…, mcp__glasshouse__….
 const serverName = "glasshouse"
 
-// useServer names the gateway's tools to whoever opens the session.
-func (b *builder) useServer() {
+// addServer adds the gateway's MCP server to the servers of the ACP session.
+func (b *builder) addServer() {
 	b.out.Servers = append(b.out.Servers, acp.Server{Name: serverName, URL: b.mcpURL()})
 }
 
-// builtin is the reference agent. It has its goal, its model and its tools from the
-// gateway, and goes on from its run's checkpoint.
+// builtin is the reference agent. It gets its goal, model and tools from the gateway and
+// resumes from the last checkpoint of its run.
 var builtin = Preset{
 	Name: "builtin", Title: "The reference agent", Protocols: []Protocol{Run},
 	launch: func(b *builder) error {
@@ -23,16 +24,16 @@ var builtin = Preset{
 	},
 }
 
-// shell is a command line, or a program with its arguments, as an agent.
+// shell runs a command line, or a program with arguments, as an agent.
 var shell = Preset{
 	Name: "shell", Title: "A command", Protocols: []Protocol{Run, ACP, Interactive},
 	launch: func(b *builder) error {
 		if b.Protocol == ACP && b.MCP {
-			b.useServer()
+			b.addServer()
 		}
 		switch {
 		case b.Protocol == ACP && len(b.Args) == 0:
-			return fault.Fieldf(opLaunch, "args", "say which program speaks the Agent Client Protocol")
+			return fault.Fieldf(opLaunch, "args", "specify a program that speaks the Agent Client Protocol")
 		case len(b.Args) > 0:
 			b.argv(b.Args...)
 		case b.Protocol == Interactive:

@@ -24,54 +24,54 @@ import (
 	"github.com/modelcontextprotocol/go-sdk/mcp"
 )
 
-// These tests run the agents themselves, against a scripted model. They are run where
-// GLASSHOUSE_AGENTS names a directory for their layers; what is not there yet npm
-// installs into it. Each takes some seconds.
+// These tests run the real agents against a scripted model. They need GLASSHOUSE_AGENTS, the
+// directory of their layers. Missing layers are installed with npm. Each test takes some
+// seconds.
 
 func layerOf(t *testing.T, p agent.Preset) string {
 	t.Helper()
 	cache := os.Getenv("GLASSHOUSE_AGENTS")
 	if cache == "" {
-		t.Skip("GLASSHOUSE_AGENTS names no directory for agents")
+		t.Skip("GLASSHOUSE_AGENTS is not set")
 	}
 	dir, err := p.Layer.Build(t.Context(), cache)
 	if err != nil {
 		t.Fatal(err)
 	}
 	if _, err := exec.LookPath("bwrap"); err != nil {
-		t.Skip("needs bwrap, for a home and a /tmp of the agent's own")
+		t.Skip("needs bwrap, for a private home and /tmp")
 	}
 	return dir
 }
 
-// A door is the gateway of a jail, as far as agents are told of it.
-type door struct {
+// A fakeGateway implements the part of the gateway that agents use.
+type fakeGateway struct {
 	t     *testing.T
 	model *mockllm.Server
 	url   string
 
-	down bool // it decides nothing
+	unavailable bool // requests for decisions fail
 
-	mu    sync.Mutex
-	told  []claim  // POST /sandbox/{id}/decisions
-	asked []string // POST /decide: tool and what it is about
-	calls []string // all else
-	noted []string // by the one tool of its server
+	mu       sync.Mutex
+	reported []report // POST /sandbox/{id}/decisions
+	asked    []string // POST /decide: tool and target
+	calls    []string // other requests
+	noted    []string // arguments of the tool note
 }
 
-type claim struct {
+type report struct {
 	Tool  string         `json:"tool"`
 	Args  map[string]any `json:"args"`
 	Phase string         `json:"phase"`
 	Time  time.Time      `json:"timestamp"`
 }
 
-func newDoor(t *testing.T, script string) *door {
-	s, err := mockllm.Parse([]byte(script))
+func newFakeGateway(t *testing.T, script string) *fakeGateway {
+	parsed, err := mockllm.Parse([]byte(script))
 	if err != nil {
 		t.Fatal(err)
 	}
-	d := &door{t: t, model: mockllm.New(s, nil)}
+	d := &fakeGateway{t: t, model: mockllm.New(parsed, nil)}
 	mux := http.NewServeMux()
 	mux.Handle("/v1/", d.model)
 	mux.Handle("/v1beta/", d.model)
@@ -81,43 +81,43 @@ func newDoor(t *testing.T, script string) *door {
 	mux.HandleFunc("POST /sandbox/{id}/tasks", d.answer)
 	mux.HandleFunc("POST /sandbox/{id}/resources", d.answer)
 	mux.Handle("/mcp", d.tools())
-	s2 := httptest.NewServer(mux)
-	t.Cleanup(s2.Close)
-	d.url = s2.URL
+	server := httptest.NewServer(mux)
+	t.Cleanup(server.Close)
+	d.url = server.URL
 	return d
 }
 
-func (d *door) decide(w http.ResponseWriter, r *http.Request) {
+func (d *fakeGateway) decide(w http.ResponseWriter, r *http.Request) {
 	var q struct {
 		Tool string         `json:"tool"`
 		Args map[string]any `json:"args"`
 	}
 	json.NewDecoder(r.Body).Decode(&q)
-	if d.down {
+	if d.unavailable {
 		w.WriteHeader(http.StatusServiceUnavailable)
 		fmt.Fprint(w, `{"title": "unavailable", "status": 503, "detail": "the chain cannot be written"}`)
 		return
 	}
 	d.mu.Lock()
-	d.asked = append(d.asked, q.Tool+" "+about(q.Args))
+	d.asked = append(d.asked, q.Tool+" "+target(q.Args))
 	d.mu.Unlock()
 	answer := map[string]any{"effect": "allow"}
-	if strings.Contains(about(q.Args), "rm -rf") {
+	if strings.Contains(target(q.Args), "rm -rf") {
 		answer = map[string]any{"effect": "deny", "reason": "what is removed cannot be brought back", "rule": "bash: rm -rf *", "remedy": "move it to .trash", "by": "policy"}
 	}
 	json.NewEncoder(w).Encode(answer)
 }
 
-func (d *door) record(w http.ResponseWriter, r *http.Request) {
-	var c claim
+func (d *fakeGateway) record(w http.ResponseWriter, r *http.Request) {
+	var c report
 	json.NewDecoder(r.Body).Decode(&c)
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	d.told = append(d.told, c)
+	d.reported = append(d.reported, c)
 	fmt.Fprint(w, `{"n": 1}`)
 }
 
-func (d *door) answer(w http.ResponseWriter, r *http.Request) {
+func (d *fakeGateway) answer(w http.ResponseWriter, r *http.Request) {
 	body, _ := io.ReadAll(r.Body)
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -125,8 +125,8 @@ func (d *door) answer(w http.ResponseWriter, r *http.Request) {
 	fmt.Fprint(w, `{"state": "answered", "answer": "approved"}`)
 }
 
-// about is what a call is about: its command or its file.
-func about(args map[string]any) string {
+// target returns the command or the file of a call.
+func target(args map[string]any) string {
 	for _, key := range []string{"command", "filePath", "file_path", "title", "targetSandboxId"} {
 		if s, ok := args[key].(string); ok {
 			return filepath.Base(s)
@@ -135,21 +135,21 @@ func about(args map[string]any) string {
 	return ""
 }
 
-// trail is what was told before and after, as the lines of an audit.
-func (d *door) trail(phase string) []string {
+// reportedCalls returns the calls that were reported in a phase.
+func (d *fakeGateway) reportedCalls(phase string) []string {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	var lines []string
-	for _, c := range d.told {
+	for _, c := range d.reported {
 		if c.Phase == phase {
-			lines = append(lines, c.Tool+": "+about(c.Args))
+			lines = append(lines, c.Tool+": "+target(c.Args))
 		}
 	}
 	return lines
 }
 
-// A place is where an agent runs: its layer, its home and a project.
-type place struct {
+// A sandbox runs an agent in bubblewrap with its layer, a home and a project.
+type sandbox struct {
 	t       *testing.T
 	layer   string
 	preset  agent.Preset
@@ -162,24 +162,24 @@ const (
 	workspace = "/home/work"
 )
 
-func newPlace(t *testing.T, p agent.Preset) *place {
-	pl := &place{t: t, layer: layerOf(t, p), preset: p, dir: t.TempDir()}
-	pl.Project = filepath.Join(pl.dir, "work")
+func newSandbox(t *testing.T, p agent.Preset) *sandbox {
+	s := &sandbox{t: t, layer: layerOf(t, p), preset: p, dir: t.TempDir()}
+	s.Project = filepath.Join(s.dir, "work")
 	for _, d := range []string{"home", "work"} {
-		if err := os.Mkdir(filepath.Join(pl.dir, d), 0o755); err != nil {
+		if err := os.Mkdir(filepath.Join(s.dir, d), 0o755); err != nil {
 			t.Fatal(err)
 		}
 	}
-	return pl
+	return s
 }
 
-// command returns argv as it is run there.
-func (pl *place) command(ctx context.Context, l agent.Launch, argv []string) *exec.Cmd {
+// command returns the command that runs argv in the sandbox.
+func (s *sandbox) command(ctx context.Context, l agent.Launch, argv []string) *exec.Cmd {
 	args := []string{
 		"--ro-bind", "/", "/", "--dev", "/dev", "--proc", "/proc", "--unshare-pid", "--die-with-parent",
 		"--tmpfs", "/tmp", "--tmpfs", "/home", "--tmpfs", "/opt",
-		"--bind", filepath.Join(pl.dir, "home"), home, "--bind", pl.Project, workspace,
-		"--ro-bind", pl.layer, pl.preset.Layer.Mount(), "--chdir", l.Cwd, "--",
+		"--bind", filepath.Join(s.dir, "home"), home, "--bind", s.Project, workspace,
+		"--ro-bind", s.layer, s.preset.Layer.Mount(), "--chdir", l.Cwd, "--",
 	}
 	cmd := exec.CommandContext(ctx, "bwrap", append(args, argv...)...)
 	cmd.Env = append(slices.Clone(l.Env), "SANDBOX_ID=j-worker")
@@ -187,46 +187,46 @@ func (pl *place) command(ctx context.Context, l agent.Launch, argv []string) *ex
 	return cmd
 }
 
-func (pl *place) prepare(l agent.Launch) {
-	pl.t.Helper()
+func (s *sandbox) prepare(l agent.Launch) {
+	s.t.Helper()
 	for _, f := range l.Files {
 		rel, ok := strings.CutPrefix(f.Path, home+"/")
 		if !ok {
-			pl.t.Fatalf("%s is not under the agent's home", f.Path)
+			s.t.Fatalf("%s is not under the agent's home", f.Path)
 		}
-		name := filepath.Join(pl.dir, "home", rel)
+		name := filepath.Join(s.dir, "home", rel)
 		if err := os.MkdirAll(filepath.Dir(name), 0o755); err != nil {
-			pl.t.Fatal(err)
+			s.t.Fatal(err)
 		}
 		if err := os.WriteFile(name, f.Data, f.Mode); err != nil {
-			pl.t.Fatal(err)
+			s.t.Fatal(err)
 		}
 	}
 	if l.Prepare != nil {
-		if out, err := pl.command(pl.t.Context(), l, l.Prepare).CombinedOutput(); err != nil {
-			pl.t.Fatalf("prepare: %v: %s", err, out)
+		if out, err := s.command(s.t.Context(), l, l.Prepare).CombinedOutput(); err != nil {
+			s.t.Fatalf("prepare: %v: %s", err, out)
 		}
 	}
 }
 
-// run starts the agent with a goal, waits for its end, and reads what it printed.
-func (pl *place) run(l agent.Launch) agent.Outcome {
-	pl.t.Helper()
-	pl.prepare(l)
-	ctx, cancel := context.WithTimeout(pl.t.Context(), 4*time.Minute)
+// run runs the agent until it exits and parses its output.
+func (s *sandbox) run(l agent.Launch) agent.Outcome {
+	s.t.Helper()
+	s.prepare(l)
+	ctx, cancel := context.WithTimeout(s.t.Context(), 4*time.Minute)
 	defer cancel()
-	cmd := pl.command(ctx, l, l.Argv)
+	cmd := s.command(ctx, l, l.Argv)
 	cmd.Stdin = bytes.NewReader(l.Stdin)
 	var stdout, stderr bytes.Buffer
 	cmd.Stdout, cmd.Stderr = &stdout, &stderr
 	err := cmd.Run()
-	if keep := os.Getenv("GLASSHOUSE_RECORD"); keep != "" {
-		os.WriteFile(filepath.Join(keep, pl.preset.Name+".out"), stdout.Bytes(), 0o644)
+	if recordDir := os.Getenv("GLASSHOUSE_RECORD"); recordDir != "" {
+		os.WriteFile(filepath.Join(recordDir, s.preset.Name+".out"), stdout.Bytes(), 0o644)
 	}
-	pl.t.Logf("%v: %v\n%s\n%s", l.Argv, err, stdout.String(), stderr.String())
-	got, parseErr := pl.preset.Outcome(&stdout)
+	s.t.Logf("%v: %v\n%s\n%s", l.Argv, err, stdout.String(), stderr.String())
+	got, parseErr := s.preset.Outcome(&stdout)
 	if parseErr != nil {
-		pl.t.Fatalf("%v\n%s", parseErr, stderr.String())
+		s.t.Fatalf("%v\n%s", parseErr, stderr.String())
 	}
 	return got
 }
@@ -250,7 +250,7 @@ func launch(t *testing.T, p agent.Preset, r agent.Request) agent.Launch {
 	return l
 }
 
-// workflow is the seed's example: write, try, be refused, coordinate, commit.
+// workflow is the script of the guide's example: write, run, be denied, coordinate, commit.
 func workflow(write, bash, coordinate string) string {
 	return fmt.Sprintf(`
 models: [fake-1]
@@ -273,48 +273,48 @@ const (
 	openCodeAsk   = `{tool: coordinate_sibling, arguments: {targetSandboxId: reviewer, action: review, context: auth/login.ts}}`
 )
 
-// TestOpenCodeWorksOnItsOwn: the workflow of the guide, with OpenCode itself.
-func TestOpenCodeWorksOnItsOwn(t *testing.T) {
+// TestOpenCodeRunsTheWorkflow runs the workflow of the guide with hooks.
+func TestOpenCodeRunsTheWorkflow(t *testing.T) {
 	p := find(t, "opencode")
-	pl := newPlace(t, p)
-	d := newDoor(t, workflow(openCodeWrite, openCodeBash, openCodeAsk))
-	got := pl.run(launch(t, p, agent.Request{Goal: `Implement "user authentication". Be autonomous.`, Protocol: agent.Run, Door: d.url}))
+	s := newSandbox(t, p)
+	d := newFakeGateway(t, workflow(openCodeWrite, openCodeBash, openCodeAsk))
+	got := s.run(launch(t, p, agent.Request{Goal: `Implement "user authentication". Be autonomous.`, Protocol: agent.Run, Door: d.url}))
 
 	if got.Error != "" || !strings.Contains(got.Text, "login is written") || got.Session == "" || got.Turns != 6 {
-		t.Errorf("outcome %+v", got)
+		t.Errorf("outcome = %+v", got)
 	}
 	if len(got.Denied) != 1 || got.Denied[0] != "bash" {
-		t.Errorf("denied %v, want the one rm -rf", got.Denied)
+		t.Errorf("denied tools %v, want bash once", got.Denied)
 	}
-	wantTrail := []string{
+	wantCalls := []string{
 		"write: login.ts", "bash: npm --version", "coordinate_sibling: reviewer", "bash: git add -A && git commit -q -m 'auth: login'",
 	}
-	if before := d.trail("before"); !slices.Equal(before, wantTrail) {
-		t.Errorf("told before: %q, want %q", before, wantTrail)
+	if before := d.reportedCalls("before"); !slices.Equal(before, wantCalls) {
+		t.Errorf("reported before: %q, want %q", before, wantCalls)
 	}
-	if after := d.trail("after"); !slices.Equal(after, wantTrail) {
-		t.Errorf("told after: %q, want %q", after, wantTrail)
+	if after := d.reportedCalls("after"); !slices.Equal(after, wantCalls) {
+		t.Errorf("reported after: %q, want %q", after, wantCalls)
 	}
 	if len(d.calls) != 1 || !strings.HasPrefix(d.calls[0], "/sandbox/reviewer/coordinate ") || !strings.Contains(d.calls[0], `"fromSandboxId":"j-worker"`) {
-		t.Errorf("coordinated %q", d.calls)
+		t.Errorf("other requests %q, want one to coordinate", d.calls)
 	}
 	if slices.Contains(d.asked, "coordinate_sibling reviewer") {
-		t.Error("the gateway was asked twice about a request to a sibling")
+		t.Error("the gateway got a second request for a decision about coordinate_sibling")
 	}
-	log, err := exec.Command("git", "-C", pl.Project, "-c", "safe.directory=*", "log", "--format=%an %s").CombinedOutput()
+	log, err := exec.Command("git", "-C", s.Project, "-c", "safe.directory=*", "log", "--format=%an %s").CombinedOutput()
 	if err != nil || !strings.HasPrefix(string(log), "opencode agent auth: login\n") {
 		t.Errorf("git log: %v: %s", err, log)
 	}
-	if _, err := os.Stat(filepath.Join(pl.Project, "auth", "login.ts")); err != nil {
+	if _, err := os.Stat(filepath.Join(s.Project, "auth", "login.ts")); err != nil {
 		t.Error(err)
 	}
-	// The goal is what the model was told, without quotes around it.
+	// The model receives the goal without additional quotes.
 	if !strings.Contains(fmt.Sprint(string(d.model.Seen()[0].Body)), `Implement \"user authentication\". Be autonomous.`) {
-		t.Errorf("the model was told %s", d.model.Seen()[0].Body)
+		t.Errorf("the model received %s", d.model.Seen()[0].Body)
 	}
 }
 
-// host is a gateway's answers to an agent that asks by the protocol.
+// host is an acp.Host that denies removals.
 type host struct {
 	mu      sync.Mutex
 	asked   []acp.ToolCall
@@ -339,7 +339,7 @@ func (h *host) Update(_ context.Context, u acp.Update) error {
 	return nil
 }
 
-// Next tells an agent that stops at a refusal to go on.
+// Next continues with another prompt if the agent has stopped at a denial.
 func (h *host) Next(_ context.Context, turn acp.Turn) (string, error) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -350,31 +350,31 @@ func (h *host) Next(_ context.Context, turn acp.Turn) (string, error) {
 	return "", nil
 }
 
-// drive has an agent work by the protocol.
-func (pl *place) drive(l agent.Launch, h *host, prompt string) (acp.Result, error) {
-	pl.t.Helper()
-	pl.prepare(l)
-	ctx, cancel := context.WithTimeout(pl.t.Context(), 4*time.Minute)
+// drive runs an agent over ACP.
+func (s *sandbox) drive(l agent.Launch, h *host, prompt string) (acp.Result, error) {
+	s.t.Helper()
+	s.prepare(l)
+	ctx, cancel := context.WithTimeout(s.t.Context(), 4*time.Minute)
 	defer cancel()
-	cmd := pl.command(ctx, l, l.Argv)
+	cmd := s.command(ctx, l, l.Argv)
 	in, err := cmd.StdinPipe()
 	if err != nil {
-		pl.t.Fatal(err)
+		s.t.Fatal(err)
 	}
 	out, err := cmd.StdoutPipe()
 	if err != nil {
-		pl.t.Fatal(err)
+		s.t.Fatal(err)
 	}
 	var stderr bytes.Buffer
 	cmd.Stderr = &stderr
 	if err := cmd.Start(); err != nil {
-		pl.t.Fatal(err)
+		s.t.Fatal(err)
 	}
 	var from io.ReadCloser = out
-	if keep := os.Getenv("GLASSHOUSE_RECORD"); keep != "" {
-		f, err := os.Create(filepath.Join(keep, pl.preset.Name+".acp"))
+	if recordDir := os.Getenv("GLASSHOUSE_RECORD"); recordDir != "" {
+		f, err := os.Create(filepath.Join(recordDir, s.preset.Name+".acp"))
 		if err != nil {
-			pl.t.Fatal(err)
+			s.t.Fatal(err)
 		}
 		defer f.Close()
 		from = struct {
@@ -385,43 +385,43 @@ func (pl *place) drive(l agent.Launch, h *host, prompt string) (acp.Result, erro
 	got, driveErr := acp.Drive(ctx, acp.Pipes(in, from), h, acp.Options{Cwd: l.Cwd, Prompt: prompt, Servers: l.Servers})
 	cancel()
 	cmd.Wait()
-	pl.t.Logf("%+v: %v\n%s", got, driveErr, stderr.String())
+	s.t.Logf("%+v: %v\n%s", got, driveErr, stderr.String())
 	for _, c := range h.asked {
-		pl.t.Logf("asked: %s %q %q %v %s", c.Kind, c.Title, c.Command, c.Paths, c.Input)
+		s.t.Logf("asked: %s %q %q %v %s", c.Kind, c.Title, c.Command, c.Paths, c.Input)
 	}
 	for _, u := range h.updates {
-		pl.t.Logf("update: %s %q %s %q %+v", u.Event, u.Text, u.Call.Kind, u.Call.Title, u.Outcome)
+		s.t.Logf("update: %s %q %s %q %+v", u.Event, u.Text, u.Call.Kind, u.Call.Title, u.Outcome)
 	}
 	return got, driveErr
 }
 
-// TestOpenCodeAsksByTheProtocol: the same, with the questions asked by the Agent Client
-// Protocol. OpenCode ends its turn at the first no.
-func TestOpenCodeAsksByTheProtocol(t *testing.T) {
+// TestOpenCodeRequestsPermissionOverACP runs the same workflow over the Agent Client Protocol.
+// OpenCode ends its turn at the first denial.
+func TestOpenCodeRequestsPermissionOverACP(t *testing.T) {
 	p := find(t, "opencode")
-	pl := newPlace(t, p)
-	d := newDoor(t, workflow(openCodeWrite, openCodeBash, openCodeAsk))
+	s := newSandbox(t, p)
+	d := newFakeGateway(t, workflow(openCodeWrite, openCodeBash, openCodeAsk))
 	h := &host{}
-	got, err := pl.drive(launch(t, p, agent.Request{Protocol: agent.ACP, Door: d.url}), h, "Implement user authentication.")
+	got, err := s.drive(launch(t, p, agent.Request{Protocol: agent.ACP, Door: d.url}), h, "Implement user authentication.")
 	if err != nil {
 		t.Fatal(err)
 	}
 	if got.Agent != "OpenCode 1.18.33" || got.Session == "" || got.Usage.Context == 0 {
-		t.Errorf("result %+v", got)
+		t.Errorf("result = %+v", got)
 	}
 	if len(d.asked) != 0 {
-		t.Errorf("the plugin asked as well: %v", d.asked)
+		t.Errorf("the plugin requested decisions too: %v", d.asked)
 	}
 	var commands []string
 	for _, c := range h.asked {
 		commands = append(commands, c.Command)
 	}
 	if !slices.Contains(commands, "npm --version") || !slices.Contains(commands, "rm -rf auth") {
-		t.Errorf("asked about %q", commands)
+		t.Errorf("permission requests for %q, want npm --version and rm -rf auth", commands)
 	}
 }
 
-// simple writes a file, is refused to remove it, and ends.
+// simple is a script that writes a file and tries to remove it.
 func simple(write, remove string) string {
 	return fmt.Sprintf(`
 models: [fake-1]
@@ -435,62 +435,62 @@ conversations:
 `, write, remove)
 }
 
-// TestClaudeCodeAsksTheGateway before each tool, by its hooks.
-func TestClaudeCodeAsksTheGateway(t *testing.T) {
+// TestClaudeCodeHooksAskTheGateway before each tool.
+func TestClaudeCodeHooksAskTheGateway(t *testing.T) {
 	p := find(t, "claude")
-	pl := newPlace(t, p)
-	d := newDoor(t, simple(`{tool: Write, arguments: {file_path: `+workspace+`/login.ts, content: "export const login = 1\n"}}`, `{tool: Bash, arguments: {command: rm -rf login.ts, description: a command}}`))
-	got := pl.run(launch(t, p, agent.Request{Goal: "Implement user authentication.", Protocol: agent.Run, Door: d.url}))
+	s := newSandbox(t, p)
+	d := newFakeGateway(t, simple(`{tool: Write, arguments: {file_path: `+workspace+`/login.ts, content: "export const login = 1\n"}}`, `{tool: Bash, arguments: {command: rm -rf login.ts, description: a command}}`))
+	got := s.run(launch(t, p, agent.Request{Goal: "Implement user authentication.", Protocol: agent.Run, Door: d.url}))
 	if got.Error != "" || got.Text != "Done: login is written." || got.Session == "" || got.Usage.InputTokens == 0 {
-		t.Errorf("outcome %+v", got)
+		t.Errorf("outcome = %+v", got)
 	}
 	if want := []string{"Write login.ts", "Bash rm -rf login.ts"}; !slices.Equal(d.asked, want) {
-		t.Errorf("asked %q, want %q", d.asked, want)
+		t.Errorf("requests for decisions %q, want %q", d.asked, want)
 	}
-	if want := []string{"Write: login.ts"}; !slices.Equal(d.trail("before"), want) || !slices.Equal(d.trail("after"), want) {
-		t.Errorf("told %q and %q, want %q", d.trail("before"), d.trail("after"), want)
+	if want := []string{"Write: login.ts"}; !slices.Equal(d.reportedCalls("before"), want) || !slices.Equal(d.reportedCalls("after"), want) {
+		t.Errorf("reported before %q and after %q, want %q", d.reportedCalls("before"), d.reportedCalls("after"), want)
 	}
-	if _, err := os.Stat(filepath.Join(pl.Project, "login.ts")); err != nil {
-		t.Errorf("what was refused was done: %v", err)
+	if _, err := os.Stat(filepath.Join(s.Project, "login.ts")); err != nil {
+		t.Errorf("the denied removal was executed: %v", err)
 	}
 }
 
-// TestGeminiAsksTheGateway before each tool, by its hooks.
-func TestGeminiAsksTheGateway(t *testing.T) {
+// TestGeminiHooksAskTheGateway before each tool.
+func TestGeminiHooksAskTheGateway(t *testing.T) {
 	p := find(t, "gemini")
-	pl := newPlace(t, p)
-	d := newDoor(t, simple(`{tool: write_file, arguments: {file_path: `+workspace+`/login.ts, content: "export const login = 1\n"}}`, `{tool: run_shell_command, arguments: {command: rm -rf login.ts, description: a command}}`))
-	got := pl.run(launch(t, p, agent.Request{Goal: "Implement user authentication.", Protocol: agent.Run, Door: d.url}))
+	s := newSandbox(t, p)
+	d := newFakeGateway(t, simple(`{tool: write_file, arguments: {file_path: `+workspace+`/login.ts, content: "export const login = 1\n"}}`, `{tool: run_shell_command, arguments: {command: rm -rf login.ts, description: a command}}`))
+	got := s.run(launch(t, p, agent.Request{Goal: "Implement user authentication.", Protocol: agent.Run, Door: d.url}))
 	if got.Error != "" || got.Text != "Done: login is written." || got.Usage.InputTokens == 0 {
-		t.Errorf("outcome %+v", got)
+		t.Errorf("outcome = %+v", got)
 	}
 	if want := []string{"write_file login.ts", "run_shell_command rm -rf login.ts"}; !slices.Equal(d.asked, want) {
-		t.Errorf("asked %q, want %q", d.asked, want)
+		t.Errorf("requests for decisions %q, want %q", d.asked, want)
 	}
-	if _, err := os.Stat(filepath.Join(pl.Project, "login.ts")); err != nil {
-		t.Errorf("what was refused was done: %v", err)
+	if _, err := os.Stat(filepath.Join(s.Project, "login.ts")); err != nil {
+		t.Errorf("the denied removal was executed: %v", err)
 	}
 }
 
-// TestCodexAsksTheGateway before each tool, by its hooks.
-func TestCodexAsksTheGateway(t *testing.T) {
+// TestCodexHooksAskTheGateway before each tool.
+func TestCodexHooksAskTheGateway(t *testing.T) {
 	p := find(t, "codex")
-	pl := newPlace(t, p)
-	d := newDoor(t, simple(`{any: [{tool: exec_command, arguments: {cmd: "echo 1 > login.ts"}}, {tool: shell_command, arguments: {command: "echo 1 > login.ts"}}, {tool: shell, arguments: {command: [bash, -lc, "echo 1 > login.ts"]}}]}`, `{any: [{tool: exec_command, arguments: {cmd: "rm -rf login.ts"}}, {tool: shell_command, arguments: {command: "rm -rf login.ts"}}, {tool: shell, arguments: {command: [bash, -lc, "rm -rf login.ts"]}}]}`))
-	got := pl.run(launch(t, p, agent.Request{Goal: "Implement user authentication.", Protocol: agent.Run, Door: d.url}))
+	s := newSandbox(t, p)
+	d := newFakeGateway(t, simple(`{any: [{tool: exec_command, arguments: {cmd: "echo 1 > login.ts"}}, {tool: shell_command, arguments: {command: "echo 1 > login.ts"}}, {tool: shell, arguments: {command: [bash, -lc, "echo 1 > login.ts"]}}]}`, `{any: [{tool: exec_command, arguments: {cmd: "rm -rf login.ts"}}, {tool: shell_command, arguments: {command: "rm -rf login.ts"}}, {tool: shell, arguments: {command: [bash, -lc, "rm -rf login.ts"]}}]}`))
+	got := s.run(launch(t, p, agent.Request{Goal: "Implement user authentication.", Protocol: agent.Run, Door: d.url}))
 	if got.Error != "" || got.Text != "Done: login is written." || got.Session == "" || got.Usage.InputTokens == 0 {
-		t.Errorf("outcome %+v", got)
+		t.Errorf("outcome = %+v", got)
 	}
 	if want := []string{"Bash echo 1 > login.ts", "Bash rm -rf login.ts"}; !slices.Equal(d.asked, want) {
-		t.Errorf("asked %q, want %q", d.asked, want)
+		t.Errorf("requests for decisions %q, want %q", d.asked, want)
 	}
-	if _, err := os.Stat(filepath.Join(pl.Project, "login.ts")); err != nil {
+	if _, err := os.Stat(filepath.Join(s.Project, "login.ts")); err != nil {
 		t.Error(err)
 	}
 }
 
-// TestTheOthersAskByTheProtocol: a file is written, its removal is refused.
-func TestTheOthersAskByTheProtocol(t *testing.T) {
+// TestOtherAgentsRequestPermissionOverACP: a file is written and its removal is denied.
+func TestOtherAgentsRequestPermissionOverACP(t *testing.T) {
 	tests := []struct{ preset, write, remove string }{
 		{"claude", `{tool: Write, arguments: {file_path: ` + workspace + `/login.ts, content: "export const login = 1\n"}}`, `{tool: Bash, arguments: {command: rm -rf login.ts, description: a command}}`},
 		{"gemini", `{tool: write_file, arguments: {file_path: ` + workspace + `/login.ts, content: "export const login = 1\n"}}`, `{tool: run_shell_command, arguments: {command: rm -rf login.ts, description: a command}}`},
@@ -499,21 +499,21 @@ func TestTheOthersAskByTheProtocol(t *testing.T) {
 	for _, tt := range tests {
 		t.Run(tt.preset, func(t *testing.T) {
 			p := find(t, tt.preset)
-			pl := newPlace(t, p)
-			d := newDoor(t, simple(tt.write, tt.remove))
+			s := newSandbox(t, p)
+			d := newFakeGateway(t, simple(tt.write, tt.remove))
 			h := &host{}
-			got, err := pl.drive(launch(t, p, agent.Request{Protocol: agent.ACP, Door: d.url}), h, "Implement user authentication.")
+			got, err := s.drive(launch(t, p, agent.Request{Protocol: agent.ACP, Door: d.url}), h, "Implement user authentication.")
 			if err != nil {
 				t.Fatal(err)
 			}
 			if got.Agent == "" || got.Session == "" {
-				t.Errorf("result %+v", got)
+				t.Errorf("result = %+v", got)
 			}
 			if !slices.ContainsFunc(h.asked, func(c acp.ToolCall) bool { return strings.Contains(c.Command, "rm -rf login.ts") }) {
-				t.Errorf("it was not asked whether login.ts may be removed: %+v", h.asked)
+				t.Errorf("no permission request for the removal of login.ts: %+v", h.asked)
 			}
-			if _, err := os.Stat(filepath.Join(pl.Project, "login.ts")); err != nil {
-				t.Errorf("what was refused was done, or the file never written: %v", err)
+			if _, err := os.Stat(filepath.Join(s.Project, "login.ts")); err != nil {
+				t.Errorf("the file was not written, or the denied removal was executed: %v", err)
 			}
 		})
 	}
@@ -521,76 +521,76 @@ func TestTheOthersAskByTheProtocol(t *testing.T) {
 
 const anyShell = `{any: [{tool: bash, arguments: {command: "%[1]s", description: a command}}, {tool: Bash, arguments: {command: "%[1]s", description: a command}}, {tool: run_shell_command, arguments: {command: "%[1]s", description: a command}}, {tool: exec_command, arguments: {cmd: "%[1]s"}}]}`
 
-// TestNothingIsDoneThatTheGatewayCannotDecide: agents that ask it fail closed.
-func TestNothingIsDoneThatTheGatewayCannotDecide(t *testing.T) {
+// TestAgentsFailClosed: no tool runs while the gateway cannot decide.
+func TestAgentsFailClosed(t *testing.T) {
 	for _, name := range []string{"claude", "codex", "gemini", "opencode"} {
 		t.Run(name, func(t *testing.T) {
 			p := find(t, name)
-			pl := newPlace(t, p)
-			d := newDoor(t, simple(fmt.Sprintf(anyShell, "touch made"), fmt.Sprintf(anyShell, "touch made")))
-			d.down = true
-			// A workspace that would have nobody asked.
-			if err := os.Mkdir(filepath.Join(pl.Project, ".claude"), 0o755); err != nil {
+			s := newSandbox(t, p)
+			d := newFakeGateway(t, simple(fmt.Sprintf(anyShell, "touch made"), fmt.Sprintf(anyShell, "touch made")))
+			d.unavailable = true
+			// Settings of the workspace that would disable the hooks.
+			if err := os.Mkdir(filepath.Join(s.Project, ".claude"), 0o755); err != nil {
 				t.Fatal(err)
 			}
-			if err := os.WriteFile(filepath.Join(pl.Project, ".claude", "settings.json"), []byte(`{"disableAllHooks": true}`), 0o644); err != nil {
+			if err := os.WriteFile(filepath.Join(s.Project, ".claude", "settings.json"), []byte(`{"disableAllHooks": true}`), 0o644); err != nil {
 				t.Fatal(err)
 			}
-			got := pl.run(launch(t, p, agent.Request{Goal: "Implement user authentication.", Protocol: agent.Run, Door: d.url}))
+			got := s.run(launch(t, p, agent.Request{Goal: "Implement user authentication.", Protocol: agent.Run, Door: d.url}))
 			if got.Error != "" || got.Text != "Done: login is written." {
-				t.Errorf("outcome %+v", got)
+				t.Errorf("outcome = %+v", got)
 			}
-			if _, err := os.Stat(filepath.Join(pl.Project, "made")); err == nil {
-				t.Error("it was done")
+			if _, err := os.Stat(filepath.Join(s.Project, "made")); err == nil {
+				t.Error("the command was executed without a decision")
 			}
-			if len(d.told) != 0 {
-				t.Errorf("told %+v", d.told)
+			if len(d.reported) != 0 {
+				t.Errorf("reported %+v, want nothing", d.reported)
 			}
 			if !strings.Contains(d.seen(), "the chain cannot be written") {
-				t.Error("the model was not told why")
+				t.Error("the model did not receive the reason")
 			}
 		})
 	}
 }
 
-// seen is all that the model was sent.
-func (d *door) seen() string {
+// seen returns the bodies of all requests to the model.
+func (d *fakeGateway) seen() string {
 	var all strings.Builder
-	for _, s := range d.model.Seen() {
-		all.Write(s.Body)
+	for _, request := range d.model.Seen() {
+		all.Write(request.Body)
 	}
 	return all.String()
 }
 
-// TestAnAgentGoesOnWhereItWas, in another process.
-func TestAnAgentGoesOnWhereItWas(t *testing.T) {
+// TestAgentsResumeSessions resumes a session in another process.
+func TestAgentsResumeSessions(t *testing.T) {
 	for _, name := range []string{"claude", "codex", "opencode"} {
 		t.Run(name, func(t *testing.T) {
 			p := find(t, name)
-			pl := newPlace(t, p)
-			d := newDoor(t, "models: [fake-1]\nconversations:\n  - name: all\n    when: {user_matches: '(?s).*'}\n    turns:\n      - text: \"I will keep it.\"\n")
-			first := pl.run(launch(t, p, agent.Request{Goal: "Remember the word heliotrope.", Protocol: agent.Run, Door: d.url}))
+			s := newSandbox(t, p)
+			d := newFakeGateway(t, "models: [fake-1]\nconversations:\n  - name: all\n    when: {user_matches: '(?s).*'}\n    turns:\n      - text: \"I will recordDir it.\"\n")
+			first := s.run(launch(t, p, agent.Request{Goal: "Remember the word heliotrope.", Protocol: agent.Run, Door: d.url}))
 			begun := len(d.seen())
-			pl.run(launch(t, p, agent.Request{Goal: "Which word was it?", Protocol: agent.Run, Door: d.url, Resume: first.Session}))
+			s.run(launch(t, p, agent.Request{Goal: "Which word was it?", Protocol: agent.Run, Door: d.url, Resume: first.Session}))
 			if later := d.seen()[begun:]; !strings.Contains(later, "heliotrope") || !strings.Contains(later, "Which word was it?") {
-				t.Error("it does not know what was before")
+				t.Error("the resumed session lacks the earlier conversation")
 			}
 		})
 	}
 }
 
-// TestTheGatewaysToolsAreTheAgents, by the Model Context Protocol.
-func TestTheGatewaysToolsAreTheAgents(t *testing.T) {
+// TestAgentsUseTheGatewaysTools calls a tool over the Model Context Protocol.
+func TestAgentsUseTheGatewaysTools(t *testing.T) {
 	for _, name := range []string{"claude", "codex", "gemini", "opencode"} {
 		for _, protocol := range []agent.Protocol{agent.Run, agent.ACP} {
 			t.Run(fmt.Sprintf("%s/%s", name, protocol), func(t *testing.T) {
 				p := find(t, name)
-				pl := newPlace(t, p)
+				s := newSandbox(t, p)
 				turns := "      - calls: [{any: [{tool: glasshouse_note, arguments: {text: hi}}, {tool: mcp__glasshouse__note, arguments: {text: hi}}, {tool: mcp_glasshouse_note, arguments: {text: hi}}]}]\n"
 				if name == "codex" {
-					turns = "" // its model calls tools in namespaces, which the scripted one cannot
+					turns = "" // Codex uses tool namespaces, which the scripted model does not support
 				}
-				d := newDoor(t, `
+				d := newFakeGateway(t, `
 models: [fake-1]
 conversations:
   - name: notes
@@ -600,30 +600,30 @@ conversations:
 `)
 				l := launch(t, p, agent.Request{Goal: "make a note", Protocol: protocol, Door: d.url, MCP: true})
 				if protocol == agent.Run {
-					if got := pl.run(l); got.Text != "It is noted." {
-						t.Errorf("outcome %+v", got)
+					if got := s.run(l); got.Text != "It is noted." {
+						t.Errorf("outcome = %+v", got)
 					}
 				} else {
 					h := &host{}
-					got, err := pl.drive(l, h, "make a note")
+					got, err := s.drive(l, h, "make a note")
 					if err != nil || !strings.Contains(got.Last.Text, "It is noted.") {
-						t.Errorf("result %+v: %v", got, err)
+						t.Errorf("result = %+v, %v", got, err)
 					}
 				}
 				if name == "codex" {
 					if !strings.Contains(d.seen(), `"name":"mcp__glasshouse"`) || !strings.Contains(d.seen(), "notes a text") {
-						t.Error("its model was not offered the tool")
+						t.Error("the model was not offered the tool")
 					}
 				} else if len(d.noted) != 1 || d.noted[0] != "hi" {
-					t.Errorf("noted %q", d.noted)
+					t.Errorf("notes %q, want hi once", d.noted)
 				}
 			})
 		}
 	}
 }
 
-// tools is a server of one tool, which notes what it is given.
-func (d *door) tools() http.Handler {
+// tools returns an MCP server with the tool note, which stores its argument.
+func (d *fakeGateway) tools() http.Handler {
 	s := mcp.NewServer(&mcp.Implementation{Name: "glasshouse", Version: "1"}, nil)
 	type note struct {
 		Text string `json:"text"`

@@ -13,8 +13,8 @@ import (
 	"glasshouse/store/storetest"
 )
 
-// BenchmarkTick measures what it costs to look at the schedules when nothing is due,
-// and when one is, beside how many others.
+// BenchmarkTick measures a poll of the database without a due schedule and with one, for
+// different numbers of idle schedules.
 func BenchmarkTick(b *testing.B) {
 	b.Run("SQLite", func(b *testing.B) {
 		benchTick(b, "sqlite", func(b *testing.B) string { return filepath.Join(b.TempDir(), "g.db") })
@@ -47,7 +47,7 @@ func benchTick(b *testing.B, driver string, fresh func(b *testing.B) string) {
 				b.Fatal(err)
 			}
 		}
-		b.Run(fmt.Sprintf("nothing due, beside %d", idle), func(b *testing.B) {
+		b.Run(fmt.Sprintf("none due, %d idle", idle), func(b *testing.B) {
 			for b.Loop() {
 				tick()
 			}
@@ -55,20 +55,20 @@ func benchTick(b *testing.B, driver string, fresh func(b *testing.B) string) {
 		if _, err := m.Create(b.Context(), schedule.Spec{Cron: "@every 1s"}); err != nil {
 			b.Fatal(err)
 		}
-		b.Run(fmt.Sprintf("one fires, beside %d", idle), func(b *testing.B) {
+		b.Run(fmt.Sprintf("one due, %d idle", idle), func(b *testing.B) {
 			fired = 0
 			for b.Loop() {
 				now = now.Add(time.Second)
 				tick()
 			}
 			if fired != b.N {
-				b.Errorf("%d have fired, want %d", fired, b.N)
+				b.Errorf("%d firings, want %d", fired, b.N)
 			}
 		})
 	}
 }
 
-// multiply copies a schedule that is not due.
+// multiply inserts n copies of a schedule that is not due.
 func multiply(b *testing.B, driver, where, sid string, n int) {
 	db, err := sql.Open(driver, where)
 	if err != nil {

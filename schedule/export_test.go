@@ -5,16 +5,16 @@ import (
 	"time"
 )
 
-// SetClock sets what the Manager takes for the time.
+// SetClock sets the clock of the Manager.
 func (m *Manager) SetClock(now func() time.Time) { m.now = now }
 
-// Fires returns when a due time fires.
-func (s *Schedule) Fires(due time.Time) time.Time { return s.fires(due) }
+// Fires exports fireTime.
+func (s *Schedule) Fires(due time.Time) time.Time { return s.fireTime(due) }
 
-// Last returns the last due time not after at.
+// Last exports last.
 func (t *Timing) Last(due, at time.Time) time.Time { return t.last(due, at) }
 
-// Tick does all that is due, and returns after what time to look again.
+// Tick processes all due schedules, waits for them, and returns the time until the next poll.
 func (m *Manager) Tick(ctx context.Context) (time.Duration, error) {
 	wait, err := m.tick(ctx)
 	m.wg.Wait()

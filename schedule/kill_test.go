@@ -17,7 +17,7 @@ import (
 	"glasshouse/store"
 )
 
-// TestMain lets the test binary be the daemon that is killed.
+// TestMain runs daemon in a child process of TestKilledDaemonLosesAndRepeatsNothing.
 func TestMain(m *testing.M) {
 	if where := os.Getenv("SCHEDULE_TEST_DAEMON"); where != "" {
 		if err := daemon(where); err != nil {
@@ -28,8 +28,8 @@ func TestMain(m *testing.M) {
 	os.Exit(m.Run())
 }
 
-// daemon fires without end what is due, by a clock that jumps to when something is,
-// and says the key of each before it has been fired.
+// daemon fires due schedules forever. Its clock jumps to the next wake time. It prints the key
+// of each Firing.
 func daemon(where string) error {
 	ctx := context.Background()
 	s, err := store.Open(ctx, where)
@@ -56,7 +56,7 @@ func daemon(where string) error {
 	}
 }
 
-func TestADaemonThatIsKilledLosesNothingAndDoublesNothing(t *testing.T) {
+func TestKilledDaemonLosesAndRepeatsNothing(t *testing.T) {
 	where := filepath.Join(t.TempDir(), "g.db")
 	s, err := store.Open(t.Context(), where)
 	if err != nil {
@@ -64,21 +64,21 @@ func TestADaemonThatIsKilledLosesNothingAndDoublesNothing(t *testing.T) {
 	}
 	defer s.Close()
 	m := schedule.New(schedule.Config{Store: s.Schedules()})
-	var made []schedule.Schedule
+	var created []schedule.Schedule
 	for range 20 {
 		s, err := m.Create(t.Context(), schedule.Spec{Cron: "* * * * * *", Missed: schedule.MissedAll, Overlap: schedule.OverlapAllow})
 		if err != nil {
 			t.Fatal(err)
 		}
-		made = append(made, s)
+		created = append(created, s)
 	}
 	fired, kills := map[string]bool{}, 8
 	lines := 0
 	// On a busy machine a daemon may be killed before it has counted much. The test
-	// continues until each schedule was counted often enough to tell something.
+	// continues until each schedule was counted often limit to tell something.
 	leastCounted := func() (n int64) {
 		n = math.MaxInt64
-		for _, one := range made {
+		for _, one := range created {
 			got, err := s.Schedules().Get(t.Context(), one.ID)
 			if err != nil {
 				t.Fatal(err)
@@ -101,30 +101,31 @@ func TestADaemonThatIsKilledLosesNothingAndDoublesNothing(t *testing.T) {
 		if err := cmd.Start(); err != nil {
 			t.Fatal(err)
 		}
-		said, enough := 0, 30+11*round
-		for keys := bufio.NewScanner(out); keys.Scan(); { // on after the kill, to what the pipe still holds
+		count, limit := 0, 30+11*round
+		for keys := bufio.NewScanner(out); keys.Scan(); { // continues after the kill with the rest of the pipe
 			fired[keys.Text()] = true
-			if said++; said == enough {
+			count++
+			if count == limit {
 				cmd.Process.Kill()
 			}
 		}
 		cmd.Process.Kill()
 		cmd.Wait()
-		if lines += said; said < enough {
-			t.Fatalf("the daemon ended after %d", said)
+		lines += count
+		if count < limit {
+			t.Fatalf("the daemon ended after %d firings", count)
 		}
 	}
-	for _, first := range made {
+	for _, first := range created {
 		checkKilled(t, s, first, fired)
 	}
 	for key := range fired {
-		t.Errorf("%s was fired, and never due", key)
+		t.Errorf("%s was fired but not due", key)
 	}
 	t.Logf("%d calls, at least %d kills", lines, kills)
 }
 
-// checkKilled checks that what is counted is what was fired: each due time from the
-// first one on.
+// checkKilled checks that the counted due times, from the first one, are those that were fired.
 func checkKilled(t *testing.T, s *store.Store, first schedule.Schedule, fired map[string]bool) {
 	t.Helper()
 	got, err := s.Schedules().Get(t.Context(), first.ID)
@@ -132,21 +133,21 @@ func checkKilled(t *testing.T, s *store.Store, first schedule.Schedule, fired ma
 		t.Fatal(err)
 	}
 	if got.Counts != (schedule.Counts{Fired: got.Counts.Fired}) || got.Counts.Fired < 5 {
-		t.Errorf("%s has counted %+v", first.ID, got.Counts)
+		t.Errorf("schedule %s: Counts = %+v", first.ID, got.Counts)
 	}
 	key := func(sid id.Schedule, due time.Time) string { return string(sid) + "/" + due.Format(time.RFC3339Nano) }
 	for _, due := range first.NextTimes(int(got.Counts.Fired)) {
 		if !fired[key(first.ID, due)] {
-			t.Errorf("%s is counted, and was not fired", due)
+			t.Errorf("%s is counted but was not fired", due)
 		}
 		delete(fired, key(first.ID, due))
 	}
-	if got.Firing != nil { // in the middle of it the last one was killed
+	if got.Firing != nil { // the last daemon was killed while it fired
 		delete(fired, key(first.ID, got.Firing.Due))
 	}
 	for k := range fired {
 		if strings.HasPrefix(k, string(first.ID)) {
-			t.Errorf("%s was fired, and is not counted", k)
+			t.Errorf("%s was fired but is not counted", k)
 		}
 	}
 }

@@ -9,18 +9,19 @@ import (
 	"glasshouse/id"
 )
 
-// Open begins to fire what is due.
+// Open starts to fire due schedules. Cancellation of ctx does not stop the Manager; Close does.
 func (m *Manager) Open(ctx context.Context) error {
 	if _, err := m.cfg.Store.Wake(ctx); err != nil {
 		return err
 	}
+	// The loop outlives the context of Open. Close cancels it.
 	ctx, m.cancel = context.WithCancel(context.WithoutCancel(ctx))
 	m.wg.Go(func() { m.loop(ctx) })
 	return nil
 }
 
-// Close ends what fires, and waits for it; another Manager takes it up at once. It may
-// be called twice, or without Open.
+// Close cancels calls of Fire and waits for them. Their schedules are released, so that another
+// Manager can claim them immediately. Close may be called twice, or without Open.
 func (m *Manager) Close() error {
 	if m.cancel != nil {
 		m.cancel()
@@ -29,6 +30,7 @@ func (m *Manager) Close() error {
 	return nil
 }
 
+// loop processes due schedules until ctx ends.
 func (m *Manager) loop(ctx context.Context) {
 	timer := time.NewTimer(0)
 	defer timer.Stop()
@@ -41,14 +43,14 @@ func (m *Manager) loop(ctx context.Context) {
 		}
 		wait, err := m.tick(ctx)
 		if err != nil && ctx.Err() == nil {
-			m.cfg.Log.Error("schedules cannot be looked at", "error", err)
-			wait = glance
+			m.cfg.Log.Error("cannot read due schedules", "error", err)
+			wait = pollInterval
 		}
 		timer.Reset(wait)
 	}
 }
 
-// tick begins to attend to all that is due, and returns after what time to look again.
+// tick starts to process all due schedules and returns the time until the next poll.
 func (m *Manager) tick(ctx context.Context) (time.Duration, error) {
 	for {
 		free, err := m.take(ctx)
@@ -62,7 +64,7 @@ func (m *Manager) tick(ctx context.Context) (time.Duration, error) {
 	}
 }
 
-// take waits for a free slot, and takes all there are.
+// take waits for a free slot, acquires all free slots, and returns their number.
 func (m *Manager) take(ctx context.Context) (int, error) {
 	select {
 	case m.slots <- struct{}{}:
@@ -78,8 +80,8 @@ func (m *Manager) take(ctx context.Context) (int, error) {
 	}
 }
 
-// claim fills free slots with what is due. If there is nothing it returns after what
-// time there may be.
+// claim claims up to free due schedules and processes them. If none is due it returns the time
+// until the next poll. It releases unused slots.
 func (m *Manager) claim(ctx context.Context, free int) (time.Duration, error) {
 	var claimed []Schedule
 	defer func() {
@@ -88,17 +90,16 @@ func (m *Manager) claim(ctx context.Context, free int) (time.Duration, error) {
 		}
 	}()
 	now := m.now()
-	// To read is cheaper than to claim nothing, which on SQLite takes turns with all
-	// who write.
+	// A read is cheaper than an empty claim, which on SQLite waits for the write lock.
 	due, err := m.cfg.Store.Wake(ctx)
 	if err != nil {
 		return 0, err
 	}
 	if due.IsZero() {
-		return glance, nil
+		return pollInterval, nil
 	}
 	if wait := due.Sub(now); wait > 0 {
-		return min(wait, glance), nil
+		return min(wait, pollInterval), nil
 	}
 	claimed, err = m.cfg.Store.Claim(ctx, now, now.Add(m.cfg.Lease), string(id.NewToken()), free)
 	if err != nil {
@@ -106,64 +107,67 @@ func (m *Manager) claim(ctx context.Context, free int) (time.Duration, error) {
 	}
 	for _, s := range claimed {
 		m.wg.Go(func() {
-			defer func() { <-m.slots; m.poke() }()
+			defer func() { <-m.slots; m.signalWake() }()
 			m.attend(ctx, s)
 		})
 	}
 	if len(claimed) == 0 {
-		return 50 * time.Millisecond, nil // others are about to take it
+		return 50 * time.Millisecond, nil // a concurrent Claim has locked it
 	}
 	return 0, nil
 }
 
-// attend does what is due of a claimed schedule.
+// attend processes a claimed schedule and releases the claim after an error.
 func (m *Manager) attend(ctx context.Context, s Schedule) {
 	err := m.advance(ctx, s)
 	switch {
 	case err == nil:
-	case errors.Is(err, errLost):
-		m.cfg.Log.Info("a schedule is somebody else's now", "schedule", s.ID, "error", err)
+	case errors.Is(err, errClaimLost):
+		m.cfg.Log.Info("lost the claim of a schedule", "schedule", s.ID, "error", err)
 	case ctx.Err() != nil:
 		m.release(ctx, s, 0)
 	default:
-		m.cfg.Log.Error("a schedule cannot be attended to", "schedule", s.ID, "error", err)
-		m.release(ctx, s, glance)
+		m.cfg.Log.Error("cannot process a schedule", "schedule", s.ID, "error", err)
+		m.release(ctx, s, pollInterval)
 	}
 }
 
-// release gives a claim back. If that cannot be kept, its lease ends it.
+// release releases a claim. If that fails, the claim ends with its lease.
 func (m *Manager) release(ctx context.Context, s Schedule, pause time.Duration) {
-	err := m.keep(ctx, s, func(s *Schedule) { s.Claim, s.Wake = "", some(m.now().Add(pause)) })
-	if err != nil && !errors.Is(err, errLost) {
-		m.cfg.Log.Warn("a schedule is not given back", "schedule", s.ID, "error", err)
+	err := m.commit(ctx, s, func(s *Schedule) { s.Claim, s.Wake = "", timePtr(m.now().Add(pause)) })
+	if err != nil && !errors.Is(err, errClaimLost) {
+		m.cfg.Log.Warn("cannot release the claim of a schedule", "schedule", s.ID, "error", err)
 	}
 }
 
-// advance decides what is due, keeps that, fires, and keeps that it has.
+// advance evaluates a claimed schedule, stores the decision, fires, and stores the result.
 func (m *Manager) advance(ctx context.Context, s Schedule) error {
 	if s.Firing == nil {
 		busy := false
 		if s.Overlap != OverlapAllow {
 			var err error
-			if busy, err = m.cfg.Running(ctx, s.ID); err != nil {
+			busy, err = m.cfg.Running(ctx, s.ID)
+			if err != nil {
 				return err
 			}
 		}
 		var err error
-		if s, err = m.change(ctx, s, func(s *Schedule) { s.look(m.now(), busy) }); err != nil || s.Firing == nil {
+		s, err = m.change(ctx, s, func(s *Schedule) { s.evaluate(m.now(), busy) })
+		if err != nil || s.Firing == nil {
 			return err
 		}
 	}
-	fired := m.fire(ctx, s)
-	if fired != nil && ctx.Err() != nil {
+	fireErr := m.fire(ctx, s)
+	if fireErr != nil && ctx.Err() != nil {
 		return ctx.Err()
 	}
-	if fired != nil {
-		m.cfg.Log.Warn("a schedule could not fire", "schedule", s.ID, "due", s.Firing.Due, "error", fired)
+	if fireErr != nil {
+		m.cfg.Log.Warn("cannot fire a schedule", "schedule", s.ID, "due", s.Firing.Due, "error", fireErr)
 	}
-	return m.keep(ctx, s, func(s *Schedule) { s.settle(m.now(), fired) })
+	return m.commit(ctx, s, func(s *Schedule) { s.recordResult(m.now(), fireErr) })
 }
 
+// fire calls Config.Fire for the due time being fired.
 func (m *Manager) fire(ctx context.Context, s Schedule) error {
 	ctx, stop := context.WithTimeout(ctx, m.cfg.Lease*2/3)
 	defer stop()
@@ -171,26 +175,26 @@ func (m *Manager) fire(ctx context.Context, s Schedule) error {
 	return m.cfg.Fire(ctx, Firing{Schedule: s, Due: due, Key: s.key(due)})
 }
 
-var errLost = errors.New("it was claimed by another, or deleted")
+var errClaimLost = errors.New("the schedule was claimed by another manager or deleted")
 
-// change changes a schedule that is claimed, unless the claim is lost.
+// change changes a claimed schedule. It returns errClaimLost if the claim is lost.
 func (m *Manager) change(ctx context.Context, claimed Schedule, f func(s *Schedule)) (Schedule, error) {
 	s, err := m.cfg.Store.Change(ctx, claimed.ID, func(s *Schedule) error {
 		if s.Claim != claimed.Claim {
-			return errLost
+			return errClaimLost
 		}
 		f(s)
 		return nil
 	})
 	if errors.Is(err, fault.NotFound) {
-		err = errLost
+		err = errClaimLost
 	}
 	return s, err
 }
 
-// keep is change for what is so already, even if the Manager is to end. It tries as
-// long as the claim can hold.
-func (m *Manager) keep(ctx context.Context, claimed Schedule, f func(s *Schedule)) error {
+// commit is like change, but ignores the cancellation of ctx, because it records an event that
+// has already happened. It is limited to a third of the lease, which Fire leaves unused.
+func (m *Manager) commit(ctx context.Context, claimed Schedule, f func(s *Schedule)) error {
 	ctx, stop := context.WithTimeout(context.WithoutCancel(ctx), m.cfg.Lease/3)
 	defer stop()
 	_, err := m.change(ctx, claimed, f)

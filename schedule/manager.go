@@ -12,84 +12,84 @@ import (
 	"glasshouse/id"
 )
 
-// A Store keeps schedules. It may serve many Managers in many processes at once.
+// A Store stores schedules. It may be used by several processes concurrently.
 type Store interface {
 	Create(ctx context.Context, s Schedule) error
 	Get(ctx context.Context, sid id.Schedule) (Schedule, error) // fault.NotFound
 	List(ctx context.Context, f Filter) ([]Schedule, error)     // oldest first
 	Delete(ctx context.Context, sid id.Schedule) error          // fault.NotFound
 
-	// Change has f change a schedule while nobody else can, and keeps it unless f
-	// returns an error. fault.NotFound.
+	// Change calls f with a schedule in a transaction and stores the result unless f
+	// returns an error. It returns fault.NotFound if the schedule does not exist.
 	Change(ctx context.Context, sid id.Schedule, f func(s *Schedule) error) (Schedule, error)
 
-	// Claim takes the n schedules with the earliest Wake that is not after now, makes
-	// until their Wake and claim their Claim, and returns them in any order. What
-	// another Claim is about to take it leaves out.
+	// Claim selects up to n schedules with the earliest Wake not after now, sets their Wake
+	// to until and their Claim to claim, and returns them in any order. It skips schedules
+	// that a concurrent Claim has locked.
 	Claim(ctx context.Context, now, until time.Time, claim string, n int) ([]Schedule, error)
 
-	// Wake returns the earliest Wake there is; the zero time if there is none.
+	// Wake returns the earliest Wake of all schedules, or the zero time.
 	Wake(ctx context.Context) (time.Time, error)
 }
 
-// A Filter says which schedules are listed.
+// A Filter selects schedules for List.
 type Filter struct {
-	Session string      // empty: of all
-	After   id.Schedule // those behind it; empty: from the first on
+	Session string      // empty: all sessions
+	After   id.Schedule // list schedules after this one; empty: from the first
 	Limit   int         // 0: 100
 }
 
-// A Firing is a due time that has come.
+// A Firing is a due time to fire.
 type Firing struct {
 	Schedule Schedule
 	Due      time.Time
 
-	// Key is the same whenever, and by whomever, this due time of this schedule is
-	// fired. What was made for it once is not made again.
+	// Key identifies the due time of the schedule. Repeated calls of Fire for the same due
+	// time have the same Key, by any Manager. Use it to prevent a second run.
 	Key string
 }
 
-// Config is what a Manager works with.
+// Config configures a Manager.
 type Config struct {
 	Store Store
 
-	// Fire makes what is due, and returns nil once that is sure to be kept. It is
-	// called again for a Firing of which it is not known whether it was, and must
-	// know its Key again, also while another call with it goes on. An error that a caller could mend ends the attempts at this
-	// due time; after any other it is tried ten times, in a quarter of an hour.
+	// Fire starts the run and returns nil when the run is stored durably. It is called
+	// again if the result of a call is unknown. It must be idempotent with respect to
+	// Firing.Key, even for concurrent calls. A permanent error, such as fault.Invalid, ends
+	// the attempts for the due time. After any other error there are up to ten attempts
+	// within a quarter of an hour.
 	Fire func(ctx context.Context, f Firing) error
 
-	// Running reports whether something that a schedule has made goes on. nil: nothing
-	// ever does.
+	// Running reports whether a run of the schedule is active. nil: never.
 	Running func(ctx context.Context, sid id.Schedule) (bool, error)
 
-	// Lease is after what time a Manager that claimed something is taken for dead; 0
-	// is 30 s. Fire gets two thirds of it.
+	// Lease is the duration of a claim. When it expires, another Manager may claim the
+	// schedule. Default: 30 s. Fire is limited to two thirds of it.
 	Lease time.Duration
 
 	Log *slog.Logger
 }
 
-// A Manager keeps schedules, and fires what is due between Open and Close. It is safe
-// for concurrent use.
+// A Manager manages schedules. It fires due schedules between Open and Close. It is safe for
+// concurrent use.
 type Manager struct {
 	cfg    Config
 	now    func() time.Time
-	wake   chan struct{} // something is due earlier than was known
-	slots  chan struct{} // of those that are looked at at once
+	wake   chan struct{} // signals that a schedule may be due earlier
+	slots  chan struct{} // semaphore: one slot per schedule being processed
 	cancel context.CancelFunc
 	wg     sync.WaitGroup
 }
 
 const (
-	// atOnce is how many schedules a Manager is at work on.
-	atOnce = 16
+	// maxConcurrent is the number of schedules that a Manager processes concurrently.
+	maxConcurrent = 16
 
-	// glance is after what time a Manager looks whether others have left something.
-	glance = 5 * time.Second
+	// pollInterval is the maximum interval between two polls of the database.
+	pollInterval = 5 * time.Second
 )
 
-// New returns a Manager. It fires nothing before Open.
+// New returns a Manager. It does not fire before Open.
 func New(cfg Config) *Manager {
 	if cfg.Lease <= 0 {
 		cfg.Lease = 30 * time.Second
@@ -100,10 +100,10 @@ func New(cfg Config) *Manager {
 	if cfg.Running == nil {
 		cfg.Running = func(context.Context, id.Schedule) (bool, error) { return false, nil }
 	}
-	return &Manager{cfg: cfg, now: time.Now, wake: make(chan struct{}, 1), slots: make(chan struct{}, atOnce)}
+	return &Manager{cfg: cfg, now: time.Now, wake: make(chan struct{}, 1), slots: make(chan struct{}, maxConcurrent)}
 }
 
-// Create keeps a new schedule. However it is said, it fires later, never at once.
+// Create stores a new schedule. Its first due time is always in the future.
 func (m *Manager) Create(ctx context.Context, spec Spec) (Schedule, error) {
 	now := m.now().UTC()
 	s := Schedule{ID: id.NewSchedule(), Spec: spec, Created: now, Changed: now, Since: now}
@@ -111,11 +111,11 @@ func (m *Manager) Create(ctx context.Context, spec Spec) (Schedule, error) {
 		return Schedule{}, err
 	}
 	s.Next = s.first(now)
-	s.rest(now)
+	s.release(now)
 	if err := m.cfg.Store.Create(ctx, s); err != nil {
-		return Schedule{}, fmt.Errorf("keep a schedule: %w", err)
+		return Schedule{}, fmt.Errorf("store a schedule: %w", err)
 	}
-	m.poke()
+	m.signalWake()
 	return s, nil
 }
 
@@ -129,35 +129,35 @@ func (m *Manager) List(ctx context.Context, f Filter) ([]Schedule, error) {
 	return m.cfg.Store.List(ctx, f)
 }
 
-// Update has change change what was said of a schedule. If that is when it is due, it
-// is due from now on as if it were new.
+// Update changes the Spec of a schedule with the function change. If the timing changes, due
+// times are computed as for a new schedule.
 func (m *Manager) Update(ctx context.Context, sid id.Schedule, change func(*Spec) error) (Schedule, error) {
 	return m.edit(ctx, sid, func(s *Schedule, now time.Time) error {
-		had := s.Spec
-		if had.At != nil {
-			had.At = some(*had.At)
+		old := s.Spec
+		if old.At != nil {
+			old.At = timePtr(*old.At)
 		}
 		if err := change(&s.Spec); err != nil {
 			return err
 		}
 		from := now
-		if sameTiming(had, s.Spec) {
-			from = s.Since // which was checked then
+		if sameTiming(old, s.Spec) {
+			from = s.Since // the timing was checked at that time
 		} else {
 			s.Since = now
 		}
 		if err := s.check(from); err != nil {
 			return err
 		}
-		if !s.Paused && !sameTiming(had, s.Spec) {
+		if !s.Paused && !sameTiming(old, s.Spec) {
 			s.Next, s.Error = s.first(now), ""
 		}
 		return nil
 	})
 }
 
-// Pause has a schedule fire no more until it is resumed. What is due meanwhile is not
-// made up for. What fires at this moment goes on.
+// Pause pauses a schedule until Resume. Due times in between are not fired later. A due time
+// that is being fired continues.
 func (m *Manager) Pause(ctx context.Context, sid id.Schedule) (Schedule, error) {
 	return m.edit(ctx, sid, func(s *Schedule, _ time.Time) error {
 		if s.Waiting != nil {
@@ -168,8 +168,8 @@ func (m *Manager) Pause(ctx context.Context, sid id.Schedule) (Schedule, error) 
 	})
 }
 
-// Resume has a paused schedule fire again, from its next due time on. One whose only
-// time has passed is a fault.Conflict.
+// Resume resumes a paused schedule with its next due time. It returns fault.Conflict if the
+// only due time has passed.
 func (m *Manager) Resume(ctx context.Context, sid id.Schedule) (Schedule, error) {
 	return m.edit(ctx, sid, func(s *Schedule, now time.Time) error {
 		if !s.Paused {
@@ -178,20 +178,20 @@ func (m *Manager) Resume(ctx context.Context, sid id.Schedule) (Schedule, error)
 		next := s.first(now)
 		if next == nil {
 			return &fault.Error{Op: "schedule.Resume", On: string(sid), Kind: fault.Conflict,
-				Err: errors.New("its time has passed while it was paused"), Remedy: "give it another time"}
+				Err: errors.New("its due time passed while it was paused"), Remedy: "set a due time in the future"}
 		}
 		s.Paused, s.Next = false, next
 		return nil
 	})
 }
 
-// Delete forgets a schedule. What fires at this moment goes on.
+// Delete deletes a schedule. A due time that is being fired continues.
 func (m *Manager) Delete(ctx context.Context, sid id.Schedule) error {
 	return m.cfg.Store.Delete(ctx, sid)
 }
 
-// edit changes a schedule for a user. If a Manager is at work on it, that one says
-// afterwards when it is looked at next.
+// edit applies a change by a user. If a Manager has claimed the schedule, that Manager sets the
+// next Wake when it releases the claim.
 func (m *Manager) edit(ctx context.Context, sid id.Schedule, f func(s *Schedule, now time.Time) error) (Schedule, error) {
 	s, err := m.cfg.Store.Change(ctx, sid, func(s *Schedule) error {
 		now := m.now().UTC()
@@ -200,18 +200,19 @@ func (m *Manager) edit(ctx context.Context, sid id.Schedule, f func(s *Schedule,
 		}
 		s.Changed = now
 		if s.Claim == "" && s.Firing == nil {
-			s.rest(now)
+			s.release(now)
 		}
 		return nil
 	})
 	if err != nil {
 		return Schedule{}, err
 	}
-	m.poke()
+	m.signalWake()
 	return s, nil
 }
 
-func (m *Manager) poke() {
+// signalWake makes the loop check for due schedules.
+func (m *Manager) signalWake() {
 	select {
 	case m.wake <- struct{}{}:
 	default:

@@ -1,11 +1,11 @@
-// Package schedule makes runs when they are due.
+// Package schedule starts runs at scheduled times.
 //
-// A Manager looks at a schedule when it is due, and not before: the database knows
-// when that is, so those that wait cost nothing. Any number of Managers may work
-// on one database. One of them claims what is due, writes down that it fires,
-// fires, and writes down that it has; each Firing has a key that depends on nothing
-// but the schedule and the due time, so one that died in between is repeated by
-// another, and whoever fires knows it again.
+// The database stores the wake time of each schedule, so a Manager reads a schedule only
+// when it is due, and idle schedules cost nothing. Any number of Managers may use one
+// database. A Manager claims a due schedule with a lease, records that it fires, calls
+// Config.Fire, and records the result. If it dies in between, another Manager repeats the
+// call after the lease has expired. Each Firing has an idempotency key that depends only on
+// the schedule and the due time, so that Fire can recognize a repetition.
 package schedule
 
 import (
@@ -22,31 +22,31 @@ import (
 
 const op = "schedule"
 
-// A Missed says what becomes of due times that passed while nobody looked: no
-// daemon ran, or the clock was set forward.
+// Missed is the policy for missed due times: those that passed while no daemon was running or
+// because the clock was set forward.
 type Missed string
 
 const (
-	MissedSkip Missed = "skip" // none is made up for
-	MissedOnce Missed = "once" // the last of them is
-	MissedAll  Missed = "all"  // each is, of the last thousand, the oldest first
+	MissedSkip Missed = "skip" // fire none of them
+	MissedOnce Missed = "once" // fire the last of them
+	MissedAll  Missed = "all"  // fire each of the last MaxMakeUp, oldest first
 )
 
-// An Overlap says what becomes of a due time while a run of the schedule goes on.
+// Overlap is the policy for due times while a run of the schedule is active.
 type Overlap string
 
 const (
-	OverlapSkip  Overlap = "skip"  // it is passed over
-	OverlapQueue Overlap = "queue" // it waits, and further ones are passed over
-	OverlapAllow Overlap = "allow" // it fires beside it
+	OverlapSkip  Overlap = "skip"  // skip the due time
+	OverlapQueue Overlap = "queue" // queue one due time, skip further ones
+	OverlapAllow Overlap = "allow" // fire concurrently
 )
 
 const (
-	// Grace is how late a due time may be before it counts as missed.
+	// Grace is the delay after which a due time counts as missed.
 	Grace = time.Minute
 
-	// MaxMakeUp is how many missed due times are made up for at most, and how far
-	// they are counted.
+	// MaxMakeUp is the maximum number of missed due times that are fired later. Missed due
+	// times beyond it are not counted exactly.
 	MaxMakeUp = 1000
 
 	maxJitter  = 24 * time.Hour
@@ -55,65 +55,67 @@ const (
 	maxSession = 128
 )
 
-// A Spec is what a user says of a schedule.
+// A Spec is the part of a schedule that a user defines.
 type Spec struct {
 	Name    string          `json:"name,omitempty"`
-	Cron    string          `json:"cron,omitempty"` // as ParseTiming reads it
-	TZ      string          `json:"tz,omitempty"`   // for example "Europe/Berlin"; none: UTC
-	At      *time.Time      `json:"at,omitempty"`   // in place of Cron: once
-	Make    json.RawMessage `json:"make,omitempty"` // what to make; nothing is known of it here
+	Cron    string          `json:"cron,omitempty"` // in the syntax of ParseTiming
+	TZ      string          `json:"tz,omitempty"`   // IANA name, for example "Europe/Berlin"; empty: UTC
+	At      *time.Time      `json:"at,omitempty"`   // instead of Cron: fires once
+	Make    json.RawMessage `json:"make,omitempty"` // description of the run, opaque to this package
 	Session string          `json:"session,omitempty"`
-	Missed  Missed          `json:"missed"`  // none: once
-	Overlap Overlap         `json:"overlap"` // none: skip
+	Missed  Missed          `json:"missed"`  // empty: once
+	Overlap Overlap         `json:"overlap"` // empty: skip
 
-	// Jitter spreads what is due at once: a due time fires up to so much later,
-	// always before the next one, and on every daemon as much.
+	// Jitter spreads schedules that are due at the same time. A due time fires up to
+	// Jitter later, but before the next one. The delay depends only on the schedule and
+	// the due time.
 	Jitter time.Duration `json:"jitter,omitempty"`
 }
 
-// A Schedule is when runs are made, and how that goes.
+// A Schedule is a Spec with its state.
 type Schedule struct {
 	ID id.Schedule `json:"id"`
 	Spec
 	Paused  bool       `json:"paused,omitempty"`
-	Next    *time.Time `json:"next,omitempty"`    // due, without jitter; nil: paused, or never again
-	Waiting *time.Time `json:"waiting,omitempty"` // due, for a run to end
-	Firing  *Attempt   `json:"firing,omitempty"`  // under way
-	Last    *time.Time `json:"last,omitempty"`    // the due time that fired last
-	Error   string     `json:"error,omitempty"`   // of the last that could not fire
+	Next    *time.Time `json:"next,omitempty"`    // next due time, without jitter; nil if paused or complete
+	Waiting *time.Time `json:"waiting,omitempty"` // queued due time, which waits for a run to end
+	Firing  *Attempt   `json:"firing,omitempty"`  // due time being fired
+	Last    *time.Time `json:"last,omitempty"`    // last due time that fired
+	Error   string     `json:"error,omitempty"`   // error of the last due time, if it failed
 	Created time.Time  `json:"created"`
-	Changed time.Time  `json:"changed"` // by a user
+	Changed time.Time  `json:"changed"` // last change by a user
 	Since   time.Time  `json:"since"`   // "@every" counts from here
 
 	Counts Counts `json:"counts"`
 
-	// Wake is when it is looked at next, by any Manager; while one is at work on it,
-	// until when its Claim holds. A Store keeps both beside the rest.
+	// Wake is the time at which a Manager must process the schedule next. While a Manager
+	// has claimed it, Wake is the end of the lease. A Store keeps Wake and Claim in
+	// separate columns.
 	Wake  *time.Time `json:"-"`
-	Claim string     `json:"-"` // empty: nobody is at work on it
+	Claim string     `json:"-"` // token of the claim; empty: not claimed
 }
 
-// Counts are how many due times there were. Each counts once.
+// Counts are the numbers of due times by result. Each due time counts once.
 type Counts struct {
 	Fired   int64 `json:"fired"`
-	Missed  int64 `json:"missed"`  // left out, as Missed says
-	Skipped int64 `json:"skipped"` // passed over, as Overlap says
-	Failed  int64 `json:"failed"`  // tried, and given up
+	Missed  int64 `json:"missed"`  // not fired because of Missed
+	Skipped int64 `json:"skipped"` // not fired because of Overlap
+	Failed  int64 `json:"failed"`  // all attempts failed
 }
 
-// An Attempt is a due time that fires. It is written down before it does.
+// An Attempt is a due time being fired. It is stored before the first call of Fire.
 type Attempt struct {
 	Due      time.Time `json:"due"`
-	Attempts int       `json:"attempts,omitempty"` // that failed
-	Error    string    `json:"error,omitempty"`    // of the last
+	Attempts int       `json:"attempts,omitempty"` // number of failed attempts
+	Error    string    `json:"error,omitempty"`    // error of the last attempt
 }
 
-// Done reports whether it will never fire again as it is.
+// Done reports whether the schedule will never fire again unless it is changed.
 func (s Schedule) Done() bool {
 	return !s.Paused && s.Next == nil && s.Waiting == nil && s.Firing == nil
 }
 
-// NextTimes returns the next n due times at most, without jitter.
+// NextTimes returns up to n next due times, without jitter.
 func (s Schedule) NextTimes(n int) []time.Time {
 	var list []time.Time
 	if s.Next == nil {
@@ -125,31 +127,31 @@ func (s Schedule) NextTimes(n int) []time.Time {
 	return list
 }
 
-// Times returns the first n times after from at which a schedule of that Spec would
-// be due if it were made then.
+// Times returns up to n due times of a schedule that is created with this Spec at the time
+// from.
 func (s Spec) Times(from time.Time, n int) ([]time.Time, error) {
-	made := Schedule{Spec: s, Since: from}
-	if err := made.check(from); err != nil {
+	created := Schedule{Spec: s, Since: from}
+	if err := created.check(from); err != nil {
 		return nil, err
 	}
-	made.Next = made.first(from)
-	return made.NextTimes(n), nil
+	created.Next = created.first(from)
+	return created.NextTimes(n), nil
 }
 
-// check finds what cannot be. now is when the timing begins to hold; what is at a
-// time before that is refused.
+// check validates a schedule and sets defaults. now is the time from which the timing applies.
+// A schedule that is not due after now is invalid.
 func (s *Schedule) check(now time.Time) error {
 	switch {
-	case len(s.Name) > maxName || !plain(s.Name):
-		return fault.Fieldf(op, "name", "it is longer than %d bytes, or no text", maxName)
-	case len(s.Session) > maxSession || !plain(s.Session):
-		return fault.Fieldf(op, "session", "%.40q is no session", s.Session)
+	case len(s.Name) > maxName || !validText(s.Name):
+		return fault.Fieldf(op, "name", "the name is longer than %d bytes, or not valid text", maxName)
+	case len(s.Session) > maxSession || !validText(s.Session):
+		return fault.Fieldf(op, "session", "%.40q is not a session id", s.Session)
 	case len(s.Make) > maxMake:
-		return fault.Newf(fault.TooLarge, op, "", "what is to be made takes %d bytes, and may take %d", len(s.Make), maxMake)
+		return fault.Newf(fault.TooLarge, op, "", "make has %d bytes, the maximum is %d", len(s.Make), maxMake)
 	case len(s.Make) > 0 && !json.Valid(s.Make):
-		return fault.Fieldf(op, "make", "it is not JSON")
+		return fault.Fieldf(op, "make", "the value is not JSON")
 	case s.Jitter < 0 || s.Jitter > maxJitter:
-		return fault.Fieldf(op, "jitter", "%v is not between nothing and %v", s.Jitter, maxJitter)
+		return fault.Fieldf(op, "jitter", "%v is not between 0 and %v", s.Jitter, maxJitter)
 	}
 	switch s.Missed {
 	case "":
@@ -168,7 +170,7 @@ func (s *Schedule) check(now time.Time) error {
 	return s.checkTiming(now)
 }
 
-func plain(s string) bool { return utf8.ValidString(s) && !strings.ContainsRune(s, 0) }
+func validText(s string) bool { return utf8.ValidString(s) && !strings.ContainsRune(s, 0) }
 
 func (s *Schedule) checkTiming(now time.Time) error {
 	if s.At != nil {
@@ -176,18 +178,18 @@ func (s *Schedule) checkTiming(now time.Time) error {
 		s.At = &at
 		switch {
 		case s.Cron != "":
-			return fault.Fieldf(op, "at", "it is said twice when it is due: cron and at")
+			return fault.Fieldf(op, "at", "cron and at exclude each other")
 		case s.TZ != "":
-			return fault.Fieldf(op, "tz", "at says its own")
+			return fault.Fieldf(op, "tz", "tz cannot be combined with at, which has a zone")
 		case !at.After(now):
-			return fault.Fieldf(op, "at", "%s has passed", at.Format(time.RFC3339))
+			return fault.Fieldf(op, "at", "%s is in the past", at.Format(time.RFC3339))
 		case at.After(now.AddDate(100, 0, 0)):
-			return fault.Fieldf(op, "at", "%d is too far ahead", at.Year())
+			return fault.Fieldf(op, "at", "the year %d is more than 100 years ahead", at.Year())
 		}
 		return nil
 	}
 	if s.Cron == "" {
-		return fault.Fieldf(op, "cron", "nothing says when it is due: cron, or at for once")
+		return fault.Fieldf(op, "cron", "either cron or at is required")
 	}
 	t, err := ParseTiming(s.Cron, s.TZ, s.Since)
 	if err != nil {
@@ -199,13 +201,13 @@ func (s *Schedule) checkTiming(now time.Time) error {
 	return nil
 }
 
-// sameTiming reports whether two are due at the same times.
+// sameTiming reports whether a and b have the same due times.
 func sameTiming(a, b Spec) bool {
 	at := a.At == nil && b.At == nil || a.At != nil && b.At != nil && a.At.Equal(*b.At)
 	return at && a.Cron == b.Cron && a.TZ == b.TZ
 }
 
-// first returns the first due time after now; nil if there is none.
+// first returns the first due time after now, or nil.
 func (s *Schedule) first(now time.Time) *time.Time {
 	if s.At != nil {
 		if s.At.After(now) {
@@ -213,10 +215,10 @@ func (s *Schedule) first(now time.Time) *time.Time {
 		}
 		return nil
 	}
-	return some(s.after(now))
+	return timePtr(s.after(now))
 }
 
-// after returns the due time after another; zero if that was the last.
+// after returns the next due time after due, or zero if due is the last.
 func (s *Schedule) after(due time.Time) time.Time {
 	t := s.timing()
 	if t == nil {
@@ -225,7 +227,8 @@ func (s *Schedule) after(due time.Time) time.Time {
 	return t.After(due)
 }
 
-// timing is nil of what is due once, and of what cannot be read.
+// timing returns the parsed Cron. It returns nil if the schedule is due once or Cron is
+// invalid.
 func (s *Schedule) timing() *Timing {
 	if s.At != nil {
 		return nil
@@ -237,27 +240,28 @@ func (s *Schedule) timing() *Timing {
 	return t
 }
 
-// fires returns when a due time fires: with its jitter, which is never so long that
-// the next would come first.
-func (s *Schedule) fires(due time.Time) time.Time {
-	room := s.Jitter
-	if next := s.after(due); room > 0 && !next.IsZero() {
-		room = min(room, next.Sub(due))
+// fireTime returns due plus its jitter, which is limited so that due fires before the next due
+// time.
+func (s *Schedule) fireTime(due time.Time) time.Time {
+	limit := s.Jitter
+	if next := s.after(due); limit > 0 && !next.IsZero() {
+		limit = min(limit, next.Sub(due))
 	}
-	if room <= 0 {
+	if limit <= 0 {
 		return due
 	}
 	h := fnv.New64a()
 	fmt.Fprint(h, s.key(due))
-	return due.Add(time.Duration(h.Sum64() % uint64(room)))
+	return due.Add(time.Duration(h.Sum64() % uint64(limit)))
 }
 
-// key names a due time of a schedule, to whomever it is.
+// key returns the idempotency key of a due time.
 func (s *Schedule) key(due time.Time) string {
 	return string(s.ID) + "/" + due.UTC().Format(time.RFC3339Nano)
 }
 
-func some(t time.Time) *time.Time {
+// timePtr returns a pointer to t in UTC, or nil if t is zero.
+func timePtr(t time.Time) *time.Time {
 	if t.IsZero() {
 		return nil
 	}

@@ -22,172 +22,172 @@ import (
 	"glasshouse/store/storetest"
 )
 
-// A world is a Manager over a database, in a bubble whose time begins at
-// midnight of a first of January, and which moves only when all wait.
-type world struct {
+// A harness is a Manager with a database in a synctest bubble. Its clock starts at midnight of
+// January 1 and advances only when all goroutines are blocked.
+type harness struct {
 	*schedule.Manager
 	t      *testing.T
 	store  *store.Store
 	config schedule.Config
 
 	mu      sync.Mutex
-	fired   []string                    // when, and what was due, as minutes:seconds since the start
-	running bool                        // what the schedule has made goes on
-	fail    func(schedule.Firing) error // nil: nothing fails
-	skew    time.Duration               // of the clock
+	fired   []string                    // "actual:due" times since the start
+	running bool                        // result of Config.Running
+	fail    func(schedule.Firing) error // error of Fire; may be nil
+	skew    time.Duration               // added to the fake clock
 	start   time.Time
 }
 
-func inWorld(t *testing.T, play func(w *world)) {
+func withHarness(t *testing.T, test func(h *harness)) {
 	synctest.Test(t, func(t *testing.T) {
 		s, err := storetest.Open(t, "")
 		if err != nil {
 			t.Fatal(err)
 		}
 		defer s.Close()
-		w := &world{t: t, store: s, start: time.Now()}
-		w.config = schedule.Config{Store: s.Schedules(), Fire: w.fire, Running: w.isRunning}
-		w.open()
-		defer func() { w.Close() }()
-		play(w)
+		h := &harness{t: t, store: s, start: time.Now()}
+		h.config = schedule.Config{Store: s.Schedules(), Fire: h.fire, Running: h.isRunning}
+		h.open()
+		defer func() { h.Close() }()
+		test(h)
 	})
 }
 
-func (w *world) open() {
-	w.t.Helper()
-	w.Manager = schedule.New(w.config)
-	w.SetClock(w.now)
-	if err := w.Open(w.t.Context()); err != nil {
-		w.t.Fatal(err)
+func (h *harness) open() {
+	h.t.Helper()
+	h.Manager = schedule.New(h.config)
+	h.SetClock(h.now)
+	if err := h.Open(h.t.Context()); err != nil {
+		h.t.Fatal(err)
 	}
 }
 
-func (w *world) now() time.Time {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	return time.Now().Add(w.skew)
+func (h *harness) now() time.Time {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return time.Now().Add(h.skew)
 }
 
-// setClock sets the clock forward, or back.
-func (w *world) setClock(by time.Duration) {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	w.skew += by
+// setClock changes the clock by a duration.
+func (h *harness) setClock(by time.Duration) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.skew += by
 }
 
-func (w *world) fire(_ context.Context, f schedule.Firing) error {
+func (h *harness) fire(_ context.Context, f schedule.Firing) error {
 	if want := string(f.Schedule.ID) + "/" + f.Due.Format(time.RFC3339Nano); f.Key != want {
-		w.t.Errorf("the key is %q, want %q", f.Key, want)
+		h.t.Errorf("Key = %q, want %q", f.Key, want)
 	}
-	if w.fail != nil {
-		if err := w.fail(f); err != nil {
+	if h.fail != nil {
+		if err := h.fail(f); err != nil {
 			return err
 		}
 	}
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	w.fired = append(w.fired, fmt.Sprintf("%v:%v", time.Since(w.start), f.Due.Sub(w.start)))
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.fired = append(h.fired, fmt.Sprintf("%v:%v", time.Since(h.start), f.Due.Sub(h.start)))
 	return nil
 }
 
-func (w *world) isRunning(context.Context, id.Schedule) (bool, error) {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	return w.running, nil
+func (h *harness) isRunning(context.Context, id.Schedule) (bool, error) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return h.running, nil
 }
 
-func (w *world) setRunning(is bool) {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	w.running = is
+func (h *harness) setRunning(is bool) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.running = is
 }
 
-func (w *world) create(spec schedule.Spec) schedule.Schedule {
-	w.t.Helper()
-	s, err := w.Create(w.t.Context(), spec)
+func (h *harness) create(spec schedule.Spec) schedule.Schedule {
+	h.t.Helper()
+	s, err := h.Create(h.t.Context(), spec)
 	if err != nil {
-		w.t.Fatal(err)
+		h.t.Fatal(err)
 	}
 	return s
 }
 
-func (w *world) get(s schedule.Schedule) schedule.Schedule {
-	w.t.Helper()
-	s, err := w.Get(w.t.Context(), s.ID)
+func (h *harness) get(s schedule.Schedule) schedule.Schedule {
+	h.t.Helper()
+	s, err := h.Get(h.t.Context(), s.ID)
 	if err != nil {
-		w.t.Fatal(err)
+		h.t.Fatal(err)
 	}
 	return s
 }
 
-// after lets a time pass, and checks what has fired since the last call: "5m0s:5m0s"
-// is at five minutes what was due at five.
-func (w *world) after(d time.Duration, want ...string) {
-	w.t.Helper()
+// after advances the clock and checks the firings since the last call. "5m0s:4m0s" fired at
+// five minutes and was due at four.
+func (h *harness) after(d time.Duration, want ...string) {
+	h.t.Helper()
 	time.Sleep(d)
 	synctest.Wait()
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	if !slices.Equal(w.fired, want) {
-		w.t.Errorf("at %v there has fired %v, want %v", time.Since(w.start), w.fired, want)
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if !slices.Equal(h.fired, want) {
+		h.t.Errorf("at %v: fired %v, want %v", time.Since(h.start), h.fired, want)
 	}
-	w.fired = nil
+	h.fired = nil
 }
 
-func (w *world) counts(s schedule.Schedule, want schedule.Counts) {
-	w.t.Helper()
-	if got := w.get(s).Counts; got != want {
-		w.t.Errorf("counted %+v, want %+v", got, want)
+func (h *harness) counts(s schedule.Schedule, want schedule.Counts) {
+	h.t.Helper()
+	if got := h.get(s).Counts; got != want {
+		h.t.Errorf("Counts = %+v, want %+v", got, want)
 	}
 }
 
-func TestANewScheduleNeverFiresAtOnce(t *testing.T) {
-	inWorld(t, func(w *world) {
-		s := w.create(schedule.Spec{Cron: "0 */5 * * * *", Make: json.RawMessage(`{"goal":"x"}`)})
-		w.after(0) // it is midnight, and due every five minutes
-		w.after(4 * time.Minute)
-		w.after(6*time.Minute, "5m0s:5m0s", "10m0s:10m0s")
-		w.counts(s, schedule.Counts{Fired: 2})
-		if got := w.get(s); got.Last.Sub(w.start) != 10*time.Minute || got.Next.Sub(w.start) != 15*time.Minute || got.Firing != nil {
-			t.Errorf("last %v, next %v, firing %v", got.Last, got.Next, got.Firing)
+func TestNewScheduleDoesNotFireImmediately(t *testing.T) {
+	withHarness(t, func(h *harness) {
+		s := h.create(schedule.Spec{Cron: "0 */5 * * * *", Make: json.RawMessage(`{"goal":"x"}`)})
+		h.after(0) // midnight is a due time of the expression
+		h.after(4 * time.Minute)
+		h.after(6*time.Minute, "5m0s:5m0s", "10m0s:10m0s")
+		h.counts(s, schedule.Counts{Fired: 2})
+		if got := h.get(s); got.Last.Sub(h.start) != 10*time.Minute || got.Next.Sub(h.start) != 15*time.Minute || got.Firing != nil {
+			t.Errorf("Last = %v, Next = %v, Firing = %v", got.Last, got.Next, got.Firing)
 		}
 	})
 }
 
-func TestOnceAtATime(t *testing.T) {
-	inWorld(t, func(w *world) {
-		at := w.start.Add(90 * time.Second)
-		s := w.create(schedule.Spec{At: &at})
+func TestAtFiresOnce(t *testing.T) {
+	withHarness(t, func(h *harness) {
+		at := h.start.Add(90 * time.Second)
+		s := h.create(schedule.Spec{At: &at})
 		if s.Done() {
-			t.Error("it is done before it fired")
+			t.Error("Done before it has fired")
 		}
-		w.after(10*time.Minute, "1m30s:1m30s")
-		if got := w.get(s); !got.Done() || got.Counts.Fired != 1 {
-			t.Errorf("it has fired: %+v", got)
+		h.after(10*time.Minute, "1m30s:1m30s")
+		if got := h.get(s); !got.Done() || got.Counts.Fired != 1 {
+			t.Errorf("after it has fired: %+v, want done", got)
 		}
-		_, err := w.Create(w.t.Context(), schedule.Spec{At: &at})
+		_, err := h.Create(h.t.Context(), schedule.Spec{At: &at})
 		if fault.FieldOf(err) != "at" {
-			t.Errorf("Create at a time that has passed = %v", err)
+			t.Errorf("Create with a past time = %v, want an error about at", err)
 		}
 	})
 }
 
-func TestEveryCountsFromTheStart(t *testing.T) {
-	inWorld(t, func(w *world) {
-		w.after(100 * time.Second)
-		s := w.create(schedule.Spec{Cron: "@every 1m"})
-		w.after(2*time.Minute, "2m40s:2m40s", "3m40s:3m40s")
+func TestEveryCountsFromCreation(t *testing.T) {
+	withHarness(t, func(h *harness) {
+		h.after(100 * time.Second)
+		s := h.create(schedule.Spec{Cron: "@every 1m"})
+		h.after(2*time.Minute, "2m40s:2m40s", "3m40s:3m40s")
 		var got []string
-		for _, next := range w.get(s).NextTimes(10) {
-			got = append(got, next.Sub(w.start).String())
+		for _, next := range h.get(s).NextTimes(10) {
+			got = append(got, next.Sub(h.start).String())
 		}
 		if want := "4m40s 5m40s 6m40s 7m40s 8m40s 9m40s 10m40s 11m40s 12m40s 13m40s"; strings.Join(got, " ") != want {
-			t.Errorf("the next ten are %v, want %s", got, want)
+			t.Errorf("NextTimes(10) = %v, want %s", got, want)
 		}
 	})
 }
 
-func TestWhatWasDueWhileNoDaemonRan(t *testing.T) {
+func TestMissedDueTimes(t *testing.T) {
 	for _, c := range []struct {
 		missed schedule.Missed
 		want   []string
@@ -198,80 +198,80 @@ func TestWhatWasDueWhileNoDaemonRan(t *testing.T) {
 		{schedule.MissedAll, []string{"35m0s:10m0s", "35m0s:20m0s", "35m0s:30m0s"}, schedule.Counts{Fired: 3}},
 	} {
 		t.Run(string(c.missed), func(t *testing.T) {
-			inWorld(t, func(w *world) {
-				s := w.create(schedule.Spec{Cron: "0 */10 * * * *", Missed: c.missed})
-				w.Close()
-				w.after(35 * time.Minute)
-				w.open()
-				w.after(0, c.want...)
-				w.counts(s, c.counts)
-				w.after(5*time.Minute, "40m0s:40m0s")
+			withHarness(t, func(h *harness) {
+				s := h.create(schedule.Spec{Cron: "0 */10 * * * *", Missed: c.missed})
+				h.Close()
+				h.after(35 * time.Minute)
+				h.open()
+				h.after(0, c.want...)
+				h.counts(s, c.counts)
+				h.after(5*time.Minute, "40m0s:40m0s")
 			})
 		})
 	}
 }
 
-func TestATimeThatPassedWhileNoDaemonRan(t *testing.T) {
+func TestMissedAt(t *testing.T) {
 	for _, c := range []struct {
 		missed schedule.Missed
 		want   []string
 	}{{schedule.MissedSkip, nil}, {schedule.MissedOnce, []string{"1h0m0s:10m0s"}}, {schedule.MissedAll, []string{"1h0m0s:10m0s"}}} {
 		t.Run(string(c.missed), func(t *testing.T) {
-			inWorld(t, func(w *world) {
-				at := w.start.Add(10 * time.Minute)
-				s := w.create(schedule.Spec{At: &at, Missed: c.missed})
-				w.Close()
-				w.after(time.Hour)
-				w.open()
-				w.after(time.Minute, c.want...)
-				if got := w.get(s); !got.Done() || got.Counts.Fired+got.Counts.Missed != 1 {
-					t.Errorf("it is %+v", got)
+			withHarness(t, func(h *harness) {
+				at := h.start.Add(10 * time.Minute)
+				s := h.create(schedule.Spec{At: &at, Missed: c.missed})
+				h.Close()
+				h.after(time.Hour)
+				h.open()
+				h.after(time.Minute, c.want...)
+				if got := h.get(s); !got.Done() || got.Counts.Fired+got.Counts.Missed != 1 {
+					t.Errorf("schedule = %+v, want done after one due time", got)
 				}
 			})
 		})
 	}
 }
 
-func TestALittleLateIsNotMissed(t *testing.T) {
-	inWorld(t, func(w *world) {
-		w.create(schedule.Spec{Cron: "0 */10 * * * *", Missed: schedule.MissedSkip})
-		w.Close()
-		w.after(10*time.Minute + 30*time.Second)
-		w.open()
-		w.after(0, "10m30s:10m0s")
+func TestDelayWithinGraceIsNotMissed(t *testing.T) {
+	withHarness(t, func(h *harness) {
+		h.create(schedule.Spec{Cron: "0 */10 * * * *", Missed: schedule.MissedSkip})
+		h.Close()
+		h.after(10*time.Minute + 30*time.Second)
+		h.open()
+		h.after(0, "10m30s:10m0s")
 	})
 }
 
-// A second is due each second for a month: what is made up for has a bound, and
-// finding it takes no month.
-func TestAMonthOfSecondsIsNoStorm(t *testing.T) {
+// TestMakeUpIsBounded misses a due time each second for a month. The number of later firings
+// and the time to compute them are bounded.
+func TestMakeUpIsBounded(t *testing.T) {
 	for missed, want := range map[schedule.Missed]schedule.Counts{
 		schedule.MissedSkip: {Fired: 1, Missed: schedule.MaxMakeUp},
 		schedule.MissedOnce: {Fired: 1, Missed: schedule.MaxMakeUp},
 		schedule.MissedAll:  {Fired: schedule.MaxMakeUp, Missed: schedule.MaxMakeUp + 1},
 	} {
 		t.Run(string(missed), func(t *testing.T) {
-			inWorld(t, func(w *world) {
-				s := w.create(schedule.Spec{Cron: "* * * * * *", Missed: missed})
-				w.Close()
+			withHarness(t, func(h *harness) {
+				s := h.create(schedule.Spec{Cron: "* * * * * *", Missed: missed})
+				h.Close()
 				time.Sleep(30 * 24 * time.Hour)
-				w.open()
+				h.open()
 				synctest.Wait()
-				w.Close()
-				w.counts(s, want)
-				if last, first := w.fired[len(w.fired)-1], w.fired[0]; last != "720h0m0s:720h0m0s" || missed == schedule.MissedAll && first != "720h0m0s:719h43m21s" {
-					t.Errorf("from %s to %s", first, last)
+				h.Close()
+				h.counts(s, want)
+				if last, first := h.fired[len(h.fired)-1], h.fired[0]; last != "720h0m0s:720h0m0s" || missed == schedule.MissedAll && first != "720h0m0s:719h43m21s" {
+					t.Errorf("fired from %s to %s", first, last)
 				}
 			})
 		})
 	}
 }
 
-func TestWhileARunGoesOn(t *testing.T) {
+func TestOverlapPolicies(t *testing.T) {
 	for _, c := range []struct {
 		overlap schedule.Overlap
 		during  []string
-		behind  []string
+		after   []string
 		counts  schedule.Counts
 	}{
 		{schedule.OverlapSkip, nil, nil, schedule.Counts{Fired: 1, Skipped: 3}},
@@ -279,101 +279,102 @@ func TestWhileARunGoesOn(t *testing.T) {
 		{schedule.OverlapAllow, []string{"20m0s:20m0s", "30m0s:30m0s", "40m0s:40m0s"}, nil, schedule.Counts{Fired: 4}},
 	} {
 		t.Run(string(c.overlap), func(t *testing.T) {
-			inWorld(t, func(w *world) {
-				s := w.create(schedule.Spec{Cron: "0 */10 * * * *", Overlap: c.overlap})
-				w.after(10*time.Minute, "10m0s:10m0s")
-				w.setRunning(true)
-				w.after(33*time.Minute, c.during...)
-				if waiting := w.get(s).Waiting; (waiting != nil) != (c.overlap == schedule.OverlapQueue) {
-					t.Errorf("there waits %v", waiting)
+			withHarness(t, func(h *harness) {
+				s := h.create(schedule.Spec{Cron: "0 */10 * * * *", Overlap: c.overlap})
+				h.after(10*time.Minute, "10m0s:10m0s")
+				h.setRunning(true)
+				h.after(33*time.Minute, c.during...)
+				if waiting := h.get(s).Waiting; (waiting != nil) != (c.overlap == schedule.OverlapQueue) {
+					t.Errorf("Waiting = %v", waiting)
 				}
-				w.setRunning(false)
-				w.after(6*time.Second, c.behind...)
-				w.counts(s, c.counts)
-				w.after(7*time.Minute, "50m0s:50m0s")
+				h.setRunning(false)
+				h.after(6*time.Second, c.after...)
+				h.counts(s, c.counts)
+				h.after(7*time.Minute, "50m0s:50m0s")
 			})
 		})
 	}
 }
 
-// All that was missed is made up for, and yet no two runs go on at once.
-func TestAllThatWasMissedIsMadeOneAfterTheOther(t *testing.T) {
+// TestMissedAllFiresSequentially: all missed due times fire, but no two runs are active at the
+// same time.
+func TestMissedAllFiresSequentially(t *testing.T) {
 	for _, overlap := range []schedule.Overlap{schedule.OverlapSkip, schedule.OverlapQueue} {
 		t.Run(string(overlap), func(t *testing.T) {
-			inWorld(t, func(w *world) {
-				w.fail = func(schedule.Firing) error {
-					if is, _ := w.isRunning(w.t.Context(), ""); is {
-						t.Error("two go on at once")
+			withHarness(t, func(h *harness) {
+				h.fail = func(schedule.Firing) error {
+					if running, _ := h.isRunning(h.t.Context(), ""); running {
+						t.Error("two runs are active at the same time")
 					}
-					w.setRunning(true)
-					time.AfterFunc(100*time.Second, func() { w.setRunning(false) })
+					h.setRunning(true)
+					time.AfterFunc(100*time.Second, func() { h.setRunning(false) })
 					return nil
 				}
-				s := w.create(schedule.Spec{Cron: "0 */10 * * * *", Missed: schedule.MissedAll, Overlap: overlap})
-				w.Close()
-				w.after(35 * time.Minute)
-				w.open()
+				s := h.create(schedule.Spec{Cron: "0 */10 * * * *", Missed: schedule.MissedAll, Overlap: overlap})
+				h.Close()
+				h.after(35 * time.Minute)
+				h.open()
 				time.Sleep(10 * time.Minute)
-				w.counts(s, schedule.Counts{Fired: 4})
+				h.counts(s, schedule.Counts{Fired: 4})
 			})
 		})
 	}
 }
 
-func TestWhatIsPausedFiresNothing(t *testing.T) {
-	inWorld(t, func(w *world) {
-		s := w.create(schedule.Spec{Cron: "0 */10 * * * *", Overlap: schedule.OverlapQueue, Missed: schedule.MissedAll})
-		w.setRunning(true)
-		w.after(15 * time.Minute)
-		if _, err := w.Pause(w.t.Context(), s.ID); err != nil {
+func TestPausedScheduleDoesNotFire(t *testing.T) {
+	withHarness(t, func(h *harness) {
+		s := h.create(schedule.Spec{Cron: "0 */10 * * * *", Overlap: schedule.OverlapQueue, Missed: schedule.MissedAll})
+		h.setRunning(true)
+		h.after(15 * time.Minute)
+		if _, err := h.Pause(h.t.Context(), s.ID); err != nil {
 			t.Fatal(err)
 		}
-		if got := w.get(s); got.Next != nil || got.Waiting != nil || got.Done() || got.NextTimes(10) != nil {
-			t.Errorf("paused it is %+v", got)
+		if got := h.get(s); got.Next != nil || got.Waiting != nil || got.Done() || got.NextTimes(10) != nil {
+			t.Errorf("paused schedule = %+v", got)
 		}
-		w.setRunning(false)
-		w.after(time.Hour)
-		for range 2 { // resumed twice is resumed
-			if _, err := w.Resume(w.t.Context(), s.ID); err != nil {
+		h.setRunning(false)
+		h.after(time.Hour)
+		for range 2 { // Resume is idempotent
+			if _, err := h.Resume(h.t.Context(), s.ID); err != nil {
 				t.Fatal(err)
 			}
 		}
-		w.after(4 * time.Minute) // nothing is made up for
-		w.after(time.Minute, "1h20m0s:1h20m0s")
-		w.counts(s, schedule.Counts{Fired: 1, Skipped: 1})
+		h.after(4 * time.Minute) // due times during the pause do not fire
+		h.after(time.Minute, "1h20m0s:1h20m0s")
+		h.counts(s, schedule.Counts{Fired: 1, Skipped: 1})
 
-		at := w.start.Add(2 * time.Hour)
-		once := w.create(schedule.Spec{At: &at})
-		if _, err := w.Pause(w.t.Context(), once.ID); err != nil {
+		at := h.start.Add(2 * time.Hour)
+		once := h.create(schedule.Spec{At: &at})
+		if _, err := h.Pause(h.t.Context(), once.ID); err != nil {
 			t.Fatal(err)
 		}
-		w.Pause(w.t.Context(), s.ID)
-		w.after(time.Hour)
-		if _, err := w.Resume(w.t.Context(), once.ID); fault.KindOf(err) != fault.Conflict {
-			t.Errorf("Resume of what has passed = %v", err)
+		h.Pause(h.t.Context(), s.ID)
+		h.after(time.Hour)
+		if _, err := h.Resume(h.t.Context(), once.ID); fault.KindOf(err) != fault.Conflict {
+			t.Errorf("Resume after the only due time = %v, want conflict", err)
 		}
 	})
 }
 
-func TestAnUpdateCountsFromNowOn(t *testing.T) {
-	inWorld(t, func(w *world) {
-		s := w.create(schedule.Spec{Cron: "@every 10m", Name: "a"})
-		w.after(9 * time.Minute)
+func TestUpdateOfTheTiming(t *testing.T) {
+	withHarness(t, func(h *harness) {
+		s := h.create(schedule.Spec{Cron: "@every 10m", Name: "a"})
+		h.after(9 * time.Minute)
 		update := func(f func(*schedule.Spec)) (schedule.Schedule, error) {
-			return w.Update(w.t.Context(), s.ID, func(spec *schedule.Spec) error { f(spec); return nil })
+			return h.Update(h.t.Context(), s.ID, func(spec *schedule.Spec) error { f(spec); return nil })
 		}
 		if got, err := update(func(s *schedule.Spec) { s.Name = "b" }); err != nil || !got.Next.Equal(*s.Next) || got.Name != "b" {
-			t.Errorf("with another name it is %+v, %v", got, err)
+			t.Errorf("Update of the name = %+v, %v; want the same Next", got, err)
 		}
-		if got, err := update(func(s *schedule.Spec) { s.Cron = "@every 2m" }); err != nil || got.Next.Sub(w.start) != 11*time.Minute {
-			t.Errorf("with another time it is %+v, %v", got, err)
+		if got, err := update(func(s *schedule.Spec) { s.Cron = "@every 2m" }); err != nil || got.Next.Sub(h.start) != 11*time.Minute {
+			t.Errorf("Update of the interval = %+v, %v; want Next at 11m", got, err)
 		}
-		w.after(3*time.Minute, "11m0s:11m0s")
+		h.after(3*time.Minute, "11m0s:11m0s")
 		for _, f := range []func(*schedule.Spec){
 			func(s *schedule.Spec) { s.Cron = "nonsense" },
 			func(s *schedule.Spec) { s.Cron = "0 0 30 2 *" },
-			func(s *schedule.Spec) { s.Cron, s.At = "", &w.start },
-			func(s *schedule.Spec) { s.At = &w.start },
+			func(s *schedule.Spec) { s.Cron, s.At = "", &h.start },
+			func(s *schedule.Spec) { s.At = &h.start },
 			func(s *schedule.Spec) { s.Missed = "never" },
 			func(s *schedule.Spec) { s.Overlap = "never" },
 			func(s *schedule.Spec) { s.Jitter = -1 },
@@ -385,230 +386,229 @@ func TestAnUpdateCountsFromNowOn(t *testing.T) {
 				t.Errorf("Update = %v, want invalid", err)
 			}
 		}
-		w.after(time.Minute, "13m0s:13m0s") // as before
-		if _, err := w.Update(w.t.Context(), "h-none", func(*schedule.Spec) error { return nil }); fault.KindOf(err) != fault.NotFound {
-			t.Errorf("Update of nothing = %v", err)
+		h.after(time.Minute, "13m0s:13m0s") // unchanged by the failed updates
+		if _, err := h.Update(h.t.Context(), "h-none", func(*schedule.Spec) error { return nil }); fault.KindOf(err) != fault.NotFound {
+			t.Errorf("Update of an unknown schedule = %v, want not found", err)
 		}
-		at := w.start.Add(20 * time.Minute)
+		at := h.start.Add(20 * time.Minute)
 		if _, err := update(func(s *schedule.Spec) { s.Cron, s.At = "", &at }); err != nil {
 			t.Fatal(err)
 		}
-		w.after(10*time.Minute, "20m0s:20m0s")
+		h.after(10*time.Minute, "20m0s:20m0s")
 		if got, err := update(func(s *schedule.Spec) { *s.At = s.At.Add(-time.Hour) }); fault.FieldOf(err) != "at" {
-			t.Errorf("an update into the past = %+v, %v", got, err)
+			t.Errorf("Update to a past time = %+v, %v, want an error about at", got, err)
 		}
 	})
 }
 
-func TestADeletedScheduleIsGone(t *testing.T) {
-	inWorld(t, func(w *world) {
-		s := w.create(schedule.Spec{Cron: "@every 1m"})
-		if err := w.Delete(w.t.Context(), s.ID); err != nil {
+func TestDeletedScheduleDoesNotFire(t *testing.T) {
+	withHarness(t, func(h *harness) {
+		s := h.create(schedule.Spec{Cron: "@every 1m"})
+		if err := h.Delete(h.t.Context(), s.ID); err != nil {
 			t.Fatal(err)
 		}
-		w.after(10 * time.Minute)
-		if _, err := w.Get(w.t.Context(), s.ID); fault.KindOf(err) != fault.NotFound {
-			t.Errorf("Get = %v", err)
+		h.after(10 * time.Minute)
+		if _, err := h.Get(h.t.Context(), s.ID); fault.KindOf(err) != fault.NotFound {
+			t.Errorf("Get = %v, want not found", err)
 		}
-		if err := w.Delete(w.t.Context(), s.ID); fault.KindOf(err) != fault.NotFound {
-			t.Errorf("Delete again = %v", err)
+		if err := h.Delete(h.t.Context(), s.ID); fault.KindOf(err) != fault.NotFound {
+			t.Errorf("second Delete = %v, want not found", err)
 		}
 	})
 }
 
-func TestJitterSpreadsAndAlwaysAsMuch(t *testing.T) {
-	inWorld(t, func(w *world) {
+func TestJitterIsDeterministic(t *testing.T) {
+	withHarness(t, func(h *harness) {
 		seen := map[time.Duration]bool{}
 		for range 50 {
-			s := w.create(schedule.Spec{Cron: "0 0 * * * *", Jitter: 10 * time.Minute})
-			other := w.get(s) // as another daemon reads it
+			s := h.create(schedule.Spec{Cron: "0 0 * * * *", Jitter: 10 * time.Minute})
+			other := h.get(s) // as read from the database
 			due := *s.Next
 			j := s.Fires(due).Sub(due)
 			if j < 0 || j >= 10*time.Minute || other.Fires(due).Sub(due) != j {
-				t.Fatalf("it fires %v after it is due, elsewhere %v", j, other.Fires(due).Sub(due))
+				t.Fatalf("jitter is %v, of the stored schedule %v; want equal values below 10m", j, other.Fires(due).Sub(due))
 			}
 			seen[j.Truncate(time.Minute)] = true
 		}
 		if len(seen) < 5 {
-			t.Errorf("fifty fire in %d of ten minutes", len(seen))
+			t.Errorf("50 schedules fire in %d of 10 minutes, want at least 5", len(seen))
 		}
 		time.Sleep(time.Hour + 11*time.Minute)
 		synctest.Wait()
-		if len(w.fired) != 50 || slices.ContainsFunc(w.fired, func(s string) bool { return !strings.HasSuffix(s, ":1h0m0s") }) {
-			t.Errorf("%d have fired: %v", len(w.fired), w.fired)
+		if len(h.fired) != 50 || slices.ContainsFunc(h.fired, func(s string) bool { return !strings.HasSuffix(s, ":1h0m0s") }) {
+			t.Errorf("%d firings, want 50: %v", len(h.fired), h.fired)
 		}
 	})
-	inWorld(t, func(w *world) { // longer than there is time until the next
-		s := w.create(schedule.Spec{Cron: "0 * * * * *", Jitter: time.Hour})
+	withHarness(t, func(h *harness) { // jitter exceeds the interval
+		s := h.create(schedule.Spec{Cron: "0 * * * * *", Jitter: time.Hour})
 		time.Sleep(10*time.Minute - time.Millisecond)
 		synctest.Wait()
-		w.counts(s, schedule.Counts{Fired: int64(len(w.fired))})
-		if n := len(w.fired); n < 8 || n > 9 {
-			t.Errorf("in ten minutes it has fired %d times: %v", n, w.fired)
+		h.counts(s, schedule.Counts{Fired: int64(len(h.fired))})
+		if n := len(h.fired); n < 8 || n > 9 {
+			t.Errorf("%d firings in ten minutes, want 8 or 9: %v", n, h.fired)
 		}
 	})
 }
 
-func TestTheClockIsSet(t *testing.T) {
+func TestClockChanges(t *testing.T) {
 	for _, missed := range []schedule.Missed{schedule.MissedSkip, schedule.MissedOnce} {
 		t.Run(string(missed), func(t *testing.T) {
-			inWorld(t, func(w *world) {
-				w.create(schedule.Spec{Cron: "0 */10 * * * *", Missed: missed})
-				w.after(12*time.Minute, "10m0s:10m0s")
-				w.setClock(-time.Hour)
-				w.after(65 * time.Minute) // what was due at ten minutes past is not due again
-				w.after(3*time.Minute, "1h20m0s:20m0s")
-				w.setClock(time.Hour) // half an hour and more passes at once
+			withHarness(t, func(h *harness) {
+				h.create(schedule.Spec{Cron: "0 */10 * * * *", Missed: missed})
+				h.after(12*time.Minute, "10m0s:10m0s")
+				h.setClock(-time.Hour)
+				h.after(65 * time.Minute) // the due time at 10m does not fire again
+				h.after(3*time.Minute, "1h20m0s:20m0s")
+				h.setClock(time.Hour) // skips more than half an hour
 				if missed == schedule.MissedOnce {
-					w.after(5*time.Second, "1h20m5s:1h20m0s") // one, and not six
+					h.after(5*time.Second, "1h20m5s:1h20m0s") // one instead of six
 				} else {
-					w.after(5*time.Second, "1h20m5s:1h20m0s") // it is not late
+					h.after(5*time.Second, "1h20m5s:1h20m0s") // within Grace
 				}
-				w.after(10*time.Minute, "1h30m0s:1h30m0s")
+				h.after(10*time.Minute, "1h30m0s:1h30m0s")
 			})
 		})
 	}
 	t.Run("forward", func(t *testing.T) {
-		inWorld(t, func(w *world) {
-			s := w.create(schedule.Spec{Cron: "0 */10 * * * *"})
-			w.after(5 * time.Minute)
-			w.setClock(time.Hour)
-			w.after(5*time.Second, "5m5s:1h0m0s")
-			w.setClock(-time.Hour)
-			w.after(59 * time.Minute)
-			w.after(6*time.Minute, "1h10m0s:1h10m0s")
-			w.counts(s, schedule.Counts{Fired: 2, Missed: 5})
+		withHarness(t, func(h *harness) {
+			s := h.create(schedule.Spec{Cron: "0 */10 * * * *"})
+			h.after(5 * time.Minute)
+			h.setClock(time.Hour)
+			h.after(5*time.Second, "5m5s:1h0m0s")
+			h.setClock(-time.Hour)
+			h.after(59 * time.Minute)
+			h.after(6*time.Minute, "1h10m0s:1h10m0s")
+			h.counts(s, schedule.Counts{Fired: 2, Missed: 5})
 		})
 	})
 }
 
-func TestWhatFailsIsTriedAgain(t *testing.T) {
-	inWorld(t, func(w *world) {
+func TestTemporaryErrorIsRetried(t *testing.T) {
+	withHarness(t, func(h *harness) {
 		var tries atomic.Int32
-		w.fail = func(f schedule.Firing) error {
+		h.fail = func(f schedule.Firing) error {
 			if tries.Add(1) < 4 {
 				return errors.New("the disk is full")
 			}
 			return nil
 		}
-		s := w.create(schedule.Spec{Cron: "0 */10 * * * *"})
-		w.after(10*time.Minute + 2*time.Second)
-		if got := w.get(s); got.Firing == nil || got.Firing.Attempts != 2 || got.Firing.Error != "the disk is full" {
-			t.Errorf("meanwhile it is %+v", got.Firing)
+		s := h.create(schedule.Spec{Cron: "0 */10 * * * *"})
+		h.after(10*time.Minute + 2*time.Second)
+		if got := h.get(s); got.Firing == nil || got.Firing.Attempts != 2 || got.Firing.Error != "the disk is full" {
+			t.Errorf("Firing = %+v, want 2 failed attempts", got.Firing)
 		}
-		w.after(10*time.Second, "10m7s:10m0s") // after pauses of 1, 2 and 4 s
-		w.counts(s, schedule.Counts{Fired: 1})
+		h.after(10*time.Second, "10m7s:10m0s") // after delays of 1, 2 and 4 s
+		h.counts(s, schedule.Counts{Fired: 1})
 	})
 }
 
-func TestWhatFailsForEverIsGivenUp(t *testing.T) {
+func TestAttemptsAreLimited(t *testing.T) {
 	for _, c := range []struct {
 		err   error
 		tries int32
 	}{{errors.New("the disk is full"), 10}, {fault.Newf(fault.Unavailable, "", "", "later"), 10}, {fault.Newf(fault.Invalid, "", "", "nonsense"), 1}} {
 		t.Run(c.err.Error(), func(t *testing.T) {
-			inWorld(t, func(w *world) {
+			withHarness(t, func(h *harness) {
 				var tries atomic.Int32
-				w.fail = func(f schedule.Firing) error {
+				h.fail = func(f schedule.Firing) error {
 					if tries.Add(1) > c.tries {
 						return nil
 					}
 					return c.err
 				}
-				s := w.create(schedule.Spec{Cron: "0 0 * * * *"})
+				s := h.create(schedule.Spec{Cron: "0 0 * * * *"})
 				time.Sleep(time.Hour + 20*time.Minute)
 				synctest.Wait()
-				if got := w.get(s); tries.Load() != c.tries || got.Error != c.err.Error() || got.Firing != nil || got.Counts != (schedule.Counts{Failed: 1}) {
-					t.Errorf("tried %d times, it is %+v", tries.Load(), got)
+				if got := h.get(s); tries.Load() != c.tries || got.Error != c.err.Error() || got.Firing != nil || got.Counts != (schedule.Counts{Failed: 1}) {
+					t.Errorf("%d attempts, schedule = %+v", tries.Load(), got)
 				}
-				w.after(40*time.Minute, "2h0m0s:2h0m0s")
-				if got := w.get(s); got.Error != "" {
-					t.Errorf("it has fired, and the error is still %q", got.Error)
+				h.after(40*time.Minute, "2h0m0s:2h0m0s")
+				if got := h.get(s); got.Error != "" {
+					t.Errorf("Error after a success = %q, want none", got.Error)
 				}
 			})
 		})
 	}
 }
 
-// Who cannot tell whether a run goes on is asked again.
-func TestNothingFiresWhileItIsNotKnownWhatRuns(t *testing.T) {
-	inWorld(t, func(w *world) {
-		w.Close()
+func TestErrorOfRunningIsRetried(t *testing.T) {
+	withHarness(t, func(h *harness) {
+		h.Close()
 		var broken atomic.Bool
 		broken.Store(true)
-		w.config.Running = func(context.Context, id.Schedule) (bool, error) {
+		h.config.Running = func(context.Context, id.Schedule) (bool, error) {
 			if broken.Load() {
 				return false, fault.Newf(fault.NotFound, "", "", "no such session yet")
 			}
 			return false, nil
 		}
-		w.open()
-		w.create(schedule.Spec{Cron: "0 */10 * * * *"})
-		w.after(10*time.Minute + 12*time.Second)
+		h.open()
+		h.create(schedule.Spec{Cron: "0 */10 * * * *"})
+		h.after(10*time.Minute + 12*time.Second)
 		broken.Store(false)
-		w.after(5*time.Second, "10m15s:10m0s")
+		h.after(5*time.Second, "10m15s:10m0s")
 	})
 }
 
-func TestAnEndingDaemonLeavesWhatFiresToOthers(t *testing.T) {
-	inWorld(t, func(w *world) {
+func TestCloseReleasesFiringSchedules(t *testing.T) {
+	withHarness(t, func(h *harness) {
 		began := make(chan struct{})
-		w.config.Fire = func(ctx context.Context, f schedule.Firing) error {
+		h.config.Fire = func(ctx context.Context, f schedule.Firing) error {
 			close(began)
 			<-ctx.Done()
 			return ctx.Err()
 		}
-		w.Close()
-		w.open()
-		s := w.create(schedule.Spec{Cron: "0 */10 * * * *", Missed: schedule.MissedSkip})
+		h.Close()
+		h.open()
+		s := h.create(schedule.Spec{Cron: "0 */10 * * * *", Missed: schedule.MissedSkip})
 		<-began
-		if err := w.Close(); err != nil {
+		if err := h.Close(); err != nil {
 			t.Fatal(err)
 		}
-		if got := w.get(s); got.Claim != "" || got.Firing == nil || got.Firing.Attempts != 0 {
-			t.Errorf("it is left as %+v", got)
+		if got := h.get(s); got.Claim != "" || got.Firing == nil || got.Firing.Attempts != 0 {
+			t.Errorf("schedule after Close = %+v, want it released with Firing set", got)
 		}
-		w.config.Fire = w.fire
-		w.open()
-		w.after(0, "10m0s:10m0s")
-		if err := w.Close(); err != nil {
+		h.config.Fire = h.fire
+		h.open()
+		h.after(0, "10m0s:10m0s")
+		if err := h.Close(); err != nil {
 			t.Fatal(err)
 		}
-		if err := w.Close(); err != nil {
+		if err := h.Close(); err != nil {
 			t.Error(err)
 		}
-		if err := schedule.New(w.config).Close(); err != nil {
+		if err := schedule.New(h.config).Close(); err != nil {
 			t.Error(err)
 		}
 	})
 }
 
-func TestAUserChangesWhatIsFiring(t *testing.T) {
-	inWorld(t, func(w *world) {
+func TestUpdateWhileFiring(t *testing.T) {
+	withHarness(t, func(h *harness) {
 		var s schedule.Schedule
-		w.fail = func(f schedule.Firing) error {
+		h.fail = func(f schedule.Firing) error {
 			time.Sleep(5 * time.Second)
 			return nil
 		}
-		s = w.create(schedule.Spec{Cron: "0 */10 * * * *"})
+		s = h.create(schedule.Spec{Cron: "0 */10 * * * *"})
 		time.Sleep(10*time.Minute + time.Second)
-		if _, err := w.Update(w.t.Context(), s.ID, func(s *schedule.Spec) error { s.Cron = "@every 1m"; return nil }); err != nil {
+		if _, err := h.Update(h.t.Context(), s.ID, func(s *schedule.Spec) error { s.Cron = "@every 1m"; return nil }); err != nil {
 			t.Fatal(err)
 		}
-		w.after(70*time.Second, "10m5s:10m0s", "11m6s:11m1s")
-		w.counts(s, schedule.Counts{Fired: 2})
+		h.after(70*time.Second, "10m5s:10m0s", "11m6s:11m1s")
+		h.counts(s, schedule.Counts{Fired: 2})
 		time.Sleep(51 * time.Second)
-		if _, err := w.Pause(w.t.Context(), s.ID); err != nil {
+		if _, err := h.Pause(h.t.Context(), s.ID); err != nil {
 			t.Fatal(err)
 		}
-		w.after(10*time.Minute, "12m6s:12m1s")
-		if got := w.get(s); got.Wake != nil || got.Claim != "" || got.Firing != nil || got.Counts.Fired != 3 {
-			t.Errorf("paused while it fired it is %+v", got)
+		h.after(10*time.Minute, "12m6s:12m1s")
+		if got := h.get(s); got.Wake != nil || got.Claim != "" || got.Firing != nil || got.Counts.Fired != 3 {
+			t.Errorf("schedule paused while firing = %+v", got)
 		}
 	})
 }
 
-func TestTimesAreShownBeforeItIsMade(t *testing.T) {
+func TestSpecTimes(t *testing.T) {
 	from := at(t, "2026-01-02T03:04:05Z")
 	got, err := schedule.Spec{Cron: "0 0 * * * *"}.Times(from, 2)
 	if diff := cmp.Diff([]time.Time{at(t, "2026-01-02T04:00:00Z"), at(t, "2026-01-02T05:00:00Z")}, got); err != nil || diff != "" {
@@ -616,9 +616,9 @@ func TestTimesAreShownBeforeItIsMade(t *testing.T) {
 	}
 	soon := from.Add(time.Second)
 	if got, err := (schedule.Spec{At: &soon}).Times(from, 10); err != nil || len(got) != 1 {
-		t.Errorf("Times of one time = %v, %v", got, err)
+		t.Errorf("Times with at = %v, %v, want one", got, err)
 	}
 	if _, err := (schedule.Spec{}).Times(from, 10); fault.FieldOf(err) != "cron" {
-		t.Errorf("Times of nothing = %v", err)
+		t.Errorf("Times of an empty Spec = %v, want an error about cron", err)
 	}
 }

@@ -7,80 +7,79 @@ import (
 	"sort"
 	"strings"
 	"time"
-	_ "time/tzdata" // names of zones mean the same on a host that has none of its own
+	_ "time/tzdata" // for hosts without a time zone database
 
 	"github.com/robfig/cron/v3"
 
 	"glasshouse/fault"
 )
 
-// A Timing is when something is due again and again.
+// A Timing is a recurring due time.
 //
-// A schedule that names its hours is about the clock on the wall: a time that the
-// clock skips is due at the moment it jumps, however many are skipped, and a time
-// that it shows twice is due the first time. One that is due in every hour is
-// about time that passes: it is due in each hour there is, in the one that comes
-// twice too, and in none that does not come.
+// A cron expression that restricts the hour follows the local wall clock. If the clock skips
+// due times, the schedule is due once, at the moment of the change. If the clock repeats a
+// due time, the schedule is due only the first time. An expression that matches every hour
+// follows elapsed time: it is due in each hour that occurs, including a repeated one.
 type Timing struct {
-	fields *cron.SpecSchedule // nil: every
-	zone   *time.Location
-	wall   bool // not every hour is named
+	fields    *cron.SpecSchedule // nil: every is used
+	zone      *time.Location
+	wallClock bool // the hour is restricted
 
-	every time.Duration // whole seconds
-	since time.Time     // it counts from here, a whole second
+	every time.Duration // multiple of a second
+	since time.Time     // origin of every, a multiple of a second
 }
 
 const (
 	maxCron = 256 // bytes
-	star    = 1 << 63
+	starBit = 1 << 63
 	hours   = 1<<24 - 1
 
-	// horizon is how far ahead is looked: longer than there can be between two
-	// 29ths of February.
+	// horizon bounds the search, in seconds. It exceeds the longest interval between two
+	// 29ths of February, which is 8 years.
 	horizon = 9 * 366 * 24 * 60 * 60
 )
 
 var parser = cron.NewParser(cron.SecondOptional | cron.Minute | cron.Hour | cron.Dom | cron.Month | cron.Dow | cron.Descriptor)
 
-// ParseTiming reads five fields of cron, or six with seconds before them, a word such as
-// "@hourly", or "@every 10m", which counts from since. The zone is the name of one as
-// the IANA has it; none is UTC.
+// ParseTiming parses a cron expression with five fields, or six with leading seconds, a
+// descriptor such as "@hourly", or "@every 10m", which counts from since. zone is an IANA
+// time zone name; empty is UTC. Errors are fault.Invalid.
 func ParseTiming(expr, zone string, since time.Time) (*Timing, error) {
 	loc, err := loadZone(zone)
 	if err != nil {
 		return nil, err
 	}
 	if len(expr) > maxCron {
-		return nil, fault.Fieldf(op, "cron", "it is longer than %d bytes", maxCron)
+		return nil, fault.Fieldf(op, "cron", "the expression is longer than %d bytes", maxCron)
 	}
-	if every, is := strings.CutPrefix(expr, "@every "); is {
+	if every, ok := strings.CutPrefix(expr, "@every "); ok {
 		return parseEvery(every, since)
 	}
 	if strings.Contains(expr, "TZ=") {
 		return nil, &fault.Error{Op: op, Kind: fault.Invalid, Field: "cron",
-			Err: errors.New("a zone does not belong among the fields"), Remedy: "say it in tz"}
+			Err: errors.New("the expression contains a time zone"), Remedy: "set the time zone in tz"}
 	}
 	parsed, err := parser.Parse(expr)
 	if err != nil {
 		return nil, &fault.Error{Op: op, Kind: fault.Invalid, Field: "cron", Err: err,
-			Remedy: `five fields, minute hour day month weekday, such as "0 9 * * 1-5", or six with seconds before them; @hourly, @every 10m`}
+			Remedy: `use five fields, minute hour day month weekday, such as "0 9 * * 1-5", or six with leading seconds, or @hourly, or @every 10m`}
 	}
 	f := parsed.(*cron.SpecSchedule)
 	for _, field := range []uint64{f.Second, f.Minute, f.Hour, f.Dom, f.Month, f.Dow} {
-		if field&^star == 0 {
-			return nil, fault.Fieldf(op, "cron", "%.80q has a field that names nothing", expr)
+		if field&^starBit == 0 {
+			return nil, fault.Fieldf(op, "cron", "%.80q has a field without values", expr)
 		}
 	}
-	return &Timing{fields: f, zone: loc, wall: f.Hour&hours != hours}, nil
+	return &Timing{fields: f, zone: loc, wallClock: f.Hour&hours != hours}, nil
 }
 
 func loadZone(name string) (*time.Location, error) {
-	// "Local" would be another zone on another host.
+	// "Local" depends on the host.
 	loc, err := time.LoadLocation(name)
 	if err != nil || name == "Local" {
 		return nil, &fault.Error{Op: op, Kind: fault.Invalid, Field: "tz",
-			Err:    fmt.Errorf("%.80q is no zone that is known here", name),
-			Remedy: "use a name such as Europe/Berlin, or none for UTC"}
+			Err:    fmt.Errorf("unknown time zone %.80q", name),
+			Remedy: "use an IANA name such as Europe/Berlin, or leave tz empty for UTC"}
 	}
 	return loc, nil
 }
@@ -88,16 +87,16 @@ func loadZone(name string) (*time.Location, error) {
 func parseEvery(text string, since time.Time) (*Timing, error) {
 	d, err := time.ParseDuration(strings.TrimSpace(text))
 	if err != nil || d < time.Second || d%time.Second != 0 {
-		return nil, fault.Fieldf(op, "cron", "@every %.40q is not a number of whole seconds, such as 90s, 10m or 1h30m", text)
+		return nil, fault.Fieldf(op, "cron", "the interval %.40q of @every is not a positive multiple of a second, such as 90s, 10m or 1h30m", text)
 	}
-	if whole := since.Truncate(time.Second); whole.Before(since) {
-		since = whole.Add(time.Second)
+	if truncated := since.Truncate(time.Second); truncated.Before(since) {
+		since = truncated.Add(time.Second)
 	}
 	return &Timing{every: d, since: since.UTC()}, nil
 }
 
-// After returns the first time after another at which it is due; zero if there is
-// none in the nine years that follow.
+// After returns the first due time after at. It returns zero if the schedule is not due within
+// the next nine years.
 func (t *Timing) After(at time.Time) time.Time {
 	if t.fields == nil {
 		n := int64(at.Sub(t.since)/t.every) + 1
@@ -117,26 +116,27 @@ func (t *Timing) After(at time.Time) time.Time {
 	return time.Time{}
 }
 
-// within looks in the stretch of time from from on in which the zone has one offset.
-// It ends at until; zero if it does not.
+// within returns the first due time between from and the next change of the zone's offset,
+// or zero. until is the time of that change, or zero if the offset never changes.
 func (t *Timing) within(from, end int64) (due, until time.Time) {
 	local := time.Unix(from, 0).In(t.zone)
 	begin, until := local.ZoneBounds()
 	if !until.IsZero() && until.Unix() <= from {
-		// From 2038 on ZoneBounds takes leap years for a day shorter than they are.
+		// Workaround: ZoneBounds may return a past end after 2037, because it computes leap
+		// years one day too short.
 		until = local.Add(time.Hour)
 	}
 	_, offset := local.Zone()
-	shown := from + int64(offset) // by the clock on the wall, as if that were UTC
-	if t.wall && !begin.IsZero() {
+	shown := from + int64(offset) // wall clock time, represented as UTC
+	if t.wallClock && !begin.IsZero() {
 		_, before := begin.Add(-time.Second).Zone()
-		expected := begin.Unix() + int64(before) // what the clock would show next
+		expected := begin.Unix() + int64(before) // wall clock time without the change
 		if from == begin.Unix() && before < offset {
 			if _, skipped := t.match(expected, shown); skipped {
 				return begin.UTC(), until
 			}
 		}
-		shown = max(shown, expected) // what it shows again, it has shown
+		shown = max(shown, expected) // repeated times are not due again
 	}
 	if !until.IsZero() {
 		end = min(end, until.Unix())
@@ -147,7 +147,7 @@ func (t *Timing) within(from, end int64) (due, until time.Time) {
 	return due, until
 }
 
-// match returns the first second from lo on, and before hi, that the fields name.
+// match returns the first second in [lo, hi) that matches the fields.
 func (t *Timing) match(lo, hi int64) (int64, bool) {
 	f := t.fields
 	for c := time.Unix(lo, 0).UTC(); c.Unix() < hi; {
@@ -157,19 +157,19 @@ func (t *Timing) match(lo, hi int64) (int64, bool) {
 			c = time.Date(year, month+1, 1, 0, 0, 0, 0, time.UTC)
 			continue
 		}
-		if !t.onDay(c) {
+		if !t.matchesDay(c) {
 			c = time.Date(year, month, day+1, 0, 0, 0, 0, time.UTC)
 			continue
 		}
-		if h := from(f.Hour, hour, 24); h != hour {
+		if h := nextInSet(f.Hour, hour, 24); h != hour {
 			c = time.Date(year, month, day, h, 0, 0, 0, time.UTC)
 			continue
 		}
-		if m := from(f.Minute, minute, 60); m != minute {
+		if m := nextInSet(f.Minute, minute, 60); m != minute {
 			c = time.Date(year, month, day, hour, m, 0, 0, time.UTC)
 			continue
 		}
-		if s := from(f.Second, second, 60); s != second {
+		if s := nextInSet(f.Second, second, 60); s != second {
 			c = time.Date(year, month, day, hour, minute, s, 0, time.UTC)
 			continue
 		}
@@ -178,27 +178,27 @@ func (t *Timing) match(lo, hi int64) (int64, bool) {
 	return 0, false
 }
 
-// onDay is as in every cron: of a day of the month and one of the week, if both are
-// restricted one is enough.
-func (t *Timing) onDay(c time.Time) bool {
+// matchesDay reports whether the fields match the day of c. As in crontab(5), if both the day
+// of the month and the day of the week are restricted, one match is enough.
+func (t *Timing) matchesDay(c time.Time) bool {
 	dom, dow := t.fields.Dom>>c.Day()&1 == 1, t.fields.Dow>>c.Weekday()&1 == 1
-	if t.fields.Dom&star != 0 || t.fields.Dow&star != 0 {
+	if t.fields.Dom&starBit != 0 || t.fields.Dow&starBit != 0 {
 		return dom && dow
 	}
 	return dom || dow
 }
 
-// from returns the first number from n on that is in the set; if there is none, size,
-// which is the first of what is next higher.
-func from(set uint64, n, size int) int {
-	rest := set &^ star >> n
+// nextInSet returns the first member of set that is at least n. Without one it returns size,
+// which carries to the next larger unit.
+func nextInSet(set uint64, n, size int) int {
+	rest := set &^ starBit >> n
 	if rest == 0 {
 		return size
 	}
 	return n + bits.TrailingZeros64(rest)
 }
 
-// last returns the last time not after at at which it is due. due is one of them.
+// last returns the last due time that is not after at. due must be a due time not after at.
 func (t *Timing) last(due, at time.Time) time.Time {
 	first := due.Unix() - 1
 	n := sort.Search(int(at.Unix()-first), func(i int) bool {

@@ -1,9 +1,9 @@
-// Package acp drives an agent that speaks the Agent Client Protocol.
+// Package acp drives an agent that speaks the Agent Client Protocol (ACP).
 //
-// The agent is a stranger: it says what it is about to do, and asks. Drive carries
-// its questions to a Host, which decides, and what it tells to the Host, which
-// records it. What an agent does without asking nobody here can hold; it shows in
-// the record as a call that was never asked about.
+// The agent is untrusted. It announces tool calls and requests permission for them. Drive
+// passes permission requests to a Host, which decides, and updates to the Host, which
+// records them. This package cannot prevent a call for which the agent requests no
+// permission. Such a call is recorded with Outcome.Asked unset.
 package acp
 
 import (
@@ -13,38 +13,39 @@ import (
 	"time"
 )
 
-// A Host decides and records for one agent. Update is called for one thing at a time,
-// in the order of the agent's messages; Decide may be called while other calls of it
-// wait. An error of any of them ends the session: an agent that cannot be judged or
-// recorded does not go on.
+// A Host decides and records for one agent. Calls of Update are sequential and in the order
+// of the agent's messages. Calls of Decide may be concurrent. An error of any method ends
+// the session, because an agent must not continue without decisions and records.
 //
-// What it is told and asked has a place in the agent's output, by which it is known
-// again: a Host that is a Keeper is told some of it once more after a kill.
+// Updates and requests are identified by their byte offset in the agent's output. A Host
+// that implements Keeper receives some of them twice if the daemon was killed, with the
+// same offsets.
 type Host interface {
-	// Decide says whether the agent may make this one call. It may wait for a
-	// person. Its context ends when the session is cancelled, and when the agent
-	// takes its question back.
+	// Decide reports whether the agent may make this call. It may block until a person
+	// answers. Its context ends when the session is cancelled and when the agent cancels
+	// the request.
 	Decide(ctx context.Context, call ToolCall) (Verdict, error)
 
-	// Update tells what the agent said and did.
+	// Update records a message or an action of the agent.
 	Update(ctx context.Context, u Update) error
 
-	// Next is asked at the end of each turn for what the agent is to be told
-	// next: messages that came meanwhile, or why it is not done yet. No text ends
-	// the session. It may wait; its context ends when the agent does.
+	// Next returns the prompt of the next turn, for example new messages, or the reason
+	// why the work is not complete. It is called at the end of each turn. An empty prompt
+	// ends the session. Next may block; its context ends when the agent exits.
 	Next(ctx context.Context, t Turn) (prompt string, err error)
 }
 
-// Files is a Host that reads and writes files for the agent. It judges each of them
-// itself. A Host without it has the agent use its own.
+// Files is implemented by a Host that reads and writes files for the agent. The Host checks
+// each access itself. With any other Host the agent accesses files directly.
 type Files interface {
-	// ReadFile returns lines of a file. The first line is 1; no limit is all.
+	// ReadFile returns limit lines of a file, starting at line, which counts from 1. If
+	// limit is 0 it returns all remaining lines.
 	ReadFile(ctx context.Context, at int64, path string, line, limit int) (string, error)
 	WriteFile(ctx context.Context, at int64, path, content string) error
 }
 
-// Terminals is a Host that runs commands for the agent. It judges each of them
-// itself. Terminals that the agent does not release are the Host's to end.
+// Terminals is implemented by a Host that runs commands for the agent. The Host checks each
+// command itself, and ends the terminals that the agent does not release.
 type Terminals interface {
 	CreateTerminal(ctx context.Context, at int64, c Command) (terminal string, err error)
 	TerminalOutput(ctx context.Context, terminal string) (Output, error)
@@ -53,70 +54,69 @@ type Terminals interface {
 	ReleaseTerminal(ctx context.Context, terminal string) error
 }
 
-// A Command is what an agent wants run.
+// A Command is a command that an agent requests to run.
 type Command struct {
 	Argv  []string
 	Env   []string // K=V
 	Cwd   string
-	Limit int // of the output that is kept, its end; 0 is the Host's own
+	Limit int // bytes kept of the end of the output; 0 is the Host's default
 }
 
-// Output is what a terminal has shown so far.
+// Output is the output of a terminal so far.
 type Output struct {
 	Text      string
 	Truncated bool
-	Exit      *Exit // nil while it runs
+	Exit      *Exit // nil while the command runs
 }
 
-// Exit is how a command ended.
+// Exit is the exit status of a command.
 type Exit struct {
 	Code   int
-	Signal string // if one ended it
+	Signal string // the signal that ended it, or empty
 }
 
-// A ToolCall is what an agent wants to do, in its own words. Kind and Title are for
-// people. What counts is what follows from the input: where Command is set a command
-// runs, whatever Kind says.
+// A ToolCall is a tool call as the agent describes it. Kind and Title are for display. The
+// fields derived from the input are decisive: if Command is set the call runs a command,
+// whatever Kind says.
 type ToolCall struct {
 	ID      string
-	At      int64  // where it was told of first
-	AskedAt int64  // where it is asked about
+	At      int64  // offset of its first mention
+	AskedAt int64  // offset of the permission request
 	Kind    string // read, edit, delete, move, search, execute, think, fetch, switch_mode, other
 	Title   string
-	Tool    string          // its name, where the agent says it
-	Input   json.RawMessage // the tool's own; nil if the agent does not show it
+	Tool    string          // name of the tool, if the agent states it
+	Input   json.RawMessage // input of the tool; nil if the agent omits it
 
-	Command string   // the line that a shell would run
-	Titled  bool     // it is only the Title, as the agent shows no input: it may be shortened, or words for people
-	Cwd     string   // where, if it says
-	Paths   []string // files that it is about
-	URL     string   // what it fetches
+	Command string   // command line for a shell
+	Titled  bool     // Command is a copy of Title, which may be shortened or prose; Input is absent
+	Cwd     string   // working directory, if stated
+	Paths   []string // files that the call reads or changes
+	URL     string   // URL that the call fetches
 }
 
-// A Verdict answers a call.
+// A Verdict is the decision about a call.
 type Verdict struct {
 	Allow  bool
-	Reason string // of a refusal, for the agent
+	Reason string // reason of a denial, for the agent
 }
 
-// An Event is what an Update tells.
+// An Event is the type of an Update.
 type Event string
 
 const (
-	Message   Event = "message"   // Text: what the agent says, until it does something
-	Thought   Event = "thought"   // Text: what it thinks, the same
-	Announced Event = "announced" // Call: it is about to; nothing is done yet, whatever status the agent gives it
-	Refused   Event = "refused"   // Call, Reason: it was told no
-	Ended     Event = "ended"     // Call, Outcome: it says that this is over, or its turn is
-	Planned   Event = "planned"   // Plan: the whole of it, each time
-	Spent     Event = "spent"     // Usage: by its own count
+	Message   Event = "message"   // Text: consecutive output of the agent
+	Thought   Event = "thought"   // Text: consecutive reasoning of the agent
+	Announced Event = "announced" // Call: not run yet, whatever status the agent reports
+	Refused   Event = "refused"   // Call, Reason: permission was denied
+	Ended     Event = "ended"     // Call, Outcome: the agent reports the end, or its turn ended
+	Planned   Event = "planned"   // Plan: the complete current plan
+	Spent     Event = "spent"     // Usage: as counted by the agent
 )
 
-// An Update is one thing that an agent told. The fields that are set follow from
-// the Event.
+// An Update is a message or an action of the agent. Event determines which fields are set.
 type Update struct {
 	Event   Event
-	At      int64
+	At      int64 // offset in the agent's output
 	Text    string
 	Reason  string
 	Call    ToolCall
@@ -125,79 +125,81 @@ type Update struct {
 	Usage   Usage
 }
 
-// Outcome is how a call ended, and by what right.
+// Outcome is the end of a call and the decision about it.
 type Outcome struct {
-	Done    bool // the agent says that it worked
-	Asked   bool // and had asked before
-	Refused bool // and had been told no: done all the same, it broke its word
+	Done    bool // the agent reports success
+	Asked   bool // the agent had requested permission
+	Refused bool // permission was denied; with Done set, the agent ignored the denial
 	Output  string
 }
 
-// A Step is one of a plan.
+// A Step is a step of a plan.
 type Step struct {
 	Text   string
 	Status string // pending, in_progress, completed
 }
 
-// Usage is what an agent counted. The model gateway's own numbers are what is paid.
+// Usage is the usage that the agent reports. Billing uses the model gateway's numbers.
 type Usage struct {
 	Context      int // tokens in use
 	ContextSize  int
 	InputTokens  int
 	OutputTokens int
 	Cost         float64
-	Currency     string // of the cost: USD
+	Currency     string // of Cost, for example USD
 }
 
-// A Turn is what became of one prompt.
+// A Turn is the result of one prompt.
 type Turn struct {
 	Stop    string    // end_turn, max_tokens, max_turn_requests, refusal, cancelled
-	Text    string    // what the agent said in it, its end if it was long
-	Refused []Refusal // what it was told no to
-	AtNo    bool      // it did and said nothing after the last of them: some agents end their turn there
+	Text    string    // the agent's output in the turn; of a long one, the end
+	Refused []Refusal // calls that were denied
+	AtNo    bool      // the turn ended right after the last denial, as some agents do
 }
 
-// A Refusal is a call that was not allowed, and why.
+// A Refusal is a denied call and the reason.
 type Refusal struct {
 	Call   ToolCall
 	Reason string
 }
 
-// A Server is one of the Model Context Protocol that the agent is to use, over
-// streamable HTTP.
+// A Server is a Model Context Protocol (MCP) server for the agent, reached over streamable
+// HTTP.
 type Server struct{ Name, URL string }
 
-// Options say what is to be done.
+// Options configure a session.
 type Options struct {
-	Cwd     string   // of the session, absolute, as the agent sees it
-	Prompt  string   // the first; empty asks Next for it
-	Servers []Server // an agent that takes none is Unsupported, unless
-	Spare   bool     // it goes without them
+	Cwd     string   // working directory of the session, absolute, as the agent sees it
+	Prompt  string   // first prompt; if empty, Host.Next provides it
+	Servers []Server // MCP servers for the agent
+	Spare   bool     // omit Servers if unsupported, instead of returning fault.Unsupported
 
-	// Meta is told with each session that is opened, in the agent's own words.
+	// Meta is the agent-specific _meta field of the requests that open a session.
 	Meta map[string]any
 
-	// Resume is a session of this agent to go on with, from Result.Session, and GoOn
-	// what it is told then in place of Prompt. An agent that cannot, or does not have
-	// it any more, begins a new one.
+	// Resume is the Result.Session to resume. GoOn then replaces Prompt. If the agent
+	// cannot resume sessions, or no longer has this one, it starts a new session.
 	Resume, GoOn string
 
-	From  *Position   // of the same agent, which has worked on; nil: it was just started
-	Still sync.Locker // held from when a Position is kept with something to send until the agent was given that; nil: nobody minds
+	From *Position // last position of this running agent; nil: the agent was just started
 
-	// Quiet is how long the agent may say nothing while nobody is asked anything.
-	// Default: ten minutes.
+	// Still is held from the moment a Position with an outgoing line is saved until the
+	// line is written to the agent. It may be nil.
+	Still sync.Locker
+
+	// Quiet is the maximum time without output of the agent while no decision, tool call
+	// or Host call is pending. Default: ten minutes.
 	Quiet time.Duration
 
-	// Grace is how long it may take to stop when the context ends. Default: ten
+	// Grace is the time that the agent has to stop when the context ends. Default: ten
 	// seconds.
 	Grace time.Duration
 }
 
-// Result is what became of a session.
+// Result describes a session after Drive has returned.
 type Result struct {
-	Session string // the agent's own name for it
-	Agent   string // what it calls itself: "OpenCode 1.18.33"
+	Session string // session ID of the agent
+	Agent   string // name and version that the agent reports, for example "OpenCode 1.18.33"
 	Turns   int
 	Last    Turn
 	Usage   Usage

@@ -14,26 +14,26 @@ import (
 )
 
 const (
-	maxCalls = 4096     // of tools that an agent may leave open
-	maxTitle = 64 << 10 // bytes; some have nothing but it to say what they run
+	maxCalls = 4096     // open tool calls
+	maxTitle = 64 << 10 // bytes; some agents show a command only in the title
 
-	maxRefused = 64   // calls of a turn that are kept as refused
-	maxReason  = 1024 // bytes of why, that are kept
+	maxRefused = 64   // denied calls kept per turn
+	maxReason  = 1024 // bytes kept of a reason
 )
 
-// toolName is what models may call a tool.
+// toolName matches the tool names that models accept.
 var toolName = regexp.MustCompile(`^[a-zA-Z0-9_-]{1,64}$`)
 
-// A call is what is known of a tool call, which an agent tells piece by piece.
+// A call accumulates the fields of a tool call, which an agent sends in several messages.
 type call struct {
 	ToolCall
-	nth     int // of the session
-	edited  []place
+	nth     int            // sequence number in the session
+	edited  []fileLocation // files with a diff
 	asked   bool
 	refused bool
 }
 
-// toolCall is one piece: of a notification or of a request for permission.
+// toolCall is the part of a tool call in one notification or permission request.
 type toolCall struct {
 	ID        string          `json:"toolCallId"`
 	Title     *string         `json:"title"`
@@ -41,7 +41,7 @@ type toolCall struct {
 	Status    *string         `json:"status"`
 	RawInput  json.RawMessage `json:"rawInput"`
 	RawOutput json.RawMessage `json:"rawOutput"`
-	Locations []place         `json:"locations"`
+	Locations []fileLocation  `json:"locations"`
 	Content   []content       `json:"content"`
 	Meta      struct {
 		Claude struct {
@@ -50,7 +50,7 @@ type toolCall struct {
 	} `json:"_meta"`
 }
 
-type place struct {
+type fileLocation struct {
 	Path string `json:"path"`
 }
 
@@ -62,18 +62,18 @@ type content struct {
 	} `json:"content"`
 }
 
-// learn adds one piece, and returns what is known now. first is true for a call that
-// was not heard of before. The caller holds mu.
+// mergeCall merges p, received at offset at, into the call with its ID. first reports
+// whether the call is new. The caller holds mu.
 //
 // +checklocks:d.mu
-func (d *driver) learn(at int64, p toolCall) (c *call, first bool, err error) {
+func (d *driver) mergeCall(at int64, p toolCall) (c *call, first bool, err error) {
 	if p.ID == "" || len(p.ID) > 1024 {
-		return nil, false, broken("a tool call has no usable name")
+		return nil, false, protocolError("a tool call id is empty or too long")
 	}
 	c, known := d.calls[p.ID]
 	if !known {
 		if len(d.calls) >= maxCalls {
-			return nil, false, broken("more than %d of its tool calls are open", maxCalls)
+			return nil, false, protocolError("more than %d tool calls are open", maxCalls)
 		}
 		d.called++
 		c = &call{ToolCall: ToolCall{ID: p.ID, At: at}, nth: d.called}
@@ -96,42 +96,42 @@ func (d *driver) learn(at int64, p toolCall) (c *call, first bool, err error) {
 		c.Input = p.RawInput
 	}
 	for _, part := range p.Content {
-		if part.Type == "diff" && !slices.Contains(c.edited, place{part.Path}) {
-			c.edited = append(c.edited, place{part.Path})
+		if part.Type == "diff" && !slices.Contains(c.edited, fileLocation{part.Path}) {
+			c.edited = append(c.edited, fileLocation{part.Path})
 		}
 	}
 	c.ToolCall.read(append(slices.Clone(p.Locations), c.edited...))
 	return c, !known, nil
 }
 
-// working reports whether the agent has said that it is at something.
+// working reports whether tool calls are open.
 func (d *driver) working() bool {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	return len(d.calls) > 0
 }
 
-// turnEnds says that an answer has come which is not dealt with yet.
-func (d *driver) turnEnds() {
+// markTurnOver records that a response was received and is not processed yet.
+func (d *driver) markTurnOver() {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	d.turnOver = true
 }
 
-// wasAnswered reports whether a process before has answered what stands at a place.
+// wasAnswered reports whether an earlier process has answered the request at an offset.
 func (d *driver) wasAnswered(at int64) bool {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	return slices.Contains(d.pos.Answered, at)
 }
 
-// toldOfCall handles what the agent says of a tool call.
-func (d *driver) toldOfCall(at int64, p toolCall) error {
+// updateCall processes a notification about a tool call.
+func (d *driver) updateCall(at int64, p toolCall) error {
 	if err := d.flush(); err != nil {
 		return err
 	}
 	d.mu.Lock()
-	c, first, err := d.learn(at, p)
+	c, first, err := d.mergeCall(at, p)
 	if err != nil {
 		d.mu.Unlock()
 		return err
@@ -140,7 +140,7 @@ func (d *driver) toldOfCall(at int64, p toolCall) error {
 	over := p.Status != nil && (*p.Status == string(acp.ToolCallStatusCompleted) || *p.Status == string(acp.ToolCallStatusFailed))
 	d.mu.Unlock()
 
-	// "In progress" is told before permission is asked: it means nothing.
+	// Agents report "in_progress" before they request permission, so it is ignored.
 	if first {
 		if err := d.update(Update{Event: Announced, At: at, Call: shown.ToolCall}); err != nil {
 			return err
@@ -158,8 +158,8 @@ func (d *driver) toldOfCall(at int64, p toolCall) error {
 	return err
 }
 
-// leaveOpen ends the calls that an agent has told no end of when its turn is over.
-func (d *driver) leaveOpen() error {
+// endOpenCalls ends the calls that the agent has left open at the end of a turn.
+func (d *driver) endOpenCalls() error {
 	d.mu.Lock()
 	open := slices.SortedFunc(maps.Values(d.calls), func(a, b *call) int { return a.nth - b.nth })
 	clear(d.calls)
@@ -172,9 +172,9 @@ func (d *driver) leaveOpen() error {
 	return nil
 }
 
-// output is what a call is said to have brought.
+// output returns the reported output of a call.
 func (p toolCall) output() string {
-	const most = 64 << 10
+	const limit = 64 << 10
 	var text string
 	for _, part := range p.Content {
 		if part.Type == "content" {
@@ -184,10 +184,10 @@ func (p toolCall) output() string {
 	if text == "" {
 		text = string(p.RawOutput)
 	}
-	return clip(text, most)
+	return clip(text, limit)
 }
 
-// permission answers a request for permission.
+// permission decides a permission request of the agent.
 func (d *driver) permission(ctx context.Context, at int64, params json.RawMessage) (any, error) {
 	var p struct {
 		Session  string                 `json:"sessionId"`
@@ -197,11 +197,11 @@ func (d *driver) permission(ctx context.Context, at int64, params json.RawMessag
 	if err := json.Unmarshal(params, &p); err != nil {
 		return nil, acp.NewInvalidParams(map[string]any{"error": err.Error()})
 	}
-	if err := d.ours(p.Session); err != nil {
+	if err := d.checkSession(p.Session); err != nil {
 		return nil, err
 	}
 	d.mu.Lock()
-	c, first, err := d.learn(at, p.ToolCall)
+	c, first, err := d.mergeCall(at, p.ToolCall)
 	if err != nil {
 		d.mu.Unlock()
 		return nil, err
@@ -216,11 +216,12 @@ func (d *driver) permission(ctx context.Context, at int64, params json.RawMessag
 		}
 	}
 
-	allow, noYes := choose(p.Options, acp.PermissionOptionKindAllowOnce)
-	reject, noNo := choose(p.Options, acp.PermissionOptionKindRejectOnce)
-	v := Verdict{Reason: fmt.Sprintf("the agent offers no way to allow this once: %s", noYes)}
-	if noYes == "" {
-		if v, err = d.decide(ctx, shown); err != nil {
+	allow, noAllow := choose(p.Options, acp.PermissionOptionKindAllowOnce)
+	reject, noReject := choose(p.Options, acp.PermissionOptionKindRejectOnce)
+	v := Verdict{Reason: fmt.Sprintf("the agent offers no option that allows only this call: %s", noAllow)}
+	if noAllow == "" {
+		v, err = d.decide(ctx, shown)
+		if err != nil {
 			return nil, err
 		}
 	}
@@ -233,13 +234,14 @@ func (d *driver) permission(ctx context.Context, at int64, params json.RawMessag
 	if err := d.refuse(c, shown, v.Reason); err != nil {
 		return nil, err
 	}
-	if noNo != "" {
-		return cancelled(), nil // the only other way of saying no
+	if noReject != "" {
+		return cancelled(), nil // no option rejects only this call
 	}
 	return selected(reject, v.Reason), nil
 }
 
-// decide asks the host, until the agent no longer wants to know.
+// decide calls Host.Decide. It returns a zero Verdict if the turn or the request is
+// cancelled.
 func (d *driver) decide(ctx context.Context, c ToolCall) (Verdict, error) {
 	if d.turn.Err() != nil {
 		return Verdict{}, nil
@@ -267,9 +269,9 @@ func (d *driver) refuse(c *call, shown ToolCall, reason string) error {
 	return d.update(Update{Event: Refused, At: shown.AskedAt, Call: shown, Reason: reason})
 }
 
-// choose finds the one option of a kind, whatever it is called and wherever it
-// stands. What it cannot tell apart from others it does not choose: an option that
-// allows for good would make a rule inside the agent that nobody sees.
+// choose returns the only option of a kind, regardless of its ID and position. If the
+// option is ambiguous it returns the reason instead. A permanent option must not be chosen
+// by mistake, because it would create a hidden rule inside the agent.
 func choose(options []acp.PermissionOption, kind acp.PermissionOptionKind) (acp.PermissionOptionId, string) {
 	var found []acp.PermissionOptionId
 	for _, o := range options {
@@ -279,30 +281,30 @@ func choose(options []acp.PermissionOption, kind acp.PermissionOptionKind) (acp.
 	}
 	switch {
 	case len(found) == 0:
-		return "", fmt.Sprintf("none of its %d options is %s", len(options), kind)
+		return "", fmt.Sprintf("none of %d options is %s", len(options), kind)
 	case len(found) > 1:
-		return "", fmt.Sprintf("%d of its options are %s", len(found), kind)
+		return "", fmt.Sprintf("%d options are %s", len(found), kind)
 	}
 	for _, o := range options {
 		if o.OptionId == found[0] && o.Kind != kind {
-			return "", fmt.Sprintf("two of its options are called %q", clip(string(o.OptionId), 100))
+			return "", fmt.Sprintf("two options have the id %q", clip(string(o.OptionId), 100))
 		}
 	}
 	return found[0], ""
 }
 
-// brief is a call as it is kept with its turn.
+// brief returns the part of a call that is kept with its turn.
 func (c ToolCall) brief() ToolCall {
-	const most = 1024
-	return ToolCall{ID: clip(c.ID, most), At: c.At, AskedAt: c.AskedAt, Kind: c.Kind, Tool: c.Tool, Title: clip(c.Title, most), Command: clip(c.Command, most), Titled: c.Titled}
+	const limit = 1024
+	return ToolCall{ID: clip(c.ID, limit), At: c.At, AskedAt: c.AskedAt, Kind: c.Kind, Tool: c.Tool, Title: clip(c.Title, limit), Command: clip(c.Command, limit), Titled: c.Titled}
 }
 
 func cancelled() acp.RequestPermissionResponse {
 	return acp.RequestPermissionResponse{Outcome: acp.NewRequestPermissionOutcomeCancelled()}
 }
 
-// selected answers with an option. No field of the protocol says why; agents that
-// show extensions can.
+// selected is a response that selects an option. ACP has no field for the reason, so it is
+// sent in _meta for agents that display extensions.
 func selected(option acp.PermissionOptionId, reason string) acp.RequestPermissionResponse {
 	r := acp.RequestPermissionResponse{Outcome: acp.NewRequestPermissionOutcomeSelected(option)}
 	if reason != "" {
@@ -311,17 +313,17 @@ func selected(option acp.PermissionOptionId, reason string) acp.RequestPermissio
 	return r
 }
 
-// ours refuses what is about another session than the one that was opened.
-func (d *driver) ours(session string) error {
+// checkSession returns fault.NotFound unless session is the open session.
+func (d *driver) checkSession(session string) error {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	if session != d.session {
-		return fault.Newf(fault.NotFound, opDrive, "", "there is no session %q", clip(session, 100))
+		return fault.Newf(fault.NotFound, opDrive, "", "unknown session %q", clip(session, 100))
 	}
 	return nil
 }
 
-// join returns a context that ends with a, and soon after b has.
+// join returns a context that ends when a or b ends.
 func join(a, b context.Context) (context.Context, func()) {
 	ctx, cancel := context.WithCancelCause(a)
 	stop := context.AfterFunc(b, func() { cancel(context.Cause(b)) })

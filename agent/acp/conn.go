@@ -8,24 +8,24 @@ import (
 	"glasshouse/fault"
 )
 
-// A Conn is the standard input and output of an agent. One goroutine calls Next, one
-// calls Give.
+// A Conn connects to the standard input and output of an agent. Next is called by one
+// goroutine and Give by another.
 type Conn interface {
-	// Next returns the next piece of what the agent wrote, and where in its output
-	// that stands. Between two pieces may be what is not for us, and nothing is
-	// missing. It waits; the end is io.EOF.
+	// Next returns the next piece of the agent's output and its byte offset. It blocks
+	// until there is output, and returns io.EOF at the end. Offsets may skip data that is
+	// not part of the conversation. No data of the conversation is missing.
 	Next() (at int64, piece []byte, err error)
 
-	// Give gives the agent a line, which begins at a byte of its input. What of it
-	// the agent was given by whoever was here before is not given again. It is
-	// io.ErrClosedPipe if the agent takes no more.
+	// Give writes a line to the agent's input, starting at offset at. It omits the bytes
+	// that an earlier process has written. It returns io.ErrClosedPipe if the agent has
+	// closed its input.
 	Give(at int64, line []byte) error
 
-	// Close ends what waits in the other two.
+	// Close unblocks the other two methods.
 	Close() error
 }
 
-// Pipes is a Conn of two streams, which end with it.
+// Pipes returns a Conn of two streams. Close closes both streams.
 func Pipes(in io.WriteCloser, out io.ReadCloser) Conn { return &pipes{in: in, out: out} }
 
 type pipes struct {
@@ -38,8 +38,9 @@ type pipes struct {
 func (p *pipes) Next() (int64, []byte, error) {
 	n, err := p.out.Read(p.buf[:])
 	at := p.at
-	if p.at += int64(n); n > 0 {
-		err = nil // it comes again
+	p.at += int64(n)
+	if n > 0 {
+		err = nil // the next Read returns it again
 	}
 	return at, p.buf[:n], err
 }
@@ -53,27 +54,29 @@ func (p *pipes) Give(_ int64, line []byte) error {
 
 func (p *pipes) Close() error { return errors.Join(p.in.Close(), p.out.Close()) }
 
-// maxLine is the most bytes of one message.
+// maxLine is the maximum size of a message in bytes.
 const maxLine = 8 << 20
 
-// A frame is one line of the agent's, with its end.
+// A frame is a line of the agent's output, including the newline.
 type frame struct {
-	at, next int64 // where it begins, and what comes behind it
+	at, next int64 // offsets of its first byte and of the byte after it
 	text     []byte
 }
 
-// A framer makes lines of pieces. It holds no more than one piece and one line.
+// A framer splits the output of a Conn into lines. It buffers one piece and one line.
 type framer struct {
 	conn Conn
-	at   int64  // of rest
-	rest []byte // of the last piece
+	at   int64  // offset of rest
+	rest []byte // unread part of the last piece
 }
 
-// frame returns the next line; the last may have no end, and comes with the error.
+// frame returns the next line. The last line may lack a newline and is returned together
+// with the error.
 func (f *framer) frame() (l frame, err error) {
 	for begun := false; ; {
 		for len(f.rest) == 0 {
-			if f.at, f.rest, err = f.conn.Next(); err != nil {
+			f.at, f.rest, err = f.conn.Next()
+			if err != nil {
 				return l, err
 			}
 		}
@@ -81,8 +84,8 @@ func (f *framer) frame() (l frame, err error) {
 			l.at, begun = f.at, true
 		}
 		n := bytes.IndexByte(f.rest, '\n') + 1
-		whole := n > 0
-		if !whole {
+		complete := n > 0
+		if !complete {
 			n = len(f.rest)
 		}
 		if len(l.text)+n > maxLine {
@@ -90,7 +93,8 @@ func (f *framer) frame() (l frame, err error) {
 		}
 		l.text = append(l.text, f.rest[:n]...)
 		f.at, f.rest = f.at+int64(n), f.rest[n:]
-		if l.next = f.at; whole {
+		l.next = f.at
+		if complete {
 			return l, nil
 		}
 	}

@@ -19,19 +19,19 @@ import (
 
 const opDrive = "acp.Drive"
 
-// Drive has the agent behind c work until Host.Next has nothing more for it. It closes c
-// when it returns, and leaves nothing running.
+// Drive runs turns of the agent connected by c until Host.Next returns an empty prompt. It
+// closes c and waits for its goroutines before it returns.
 //
-// When ctx ends during a turn the agent is told to stop, what it still asks is
-// answered with "cancelled", and Drive returns the cause of ctx once the turn has
-// ended, or after Options.Grace. If the cause is ErrLeft the agent is told nothing, and
-// works on: with its last Position another Drive goes on. The result says how far it
-// came, also with an error.
+// When ctx ends during a turn, Drive cancels the turn, answers pending and new permission
+// requests with "cancelled", and returns the cause of ctx when the turn has ended or
+// Options.Grace has passed. If the cause is ErrLeft, Drive returns without a message to the
+// agent, which continues to work. A later Drive can continue from the last Position. The
+// result is valid even if an error is returned.
 //
-// Errors: fault.Invalid if the agent breaks the protocol, TooLarge if it sends more
-// than is taken, Timeout if it is silent for too long, Unavailable if it ends early,
-// Unsupported if it speaks another version or cannot do what the options want;
-// otherwise the Host's own.
+// Errors: fault.Invalid if the agent breaks the protocol, TooLarge if a message exceeds the
+// size limit, Timeout if the agent is silent for too long, Unavailable if it exits early,
+// Unsupported if it speaks another protocol version or does not support the options;
+// otherwise the error of the Host.
 func Drive(ctx context.Context, c Conn, host Host, o Options) (Result, error) {
 	if o.Quiet == 0 {
 		o.Quiet = 10 * time.Minute
@@ -45,78 +45,77 @@ func Drive(ctx context.Context, c Conn, host Host, o Options) (Result, error) {
 	d := newDriver(ctx, c, host, o)
 	defer d.close()
 	if !path.IsAbs(o.Cwd) {
-		// The gate is not open yet, so nothing else uses d.
+		// The transport is not open yet, so no other goroutine uses d.
 		return d.result, fault.Fieldf(opDrive, "cwd", "%q is not an absolute path", o.Cwd) // +checklocksignore
 	}
-	d.gate.open()
+	d.transport.open()
 	return d.run(ctx)
 }
 
-// ErrLeft is the cause of a context that ends while the agent is to work on.
-var ErrLeft = errors.New("the agent is left to work on")
+// ErrLeft is the cause of a context that ends while the agent shall continue to work.
+var ErrLeft = errors.New("detached from the agent")
 
-// A driver is one session with one agent.
+// A driver is a session with an agent.
 type driver struct {
-	host Host
-	o    Options
-	gate *gate
+	host      Host
+	o         Options
+	transport *transport
 
-	// life is the context of what is asked of the host. It outlives the caller's,
-	// so that what an agent does while it stops is recorded too.
+	// life is the context of calls of the host. It outlives the caller's context, so that
+	// actions of a stopping agent are recorded too.
 	life context.Context
 	kill context.CancelCauseFunc
 
-	// turn is the context of what the agent asks during a turn: it ends when the
-	// turn is cancelled.
+	// turn is the context of decisions during a turn. It ends when the turn is cancelled.
 	turn     context.Context
 	stopTurn context.CancelCauseFunc
 
-	hostMu  sync.Mutex // held around Host.Update
-	keeping sync.Mutex // held while a Position is kept; before mu
+	hostMu sync.Mutex // serializes Host.Update
+	keepMu sync.Mutex // serializes Keeper.Keep; acquired before mu
 
 	mu sync.Mutex
 	// +checklocks:mu
 	session string
 	// +checklocks:mu
-	replay bool // what comes is the past, told again
+	replay bool // the agent replays past updates of a loaded session
 	// +checklocks:mu
 	calls map[string]*call
 	// +checklocks:mu
-	called int // calls so far
+	called int // number of calls so far
 	// +checklocks:mu
 	now Turn
 	// +checklocks:mu
-	text []byte // of now
+	text []byte // output of the current turn
 	// +checklocks:mu
 	piece piece
 	// +checklocks:mu
-	turnOver bool // the prompt is answered, and that is not dealt with yet
+	turnOver bool // a response was received and is not processed yet
 	// +checklocks:mu
 	result Result
 	// +checklocks:mu
 	pos Position
 	// +checklocks:mu
-	kept int64 // pos.At, when that was kept last
+	savedAt int64 // pos.At of the last saved Position
 }
 
 func newDriver(ctx context.Context, c Conn, host Host, o Options) *driver {
 	d := &driver{host: host, o: o, calls: map[string]*call{}}
 	d.life, d.kill = context.WithCancelCause(context.WithoutCancel(ctx))
 	d.turn, d.stopTurn = context.WithCancelCause(d.life)
-	d.gate = newGate(c, d, o.Quiet)
+	d.transport = newTransport(c, d, o.Quiet)
 	if p := o.From; p != nil {
-		d.pos, d.kept = *p, p.At
+		d.pos, d.savedAt = *p, p.At
 		d.pos.Answered = slices.Clone(p.Answered)
 		d.session, d.now, d.text = p.Session, p.Turn, []byte(p.Turn.Text)
 		d.result = Result{Session: p.Session, Agent: p.Agent, Turns: p.Turns, Last: p.Turn, Usage: p.Usage}
-		d.gate.goOn(*p)
+		d.transport.resumeFrom(*p)
 	}
 	return d
 }
 
 func (d *driver) close() {
 	d.kill(errClosed)
-	d.gate.close()
+	d.transport.close()
 }
 
 func (d *driver) run(ctx context.Context) (Result, error) {
@@ -124,15 +123,16 @@ func (d *driver) run(ctx context.Context) (Result, error) {
 	prompt := ""
 	switch from := d.o.From; {
 	case from == nil || from.Session == "":
-		prompt, err = d.begin(ctx)
+		prompt, err = d.initialize(ctx)
 	case from.Prompt:
-		err = d.await(ctx, d.gate.outstanding())
+		err = d.await(ctx, d.transport.priorPrompt())
 	}
 	if err == nil && prompt == "" {
 		prompt, err = d.next(ctx)
 	}
 	for err == nil && prompt != "" {
-		if err = d.prompt(ctx, prompt); err == nil {
+		err = d.prompt(ctx, prompt)
+		if err == nil {
 			prompt, err = d.next(ctx)
 		}
 	}
@@ -141,11 +141,11 @@ func (d *driver) run(ctx context.Context) (Result, error) {
 	return d.result, err
 }
 
-// begin greets the agent and opens the session, and returns what it is told first.
-func (d *driver) begin(ctx context.Context) (prompt string, err error) {
+// initialize negotiates the protocol, opens the session and returns the first prompt.
+func (d *driver) initialize(ctx context.Context) (prompt string, err error) {
 	_, files := d.host.(Files)
 	_, terminals := d.host.(Terminals)
-	hello, _, err := ask[acp.InitializeResponse](ctx, d, acp.AgentMethodInitialize, acp.InitializeRequest{
+	resp, _, err := ask[acp.InitializeResponse](ctx, d, acp.AgentMethodInitialize, acp.InitializeRequest{
 		ProtocolVersion: acp.ProtocolVersionNumber,
 		ClientInfo:      &acp.Implementation{Name: "glasshouse", Version: "1"},
 		ClientCapabilities: acp.ClientCapabilities{
@@ -154,44 +154,44 @@ func (d *driver) begin(ctx context.Context) (prompt string, err error) {
 		},
 	})
 	if err != nil {
-		return "", fmt.Errorf("greet the agent: %w", err)
+		return "", fmt.Errorf("initialize the agent: %w", err)
 	}
-	if hello.ProtocolVersion != acp.ProtocolVersionNumber {
-		return "", fault.Cannot(opDrive, fmt.Sprintf("the agent speaks version %d of the protocol, not %d", hello.ProtocolVersion, acp.ProtocolVersionNumber),
-			"use a version of the agent that is named in docs/agents.md")
+	if resp.ProtocolVersion != acp.ProtocolVersionNumber {
+		return "", fault.Cannot(opDrive, fmt.Sprintf("the agent speaks protocol version %d, want %d", resp.ProtocolVersion, acp.ProtocolVersionNumber),
+			"use an agent version that is listed in docs/agents.md")
 	}
-	if i := hello.AgentInfo; i != nil {
+	if i := resp.AgentInfo; i != nil {
 		d.mu.Lock()
 		d.result.Agent = strings.TrimSpace(clip(i.Name, 100) + " " + clip(i.Version, 100))
 		d.mu.Unlock()
 	}
-	servers, err := d.servers(hello.AgentCapabilities)
+	servers, err := d.servers(resp.AgentCapabilities)
 	if err != nil {
 		return "", err
 	}
 	if d.o.Resume != "" {
-		resumed, err := d.resume(ctx, hello.AgentCapabilities, servers)
+		resumed, err := d.resume(ctx, resp.AgentCapabilities, servers)
 		if resumed || err != nil {
 			return d.o.GoOn, err
 		}
 	}
-	made, at, err := ask[acp.NewSessionResponse](ctx, d, acp.AgentMethodSessionNew, acp.NewSessionRequest{Cwd: d.o.Cwd, McpServers: servers, Meta: d.o.Meta})
+	created, at, err := ask[acp.NewSessionResponse](ctx, d, acp.AgentMethodSessionNew, acp.NewSessionRequest{Cwd: d.o.Cwd, McpServers: servers, Meta: d.o.Meta})
 	if err != nil {
 		return "", fmt.Errorf("open a session: %w", err)
 	}
-	if made.SessionId == "" || len(made.SessionId) > 1024 {
-		return "", broken("it opened a session without a usable name")
+	if created.SessionId == "" || len(created.SessionId) > 1024 {
+		return "", protocolError("the session id is empty or too long")
 	}
-	d.opened(string(made.SessionId), at)
+	d.setSession(string(created.SessionId), at)
 	return d.o.Prompt, nil
 }
 
-// opened says that there is a session, behind a line of the agent.
-func (d *driver) opened(session string, at int64) {
+// setSession records that a session is open. at is the offset after the agent's response.
+func (d *driver) setSession(session string, at int64) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	d.session, d.result.Session, d.replay, d.turnOver = session, session, false, false
-	d.here(at)
+	d.setPosition(at)
 }
 
 func (d *driver) servers(can acp.AgentCapabilities) ([]acp.McpServer, error) {
@@ -201,15 +201,16 @@ func (d *driver) servers(can acp.AgentCapabilities) ([]acp.McpServer, error) {
 			return servers, nil
 		}
 		if !can.McpCapabilities.Http {
-			return nil, fault.Cannot(opDrive, "the agent takes no servers of the Model Context Protocol over HTTP", "leave them out")
+			return nil, fault.Cannot(opDrive, "the agent does not support MCP servers over HTTP", "start the agent without MCP servers")
 		}
 		servers = append(servers, acp.McpServer{Http: &acp.McpServerHttpInline{Type: "http", Name: s.Name, Url: s.URL, Headers: []acp.HttpHeader{}}})
 	}
 	return servers, nil
 }
 
-// resume goes on with a session of before, if the agent can and still has it. Where it
-// tells the past again, that is not taken for something new.
+// resume resumes Options.Resume. It returns false if the agent cannot resume sessions or
+// no longer has this one. Updates that the agent replays while it loads the session are
+// ignored.
 func (d *driver) resume(ctx context.Context, can acp.AgentCapabilities, servers []acp.McpServer) (resumed bool, err error) {
 	var at int64
 	session := acp.SessionId(d.o.Resume)
@@ -224,37 +225,37 @@ func (d *driver) resume(ctx context.Context, can acp.AgentCapabilities, servers 
 	default:
 		return false, nil
 	}
-	if _, lost := errors.AsType[*saidError](err); lost {
+	if _, rejected := errors.AsType[*agentError](err); rejected {
 		d.mu.Lock()
 		d.session, d.replay = "", false
 		d.mu.Unlock()
 		return false, nil
 	}
 	if err != nil {
-		return false, fmt.Errorf("go on with session %s: %w", clip(d.o.Resume, 100), err)
+		return false, fmt.Errorf("resume session %s: %w", clip(d.o.Resume, 100), err)
 	}
-	d.opened(d.o.Resume, at)
+	d.setSession(d.o.Resume, at)
 	return true, nil
 }
 
-// prompt has the agent make one turn.
+// prompt sends a prompt and waits for the end of the turn.
 func (d *driver) prompt(ctx context.Context, text string) error {
 	d.mu.Lock()
 	d.now, d.text = Turn{}, nil
 	session := acp.SessionId(d.session)
 	d.mu.Unlock()
-	answers, err := d.gate.request(acp.AgentMethodSessionPrompt, acp.PromptRequest{SessionId: session, Prompt: []acp.ContentBlock{acp.TextBlock(text)}})
+	answers, err := d.transport.request(acp.AgentMethodSessionPrompt, acp.PromptRequest{SessionId: session, Prompt: []acp.ContentBlock{acp.TextBlock(text)}})
 	if err != nil {
 		return err
 	}
 	return d.await(ctx, answers)
 }
 
-// await waits for the end of a turn.
+// await waits for the end of a turn and records its result.
 func (d *driver) await(ctx context.Context, answers <-chan message) error {
 	got, at, err := answerTo[acp.PromptResponse](ctx, d, answers)
-	if at > 0 { // else it may still end what it is at
-		if openErr := d.leaveOpen(); err == nil {
+	if at > 0 { // otherwise the agent may still report the end of its calls
+		if openErr := d.endOpenCalls(); err == nil {
 			err = openErr
 		}
 	}
@@ -274,25 +275,25 @@ func (d *driver) await(ctx context.Context, answers <-chan message) error {
 		d.result.Usage.InputTokens += max(u.InputTokens, 0)
 		d.result.Usage.OutputTokens += max(u.OutputTokens, 0)
 	}
-	d.here(at)
+	d.setPosition(at)
 	return nil
 }
 
-// turnText is the end of what the agent has said in this turn. The caller holds mu.
+// turnText returns the end of the agent's output in this turn. The caller holds mu.
 //
 // +checklocks:d.mu
 func (d *driver) turnText() string {
 	return strings.ToValidUTF8(safetext.Suffix(string(d.text), maxTurnText), "")
 }
 
-// next asks the host what the agent is to be told.
+// next gets the next prompt from the host.
 func (d *driver) next(ctx context.Context) (string, error) {
 	d.mu.Lock()
 	turn := d.result.Last
 	d.mu.Unlock()
-	d.gate.idle(true)
-	defer d.gate.idle(false)
-	alive, done := join(ctx, d.gate.dead)
+	d.transport.setHostBusy(true)
+	defer d.transport.setHostBusy(false)
+	alive, done := join(ctx, d.transport.ctx)
 	defer done()
 	text, err := d.host.Next(alive, turn)
 	switch {
@@ -300,16 +301,17 @@ func (d *driver) next(ctx context.Context) (string, error) {
 		return "", err
 	case ctx.Err() != nil:
 		return "", context.Cause(ctx)
-	case text != "" && d.gate.cause() != nil:
-		return "", d.gate.cause()
+	case text != "" && d.transport.cause() != nil:
+		return "", d.transport.cause()
 	}
-	return text, nil // an agent that ends when there is nothing more to do is right
+	return text, nil // with an empty prompt, an agent that has exited is not an error
 }
 
-// ask asks the agent something and waits for its answer, and returns what comes behind
-// it. When ctx ends, the agent is told to stop and has Grace to answer.
+// ask sends a request and waits for the response. next is the offset after the response, or
+// 0 without a response. When ctx ends, the turn is cancelled and the agent has Grace to
+// respond.
 func ask[T any](ctx context.Context, d *driver, method string, params any) (v T, next int64, err error) {
-	answers, err := d.gate.request(method, params)
+	answers, err := d.transport.request(method, params)
 	if err != nil {
 		return v, 0, err
 	}
@@ -322,29 +324,29 @@ func answerTo[T any](ctx context.Context, d *driver, answers <-chan message) (v 
 		return v, 0, err
 	}
 	switch {
-	case err != nil: // and it has answered meanwhile
+	case err != nil: // ctx ended, but the response arrived within Grace
 		_ = json.Unmarshal(m.Result, &v)
 	case m.Error != nil:
 		err = errorOf(m.Error)
 	default:
 		if jsonErr := json.Unmarshal(m.Result, &v); jsonErr != nil {
-			err = broken("its answer cannot be read: %s", clip(jsonErr.Error(), 500))
+			err = protocolError("cannot decode the response: %s", clip(jsonErr.Error(), 500))
 		}
 	}
 	return v, m.next, err
 }
 
-// wait waits for an answer: an agent that ends may have given it before.
+// wait waits for a response. It prefers a response that arrived before the agent exited.
 func (d *driver) wait(ctx context.Context, answers <-chan message) (message, error) {
 	select {
 	case m := <-answers:
 		return m, nil
-	case <-d.gate.dead.Done():
+	case <-d.transport.ctx.Done():
 		select {
 		case m := <-answers:
 			return m, nil
 		default:
-			return message{}, d.gate.cause()
+			return message{}, d.transport.cause()
 		}
 	case <-ctx.Done():
 	}
@@ -353,42 +355,43 @@ func (d *driver) wait(ctx context.Context, answers <-chan message) (message, err
 		return message{}, cause
 	}
 	d.cancel(cause)
-	patience := time.NewTimer(d.o.Grace)
-	defer patience.Stop()
+	grace := time.NewTimer(d.o.Grace)
+	defer grace.Stop()
 	select {
 	case m := <-answers:
 		return m, cause
-	case <-d.gate.dead.Done():
-	case <-patience.C:
+	case <-d.transport.ctx.Done():
+	case <-grace.C:
 	}
 	return message{}, cause
 }
 
-// cancel tells the agent to stop, and all that it asks from now on is cancelled.
+// cancel cancels the turn. Later permission requests of the agent are answered with
+// "cancelled".
 func (d *driver) cancel(cause error) {
 	d.mu.Lock()
 	session := d.session
 	d.mu.Unlock()
 	d.stopTurn(cause)
 	if session != "" {
-		if err := d.gate.tell(acp.AgentMethodSessionCancel, acp.CancelNotification{SessionId: acp.SessionId(session)}); err != nil {
-			d.gate.fail(err)
+		if err := d.transport.notify(acp.AgentMethodSessionCancel, acp.CancelNotification{SessionId: acp.SessionId(session)}); err != nil {
+			d.transport.fail(err)
 		}
 	}
 }
 
-// A saidError is an error that the agent answered with.
-type saidError struct{ error }
+// An agentError is an error response of the agent.
+type agentError struct{ error }
 
-func (e *saidError) Unwrap() error { return e.error }
+func (e *agentError) Unwrap() error { return e.error }
 
-func errorOf(said *acp.RequestError) error {
-	e := &fault.Error{Op: opDrive, Kind: fault.Unavailable, Err: fmt.Errorf("the agent answered with an error: %s", clip(said.Error(), 500))}
-	if said.Code == acp.NewAuthRequired(nil).Code {
-		e.Kind, e.Remedy = fault.Unauthenticated, "give the agent the address of the model gateway, so that it needs no login of its own"
+func errorOf(resp *acp.RequestError) error {
+	e := &fault.Error{Op: opDrive, Kind: fault.Unavailable, Err: fmt.Errorf("the agent returned an error: %s", clip(resp.Error(), 500))}
+	if resp.Code == acp.NewAuthRequired(nil).Code {
+		e.Kind, e.Remedy = fault.Unauthenticated, "configure the agent to use the model gateway, which needs no login"
 	}
-	return &saidError{e}
+	return &agentError{e}
 }
 
-// clip shortens an agent's text to most bytes of UTF-8.
-func clip(s string, most int) string { return safetext.Clip(strings.ToValidUTF8(s, ""), most) }
+// clip shortens a text of the agent to limit bytes of valid UTF-8.
+func clip(s string, limit int) string { return safetext.Clip(strings.ToValidUTF8(s, ""), limit) }

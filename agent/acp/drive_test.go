@@ -20,7 +20,7 @@ import (
 	"glasshouse/fault"
 )
 
-// host is a Host whose answers a test sets.
+// host is a Host with functions that a test sets.
 type host struct {
 	decide func(context.Context, acp.ToolCall) (acp.Verdict, error)
 	update func(acp.Update) error
@@ -58,7 +58,7 @@ func (h *host) Next(ctx context.Context, t acp.Turn) (string, error) {
 	return h.next(ctx, t)
 }
 
-// events are the updates as short words.
+// events returns the updates in a short form.
 func (h *host) events() []string {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -78,7 +78,7 @@ func (h *host) events() []string {
 	return all
 }
 
-// An agent is the SDK's side of an agent; a test sets what a turn does.
+// An agentSide is an agent that uses the SDK. A test sets the function of a turn.
 type agentSide struct {
 	conn   *sdk.AgentSideConnection
 	hello  sdk.InitializeResponse
@@ -86,8 +86,8 @@ type agentSide struct {
 
 	cancelled chan struct{}
 	loaded    []string
-	busy      sync.RWMutex // held while it works
-	over      bool
+	busy      sync.RWMutex // read-locked during a turn
+	over      bool         // the session has ended
 }
 
 func (a *agentSide) Initialize(context.Context, sdk.InitializeRequest) (sdk.InitializeResponse, error) {
@@ -105,7 +105,7 @@ func (a *agentSide) Prompt(ctx context.Context, p sdk.PromptRequest) (sdk.Prompt
 	a.busy.RLock()
 	defer a.busy.RUnlock()
 	if a.over {
-		return sdk.PromptResponse{}, errors.New("nobody listens")
+		return sdk.PromptResponse{}, errors.New("the session has ended")
 	}
 	stop, err := a.prompt(ctx, a, p.Prompt[0].Text.Text)
 	return sdk.PromptResponse{StopReason: stop}, err
@@ -137,7 +137,7 @@ func (a *agentSide) say(ctx context.Context, session, text string) {
 	a.conn.SessionUpdate(ctx, sdk.SessionNotification{SessionId: sdk.SessionId(session), Update: sdk.UpdateAgentMessageText(text)})
 }
 
-// ask asks for permission to run a command.
+// ask requests permission to run a command.
 func (a *agentSide) ask(ctx context.Context, call, command string, options ...sdk.PermissionOption) (sdk.RequestPermissionOutcome, error) {
 	got, err := a.conn.RequestPermission(ctx, sdk.RequestPermissionRequest{
 		SessionId: "s1", Options: options,
@@ -152,7 +152,7 @@ func option(id, kind string) sdk.PermissionOption {
 
 var usual = []sdk.PermissionOption{option("once", "allow_once"), option("always", "allow_always"), option("reject", "reject_once")}
 
-// drive has h work with an agent whose turns are prompt.
+// drive runs a session of h with an agent that executes prompt in each turn.
 func drive(ctx context.Context, h acp.Host, o acp.Options, prompt func(context.Context, *agentSide, string) (sdk.StopReason, error)) (acp.Result, *agentSide, error) {
 	a := &agentSide{
 		prompt: prompt, cancelled: make(chan struct{}),
@@ -173,11 +173,11 @@ func drive(ctx context.Context, h acp.Host, o acp.Options, prompt func(context.C
 	return got, a, err
 }
 
-func TestAnAgentWorksAndIsToldMore(t *testing.T) {
+func TestDriveRunsTurnsUntilThePromptIsEmpty(t *testing.T) {
 	messages := []string{"and the tests"}
 	h := &host{next: func(_ context.Context, turn acp.Turn) (string, error) {
 		if turn.Stop != "end_turn" {
-			t.Errorf("turn %+v", turn)
+			t.Errorf("turn = %+v, want stop reason end_turn", turn)
 		}
 		if len(messages) == 0 {
 			return "", nil
@@ -199,30 +199,30 @@ func TestAnAgentWorksAndIsToldMore(t *testing.T) {
 	}
 	want := []string{"message doing: write it", "message doing: and the tests"}
 	if !slices.Equal(h.events(), want) {
-		t.Errorf("told %q, want %q", h.events(), want)
+		t.Errorf("updates %q, want %q", h.events(), want)
 	}
 }
 
-// TestOptionsAreChosenByKind, in whatever order and under whatever names agents offer
-// them. The first four are what agents were seen to send.
-func TestOptionsAreChosenByKind(t *testing.T) {
+// TestPermissionOptionsAreChosenByKind covers options in any order and with any id. The first
+// four cases are options of real agents.
+func TestPermissionOptionsAreChosenByKind(t *testing.T) {
 	tests := []struct {
 		name       string
 		options    []sdk.PermissionOption
-		yes, no    string // the option that is chosen; "" is cancelled
+		yes, no    string // id of the chosen option; "" is cancelled
 		neverAsked bool
 	}{
 		{"opencode", usual, "once", "reject", false},
 		{"codex", []sdk.PermissionOption{option("approved", "allow_once"), option("approved-execpolicy-amendment", "allow_always"), option("abort", "reject_once")}, "approved", "abort", false},
 		{"claude", []sdk.PermissionOption{option("allow_always", "allow_always"), option("allow", "allow_once"), option("reject", "reject_once")}, "allow", "reject", false},
 		{"gemini", []sdk.PermissionOption{option("proceed_always", "allow_always"), option("proceed_once", "allow_once"), option("cancel", "reject_once")}, "proceed_once", "cancel", false},
-		{"no first comes first", []sdk.PermissionOption{option("1", "reject_once"), option("2", "allow_once")}, "2", "1", false},
-		{"only for good", []sdk.PermissionOption{option("always", "allow_always"), option("reject", "reject_once")}, "reject", "reject", true},
-		{"two ways once", []sdk.PermissionOption{option("a", "allow_once"), option("b", "allow_once"), option("reject", "reject_once")}, "reject", "reject", true},
-		{"one name for two", []sdk.PermissionOption{option("x", "allow_once"), option("x", "allow_always"), option("reject", "reject_once")}, "reject", "reject", true},
-		{"no only for good", []sdk.PermissionOption{option("once", "allow_once"), option("never", "reject_always")}, "once", "", false},
-		{"nothing", []sdk.PermissionOption{}, "", "", true},
-		{"kinds nobody knows", []sdk.PermissionOption{option("once", "allow_twice"), option("reject", "refuse")}, "", "", true},
+		{"reject before allow", []sdk.PermissionOption{option("1", "reject_once"), option("2", "allow_once")}, "2", "1", false},
+		{"only allow_always", []sdk.PermissionOption{option("always", "allow_always"), option("reject", "reject_once")}, "reject", "reject", true},
+		{"two allow_once", []sdk.PermissionOption{option("a", "allow_once"), option("b", "allow_once"), option("reject", "reject_once")}, "reject", "reject", true},
+		{"duplicate id", []sdk.PermissionOption{option("x", "allow_once"), option("x", "allow_always"), option("reject", "reject_once")}, "reject", "reject", true},
+		{"only reject_always", []sdk.PermissionOption{option("once", "allow_once"), option("never", "reject_always")}, "once", "", false},
+		{"no options", []sdk.PermissionOption{}, "", "", true},
+		{"unknown kinds", []sdk.PermissionOption{option("once", "allow_twice"), option("reject", "refuse")}, "", "", true},
 	}
 	for _, tt := range tests {
 		for _, allow := range []bool{true, false} {
@@ -247,32 +247,32 @@ func TestOptionsAreChosenByKind(t *testing.T) {
 					id = string(chosen.Selected.OptionId)
 				}
 				if id != want {
-					t.Errorf("chose %q, want %q", id, want)
+					t.Errorf("chosen option %q, want %q", id, want)
 				}
 				if tt.neverAsked != (len(h.asked) == 0) {
-					t.Errorf("%d questions", len(h.asked))
+					t.Errorf("%d decisions, want none: %t", len(h.asked), tt.neverAsked)
 				}
 				if refused := len(got.Last.Refused) > 0; refused == (allow && !tt.neverAsked) {
-					t.Errorf("refused %+v", got.Last.Refused)
+					t.Errorf("refusals of the last turn = %+v", got.Last.Refused)
 				}
 			})
 		}
 	}
 }
 
-// TestInProgressIsNotDone: OpenCode says "in_progress" before it asks.
-func TestInProgressIsNotDone(t *testing.T) {
+// TestInProgressIsIgnored: OpenCode reports "in_progress" before it requests permission.
+func TestInProgressIsIgnored(t *testing.T) {
 	h := &host{decide: func(_ context.Context, c acp.ToolCall) (acp.Verdict, error) {
 		return acp.Verdict{Allow: c.Command == "ls", Reason: "no"}, nil
 	}}
 	_, _, err := drive(t.Context(), h, acp.Options{Prompt: "go"}, func(ctx context.Context, a *agentSide, _ string) (sdk.StopReason, error) {
 		for _, command := range []string{"ls", "rm"} {
 			id := sdk.ToolCallId(command)
-			tell := func(u sdk.SessionUpdate) {
+			update := func(u sdk.SessionUpdate) {
 				a.conn.SessionUpdate(ctx, sdk.SessionNotification{SessionId: "s1", Update: u})
 			}
-			tell(sdk.StartToolCall(id, "bash", sdk.WithStartStatus(sdk.ToolCallStatusInProgress), sdk.WithStartKind(sdk.ToolKindExecute)))
-			tell(sdk.UpdateToolCall(id, sdk.WithUpdateStatus(sdk.ToolCallStatusInProgress), sdk.WithUpdateRawInput(map[string]any{"command": command})))
+			update(sdk.StartToolCall(id, "bash", sdk.WithStartStatus(sdk.ToolCallStatusInProgress), sdk.WithStartKind(sdk.ToolKindExecute)))
+			update(sdk.UpdateToolCall(id, sdk.WithUpdateStatus(sdk.ToolCallStatusInProgress), sdk.WithUpdateRawInput(map[string]any{"command": command})))
 			out, err := a.ask(ctx, command, command, usual...)
 			if err != nil {
 				return "", err
@@ -281,10 +281,10 @@ func TestInProgressIsNotDone(t *testing.T) {
 			if out.Selected.OptionId == "once" {
 				status = sdk.ToolCallStatusCompleted
 			}
-			tell(sdk.UpdateToolCall(id, sdk.WithUpdateStatus(status)))
+			update(sdk.UpdateToolCall(id, sdk.WithUpdateStatus(status)))
 		}
-		// One that nobody was asked about, one that was refused and done all the
-		// same, and one that never ends.
+		// A call without a permission request, a call that runs despite a denial, and a
+		// call that never ends.
 		for id, status := range map[string]sdk.ToolCallStatus{"secret": sdk.ToolCallStatusCompleted} {
 			a.conn.SessionUpdate(ctx, sdk.SessionNotification{SessionId: "s1", Update: sdk.StartToolCall(sdk.ToolCallId(id), "x", sdk.WithStartStatus(status))})
 		}
@@ -306,19 +306,19 @@ func TestInProgressIsNotDone(t *testing.T) {
 		"announced open", "ended open done=false asked=false refused=false",
 	}
 	if got := h.events(); !slices.Equal(got, want) {
-		t.Errorf("told\n%s\nwant\n%s", strings.Join(got, "\n"), strings.Join(want, "\n"))
+		t.Errorf("updates\n%s\nwant\n%s", strings.Join(got, "\n"), strings.Join(want, "\n"))
 	}
 }
 
-// TestACancelledAgentIsToldSo: what it asks is answered with "cancelled", also what it
-// asks only then, and its turn ends.
-func TestACancelledAgentIsToldSo(t *testing.T) {
+// TestCancelledTurnAnswersWithCancelled: permission requests before and after the cancellation
+// are answered with "cancelled", and the turn ends.
+func TestCancelledTurnAnswersWithCancelled(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		ctx, cancel := context.WithCancelCause(t.Context())
-		stopped := errors.New("the operator said stop")
+		stopped := errors.New("stopped by the operator")
 		h := &host{decide: func(ctx context.Context, _ acp.ToolCall) (acp.Verdict, error) {
 			cancel(stopped)
-			<-ctx.Done() // a person is asked, and does not answer
+			<-ctx.Done() // a person who does not answer
 			return acp.Verdict{}, ctx.Err()
 		}}
 		var before, after sdk.RequestPermissionOutcome
@@ -332,22 +332,22 @@ func TestACancelledAgentIsToldSo(t *testing.T) {
 			return sdk.StopReasonCancelled, err
 		})
 		if !errors.Is(err, stopped) {
-			t.Errorf("err %v, want why it was cancelled", err)
+			t.Errorf("err %v, want the cause of the cancellation", err)
 		}
 		if before.Cancelled == nil || after.Cancelled == nil {
-			t.Errorf("answered %+v and %+v, want cancelled", before, after)
+			t.Errorf("responses %+v and %+v, want cancelled", before, after)
 		}
 		if got.Last.Stop != "cancelled" || len(got.Last.Refused) != 0 {
-			t.Errorf("turn %+v", got.Last)
+			t.Errorf("last turn = %+v, want cancelled without refusals", got.Last)
 		}
 		if len(h.asked) != 1 {
-			t.Errorf("%d questions, want the one before", len(h.asked))
+			t.Errorf("%d decisions, want 1", len(h.asked))
 		}
 	})
 }
 
-// TestAnAgentThatDoesNotStopIsLeft after its grace.
-func TestAnAgentThatDoesNotStopIsLeft(t *testing.T) {
+// TestDriveReturnsAfterGrace: the agent ignores the cancellation.
+func TestDriveReturnsAfterGrace(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		ctx, cancel := context.WithCancel(t.Context())
 		begin := time.Now()
@@ -357,13 +357,13 @@ func TestAnAgentThatDoesNotStopIsLeft(t *testing.T) {
 			return sdk.StopReasonEndTurn, nil
 		})
 		if !errors.Is(err, context.Canceled) || time.Since(begin) != 3*time.Second {
-			t.Errorf("err %v after %s", err, time.Since(begin))
+			t.Errorf("err %v after %s, want context.Canceled after 3s", err, time.Since(begin))
 		}
 	})
 }
 
-// TestASilentAgentIsGivenUp, but not while it waits for a person.
-func TestASilentAgentIsGivenUp(t *testing.T) {
+// TestSilentAgentTimesOut, but not while a decision or the next prompt is pending.
+func TestSilentAgentTimesOut(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		h := &host{
 			decide: func(context.Context, acp.ToolCall) (acp.Verdict, error) {
@@ -384,19 +384,19 @@ func TestASilentAgentIsGivenUp(t *testing.T) {
 			return sdk.StopReasonEndTurn, err
 		})
 		if fault.KindOf(err) != fault.Timeout || got.Turns != 1 {
-			t.Errorf("err %v after %d turns", err, got.Turns)
+			t.Errorf("err %v after %d turns, want a timeout after 1", err, got.Turns)
 		}
 		if took := time.Since(begin); took != 48*time.Hour+time.Minute {
-			t.Errorf("given up after %s", took)
+			t.Errorf("timeout after %s", took)
 		}
 	})
 }
 
-// TestAnAgentThatEndsIsFoundOut, at any time, and its last answer is not lost.
-func TestAnAgentThatEndsIsFoundOut(t *testing.T) {
+// TestExitOfTheAgentEndsTheSession, and its last response is not lost.
+func TestExitOfTheAgentEndsTheSession(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		h := &host{next: func(ctx context.Context, _ acp.Turn) (string, error) {
-			<-ctx.Done() // nobody has anything for it
+			<-ctx.Done() // there is no next prompt
 			return "", context.Cause(ctx)
 		}}
 		in, out := script(t, map[string]string{
@@ -409,12 +409,13 @@ func TestAnAgentThatEndsIsFoundOut(t *testing.T) {
 			t.Errorf("err %v, want unavailable", err)
 		}
 		if got.Turns != 1 || got.Last.Stop != "end_turn" {
-			t.Errorf("its last answer is lost: %+v", got)
+			t.Errorf("result = %+v, want the last response", got)
 		}
 	})
 }
 
-// script is an agent that answers each method with a text, and ends after last.
+// script is an agent that responds to each method with a fixed result and exits after the
+// method last.
 func script(t *testing.T, answers map[string]string, last string) (io.WriteCloser, io.ReadCloser) {
 	fromHost, toAgent := io.Pipe()
 	fromAgent, toHost := io.Pipe()
@@ -444,7 +445,7 @@ func script(t *testing.T, answers map[string]string, last string) (io.WriteClose
 	return toAgent, fromAgent
 }
 
-func TestASessionOfBeforeGoesOn(t *testing.T) {
+func TestResumedSessionIgnoresReplayedUpdates(t *testing.T) {
 	h := &host{}
 	got, a, err := drive(t.Context(), h, acp.Options{Prompt: "begin", GoOn: "go on", Resume: "s-old"}, func(ctx context.Context, a *agentSide, _ string) (sdk.StopReason, error) {
 		a.say(ctx, "s-old", "new")
@@ -457,35 +458,39 @@ func TestASessionOfBeforeGoesOn(t *testing.T) {
 		t.Errorf("result %+v, loaded %q", got, a.loaded)
 	}
 	if want := []string{"message new"}; !slices.Equal(h.events(), want) {
-		t.Errorf("told %q, want %q: the past is not told again", h.events(), want)
+		t.Errorf("updates %q, want %q without replayed updates", h.events(), want)
 	}
 }
 
-// TestAnAgentThatLostItsSessionBeginsAnew, and so does one that cannot go on with any.
-func TestAnAgentThatLostItsSessionBeginsAnew(t *testing.T) {
+// TestLostSessionIsReplacedByANewOne covers agents with and without support for resuming.
+func TestLostSessionIsReplacedByANewOne(t *testing.T) {
 	for name, agent := range map[string]map[string]string{
-		"it cannot":     {"initialize": `{"protocolVersion":1}`},
-		"it is lost":    {"initialize": `{"protocolVersion":1,"agentCapabilities":{"loadSession":true}}`},
-		"it has it":     {"initialize": `{"protocolVersion":1,"agentCapabilities":{"loadSession":true}}`, "session/load": `{}`},
-		"it resumes it": {"initialize": `{"protocolVersion":1,"agentCapabilities":{"sessionCapabilities":{"resume":{}}}}`, "session/resume": `{}`},
+		"resume unsupported": {"initialize": `{"protocolVersion":1}`},
+		"session lost":       {"initialize": `{"protocolVersion":1,"agentCapabilities":{"loadSession":true}}`},
+		"load succeeds":      {"initialize": `{"protocolVersion":1,"agentCapabilities":{"loadSession":true}}`, "session/load": `{}`},
+		"resume succeeds":    {"initialize": `{"protocolVersion":1,"agentCapabilities":{"sessionCapabilities":{"resume":{}}}}`, "session/resume": `{}`},
 	} {
 		t.Run(name, func(t *testing.T) {
 			agent["session/new"], agent["session/prompt"] = `{"sessionId":"s-new"}`, `{"stopReason":"end_turn"}`
-			in, out, told := talker(agent)
+			in, out, sent := scriptedAgent(agent)
 			got, err := acp.Drive(t.Context(), acp.Pipes(in, out), &host{}, acp.Options{Cwd: "/", Prompt: "begin", GoOn: "go on", Resume: "s-old"})
 			want, prompt := "s-new", "begin"
-			if strings.HasPrefix(name, "it has") || strings.HasPrefix(name, "it resumes") {
+			if strings.HasSuffix(name, "succeeds") {
 				want, prompt = "s-old", "go on"
 			}
-			if err != nil || got.Session != want || !strings.Contains(<-told, `"text":"`+prompt+`"`) {
-				t.Errorf("result %+v, %v", got, err)
+			if err != nil {
+				t.Fatal(err)
+			}
+			params := <-sent
+			if got.Session != want || !strings.Contains(params, `"text":"`+prompt+`"`) {
+				t.Errorf("result %+v, prompt %s; want session %s and prompt %s", got, params, want, prompt)
 			}
 		})
 	}
 }
 
-// TestEachSessionIsOpenedWithWhatTheAgentWants in its own words, a new one and one of before.
-func TestEachSessionIsOpenedWithWhatTheAgentWants(t *testing.T) {
+// TestMetaIsSentWithEachOpenedSession covers new, loaded and resumed sessions.
+func TestMetaIsSentWithEachOpenedSession(t *testing.T) {
 	for opens, agent := range map[string]map[string]string{
 		"session/new":    {"initialize": `{"protocolVersion":1}`, "session/new": `{"sessionId":"s1"}`},
 		"session/load":   {"initialize": `{"protocolVersion":1,"agentCapabilities":{"loadSession":true}}`, "session/load": `{}`},
@@ -493,7 +498,7 @@ func TestEachSessionIsOpenedWithWhatTheAgentWants(t *testing.T) {
 	} {
 		t.Run(opens, func(t *testing.T) {
 			agent["session/prompt"] = `{"stopReason":"end_turn"}`
-			in, out, told := talker(agent, opens)
+			in, out, sent := scriptedAgent(agent, opens)
 			o := acp.Options{Cwd: "/", Prompt: "begin", GoOn: "go on", Meta: map[string]any{"theirs": map[string]any{"sources": []string{"user"}}}}
 			if opens != "session/new" {
 				o.Resume = "s-old"
@@ -501,29 +506,33 @@ func TestEachSessionIsOpenedWithWhatTheAgentWants(t *testing.T) {
 			if _, err := acp.Drive(t.Context(), acp.Pipes(in, out), &host{}, o); err != nil {
 				t.Fatal(err)
 			}
-			if params := <-told; !strings.Contains(params, `"_meta":{"theirs":{"sources":["user"]}}`) {
-				t.Errorf("it is opened with %s", params)
+			if params := <-sent; !strings.Contains(params, `"_meta":{"theirs":{"sources":["user"]}}`) {
+				t.Errorf("parameters %s, want the _meta field", params)
 			}
 		})
 	}
 }
 
-// TestAnAgentMayGoWithoutServers, where that is said.
-func TestAnAgentMayGoWithoutServers(t *testing.T) {
-	in, out, told := talker(map[string]string{"initialize": `{"protocolVersion":1}`, "session/new": `{"sessionId":"s1"}`, "session/prompt": `{"stopReason":"end_turn"}`})
+func TestSpareOmitsUnsupportedServers(t *testing.T) {
+	in, out, sent := scriptedAgent(map[string]string{"initialize": `{"protocolVersion":1}`, "session/new": `{"sessionId":"s1"}`, "session/prompt": `{"stopReason":"end_turn"}`})
 	_, err := acp.Drive(t.Context(), acp.Pipes(in, out), &host{}, acp.Options{Cwd: "/", Prompt: "go", Spare: true, Servers: []acp.Server{{Name: "x", URL: "http://x"}}})
-	if err != nil || <-told == "" {
-		t.Error(err)
+	if err != nil {
+		t.Fatal(err)
+	}
+	params := <-sent
+	if params == "" {
+		t.Error("the agent received no prompt")
 	}
 }
 
-// talker is an agent that answers each method with a text, with an error if it has none,
-// and tells its first prompt, or what it was asked first by another method.
-func talker(answers map[string]string, tells ...string) (io.WriteCloser, io.ReadCloser, <-chan string) {
-	tells = append(tells, "session/prompt")
+// scriptedAgent is an agent that responds to each method with a fixed result, or with an error
+// if answers has none. It sends the parameters of the request captured[0], by default
+// session/prompt, to the returned channel.
+func scriptedAgent(answers map[string]string, captured ...string) (io.WriteCloser, io.ReadCloser, <-chan string) {
+	captured = append(captured, "session/prompt")
 	fromHost, toAgent := io.Pipe()
 	fromAgent, toHost := io.Pipe()
-	told := make(chan string, 1)
+	sent := make(chan string, 1)
 	go func() {
 		defer toHost.Close()
 		defer fromHost.Close()
@@ -537,8 +546,8 @@ func talker(answers map[string]string, tells ...string) (io.WriteCloser, io.Read
 			if dec.Decode(&q) != nil {
 				return
 			}
-			if q.Method == tells[0] {
-				told <- string(q.Params)
+			if q.Method == captured[0] {
+				sent <- string(q.Params)
 			}
 			if answer, ok := answers[q.Method]; ok {
 				fmt.Fprintf(toHost, "{\"jsonrpc\":\"2.0\",\"id\":%s,\"result\":%s}\n", q.ID, answer)
@@ -547,11 +556,10 @@ func talker(answers map[string]string, tells ...string) (io.WriteCloser, io.Read
 			}
 		}
 	}()
-	return toAgent, fromAgent, told
+	return toAgent, fromAgent, sent
 }
 
-// TestWhatAnAgentCannotDoIsSaid, instead of doing something else.
-func TestWhatAnAgentCannotDoIsSaid(t *testing.T) {
+func TestUnsupportedAgentIsAnError(t *testing.T) {
 	tests := []struct {
 		name    string
 		hello   string
@@ -561,7 +569,7 @@ func TestWhatAnAgentCannotDoIsSaid(t *testing.T) {
 		{"another version", `{"protocolVersion":2}`, acp.Options{}, fault.Unsupported},
 		{"no version", `{}`, acp.Options{}, fault.Unsupported},
 		{"no servers", `{"protocolVersion":1}`, acp.Options{Servers: []acp.Server{{Name: "x", URL: "http://x"}}}, fault.Unsupported},
-		{"hello is no object", `[1]`, acp.Options{}, fault.Invalid},
+		{"initialize result is not an object", `[1]`, acp.Options{}, fault.Invalid},
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
@@ -579,16 +587,16 @@ func TestWhatAnAgentCannotDoIsSaid(t *testing.T) {
 	}
 }
 
-// TestAHostThatFailsEndsTheSession: nobody works who cannot be judged or recorded.
-func TestAHostThatFailsEndsTheSession(t *testing.T) {
-	broken := errors.New("the database is gone")
+// TestHostErrorEndsTheSession: an agent must not continue without decisions and records.
+func TestHostErrorEndsTheSession(t *testing.T) {
+	errHost := errors.New("the database is gone")
 	tests := []struct {
 		name string
 		host *host
 	}{
-		{"deciding", &host{decide: func(context.Context, acp.ToolCall) (acp.Verdict, error) { return acp.Verdict{Allow: true}, broken }}},
-		{"recording", &host{update: func(acp.Update) error { return broken }}},
-		{"going on", &host{next: func(context.Context, acp.Turn) (string, error) { return "more", broken }}},
+		{"decide", &host{decide: func(context.Context, acp.ToolCall) (acp.Verdict, error) { return acp.Verdict{Allow: true}, errHost }}},
+		{"update", &host{update: func(acp.Update) error { return errHost }}},
+		{"next prompt", &host{next: func(context.Context, acp.Turn) (string, error) { return "more", errHost }}},
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
@@ -598,11 +606,11 @@ func TestAHostThatFailsEndsTheSession(t *testing.T) {
 				allowed = err == nil && out.Selected != nil && out.Selected.OptionId == "once"
 				return sdk.StopReasonEndTurn, nil
 			})
-			if !errors.Is(err, broken) {
-				t.Errorf("err %v, want %v", err, broken)
+			if !errors.Is(err, errHost) {
+				t.Errorf("err %v, want %v", err, errHost)
 			}
-			if allowed && tt.name != "going on" {
-				t.Error("it was allowed what nobody could judge or record")
+			if allowed && tt.name != "next prompt" {
+				t.Error("the call was allowed without a decision or a record")
 			}
 		})
 	}

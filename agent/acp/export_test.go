@@ -1,7 +1,6 @@
 package acp
 
-// Lines calls yield with the lines of c, their places, and the error that comes with the
-// last.
+// Lines returns an iterator over the lines of c. The last line has the error.
 func Lines(c Conn) func(yield func(l Line) bool) {
 	return func(yield func(l Line) bool) {
 		f := framer{conn: c}
@@ -14,7 +13,7 @@ func Lines(c Conn) func(yield func(l Line) bool) {
 	}
 }
 
-// A Line is a frame, for tests.
+// A Line is an exported frame.
 type Line struct {
 	At, Next int64
 	Text     []byte

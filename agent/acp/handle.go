@@ -12,7 +12,7 @@ import (
 	safetext "glasshouse/internal/text"
 )
 
-// handle serves what the agent asks, at a place of its output.
+// handle serves the request of the agent at offset at. ctx ends when the agent cancels it.
 func (d *driver) handle(ctx context.Context, method string, at int64, params json.RawMessage) (any, *acp.RequestError) {
 	ctx, done := join(ctx, d.life)
 	defer done()
@@ -20,22 +20,21 @@ func (d *driver) handle(ctx context.Context, method string, at int64, params jso
 	if err == nil {
 		return answer, nil
 	}
-	if said, ok := errors.AsType[*acp.RequestError](err); ok {
-		return nil, said
+	if respErr, ok := errors.AsType[*acp.RequestError](err); ok {
+		return nil, respErr
 	}
 	if ctx.Err() != nil {
 		return nil, acp.NewRequestCancelled(nil)
 	}
 	if method == acp.ClientMethodSessionRequestPermission && fault.KindOf(err) != fault.NotFound {
-		// Nobody could decide, or it makes no sense: the session ends, and the
-		// agent has no permission.
-		d.gate.fail(err)
+		// Without a decision the agent has no permission, and the session ends.
+		d.transport.fail(err)
 	}
 	return nil, refusal(err)
 }
 
-// refusal is what the agent is told of an error of the host: what it can do about
-// it, and nothing of what went wrong inside.
+// refusal converts an error of the host to a response. An internal error is not disclosed to
+// the agent.
 func refusal(err error) *acp.RequestError {
 	if fault.KindOf(err) == "" {
 		return acp.NewInternalError(nil)
@@ -66,7 +65,7 @@ func (d *driver) serve(ctx context.Context, method string, at int64, params json
 	return nil, acp.NewMethodNotFound(clip(method, 100))
 }
 
-// read decodes the parameters of a request for our session.
+// read decodes the parameters of a request and checks their session.
 func read[T any](d *driver, params json.RawMessage) (T, error) {
 	var p T
 	var about struct {
@@ -75,7 +74,7 @@ func read[T any](d *driver, params json.RawMessage) (T, error) {
 	if err := errors.Join(json.Unmarshal(params, &p), json.Unmarshal(params, &about)); err != nil {
 		return p, acp.NewInvalidParams(map[string]any{"error": err.Error()})
 	}
-	return p, d.ours(about.Session)
+	return p, d.checkSession(about.Session)
 }
 
 func (d *driver) readFile(ctx context.Context, files Files, at int64, params json.RawMessage) (any, error) {
@@ -136,7 +135,7 @@ func (d *driver) terminal(ctx context.Context, terminals Terminals, method strin
 	}
 }
 
-// pointers is an exit as the protocol has it: one of the two is there.
+// pointers returns the exit in the form of the protocol: either a code or a signal.
 func (e Exit) pointers() (*int, *string) {
 	if e.Signal != "" {
 		return nil, &e.Signal
@@ -152,28 +151,28 @@ func deref(n *int) int {
 }
 
 const (
-	maxTurnText = 16 << 10 // bytes of a turn's text that are kept, its end
-	maxPiece    = 32 << 10 // bytes of what the agent says that are told at once
+	maxTurnText = 16 << 10 // bytes kept of the end of a turn's text
+	maxPiece    = 32 << 10 // bytes of text in one Update
 )
 
-// A piece is what the agent said or thought since it did something else.
+// A piece is buffered text of the agent: consecutive chunks of a message or thought.
 type piece struct {
 	event Event
 	at    int64
 	text  []byte
 }
 
-// notified records what the agent tells.
-func (d *driver) notified(at int64, params json.RawMessage) error {
+// recordUpdate processes a session/update notification.
+func (d *driver) recordUpdate(at int64, params json.RawMessage) error {
 	var n struct {
 		Session string          `json:"sessionId"`
 		Update  json.RawMessage `json:"update"`
 	}
 	if err := json.Unmarshal(params, &n); err != nil {
-		return broken("its update cannot be read: %v", err)
+		return protocolError("cannot decode an update: %v", err)
 	}
 	d.mu.Lock()
-	skip := d.replay || n.Session != d.session // the past, or a session that nobody here opened
+	skip := d.replay || n.Session != d.session // a replay, or another session
 	d.mu.Unlock()
 	if skip {
 		return nil
@@ -187,33 +186,34 @@ func (d *driver) notified(at int64, params json.RawMessage) error {
 		Cost    *acp.Cost       `json:"cost"`
 	}
 	if err := json.Unmarshal(n.Update, &u); err != nil {
-		return broken("its update cannot be read: %v", err)
+		return protocolError("cannot decode an update: %v", err)
 	}
 	switch u.Kind {
 	case "agent_message_chunk", "agent_thought_chunk":
-		return d.said(u.Kind == "agent_thought_chunk", at, u.Content)
+		return d.addText(u.Kind == "agent_thought_chunk", at, u.Content)
 	case "tool_call", "tool_call_update":
 		var p toolCall
 		if err := json.Unmarshal(n.Update, &p); err != nil {
-			return broken("its tool call cannot be read: %v", err)
+			return protocolError("cannot decode a tool call: %v", err)
 		}
-		return d.toldOfCall(at, p)
+		return d.updateCall(at, p)
 	case "plan":
-		return d.planned(at, u.Entries)
+		return d.recordPlan(at, u.Entries)
 	case "usage_update":
-		return d.spent(at, u.Used, u.Size, u.Cost)
+		return d.recordUsage(at, u.Used, u.Size, u.Cost)
 	}
-	return nil // of modes, commands and the like, which nobody here uses
+	return nil // updates of modes, commands and so on are not used
 }
 
-// said gathers what the agent says, until it does something else.
-func (d *driver) said(thought bool, at int64, block json.RawMessage) error {
+// addText buffers a chunk of text. It flushes the buffer first if the kind of text changes
+// or the buffer would exceed maxPiece.
+func (d *driver) addText(thought bool, at int64, block json.RawMessage) error {
 	var b struct {
 		Type string `json:"type"`
 		Text string `json:"text"`
 	}
 	if err := json.Unmarshal(block, &b); err != nil {
-		return broken("what it says cannot be read: %v", err)
+		return protocolError("cannot decode a content block: %v", err)
 	}
 	if b.Type != "text" || b.Text == "" {
 		return nil
@@ -243,7 +243,7 @@ func (d *driver) said(thought bool, at int64, block json.RawMessage) error {
 	return nil
 }
 
-// flush tells the host what was gathered.
+// flush passes the buffered text to the host.
 func (d *driver) flush() error {
 	d.mu.Lock()
 	p := d.piece
@@ -255,22 +255,22 @@ func (d *driver) flush() error {
 	return d.update(Update{Event: p.event, At: p.at, Text: string(p.text)})
 }
 
-// count is a number of tokens that a stranger gave.
+// count converts an untrusted number of tokens to a valid int.
 func count(n float64) int { return int(min(max(n, 0), 1<<53)) }
 
-func (d *driver) planned(at int64, entries []acp.PlanEntry) error {
-	const most = 200
+func (d *driver) recordPlan(at int64, entries []acp.PlanEntry) error {
+	const limit = 200
 	if err := d.flush(); err != nil {
 		return err
 	}
 	u := Update{Event: Planned, At: at}
-	for _, e := range entries[:min(len(entries), most)] {
+	for _, e := range entries[:min(len(entries), limit)] {
 		u.Plan = append(u.Plan, Step{Text: clip(e.Content, 4096), Status: clip(string(e.Status), 32)})
 	}
 	return d.update(u)
 }
 
-func (d *driver) spent(at int64, used, size float64, cost *acp.Cost) error {
+func (d *driver) recordUsage(at int64, used, size float64, cost *acp.Cost) error {
 	d.mu.Lock()
 	u := &d.result.Usage
 	u.Context, u.ContextSize = count(used), count(size)
@@ -282,12 +282,12 @@ func (d *driver) spent(at int64, used, size float64, cost *acp.Cost) error {
 	return d.update(Update{Event: Spent, At: at, Usage: now})
 }
 
-// update tells the host, one thing at a time.
+// update calls Host.Update. Calls are serialized.
 func (d *driver) update(u Update) error {
 	d.hostMu.Lock()
 	defer d.hostMu.Unlock()
 	if err := d.host.Update(d.life, u); err != nil {
-		return fmt.Errorf("record what the agent did: %w", err)
+		return fmt.Errorf("record an update: %w", err)
 	}
 	return nil
 }

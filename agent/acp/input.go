@@ -9,13 +9,13 @@ import (
 	"mvdan.cc/sh/v3/syntax"
 )
 
-// maxPaths bounds the files that one call can be about.
+// maxPaths bounds ToolCall.Paths.
 const maxPaths = 1024
 
-// read takes out of a tool's input what a policy asks about. The names are those
-// that OpenCode, Codex, Claude Code and Gemini use; what has others is judged by its
+// read extracts the fields that a policy evaluates from the tool's input. The keys are those
+// of OpenCode, Codex, Claude Code and Gemini. Calls with other keys are evaluated by their
 // kind and title.
-func (c *ToolCall) read(located []place) {
+func (c *ToolCall) read(located []fileLocation) {
 	var in struct {
 		Command  json.RawMessage `json:"command"`
 		Cmd      json.RawMessage `json:"cmd"`
@@ -30,14 +30,15 @@ func (c *ToolCall) read(located []place) {
 		Dir      string          `json:"dir_path"`
 		Changes  json.RawMessage `json:"changes"`
 	}
-	// A field of another type than expected leaves the others as they are.
+	// Unmarshal decodes the other fields even if one has an unexpected type.
 	_ = json.Unmarshal(c.Input, &in)
 
 	c.Command = line(in.Command)
 	if c.Command == "" {
 		c.Command = line(in.Cmd)
 	}
-	if c.Titled = c.Kind == string(acp.ToolKindExecute) && len(c.Input) == 0; c.Titled {
+	c.Titled = c.Kind == string(acp.ToolKindExecute) && len(c.Input) == 0
+	if c.Titled {
 		c.Command = c.Title
 	}
 	c.URL = in.URL
@@ -58,8 +59,8 @@ func (c *ToolCall) read(located []place) {
 	}
 }
 
-// line is a command as a shell would be given it: a text, or a list of words, of
-// which a shell and its -c are left away.
+// line returns a command as a shell command line. raw is a string or a list of words. A
+// leading shell with -c is removed from a list.
 func line(raw json.RawMessage) string {
 	var text string
 	if json.Unmarshal(raw, &text) == nil {
@@ -86,7 +87,7 @@ func isShell(word string) bool {
 	return slices.Contains([]string{"bash", "/bin/bash", "/usr/bin/bash", "sh", "/bin/sh", "/usr/bin/sh"}, word)
 }
 
-// changed are the files of a patch as Codex shows it: a map from paths, or a list.
+// changed returns the files of a Codex patch, which is a map keyed by path or a list.
 func changed(raw json.RawMessage) []string {
 	var byPath map[string]json.RawMessage
 	var paths []string
@@ -97,7 +98,7 @@ func changed(raw json.RawMessage) []string {
 		slices.Sort(paths)
 		return paths
 	}
-	var listed []place
+	var listed []fileLocation
 	if json.Unmarshal(raw, &listed) == nil {
 		for _, l := range listed {
 			paths = append(paths, l.Path)

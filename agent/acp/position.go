@@ -6,51 +6,53 @@ import (
 	"slices"
 )
 
-// A Position is how far a conversation has come: what is needed to go on with it, with
-// the same agent, when this process is gone. What the agent wrote behind At may have been
-// dealt with: it is read again, and the Host sees it again, with the same places.
+// A Position is the state that another process needs to continue a conversation with the
+// same running agent. Output after At may already have been processed. It is read again,
+// and the Host receives it again with the same offsets.
 type Position struct {
-	Session  string  `json:"session,omitempty"` // "": none is open
+	Session  string  `json:"session,omitempty"` // empty: no session is open
 	Agent    string  `json:"agent,omitempty"`
-	At       int64   `json:"at"`                 // of the agent's output: the begin of a line
-	Answered []int64 `json:"answered,omitempty"` // places, behind At, of what it asked and was answered
-	Given    int64   `json:"given"`              // bytes of its input
-	Out      string  `json:"out,omitempty"`      // the line behind them, which it may have been given too
-	Asked    int     `json:"asked,omitempty"`    // requests that it was sent, with Out
-	Prompt   bool    `json:"prompt,omitempty"`   // the last of them is a prompt, and not answered before At
+	At       int64   `json:"at"`                 // offset in the agent's output, at the beginning of a line
+	Answered []int64 `json:"answered,omitempty"` // offsets after At of requests that were answered
+	Given    int64   `json:"given"`              // bytes written to the agent's input
+	Out      string  `json:"out,omitempty"`      // next line of the input, which may be partly or fully written
+	Asked    int     `json:"asked,omitempty"`    // number of requests sent, including Out
+	Prompt   bool    `json:"prompt,omitempty"`   // the last request is a prompt without a response before At
 	Turns    int     `json:"turns,omitempty"`
-	Turn     Turn    `json:"turn,omitzero"` // the last, as far as At
+	Turn     Turn    `json:"turn,omitzero"` // current or last turn, as of At
 	Usage    Usage   `json:"usage,omitzero"`
 }
 
-// A Keeper is a Host that goes on after this process was killed. It keeps a Position,
-// durably, before it returns. Nothing is sent to the agent that is not in one.
+// Keeper is implemented by a Host whose sessions survive the death of this process. Keep
+// stores a Position durably before it returns. Drive writes a line to the agent only after
+// the Position that contains it is stored.
 type Keeper interface {
 	Keep(ctx context.Context, p Position) error
 }
 
 const (
-	// keepEvery is how many bytes the agent may write before the Position is kept,
-	// if it is sent nothing.
-	keepEvery = 256 << 10
+	// saveInterval is the number of bytes of output after which the Position is saved even
+	// if no line is sent.
+	saveInterval = 256 << 10
 
-	// largeOut is of what size on a line that was sent is not kept any longer.
-	largeOut = 64 << 10
+	// maxKeptOut is the size above which a written line is removed from the stored
+	// Position immediately.
+	maxKeptOut = 64 << 10
 )
 
-// An out is one line for the agent.
-type out struct {
+// An outgoing is a line for the agent.
+type outgoing struct {
 	line    []byte
-	request int   // of ours, its number; 0: it is none
-	prompt  bool  // it is a prompt
-	answers int64 // the place of what it answers; below 0: nothing
+	request int   // request id; 0: not a request
+	prompt  bool  // the request is a prompt
+	answers int64 // offset of the request that it answers; negative: not a response
 }
 
-// give sends one line, once it is kept that it is sent.
-func (d *driver) give(o out) error {
+// send saves a Position that contains the line and then writes the line to the agent.
+func (d *driver) send(o outgoing) error {
 	d.o.Still.Lock()
 	defer d.o.Still.Unlock()
-	err := d.keep(func(p *Position) {
+	err := d.savePosition(func(p *Position) {
 		if o.answers >= 0 {
 			p.Answered = append(p.Answered, o.answers)
 		}
@@ -66,39 +68,39 @@ func (d *driver) give(o out) error {
 		return err
 	}
 	if o.answers >= 0 {
-		d.gate.replied(o.answers)
+		d.transport.markAnswered(o.answers)
 	}
-	return d.handOver()
+	return d.writeOutgoing()
 }
 
-// handOver gives the agent what is kept as sent.
-func (d *driver) handOver() error {
+// writeOutgoing writes the saved line Position.Out to the agent.
+func (d *driver) writeOutgoing() error {
 	d.mu.Lock()
 	at, text := d.pos.Given, d.pos.Out
 	d.mu.Unlock()
 	if text == "" {
 		return nil
 	}
-	if err := d.gate.conn.Give(at, []byte(text)); err != nil {
+	if err := d.transport.conn.Give(at, []byte(text)); err != nil {
 		return err
 	}
 	n := int64(len(text))
-	if len(text) > largeOut {
-		return d.keep(func(p *Position) { p.sent(n) })
+	if len(text) > maxKeptOut {
+		return d.savePosition(func(p *Position) { p.markGiven(n) })
 	}
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	d.pos.sent(n)
+	d.pos.markGiven(n)
 	return nil
 }
 
-// sent notes that the agent was given all of Out, which is n bytes.
-func (p *Position) sent(n int64) { p.Given, p.Out = p.Given+n, "" }
+// markGiven records that all n bytes of Out are written.
+func (p *Position) markGiven(n int64) { p.Given, p.Out = p.Given+n, "" }
 
-// keep changes the Position, and has it kept.
-func (d *driver) keep(change func(*Position)) error {
-	d.keeping.Lock()
-	defer d.keeping.Unlock()
+// savePosition changes the Position and stores it, if the Host is a Keeper.
+func (d *driver) savePosition(change func(*Position)) error {
+	d.keepMu.Lock()
+	defer d.keepMu.Unlock()
 	d.mu.Lock()
 	change(&d.pos)
 	reached := d.pos.At
@@ -111,34 +113,35 @@ func (d *driver) keep(change func(*Position)) error {
 		return nil
 	}
 	if err := k.Keep(context.WithoutCancel(d.life), now); err != nil {
-		return fmt.Errorf("keep how far the agent has come: %w", err)
+		return fmt.Errorf("store the position of the conversation: %w", err)
 	}
 	d.mu.Lock()
-	d.kept = now.At
+	d.savedAt = now.At
 	d.mu.Unlock()
 	return nil
 }
 
-// settle moves the Position to behind a line, when nothing before that is needed any
-// more. It is called between the lines of the agent.
-func (d *driver) settle(next int64) error {
+// advancePosition moves the Position to the offset next if no earlier output is needed. It
+// is called after each line of the agent.
+func (d *driver) advancePosition(next int64) error {
 	d.mu.Lock()
-	quiet := len(d.calls) == 0 && len(d.piece.text) == 0 && d.session != "" && !d.turnOver && !d.replay && d.gate.nothingAsked()
-	if quiet {
-		d.here(next)
+	settled := len(d.calls) == 0 && len(d.piece.text) == 0 && d.session != "" && !d.turnOver && !d.replay && d.transport.noRequests()
+	if settled {
+		d.setPosition(next)
 	}
-	far := d.pos.At-d.kept >= keepEvery
+	due := d.pos.At-d.savedAt >= saveInterval
 	d.mu.Unlock()
-	if !far {
+	if !due {
 		return nil
 	}
-	return d.keep(func(*Position) {})
+	return d.savePosition(func(*Position) {})
 }
 
-// here moves the Position, with all that is known by now. The caller holds mu.
+// setPosition moves the Position to offset at and copies the current state into it. The
+// caller holds mu.
 //
 // +checklocks:d.mu
-func (d *driver) here(at int64) {
+func (d *driver) setPosition(at int64) {
 	p := &d.pos
 	p.At, p.Session, p.Agent = at, d.session, d.result.Agent
 	p.Turns, p.Usage = d.result.Turns, d.result.Usage

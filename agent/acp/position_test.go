@@ -20,13 +20,13 @@ import (
 	"glasshouse/agent/acp"
 )
 
-// A jar keeps what an agent writes and how much it was given, as the init of a jail does,
-// whoever comes and goes.
-type jar struct {
+// An agentPipe stores the output of an agent and the size of its input across connections, as
+// the init of a jail does.
+type agentPipe struct {
 	mu    sync.Mutex
 	grown sync.Cond
 	// +checklocks:mu
-	out []byte // all that the agent wrote
+	out []byte // complete output of the agent
 	// +checklocks:mu
 	ended bool
 	// +checklocks:mu
@@ -34,7 +34,7 @@ type jar struct {
 	in    io.Writer
 }
 
-func (j *jar) Write(p []byte) (int, error) {
+func (j *agentPipe) Write(p []byte) (int, error) {
 	j.mu.Lock()
 	defer j.mu.Unlock()
 	j.out = append(j.out, p...)
@@ -44,20 +44,22 @@ func (j *jar) Write(p []byte) (int, error) {
 
 var errKilled = errors.New("the daemon was killed")
 
-// A visit is one process's way to the agent in a jar. It is killed after so many acts.
-type visit struct {
-	*jar
+// A killableConn is the connection of one process to an agentPipe. It fails after a number of
+// steps, as if the process was killed.
+type killableConn struct {
+	*agentPipe
 	at     int64
-	acts   int // that are left. guarded by jar.mu
+	steps  int // remaining steps, guarded by agentPipe.mu
 	over   bool
 	killed chan struct{}
-	host   *book
+	host   *storingHost
 	rnd    *rand.Rand
 }
 
-// act counts one act; the last one is the end. The caller holds mu.
-func (v *visit) act() bool {
-	if v.acts--; v.acts <= 0 && !v.over {
+// step counts one step and reports whether the process is alive. The caller holds mu.
+func (v *killableConn) step() bool {
+	v.steps--
+	if v.steps <= 0 && !v.over {
 		v.over = true
 		close(v.killed)
 		v.grown.Broadcast()
@@ -65,13 +67,13 @@ func (v *visit) act() bool {
 	return !v.over
 }
 
-func (v *visit) Next() (int64, []byte, error) {
+func (v *killableConn) Next() (int64, []byte, error) {
 	v.mu.Lock()
 	defer v.mu.Unlock()
 	for int64(len(v.out)) == v.at && !v.over && !v.ended {
 		v.grown.Wait()
 	}
-	if v.over || !v.act() {
+	if v.over || !v.step() {
 		return 0, nil, errKilled
 	}
 	if int64(len(v.out)) == v.at {
@@ -82,20 +84,20 @@ func (v *visit) Next() (int64, []byte, error) {
 	return at, bytes.Clone(v.out[at:v.at]), nil
 }
 
-func (v *visit) Give(at int64, line []byte) error {
+func (v *killableConn) Give(at int64, line []byte) error {
 	v.mu.Lock()
 	defer v.mu.Unlock()
-	if v.over || !v.act() {
+	if v.over || !v.step() {
 		return errKilled
 	}
 	done := v.given - at
 	if done < 0 || done > int64(len(line)) {
-		return fmt.Errorf("it was given %d bytes, and not %d", v.given, at)
+		return fmt.Errorf("the input has %d bytes, want at least %d", v.given, at)
 	}
 	part := line[done:]
-	alive := v.act()
+	alive := v.step()
 	if !alive && len(part) > 0 {
-		part = part[:v.rnd.IntN(len(part)+1)] // in the middle of the line
+		part = part[:v.rnd.IntN(len(part)+1)] // killed in the middle of the line
 	}
 	v.given += int64(len(part))
 	v.mu.Unlock()
@@ -107,7 +109,7 @@ func (v *visit) Give(at int64, line []byte) error {
 	return nil
 }
 
-func (v *visit) Close() error {
+func (v *killableConn) Close() error {
 	v.mu.Lock()
 	defer v.mu.Unlock()
 	v.over = true
@@ -115,31 +117,31 @@ func (v *visit) Close() error {
 	return nil
 }
 
-// A book is a host that keeps what it decided and was told, by its place.
-type book struct {
+// A storingHost is a Keeper that stores decisions and updates by their offset.
+type storingHost struct {
 	mu sync.Mutex
-	v  *visit
+	v  *killableConn
 	// +checklocks:mu
 	last *acp.Position
 	// +checklocks:mu
-	told map[int64]string // what was recorded at a place
+	recorded map[int64]string // updates by offset and event
 	// +checklocks:mu
 	decided map[int64]bool
 	// +checklocks:mu
-	asked int // people
+	asked int // decisions by a person
 }
 
-func (b *book) act() error {
+func (b *storingHost) step() error {
 	b.v.mu.Lock()
 	defer b.v.mu.Unlock()
-	if b.v.over || !b.v.act() {
+	if b.v.over || !b.v.step() {
 		return errKilled
 	}
 	return nil
 }
 
-func (b *book) Keep(_ context.Context, p acp.Position) error {
-	if err := b.act(); err != nil {
+func (b *storingHost) Keep(_ context.Context, p acp.Position) error {
+	if err := b.step(); err != nil {
 		return err
 	}
 	b.mu.Lock()
@@ -152,8 +154,8 @@ func (b *book) Keep(_ context.Context, p acp.Position) error {
 	return json.Unmarshal(text, b.last)
 }
 
-func (b *book) Decide(_ context.Context, c acp.ToolCall) (acp.Verdict, error) {
-	if err := b.act(); err != nil {
+func (b *storingHost) Decide(_ context.Context, c acp.ToolCall) (acp.Verdict, error) {
+	if err := b.step(); err != nil {
 		return acp.Verdict{}, err
 	}
 	b.mu.Lock()
@@ -165,29 +167,29 @@ func (b *book) Decide(_ context.Context, c acp.ToolCall) (acp.Verdict, error) {
 	return acp.Verdict{Allow: b.decided[c.AskedAt], Reason: "no"}, nil
 }
 
-func (b *book) Update(_ context.Context, u acp.Update) error {
-	if err := b.act(); err != nil {
+func (b *storingHost) Update(_ context.Context, u acp.Update) error {
+	if err := b.step(); err != nil {
 		return err
 	}
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	what := fmt.Sprintf("%s %s %s %+v", u.Event, u.Text, u.Call.ID, u.Outcome)
 	key := u.At*8 + int64(slices.Index([]acp.Event{acp.Message, acp.Thought, acp.Announced, acp.Refused, acp.Ended, acp.Planned, acp.Spent}, u.Event))
-	if was, known := b.told[key]; known && was != what {
-		return fmt.Errorf("at %d it was %q, and is %q", u.At, was, what)
+	if was, known := b.recorded[key]; known && was != what {
+		return fmt.Errorf("update at %d changed from %q to %q", u.At, was, what)
 	}
-	b.told[key] = what
+	b.recorded[key] = what
 	return nil
 }
 
-func (b *book) Next(_ context.Context, t acp.Turn) (string, error) {
-	if err := b.act(); err != nil {
+func (b *storingHost) Next(_ context.Context, t acp.Turn) (string, error) {
+	if err := b.step(); err != nil {
 		return "", err
 	}
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	if len(t.Refused) != 1 || t.Stop != "end_turn" || !strings.HasSuffix(t.Text, "done") {
-		return "", fmt.Errorf("the turn was %+v", t)
+		return "", fmt.Errorf("unexpected turn %+v", t)
 	}
 	if strings.Contains(t.Text, "third") {
 		return "", nil
@@ -198,24 +200,23 @@ func (b *book) Next(_ context.Context, t acp.Turn) (string, error) {
 	return "second", nil
 }
 
-// TestAConversationGoesOnWhereverItWasCutOff: the agent is told everything once, and all
-// that it tells and asks is recorded once, whenever the processes that talk with it are
-// killed.
-func TestAConversationGoesOnWhereverItWasCutOff(t *testing.T) {
-	whole, people := converse(t, 0)
+// TestConversationSurvivesKillsAtAnyPoint: each prompt is sent once, and each update and
+// request is recorded once, even if the driving processes are killed at random points.
+func TestConversationSurvivesKillsAtAnyPoint(t *testing.T) {
+	want, wantAsked := converse(t, 0)
 	for seed := range uint64(60) {
 		got, asked := converse(t, seed+1)
-		if asked != people {
-			t.Errorf("seed %d: %d questions were decided, want %d", seed+1, asked, people)
+		if asked != wantAsked {
+			t.Errorf("seed %d: %d decisions, want %d", seed+1, asked, wantAsked)
 		}
-		if strings.Join(got, "\n") != strings.Join(whole, "\n") {
-			t.Fatalf("seed %d: recorded\n%s\nwant\n%s", seed+1, strings.Join(got, "\n"), strings.Join(whole, "\n"))
+		if strings.Join(got, "\n") != strings.Join(want, "\n") {
+			t.Fatalf("seed %d: recorded\n%s\nwant\n%s", seed+1, strings.Join(got, "\n"), strings.Join(want, "\n"))
 		}
 	}
 }
 
-// converse has an agent work through three prompts, with kills at the moments that seed
-// stands for; 0 is none. It returns what was recorded.
+// converse runs an agent through three prompts. seed determines when the driving processes
+// are killed; 0 is never. It returns the recorded updates and the number of decisions.
 func converse(t *testing.T, seed uint64) (recorded []string, asked int) {
 	t.Helper()
 	rnd := rand.New(rand.NewPCG(seed, 7))
@@ -245,17 +246,17 @@ func converse(t *testing.T, seed uint64) (recorded []string, asked int) {
 		},
 	}
 	fromHost, toAgent := io.Pipe()
-	j := &jar{in: toAgent}
+	j := &agentPipe{in: toAgent}
 	j.grown.L = &j.mu
 	a.conn = sdk.NewAgentSideConnection(a, j, fromHost)
 	a.conn.SetLogger(slog.New(slog.DiscardHandler))
-	b := &book{told: map[int64]string{}, decided: map[int64]bool{}}
+	b := &storingHost{recorded: map[int64]string{}, decided: map[int64]bool{}}
 	for round := 0; ; round++ {
-		acts := 1 << 30
+		steps := 1 << 30
 		if seed > 0 && round < 12 {
-			acts = 1 + rnd.IntN(30)
+			steps = 1 + rnd.IntN(30)
 		}
-		v := &visit{jar: j, acts: acts, killed: make(chan struct{}), rnd: rnd, host: b}
+		v := &killableConn{agentPipe: j, steps: steps, killed: make(chan struct{}), rnd: rnd, host: b}
 		if b.last != nil {
 			v.at = b.last.At
 		}
@@ -273,30 +274,30 @@ func converse(t *testing.T, seed uint64) (recorded []string, asked int) {
 	toAgent.Close()
 	<-a.conn.Done()
 	if want := []string{"first", "second", "third"}; !slices.Equal(prompts, want) {
-		t.Fatalf("seed %d: the agent was told %q", seed, prompts)
+		t.Fatalf("seed %d: prompts %q, want first, second, third", seed, prompts)
 	}
-	for _, at := range slices.Sorted(maps.Keys(b.told)) {
-		recorded = append(recorded, b.told[at])
+	for _, at := range slices.Sorted(maps.Keys(b.recorded)) {
+		recorded = append(recorded, b.recorded[at])
 	}
 	return recorded, b.asked
 }
 
-// FuzzLinesOfAnyPieces: nothing is lost, and each line says where it stands.
-func FuzzLinesOfAnyPieces(f *testing.F) {
+// FuzzFramer checks that no output is lost and that each line has the right offsets.
+func FuzzFramer(f *testing.F) {
 	f.Add([]byte("a\nbc\n\n{}"), uint64(3))
 	f.Add([]byte("\n\n\n"), uint64(1))
 	f.Fuzz(func(t *testing.T, data []byte, seed uint64) {
-		j := &jar{out: data, ended: true}
+		j := &agentPipe{out: data, ended: true}
 		j.grown.L = &j.mu
-		v := &visit{jar: j, acts: 1 << 30, killed: make(chan struct{}), rnd: rand.New(rand.NewPCG(seed, 1))}
+		v := &killableConn{agentPipe: j, steps: 1 << 30, killed: make(chan struct{}), rnd: rand.New(rand.NewPCG(seed, 1))}
 		var got []byte
 		for l := range acp.Lines(v) {
 			at, next, text := l.At, l.Next, l.Text
 			if len(text) > 0 && (int64(len(got)) != at || next != at+int64(len(text))) {
-				t.Fatalf("%q stands at %d to %d, and %d bytes were before it", text, at, next, len(got))
+				t.Fatalf("%q has the offsets %d to %d, after %d bytes", text, at, next, len(got))
 			}
 			if i := bytes.IndexByte(text, '\n'); i >= 0 && i != len(text)-1 {
-				t.Fatalf("%q are several lines", text)
+				t.Fatalf("%q contains several lines", text)
 			}
 			got = append(got, text...)
 		}

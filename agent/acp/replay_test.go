@@ -16,8 +16,8 @@ import (
 	"glasshouse/agent/acp"
 )
 
-// replay is an agent that sends what a real one was recorded to send, each message once
-// what it answers has come.
+// replay is an agent that sends the recorded output of a real agent. It sends each response
+// after the request that it answers.
 func replay(t *testing.T, file string) (io.WriteCloser, io.ReadCloser) {
 	t.Helper()
 	f, err := os.Open(file)
@@ -32,10 +32,10 @@ func replay(t *testing.T, file string) (io.WriteCloser, io.ReadCloser) {
 		defer f.Close()
 		defer toHost.Close()
 		defer fromHost.Close()
-		come := map[string]bool{}
+		received := map[string]bool{}
 		dec := json.NewDecoder(fromHost)
 		until := func(key string) bool {
-			for !come[key] {
+			for !received[key] {
 				var m struct {
 					ID     json.RawMessage `json:"id"`
 					Method string          `json:"method"`
@@ -43,11 +43,11 @@ func replay(t *testing.T, file string) (io.WriteCloser, io.ReadCloser) {
 				if dec.Decode(&m) != nil {
 					return false
 				}
-				come[fmt.Sprint(m.Method != "", " ", string(m.ID))] = true
+				received[fmt.Sprint(m.Method != "", " ", string(m.ID))] = true
 			}
 			return true
 		}
-		// What comes behind the answer to a prompt comes behind the next one.
+		// Messages after the response to a prompt follow the next request.
 		next := ""
 		lines := bufio.NewScanner(f)
 		lines.Buffer(nil, 1<<20)
@@ -80,9 +80,9 @@ func replay(t *testing.T, file string) (io.WriteCloser, io.ReadCloser) {
 	return toAgent, fromAgent
 }
 
-// TestWhatRealAgentsSent: each wrote a file, was refused to remove something, and was
-// told to go on.
-func TestWhatRealAgentsSent(t *testing.T) {
+// TestRecordedAgents replays real agents. Each wrote a file, was denied a removal, and then
+// received a second prompt.
+func TestRecordedAgents(t *testing.T) {
 	tests := []struct {
 		file, agent, remove string
 		titled              bool
@@ -101,9 +101,10 @@ func TestWhatRealAgentsSent(t *testing.T) {
 			}}
 			turns := 0
 			h.next = func(_ context.Context, turn acp.Turn) (string, error) {
-				if turns++; turns == 1 {
+				turns++
+				if turns == 1 {
 					if len(turn.Refused) != 1 || turn.Refused[0].Call.Command != tt.remove {
-						t.Errorf("refused %+v", turn.Refused)
+						t.Errorf("refusals = %+v, want one of %s", turn.Refused, tt.remove)
 					}
 					return "go on", nil
 				}
@@ -121,7 +122,7 @@ func TestWhatRealAgentsSent(t *testing.T) {
 			for _, c := range h.asked {
 				tools, paths = append(tools, c.Tool), append(paths, c.Paths...)
 				if c.Command == tt.remove && c.Titled != tt.titled {
-					t.Errorf("titled %t: %+v", c.Titled, c)
+					t.Errorf("Titled = %t, want %t: %+v", c.Titled, tt.titled, c)
 				}
 			}
 			if !slices.Equal(tools, tt.tools) {
@@ -134,8 +135,8 @@ func TestWhatRealAgentsSent(t *testing.T) {
 	}
 }
 
-// TestWhatACallIsAbout is found in the inputs of all agents.
-func TestWhatACallIsAbout(t *testing.T) {
+// TestToolCallInput checks the fields that are extracted from the inputs of all agents.
+func TestToolCallInput(t *testing.T) {
 	tests := []struct{ input, command, cwd, url, paths string }{
 		{`{"command":"ls -l","description":"x"}`, "ls -l", "", "", ""},
 		{`{"command":["/bin/bash","-lc","a && b"],"cwd":"/w"}`, "a && b", "/w", "", ""},
@@ -161,7 +162,7 @@ func TestWhatACallIsAbout(t *testing.T) {
 		}
 		c := h.updates[0].Call
 		if c.Command != tt.command || c.Cwd != tt.cwd || c.URL != tt.url || strings.Join(c.Paths, " ") != tt.paths {
-			t.Errorf("%s is %+v", tt.input, c)
+			t.Errorf("input %s: got call %+v, want %+v", tt.input, c, tt)
 		}
 	}
 }

@@ -1,18 +1,18 @@
-// Package builtin is the reference agent: it plans, calls tools, looks at what came of
-// them, and finishes. It knows nothing but the door of its jail.
+// Package builtin is the reference agent: it plans, calls tools, evaluates their results
+// and finishes. Its only connection is the agent endpoint of its jail.
 //
-// # The same requests again
+// # Replay after a crash
 //
-// An agent may be killed at any moment, and goes on from its last checkpoint as if
-// nothing had been. What it asks of the model and of tools carries a key made of the
-// step's number, and the door answers a key that it knows from its journal. So an agent
-// that starts again asks again for what it has asked since its checkpoint, in the same
-// words, and is told the same; nothing is done or billed twice.
+// An agent may be killed at any moment. A new process resumes from the last checkpoint.
+// Each request to the model or to a tool carries an idempotency key derived from the step
+// number. The endpoint answers a known key from the step log. A restarted agent repeats
+// the requests made since the checkpoint, byte for byte, and gets the same responses. No
+// call is executed or billed twice.
 //
-// That holds because a request is made of the state alone. There is no clock and no
-// chance in it, and what comes from elsewhere (messages, the list of tools, why the run
-// may not finish yet) is written into a checkpoint before it is written into a request.
-// New messages are therefore taken only where a checkpoint is made.
+// Replay requires that a request depends on the state alone. Requests use no clock and no
+// randomness. Outside input (messages, the tool list, the reason why the run is not
+// complete) is saved in a checkpoint before it is used in a request. The agent therefore
+// accepts new messages only when it makes a checkpoint.
 package builtin
 
 import (
@@ -25,19 +25,19 @@ import (
 	"time"
 )
 
-// Config is what an agent needs. Its zero value works in a jail.
+// Config configures an agent. The zero value works in a jail.
 type Config struct {
-	// Door is the address of the door: http://host:port or unix:///path.
+	// Door is the address of the agent endpoint: http://host:port or unix:///path.
 	// Default: http://localhost:4097.
 	Door string
 
-	// Token is shown to the door with each request, if it is not empty.
+	// Token is sent to the endpoint with each request unless it is empty.
 	Token string
 
-	// Every is how many steps lie between two checkpoints. Default: 1.
+	// Every is the number of steps between two checkpoints. Default: 1.
 	Every int
 
-	// Transport makes the requests. Default: one that goes to the Door and by no proxy.
+	// Transport sends the requests. Default: a direct connection to Door, without a proxy.
 	Transport http.RoundTripper
 
 	Log *slog.Logger // default: discard
@@ -46,26 +46,26 @@ type Config struct {
 const (
 	heartbeat = 5 * time.Second
 
-	// maxMistakes is how many answers of the model may be of no use in a row.
+	// maxMistakes is the number of consecutive unusable answers after which the run fails.
 	maxMistakes = 3
 
-	// parting bounds the checkpoint that is made when the agent is told to stop.
-	parting = 10 * time.Second
+	// stopTimeout bounds the checkpoint that is written when the agent stops.
+	stopTimeout = 10 * time.Second
 )
 
-// Why an agent ends before its run does.
+// Reasons to stop the agent.
 var (
-	errStop = errors.New("told to stop")
-	errOver = errors.New("the run is over")
+	errStopRequested = errors.New("stop requested")
+	errRunEnded      = errors.New("the run has ended")
 )
 
-// ErrFailed is wrapped by the error of a run that the agent has given up.
+// ErrFailed is wrapped by the error of Run if the agent has failed the run.
 var ErrFailed = errors.New("the run has failed")
 
-// Run pursues the goal of the run at the door until the run is over, or ctx is, or the
-// door says stop. In the last two cases the agent has written a checkpoint, and nil is
-// returned, as it is for a run that is over. The error is ErrFailed if the agent has
-// told the door that it gives up, and another if it has not: then it can be started again.
+// Run pursues the goal of the run that the endpoint serves. It returns nil when the run
+// has ended, when ctx ends and when the endpoint requests a stop. In the last two cases it
+// writes a checkpoint first. The error wraps ErrFailed if the agent has reported the run
+// as failed. After any other error the agent can be restarted.
 func Run(ctx context.Context, cfg Config) error {
 	if cfg.Every <= 0 {
 		cfg.Every = 1
@@ -73,111 +73,110 @@ func Run(ctx context.Context, cfg Config) error {
 	if cfg.Log == nil {
 		cfg.Log = slog.New(slog.DiscardHandler)
 	}
-	d, err := newDoor(cfg)
+	e, err := newEndpoint(cfg)
 	if err != nil {
 		return err
 	}
-	defer d.close()
-	a := &agent{door: d, every: cfg.Every, log: cfg.Log}
+	defer e.close()
+	a := &agent{endpoint: e, checkpointEvery: cfg.Every, log: cfg.Log}
 
-	beating, stop := context.WithCancelCause(ctx)
+	runCtx, stop := context.WithCancelCause(ctx)
 	var beats sync.WaitGroup
-	beats.Go(func() { a.beat(beating, stop) })
-	err = a.pursue(beating)
+	beats.Go(func() { a.sendHeartbeats(runCtx, stop) })
+	err = a.pursue(runCtx)
 	stop(nil)
 	beats.Wait()
 
 	switch {
-	case errors.Is(err, errOver):
+	case errors.Is(err, errRunEnded):
 		return nil
-	case ctx.Err() != nil || errors.Is(err, errStop):
-		a.part(ctx)
+	case ctx.Err() != nil || errors.Is(err, errStopRequested):
+		a.checkpointOnStop(ctx)
 		return nil
 	}
-	if g, ok := errors.AsType[*giveUp](err); ok {
+	if g, ok := errors.AsType[*fatalError](err); ok {
 		return a.fail(ctx, g)
 	}
-	if _, ok := errors.AsType[*problem](err); ok && a.began {
-		return a.fail(ctx, &giveUp{err.Error()}) // the door would say no to another agent too
+	if _, ok := errors.AsType[*problem](err); ok && a.started {
+		return a.fail(ctx, &fatalError{err.Error()}) // a restarted agent would be rejected too
 	}
 	return err
 }
 
 // An agent pursues one run.
 type agent struct {
-	door  *door
-	every int
-	log   *slog.Logger
+	endpoint        *endpoint
+	checkpointEvery int
+	log             *slog.Logger
 
-	began bool
-	state state // at the beginning of a step, always
+	started bool
+	state   state // as of the beginning of the current step
 }
 
-// giveUp is the error of an agent that cannot go on, and that would fare no better if it
-// were started again.
-type giveUp struct{ why string }
+// A fatalError is an error that a restart of the agent would not resolve. It fails the run.
+type fatalError struct{ why string }
 
-func (g *giveUp) Error() string { return g.why }
+func (g *fatalError) Error() string { return g.why }
 
-// pursue goes on from where the run is until there is a reason to end.
+// pursue resumes the run and executes steps until an error ends it.
 func (a *agent) pursue(ctx context.Context) error {
 	if err := a.begin(ctx); err != nil {
 		return err
 	}
 	for {
-		if err := a.look(ctx); err != nil {
+		if err := a.refresh(ctx); err != nil {
 			return err
 		}
 		if err := a.step(ctx); err != nil {
 			return err
 		}
 		if a.state.Mistakes >= maxMistakes {
-			return &giveUp{fmt.Sprintf("the model gave %d answers of no use in a row; the last: %s", a.state.Mistakes, a.state.Fault)}
+			return &fatalError{fmt.Sprintf("the model gave %d unusable answers in a row; the last problem: %s", a.state.Mistakes, a.state.LastMistake)}
 		}
 	}
 }
 
-// begin finds out which run it is and where it stands.
+// begin reads the run from the endpoint and restores the state of its last checkpoint.
 func (a *agent) begin(ctx context.Context) error {
 	var r runInfo
-	if err := a.door.get(ctx, "/run", &r); err != nil {
-		return fmt.Errorf("ask for the run: %w", err)
+	if err := a.endpoint.get(ctx, "/run", &r); err != nil {
+		return fmt.Errorf("get the run: %w", err)
 	}
 	if terminal(r.State) {
-		return errOver
+		return errRunEnded
 	}
 	s, err := r.resume()
 	if err != nil {
 		return err
 	}
-	a.state, a.began = s, true
-	a.log.Info("going on", "run", r.Run, "step", s.Step)
+	a.state, a.started = s, true
+	a.log.Info("resuming the run", "run", r.Run, "step", s.Step)
 	return nil
 }
 
-// look takes in what is new, where a checkpoint is due, and makes the checkpoint.
-func (a *agent) look(ctx context.Context) error {
+// refresh reads new messages and the tool list and writes a checkpoint, if one is due.
+func (a *agent) refresh(ctx context.Context) error {
 	s := &a.state
-	if s.Looked || s.Step%a.every != 0 && !s.Outside {
+	if s.Refreshed || s.Step%a.checkpointEvery != 0 && !s.Unjournaled {
 		return nil
 	}
 	var inbox struct {
 		Messages []inboxMessage `json:"messages"`
 		After    int64          `json:"after"`
 	}
-	if err := a.door.get(ctx, fmt.Sprintf("/run/inbox?after=%d&wait=0s", s.Inbox), &inbox); err != nil {
-		return fmt.Errorf("look into the inbox: %w", err)
+	if err := a.endpoint.get(ctx, fmt.Sprintf("/run/inbox?after=%d&wait=0s", s.InboxSeq), &inbox); err != nil {
+		return fmt.Errorf("read the inbox: %w", err)
 	}
 	var list struct {
 		Tools []tool `json:"tools"`
 	}
-	if err := a.door.get(ctx, "/run/tools", &list); err != nil {
-		return fmt.Errorf("ask for the tools: %w", err)
+	if err := a.endpoint.get(ctx, "/run/tools", &list); err != nil {
+		return fmt.Errorf("list the tools: %w", err)
 	}
 	next := s.clone()
-	next.take(inbox.Messages, inbox.After)
-	next.Tools = usable(list.Tools)
-	next.Looked, next.Outside = true, false
+	next.addInbox(inbox.Messages, inbox.After)
+	next.Tools = usableTools(list.Tools)
+	next.Refreshed, next.Unjournaled = true, false
 	next.trim()
 	if err := a.checkpoint(ctx, &next, ""); err != nil {
 		return fmt.Errorf("write a checkpoint: %w", err)
@@ -191,49 +190,50 @@ func (a *agent) checkpoint(ctx context.Context, s *state, reason string) error {
 		State  *state `json:"state"`
 		Reason string `json:"reason,omitempty"`
 	}{s, reason}
-	return a.door.post(ctx, "/run/checkpoint", in, nil)
+	return a.endpoint.post(ctx, "/run/checkpoint", in, nil)
 }
 
-// part writes the checkpoint of an agent that is told to stop. Without it the run goes on
-// from the checkpoint before, so that it fails is no harm.
-func (a *agent) part(ctx context.Context) {
-	if !a.began {
+// checkpointOnStop writes a checkpoint before the agent stops. Failure is harmless: the run
+// then resumes from the previous checkpoint.
+func (a *agent) checkpointOnStop(ctx context.Context) {
+	if !a.started {
 		return
 	}
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), parting)
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), stopTimeout)
 	defer cancel()
-	if err := a.checkpoint(ctx, &a.state, "stopping"); err != nil && !errors.Is(err, errOver) {
-		a.log.Warn("no checkpoint at the end", "error", err)
+	if err := a.checkpoint(ctx, &a.state, "stopping"); err != nil && !errors.Is(err, errRunEnded) {
+		a.log.Warn("cannot write a checkpoint before stopping", "error", err)
 	}
 }
 
-// fail tells the door that the agent gives up.
-func (a *agent) fail(ctx context.Context, g *giveUp) error {
+// fail reports the run as failed.
+func (a *agent) fail(ctx context.Context, g *fatalError) error {
 	in := struct {
 		Error string `json:"error"`
 	}{g.why}
-	if err := a.door.post(ctx, "/run/fail", in, nil); err != nil && !errors.Is(err, errOver) {
-		return fmt.Errorf("say that the run has failed (%w): %w", g, err)
+	if err := a.endpoint.post(ctx, "/run/fail", in, nil); err != nil && !errors.Is(err, errRunEnded) {
+		return fmt.Errorf("report that the run has failed (%w): %w", g, err)
 	}
 	return fmt.Errorf("%w: %w", ErrFailed, g)
 }
 
-// beat tells the door that the agent is there, and ends what it does when told to.
-func (a *agent) beat(ctx context.Context, stop context.CancelCauseFunc) {
+// sendHeartbeats sends heartbeats until ctx ends. It calls stop if the response says that
+// the run has ended or that the agent must stop.
+func (a *agent) sendHeartbeats(ctx context.Context, stop context.CancelCauseFunc) {
 	tick := time.NewTicker(heartbeat)
 	defer tick.Stop()
 	for {
-		var said struct {
+		var status struct {
 			State string `json:"state"`
 			Stop  bool   `json:"stop"`
 		}
-		err := a.door.once(ctx, heartbeat, "/run/heartbeat", struct{}{}, &said)
+		err := a.endpoint.postOnce(ctx, heartbeat, "/run/heartbeat", struct{}{}, &status)
 		switch {
-		case err != nil: // the door is away for a moment; whoever needs it waits for it
-		case terminal(said.State):
-			stop(errOver)
-		case said.Stop:
-			stop(errStop)
+		case err != nil: // the next heartbeat tries again; other requests retry by themselves
+		case terminal(status.State):
+			stop(errRunEnded)
+		case status.Stop:
+			stop(errStopRequested)
 		}
 		select {
 		case <-ctx.Done():
@@ -243,7 +243,7 @@ func (a *agent) beat(ctx context.Context, stop context.CancelCauseFunc) {
 	}
 }
 
-// terminal reports whether a run in the state is over.
+// terminal reports whether state is a final state of a run.
 func terminal(state string) bool {
 	return state == "done" || state == "failed" || state == "cancelled"
 }

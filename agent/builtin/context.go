@@ -9,35 +9,35 @@ import (
 )
 
 const (
-	defaultContext = 32768 // tokens, where the door does not say
+	defaultContext = 32768 // tokens, if the endpoint reports none
 	minContext     = 1024
-	answerRoom     = 8192 // tokens kept free for the answer, or a quarter of all
+	answerTokens   = 8192 // tokens reserved for the answer, at most a quarter of the context
 
-	// maxRoom keeps a state well below what a checkpoint may hold, as JSON.
-	maxRoom = 1 << 20
+	// maxRequestBytes keeps the encoded state well below the size limit of a checkpoint.
+	maxRequestBytes = 1 << 20
 
-	// bytesPerToken is on the safe side for English and for code, and about right for
-	// text of other scripts.
+	// bytesPerToken is a conservative estimate for English and for code, and approximately
+	// right for other scripts.
 	bytesPerToken = 3
 
-	shortened = 200 // bytes of a dropped output that are kept
-	noteLine  = 300
-	wasTold   = "you were told: " // such a note is the last to go
+	shortenedBytes = 200 // bytes kept of a shortened output
+	noteBytes      = 300
+	userNotePrefix = "you were told: " // summaries with this prefix are dropped last
 )
 
-// room is how many bytes a request may be made of.
-func (s *state) room() int {
+// maxBytes returns the maximum size of a request in bytes.
+func (s *state) maxBytes() int {
 	c := s.Context
 	if c <= 0 {
 		c = defaultContext
 	}
-	c = min(max(c, minContext), maxRoom) // an absurd number must not overflow
-	return min((c-min(answerRoom, c/4))*bytesPerToken, maxRoom)
+	c = min(max(c, minContext), maxRequestBytes) // avoids overflow
+	return min((c-min(answerTokens, c/4))*bytesPerToken, maxRequestBytes)
 }
 
-// size is about how many bytes the next request is made of.
+// size returns the approximate size of the next request in bytes.
 func (s *state) size() int {
-	n := len(s.note())
+	n := len(s.summary())
 	for _, m := range s.Messages {
 		n += m.size()
 	}
@@ -55,69 +55,71 @@ func (m *message) size() int {
 	return n
 }
 
-// trim makes the conversation fit. Nothing is done while it does. When it does not, a
-// quarter is made free at once, so that most requests begin like the one before, which
-// models remember. What goes first is what can be had again: the oldest outputs of tools;
-// then whole turns, of which a line is kept each. The head and the newest turn stay.
+// trim shortens the conversation if it exceeds maxBytes. It frees a quarter of maxBytes at a
+// time, so that most requests extend the previous one and hit the provider's prompt cache.
+// It first shortens the oldest tool outputs, which the model can request again. Then it
+// replaces the oldest turns by a line each. It keeps the head and the newest turn, and
+// clips their texts only as a last resort.
 func (s *state) trim() {
-	room := s.room()
+	room := s.maxBytes()
 	if s.size() <= room {
 		return
 	}
-	enough := room - room/4
-	s.shortenOutputs(enough)
-	s.dropTurns(enough, room/8)
-	for _, from := range []int{s.Head, 0} { // the head itself at last
-		for most := room / 4; most >= 64 && s.size() > room; most /= 2 {
+	target := room - room/4
+	s.shortenOutputs(target)
+	s.summarizeTurns(target, room/8)
+	for _, from := range []int{s.Head, 0} { // the head last
+		for limit := room / 4; limit >= 64 && s.size() > room; limit /= 2 {
 			for i := range s.Messages[from:] {
-				s.Messages[from+i].clip(most)
+				s.Messages[from+i].clip(limit)
 			}
 		}
 	}
 }
 
-// clip leaves at most so many bytes of a message's text, and of what it calls with.
-func (m *message) clip(most int) {
-	m.Content = clip(m.Content, most)
-	m.Calls = slices.Clone(m.Calls) // they may be another state's too
+// clip shortens the text of a message, and the arguments of each call, to limit bytes.
+func (m *message) clip(limit int) {
+	m.Content = clip(m.Content, limit)
+	m.Calls = slices.Clone(m.Calls) // may be shared with another state
 	for i, c := range m.Calls {
-		if n := len(c.Function.Arguments); n > most {
+		if n := len(c.Function.Arguments); n > limit {
 			m.Calls[i].Function.Arguments = fmt.Sprintf(`{"dropped_to_save_room":"%d bytes"}`, n)
 		}
 	}
 }
 
-// shortenOutputs leaves the beginning of the oldest outputs, until the rest is enough.
-func (s *state) shortenOutputs(enough int) {
-	for i := s.Head; i < s.newest() && s.size() > enough; i++ {
+// shortenOutputs shortens the oldest tool outputs until the size is at most target bytes.
+func (s *state) shortenOutputs(target int) {
+	for i := s.Head; i < s.newestTurn() && s.size() > target; i++ {
 		m := &s.Messages[i]
-		if m.Role == "tool" && len(m.Content) > 2*shortened {
-			m.Content = fmt.Sprintf("%s\n[the rest of this output, %d bytes, was dropped to save room; call the tool again if you need it]", text.Prefix(m.Content, shortened), len(m.Content)-shortened)
+		if m.Role == "tool" && len(m.Content) > 2*shortenedBytes {
+			m.Content = fmt.Sprintf("%s\n[the rest of this output, %d bytes, was dropped to save room; call the tool again if you need it]", text.Prefix(m.Content, shortenedBytes), len(m.Content)-shortenedBytes)
 		}
 	}
 }
 
-// dropTurns drops the oldest turns, until the rest is enough.
-func (s *state) dropTurns(enough, notes int) {
-	for s.size() > enough && s.Head < s.newest() {
+// summarizeTurns replaces the oldest turns by notes until the size is at most target bytes.
+// The notes take at most maxNotes bytes.
+func (s *state) summarizeTurns(target, maxNotes int) {
+	for s.size() > target && s.Head < s.newestTurn() {
 		end := s.Head + 1
 		for end < len(s.Messages) && s.Messages[end].Role != "assistant" {
 			end++
 		}
 		for _, m := range s.Messages[s.Head:end] {
-			s.Notes = append(s.Notes, noteOf(m)...)
+			s.Notes = append(s.Notes, summarize(m)...)
 		}
 		s.Messages = slices.Delete(s.Messages, s.Head, end)
-		for len(s.Notes) > 1 && len(s.note()) > notes {
-			i := max(slices.IndexFunc(s.Notes, func(n string) bool { return !strings.HasPrefix(n, wasTold) }), 0)
+		for len(s.Notes) > 1 && len(s.summary()) > maxNotes {
+			i := max(slices.IndexFunc(s.Notes, func(n string) bool { return !strings.HasPrefix(n, userNotePrefix) }), 0)
 			s.Notes = slices.Delete(s.Notes, i, i+1)
-			s.Unnoted++
+			s.DroppedNotes++
 		}
 	}
 }
 
-// newest is where the newest turn begins.
-func (s *state) newest() int {
+// newestTurn returns the index of the first message of the newest turn.
+func (s *state) newestTurn() int {
 	for i := len(s.Messages) - 1; i > s.Head; i-- {
 		if s.Messages[i].Role == "assistant" {
 			return i
@@ -126,33 +128,33 @@ func (s *state) newest() int {
 	return s.Head
 }
 
-// noteOf is what is remembered of a message that is dropped. What people said is
-// remembered at greater length than the rest.
-func noteOf(m message) []string {
+// summarize returns the notes that replace a dropped message. A note of a user's message
+// may be longer than the others.
+func summarize(m message) []string {
 	switch {
 	case len(m.Calls) > 0:
 		var lines []string
 		for _, c := range m.Calls {
-			lines = append(lines, clip("you called "+c.Function.Name+" "+c.Function.Arguments, noteLine))
+			lines = append(lines, clip("you called "+c.Function.Name+" "+c.Function.Arguments, noteBytes))
 		}
 		return lines
 	case m.Role == "tool":
-		return []string{clip("  it answered: "+strings.ReplaceAll(m.Content, "\n", " "), noteLine)}
+		return []string{clip("  it answered: "+strings.ReplaceAll(m.Content, "\n", " "), noteBytes)}
 	case m.Role == "user":
-		return []string{clip(wasTold+m.Content, 4*noteLine)}
+		return []string{clip(userNotePrefix+m.Content, 4*noteBytes)}
 	}
-	return []string{clip("you said: "+m.Content, noteLine)}
+	return []string{clip("you said: "+m.Content, noteBytes)}
 }
 
-// note is what the model is told of the turns that were dropped.
-func (s *state) note() string {
-	if len(s.Notes) == 0 && s.Unnoted == 0 {
+// summary returns a message to the model that lists the notes of dropped turns.
+func (s *state) summary() string {
+	if len(s.Notes) == 0 && s.DroppedNotes == 0 {
 		return ""
 	}
 	var b strings.Builder
 	b.WriteString("[Earlier turns were dropped to save room. What is left of them:")
-	if s.Unnoted > 0 {
-		fmt.Fprintf(&b, "\n(%d older lines are gone)", s.Unnoted)
+	if s.DroppedNotes > 0 {
+		fmt.Fprintf(&b, "\n(%d older lines are gone)", s.DroppedNotes)
 	}
 	for _, n := range s.Notes {
 		b.WriteString("\n- " + n)
@@ -161,28 +163,26 @@ func (s *state) note() string {
 	return b.String()
 }
 
-// conversation is what the next request says.
+// conversation returns the messages of the next request.
 func (s *state) conversation() []message {
-	note := s.note()
+	note := s.summary()
 	if note == "" {
 		return s.Messages
 	}
 	return slices.Concat(s.Messages[:s.Head], []message{{Role: "user", Content: note}}, s.Messages[s.Head:])
 }
 
-// clip returns at most so many bytes of a text, the middle left out. A text that was
-// clipped stays as it is when it is clipped again to the same size.
-func clip(s string, most int) string {
-	if len(s) <= most {
+// clip shortens s to at most limit bytes by leaving out the middle. Clipping the result to
+// the same size again does not change it.
+func clip(s string, limit int) string {
+	if len(s) <= limit {
 		return s
 	}
-	mark := fmt.Sprintf("\n[… %d bytes left out …]\n", len(s)-most)
-	keep := max(most-len(mark)-8, 0)
+	ellipsis := fmt.Sprintf("\n[… %d bytes left out …]\n", len(s)-limit)
+	keep := max(limit-len(ellipsis)-8, 0)
 	head, tail := text.Prefix(s, keep*2/3), text.Suffix(s, keep/3)
-	if len(head)+len(mark)+len(tail) > most {
-		return text.Prefix(s, most)
+	if len(head)+len(ellipsis)+len(tail) > limit {
+		return text.Prefix(s, limit)
 	}
-	return head + mark + tail
+	return head + ellipsis + tail
 }
-
-// firstBytes returns at most n bytes of s, in whole characters.

@@ -38,21 +38,21 @@ func FuzzAnswer(f *testing.F) {
 		if stream {
 			kind = "text/event-stream; charset=utf-8"
 		}
-		whole, err := readAnswer(response(kind, bytes.NewReader(data)))
+		full, err := readAnswer(response(kind, bytes.NewReader(data)))
 		slow, slowErr := readAnswer(response(kind, iotest.OneByteReader(bytes.NewReader(data))))
-		if fmt.Sprint(err) != fmt.Sprint(slowErr) || !cmp.Equal(whole, slow, cmp.AllowUnexported(answer{})) {
-			t.Fatalf("whole it is %+v, %v, byte by byte %+v, %v", whole, err, slow, slowErr)
+		if fmt.Sprint(err) != fmt.Sprint(slowErr) || !cmp.Equal(full, slow, cmp.AllowUnexported(answer{})) {
+			t.Fatalf("read at once: %+v, %v; byte by byte: %+v, %v", full, err, slow, slowErr)
 		}
 		if err != nil {
-			_, gone := errors.AsType[*away](err)
-			_, broke := errors.AsType[*broken](err)
+			_, gone := errors.AsType[*retryableError](err)
+			_, broke := errors.AsType[*answerError](err)
 			if !gone && !broke {
-				t.Fatalf("nobody knows what to do about %v", err)
+				t.Fatalf("error %v is neither retryable nor an answerError", err)
 			}
 			return
 		}
-		if len(whole.calls) > maxIndex+1 || !utf8.ValidString(whole.text) {
-			t.Fatalf("%d calls, %q", len(whole.calls), whole.text)
+		if len(full.calls) > maxIndex+1 || !utf8.ValidString(full.text) {
+			t.Fatalf("%d calls, %q", len(full.calls), full.text)
 		}
 	})
 }
@@ -84,7 +84,7 @@ func FuzzState(f *testing.F) {
 	})
 }
 
-// same fails the test if two states would say different things to a model.
+// same fails the test if two states lead to different requests.
 func same(t *testing.T, a, b state) {
 	t.Helper()
 	x, err1 := encode([]any{a.conversation(), a.Tools})
@@ -94,8 +94,8 @@ func same(t *testing.T, a, b state) {
 	}
 }
 
-// long is a conversation that does not fit.
-func long(seed uint64, turns int) state {
+// longConversation returns a random conversation that exceeds maxBytes.
+func longConversation(seed uint64, turns int) state {
 	r := rand.New(rand.NewPCG(seed, 1))
 	text := func(most int) string {
 		b := make([]rune, r.IntN(most)+1)
@@ -115,68 +115,68 @@ func long(seed uint64, turns int) state {
 		}
 		s.Messages = append(append(s.Messages, m), results...)
 		if r.IntN(5) == 0 {
-			s.Messages = append(s.Messages, message{Role: "user", Content: told("x", fmt.Sprintf("order %d", i))})
+			s.Messages = append(s.Messages, message{Role: "user", Content: inboxPrompt("x", fmt.Sprintf("order %d", i))})
 		}
 	}
 	return s
 }
 
-func TestWhatIsTrimmedFitsAndIsTrimmedOnce(t *testing.T) {
+func TestTrimFitsAndIsIdempotent(t *testing.T) {
 	for seed := range uint64(40) {
-		s := long(seed, 20)
+		s := longConversation(seed, 20)
 		first, last := s.Messages[1].Content, s.Messages[len(s.Messages)-1]
 		s.trim()
-		if s.size() > s.room() {
-			t.Fatalf("seed %d: %d bytes of %d", seed, s.size(), s.room())
+		if s.size() > s.maxBytes() {
+			t.Fatalf("seed %d: size is %d bytes, want at most %d", seed, s.size(), s.maxBytes())
 		}
 		if s.Messages[1].Content != first {
 			t.Errorf("seed %d: the goal was changed", seed)
 		}
 		if got := s.Messages[len(s.Messages)-1]; got.Role != last.Role || got.CallID != last.CallID {
-			t.Errorf("seed %d: the newest message is gone", seed)
+			t.Errorf("seed %d: the newest message was dropped", seed)
 		}
 		again := s.clone()
 		again.trim()
 		same(t, s, again)
-		other := long(seed, 20)
+		other := longConversation(seed, 20)
 		other.trim()
 		same(t, s, other)
-		answered(t, s)
+		checkResults(t, s)
 	}
 }
 
-// answered fails the test unless each call has its result, right behind it, and each
-// result its call: models take no other conversation.
-func answered(t *testing.T, s state) {
+// checkResults fails the test unless each call is followed by its result and each result
+// belongs to a call. Models reject other conversations.
+func checkResults(t *testing.T, s state) {
 	t.Helper()
 	open := map[string]bool{}
 	for _, m := range s.conversation() {
 		switch m.Role {
 		case "tool":
 			if !open[m.CallID] {
-				t.Fatalf("a result of %q without its call", m.CallID)
+				t.Fatalf("result of %q without its call", m.CallID)
 			}
 			delete(open, m.CallID)
 		default:
 			if len(open) > 0 {
-				t.Fatalf("a %s message comes before the results of %v", m.Role, open)
+				t.Fatalf("%s message before the results of %v", m.Role, open)
 			}
 			for _, c := range m.Calls {
 				if !json.Valid([]byte(c.Function.Arguments)) {
-					t.Fatalf("the arguments %.80q are no JSON", c.Function.Arguments)
+					t.Fatalf("arguments %.80q are not JSON", c.Function.Arguments)
 				}
 				open[c.ID] = true
 			}
 		}
 	}
 	if len(open) > 0 {
-		t.Fatalf("%v have no results", open)
+		t.Fatalf("calls %v have no results", open)
 	}
 }
 
-func TestTrimmingGoesOnAsTheConversationDoes(t *testing.T) {
+func TestTrimOfAGrowingConversation(t *testing.T) {
 	for seed := range uint64(8) {
-		all := long(seed, 60)
+		all := longConversation(seed, 60)
 		s := all.clone()
 		s.Messages = s.Messages[:2:2]
 		for i := 2; i < len(all.Messages); {
@@ -186,14 +186,14 @@ func TestTrimmingGoesOnAsTheConversationDoes(t *testing.T) {
 			}
 			s.Messages = append(s.Messages, all.Messages[i:end]...)
 			s.trim()
-			if s.size() > s.room() {
-				t.Fatalf("seed %d: %d bytes of %d", seed, s.size(), s.room())
+			if s.size() > s.maxBytes() {
+				t.Fatalf("seed %d: size is %d bytes, want at most %d", seed, s.size(), s.maxBytes())
 			}
-			answered(t, s)
+			checkResults(t, s)
 			i = end
 		}
-		if len(s.Notes) == 0 || !strings.Contains(s.note(), "older lines are gone") {
-			t.Errorf("seed %d: nothing is noted of what was dropped", seed)
+		if len(s.Notes) == 0 || !strings.Contains(s.summary(), "older lines are gone") {
+			t.Errorf("seed %d: dropped turns have no notes", seed)
 		}
 	}
 }
@@ -206,7 +206,7 @@ func TestClip(t *testing.T) {
 				t.Fatalf("clip of %d bytes to %d: %d bytes, %q", len(s), most, len(got), got)
 			}
 			if len(s) <= most && got != s {
-				t.Fatalf("clip changes what fits: %q", got)
+				t.Fatalf("clip changed a text that fits: %q", got)
 			}
 		}
 	}

@@ -2,7 +2,7 @@ package builtin
 
 import "fmt"
 
-// What the agent says to the model in its own name.
+// Prompts for the model. A change breaks the replay of runs that are in progress.
 const (
 	system = `You are an autonomous agent. You work in a sandbox, alone, towards the goal you are given. You act by calling tools; each result comes back to you.
 
@@ -31,16 +31,16 @@ Before you begin: write a short plan, of at most ten lines, of how you will reac
 	noOutput = `(no output)`
 )
 
-func goal(text string) string { return "The goal:\n\n" + text }
+func goalPrompt(text string) string { return "The goal:\n\n" + text }
 
-func told(from, text string) string {
+func inboxPrompt(from, text string) string {
 	if from == "" {
 		from = "the one who gave you the goal"
 	}
 	return fmt.Sprintf("A message from %s:\n\n%s", from, text)
 }
 
-func notYet(why string) string {
+func notCompletePrompt(why string) string {
 	if why == "" {
 		why = "its completion condition does not hold yet"
 	}

@@ -18,17 +18,17 @@ import (
 	"glasshouse/agent/builtin"
 )
 
-// wanderer is a door with a model that goes where the digest of what it was sent leads:
-// calls, several at once, giant outputs, answers of no use, a finish that comes too early.
-func wanderer() *fakeDoor {
-	d := newFakeDoor()
-	d.context = 2500 // so that the conversation is trimmed again and again
+// newDigestEndpoint returns an endpoint whose model chooses each answer by the digest of the
+// request: one or several calls, giant outputs, unusable answers, a premature finish.
+func newDigestEndpoint() *fakeEndpoint {
+	d := newFakeEndpoint()
+	d.context = 2500 // small, so that the conversation is trimmed often
 	d.late = map[int]string{2: "Be careful.", 7: "And be quick."}
 	d.newTool = map[int]string{3: "fetch"}
 	d.model = func(step int, body []byte) reply {
 		n := digest(body)
 		if step%3 == 0 {
-			n = n/11*11 + 5 // never are too many mistakes made in a row
+			n = n/11*11 + 5 // avoids maxMistakes consecutive mistakes
 		}
 		if step == 0 {
 			return reply{text: fmt.Sprintf("1. walk %d\n2. finish", n)}
@@ -63,7 +63,7 @@ func wanderer() *fakeDoor {
 		}
 		return toolReply{State: "done", Output: strings.Repeat(fmt.Sprintf("line %d of ☃\x00\n", n), 400)}
 	}
-	d.complete = func(d *fakeDoor) string {
+	d.complete = func(d *fakeEndpoint) string {
 		if len(d.asked) < 13 {
 			return "it has not walked far enough"
 		}
@@ -72,18 +72,19 @@ func wanderer() *fakeDoor {
 	return d
 }
 
-// life runs an agent until it has ended, or until its wire is cut after so many requests.
-func life(t *testing.T, d *fakeDoor, every, requests, how int) (count int, err error) {
+// runOnce runs an agent until it ends, or until its connection is cut after the given number
+// of requests.
+func runOnce(t *testing.T, d *fakeEndpoint, every, requests, how int) (count int, err error) {
 	t.Helper()
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
-	w := &wire{door: d, cut: cancel, left: requests, how: how}
-	err = builtin.Run(ctx, builtin.Config{Transport: w, Every: every})
-	return w.count, err
+	c := &cutTransport{endpoint: d, cut: cancel, left: requests, how: how}
+	err = builtin.Run(ctx, builtin.Config{Transport: c, Every: every})
+	return c.count, err
 }
 
-// story is what is left of a run, for people and on their bill.
-type story struct {
+// A transcript is the observable outcome of a run: its result, tool calls and model requests.
+type transcript struct {
 	Result  string
 	Effects []string
 	Asked   []string
@@ -91,55 +92,55 @@ type story struct {
 	Plan    string
 }
 
-func tell(t *testing.T, d *fakeDoor) story {
+func newTranscript(t *testing.T, d *fakeEndpoint) transcript {
 	t.Helper()
 	if d.state != "done" {
 		t.Fatalf("the run is %s: %s", d.state, d.failure)
 	}
 	if len(d.changed) > 0 {
-		t.Errorf("%v came again with another request", d.changed)
+		t.Errorf("keys %v were reused for a different request", d.changed)
 	}
-	s := story{Result: d.result, Effects: d.effects, Asked: d.order, Plan: d.outbox["plan"]}
+	s := transcript{Result: d.result, Effects: d.effects, Asked: d.order, Plan: d.outbox["plan"]}
 	for _, key := range d.order {
 		s.Bodies = append(s.Bodies, string(d.asked[key].body))
 	}
 	return s
 }
 
-func undisturbed(t *testing.T, every int) (story, int) {
+func uninterrupted(t *testing.T, every int) (transcript, int) {
 	t.Helper()
-	d := wanderer()
-	n, err := life(t, d, every, 0, 0)
+	d := newDigestEndpoint()
+	n, err := runOnce(t, d, every, 0, 0)
 	if err != nil {
 		t.Fatal(err)
 	}
-	s := tell(t, d)
+	s := newTranscript(t, d)
 	last := s.Bodies[len(s.Bodies)-1]
 	for _, must := range []string{"dropped to save room", "Be careful.", "And be quick.", "to fetch"} {
 		if !strings.Contains(last, must) {
-			t.Fatalf("the run is too simple to show anything: %q is not in its last request", must)
+			t.Fatalf("the last request does not contain %q; the run is too simple for this test", must)
 		}
 	}
 	return s, n
 }
 
-func TestKilledAtAnyRequestItEndsAsIfNothingHadBeen(t *testing.T) {
+func TestKillAtAnyRequestDoesNotChangeTheRun(t *testing.T) {
 	for _, every := range []int{1, 4} {
 		t.Run(fmt.Sprintf("checkpoint-every-%d", every), func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				want, n := undisturbed(t, every)
+				want, n := uninterrupted(t, every)
 				for at := 1; at <= n; at++ {
-					for how := range ways {
-						if how != at%ways {
-							continue // one way each: there are many requests
+					for how := range cutPoints {
+						if how != at%cutPoints {
+							continue // one cut point each, because there are many requests
 						}
-						d := wanderer()
-						life(t, d, every, at, how)
-						if _, err := life(t, d, every, 0, 0); err != nil {
+						d := newDigestEndpoint()
+						runOnce(t, d, every, at, how)
+						if _, err := runOnce(t, d, every, 0, 0); err != nil {
 							t.Fatalf("killed at request %d (%d): %v", at, how, err)
 						}
-						if diff := cmp.Diff(want, tell(t, d)); diff != "" {
-							t.Fatalf("killed at request %d (%d) (-undisturbed +killed):\n%s", at, how, diff)
+						if diff := cmp.Diff(want, newTranscript(t, d)); diff != "" {
+							t.Fatalf("killed at request %d (%d) (-uninterrupted +killed):\n%s", at, how, diff)
 						}
 					}
 				}
@@ -148,35 +149,36 @@ func TestKilledAtAnyRequestItEndsAsIfNothingHadBeen(t *testing.T) {
 	}
 }
 
-func TestKilledAgainAndAgainItEndsAsIfNothingHadBeen(t *testing.T) {
+func TestRepeatedKillsDoNotChangeTheRun(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		for _, every := range []int{1, 3} {
-			want, _ := undisturbed(t, every)
+			want, _ := uninterrupted(t, every)
 			for seed := range uint64(20) {
 				random := rand.New(rand.NewPCG(seed, 7))
-				d := wanderer()
-				lives := 0
+				d := newDigestEndpoint()
+				starts := 0
 				for d.state == "active" {
-					if lives++; lives > 500 {
-						t.Fatal("it does not get on")
+					starts++
+					if starts > 500 {
+						t.Fatal("the run has not ended after 500 restarts")
 					}
-					life(t, d, every, 1+random.IntN(20), random.IntN(ways))
+					runOnce(t, d, every, 1+random.IntN(20), random.IntN(cutPoints))
 				}
-				if diff := cmp.Diff(want, tell(t, d)); diff != "" {
-					t.Fatalf("seed %d, %d lives (-undisturbed +killed):\n%s", seed, lives, diff)
+				if diff := cmp.Diff(want, newTranscript(t, d)); diff != "" {
+					t.Fatalf("seed %d, %d starts (-uninterrupted +killed):\n%s", seed, starts, diff)
 				}
 			}
 		}
 	})
 }
 
-func TestToldToStopItWritesACheckpointAndGoesOnFromThere(t *testing.T) {
+func TestStoppedAgentResumesFromItsCheckpoint(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		want, _ := undisturbed(t, 4)
-		d := wanderer()
+		want, _ := uninterrupted(t, 4)
+		d := newDigestEndpoint()
 		tool := d.tool
 		d.tool = func(n int, c toolCall) toolReply { // +checklocksignore
-			d.stop = n%3 == 0 // one in three takes until the agent is told
+			d.stop = n%3 == 0 // one call in three lasts until the agent is stopped
 			if d.stop {
 				// The double calls tool with d.mu locked. The analyzer does not follow the lock there.
 				d.mu.Unlock() // +checklocksignore
@@ -185,36 +187,36 @@ func TestToldToStopItWritesACheckpointAndGoesOnFromThere(t *testing.T) {
 			}
 			return tool(n, c) // +checklocksignore
 		}
-		lives := 0
+		starts := 0
 		for d.state == "active" {
-			lives++
+			starts++
 			before := d.written
 			d.stop = false
-			if _, err := life(t, d, 4, 0, 0); err != nil {
+			if _, err := runOnce(t, d, 4, 0, 0); err != nil {
 				t.Fatal(err)
 			}
 			if d.state == "active" && d.written == before {
-				t.Error("it ended without a checkpoint")
+				t.Error("the agent stopped without a checkpoint")
 			}
-			time.Sleep(time.Hour) // what was under way ends
+			time.Sleep(time.Hour) // lets the running call end
 		}
-		if lives < 3 {
-			t.Errorf("it was told to stop %d times", lives-1)
+		if starts < 3 {
+			t.Errorf("the agent was stopped %d times, want at least 2", starts-1)
 		}
-		if diff := cmp.Diff(want, tell(t, d)); diff != "" {
-			t.Errorf("(-undisturbed +stopped):\n%s", diff)
+		if diff := cmp.Diff(want, newTranscript(t, d)); diff != "" {
+			t.Errorf("(-uninterrupted +stopped):\n%s", diff)
 		}
 	})
 }
 
 const (
-	asAgent = "GLASSHOUSE_TEST_AGENT"
-	doorAt  = "GLASSHOUSE_TEST_DOOR"
+	runAgentEnv = "GLASSHOUSE_TEST_AGENT"
+	endpointEnv = "GLASSHOUSE_TEST_ENDPOINT"
 )
 
 func TestMain(m *testing.M) {
-	if os.Getenv(asAgent) != "" {
-		if err := builtin.Run(context.Background(), builtin.Config{Door: os.Getenv(doorAt), Every: 2}); err != nil {
+	if os.Getenv(runAgentEnv) != "" {
+		if err := builtin.Run(context.Background(), builtin.Config{Door: os.Getenv(endpointEnv), Every: 2}); err != nil {
 			fmt.Fprintln(os.Stderr, err)
 			os.Exit(1)
 		}
@@ -223,39 +225,39 @@ func TestMain(m *testing.M) {
 	os.Exit(m.Run())
 }
 
-func TestAProcessThatIsKilledAtRandomEndsAsIfNothingHadBeen(t *testing.T) {
-	want, _ := undisturbed(t, 2)
+func TestKilledProcessDoesNotChangeTheRun(t *testing.T) {
+	want, _ := uninterrupted(t, 2)
 	self, err := os.Executable()
 	if err != nil {
 		t.Fatal(err)
 	}
-	d := wanderer()
+	d := newDigestEndpoint()
 	server := httptest.NewServer(d)
 	defer server.Close()
 	kills := 0
-	for life := 0; ; life++ {
+	for n := 0; ; n++ {
 		cmd := exec.Command(self)
-		cmd.Env = []string{asAgent + "=1", doorAt + "=" + server.URL}
+		cmd.Env = []string{runAgentEnv + "=1", endpointEnv + "=" + server.URL}
 		cmd.Stderr = os.Stderr
 		if err := cmd.Start(); err != nil {
 			t.Fatal(err)
 		}
-		// Later and later: on a slow machine too, one of them gets to the end.
-		timer := time.AfterFunc(time.Duration(life)*time.Duration(rand.IntN(4000))*time.Microsecond, func() { cmd.Process.Kill() })
+		// The delay grows, so that one process completes even on a slow machine.
+		timer := time.AfterFunc(time.Duration(n)*time.Duration(rand.IntN(4000))*time.Microsecond, func() { cmd.Process.Kill() })
 		err := cmd.Wait()
 		timer.Stop()
 		if err == nil {
 			break
 		}
 		if exit, ok := errors.AsType[*exec.ExitError](err); !ok || exit.Exited() {
-			t.Fatalf("it ended by itself: %v", err)
+			t.Fatalf("the agent failed: %v", err)
 		}
 		kills++
 	}
 	t.Logf("killed %d times", kills)
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	if diff := cmp.Diff(want, tell(t, d)); diff != "" {
-		t.Errorf("(-undisturbed +killed):\n%s", diff)
+	if diff := cmp.Diff(want, newTranscript(t, d)); diff != "" {
+		t.Errorf("(-uninterrupted +killed):\n%s", diff)
 	}
 }

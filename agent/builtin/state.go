@@ -10,29 +10,29 @@ import (
 	"strings"
 )
 
-// kind names whose state a checkpoint holds, and in which form.
+// kind identifies the agent and the format of the state in a checkpoint.
 const kind = "glasshouse-agent/1"
 
-// A state is all that an agent knows between two steps. Requests are made of nothing else.
+// A state is the agent's memory between two steps. Requests depend on nothing else.
 type state struct {
-	Kind     string    `json:"agent"`
-	Model    string    `json:"model,omitempty"`
-	Context  int       `json:"context_tokens"`
-	Messages []message `json:"messages"`
-	Head     int       `json:"head"`               // so many messages at the beginning are never dropped
-	Notes    []string  `json:"notes,omitempty"`    // what is left of turns that were dropped, oldest first
-	Unnoted  int       `json:"unnoted,omitempty"`  // turns of which nothing is left
-	Tools    []tool    `json:"tools,omitempty"`    // as of the last look
-	Step     int       `json:"step"`               // the next one
-	Plan     string    `json:"plan,omitempty"`     // "" until it is made
-	Inbox    int64     `json:"inbox_after"`        // messages up to this one are taken
-	Looked   bool      `json:"looked,omitempty"`   // this step has taken what was new
-	Outside  bool      `json:"outside,omitempty"`  // the last step learned what no journal keeps
-	Mistakes int       `json:"mistakes,omitempty"` // answers of no use, in a row
-	Fault    string    `json:"fault,omitempty"`    // what was wrong with the last of them
+	Kind         string    `json:"agent"`
+	Model        string    `json:"model,omitempty"`
+	Context      int       `json:"context_tokens"`
+	Messages     []message `json:"messages"`
+	Head         int       `json:"head"`               // number of messages at the beginning that are never dropped
+	Notes        []string  `json:"notes,omitempty"`    // summaries of dropped turns, oldest first
+	DroppedNotes int       `json:"unnoted,omitempty"`  // number of dropped summaries
+	Tools        []tool    `json:"tools,omitempty"`    // as of the last refresh
+	Step         int       `json:"step"`               // number of the next step
+	Plan         string    `json:"plan,omitempty"`     // empty until the model has made one
+	InboxSeq     int64     `json:"inbox_after"`        // sequence number of the last message read
+	Refreshed    bool      `json:"looked,omitempty"`   // this step has read messages and tools
+	Unjournaled  bool      `json:"outside,omitempty"`  // the last step had input that the step log does not keep
+	Mistakes     int       `json:"mistakes,omitempty"` // consecutive unusable answers
+	LastMistake  string    `json:"fault,omitempty"`    // problem of the last of them
 }
 
-// A message is one of the conversation, in the form of the chat completions API.
+// A message is a message of the conversation, in the format of the chat completions API.
 type message struct {
 	Role    string     `json:"role"`
 	Content string     `json:"content,omitempty"`
@@ -51,7 +51,7 @@ type functionCall struct {
 	Arguments string `json:"arguments"`
 }
 
-// A tool is one of the list at the door.
+// A tool is an entry of the endpoint's tool list.
 type tool struct {
 	Name        string          `json:"name"`
 	Description string          `json:"description,omitempty"`
@@ -64,7 +64,7 @@ type inboxMessage struct {
 	Text string `json:"text"`
 }
 
-// runInfo is what the door says of the run.
+// runInfo is the endpoint's description of the run.
 type runInfo struct {
 	Run        string `json:"run"`
 	Goal       string `json:"goal"`
@@ -78,24 +78,24 @@ type runInfo struct {
 	} `json:"checkpoint"`
 }
 
-// resume returns the state from which the run goes on: that of its checkpoint, or the
-// first. A checkpoint without a state was made by others before the agent's first.
+// resume returns the state of the run's checkpoint, or the initial state. A checkpoint
+// without a state was made by another party before the agent's first checkpoint.
 func (r *runInfo) resume() (state, error) {
 	if c := r.Checkpoint; c != nil && len(c.State) > 0 && !bytes.Equal(bytes.TrimSpace(c.State), []byte("null")) {
 		var s state
 		if err := json.Unmarshal(c.State, &s); err != nil {
-			return state{}, &giveUp{fmt.Sprintf("the state in checkpoint %s cannot be read: %v", c.ID, err)}
+			return state{}, &fatalError{fmt.Sprintf("the state in checkpoint %s cannot be read: %v", c.ID, err)}
 		}
 		if s.Kind != kind || s.Head < 1 || s.Head > len(s.Messages) || s.Step < 0 {
-			return state{}, &giveUp{fmt.Sprintf("the state in checkpoint %s is not of this agent (%.40q)", c.ID, s.Kind)}
+			return state{}, &fatalError{fmt.Sprintf("the state in checkpoint %s is not of this agent (%.40q)", c.ID, s.Kind)}
 		}
 		return s, nil
 	}
 	if strings.TrimSpace(r.Goal) == "" {
-		return state{}, &giveUp{"the run has no goal"}
+		return state{}, &fatalError{"the run has no goal"}
 	}
-	s := state{Kind: kind, Model: r.Model, Context: r.Context, Inbox: r.After}
-	s.Messages = []message{{Role: "system", Content: system}, {Role: "user", Content: goal(r.Goal) + askForPlan}}
+	s := state{Kind: kind, Model: r.Model, Context: r.Context, InboxSeq: r.After}
+	s.Messages = []message{{Role: "system", Content: system}, {Role: "user", Content: goalPrompt(r.Goal) + askForPlan}}
 	s.Head = len(s.Messages)
 	return s, nil
 }
@@ -106,23 +106,23 @@ func (s *state) clone() state {
 	return c
 }
 
-// take adds messages that have come in.
-func (s *state) take(messages []inboxMessage, after int64) {
+// addInbox appends new messages of the inbox to the conversation.
+func (s *state) addInbox(messages []inboxMessage, after int64) {
 	for _, m := range messages {
-		if m.Seq <= s.Inbox && m.Seq != 0 {
+		if m.Seq <= s.InboxSeq && m.Seq != 0 {
 			continue
 		}
-		s.Messages = append(s.Messages, message{Role: "user", Content: told(m.From, clip(m.Text, s.room()/2))})
-		s.Inbox = max(s.Inbox, m.Seq)
+		s.Messages = append(s.Messages, message{Role: "user", Content: inboxPrompt(m.From, clip(m.Text, s.maxBytes()/2))})
+		s.InboxSeq = max(s.InboxSeq, m.Seq)
 	}
-	s.Inbox = max(s.Inbox, after)
+	s.InboxSeq = max(s.InboxSeq, after)
 }
 
 var toolName = regexp.MustCompile(`^[a-zA-Z0-9_-]{1,64}$`)
 
-// usable returns the tools that can be offered to a model, in the order of their names and
-// with their schemas in one form: the same tools are the same bytes, whoever kept them.
-func usable(tools []tool) []tool {
+// usableTools returns the tools that can be offered to a model, sorted by name and with
+// canonical schemas. The same tools always encode to the same bytes.
+func usableTools(tools []tool) []tool {
 	byName := map[string]tool{}
 	for _, t := range tools {
 		if toolName.MatchString(t.Name) {
@@ -133,8 +133,8 @@ func usable(tools []tool) []tool {
 	return slices.SortedFunc(maps.Values(byName), func(a, b tool) int { return strings.Compare(a.Name, b.Name) })
 }
 
-// canonical returns a JSON object with its keys in order, or that of any object if raw is
-// none: a tool without parameters is still one.
+// canonical returns the JSON object raw with sorted keys. If raw is not an object, it
+// returns the schema of a tool without parameters.
 func canonical(raw json.RawMessage) json.RawMessage {
 	var v map[string]any
 	dec := json.NewDecoder(bytes.NewReader(raw))

@@ -12,22 +12,22 @@ import (
 	"unicode"
 )
 
-// maxCalls bounds the calls of one answer.
+// maxCalls is the maximum number of tool calls in one answer.
 const maxCalls = 64
 
-// step asks the model once and does what it says. The state changes at the end of the
-// step, all at once: an agent that is stopped in the middle has not begun it.
+// step sends one request to the model and executes its answer. The state changes only at
+// the end of the step, so an interrupted step leaves the state as it was.
 func (a *agent) step(ctx context.Context) error {
 	ans, err := a.ask(ctx)
 	if refused, ok := errors.AsType[*problem](err); ok {
-		return a.refusedByModel(refused)
+		return a.handleRejectedRequest(refused)
 	}
 	if err != nil {
-		return fmt.Errorf("ask the model, step %d: %w", a.state.Step, err)
+		return fmt.Errorf("call the model in step %d: %w", a.state.Step, err)
 	}
 	next := a.state.clone()
 	next.Step++
-	next.Looked = false
+	next.Refreshed = false
 	if a.state.Plan == "" {
 		err = a.plan(ctx, &next, ans)
 	} else {
@@ -47,16 +47,16 @@ func (a *agent) ask(ctx context.Context) (*answer, error) {
 	in := request{Model: s.Model, Messages: s.conversation(), Stream: true, Options: streamOptions{Usage: true}}
 	if s.Plan != "" {
 		for _, t := range s.Tools {
-			in.Tools = append(in.Tools, offered{Type: "function", Function: function{t.Name, t.Description, t.Schema}})
+			in.Tools = append(in.Tools, toolOffer{Type: "function", Function: function{t.Name, t.Description, t.Schema}})
 		}
 	}
-	return a.door.complete(ctx, fmt.Sprintf("m-%d", s.Step), in)
+	return a.endpoint.complete(ctx, fmt.Sprintf("m-%d", s.Step), in)
 }
 
 type request struct {
 	Model    string        `json:"model,omitempty"`
 	Messages []message     `json:"messages"`
-	Tools    []offered     `json:"tools,omitempty"`
+	Tools    []toolOffer   `json:"tools,omitempty"`
 	Stream   bool          `json:"stream"`
 	Options  streamOptions `json:"stream_options"`
 }
@@ -65,7 +65,7 @@ type streamOptions struct {
 	Usage bool `json:"include_usage"`
 }
 
-type offered struct {
+type toolOffer struct {
 	Type     string   `json:"type"`
 	Function function `json:"function"`
 }
@@ -76,53 +76,53 @@ type function struct {
 	Parameters  json.RawMessage `json:"parameters,omitempty"`
 }
 
-// refusedByModel is a step whose request nobody would answer as it is. If it may have
-// been too long, a shorter one is tried.
-func (a *agent) refusedByModel(p *problem) error {
+// handleRejectedRequest ends a step whose request the model rejects. If the request may have
+// been too long, the next step sends a shorter one. Otherwise the run fails.
+func (a *agent) handleRejectedRequest(p *problem) error {
 	if p.Status != http.StatusBadRequest && p.Status != http.StatusRequestEntityTooLarge {
-		return &giveUp{"the model cannot be asked: " + p.Error()}
+		return &fatalError{"the model rejects requests: " + p.Error()}
 	}
 	s := &a.state
 	s.Step++
-	s.Looked, s.Outside = false, true
-	s.mistake("the request was refused: " + p.Error())
-	s.Context = s.room() / bytesPerToken / 2
+	s.Refreshed, s.Unjournaled = false, true
+	s.addMistake("the request was rejected: " + p.Error())
+	s.Context = s.maxBytes() / bytesPerToken / 2
 	s.trim()
 	return nil
 }
 
-func (s *state) mistake(why string) {
+func (s *state) addMistake(why string) {
 	s.Mistakes++
-	s.Fault = why
+	s.LastMistake = why
 }
 
-func (s *state) well() { s.Mistakes, s.Fault = 0, "" }
+func (s *state) clearMistakes() { s.Mistakes, s.LastMistake = 0, "" }
 
-func (s *state) say(role, text string) {
+func (s *state) addMessage(role, text string) {
 	s.Messages = append(s.Messages, message{Role: role, Content: text})
 }
 
-// plan takes the first answer, which is the plan, and shows it.
+// plan takes the first answer as the plan and publishes it as a message of the run.
 func (a *agent) plan(ctx context.Context, next *state, ans *answer) error {
 	text := strings.TrimSpace(ans.text)
 	if text == "" {
-		next.mistake("it made no plan")
-		next.say("user", planMissing)
+		next.addMistake("the answer has no plan")
+		next.addMessage("user", planMissing)
 		return nil
 	}
-	err := a.door.post(ctx, "/run/messages", messageOut{Text: "Plan:\n" + text, Key: "plan"}, nil)
+	err := a.endpoint.post(ctx, "/run/messages", messageOut{Text: "Plan:\n" + text, Key: "plan"}, nil)
 	if p, ok := errors.AsType[*problem](err); ok {
-		a.log.Warn("the plan may not be shown", "error", p) // it is a plan all the same
+		a.log.Warn("cannot publish the plan", "error", p) // the agent follows it all the same
 	} else if err != nil {
-		return fmt.Errorf("show the plan: %w", err)
+		return fmt.Errorf("publish the plan: %w", err)
 	}
-	next.well()
-	next.Plan = clip(text, next.room()/8)
-	came := slices.Clone(next.Messages[next.Head:]) // messages that have come in already
+	next.clearMistakes()
+	next.Plan = clip(text, next.maxBytes()/8)
+	received := slices.Clone(next.Messages[next.Head:]) // inbox messages
 	next.Messages = append(next.Messages[:next.Head:next.Head],
 		message{Role: "assistant", Content: next.Plan}, message{Role: "user", Content: beginWork})
 	next.Head = len(next.Messages)
-	next.Messages = append(next.Messages, came...)
+	next.Messages = append(next.Messages, received...)
 	return nil
 }
 
@@ -131,20 +131,20 @@ type messageOut struct {
 	Key  string `json:"key,omitempty"`
 }
 
-// act does what the model has answered.
+// act executes an answer: its tool calls, or the end of the run.
 func (a *agent) act(ctx context.Context, next *state, ans *answer) error {
 	text := strings.TrimSpace(ans.text)
 	switch {
 	case len(ans.calls) > 0:
 		return a.callAll(ctx, next, text, ans)
-	case ans.cut:
-		next.mistake("it was cut off")
-		next.say("assistant", orElse(clip(text, next.room()/8), noOutput))
-		next.say("user", answerCut)
+	case ans.truncated:
+		next.addMistake("the answer was cut off")
+		next.addMessage("assistant", orElse(clip(text, next.maxBytes()/8), noOutput))
+		next.addMessage("user", answerCut)
 		return nil
 	case text == "":
-		next.mistake("it was empty")
-		next.say("user", answerEmpty)
+		next.addMistake("the answer was empty")
+		next.addMessage("user", answerEmpty)
 		return nil
 	}
 	return a.finish(ctx, next, text)
@@ -152,21 +152,21 @@ func (a *agent) act(ctx context.Context, next *state, ans *answer) error {
 
 // finish ends the run with the model's final text, unless the run may not end yet.
 func (a *agent) finish(ctx context.Context, next *state, text string) error {
-	why, err := a.door.finish(ctx, text, fmt.Sprintf("f-%d", a.state.Step))
+	why, err := a.endpoint.finish(ctx, text, fmt.Sprintf("f-%d", a.state.Step))
 	if err != nil {
 		return fmt.Errorf("finish the run: %w", err)
 	}
-	next.well()
-	next.Outside = true
-	next.say("assistant", text)
-	next.say("user", notYet(why))
+	next.clearMistakes()
+	next.Unjournaled = true
+	next.addMessage("assistant", text)
+	next.addMessage("user", notCompletePrompt(why))
 	return nil
 }
 
-// callAll makes the calls of an answer, one after the other.
+// callAll executes the tool calls of an answer one after the other.
 func (a *agent) callAll(ctx context.Context, next *state, text string, ans *answer) error {
 	calls := ans.calls
-	said := message{Role: "assistant", Content: text}
+	reply := message{Role: "assistant", Content: text}
 	var results []message
 	bad := ""
 	for n, c := range calls[:min(len(calls), maxCalls)] {
@@ -174,10 +174,10 @@ func (a *agent) callAll(ctx context.Context, next *state, text string, ans *answ
 		name, args, out := c.Name, c.Arguments, ""
 		input, wrong := a.check(c)
 		switch {
-		case ans.cut:
-			bad, out = "it was cut off", nothingRun
+		case ans.truncated:
+			bad, out = "the answer was cut off", nothingRun
 		case len(calls) > maxCalls:
-			bad, out = "it made too many calls", fmt.Sprintf(tooManyCalls, maxCalls)
+			bad, out = "the answer has too many calls", fmt.Sprintf(tooManyCalls, maxCalls)
 		case wrong != "":
 			bad, out = wrong, "Nothing was run: "+wrong
 		default:
@@ -188,24 +188,24 @@ func (a *agent) callAll(ctx context.Context, next *state, text string, ans *answ
 			out, args = res, string(input)
 		}
 		if !toolName.MatchString(name) {
-			name = "unknown" // or nobody takes the conversation any more
+			name = "unknown" // models reject a conversation with an invalid name
 		}
-		if wrong != "" || ans.cut {
+		if wrong != "" || ans.truncated {
 			args = "{}"
 		}
-		said.Calls = append(said.Calls, toolCall{ID: key, Type: "function", Function: functionCall{name, args}})
-		results = append(results, message{Role: "tool", CallID: key, Content: orElse(fit(out, next.room()/4), noOutput)})
+		reply.Calls = append(reply.Calls, toolCall{ID: key, Type: "function", Function: functionCall{name, args}})
+		results = append(results, message{Role: "tool", CallID: key, Content: orElse(sanitize(out, next.maxBytes()/4), noOutput)})
 	}
 	if bad != "" {
-		next.mistake(bad)
+		next.addMistake(bad)
 	} else {
-		next.well()
+		next.clearMistakes()
 	}
-	next.Messages = append(append(next.Messages, said), results...)
+	next.Messages = append(append(next.Messages, reply), results...)
 	return nil
 }
 
-// check returns what a call is to be made with, or what is wrong with it.
+// check returns the input of a call, or the reason why the call is invalid.
 func (a *agent) check(c call) (input json.RawMessage, wrong string) {
 	known := slices.ContainsFunc(a.state.Tools, func(t tool) bool { return t.Name == c.Name })
 	if !known {
@@ -229,7 +229,7 @@ func (a *agent) check(c call) (input json.RawMessage, wrong string) {
 	return json.RawMessage(args), ""
 }
 
-// call calls a tool and returns what the model is told of it.
+// call calls a tool and returns the result as a text for the model.
 func (a *agent) call(ctx context.Context, next *state, key, name string, input json.RawMessage) (string, error) {
 	in := struct {
 		Key   string          `json:"key"`
@@ -245,9 +245,9 @@ func (a *agent) call(ctx context.Context, next *state, key, name string, input j
 			Remedy  string `json:"remedy"`
 		} `json:"error"`
 	}
-	err := a.door.post(ctx, "/run/call", in, &out)
+	err := a.endpoint.post(ctx, "/run/call", in, &out)
 	if p, ok := errors.AsType[*problem](err); ok {
-		next.Outside = true // of what the door itself refuses there is no journal
+		next.Unjournaled = true // the step log does not keep requests that the endpoint rejects
 		return "The call was not made. " + p.Error(), nil
 	}
 	if err != nil {
@@ -263,7 +263,7 @@ func (a *agent) call(ctx context.Context, next *state, key, name string, input j
 			fmt.Fprintf(&b, "\nRemedy: %s", e.Remedy)
 		}
 	}
-	if text := plain(out.Output); text != "" {
+	if text := outputText(out.Output); text != "" {
 		if b.Len() > 0 {
 			b.WriteString("\n")
 		}
@@ -272,8 +272,9 @@ func (a *agent) call(ctx context.Context, next *state, key, name string, input j
 	return b.String(), nil
 }
 
-// plain is a tool's output as a model reads it: text as it is, the rest as JSON.
-func plain(raw json.RawMessage) string {
+// outputText returns a tool's output for the model: a JSON string as its text, any other
+// value as compact JSON.
+func outputText(raw json.RawMessage) string {
 	var text string
 	if json.Unmarshal(raw, &text) == nil {
 		return text
@@ -285,11 +286,11 @@ func plain(raw json.RawMessage) string {
 	return b.String()
 }
 
-// fit makes an output of any size and kind a text of so many bytes at most.
-func fit(s string, most int) string { return clip(readable(clip(s, most)), most) }
+// sanitize returns s without control characters, in at most limit bytes.
+func sanitize(s string, limit int) string { return clip(readable(clip(s, limit)), limit) }
 
-// readable replaces what is no text. A state keeps its size as JSON that way, and reads
-// back as it was written.
+// readable replaces control characters other than newline and tab. They would grow when
+// the state is encoded as JSON, and might not survive decoding.
 func readable(s string) string {
 	return strings.Map(func(r rune) rune {
 		if unicode.IsControl(r) && r != '\n' && r != '\t' {

@@ -13,21 +13,21 @@ import (
 )
 
 const (
-	maxLine   = 8 << 20 // of a stream
-	maxAnswer = 8 << 20 // text and arguments together
-	maxIndex  = 1024    // of a call in an answer
+	maxLine   = 8 << 20 // bytes of a line or an event of a stream
+	maxAnswer = 8 << 20 // bytes of an answer
+	maxIndex  = 1024    // largest index of a call in an answer
 )
 
-// An answer is what the model has said, whole.
+// An answer is a complete answer of the model.
 type answer struct {
-	text  string
-	calls []call
-	cut   bool // the model was not done
+	text      string
+	calls     []call
+	truncated bool // the model reached its output limit
 }
 
 type call struct{ Name, Arguments string }
 
-// A chunk is one event of a stream, or all of an answer that is not streamed.
+// A chunk is one event of a stream, or an entire answer without streaming.
 type chunk struct {
 	Choices []struct {
 		Index   int    `json:"index"`
@@ -49,14 +49,14 @@ type delta struct {
 	} `json:"tool_calls"`
 }
 
-// readAnswer reads an answer, streamed or not. One that breaks off is away: the door has
-// not said all that it will.
+// readAnswer reads an answer, streamed or not. It returns a retryableError if the connection
+// ends before the answer is complete.
 func readAnswer(resp *http.Response) (*answer, error) {
-	b := &builder{}
+	b := &answerBuilder{}
 	if kind, _, _ := mime.ParseMediaType(resp.Header.Get("Content-Type")); kind == "application/json" {
 		body, err := io.ReadAll(io.LimitReader(resp.Body, maxAnswer))
 		if err != nil {
-			return nil, &away{err: err}
+			return nil, &retryableError{err: err}
 		}
 		if err := b.add(body); err != nil {
 			return nil, err
@@ -68,13 +68,13 @@ func readAnswer(resp *http.Response) (*answer, error) {
 		return nil, err
 	}
 	if !done && !b.finished {
-		return nil, &away{err: errors.New("the stream ended before the answer did")}
+		return nil, &retryableError{err: errors.New("the stream ended before the answer did")}
 	}
 	return b.answer(), nil
 }
 
-// readEvents calls add with the data of each event of a stream, until the one that says
-// that it was the last. Without that one done is false.
+// readEvents calls add with the data of each event of a stream of server-sent events until
+// the event "[DONE]". done reports whether that event was received.
 func readEvents(r io.Reader, add func([]byte) error) (done bool, err error) {
 	scan := bufio.NewScanner(r)
 	scan.Buffer(make([]byte, 0, 64<<10), maxLine)
@@ -100,27 +100,27 @@ func readEvents(r io.Reader, add func([]byte) error) (done bool, err error) {
 		}
 		if field, ok := bytes.CutPrefix(line, []byte("data:")); ok {
 			if len(data)+len(field) > maxLine {
-				return false, &broken{"an event is too long"}
+				return false, &answerError{"an event is too long"}
 			}
 			data = append(append(data, bytes.TrimPrefix(field, []byte(" "))...), '\n')
 		}
 	}
 	if errors.Is(scan.Err(), bufio.ErrTooLong) {
-		return false, &broken{"a line is too long"}
+		return false, &answerError{"a line is too long"}
 	}
 	if scan.Err() != nil {
-		return false, &away{err: scan.Err()}
+		return false, &retryableError{err: scan.Err()}
 	}
 	return flush()
 }
 
-// A builder puts an answer together.
-type builder struct {
-	text     strings.Builder
-	calls    []*callBuilder
-	size     int
-	cut      bool
-	finished bool
+// An answerBuilder assembles an answer from chunks.
+type answerBuilder struct {
+	text      strings.Builder
+	calls     []*callBuilder
+	size      int
+	truncated bool
+	finished  bool
 }
 
 type callBuilder struct {
@@ -128,17 +128,18 @@ type callBuilder struct {
 	arguments strings.Builder
 }
 
-// add takes one chunk. Only the first choice counts; nobody asks for more.
-func (b *builder) add(event []byte) error {
-	if b.size += len(event); b.size > 4*maxAnswer {
-		return &broken{"the answer is too long"}
+// add adds one chunk. It reads only the first choice, because requests ask for one.
+func (b *answerBuilder) add(event []byte) error {
+	b.size += len(event)
+	if b.size > 4*maxAnswer {
+		return &answerError{"the answer is too long"}
 	}
 	var c chunk
 	if err := json.Unmarshal(event, &c); err != nil {
-		return &broken{fmt.Sprintf("an event is no JSON: %v", err)}
+		return &answerError{fmt.Sprintf("an event is not JSON: %v", err)}
 	}
 	if len(c.Error) > 0 && string(c.Error) != "null" {
-		return &broken{errorText(c.Error)}
+		return &answerError{errorText(c.Error)}
 	}
 	for _, choice := range c.Choices {
 		if choice.Index != 0 {
@@ -151,35 +152,35 @@ func (b *builder) add(event []byte) error {
 		}
 		if choice.Finish != "" {
 			b.finished = true
-			b.cut = b.cut || choice.Finish == "length"
+			b.truncated = b.truncated || choice.Finish == "length"
 		}
 	}
 	return nil
 }
 
-func (b *builder) addDelta(d delta) error {
+func (b *answerBuilder) addDelta(d delta) error {
 	b.text.WriteString(contentText(d.Content))
 	for i, c := range d.Calls {
-		at := i
+		index := i
 		if c.Index != nil {
-			at = *c.Index
+			index = *c.Index
 		}
-		if at < 0 || at > maxIndex {
-			return &broken{fmt.Sprintf("a call has the number %d", at)}
+		if index < 0 || index > maxIndex {
+			return &answerError{fmt.Sprintf("a call has the index %d", index)}
 		}
-		for len(b.calls) <= at {
+		for len(b.calls) <= index {
 			b.calls = append(b.calls, &callBuilder{})
 		}
-		into := b.calls[at]
-		if into.name == "" { // some send it again with each piece
+		into := b.calls[index]
+		if into.name == "" { // some providers repeat the name in each chunk
 			into.name = c.Function.Name
 		}
-		into.arguments.WriteString(plain(c.Function.Arguments)) // a string; some send the object
+		into.arguments.WriteString(outputText(c.Function.Arguments)) // a string; some providers send an object
 	}
 	return nil
 }
 
-// contentText is the text of a content, which is a string or a list of parts.
+// contentText returns the text of a content field, which is a string or a list of parts.
 func contentText(raw json.RawMessage) string {
 	var text string
 	if len(raw) == 0 || json.Unmarshal(raw, &text) == nil {
@@ -198,10 +199,10 @@ func contentText(raw json.RawMessage) string {
 	return b.String()
 }
 
-func (b *builder) answer() *answer {
-	a := &answer{text: readable(b.text.String()), cut: b.cut}
+func (b *answerBuilder) answer() *answer {
+	a := &answer{text: readable(b.text.String()), truncated: b.truncated}
 	for _, c := range b.calls {
-		if c.name != "" || c.arguments.Len() > 0 { // numbers that were left out are no calls
+		if c.name != "" || c.arguments.Len() > 0 { // an index without data is not a call
 			a.calls = append(a.calls, call{c.name, c.arguments.String()})
 		}
 	}

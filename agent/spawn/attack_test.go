@@ -19,11 +19,11 @@ import (
 	"glasshouse/agent/spawn"
 )
 
-// stranger is the id of a user that the host does not know.
-const stranger = 12345
+// unprivilegedID is a user and group id without an account on the host.
+const unprivilegedID = 12345
 
-// asUser runs the test again as a user without any privilege. One with a cgroup finds
-// those of the second generation where most hosts have them, as systemd gives users theirs.
+// asUser runs the test again as an unprivileged user. With cgroup set, the user has a delegated
+// cgroup and cgroup v2 is mounted at /sys/fs/cgroup, as on hosts with systemd.
 func asUser(t *testing.T, cgroup bool) {
 	t.Helper()
 	dir, err := os.MkdirTemp("", "gh-user-")
@@ -44,18 +44,18 @@ func asUser(t *testing.T, cgroup bool) {
 			t.Fatal(err)
 		}
 	}
-	test := filepath.Join(dir, "spawn.test") // the original is where only root may look
+	test := filepath.Join(dir, "spawn.test") // the original may be in a directory of root
 	copyFile(t, test, self)
 	copyFile(t, filepath.Join(bin, "glasshouse-agent"), agentProgram(t))
 	copyFile(t, filepath.Join(bin, "attack"), attackProgram(t))
-	if err := os.Chown(tmp, stranger, stranger); err != nil {
+	if err := os.Chown(tmp, unprivilegedID, unprivilegedID); err != nil {
 		t.Fatal(err)
 	}
 	const script = `if test "$2"; then
 	mount -t cgroup2 none /sys/fs/cgroup && echo $$ > "/sys/fs/cgroup/$2/session/cgroup.procs" || exit 99
 fi
 exec setpriv --reuid="$1" --regid="$1" --clear-groups "${@:3}"`
-	cmd := exec.Command("unshare", "--mount", "bash", "-c", script, "bash", fmt.Sprint(stranger), delegated(t, cgroup),
+	cmd := exec.Command("unshare", "--mount", "bash", "-c", script, "bash", fmt.Sprint(unprivilegedID), delegatedCgroup(t, cgroup),
 		test, "-test.run=^"+t.Name()+"$", "-test.v", "-test.timeout=5m")
 	cmd.Env = []string{"PATH=" + os.Getenv("PATH"), "TMPDIR=" + tmp, prebuilt + "=" + bin}
 	cmd.Dir = tmp
@@ -63,19 +63,19 @@ exec setpriv --reuid="$1" --regid="$1" --clear-groups "${@:3}"`
 	out, err := cmd.CombinedOutput()
 	out = regexp.MustCompile(`(?m)^ *(=== RUN|--- PASS).*\n`).ReplaceAll(out, nil)
 	if err != nil {
-		t.Fatalf("as an ordinary user: %v\n%s", err, out)
+		t.Fatalf("as an unprivileged user: %v\n%s", err, out)
 	}
 	if flag.Lookup("test.v").Value.String() == "true" {
-		t.Logf("as an ordinary user:\n%s", out)
+		t.Logf("as an unprivileged user:\n%s", out)
 	}
 	if strings.Contains(string(out), "--- SKIP: "+t.Name()+" ") {
-		t.Skipf("as an ordinary user:\n%s", out)
+		t.Skipf("as an unprivileged user:\n%s", out)
 	}
 }
 
-// delegated makes a cgroup of the second generation for a user, with one below for the
-// user's session, and returns its name; none is "".
-func delegated(t *testing.T, wanted bool) string {
+// delegatedCgroup creates a cgroup v2 group for a user, with a child group for the user's
+// session, and returns its name. It returns "" unless wanted is set.
+func delegatedCgroup(t *testing.T, wanted bool) string {
 	t.Helper()
 	if !wanted {
 		return ""
@@ -94,14 +94,14 @@ func delegated(t *testing.T, wanted bool) string {
 	session := filepath.Join(dir, "session")
 	t.Cleanup(func() {
 		for _, d := range []string{session, dir} {
-			for range 1000 { // what the tests have shared is still being removed
+			for range 1000 { // removal of child groups is asynchronous
 				if err = os.Remove(d); !errors.Is(err, syscall.EBUSY) {
 					break
 				}
 				time.Sleep(10 * time.Millisecond)
 			}
 			if err != nil {
-				t.Errorf("the user's cgroup: %v", err)
+				t.Errorf("remove the cgroup of the user: %v", err)
 			}
 		}
 	})
@@ -110,7 +110,7 @@ func delegated(t *testing.T, wanted bool) string {
 	}
 	for _, d := range []string{dir, session} {
 		for _, f := range []string{"", "cgroup.procs", "cgroup.subtree_control"} {
-			if err := os.Chown(filepath.Join(d, f), stranger, stranger); err != nil {
+			if err := os.Chown(filepath.Join(d, f), unprivilegedID, unprivilegedID); err != nil {
 				t.Fatal(err)
 			}
 		}
@@ -144,26 +144,26 @@ func attackProgram(t *testing.T) string {
 	return filepath.Join(dir, "attack")
 }
 
-func TestNoAttackLeadsOutOfBubblewrap(t *testing.T) {
+func TestAttacksFromBubblewrapFail(t *testing.T) {
 	t.Setenv("DAEMON_SECRET", "DAEMON_SECRET"+"_VALUE")
-	noAttackLeadsOut(t)
+	runAttacks(t)
 }
 
-func TestNoAttackLeadsOutOfBubblewrapAsUser(t *testing.T) {
+func TestAttacksFromBubblewrapFailAsUser(t *testing.T) {
 	if os.Geteuid() == 0 {
 		asUser(t, false)
 		return
 	}
 	t.Setenv("DAEMON_SECRET", "DAEMON_SECRET"+"_VALUE")
-	noAttackLeadsOut(t)
+	runAttacks(t)
 }
 
-func TestAnAgentHoldsNoMountsOfTheHost(t *testing.T) {
+func TestAgentKeepsNoMountsOfTheHost(t *testing.T) {
 	if os.Geteuid() != 0 {
 		t.Skip("needs root")
 	}
-	w := newWorld(t, "bwrap")
-	disk := filepath.Join(w.dir, "disk")
+	h := newHarness(t, "bwrap")
+	disk := filepath.Join(h.dir, "disk")
 	if err := os.Mkdir(disk, 0o755); err != nil {
 		t.Fatal(err)
 	}
@@ -171,7 +171,7 @@ func TestAnAgentHoldsNoMountsOfTheHost(t *testing.T) {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { syscall.Unmount(disk, 0) })
-	p := w.start(spawn.Start{Argv: []string{"sleep", "1000"}, Workspace: w.workspace()})
+	p := h.start(spawn.Start{Argv: []string{"sleep", "1000"}, Workspace: h.workspace()})
 	threads, err := filepath.Glob("/proc/self/task/*")
 	if err != nil {
 		t.Fatal(err)
@@ -192,62 +192,62 @@ func TestAnAgentHoldsNoMountsOfTheHost(t *testing.T) {
 		}
 		seen++
 		if b, err := os.ReadFile(dir + "/mountinfo"); err != nil || strings.Contains(string(b), disk) {
-			t.Errorf("%s is in the mount namespace of %s (%v)", disk, dir, err)
+			t.Errorf("mount %s is in the mount namespace of %s (%v)", disk, dir, err)
 		}
 	}
-	if seen < 3 { // the thread that started it, bubblewrap outside and inside
-		t.Errorf("there are only %d with a mount namespace of their own", seen)
+	if seen < 3 { // the starting thread, and bubblewrap outside and inside
+		t.Errorf("%d tasks have a private mount namespace, want at least 3", seen)
 	}
 	p.Kill()
-	w.end(p)
+	h.end(p)
 }
 
-func noAttackLeadsOut(t *testing.T) {
-	w := newWorld(t, "bwrap")
-	env := bait(t, w)
+func runAttacks(t *testing.T) {
+	h := newHarness(t, "bwrap")
+	env := bait(t, h)
 	dir, err := build()
 	if err != nil {
 		t.Fatal(err)
 	}
 	out := &buffer{}
-	p := w.start(spawn.Start{
-		Argv: []string{filepath.Join(dir, "attack")}, Env: env, Token: []byte(w.token),
-		ReadOnly: []string{dir}, Workspace: w.workspace(), Stdout: out, Stderr: out,
+	p := h.start(spawn.Start{
+		Argv: []string{filepath.Join(dir, "attack")}, Env: env, Token: []byte(h.token),
+		ReadOnly: []string{dir}, Workspace: h.workspace(), Stdout: out, Stderr: out,
 	})
-	if exit := w.end(p); exit.Code != 0 || !strings.Contains(out.String(), " attacks, 0 led out") {
-		t.Errorf("%+v\n%s", exit, out)
+	if exit := h.end(p); exit.Code != 0 || !strings.Contains(out.String(), " attacks, 0 succeeded") {
+		t.Errorf("exit %+v, want code 0\n%s", exit, out)
 	}
 	t.Log(out)
-	if got := w.tokens(); slices.ContainsFunc(got, func(s string) bool { return s != w.token }) {
-		t.Errorf("the gateway was shown other tokens: %q", got)
+	if got := h.tokens(); slices.ContainsFunc(got, func(s string) bool { return s != h.token }) {
+		t.Errorf("the gateway received other tokens: %q", got)
 	}
 	for _, name := range []string{"old.txt"} {
-		if st, err := os.Stat(filepath.Join(w.dir, "project", name)); err != nil || st.Mode() != 0o644 {
-			t.Errorf("%s: %v, %v", name, st, err)
+		if st, err := os.Stat(filepath.Join(h.dir, "project", name)); err != nil || st.Mode() != 0o644 {
+			t.Errorf("%s was changed: %v, %v", name, st, err)
 		}
 	}
 }
 
-// bait is what an attack would find if it got out.
-func bait(t *testing.T, w *world) []string {
+// bait creates targets on the host and returns environment variables that name them.
+func bait(t *testing.T, h *harness) []string {
 	t.Helper()
 	tcp, err := net.Listen("tcp", ":0")
 	if err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { tcp.Close() })
-	abstract, err := net.Listen("unix", "@"+filepath.Base(w.dir))
+	abstract, err := net.Listen("unix", "@"+filepath.Base(h.dir))
 	if err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { abstract.Close() })
-	path := filepath.Join(w.dir, "other.sock")
+	path := filepath.Join(h.dir, "other.sock")
 	socket, err := net.Listen("unix", path)
 	if err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { socket.Close() })
-	secret := filepath.Join(w.dir, "glasshouse.db")
+	secret := filepath.Join(h.dir, "glasshouse.db")
 	if err := os.WriteFile(secret, []byte("secret"), 0o644); err != nil {
 		t.Fatal(err)
 	}
@@ -257,19 +257,19 @@ func bait(t *testing.T, w *world) []string {
 	}
 	t.Cleanup(func() {
 		if err := victim.Process.Signal(syscall.Signal(0)); err != nil {
-			t.Errorf("a process of the host was ended: %v", err)
+			t.Errorf("a process of the host was killed: %v", err)
 		}
 		victim.Process.Kill()
 		victim.Wait()
 	})
 	_, port, _ := net.SplitHostPort(tcp.Addr().String())
 	return []string{
-		"BAIT_PORT=" + port, "BAIT_ADDRESS=" + hostAddress(t), "BAIT_ABSTRACT=" + filepath.Base(w.dir), "BAIT_SOCKET=" + path,
+		"BAIT_PORT=" + port, "BAIT_ADDRESS=" + hostAddress(t), "BAIT_ABSTRACT=" + filepath.Base(h.dir), "BAIT_SOCKET=" + path,
 		"BAIT_SECRET=" + secret, fmt.Sprintf("BAIT_PID=%d", victim.Process.Pid), fmt.Sprintf("BAIT_DAEMON=%d", os.Getpid()),
 	}
 }
 
-// hostAddress is one at which the host can be reached.
+// hostAddress returns an address of the host.
 func hostAddress(t *testing.T) string {
 	t.Helper()
 	addrs, err := net.InterfaceAddrs()
@@ -281,5 +281,5 @@ func hostAddress(t *testing.T) string {
 			return ip.IP.String()
 		}
 	}
-	return "127.0.0.2" // of the loopback, but the host's
+	return "127.0.0.2" // an address of the host's loopback
 }

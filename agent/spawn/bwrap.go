@@ -19,14 +19,14 @@ import (
 	"glasshouse/internal/undo"
 )
 
-// Bwrap starts agents in bubblewrap. Such an agent has namespaces of its own of every
-// kind, no capabilities and no way to new ones, a list of system calls, programs and a few
-// files of /etc to read, a home and a /tmp in memory, the workspace, and a loopback on
-// which the gateway answers. There is nothing else.
+// Bwrap starts agents in bubblewrap. An agent has private namespaces of every kind, no
+// capabilities and no means to gain any, and a seccomp filter that allows listed system
+// calls. It sees programs and some files of /etc read-only, a home and a /tmp in memory, the
+// workspace, and a loopback with the gateway, and nothing else.
 //
-// Where root runs the daemon the agent is a user of the host that nobody else is, and the
-// workspace shows its owner's files as the agent's. Elsewhere the agent is the daemon's
-// user, with nothing but the namespaces and the filter in between.
+// If the daemon runs as root, each agent has a host user id of its own, and files of the
+// workspace's owner appear as the agent's. Otherwise the agent runs as the daemon's user,
+// and only the namespaces and the filter isolate it.
 type Bwrap struct {
 	*host
 	next atomic.Uint32
@@ -35,16 +35,16 @@ type Bwrap struct {
 var _ Spawner = (*Bwrap)(nil)
 
 const (
-	// Users of the host that agents are, where root starts them: above those of jails.
+	// Host user ids of agents that root starts. They are above those of jails.
 	firstUser = 0x78000000
 	users     = 1 << 16
 
-	// withShim is how many processes and threads there are beside the agent's own:
-	// bubblewrap outside, and glasshouse-agent.
-	withShim = 32
+	// shimTasks is the number of processes and threads reserved for bubblewrap and
+	// glasshouse-agent.
+	shimTasks = 32
 )
 
-// NewBwrap returns a spawner, and removes what an earlier one has left.
+// NewBwrap returns a spawner. It first removes the remains of an earlier one.
 func NewBwrap(ctx context.Context, cfg Config) (*Bwrap, error) {
 	if cfg.Bwrap == "" {
 		cfg.Bwrap = "bwrap"
@@ -60,21 +60,21 @@ func NewBwrap(ctx context.Context, cfg Config) (*Bwrap, error) {
 func (b *Bwrap) Name() string { return "bwrap" }
 
 // Agent implements Spawner.
-func (b *Bwrap) Agent() string { return shimAt }
+func (b *Bwrap) Agent() string { return shimPath }
 
 // Lacks implements Spawner.
 func (b *Bwrap) Lacks() map[string]string {
 	lacks := b.lacks()
 	if why, ok := lacks["memory"]; ok {
-		lacks["memory"] = "each process of the agent is held by itself, not all together: " + why
+		lacks["memory"] = "the limit applies to each process of the agent, not to their sum: " + why
 	}
 	if os.Geteuid() != 0 {
-		delete(lacks, "pids") // the kernel counts the one user of the namespace
+		delete(lacks, "pids") // RLIMIT_NPROC is enforced per user, and the namespace has one user
 	}
 	return lacks
 }
 
-// Probe implements Spawner, by starting what an agent would be started in.
+// Probe implements Spawner. It starts the program true as an agent.
 func (b *Bwrap) Probe(ctx context.Context) error {
 	p, err := b.launch(ctx, "spawn.Probe", Start{Argv: []string{"true"}})
 	if err != nil {
@@ -82,7 +82,7 @@ func (b *Bwrap) Probe(ctx context.Context) error {
 	}
 	exit, err := p.Wait()
 	if err == nil && exit.Code != 0 {
-		err = fault.Cannot("spawn.Probe", fmt.Sprintf("what was tried in bubblewrap ended with the exit code %d", exit.Code), remedy())
+		err = fault.Cannot("spawn.Probe", fmt.Sprintf("a test program in bubblewrap ended with exit code %d", exit.Code), remedy())
 	}
 	return err
 }
@@ -108,26 +108,28 @@ func (b *Bwrap) launch(ctx context.Context, op string, s Start) (_ *Process, err
 	if err != nil {
 		return nil, err
 	}
-	in := &inherited{}
+	in := &inheritedFiles{}
 	var undone undo.Stack
 	undone.Push("close files", func() error { in.close(); return nil })
 	defer func() { err = errors.Join(err, undone.Run()) }()
 
-	l := &launch{start: s, cwd: beginning(s)}
-	shim := []string{shimAt, "shim"}
+	l := &launch{start: s, cwd: initialDir(s)}
+	shim := []string{shimPath, "shim"}
 	if s.Socket == "" {
 		shim = append(shim, "-socket", "")
 	} else {
-		shim = append(shim, "-socket", socketAt)
+		shim = append(shim, "-socket", socketPath)
 	}
 	var n int
-	if l.ready, n, err = in.said(); err != nil {
+	l.ready, n, err = in.addStatusPipe()
+	if err != nil {
 		return nil, err
 	}
 	undone.Push("close", l.ready.Close)
 	shim = append(shim, "-ready-fd", strconv.Itoa(n))
 	if len(s.Token) > 0 {
-		if n, err = in.secret(s.Token); err != nil {
+		n, err = in.addSecret(s.Token)
+		if err != nil {
 			return nil, err
 		}
 		shim = append(shim, "-token-fd", strconv.Itoa(n))
@@ -135,23 +137,27 @@ func (b *Bwrap) launch(ctx context.Context, op string, s Start) (_ *Process, err
 	shim = append(shim, b.rlimits(s.Limits)...)
 
 	v := b.view(s, path)
-	setting := &arguments{in: in}
-	if l.info, n, err = in.said(); err != nil {
+	bwrapArgs := &arguments{in: in}
+	l.info, n, err = in.addStatusPipe()
+	if err != nil {
 		return nil, err
 	}
 	undone.Push("close", l.info.Close)
-	setting.add("--info-fd", strconv.Itoa(n))
+	bwrapArgs.add("--info-fd", strconv.Itoa(n))
 	for _, filter := range filters {
-		if n, err = in.data("filter", filter); err != nil {
+		n, err = in.addData("filter", filter)
+		if err != nil {
 			return nil, err
 		}
-		setting.add("--add-seccomp-fd", strconv.Itoa(n))
+		bwrapArgs.add("--add-seccomp-fd", strconv.Itoa(n))
 	}
-	if err := setting.describe(s, v); err != nil {
+	if err := bwrapArgs.describe(s, v); err != nil {
 		return nil, err
 	}
-	// By a file, not by the command line, which everybody on the host can read.
-	if n, err = in.data("arguments", []byte(strings.Join(setting.list, "\x00")+"\x00")); err != nil {
+	// The arguments are passed in a file, because every user of the host can read the command
+	// line (proc_pid_cmdline(5)).
+	n, err = in.addData("arguments", []byte(strings.Join(bwrapArgs.list, "\x00")+"\x00"))
+	if err != nil {
 		return nil, err
 	}
 	l.cmd = &exec.Cmd{
@@ -160,20 +166,22 @@ func (b *Bwrap) launch(ctx context.Context, op string, s Start) (_ *Process, err
 		SysProcAttr: &syscall.SysProcAttr{Setsid: true, Pdeathsig: syscall.SIGKILL},
 	}
 	v.apply(l)
-	if l.group, err = b.makeGroup(s.Limits, withShim); err != nil {
+	l.group, err = b.makeGroup(s.Limits, shimTasks)
+	if err != nil {
 		return nil, err
 	}
-	l.theirs = in.files
-	undone.Keep() // from here on the launch sees to it
+	l.childFiles = in.files
+	undone.Keep() // l.run releases the resources
 	p, err := l.run(ctx)
-	if start, ok := errors.AsType[*fs.PathError](err); errors.Is(err, errNotSet) || ok && start.Op == "fork/exec" {
+	pathErr, ok := errors.AsType[*fs.PathError](err)
+	if errors.Is(err, errSetupFailed) || ok && pathErr.Op == "fork/exec" {
 		return nil, &fault.Error{Op: op, On: "bwrap", Kind: fault.Unsupported, Err: err, Remedy: remedy()}
 	}
 	return p, err
 }
 
-// filters are those of system calls. The first to be in force must allow that the other
-// comes.
+// filters returns the seccomp filters in the order of installation. The first filter must
+// allow the installation of the second.
 func filters() ([][]byte, error) {
 	modes, err := noSetUID()
 	if err != nil {
@@ -183,26 +191,27 @@ func filters() ([][]byte, error) {
 	return [][]byte{modes, calls}, err
 }
 
-// rlimits are the flags for what no cgroup holds.
+// rlimits returns the flags of glasshouse-agent for limits that no cgroup enforces.
 func (b *Bwrap) rlimits(l Limits) (flags []string) {
 	lacks := b.lacks()
 	if lacks["memory"] != "" && l.Memory > 0 {
 		flags = append(flags, "-data", strconv.FormatInt(l.Memory, 10))
 	}
 	if lacks["pids"] != "" && l.PIDs > 0 {
-		flags = append(flags, "-nproc", strconv.FormatInt(l.PIDs+withShim, 10))
+		flags = append(flags, "-nproc", strconv.FormatInt(l.PIDs+shimTasks, 10))
 	}
 	return flags
 }
 
-// find returns bubblewrap, if it is there and not too old. Version 0.7.0 was the last to
-// add an option that is used here.
+// find returns the path of bubblewrap. It returns fault.Unsupported if bubblewrap is missing
+// or older than 0.7.0, the first version with all options that are used here.
 func (b *Bwrap) find(ctx context.Context, op string) (string, error) {
 	path, err := exec.LookPath(b.cfg.Bwrap)
 	if err != nil {
-		return "", fault.Cannot(op, "bubblewrap is not installed: "+err.Error(), install)
+		return "", fault.Cannot(op, "bubblewrap is not installed: "+err.Error(), installHint)
 	}
-	if path, err = filepath.Abs(path); err != nil {
+	path, err = filepath.Abs(path)
+	if err != nil {
 		return "", err
 	}
 	out, err := exec.CommandContext(ctx, path, "--version").Output()
@@ -211,17 +220,17 @@ func (b *Bwrap) find(ctx context.Context, op string) (string, error) {
 	}
 	var major, minor int
 	if _, scan := fmt.Sscanf(string(out), "bubblewrap %d.%d", &major, &minor); err != nil || scan != nil {
-		return "", fault.Cannot(op, fmt.Sprintf("%s is not bubblewrap: it says %.80q (%v)", path, out, err), install)
+		return "", fault.Cannot(op, fmt.Sprintf("%s is not bubblewrap: --version printed %.80q (%v)", path, out, err), installHint)
 	}
 	if major == 0 && minor < 7 {
-		return "", fault.Cannot(op, strings.TrimSpace(string(out))+" is too old", "get bubblewrap 0.7 or newer: "+install)
+		return "", fault.Cannot(op, strings.TrimSpace(string(out))+" is too old", "install bubblewrap 0.7 or newer: "+installHint)
 	}
 	return path, nil
 }
 
-const install = "install bubblewrap: apt install bubblewrap (Debian, Ubuntu), dnf install bubblewrap (Fedora, RHEL), pacman -S bubblewrap (Arch), zypper install bubblewrap (openSUSE)"
+const installHint = "install bubblewrap: apt install bubblewrap (Debian, Ubuntu), dnf install bubblewrap (Fedora, RHEL), pacman -S bubblewrap (Arch), zypper install bubblewrap (openSUSE)"
 
-// remedy says what most likely keeps bubblewrap from working.
+// remedy returns the remedy for the most likely reason why bubblewrap fails on this host.
 func remedy() string {
 	setting := func(name string) string {
 		b, _ := os.ReadFile("/proc/sys/" + name)
@@ -229,11 +238,11 @@ func remedy() string {
 	}
 	switch {
 	case os.Geteuid() != 0 && setting("kernel/apparmor_restrict_unprivileged_userns") == "1":
-		return "let bubblewrap make user namespaces by an AppArmor profile with the rule userns, or everybody: sysctl -w kernel.apparmor_restrict_unprivileged_userns=0. Or " + install
+		return "allow bubblewrap to create user namespaces with an AppArmor profile that has the rule userns, or allow it for all programs: sysctl -w kernel.apparmor_restrict_unprivileged_userns=0. Or " + installHint
 	case os.Geteuid() != 0 && setting("kernel/unprivileged_userns_clone") == "0":
-		return "let users make user namespaces: sysctl -w kernel.unprivileged_userns_clone=1. Or " + install
+		return "allow users to create user namespaces: sysctl -w kernel.unprivileged_userns_clone=1. Or " + installHint
 	case setting("user/max_user_namespaces") == "0":
-		return "let users make user namespaces: sysctl -w user.max_user_namespaces=10000. Or " + install
+		return "allow users to create user namespaces: sysctl -w user.max_user_namespaces=10000. Or " + installHint
 	}
-	return "bubblewrap must be able to make user namespaces here: sysctl -w user.max_user_namespaces=10000, and on Debian kernel.unprivileged_userns_clone=1, on Ubuntu kernel.apparmor_restrict_unprivileged_userns=0; outside of a container, or in one that lets its users make namespaces and mount /proc. Or " + install
+	return "allow user namespaces: sysctl -w user.max_user_namespaces=10000, and on Debian kernel.unprivileged_userns_clone=1, on Ubuntu kernel.apparmor_restrict_unprivileged_userns=0. In a container, allow its users to create namespaces and mount /proc. Or " + installHint
 }

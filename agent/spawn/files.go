@@ -7,41 +7,41 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// inherited are the files that a program is started with beside its streams.
-type inherited struct {
+// inheritedFiles collects the files that a program inherits in addition to its streams.
+type inheritedFiles struct {
 	files []*os.File
 }
 
-// add returns the number that f will have in the program. From here on it is closed with
-// the rest.
-func (in *inherited) add(f *os.File) int {
+// add adds f and returns its descriptor number in the program. f is closed by close.
+func (in *inheritedFiles) add(f *os.File) int {
 	in.files = append(in.files, f)
 	return 2 + len(in.files)
 }
 
-func (in *inherited) close() {
+func (in *inheritedFiles) close() {
 	for _, f := range in.files {
 		f.Close()
 	}
 }
 
-// data adds a file in memory that holds the data.
-func (in *inherited) data(name string, data []byte) (int, error) {
+// addData adds a memory file (memfd_create(2)) with the data.
+func (in *inheritedFiles) addData(name string, data []byte) (int, error) {
 	fd, err := unix.MemfdCreate(name, unix.MFD_CLOEXEC)
 	if err != nil {
-		return 0, fmt.Errorf("a file in memory for %s: %w", name, err)
+		return 0, fmt.Errorf("create a memory file for %s: %w", name, err)
 	}
 	f := os.NewFile(uintptr(fd), name)
 	n := in.add(f)
 	if _, err := f.Write(data); err != nil {
-		return 0, fmt.Errorf("a file in memory for %s: %w", name, err)
+		return 0, fmt.Errorf("create a memory file for %s: %w", name, err)
 	}
 	_, err = f.Seek(0, 0)
 	return n, err
 }
 
-// secret adds a pipe that holds the data, which can be read once. Data are at most a page.
-func (in *inherited) secret(data []byte) (int, error) {
+// addSecret adds a pipe with the data, which can be read once. The data must fit into one
+// page, the minimum capacity of a pipe, so that the write does not block.
+func (in *inheritedFiles) addSecret(data []byte) (int, error) {
 	r, w, err := os.Pipe()
 	if err != nil {
 		return 0, err
@@ -52,8 +52,8 @@ func (in *inherited) secret(data []byte) (int, error) {
 	return n, err
 }
 
-// said adds the end of a pipe that the program writes, and returns ours.
-func (in *inherited) said() (ours *os.File, n int, err error) {
+// addStatusPipe adds the write end of a pipe and returns the read end.
+func (in *inheritedFiles) addStatusPipe() (parent *os.File, n int, err error) {
 	r, w, err := os.Pipe()
 	if err != nil {
 		return nil, 0, err
@@ -61,8 +61,9 @@ func (in *inherited) said() (ours *os.File, n int, err error) {
 	return r, in.add(w), nil
 }
 
-// lifeline adds the end of a pipe that the program reads, and returns ours.
-func (in *inherited) lifeline() (ours *os.File, n int, err error) {
+// addLifeline adds the read end of a pipe and returns the write end. The program sees the end
+// of the pipe when the daemon closes it or dies.
+func (in *inheritedFiles) addLifeline() (parent *os.File, n int, err error) {
 	r, w, err := os.Pipe()
 	if err != nil {
 		return nil, 0, err

@@ -13,14 +13,14 @@ import (
 	"glasshouse/id"
 )
 
-// A host is what both spawners know of the machine.
+// A host holds the state that both spawners share.
 type host struct {
-	cfg  Config
-	tree *cgroup.Tree // nil: this host gives us none
-	none error        // why
+	cfg     Config
+	tree    *cgroup.Tree // nil: no usable cgroups
+	treeErr error        // reason why tree is nil
 }
 
-// newHost removes what an earlier daemon has left.
+// newHost returns a host after it has removed the agents and files of an earlier daemon.
 func newHost(ctx context.Context, cfg Config) (*host, error) {
 	h := &host{cfg: cfg}
 	if cfg.Log == nil {
@@ -30,25 +30,26 @@ func newHost(ctx context.Context, cfg Config) (*host, error) {
 	if os.Geteuid() != 0 {
 		open = cgroup.Delegated
 	}
-	h.tree, h.none = open(cfg.CgroupPrefix)
-	if h.none != nil && !errors.Is(h.none, fault.Unsupported) {
-		return nil, h.none
+	h.tree, h.treeErr = open(cfg.CgroupPrefix)
+	if h.treeErr != nil && !errors.Is(h.treeErr, fault.Unsupported) {
+		return nil, h.treeErr
 	}
-	if h.none != nil {
+	if h.treeErr != nil {
 		h.tree = nil
-		return h, h.emptyDir()
+		return h, h.clearDir()
 	}
 	left, err := h.tree.List()
 	for _, name := range left {
-		h.cfg.Log.Info("ending an agent that an earlier daemon has left", "cgroup", name)
+		h.cfg.Log.Info("killing an agent of an earlier daemon", "cgroup", name)
 		err = errors.Join(err, h.tree.Destroy(ctx, name))
 	}
-	return h, errors.Join(err, h.emptyDir())
+	return h, errors.Join(err, h.clearDir())
 }
 
-func (h *host) emptyDir() error {
+// clearDir creates Config.Dir or removes its contents.
+func (h *host) clearDir() error {
 	if err := os.MkdirAll(h.cfg.Dir, 0o700); err != nil {
-		return fmt.Errorf("make room for agents: %w", err)
+		return fmt.Errorf("create the directory of agents: %w", err)
 	}
 	entries, err := os.ReadDir(h.cfg.Dir)
 	for _, e := range entries {
@@ -57,12 +58,12 @@ func (h *host) emptyDir() error {
 	return err
 }
 
-// lacks returns which limits cgroups do not hold here.
+// lacks returns the limits that cgroups cannot enforce on this host, with the reasons.
 func (h *host) lacks() map[string]string {
 	lacks := map[string]string{}
 	for _, what := range []string{"memory", "pids", "cpu"} {
 		if h.tree == nil {
-			lacks[what] = h.none.Error()
+			lacks[what] = h.treeErr.Error()
 		} else if why, ok := h.tree.Lacks()[what]; ok {
 			lacks[what] = why
 		}
@@ -70,8 +71,8 @@ func (h *host) lacks() map[string]string {
 	return lacks
 }
 
-// makeGroup makes the cgroup of an agent, or nil where there are none. With the agent
-// there are so many other processes and threads in it.
+// makeGroup creates the cgroup of an agent. It returns nil if the host has no usable cgroups.
+// others is the number of processes and threads in it that are not the agent's.
 func (h *host) makeGroup(l Limits, others int64) (*cgroup.Cgroup, error) {
 	if h.tree == nil {
 		return nil, nil
@@ -82,24 +83,24 @@ func (h *host) makeGroup(l Limits, others int64) (*cgroup.Cgroup, error) {
 	}
 	group, err := h.tree.Create(string(id.NewExec()), limits)
 	if err != nil {
-		return nil, fmt.Errorf("a cgroup for the agent: %w", err)
+		return nil, fmt.Errorf("create a cgroup for the agent: %w", err)
 	}
 	return group, nil
 }
 
-// checkAgent returns nil if glasshouse-agent is there.
+// checkAgent returns fault.Unsupported unless glasshouse-agent is an executable file.
 func (h *host) checkAgent(op string) error {
 	st, err := os.Stat(h.cfg.Agent)
 	if err == nil && (!st.Mode().IsRegular() || st.Mode().Perm()&0o111 == 0) {
-		err = fmt.Errorf("%s is no program", h.cfg.Agent)
+		err = fmt.Errorf("%s is not an executable file", h.cfg.Agent)
 	}
 	if err != nil {
-		return &fault.Error{Op: op, Kind: fault.Unsupported, Err: fmt.Errorf("glasshouse-agent is missing: %w", err), Remedy: "build glasshouse with make build, which puts it inside"}
+		return &fault.Error{Op: op, Kind: fault.Unsupported, Err: fmt.Errorf("glasshouse-agent is missing: %w", err), Remedy: "build glasshouse with make build, which embeds glasshouse-agent"}
 	}
 	return nil
 }
 
-// Close removes the cgroups of a spawner whose agents have all ended.
+// Close removes the cgroups of the spawner. All agents must have ended.
 func (h *host) Close() error {
 	if h.tree == nil {
 		return nil

@@ -12,17 +12,17 @@ import (
 	"glasshouse/fault"
 )
 
-func TestWithoutBubblewrapNothingIsStarted(t *testing.T) {
+func TestUnusableBubblewrapIsUnsupported(t *testing.T) {
 	for name, script := range map[string]string{
-		"that is not installed":         "",
-		"that is another program":       "#!/bin/sh\necho hello\n",
-		"that is too old":               "#!/bin/sh\necho bubblewrap 0.4.1\n",
-		"that ends":                     "#!/bin/sh\ntest \"$1\" = --version && echo bubblewrap 0.9.0 && exit\necho 'bwrap: No permissions to create new namespace' >&2\nexit 1\n",
-		"that does nothing":             "#!/bin/sh\ntest \"$1\" = --version && echo bubblewrap 0.9.0\nexit 0\n",
-		"that runs it without its jail": "#!/bin/sh\ntest \"$1\" = --version && echo bubblewrap 0.9.0 && exit\nshift 3; exec \"$@\"\n",
+		"not installed":             "",
+		"another program":           "#!/bin/sh\necho hello\n",
+		"too old":                   "#!/bin/sh\necho bubblewrap 0.4.1\n",
+		"exits with an error":       "#!/bin/sh\ntest \"$1\" = --version && echo bubblewrap 0.9.0 && exit\necho 'bwrap: No permissions to create new namespace' >&2\nexit 1\n",
+		"does nothing":              "#!/bin/sh\ntest \"$1\" = --version && echo bubblewrap 0.9.0\nexit 0\n",
+		"runs the agent unconfined": "#!/bin/sh\ntest \"$1\" = --version && echo bubblewrap 0.9.0 && exit\nshift 3; exec \"$@\"\n",
 	} {
 		t.Run(name, func(t *testing.T) {
-			dir := room(t)
+			dir := tempDir(t)
 			noLeaks(t, dir)
 			bin := filepath.Join(dir, "bin")
 			if err := os.Mkdir(bin, 0o755); err != nil {
@@ -55,38 +55,38 @@ func TestWithoutBubblewrapNothingIsStarted(t *testing.T) {
 				remedy := fault.RemedyOf(err)
 				for _, must := range []string{"apt", "dnf", "pacman", "zypper"} {
 					if !strings.Contains(remedy, must) {
-						t.Errorf("the remedy of %s does not name %s: %q", what, must, remedy)
+						t.Errorf("remedy of %s does not contain %s: %q", what, must, remedy)
 					}
 				}
 			}
 			if p != nil {
-				t.Error("something was started")
+				t.Error("Start returned a process")
 				p.Kill()
 				p.Wait()
 			}
 			if _, err := os.Stat(trace); err == nil {
-				t.Error("the agent ran, and not in bubblewrap")
+				t.Error("the agent ran outside of bubblewrap")
 			}
-			if script != "" && strings.Contains(name, "ends") && !strings.Contains(started.Error(), "No permissions to create new namespace") {
-				t.Errorf("what bubblewrap complained of is not said: %v", started)
+			if script != "" && strings.Contains(name, "exits") && !strings.Contains(started.Error(), "No permissions to create new namespace") {
+				t.Errorf("error lacks the message of bubblewrap: %v", started)
 			}
 		})
 	}
 }
 
-func TestWithoutGlasshouseAgentNothingIsStarted(t *testing.T) {
+func TestMissingGlasshouseAgentIsUnsupported(t *testing.T) {
 	for _, kind := range kinds {
 		t.Run(kind, func(t *testing.T) {
-			dir := room(t)
+			dir := tempDir(t)
 			cfg := config(t, dir)
 			cfg.Agent = filepath.Join(dir, "none")
 			s := open(t, kind, cfg)
 			_, err := s.Start(t.Context(), spawn.Start{Argv: []string{"true"}, Socket: "/dev/null"})
 			if !errors.Is(err, fault.Unsupported) || fault.RemedyOf(err) == "" {
-				t.Errorf("Start = %v", err)
+				t.Errorf("Start = %v, want unsupported with a remedy", err)
 			}
 			if err := s.Probe(t.Context()); !errors.Is(err, fault.Unsupported) {
-				t.Errorf("Probe = %v", err)
+				t.Errorf("Probe = %v, want unsupported", err)
 			}
 		})
 	}

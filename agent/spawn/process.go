@@ -13,20 +13,20 @@ import (
 	"glasshouse/internal/undo"
 )
 
-// Unjailed starts agents as processes of the host. It protects from nothing: an agent has
-// the files, the network, the processes and the powers of the user who runs the daemon,
-// root's if that is root. It can read other agents' tokens and the daemon's data, stop
-// glasshouse-agent, talk to everybody, and undo what is said here. For agents that are
-// trusted like whoever starts them.
+// Unjailed starts agents as processes of the host, without isolation. An agent has the files,
+// the network, the processes and the privileges of the user that runs the daemon, which may
+// be root. It can read the tokens of other agents and the daemon's data, stop
+// glasshouse-agent, and evade every limit below. Use it only for agents that are as trusted
+// as the daemon's user.
 //
-// What it does for an agent that does not work against it: an environment of its own, a
-// home of its own that is removed afterwards, limits where there are cgroups, and an end
-// of all that it has started, when it ends, when it is killed, and when the daemon dies.
+// An agent that does not evade them has a private environment, a private home that is
+// removed afterwards, and limits if the host has cgroups. Its descendants are killed when
+// it exits, when it is killed and when the daemon dies.
 type Unjailed struct{ *host }
 
 var _ Spawner = (*Unjailed)(nil)
 
-// NewUnjailed returns a spawner, and removes what an earlier one has left.
+// NewUnjailed returns a spawner. It first removes the remains of an earlier one.
 func NewUnjailed(ctx context.Context, cfg Config) (*Unjailed, error) {
 	h, err := newHost(ctx, cfg)
 	if err != nil {
@@ -48,16 +48,16 @@ func (u *Unjailed) Agent() string { return u.cfg.Agent }
 func (u *Unjailed) Lacks() map[string]string {
 	lacks := u.lacks()
 	if why, ok := lacks["memory"]; ok {
-		lacks["memory"] = "each process of the agent is held by itself, not all together: " + why
+		lacks["memory"] = "the limit applies to each process of the agent, not to their sum: " + why
 	}
 	return lacks
 }
 
-// withKeeper is how many processes and threads glasshouse-agent may have.
-const withKeeper = 32
+// keeperTasks is the number of processes and threads reserved for glasshouse-agent.
+const keeperTasks = 32
 
-// Start implements Spawner. The agent sees the host as it is: Workspace says where it
-// begins, and ReadOnly says nothing.
+// Start implements Spawner. The agent sees the file system of the host. Workspace is only the
+// default working directory, and ReadOnly is ignored.
 func (u *Unjailed) Start(ctx context.Context, s Start) (_ *Process, err error) {
 	const op = "spawn.Start"
 	if err := s.check(op); err != nil {
@@ -75,9 +75,9 @@ func (u *Unjailed) Start(ctx context.Context, s Start) (_ *Process, err error) {
 	clean := func() error { return os.RemoveAll(home) }
 	undone.Push("remove the home", clean)
 
-	in := &inherited{}
+	in := &inheritedFiles{}
 	undone.Push("close files", func() error { in.close(); return nil })
-	ready, readyFD, err := in.said()
+	ready, readyFD, err := in.addStatusPipe()
 	if err != nil {
 		return nil, err
 	}
@@ -85,20 +85,20 @@ func (u *Unjailed) Start(ctx context.Context, s Start) (_ *Process, err error) {
 	args := []string{"glasshouse-agent", "keep"}
 	env := environment(home, "unix://"+s.Socket, s.Env)
 	if len(s.Token) > 0 {
-		fd, err := in.secret(s.Token)
+		fd, err := in.addSecret(s.Token)
 		if err != nil {
 			return nil, err
 		}
 		args = append(args, "-token-fd", strconv.Itoa(fd))
 		env = append(env, "GLASSHOUSE_TOKEN_FD="+strconv.Itoa(fd))
 	}
-	life, lifeFD, err := in.lifeline()
+	life, lifeFD, err := in.addLifeline()
 	if err != nil {
 		return nil, err
 	}
 	undone.Push("close", life.Close)
 	args = append(args, "-ready-fd", strconv.Itoa(readyFD), "-lifeline-fd", strconv.Itoa(lifeFD))
-	group, err := u.makeGroup(s.Limits, withKeeper)
+	group, err := u.makeGroup(s.Limits, keeperTasks)
 	if err != nil {
 		return nil, err
 	}
@@ -115,16 +115,16 @@ func (u *Unjailed) Start(ctx context.Context, s Start) (_ *Process, err error) {
 	if cmd.Dir == "" {
 		cmd.Dir = home
 	}
-	undone.Keep() // from here on the launch sees to it
-	l := &launch{start: s, cwd: cmd.Dir, cmd: cmd, group: group, ready: ready, life: life, theirs: in.files, clean: clean}
+	undone.Keep() // l.run releases the resources
+	l := &launch{start: s, cwd: cmd.Dir, cmd: cmd, group: group, ready: ready, lifeline: life, childFiles: in.files, clean: clean}
 	return l.run(ctx)
 }
 
-// makeHome makes a home with the files in it.
+// makeHome creates a home with the given files.
 func (u *Unjailed) makeHome(files map[string][]byte) (string, error) {
 	home, err := os.MkdirTemp(u.cfg.Dir, "home-")
 	if err != nil {
-		return "", fmt.Errorf("make a home for the agent: %w", err)
+		return "", fmt.Errorf("create a home for the agent: %w", err)
 	}
 	for name, data := range files {
 		at := filepath.Join(home, name)
@@ -133,7 +133,7 @@ func (u *Unjailed) makeHome(files map[string][]byte) (string, error) {
 			err = os.WriteFile(at, data, 0o600)
 		}
 		if err != nil {
-			return "", errors.Join(fmt.Errorf("put files into the agent's home: %w", err), os.RemoveAll(home))
+			return "", errors.Join(fmt.Errorf("write files to the agent's home: %w", err), os.RemoveAll(home))
 		}
 	}
 	return home, nil

@@ -25,73 +25,76 @@ import (
 )
 
 const (
-	// lingering bounds how long outputs are read that others hold open after the end.
-	lingering = 2 * time.Second
+	// outputGrace is how long outputs are read after the end if another process still has
+	// them open.
+	outputGrace = 2 * time.Second
 
-	// killTime bounds how long the end of what was killed is waited for.
-	killTime = 30 * time.Second
+	// killTimeout bounds the wait for the end of killed processes.
+	killTimeout = 30 * time.Second
 
-	// maxComplaint is what is kept of what is said before the agent runs.
-	maxComplaint = 4 << 10
+	// maxStartOutput is the number of bytes kept of the output before the agent runs.
+	maxStartOutput = 4 << 10
 )
 
 // A Process is an agent that was started. Its methods are safe for concurrent use.
 type Process struct {
-	Cwd string // where the agent begins, as it sees it. Not to be changed
+	Cwd string // working directory as the agent sees it; read-only
 
 	cmd      *exec.Cmd
-	group    *cgroup.Cgroup // nil where there are none
-	lifeline *os.File       // closed, it means that nobody wants the agent any more
+	group    *cgroup.Cgroup // nil if the host has no usable cgroups
+	lifeline *os.File       // glasshouse-agent kills the agent when this is closed
 	inner    *os.File       // pidfd of the first process in bubblewrap, or nil
 	pid      int
-	clean    func() error // of what was made for it
+	clean    func() error // removes the resources of the process
 
 	outputs sync.WaitGroup
-	readers []*os.File // of its outputs
+	readers []*os.File // read ends of its outputs
 	stdin   io.Closer  // or nil
 
 	killing sync.Once
 
 	mu sync.Mutex
 	// +checklocks:mu
-	limit string // that ended it
+	limit string // the exceeded limit
 	// +checklocks:mu
-	timer *time.Timer // of the wall clock, or nil
+	timer *time.Timer // enforces Limits.Wall, or nil
 	// +checklocks:mu
-	over bool // the agent has ended
+	ended bool // the agent has ended
 
-	done chan struct{} // closed when all of it is gone
-	exit Exit          // when done
-	err  error         // when done
+	done chan struct{} // closed when all processes have ended
+	exit Exit          // valid after done
+	err  error         // valid after done
 }
 
-// A launch is what it takes to start a Process.
+// A launch contains the resources to start a Process.
 type launch struct {
-	start   Start
-	cwd     string // as the agent sees it
-	cmd     *exec.Cmd
-	group   *cgroup.Cgroup
-	prepare func() error // on the thread that starts it, which ends with it
-	ready   *os.File     // where glasshouse-agent says whether the agent runs
-	info    *os.File     // where bubblewrap says what its first process is, or nil
-	life    *os.File
-	theirs  []*os.File // closed once they are inherited
-	clean   func() error
+	start      Start
+	cwd        string // as the agent sees it
+	cmd        *exec.Cmd
+	group      *cgroup.Cgroup
+	prepare    func() error // runs on the thread that starts the process
+	ready      *os.File     // glasshouse-agent reports the start of the agent here
+	info       *os.File     // bubblewrap reports its first process here; or nil
+	lifeline   *os.File
+	childFiles []*os.File // closed after the child has inherited them
+	clean      func() error
 }
 
-// run starts it and waits until the agent runs.
+// run starts the process and waits until the agent runs.
 func (l *launch) run(ctx context.Context) (*Process, error) {
-	p := &Process{Cwd: l.cwd, cmd: l.cmd, group: l.group, lifeline: l.life, clean: l.clean, done: make(chan struct{})}
+	p := &Process{Cwd: l.cwd, cmd: l.cmd, group: l.group, lifeline: l.lifeline, clean: l.clean, done: make(chan struct{})}
 	defer l.close()
-	complaint := &complaints{}
-	if err := p.connect(l, complaint); err != nil {
-		l.closeTheirs()
+	output := &startOutput{}
+	if err := p.connect(l, output); err != nil {
+		l.closeChildFiles()
 		p.stopReading()
-		return nil, errors.Join(err, p.tidy())
+		return nil, errors.Join(err, p.cleanUp())
 	}
 	started := make(chan error, 1)
-	go thread.Alone(func() error { // what dies with its parent dies with the thread that started it
-		err := l.born()
+	// PR_SET_PDEATHSIG refers to the thread that started the child (prctl(2)), so the thread
+	// must live as long as the process.
+	go thread.Alone(func() error {
+		err := l.startChild()
 		started <- err
 		if err == nil {
 			p.wait()
@@ -99,16 +102,16 @@ func (l *launch) run(ctx context.Context) (*Process, error) {
 		return nil
 	})
 	err := <-started
-	l.closeTheirs()
+	l.closeChildFiles()
 	if err != nil {
 		p.stopReading()
-		return nil, errors.Join(err, p.tidy())
+		return nil, errors.Join(err, p.cleanUp())
 	}
 	p.pid = l.cmd.Process.Pid
 	stop := context.AfterFunc(ctx, p.Kill)
-	said, err := io.ReadAll(io.LimitReader(l.ready, maxComplaint))
+	status, err := io.ReadAll(io.LimitReader(l.ready, maxStartOutput))
 	if err == nil {
-		err = l.judge(p, strings.TrimSpace(string(said)))
+		err = l.checkReady(p, strings.TrimSpace(string(status)))
 	}
 	if !stop() || err != nil {
 		p.Kill()
@@ -116,18 +119,18 @@ func (l *launch) run(ctx context.Context) (*Process, error) {
 		if ctx.Err() != nil {
 			return nil, context.Cause(ctx)
 		}
-		return nil, fmt.Errorf("%w%s", err, complaint.text())
+		return nil, fmt.Errorf("%w%s", err, output.text())
 	}
-	complaint.enough()
-	p.bound(l.start.Limits.Wall)
+	output.stop()
+	p.setWallLimit(l.start.Limits.Wall)
 	return p, nil
 }
 
-// bound kills the agent after so long.
-func (p *Process) bound(wall time.Duration) {
+// setWallLimit kills the agent after the given time.
+func (p *Process) setWallLimit(wall time.Duration) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if wall <= 0 || p.over {
+	if wall <= 0 || p.ended {
 		return
 	}
 	p.timer = time.AfterFunc(wall, func() {
@@ -138,29 +141,30 @@ func (p *Process) bound(wall time.Duration) {
 	})
 }
 
-// closeTheirs leaves the program's files to the program: the end of a pipe is seen only
-// when nobody else holds it.
-func (l *launch) closeTheirs() {
-	for _, f := range l.theirs {
+// closeChildFiles closes the parent's copies of the child's files. A reader sees the end of a
+// pipe only when all copies of the write end are closed (pipe(7)).
+func (l *launch) closeChildFiles() {
+	for _, f := range l.childFiles {
 		f.Close()
 	}
 }
 
 func (l *launch) close() {
-	l.closeTheirs()
+	l.closeChildFiles()
 	l.ready.Close()
 	if l.info != nil {
 		l.info.Close()
 	}
 }
 
-// judge reads what glasshouse-agent said of the agent's start.
-func (l *launch) judge(p *Process, said string) error {
-	if why, ok := strings.CutPrefix(said, "failed: "); ok {
-		return fault.Newf(fault.Invalid, "spawn.Start", l.start.Argv[0], "the agent cannot be started: %s", why)
+// checkReady checks the status that glasshouse-agent reported about the start, and finds the
+// first process in bubblewrap.
+func (l *launch) checkReady(p *Process, status string) error {
+	if why, ok := strings.CutPrefix(status, "failed: "); ok {
+		return fault.Newf(fault.Invalid, "spawn.Start", l.start.Argv[0], "cannot start the agent: %s", why)
 	}
-	if said != "started" {
-		return errNotSet
+	if status != "started" {
+		return errSetupFailed
 	}
 	if l.info == nil {
 		return nil
@@ -169,30 +173,30 @@ func (l *launch) judge(p *Process, said string) error {
 		PID int `json:"child-pid"`
 	}
 	if err := json.NewDecoder(l.info).Decode(&info); err != nil {
-		return fmt.Errorf("what bubblewrap says of its first process: %w", err)
+		return fmt.Errorf("read the pid of the first process from bubblewrap: %w", err)
 	}
 	fd, err := unix.PidfdOpen(info.PID, unix.PIDFD_NONBLOCK)
 	if err == unix.ESRCH {
-		return nil // it has ended already, and all in its namespace with it
+		return nil // it has ended, and with it its pid namespace (pid_namespaces(7))
 	}
 	if err != nil {
-		return fmt.Errorf("the first process in bubblewrap: %w", err)
+		return fmt.Errorf("open the first process in bubblewrap: %w", err)
 	}
 	inner := os.NewFile(uintptr(fd), "inner")
 	if parentOf(info.PID) != l.cmd.Process.Pid {
-		return inner.Close() // likewise, and the number is another's by now
+		return inner.Close() // it has ended and its pid was reused
 	}
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.pid = info.PID
-	if p.over {
+	if p.ended {
 		return inner.Close()
 	}
 	p.inner = inner
 	return nil
 }
 
-// parentOf returns a process's parent, or 0.
+// parentOf returns the parent of a process, or 0 if it is unknown.
 func parentOf(pid int) (parent int) {
 	b, _ := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
 	if fields := bytes.Fields(b[bytes.LastIndexByte(b, ')')+1:]); len(fields) > 1 {
@@ -201,11 +205,11 @@ func parentOf(pid int) (parent int) {
 	return parent
 }
 
-// errNotSet says that the agent's surroundings could not be made.
-var errNotSet = errors.New("it ended before the agent was started")
+// errSetupFailed is returned if the sandbox of the agent cannot be set up.
+var errSetupFailed = errors.New("the process ended before the agent was started")
 
-// born starts the program where it belongs, on a thread of its own.
-func (l *launch) born() error {
+// startChild starts the program in its cgroup. It runs on a dedicated thread.
+func (l *launch) startChild() error {
 	if l.prepare != nil {
 		if err := l.prepare(); err != nil {
 			return err
@@ -217,8 +221,9 @@ func (l *launch) born() error {
 	return l.group.Born(l.cmd.SysProcAttr, l.cmd.Start)
 }
 
-// connect gives the program its three streams.
-func (p *Process) connect(l *launch, complaint *complaints) error {
+// connect creates the three standard streams of the program. It copies the standard error to
+// output too.
+func (p *Process) connect(l *launch, output *startOutput) error {
 	in, err := p.input(l)
 	if err != nil {
 		return err
@@ -228,26 +233,26 @@ func (p *Process) connect(l *launch, complaint *complaints) error {
 		to   *io.Writer
 		w    io.Writer
 		also io.Writer
-	}{{&l.cmd.Stdout, l.start.Stdout, nil}, {&l.cmd.Stderr, l.start.Stderr, complaint}} {
+	}{{&l.cmd.Stdout, l.start.Stdout, nil}, {&l.cmd.Stderr, l.start.Stderr, output}} {
 		r, w, err := os.Pipe()
 		if err != nil {
 			return err
 		}
-		l.theirs = append(l.theirs, w)
+		l.childFiles = append(l.childFiles, w)
 		*out.to = w
 		p.readers = append(p.readers, r)
-		p.outputs.Go(func() { pour(r, out.also, out.w) })
+		p.outputs.Go(func() { copyOutput(r, out.also, out.w) })
 	}
 	return nil
 }
 
-// input returns the file that the program reads. Whoever writes to it sees that the
-// agent has ended by an error of the pipe.
+// input returns the standard input of the program. After the agent has exited, writes to the
+// pipe fail with EPIPE.
 func (p *Process) input(l *launch) (*os.File, error) {
 	if l.start.Stdin == nil {
 		f, err := os.Open(os.DevNull)
 		if err == nil {
-			l.theirs = append(l.theirs, f)
+			l.childFiles = append(l.childFiles, f)
 		}
 		return f, err
 	}
@@ -255,7 +260,7 @@ func (p *Process) input(l *launch) (*os.File, error) {
 	if err != nil {
 		return nil, err
 	}
-	l.theirs = append(l.theirs, r)
+	l.childFiles = append(l.childFiles, r)
 	p.stdin, _ = l.start.Stdin.(io.Closer)
 	go func() {
 		io.Copy(w, l.start.Stdin)
@@ -264,9 +269,9 @@ func (p *Process) input(l *launch) (*os.File, error) {
 	return r, nil
 }
 
-// pour reads all, whatever becomes of those it is for: an agent must not hang because
-// nobody reads it.
-func pour(r io.Reader, also, to io.Writer) {
+// copyOutput copies r to both writers until the end. After an error of a writer it continues
+// to read, so that the agent does not block on a full pipe.
+func copyOutput(r io.Reader, also, to io.Writer) {
 	buf := make([]byte, 32<<10)
 	for {
 		n, err := r.Read(buf)
@@ -274,7 +279,7 @@ func pour(r io.Reader, also, to io.Writer) {
 			also.Write(buf[:n])
 		}
 		if to != nil && n > 0 {
-			if _, failed := to.Write(buf[:n]); failed != nil {
+			if _, writeErr := to.Write(buf[:n]); writeErr != nil {
 				to = nil
 			}
 		}
@@ -284,8 +289,8 @@ func pour(r io.Reader, also, to io.Writer) {
 	}
 }
 
-// wait waits for the end, on the thread that started it, and for the end of all that
-// was started by it.
+// wait waits for the process, kills its descendants, cleans up, and closes done. It runs on
+// the thread that started the process.
 func (p *Process) wait() {
 	state, err := p.cmd.Process.Wait()
 	limit := p.memoryLimit()
@@ -295,7 +300,7 @@ func (p *Process) wait() {
 	if p.limit == "" {
 		p.limit = limit
 	}
-	p.exit.Limit, p.over = p.limit, true
+	p.exit.Limit, p.ended = p.limit, true
 	if p.timer != nil {
 		p.timer.Stop()
 	}
@@ -308,11 +313,12 @@ func (p *Process) wait() {
 		}
 		p.exit.CPU = max(p.exit.CPU, state.UserTime()+state.SystemTime())
 	}
-	p.err = errors.Join(err, p.tidy())
+	p.err = errors.Join(err, p.cleanUp())
 	close(p.done)
 }
 
-// memoryLimit returns "memory" if processes were killed because it was reached.
+// memoryLimit returns "memory" if the kernel killed a process of the cgroup because of its
+// memory limit. It also records the CPU time.
 func (p *Process) memoryLimit() string {
 	if p.group == nil {
 		return ""
@@ -328,12 +334,12 @@ func (p *Process) memoryLimit() string {
 	return ""
 }
 
-// killAll ends whatever is left, and returns when it is gone.
+// killAll kills all remaining processes and waits for their end, at most killTimeout.
 func (p *Process) killAll() {
-	ctx, cancel := context.WithTimeout(context.Background(), killTime)
+	ctx, cancel := context.WithTimeout(context.Background(), killTimeout)
 	defer cancel()
 	if p.group != nil {
-		p.group.Kill(ctx) // tidy says what is left
+		p.group.Kill(ctx) // cleanUp reports remaining processes
 	}
 	p.mu.Lock()
 	inner := p.inner
@@ -341,10 +347,11 @@ func (p *Process) killAll() {
 	if inner == nil {
 		return
 	}
-	// The end of the first process of a pid namespace is the end of all, and only then
-	// is it gone.
+	// When the first process of a pid namespace ends, the kernel kills all others and waits
+	// for them before the first one becomes a zombie (zap_pid_ns_processes in
+	// kernel/pid_namespace.c).
 	unix.PidfdSendSignal(int(inner.Fd()), unix.SIGKILL, nil, 0)
-	for end := time.Now().Add(killTime); time.Now().Before(end); {
+	for end := time.Now().Add(killTimeout); time.Now().Before(end); {
 		fds := []unix.PollFd{{Fd: int32(inner.Fd()), Events: unix.POLLIN}}
 		if n, err := unix.Poll(fds, 1000); n > 0 || err != nil && err != unix.EINTR {
 			return
@@ -352,10 +359,11 @@ func (p *Process) killAll() {
 	}
 }
 
-// stopReading returns when the outputs are read. Others may hold them open.
+// stopReading waits until the outputs are read, at most outputGrace, because other processes
+// may have them open. It then closes the streams.
 func (p *Process) stopReading() {
 	for _, r := range p.readers {
-		r.SetReadDeadline(time.Now().Add(lingering))
+		r.SetReadDeadline(time.Now().Add(outputGrace))
 	}
 	p.outputs.Wait()
 	for _, r := range p.readers {
@@ -366,8 +374,8 @@ func (p *Process) stopReading() {
 	}
 }
 
-// tidy removes what was made for the process.
-func (p *Process) tidy() error {
+// cleanUp removes the resources of the process.
+func (p *Process) cleanUp() error {
 	var errs []error
 	if p.lifeline != nil {
 		p.lifeline.Close()
@@ -379,7 +387,7 @@ func (p *Process) tidy() error {
 	}
 	p.mu.Unlock()
 	if p.group != nil {
-		ctx, cancel := context.WithTimeout(context.Background(), killTime)
+		ctx, cancel := context.WithTimeout(context.Background(), killTimeout)
 		defer cancel()
 		errs = append(errs, p.group.Destroy(ctx))
 	}
@@ -389,20 +397,21 @@ func (p *Process) tidy() error {
 	return errors.Join(errs...)
 }
 
-// Pid returns the number, on the host, of the process that keeps the agent: its parent.
+// Pid returns the host pid of glasshouse-agent, the parent of the agent.
 func (p *Process) Pid() int { return p.pid }
 
-// Wait returns when the agent and all that it has started are gone, and all of their
-// output is written. The error says what of them is left.
+// Wait waits until the agent and its descendants have ended and their output is written. It
+// returns an error if resources of the process could not be removed.
 func (p *Process) Wait() (Exit, error) {
 	<-p.done
 	return p.exit, p.err
 }
 
-// Done is closed when Wait would return.
+// Done returns a channel that is closed when Wait returns.
 func (p *Process) Done() <-chan struct{} { return p.done }
 
-// Signal sends the agent a signal. It is none of what the agent has started that gets it.
+// Signal sends a signal to the agent, not to its descendants. It returns fault.Conflict if the
+// agent has ended.
 func (p *Process) Signal(sig syscall.Signal) error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -418,26 +427,26 @@ func (p *Process) Signal(sig syscall.Signal) error {
 	return err
 }
 
-// Kill ends the agent and all that it has started. It does not wait for that.
+// Kill kills the agent and its descendants. It does not wait for their end.
 func (p *Process) Kill() {
 	p.killing.Do(func() {
 		if p.lifeline == nil || p.group != nil {
-			p.cmd.Process.Kill() // and what is left of it is found by its cgroup or namespace
+			p.cmd.Process.Kill() // wait kills descendants by their cgroup or pid namespace
 			return
 		}
-		p.lifeline.Close() // glasshouse-agent ends what it keeps, and then itself
+		p.lifeline.Close() // glasshouse-agent kills the descendants and exits
 		go func() {
 			select {
 			case <-p.done:
-			case <-time.After(killTime): // somebody keeps it from that
+			case <-time.After(killTimeout): // glasshouse-agent is stopped or stuck
 				p.cmd.Process.Kill()
 			}
 		}()
 	})
 }
 
-// Complaints are what is written until it is enough.
-type complaints struct {
+// startOutput keeps the first bytes of the standard error until stop is called.
+type startOutput struct {
 	mu sync.Mutex
 	// +checklocks:mu
 	full bool
@@ -445,26 +454,26 @@ type complaints struct {
 	b bytes.Buffer
 }
 
-func (w *complaints) Write(p []byte) (int, error) {
+func (w *startOutput) Write(p []byte) (int, error) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	if !w.full {
-		w.b.Write(p[:min(len(p), maxComplaint+utf8.UTFMax-w.b.Len())]) // text looks at the character that is cut
+		w.b.Write(p[:min(len(p), maxStartOutput+utf8.UTFMax-w.b.Len())]) // enough for text to cut at a rune boundary
 	}
 	return len(p), nil
 }
 
-func (w *complaints) enough() {
+func (w *startOutput) stop() {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	w.full = true
 	w.b = bytes.Buffer{}
 }
 
-func (w *complaints) text() string {
+func (w *startOutput) text() string {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	if s := strings.TrimSpace(safetext.Prefix(w.b.String(), maxComplaint)); s != "" {
+	if s := strings.TrimSpace(safetext.Prefix(w.b.String(), maxStartOutput)); s != "" {
 		return ": " + strings.ToValidUTF8(s, "�")
 	}
 	return ""

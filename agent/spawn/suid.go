@@ -9,14 +9,14 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// A modeCall is a system call that gives a file its mode.
+// A modeCall is a system call that sets the mode of a file.
 type modeCall struct {
 	nr    uint32
-	arg   uint32 // which argument the mode is
-	flags uint32 // which argument must ask for a new file, 0: the mode is always meant
+	arg   uint32 // index of the mode argument
+	flags uint32 // index of the open flags, which must request a new file; 0: none
 }
 
-// modeCalls are those that all processors have; others are in moreModeCalls.
+// modeCalls lists the calls of all architectures. moreModeCalls has those of the current one.
 var modeCalls = []modeCall{
 	{unix.SYS_FCHMOD, 1, 0},
 	{unix.SYS_FCHMODAT, 2, 0},
@@ -26,20 +26,21 @@ var modeCalls = []modeCall{
 	{unix.SYS_OPENAT, 3, 2},
 }
 
-// Offsets in the kernel's struct seccomp_data, on little-endian processors.
+// Offsets in struct seccomp_data (seccomp(2)) on little-endian processors.
 const (
 	offsetNumber = 0
 	offsetArgs   = 16
 )
 
-// noSetUID returns a filter that refuses files that give their owner's powers to whoever
-// runs them. In the jail they would be void, but the workspace is the host's too: a
-// program that an agent made there would be its owner's program, for everybody to run.
-// openat2 hides the mode behind a pointer; it is said not to be there, and programs do
-// without. That the calls are this processor's the other filter has seen to.
+// noSetUID returns a filter that rejects the creation of set-user-ID and set-group-ID files.
+// Such files have no effect in the sandbox, but the workspace is also visible on the host. A
+// program that the agent creates there would run with the privileges of the workspace's
+// owner for every user. openat2 passes the mode by pointer, which seccomp cannot read, so it
+// fails with ENOSYS and programs fall back to openat. The other filter checks the
+// architecture.
 func noSetUID() ([]byte, error) {
 	const bits = unix.S_ISUID | unix.S_ISGID
-	refuse := bpf.RetConstant{Val: unix.SECCOMP_RET_ERRNO | uint32(unix.EPERM)}
+	deny := bpf.RetConstant{Val: unix.SECCOMP_RET_ERRNO | uint32(unix.EPERM)}
 	program := []bpf.Instruction{
 		bpf.LoadAbsolute{Off: offsetNumber, Size: 4},
 		bpf.JumpIf{Cond: bpf.JumpNotEqual, Val: unix.SYS_OPENAT2, SkipTrue: 1},
@@ -55,18 +56,18 @@ func noSetUID() ([]byte, error) {
 		block = append(block,
 			bpf.LoadAbsolute{Off: offsetArgs + 8*c.arg, Size: 4},
 			bpf.JumpIf{Cond: bpf.JumpBitsSet, Val: bits, SkipFalse: 1},
-			refuse,
+			deny,
 			bpf.RetConstant{Val: unix.SECCOMP_RET_ALLOW})
 		program = append(program, bpf.JumpIf{Cond: bpf.JumpNotEqual, Val: c.nr, SkipTrue: uint8(len(block))})
 		program = append(program, block...)
 	}
 	raw, err := bpf.Assemble(append(program, bpf.RetConstant{Val: unix.SECCOMP_RET_ALLOW}))
 	if err != nil {
-		return nil, fmt.Errorf("encode the filter of modes: %w", err)
+		return nil, fmt.Errorf("assemble the filter of file modes: %w", err)
 	}
 	var b bytes.Buffer
 	for _, in := range raw {
-		binary.Write(&b, binary.LittleEndian, in) // a Buffer takes everything
+		binary.Write(&b, binary.LittleEndian, in) // writes to a Buffer do not fail
 	}
 	return b.Bytes(), nil
 }

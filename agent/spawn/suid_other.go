@@ -2,4 +2,4 @@
 
 package spawn
 
-var moreModeCalls []modeCall // the old calls are amd64's alone
+var moreModeCalls []modeCall // only amd64 has the older calls

@@ -17,62 +17,62 @@ import (
 	"glasshouse/internal/dirs"
 )
 
-// Where an agent in bubblewrap finds what is its own.
+// Paths and the user id of an agent in bubblewrap.
 const (
-	homeAt   = "/home/agent"
-	workAt   = "/workspace"
-	shimAt   = "/.glasshouse/agent"
-	socketAt = "/.glasshouse/gateway.sock"
-	agentUID = "1000"
+	homeDir      = "/home/agent"
+	workspaceDir = "/workspace"
+	shimPath     = "/.glasshouse/agent"
+	socketPath   = "/.glasshouse/gateway.sock"
+	agentUID     = "1000"
 )
 
-// A view is what an agent in bubblewrap is shown of the host's files, beside programs.
+// A view lists the files of the host that an agent in bubblewrap sees in addition to programs.
 type view struct {
-	shows []show
-	bwrap show   // seen from the outside alone
-	user  uint32 // of the host that the agent is; 0: the daemon's own
+	mounts []bindMount
+	bwrap  bindMount // bubblewrap itself, not visible to the agent
+	user   uint32    // host user id of the agent; 0: the daemon's user
 }
 
-// A show is one file or directory.
-type show struct {
-	from, at string
-	source   string // where bubblewrap finds it
-	write    bool   // the owner's files are the agent's
+// A bindMount makes a file or directory of the host visible to the agent.
+type bindMount struct {
+	hostPath, target string
+	source           string // path under which bubblewrap opens it
+	writable         bool   // writable; files of the owner appear as the agent's
 }
 
-// staging is a directory that is on every host. Where root starts bubblewrap, what is to
-// be shown is put there, in a mount namespace of which nobody else knows: the agent's user
-// could not follow the real paths.
+// staging is a directory that exists on every host. If root starts bubblewrap, the bind mounts
+// are staged there in a private mount namespace, because the agent's user may lack search
+// permission for the real paths.
 const staging = "/tmp"
 
 func (b *Bwrap) view(s Start, bwrap string) *view {
-	v := &view{bwrap: show{from: bwrap, source: bwrap}}
+	v := &view{bwrap: bindMount{hostPath: bwrap, source: bwrap}}
 	if os.Geteuid() == 0 {
 		v.user = firstUser + b.next.Add(1)%users
 		v.bwrap.source = filepath.Join(staging, "bwrap")
 	}
-	add := func(from, at string, write bool) {
-		sh := show{from: from, at: at, source: from, write: write}
+	add := func(hostPath, target string, writable bool) {
+		bm := bindMount{hostPath: hostPath, target: target, source: hostPath, writable: writable}
 		if v.user != 0 {
-			sh.source = filepath.Join(staging, strconv.Itoa(len(v.shows)))
+			bm.source = filepath.Join(staging, strconv.Itoa(len(v.mounts)))
 		}
-		v.shows = append(v.shows, sh)
+		v.mounts = append(v.mounts, bm)
 	}
 	for _, dir := range s.ReadOnly {
 		add(dir, dir, false)
 	}
 	if s.Workspace != "" {
-		add(s.Workspace, workAt, true)
+		add(s.Workspace, workspaceDir, true)
 	}
-	add(b.cfg.Agent, shimAt, false)
+	add(b.cfg.Agent, shimPath, false)
 	if s.Socket != "" {
-		add(s.Socket, socketAt, true)
+		add(s.Socket, socketPath, true)
 	}
 	return v
 }
 
-// apply has the view made when root starts bubblewrap. It is root then of a user
-// namespace with one user in it.
+// apply prepares l to stage the view if the daemon runs as root. bubblewrap then runs as root
+// of a user namespace with a single user.
 func (v *view) apply(l *launch) {
 	if v.user == 0 {
 		return
@@ -86,65 +86,65 @@ func (v *view) apply(l *launch) {
 	l.prepare = v.stage
 }
 
-// stage puts what is to be shown where the agent's user can find it. The calling thread
-// gets a mount namespace for that, and may not be used for anything else afterwards.
+// stage creates the bind mounts in staging, where the agent's user can open them. It moves
+// the calling thread to a new mount namespace, so the thread must not be reused.
 func (v *view) stage() error {
 	if err := unix.Unshare(unix.CLONE_NEWNS); err != nil {
 		return os.NewSyscallError("unshare", err)
 	}
 	if err := unix.Mount("", "/", "", unix.MS_REC|unix.MS_SLAVE, ""); err != nil {
-		return fmt.Errorf("keep mounts from the host: %w", err)
+		return fmt.Errorf("disable mount propagation to the host: %w", err)
 	}
-	shows := append([]show{v.bwrap}, v.shows...)
-	open := make([]*os.File, len(shows))
+	mounts := append([]bindMount{v.bwrap}, v.mounts...)
+	open := make([]*os.File, len(mounts))
 	defer func() {
 		for _, f := range open {
-			f.Close() // a nil file takes it
+			f.Close() // Close of a nil *os.File returns an error
 		}
 	}()
-	for i, sh := range shows {
-		fd, err := unix.Open(sh.from, unix.O_PATH|unix.O_CLOEXEC, 0)
+	for i, bm := range mounts {
+		fd, err := unix.Open(bm.hostPath, unix.O_PATH|unix.O_CLOEXEC, 0)
 		if err != nil {
-			return fault.New(fault.Invalid, "spawn.Start", sh.from, err)
+			return fault.New(fault.Invalid, "spawn.Start", bm.hostPath, err)
 		}
-		open[i] = os.NewFile(uintptr(fd), sh.from)
+		open[i] = os.NewFile(uintptr(fd), bm.hostPath)
 	}
-	holds := func(m string) bool {
-		return slices.ContainsFunc(shows, func(sh show) bool { return under(sh.from, m) })
+	needed := func(m string) bool {
+		return slices.ContainsFunc(mounts, func(bm bindMount) bool { return under(bm.hostPath, m) })
 	}
-	if err := letGo(staging, holds); err != nil {
+	if err := unmountBelow(staging, needed); err != nil {
 		return err
 	}
 	if err := unix.Mount("tmpfs", staging, "tmpfs", unix.MS_NOSUID|unix.MS_NODEV, "mode=0755"); err != nil {
-		return fmt.Errorf("stage: %w", err)
+		return fmt.Errorf("mount the staging directory: %w", err)
 	}
-	for i, sh := range shows {
-		if err := v.place(open[i], sh); err != nil {
-			return fmt.Errorf("show %s: %w", sh.from, err)
+	for i, bm := range mounts {
+		if err := v.mount(open[i], bm); err != nil {
+			return fmt.Errorf("bind mount %s: %w", bm.hostPath, err)
 		}
 	}
-	return letGo("/", func(m string) bool {
-		return slices.ContainsFunc(needed, func(dir string) bool { return under(m, dir) })
+	return unmountBelow("/", func(m string) bool {
+		return slices.ContainsFunc(keptDirs, func(dir string) bool { return under(m, dir) })
 	})
 }
 
-// needed is where bubblewrap and its start look for something.
-var needed = append([]string{"/etc", "/proc", "/sys", "/dev", "/nix", staging}, programDirs...)
+// keptDirs lists the directories that bubblewrap needs during its start.
+var keptDirs = append([]string{"/etc", "/proc", "/sys", "/dev", "/nix", staging}, programDirs...)
 
-// letGo unmounts what is mounted below a directory, in this mount namespace, save what is
-// to be kept. The namespace is there as long as the agent, and so would be the disks of
-// all jails that are now.
-func letGo(below string, keep func(mount string) bool) error {
-	mounts, err := overlay.MountsBelow(below)
+// unmountBelow unmounts all mounts below a directory in this mount namespace, except those for
+// which keep returns true. The namespace lives as long as the agent. Without this it would
+// keep the disks of all current jails mounted.
+func unmountBelow(dir string, keep func(mount string) bool) error {
+	mounts, err := overlay.MountsBelow(dir)
 	if err != nil {
 		return err
 	}
 	for _, m := range mounts { // deepest first
-		if m == "/" || m == below || keep(m) {
+		if m == "/" || m == dir || keep(m) {
 			continue
 		}
 		if err := overlay.Unmount(m); err != nil {
-			return fmt.Errorf("let go of the host's mounts: %w", err)
+			return fmt.Errorf("unmount a mount of the host: %w", err)
 		}
 	}
 	return nil
@@ -153,18 +153,18 @@ func letGo(below string, keep func(mount string) bool) error {
 // under reports whether a path is dir or below it.
 func under(path, dir string) bool { return path == dir || strings.HasPrefix(path, dir+"/") }
 
-// place shows a file at its source. Of what may be written the owner is the agent, and
-// the agent the owner; everybody else is nobody.
-func (v *view) place(f *os.File, sh show) error {
+// mount bind mounts f at the source path of bm. In a writable mount the owner of f is mapped
+// to the agent's user; all other owners are unmapped.
+func (v *view) mount(f *os.File, bm bindMount) error {
 	var st unix.Stat_t
 	if err := unix.Fstat(int(f.Fd()), &st); err != nil {
 		return err
 	}
-	if err := dirs.Place(sh.source, st.Mode&unix.S_IFMT == unix.S_IFDIR); err != nil {
+	if err := dirs.Place(bm.source, st.Mode&unix.S_IFMT == unix.S_IFDIR); err != nil {
 		return err
 	}
-	opts := overlay.CloneOptions{Options: overlay.Options{ReadOnly: !sh.write, NoSuid: true, NoDev: true}, Recursive: !sh.write}
-	if sh.write {
+	opts := overlay.CloneOptions{Options: overlay.Options{ReadOnly: !bm.writable, NoSuid: true, NoDev: true}, Recursive: !bm.writable}
+	if bm.writable {
 		ids, err := overlay.IDMap([]overlay.Mapping{{Disk: st.Uid, Host: v.user, Count: 1}}, []overlay.Mapping{{Disk: st.Gid, Host: v.user, Count: 1}})
 		if err != nil {
 			return err
@@ -172,34 +172,34 @@ func (v *view) place(f *os.File, sh show) error {
 		defer ids.Close()
 		opts.IDMap = ids
 	}
-	return overlay.Clone(dirs.ProcPath(f), sh.source, opts)
+	return overlay.Clone(dirs.ProcPath(f), bm.source, opts)
 }
 
-// arguments are bubblewrap's, and the files that they name.
+// arguments collects the arguments of bubblewrap and the files that they refer to.
 type arguments struct {
-	in   *inherited
+	in   *inheritedFiles
 	list []string
 }
 
 func (a *arguments) add(args ...string) { a.list = append(a.list, args...) }
 
-// file has a made-up file at a path. What is kept in the home may be changed.
-func (a *arguments) file(option, perms, at string, data []byte) error {
-	n, err := a.in.data(filepath.Base(at), data)
+// file adds a file with the given content at path. option determines whether it is writable.
+func (a *arguments) file(option, perms, path string, data []byte) error {
+	n, err := a.in.addData(filepath.Base(path), data)
 	if err != nil {
 		return err
 	}
-	a.add("--perms", perms, option, strconv.Itoa(n), at)
+	a.add("--perms", perms, option, strconv.Itoa(n), path)
 	return nil
 }
 
-// describe says what the agent is in. Mounts are made in this order.
+// describe adds the arguments for namespaces, environment and mounts. bubblewrap processes
+// mounts in order.
 func (a *arguments) describe(s Start, v *view) error {
 	a.add("--unshare-user", "--unshare-ipc", "--unshare-pid", "--unshare-net", "--unshare-uts", "--unshare-cgroup",
 		"--uid", agentUID, "--gid", agentUID, "--hostname", "agent",
 		"--die-with-parent", "--new-session", "--as-pid-1", "--cap-drop", "ALL", "--clearenv")
-	door := "http://localhost:4097"
-	for _, kv := range environment(homeAt, door, s.Env) {
+	for _, kv := range environment(homeDir, "http://localhost:4097", s.Env) {
 		name, value, _ := strings.Cut(kv, "=")
 		a.add("--setenv", name, value)
 	}
@@ -207,7 +207,7 @@ func (a *arguments) describe(s Start, v *view) error {
 	if err := a.etc(); err != nil {
 		return err
 	}
-	size := strconv.FormatInt(memorySize(s.Limits), 10)
+	size := strconv.FormatInt(tmpfsSize(s.Limits), 10)
 	a.add("--proc", "/proc")
 	for _, path := range []string{"/proc/bus", "/proc/fs", "/proc/irq", "/proc/sys", "/proc/sysrq-trigger"} {
 		if exists(path) {
@@ -221,37 +221,38 @@ func (a *arguments) describe(s Start, v *view) error {
 	}
 	a.add("--dev", "/dev", "--perms", "1777", "--size", size, "--tmpfs", "/dev/shm", "--remount-ro", "/dev",
 		"--perms", "1777", "--size", size, "--tmpfs", "/tmp",
-		"--perms", "0755", "--dir", "/home", "--perms", "0700", "--size", size, "--tmpfs", homeAt,
+		"--perms", "0755", "--dir", "/home", "--perms", "0700", "--size", size, "--tmpfs", homeDir,
 		"--perms", "0755", "--dir", "/var", "--symlink", "../tmp", "/var/tmp", "--perms", "0755", "--dir", "/run",
 		"--perms", "0755", "--dir", "/.glasshouse")
 	if err := a.home(s.Files); err != nil {
 		return err
 	}
-	for _, sh := range v.shows {
+	for _, bm := range v.mounts {
 		option := "--ro-bind"
-		if sh.write {
+		if bm.writable {
 			option = "--bind"
 		}
-		a.add(option, sh.source, sh.at)
+		a.add(option, bm.source, bm.target)
 	}
-	a.add("--remount-ro", "/", "--chdir", beginning(s))
+	a.add("--remount-ro", "/", "--chdir", initialDir(s))
 	return nil
 }
 
-// beginning is where an agent begins.
-func beginning(s Start) string {
+// initialDir returns the initial working directory of an agent.
+func initialDir(s Start) string {
 	switch {
 	case s.Cwd != "":
 		return s.Cwd
 	case s.Workspace != "":
-		return workAt
+		return workspaceDir
 	}
-	return homeAt
+	return homeDir
 }
 
 var programDirs = []string{"/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64", "/libx32"}
 
-// programs shows the host's, as the host has them: a /bin that is a link stays one.
+// programs adds the program directories of the host. A symbolic link such as /bin stays a
+// link.
 func (a *arguments) programs() {
 	for _, dir := range append([]string{"/nix/store"}, programDirs...) {
 		st, err := os.Lstat(dir)
@@ -267,7 +268,7 @@ func (a *arguments) programs() {
 	}
 }
 
-// etc makes up an /etc that names nobody of the host.
+// etc adds an /etc without users and names of the host.
 func (a *arguments) etc() error {
 	a.add("--perms", "0755", "--dir", "/etc")
 	for _, path := range []string{"/etc/ld.so.cache", "/etc/ld.so.conf", "/etc/ld.so.conf.d", "/etc/alternatives", "/etc/ssl/certs", "/etc/ssl/openssl.cnf", "/etc/ssl/cert.pem",
@@ -277,7 +278,7 @@ func (a *arguments) etc() error {
 		}
 	}
 	for _, f := range []struct{ name, text string }{
-		{"passwd", "root:x:0:0:root:/root:/usr/sbin/nologin\nagent:x:1000:1000:agent:" + homeAt + ":/bin/sh\nnobody:x:65534:65534:nobody:/:/usr/sbin/nologin\n"},
+		{"passwd", "root:x:0:0:root:/root:/usr/sbin/nologin\nagent:x:1000:1000:agent:" + homeDir + ":/bin/sh\nnobody:x:65534:65534:nobody:/:/usr/sbin/nologin\n"},
 		{"group", "root:x:0:\nagent:x:1000:\nnogroup:x:65534:\n"},
 		{"hosts", "127.0.0.1 localhost agent\n"},
 		{"nsswitch.conf", "passwd: files\ngroup: files\nhosts: files\n"},
@@ -291,33 +292,33 @@ func (a *arguments) etc() error {
 	return nil
 }
 
-// home puts files into the agent's.
+// home adds files to the agent's home.
 func (a *arguments) home(files map[string][]byte) error {
 	names := make([]string, 0, len(files))
 	for name := range files {
 		names = append(names, name)
 	}
 	slices.Sort(names)
-	made := map[string]bool{homeAt: true}
+	created := map[string]bool{homeDir: true}
 	for _, name := range names {
-		at := filepath.Join(homeAt, name)
-		var above []string
-		for dir := filepath.Dir(at); !made[dir]; dir = filepath.Dir(dir) {
-			made[dir] = true
-			above = append(above, dir)
+		path := filepath.Join(homeDir, name)
+		var parents []string
+		for dir := filepath.Dir(path); !created[dir]; dir = filepath.Dir(dir) {
+			created[dir] = true
+			parents = append(parents, dir)
 		}
-		for _, dir := range slices.Backward(above) {
+		for _, dir := range slices.Backward(parents) {
 			a.add("--perms", "0700", "--dir", dir)
 		}
-		if err := a.file("--file", "0600", at, files[name]); err != nil {
-			return errors.Join(fmt.Errorf("put %s into the agent's home", name), err)
+		if err := a.file("--file", "0600", path, files[name]); err != nil {
+			return errors.Join(fmt.Errorf("add %s to the agent's home", name), err)
 		}
 	}
 	return nil
 }
 
-// memorySize bounds each directory that is kept in memory.
-func memorySize(l Limits) int64 {
+// tmpfsSize returns the size limit in bytes of each tmpfs.
+func tmpfsSize(l Limits) int64 {
 	if l.Memory > 0 {
 		return max(l.Memory/2, 1<<20)
 	}

@@ -1,5 +1,5 @@
-// Command attack tries to get out of where it is started, one way after the other. It
-// says of each way what came of it, and its exit code is 1 if one of them led out.
+// Command attack attempts to escape from its sandbox. It prints the result of each attack and
+// exits with code 1 if one succeeded.
 package main
 
 import (
@@ -23,23 +23,23 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// What the test knows of the host, told by the environment.
+// Targets on the host, from the environment.
 var (
-	port     = os.Getenv("BAIT_PORT")     // something listens at it on the host, at all addresses
-	address  = os.Getenv("BAIT_ADDRESS")  // one of the host's
-	abstract = os.Getenv("BAIT_ABSTRACT") // name of a socket of the host
-	socket   = os.Getenv("BAIT_SOCKET")   // path of another
+	port     = os.Getenv("BAIT_PORT")     // port of a listener on all addresses of the host
+	address  = os.Getenv("BAIT_ADDRESS")  // address of the host
+	abstract = os.Getenv("BAIT_ABSTRACT") // name of an abstract socket of the host
+	socket   = os.Getenv("BAIT_SOCKET")   // path of a socket of the host
 	secret   = os.Getenv("BAIT_SECRET")   // path of a file of the daemon
-	process  = os.Getenv("BAIT_PID")      // of the host
-	daemon   = os.Getenv("BAIT_DAEMON")   // its pid
+	process  = os.Getenv("BAIT_PID")      // pid of a process of the host
+	daemon   = os.Getenv("BAIT_DAEMON")   // pid of the daemon
 )
 
-// Halves, so that what looks for it does not find this program.
+// Concatenated, so that a search for the token does not find it in this program.
 var token = "tok-3Zq81" + "-secret"
 
 type attack struct {
 	name string
-	try  func() error // nil: it led out
+	try  func() error // returns nil if the attack succeeded
 }
 
 var attacks = []attack{
@@ -49,22 +49,22 @@ var attacks = []attack{
 	{"connect to the host's loopback", func() error { return dial("tcp", "127.0.0.1:"+port) }},
 	{"connect to the host's loopback by IPv6", func() error { return dial("tcp", "[::1]:"+port) }},
 	{"connect to an address of the host", func() error { return dial("tcp", net.JoinHostPort(address, port)) }},
-	{"ask the name service", lookup},
+	{"resolve a name", lookup},
 	{"connect to an abstract socket of the host", func() error { return dial("unix", "@"+abstract) }},
 	{"connect to a socket of the host by its path", func() error { return dial("unix", socket) }},
-	{"connect to the bus of the host", func() error { return dial("unix", "/run/dbus/system_bus_socket") }},
-	{"connect to the docker of the host", func() error { return dial("unix", "/var/run/docker.sock") }},
-	{"make a packet socket", func() error { return socketOf(unix.AF_PACKET, unix.SOCK_RAW) }},
-	{"make a raw socket", func() error { return socketOf(unix.AF_INET, unix.SOCK_RAW) }},
-	{"make a socket to the hypervisor", func() error { return socketOf(unix.AF_VSOCK, unix.SOCK_STREAM) }},
-	{"make a socket to the kernel's ciphers", func() error { return socketOf(unix.AF_ALG, unix.SOCK_SEQPACKET) }},
-	{"make a network device", func() error { return run("ip", "link", "add", "x", "type", "dummy") }},
+	{"connect to the D-Bus of the host", func() error { return dial("unix", "/run/dbus/system_bus_socket") }},
+	{"connect to the Docker daemon of the host", func() error { return dial("unix", "/var/run/docker.sock") }},
+	{"create a packet socket", func() error { return socketOf(unix.AF_PACKET, unix.SOCK_RAW) }},
+	{"create a raw socket", func() error { return socketOf(unix.AF_INET, unix.SOCK_RAW) }},
+	{"create a vsock socket", func() error { return socketOf(unix.AF_VSOCK, unix.SOCK_STREAM) }},
+	{"create an AF_ALG socket", func() error { return socketOf(unix.AF_ALG, unix.SOCK_SEQPACKET) }},
+	{"create a network device", func() error { return run("ip", "link", "add", "x", "type", "dummy") }},
 
 	{"read the host's passwords", func() error { return read("/etc/shadow") }},
 	{"read the host's users", func() error { return contains("/etc/passwd", "daemon:") }},
 	{"read the daemon's data", func() error { return read(secret) }},
 	{"list root's home", func() error { return list("/root") }},
-	{"find a home beside its own", func() error { return others("/home", "agent") }},
+	{"find another home", func() error { return others("/home", "agent") }},
 	{"find anything in /var", func() error { return others("/var", "tmp") }},
 	{"find anything in /run", func() error { return others("/run") }},
 	{"find anything in /tmp", func() error { return others("/tmp", strings.Split(os.Args[0], "/")[2]) }},
@@ -75,71 +75,71 @@ var attacks = []attack{
 	{"open a disk", func() error { return first(read("/dev/sda"), read("/dev/vda"), read("/dev/nvme0n1")) }},
 	{"read the kernel's memory", func() error { return nonempty("/proc/kcore") }},
 	{"read the kernel's keys", func() error { return nonempty("/proc/keys") }},
-	{"press the magic key", func() error { return write("/proc/sysrq-trigger") }},
-	{"set a setting of the kernel", func() error { return write("/proc/sys/kernel/core_pattern") }},
-	{"set another", func() error { return write("/proc/sys/net/ipv4/ip_forward") }},
-	{"go by the root of the first process", func() error { return list("/proc/1/root/") }},
-	{"go by the directory of the first process", func() error { return list("/proc/1/cwd/") }},
+	{"trigger SysRq", func() error { return write("/proc/sysrq-trigger") }},
+	{"set kernel.core_pattern", func() error { return write("/proc/sys/kernel/core_pattern") }},
+	{"set net.ipv4.ip_forward", func() error { return write("/proc/sys/net/ipv4/ip_forward") }},
+	{"list the root of the first process", func() error { return list("/proc/1/root/") }},
+	{"list the working directory of the first process", func() error { return list("/proc/1/cwd/") }},
 	{"read the environment of the first process", func() error { return read("/proc/1/environ") }},
 	{"read the memory of the first process", func() error { return read("/proc/1/mem") }},
 	{"list the files of the first process", func() error { return list("/proc/1/fd") }},
 	{"see a process of the host", func() error { return list("/proc/" + daemon) }},
-	{"see more processes than its own", func() error { return strangers() }},
+	{"see other processes", func() error { return strangers() }},
 
 	{"kill a process of the host", func() error { return kill(process) }},
 	{"kill the daemon", func() error { return kill(daemon) }},
 	{"trace a process of the host", func() error { return trace(process) }},
 	{"trace the first process", func() error { return trace("1") }},
-	{"read the memory of the first process by a call", func() error { return readMemory(1) }},
+	{"read the memory of the first process with process_vm_readv", func() error { return readMemory(1) }},
 	{"take a descriptor of the first process", takeDescriptor},
 	{"kill the first process", killFirst},
 
 	{"find the token", findToken},
 	{"find the daemon's environment", func() error { return anywhere("DAEMON_SECRET_VALUE") }},
-	{"show the gateway a token of its own", forge},
+	{"send the gateway a forged token", forge},
 
 	{"become root", func() error { return errno(unix.SYS_SETUID, 0, 0, 0) }},
-	{"become root in effect", func() error { return errno(unix.SYS_SETRESUID, 0, 0, 0) }},
-	{"become of root's group", func() error { return errno(unix.SYS_SETGID, 0, 0, 0) }},
-	{"take a capability", capability},
-	{"run a program of root's as root", suid},
-	{"make a program that runs as its owner", func() error { return makeSUID(func(f *os.File) error { return f.Chmod(0o755 | os.ModeSetuid) }) }},
-	{"make it by its path", func() error { return makeSUID(func(f *os.File) error { return unix.Chmod(f.Name(), 0o4755) }) }},
-	{"make it of its group", func() error {
+	{"become root with setresuid", func() error { return errno(unix.SYS_SETRESUID, 0, 0, 0) }},
+	{"set the group id to root", func() error { return errno(unix.SYS_SETGID, 0, 0, 0) }},
+	{"acquire a capability", capability},
+	{"run a set-user-ID program as root", suid},
+	{"create a set-user-ID file with fchmod", func() error { return makeSUID(func(f *os.File) error { return f.Chmod(0o755 | os.ModeSetuid) }) }},
+	{"create it with chmod", func() error { return makeSUID(func(f *os.File) error { return unix.Chmod(f.Name(), 0o4755) }) }},
+	{"create a set-group-ID file with fchmodat", func() error {
 		return makeSUID(func(f *os.File) error { return unix.Fchmodat(unix.AT_FDCWD, f.Name(), 0o2755, 0) })
 	}},
-	{"make it as a new file", func() error {
+	{"create it with open", func() error {
 		return makeNew(func(n string) (int, error) { return unix.Open(n, unix.O_CREAT|unix.O_WRONLY, 0o6755) })
 	}},
-	{"make it as a node", func() error {
+	{"create it with mknod", func() error {
 		return makeNew(func(n string) (int, error) { return -1, unix.Mknod(n, unix.S_IFREG|0o4755, 0) })
 	}},
-	{"make it by a newer call", func() error {
+	{"create it with openat2", func() error {
 		return makeNew(func(n string) (int, error) {
 			return unix.Openat2(unix.AT_FDCWD, n, &unix.OpenHow{Flags: unix.O_CREAT | unix.O_WRONLY, Mode: 0o4755})
 		})
 	}},
-	{"make a device", func() error { return unix.Mknod("/tmp/disk", unix.S_IFBLK|0o600, int(unix.Mkdev(254, 0))) }},
+	{"create a device", func() error { return unix.Mknod("/tmp/disk", unix.S_IFBLK|0o600, int(unix.Mkdev(254, 0))) }},
 
 	{"mount", func() error { return unix.Mount("none", "/tmp", "tmpfs", 0, "") }},
-	{"mount /usr to be written", func() error { return unix.Mount("", "/usr", "", unix.MS_REMOUNT|unix.MS_BIND, "") }},
+	{"remount /usr writable", func() error { return unix.Mount("", "/usr", "", unix.MS_REMOUNT|unix.MS_BIND, "") }},
 	{"unmount", func() error { return unix.Unmount("/proc/sys", unix.MNT_DETACH) }},
-	{"mount in the new way", func() error { _, err := unix.Fsopen("proc", 0); return err }},
+	{"mount with fsopen", func() error { _, err := unix.Fsopen("proc", 0); return err }},
 	{"clone a mount", func() error { _, err := unix.OpenTree(unix.AT_FDCWD, "/", unix.OPEN_TREE_CLONE); return err }},
 	{"change its root", func() error { return unix.Chroot("/tmp") }},
-	{"make a user namespace", func() error { return unix.Unshare(unix.CLONE_NEWUSER) }},
-	{"make a mount namespace", func() error { return unix.Unshare(unix.CLONE_NEWNS) }},
+	{"create a user namespace", func() error { return unix.Unshare(unix.CLONE_NEWUSER) }},
+	{"create a mount namespace", func() error { return unix.Unshare(unix.CLONE_NEWNS) }},
 	{"start a process in a user namespace", newUser},
 	{"enter a namespace", func() error { return enter("/proc/1/ns/net") }},
 	{"open a file by its handle", func() error { return errno(unix.SYS_OPEN_BY_HANDLE_AT, 0, 0, 0) }},
-	{"load a program into the kernel", func() error { return errno(unix.SYS_BPF, 0, 0, 0) }},
-	{"load a module", func() error { return errno(unix.SYS_INIT_MODULE, 0, 0, 0) }},
+	{"load a BPF program", func() error { return errno(unix.SYS_BPF, 0, 0, 0) }},
+	{"load a kernel module", func() error { return errno(unix.SYS_INIT_MODULE, 0, 0, 0) }},
 	{"use a keyring", func() error { return errno(unix.SYS_KEYCTL, 0, 0, 0) }},
 	{"use io_uring", func() error { return errno(unix.SYS_IO_URING_SETUP, 1, 0, 0) }},
-	{"stop the kernel in a copy", func() error { return errno(unix.SYS_USERFAULTFD, 0, 0, 0) }},
-	{"look into the kernel", func() error { return errno(unix.SYS_PERF_EVENT_OPEN, 0, 0, 0) }},
+	{"use userfaultfd", func() error { return errno(unix.SYS_USERFAULTFD, 0, 0, 0) }},
+	{"open a perf event", func() error { return errno(unix.SYS_PERF_EVENT_OPEN, 0, 0, 0) }},
 	{"set the clock", func() error { return unix.Settimeofday(&unix.Timeval{Sec: 1}) }},
-	{"name the machine", func() error { return unix.Sethostname([]byte("x")) }},
+	{"set the host name", func() error { return unix.Sethostname([]byte("x")) }},
 	{"restart the machine", func() error { return errno(unix.SYS_REBOOT, 0, 0, 0) }},
 
 	{"write into /usr", func() error { return create("/usr/x") }},
@@ -148,28 +148,28 @@ var attacks = []attack{
 	{"write /etc/passwd", func() error { return overwrite("/etc/passwd") }},
 	{"write into the root", func() error { return create("/x") }},
 	{"write into /dev", func() error { return create("/dev/x") }},
-	{"write into what it is shown", func() error { return create(filepath.Dir(os.Args[0]) + "/x") }},
+	{"write into a read-only directory", func() error { return create(filepath.Dir(os.Args[0]) + "/x") }},
 	{"change glasshouse-agent", func() error { return overwrite("/.glasshouse/agent") }},
-	{"put another socket in the gateway's place", func() error { return first(os.Remove("/.glasshouse/gateway.sock"), create("/.glasshouse/x")) }},
+	{"replace the socket of the gateway", func() error { return first(os.Remove("/.glasshouse/gateway.sock"), create("/.glasshouse/x")) }},
 	{"change the mode of a program", func() error { return os.Chmod("/usr/bin/env", 0o777) }},
-	{"take a file of root's", func() error { return os.Chown("/usr/bin/env", os.Getuid(), os.Getgid()) }},
-	{"give a file of its own away", func() error { return own(func(n string) error { return os.Chown(n, 0, 0) }) }},
-	{"write a core", func() error { return unix.Setrlimit(unix.RLIMIT_CORE, &unix.Rlimit{Cur: 1 << 30, Max: 1 << 30}) }},
+	{"take over a file of root", func() error { return os.Chown("/usr/bin/env", os.Getuid(), os.Getgid()) }},
+	{"give its own file to root", func() error { return own(func(n string) error { return os.Chown(n, 0, 0) }) }},
+	{"enable core dumps", func() error { return unix.Setrlimit(unix.RLIMIT_CORE, &unix.Rlimit{Cur: 1 << 30, Max: 1 << 30}) }},
 }
 
 func main() {
-	broke := 0
+	succeeded := 0
 	for _, a := range attacks {
 		err := a.try()
 		if err == nil {
-			broke++
-			fmt.Printf("OUT   %s\n", a.name)
+			succeeded++
+			fmt.Printf("SUCCEEDED  %s\n", a.name)
 			continue
 		}
-		fmt.Printf("held  %s: %v\n", a.name, err)
+		fmt.Printf("failed     %s: %v\n", a.name, err)
 	}
-	fmt.Printf("%d attacks, %d led out\n", len(attacks), broke)
-	if broke > 0 {
+	fmt.Printf("%d attacks, %d succeeded\n", len(attacks), succeeded)
+	if succeeded > 0 {
 		os.Exit(1)
 	}
 }
@@ -185,7 +185,7 @@ func first(errs ...error) error {
 
 func dial(network, to string) error {
 	if to == "" || to == "@" {
-		return nil // the test forgot to say
+		return nil // the target is missing, which fails the test
 	}
 	c, err := net.DialTimeout(network, to, 5*time.Second)
 	if err == nil {
@@ -242,7 +242,7 @@ func nonempty(name string) error {
 func contains(name, text string) error {
 	b, err := os.ReadFile(name)
 	if err == nil && !bytes.Contains(b, []byte(text)) {
-		err = errors.New("it is not the host's")
+		err = errors.New("the file is not the host's")
 	}
 	return err
 }
@@ -252,7 +252,7 @@ func list(dir string) error {
 	return err
 }
 
-// others looks for what is in a directory beside the names.
+// others looks for entries of a directory other than names.
 func others(dir string, names ...string) error {
 	entries, err := os.ReadDir(dir)
 	if err != nil {
@@ -263,7 +263,7 @@ func others(dir string, names ...string) error {
 			return nil
 		}
 	}
-	return errors.New("there is nothing else")
+	return errors.New("no other entries")
 }
 
 func write(name string) error {
@@ -297,16 +297,16 @@ func strangers() error {
 			n++
 		}
 	}
-	if n > 3 { // glasshouse-agent, and this
+	if n > 3 { // glasshouse-agent and this program
 		return nil
 	}
-	return fmt.Errorf("it sees %d processes", n)
+	return fmt.Errorf("only %d processes are visible", n)
 }
 
 func number(s string) int {
 	n, err := strconv.Atoi(s)
 	if err != nil {
-		panic("the test does not say which process: " + s)
+		panic("invalid pid: " + s)
 	}
 	return n
 }
@@ -331,8 +331,8 @@ func takeDescriptor() error {
 	return err
 }
 
-// killFirst would end everything here, this included: that it is still here afterwards,
-// and that the gateway still answers, is that it failed.
+// killFirst would kill all processes of the sandbox. If this program still runs and the gateway
+// still responds, the attack has failed.
 func killFirst() error {
 	err := unix.Kill(1, unix.SIGKILL)
 	resp, get := http.Get("http://localhost:4097/alive")
@@ -340,19 +340,19 @@ func killFirst() error {
 		return nil
 	}
 	resp.Body.Close()
-	return fmt.Errorf("it is there (%v)", err)
+	return fmt.Errorf("the first process still runs (%v)", err)
 }
 
-// findToken looks wherever something of a process can be read.
+// findToken searches all readable data of processes for the token.
 func findToken() error { return anywhere(token) }
 
 func anywhere(what string) error {
-	var places []string
+	var files []string
 	for _, pattern := range []string{"/proc/[0-9]*/environ", "/proc/[0-9]*/cmdline", "/proc/[0-9]*/fd/*", "/proc/[0-9]*/mem", "/.glasshouse/*", "/tmp/*", "/dev/shm/*", os.Getenv("HOME") + "/*"} {
 		found, _ := filepath.Glob(pattern)
-		places = append(places, found...)
+		files = append(files, found...)
 	}
-	for _, p := range places {
+	for _, p := range files {
 		if st, err := os.Stat(p); err != nil || !st.Mode().IsRegular() {
 			continue
 		}
@@ -366,10 +366,10 @@ func anywhere(what string) error {
 			return nil
 		}
 	}
-	return fmt.Errorf("it is in none of %d places", len(places))
+	return fmt.Errorf("not found in %d files", len(files))
 }
 
-// forge asks the gateway with a token of its own. The test sees what arrived.
+// forge sends a request with a forged token. The test checks the tokens that arrived.
 func forge() error {
 	req, err := http.NewRequest("GET", "http://localhost:4097/forged", nil)
 	if err != nil {
@@ -382,7 +382,7 @@ func forge() error {
 		return err
 	}
 	resp.Body.Close()
-	return errors.New("the test sees whether it arrived")
+	return errors.New("the test checks whether the token arrived")
 }
 
 func errno(nr, a, b, c uintptr) error {
@@ -417,7 +417,7 @@ func suid() error {
 	if err := run("su", "-c", "true"); err == nil {
 		return nil
 	}
-	return errors.New("none does")
+	return errors.New("no program runs as root")
 }
 
 func makeSUID(change func(*os.File) error) error {
@@ -431,7 +431,7 @@ func makeSUID(change func(*os.File) error) error {
 	})
 }
 
-// own does something to a file of its own in the workspace.
+// own calls do with a new file in the workspace.
 func own(do func(name string) error) error {
 	n := "own"
 	if err := create(n); err != nil {

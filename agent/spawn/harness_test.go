@@ -20,7 +20,8 @@ import (
 	"glasshouse/fault"
 )
 
-// prebuilt names a directory to the same tests in another process.
+// prebuilt is the environment variable with the directory of built programs, for tests that
+// run in another process.
 const prebuilt = "GLASSHOUSE_SPAWN_PREBUILT"
 
 var build = sync.OnceValues(func() (string, error) {
@@ -52,18 +53,18 @@ func TestMain(m *testing.M) {
 	os.Exit(code)
 }
 
-// A world is a host with a gateway, and a spawner of the kind.
-type world struct {
+// A harness is a spawner with a fake gateway.
+type harness struct {
 	t       *testing.T
 	spawner spawn.Spawner
 	dir     string
 	socket  string
 	token   string
-	run     string // state of the run at the gateway; set before anything is started
+	run     string // state of the run at the gateway; set it before Start
 
 	mu sync.Mutex
 	// +checklocks:mu
-	shown []string // tokens
+	seenTokens []string // tokens that the gateway received
 }
 
 func agentProgram(t *testing.T) string {
@@ -99,8 +100,9 @@ func open(t *testing.T, kind string, cfg spawn.Config) spawn.Spawner {
 	return s
 }
 
-// room makes a directory of a short name, for sockets, that anybody may look through.
-func room(t *testing.T) string {
+// tempDir returns a private directory with a short path, because socket paths are limited to 108
+// bytes (unix(7)).
+func tempDir(t *testing.T) string {
 	t.Helper()
 	dir, err := os.MkdirTemp("", "gh-w-")
 	if err != nil {
@@ -111,33 +113,33 @@ func room(t *testing.T) string {
 			t.Error(err)
 		}
 	})
-	return dir // 0700: as a daemon's may be
+	return dir // mode 0700, like the data directory of a daemon
 }
 
-func newWorld(t *testing.T, kind string) *world {
+func newHarness(t *testing.T, kind string) *harness {
 	t.Helper()
-	w := &world{t: t, dir: room(t), token: "tok-3Zq81-secret"}
-	noLeaks(t, w.dir)
-	w.spawner = open(t, kind, config(t, w.dir))
-	if err := w.spawner.Probe(t.Context()); errors.Is(err, fault.Unsupported) {
+	h := &harness{t: t, dir: tempDir(t), token: "tok-3Zq81-secret"}
+	noLeaks(t, h.dir)
+	h.spawner = open(t, kind, config(t, h.dir))
+	if err := h.spawner.Probe(t.Context()); errors.Is(err, fault.Unsupported) {
 		t.Skip(err)
 	} else if err != nil {
 		t.Fatal(err)
 	}
-	w.socket = filepath.Join(w.dir, "gateway.sock")
-	l, err := net.Listen("unix", w.socket)
+	h.socket = filepath.Join(h.dir, "gateway.sock")
+	l, err := net.Listen("unix", h.socket)
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := os.Chmod(w.socket, 0o600); err != nil {
+	if err := os.Chmod(h.socket, 0o600); err != nil {
 		t.Fatal(err)
 	}
 	server := &http.Server{Handler: http.HandlerFunc(func(rw http.ResponseWriter, r *http.Request) {
-		w.mu.Lock()
-		w.shown = append(w.shown, r.Header.Get("Glasshouse-Token"))
-		w.mu.Unlock()
-		if w.run != "" && r.URL.Path == "/run" {
-			fmt.Fprintf(rw, `{"run":"r-1","goal":"none","state":%q}`, w.run)
+		h.mu.Lock()
+		h.seenTokens = append(h.seenTokens, r.Header.Get("Glasshouse-Token"))
+		h.mu.Unlock()
+		if h.run != "" && r.URL.Path == "/run" {
+			fmt.Fprintf(rw, `{"run":"r-1","goal":"none","state":%q}`, h.run)
 			return
 		}
 		body, _ := io.ReadAll(r.Body)
@@ -146,56 +148,56 @@ func newWorld(t *testing.T, kind string) *world {
 	var serving sync.WaitGroup
 	serving.Go(func() { server.Serve(l) })
 	t.Cleanup(func() { server.Close(); serving.Wait() })
-	return w
+	return h
 }
 
-func (w *world) tokens() []string {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	return append([]string{}, w.shown...)
+func (h *harness) tokens() []string {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return append([]string{}, h.seenTokens...)
 }
 
-// workspace makes a directory of the user's with a file in it.
-func (w *world) workspace() string {
-	w.t.Helper()
-	dir := filepath.Join(w.dir, "project")
+// workspace creates a directory with a file.
+func (h *harness) workspace() string {
+	h.t.Helper()
+	dir := filepath.Join(h.dir, "project")
 	if err := os.Mkdir(dir, 0o755); err != nil {
-		w.t.Fatal(err)
+		h.t.Fatal(err)
 	}
 	if err := os.WriteFile(filepath.Join(dir, "old.txt"), []byte("old\n"), 0o644); err != nil {
-		w.t.Fatal(err)
+		h.t.Fatal(err)
 	}
 	return dir
 }
 
-func (w *world) start(s spawn.Start) *spawn.Process {
-	w.t.Helper()
+func (h *harness) start(s spawn.Start) *spawn.Process {
+	h.t.Helper()
 	if s.Socket == "" {
-		s.Socket = w.socket
+		s.Socket = h.socket
 	}
-	p, err := w.spawner.Start(w.t.Context(), s)
+	p, err := h.spawner.Start(h.t.Context(), s)
 	if err != nil {
-		w.t.Fatalf("Start: %v", err)
+		h.t.Fatalf("Start: %v", err)
 	}
-	w.t.Cleanup(func() { p.Kill(); p.Wait() })
+	h.t.Cleanup(func() { p.Kill(); p.Wait() })
 	return p
 }
 
-func (w *world) end(p *spawn.Process) spawn.Exit {
-	w.t.Helper()
+func (h *harness) end(p *spawn.Process) spawn.Exit {
+	h.t.Helper()
 	select {
 	case <-p.Done():
 	case <-time.After(2 * time.Minute):
-		w.t.Fatal("it does not end")
+		h.t.Fatal("the agent has not ended after 2 minutes")
 	}
 	exit, err := p.Wait()
 	if err != nil {
-		w.t.Errorf("Wait: %v", err)
+		h.t.Errorf("Wait: %v", err)
 	}
 	return exit
 }
 
-// a buffer takes what an agent writes.
+// A buffer stores the output of an agent. It is safe for concurrent use.
 type buffer struct {
 	mu sync.Mutex
 	// +checklocks:mu
@@ -214,47 +216,48 @@ func (b *buffer) String() string {
 	return b.b.String()
 }
 
-// sh runs a script as the agent and returns what it says, and its exit code.
-func (w *world) sh(script string, change ...func(*spawn.Start)) (string, spawn.Exit) {
-	w.t.Helper()
+// sh runs a script as the agent and returns its output and exit status.
+func (h *harness) sh(script string, change ...func(*spawn.Start)) (string, spawn.Exit) {
+	h.t.Helper()
 	out := &buffer{}
-	s := spawn.Start{Argv: []string{"/bin/sh", "-c", script}, Stdout: out, Stderr: out, Token: []byte(w.token)}
+	s := spawn.Start{Argv: []string{"/bin/sh", "-c", script}, Stdout: out, Stderr: out, Token: []byte(h.token)}
 	for _, f := range change {
 		f(&s)
 	}
-	p := w.start(s)
-	exit := w.end(p)
+	p := h.start(s)
+	exit := h.end(p)
 	return strings.TrimSpace(out.String()), exit
 }
 
-func (w *world) must(script string, change ...func(*spawn.Start)) string {
-	w.t.Helper()
-	out, exit := w.sh(script, change...)
+func (h *harness) must(script string, change ...func(*spawn.Start)) string {
+	h.t.Helper()
+	out, exit := h.sh(script, change...)
 	if exit.Code != 0 {
-		w.t.Fatalf("%s: %+v\n%s", script, exit, out)
+		h.t.Fatalf("%s: %+v\n%s", script, exit, out)
 	}
 	return out
 }
 
-// noLeaks fails the test if something of the directory's name is left when it ends.
+// noLeaks fails the test if mounts, cgroups or processes with the name of dir, or open files,
+// remain at its end.
 func noLeaks(t *testing.T, dir string) {
 	t.Helper()
 	before := countFDs(t)
 	t.Cleanup(func() {
 		name := filepath.Base(dir)
 		if b, err := os.ReadFile("/proc/self/mountinfo"); err != nil || bytes.Contains(b, []byte(name)) {
-			t.Errorf("a mount is left of %s (%v)", name, err)
+			t.Errorf("mounts of %s remain (%v)", name, err)
 		}
 		for _, pattern := range []string{"/sys/fs/cgroup/*" + name + "*", "/sys/fs/cgroup/*/*" + name + "*"} {
 			if left, _ := filepath.Glob(pattern); len(left) > 0 {
-				t.Errorf("cgroups are left: %v", left)
+				t.Errorf("cgroups remain: %v", left)
 			}
 		}
 		if pids := processesOf(dir); len(pids) > 0 {
-			t.Errorf("processes are left: %v", pids)
+			t.Errorf("processes remain: %v", pids)
 		}
-		if after := countFDs(t); after > before+4 { // of the runtime: its poller, its random numbers
-			t.Errorf("%d descriptors are open, before there were %d", after, before)
+		if after := countFDs(t); after > before+4 { // the Go runtime may open some
+			t.Errorf("%d descriptors are open, before the test %d", after, before)
 		}
 	})
 }
@@ -268,8 +271,8 @@ func countFDs(t *testing.T) int {
 	return len(entries)
 }
 
-// processesOf returns the processes that name a directory in their command line or
-// environment, other than this one.
+// processesOf returns the command lines of other processes whose command line or environment
+// contains dir.
 func processesOf(dir string) (pids []string) {
 	dirs, _ := filepath.Glob("/proc/[0-9]*")
 	for _, d := range dirs {
@@ -282,14 +285,14 @@ func processesOf(dir string) (pids []string) {
 	return pids
 }
 
-// until waits for something that must become so.
-func until(t *testing.T, what string, is func() bool) {
+// waitUntil waits until is returns true. It fails the test after a minute.
+func waitUntil(t *testing.T, what string, is func() bool) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
 	for !is() {
 		if ctx.Err() != nil {
-			t.Fatalf("it never came to be that %s", what)
+			t.Fatalf("timeout waiting until %s", what)
 		}
 		time.Sleep(5 * time.Millisecond)
 	}

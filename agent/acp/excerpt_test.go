@@ -5,12 +5,13 @@ import (
 	"testing"
 )
 
-// A cut inside a character is shown as \xe4, which the agent did not send.
-func TestLongTextIsCutBetweenCharacters(t *testing.T) {
+// TestExcerptCutsAtRuneBoundaries: a cut inside a rune would be quoted as \xe4, which the agent
+// did not send.
+func TestExcerptCutsAtRuneBoundaries(t *testing.T) {
 	long := "x" + strings.Repeat("世", 100)
 	for name, s := range map[string]string{"long": long, "shifted": long[1:], "shifted by two": "x" + long} {
 		if got := excerpt([]byte(s)); strings.Contains(got, `\x`) || len(got) > 130 {
-			t.Errorf("excerpt of the text %q is %s, want at most 130 bytes that end with a whole character", name, got)
+			t.Errorf("excerpt of the text %q is %s, want at most 130 bytes that end at a rune boundary", name, got)
 		}
 	}
 }

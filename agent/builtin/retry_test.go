@@ -16,9 +16,10 @@ import (
 	"glasshouse/agent/builtin"
 )
 
-// counting is a door whose model plans, counts so many times, and is done.
-func counting(times int) *fakeDoor {
-	d := newFakeDoor()
+// newCountingEndpoint returns an endpoint whose model makes a plan, calls count the given
+// number of times and finishes.
+func newCountingEndpoint(times int) *fakeEndpoint {
+	d := newFakeEndpoint()
 	d.model = func(step int, body []byte) reply {
 		switch {
 		case step == 0:
@@ -31,37 +32,37 @@ func counting(times int) *fakeDoor {
 	return d
 }
 
-// run runs an agent to its end on the clock of a bubble, and returns how long it took.
-func run(t *testing.T, d *fakeDoor) (time.Duration, error) {
+// run runs an agent until it ends and returns the duration on the fake clock of synctest.
+func run(t *testing.T, d *fakeEndpoint) (time.Duration, error) {
 	t.Helper()
 	began := time.Now()
-	_, err := life(t, d, 1, 0, 0)
+	_, err := runOnce(t, d, 1, 0, 0)
 	return time.Since(began), err
 }
 
-func TestItPlansShowsThePlanAndFinishes(t *testing.T) {
+func TestRunPublishesPlanAndFinishes(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		d := counting(2)
+		d := newCountingEndpoint(2)
 		if _, err := run(t, d); err != nil {
 			t.Fatal(err)
 		}
 		if d.state != "done" || d.result != "counted" || d.outbox["plan"] != "Plan:\nCount." || len(d.effects) != 2 {
-			t.Errorf("%s %q, %q, %q", d.state, d.result, d.outbox, d.effects)
+			t.Errorf("state %s, result %q, outbox %q, effects %q; want done, counted, the plan and two calls", d.state, d.result, d.outbox, d.effects)
 		}
 		if first := string(d.asked["m-0"].body); strings.Contains(first, `"tools"`) {
-			t.Error("tools are offered while it plans")
+			t.Error("the request for a plan offers tools")
 		}
 		if second := string(d.asked["m-1"].body); !strings.Contains(second, `{"role":"assistant","content":"Count."}`) ||
 			!strings.Contains(second, `"parameters":{"properties":{"a":{},"z":{"maximum":12345678901234567890}},"type":"object"}`) ||
 			strings.Contains(second, "no model takes this name") {
-			t.Errorf("the second request is %s", second)
+			t.Errorf("second request = %s; want the plan, canonical schemas and no invalid tool name", second)
 		}
 	})
 }
 
-// TestAPausedRunIsWaitedFor is of every request, and every answer that says not now.
-func TestAPausedRunIsWaitedFor(t *testing.T) {
-	for _, no := range []refusal{
+// TestRequestsAreRetriedWhileTheRunIsPaused covers every request and every temporary error.
+func TestRequestsAreRetriedWhileTheRunIsPaused(t *testing.T) {
+	for _, response := range []refusal{
 		{409, "", `{"title":"conflict","detail":"the run is paused"}`},
 		{402, "60", `{"error":{"message":"budget exhausted","type":"insufficient_quota"}}`},
 		{429, "7", `slow down`},
@@ -69,12 +70,12 @@ func TestAPausedRunIsWaitedFor(t *testing.T) {
 		{502, "", ``},
 	} {
 		for _, path := range []string{"/run", "/run/tools", "/run/inbox", "/run/checkpoint", "/run/messages", "/run/call", "/run/finish", "/v1/chat/completions"} {
-			t.Run(fmt.Sprint(no.status, path), func(t *testing.T) {
+			t.Run(fmt.Sprint(response.status, path), func(t *testing.T) {
 				synctest.Test(t, func(t *testing.T) {
 					const pause = 5 * time.Minute
-					d := counting(2)
+					d := newCountingEndpoint(2)
 					began, asked := time.Now(), 0
-					d.gate = func(d *fakeDoor, r *http.Request) *refusal {
+					d.gate = func(d *fakeEndpoint, r *http.Request) *refusal {
 						paused := time.Since(began) < pause
 						d.state = map[bool]string{true: "paused", false: "active"}[paused]
 						if d.result != "" {
@@ -84,17 +85,17 @@ func TestAPausedRunIsWaitedFor(t *testing.T) {
 							return nil
 						}
 						asked++
-						return &no
+						return &response
 					}
 					took, err := run(t, d)
 					if err != nil || d.state != "done" || len(d.effects) != 2 {
-						t.Fatalf("%v; the run is %s (%s) after %q", err, d.state, d.failure, d.effects)
+						t.Fatalf("error %v; the run is %s (%s) after %q", err, d.state, d.failure, d.effects)
 					}
 					if beats := int(pause / (5 * time.Second)); d.beats < beats {
-						t.Errorf("there were %d heartbeats, want %d", d.beats, beats)
+						t.Errorf("got %d heartbeats, want at least %d", d.beats, beats)
 					}
 					if took < pause || took > pause+time.Minute || asked > 100 {
-						t.Errorf("it took %v and %d requests", took, asked)
+						t.Errorf("the run took %v and %d rejected requests", took, asked)
 					}
 				})
 			})
@@ -102,32 +103,33 @@ func TestAPausedRunIsWaitedFor(t *testing.T) {
 	}
 }
 
-func TestARunThatIsOverEndsTheAgent(t *testing.T) {
+func TestAgentEndsWithItsRun(t *testing.T) {
 	for _, state := range []string{"done", "failed", "cancelled"} {
 		t.Run(state, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				d := counting(1000)
-				d.gate = func(d *fakeDoor, r *http.Request) *refusal {
+				d := newCountingEndpoint(1000)
+				d.gate = func(d *fakeEndpoint, r *http.Request) *refusal {
 					if len(d.effects) < 3 {
 						return nil
 					}
-					if d.state = state; strings.HasPrefix(r.URL.Path, "/run/") && r.URL.Path != "/run/heartbeat" || strings.HasPrefix(r.URL.Path, "/v1") {
+					d.state = state
+					if strings.HasPrefix(r.URL.Path, "/run/") && r.URL.Path != "/run/heartbeat" || strings.HasPrefix(r.URL.Path, "/v1") {
 						return &refusal{409, "", `{"detail":"the run is over"}`}
 					}
 					return nil
 				}
 				if _, err := run(t, d); err != nil || len(d.effects) != 3 {
-					t.Errorf("%v after %d calls", err, len(d.effects))
+					t.Errorf("error %v after %d calls, want nil after 3", err, len(d.effects))
 				}
 			})
 		})
 	}
 }
 
-func TestADoorThatStaysAwayEndsTheAgentSoThatItCanBeStartedAgain(t *testing.T) {
+func TestAgentExitsWhenTheEndpointStaysUnavailable(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		d := counting(5)
-		d.gate = func(d *fakeDoor, r *http.Request) *refusal {
+		d := newCountingEndpoint(5)
+		d.gate = func(d *fakeEndpoint, r *http.Request) *refusal {
 			if len(d.effects) == 2 {
 				return &refusal{503, "", `{"title":"unavailable"}`}
 			}
@@ -135,18 +137,18 @@ func TestADoorThatStaysAwayEndsTheAgentSoThatItCanBeStartedAgain(t *testing.T) {
 		}
 		took, err := run(t, d)
 		if err == nil || errors.Is(err, builtin.ErrFailed) || took < 5*time.Minute || took > 20*time.Minute {
-			t.Errorf("%v after %v", err, took)
+			t.Errorf("error %v after %v, want a retryable one after 5 to 20 minutes", err, took)
 		}
 		d.gate = nil
 		if _, err := run(t, d); err != nil || d.state != "done" || len(d.effects) != 5 {
-			t.Errorf("started again: %v, %s after %q", err, d.state, d.effects)
+			t.Errorf("after a restart: error %v, state %s after %q", err, d.state, d.effects)
 		}
 	})
 }
 
-func TestARunThatMayNotFinishYetGoesOn(t *testing.T) {
+func TestRunContinuesUntilItsCompletionConditionHolds(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		d := counting(1)
+		d := newCountingEndpoint(1)
 		model := d.model
 		d.model = func(step int, body []byte) reply {
 			if strings.Contains(string(body), "look at it first") && len(d.effects) < 2 {
@@ -154,7 +156,7 @@ func TestARunThatMayNotFinishYetGoesOn(t *testing.T) {
 			}
 			return model(step, body)
 		}
-		d.complete = func(d *fakeDoor) string {
+		d.complete = func(d *fakeEndpoint) string {
 			if len(d.effects) < 2 {
 				return "look at it first"
 			}
@@ -166,7 +168,7 @@ func TestARunThatMayNotFinishYetGoesOn(t *testing.T) {
 	})
 }
 
-func TestAModelThatIsOfNoUseFailsTheRunAndSaysWhy(t *testing.T) {
+func TestUnusableModelAnswersFailTheRun(t *testing.T) {
 	planned := func(r reply) func(int, []byte) reply {
 		return func(step int, body []byte) reply {
 			if step == 0 {
@@ -179,24 +181,24 @@ func TestAModelThatIsOfNoUseFailsTheRunAndSaysWhy(t *testing.T) {
 		model func(int, []byte) reply
 		why   string
 	}{
-		"no plan":               {func(int, []byte) reply { return reply{text: " \n"} }, "no plan"},
-		"nothing":               {planned(reply{}), "empty"},
-		"arguments":             {planned(reply{calls: []toolCall{{"count", `{"n":`}}}), "not a JSON object"},
-		"arguments of a kind":   {planned(reply{calls: []toolCall{{"count", `[1]`}}}), "not a JSON object"},
-		"arguments that are no": {planned(reply{calls: []toolCall{{"count", `null`}}}), "null"},
-		"a tool":                {planned(reply{calls: []toolCall{{"conjure", `{}`}}}), "conjure"},
-		"cut":                   {planned(reply{text: "I will now", finish: "length"}), "cut off"},
-		"cut calls":             {planned(reply{calls: []toolCall{{"count", `{}`}}, finish: "length"}), "cut off"},
-		"a thousand calls":      {planned(reply{calls: make([]toolCall, 1000)}), ""},
-		"garbage":               {planned(reply{raw: "data: {{{\n\n"}), "no JSON"},
-		"an error":              {planned(reply{raw: `data: {"error":{"message":"overloaded"}}` + "\n\n"}), "overloaded"},
-		"no credit":             {planned(reply{status: 403, raw: `{"error":{"message":"this model is not for you"}}`}), "not for you"},
-		"no request":            {planned(reply{status: 400, raw: `{"error":{"message":"too long for it"}}`}), "too long for it"},
-		"another request":       {planned(reply{status: 422, raw: `{"title":"mismatch","detail":"the key m-1 was another request","remedy":"none"}`}), "another request"},
+		"no plan":          {func(int, []byte) reply { return reply{text: " \n"} }, "no plan"},
+		"nothing":          {planned(reply{}), "empty"},
+		"arguments":        {planned(reply{calls: []toolCall{{"count", `{"n":`}}}), "not a JSON object"},
+		"array arguments":  {planned(reply{calls: []toolCall{{"count", `[1]`}}}), "not a JSON object"},
+		"null arguments":   {planned(reply{calls: []toolCall{{"count", `null`}}}), "null"},
+		"unknown tool":     {planned(reply{calls: []toolCall{{"conjure", `{}`}}}), "conjure"},
+		"cut":              {planned(reply{text: "I will now", finish: "length"}), "cut off"},
+		"cut calls":        {planned(reply{calls: []toolCall{{"count", `{}`}}, finish: "length"}), "cut off"},
+		"a thousand calls": {planned(reply{calls: make([]toolCall, 1000)}), ""},
+		"garbage":          {planned(reply{raw: "data: {{{\n\n"}), "not JSON"},
+		"an error":         {planned(reply{raw: `data: {"error":{"message":"overloaded"}}` + "\n\n"}), "overloaded"},
+		"forbidden":        {planned(reply{status: 403, raw: `{"error":{"message":"this model is not for you"}}`}), "not for you"},
+		"bad request":      {planned(reply{status: 400, raw: `{"error":{"message":"too long for it"}}`}), "too long for it"},
+		"key mismatch":     {planned(reply{status: 422, raw: `{"title":"mismatch","detail":"the key m-1 was another request","remedy":"none"}`}), "another request"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				d := newFakeDoor()
+				d := newFakeEndpoint()
 				d.model = c.model
 				_, err := run(t, d)
 				if !errors.Is(err, builtin.ErrFailed) || d.state != "failed" || !strings.Contains(d.failure, c.why) || len(d.effects) > 0 {
@@ -207,16 +209,16 @@ func TestAModelThatIsOfNoUseFailsTheRunAndSaysWhy(t *testing.T) {
 	}
 }
 
-func TestTwoMistakesInARowAreNoReasonToFail(t *testing.T) {
+func TestTwoConsecutiveMistakesDoNotFailTheRun(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		d := counting(9)
+		d := newCountingEndpoint(9)
 		model := d.model
 		d.model = func(step int, body []byte) reply {
 			if step%3 != 0 {
 				return reply{calls: []toolCall{{"conjure", "{}"}}}
 			}
 			if step > 1 && !strings.Contains(string(body), `there is no tool \"conjure\"; there are: count, look`) {
-				t.Errorf("it is not told what is wrong: %s", body)
+				t.Errorf("request does not explain the mistake: %s", body)
 			}
 			return model(step, body)
 		}
@@ -226,9 +228,9 @@ func TestTwoMistakesInARowAreNoReasonToFail(t *testing.T) {
 	})
 }
 
-func TestTheModelIsToldWhyACallDidNotWork(t *testing.T) {
+func TestFailedCallIsReportedToTheModel(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		d := counting(3)
+		d := newCountingEndpoint(3)
 		d.tool = func(n int, c toolCall) toolReply {
 			problem := map[string]string{"kind": "denied", "message": "rm is not allowed", "remedy": "use trash"}
 			switch n {
@@ -239,7 +241,7 @@ func TestTheModelIsToldWhyACallDidNotWork(t *testing.T) {
 			}
 			return toolReply{State: "done"}
 		}
-		d.gate = func(d *fakeDoor, r *http.Request) *refusal { return nil }
+		d.gate = func(d *fakeEndpoint, r *http.Request) *refusal { return nil }
 		if _, err := run(t, d); err != nil {
 			t.Fatal(err)
 		}
@@ -249,16 +251,16 @@ func TestTheModelIsToldWhyACallDidNotWork(t *testing.T) {
 			`"The call has failed. timeout: too slow\nhalf of it"`, `"(no output)"`,
 		} {
 			if !strings.Contains(last, want) {
-				t.Errorf("%s is not in %s", want, last)
+				t.Errorf("last request does not contain %s: %s", want, last)
 			}
 		}
 	})
 }
 
-func TestACallThatTheDoorRefusesIsToldToTheModel(t *testing.T) {
+func TestRejectedCallIsReportedToTheModel(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		d := counting(2)
-		d.gate = func(d *fakeDoor, r *http.Request) *refusal {
+		d := newCountingEndpoint(2)
+		d.gate = func(d *fakeEndpoint, r *http.Request) *refusal {
 			if r.URL.Path == "/run/call" && len(d.asked) == 2 {
 				return &refusal{400, "", `{"title":"invalid","detail":"n is not a number","remedy":"give a number"}`}
 			}
@@ -268,12 +270,12 @@ func TestACallThatTheDoorRefusesIsToldToTheModel(t *testing.T) {
 			t.Fatalf("%v after %q", err, d.effects)
 		}
 		if body := string(d.asked["m-2"].body); !strings.Contains(body, `invalid: n is not a number\nRemedy: give a number`) {
-			t.Errorf("%s", body)
+			t.Errorf("request does not contain the error and its remedy: %s", body)
 		}
 	})
 }
 
-func TestGiantOutputsNeitherBreakTheStateNorTheContext(t *testing.T) {
+func TestGiantOutputsFitStateAndContext(t *testing.T) {
 	for name, output := range map[string]any{
 		"text":        strings.Repeat("0123456789abcdef\n", 1<<15),
 		"binary":      strings.Repeat("\x00\x1b\x07\u0085", 1<<16),
@@ -289,7 +291,7 @@ func TestGiantOutputsNeitherBreakTheStateNorTheContext(t *testing.T) {
 			}
 			t.Run(fmt.Sprint(name, " in ", context), func(t *testing.T) {
 				synctest.Test(t, func(t *testing.T) {
-					d := counting(times)
+					d := newCountingEndpoint(times)
 					d.context = context
 					d.tool = func(int, toolCall) toolReply { return toolReply{State: "done", Output: output} }
 					if _, err := run(t, d); err != nil || d.state != "done" || len(d.effects) != times {
@@ -297,7 +299,7 @@ func TestGiantOutputsNeitherBreakTheStateNorTheContext(t *testing.T) {
 					}
 					for key, asked := range d.asked {
 						if most := 3*context + 16<<10; context > 0 && context < 1<<20 && len(asked.body) > 2*most {
-							t.Errorf("with %d tokens the request %s has %d bytes", context, key, len(asked.body))
+							t.Errorf("with a context of %d tokens, request %s has %d bytes", context, key, len(asked.body))
 						}
 					}
 				})
@@ -306,32 +308,32 @@ func TestGiantOutputsNeitherBreakTheStateNorTheContext(t *testing.T) {
 	}
 }
 
-func TestACheckpointOfAnotherAgentIsNotTakenForItsOwn(t *testing.T) {
+func TestCheckpointOfAnotherAgentIsRejected(t *testing.T) {
 	for _, state := range []string{`{"cursor":7}`, `"text"`, `{"agent":"glasshouse-agent/1","head":9,"messages":[]}`, `{"agent":"glasshouse-agent/1","messages":5}`} {
 		synctest.Test(t, func(t *testing.T) {
-			d := counting(1)
+			d := newCountingEndpoint(1)
 			d.checkpoint = []byte(state)
 			if _, err := run(t, d); !errors.Is(err, builtin.ErrFailed) || !strings.Contains(d.failure, "checkpoint") || len(d.asked) > 0 {
-				t.Errorf("%s: %v, %q", state, err, d.failure)
+				t.Errorf("state %s: error %v, failure %q; want ErrFailed", state, err, d.failure)
 			}
 		})
 	}
 	synctest.Test(t, func(t *testing.T) {
-		d := counting(1)
-		d.checkpoint = []byte("null") // made by others, before there was a state
+		d := newCountingEndpoint(1)
+		d.checkpoint = []byte("null") // made by another party, without a state
 		if _, err := run(t, d); err != nil || d.state != "done" {
 			t.Error(err)
 		}
 	})
 }
 
-func TestADoorIsASocketToo(t *testing.T) {
-	path := filepath.Join(t.TempDir(), "door.sock")
+func TestEndpointOnUnixSocket(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "endpoint.sock")
 	l, err := net.Listen("unix", path)
 	if err != nil {
 		t.Fatal(err)
 	}
-	d := counting(1)
+	d := newCountingEndpoint(1)
 	server := &http.Server{Handler: d}
 	go server.Serve(l)
 	defer server.Close()
@@ -339,23 +341,22 @@ func TestADoorIsASocketToo(t *testing.T) {
 		t.Fatalf("%v, %s", err, d.state)
 	}
 	if len(d.tokens) != 1 || !d.tokens["tok-1"] {
-		t.Errorf("the door was shown %v", d.tokens)
+		t.Errorf("endpoint received the tokens %v, want tok-1", d.tokens)
 	}
 	for _, bad := range []string{"localhost:4097", "https://x", "unix://relative", "http://", "\x00"} {
 		if err := builtin.Run(t.Context(), builtin.Config{Door: bad}); err == nil || errors.Is(err, builtin.ErrFailed) {
-			t.Errorf("a door at %q: %v", bad, err)
+			t.Errorf("endpoint %q: got error %v, want one other than ErrFailed", bad, err)
 		}
 	}
 }
 
-// TestAStreamIsReadAsItComes has a model that says one thing at a time, to an agent that
-// is told to stop in the middle.
-func TestAStreamIsReadAsItComes(t *testing.T) {
+// TestStopDuringAStreamedAnswer stops the agent while the model streams an answer.
+func TestStopDuringAStreamedAnswer(t *testing.T) {
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)
 	}
-	d := counting(1)
+	d := newCountingEndpoint(1)
 	asked := make(chan struct{})
 	server := &http.Server{Handler: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if r.URL.Path != "/v1/chat/completions" {
@@ -366,7 +367,7 @@ func TestAStreamIsReadAsItComes(t *testing.T) {
 		io.WriteString(w, `data: {"choices":[{"delta":{"content":"one "}}]}`+"\n\n")
 		w.(http.Flusher).Flush()
 		close(asked)
-		<-r.Context().Done() // and never the rest
+		<-r.Context().Done() // the rest never arrives
 	})}
 	go server.Serve(l)
 	defer server.Close()
@@ -379,6 +380,6 @@ func TestAStreamIsReadAsItComes(t *testing.T) {
 		t.Error(err)
 	}
 	if d.state != "active" || d.checkpoint == nil {
-		t.Errorf("the run is %s, its checkpoint %s", d.state, d.checkpoint)
+		t.Errorf("state %s, checkpoint %s; want active with a checkpoint", d.state, d.checkpoint)
 	}
 }

@@ -26,33 +26,32 @@ const (
 	sessionLine = `{"jsonrpc":"2.0","id":2,"result":{"sessionId":"s1"}}` + "\n"
 )
 
-// TestStrangersBytesAreCleanErrors.
-func TestStrangersBytesAreCleanErrors(t *testing.T) {
+func TestMalformedMessagesAreErrors(t *testing.T) {
 	open := map[string]string{"initialize": `{"protocolVersion":1}`, "session/new": `{"sessionId":"s1"}`}
 	update := `{"jsonrpc":"2.0","method":"session/update","params":{"sessionId":"s1","update":%s}}` + "\n"
 	tests := []struct {
 		name string
-		text string // sent in answer to the prompt
+		text string // sent instead of a response to the prompt
 		kind fault.Kind
 	}{
-		{"the end", "", fault.Unavailable},
+		{"end of output", "", fault.Unavailable},
 		{"half a message", `{"jsonrpc":"2.0","id":3,"resu`, fault.Invalid},
-		{"no JSON", "Segmentation fault\n", fault.Invalid},
+		{"not JSON", "Segmentation fault\n", fault.Invalid},
 		{"a list", "[]\n", fault.Invalid},
-		{"an object that says nothing", "{}\n", fault.Invalid},
-		{"an answer to nothing", `{"jsonrpc":"2.0","id":99,"result":{}}` + "\n", fault.Invalid},
-		{"an answer with a name for a number", `{"jsonrpc":"2.0","id":"3","result":{}}` + "\n", fault.Invalid},
-		{"the same answer again", helloLine, fault.Invalid},
+		{"an empty object", "{}\n", fault.Invalid},
+		{"a response to an unknown request", `{"jsonrpc":"2.0","id":99,"result":{}}` + "\n", fault.Invalid},
+		{"a response with a string id", `{"jsonrpc":"2.0","id":"3","result":{}}` + "\n", fault.Invalid},
+		{"a duplicate response", helloLine, fault.Invalid},
 		{"zero bytes", "\x00\x00\x00\n", fault.Invalid},
-		{"a line without an end", strings.Repeat("x", 9<<20), fault.TooLarge},
+		{"a line without a newline", strings.Repeat("x", 9<<20), fault.TooLarge},
 		{"a giant message", `{"jsonrpc":"2.0","method":"session/update","params":"` + strings.Repeat("x", 9<<20) + `"}` + "\n", fault.TooLarge},
 		{"deep JSON", `{"jsonrpc":"2.0","id":3,"result":` + strings.Repeat("[", 20_000) + strings.Repeat("]", 20_000) + "}\n", fault.Invalid},
-		{"an answer of another shape", `{"jsonrpc":"2.0","id":3,"result":7}` + "\n", fault.Invalid},
+		{"a response of the wrong type", `{"jsonrpc":"2.0","id":3,"result":7}` + "\n", fault.Invalid},
 		{"an error", `{"jsonrpc":"2.0","id":3,"error":{"code":-32603,"message":"no"}}` + "\n", fault.Unavailable},
-		{"a login that is wanted", `{"jsonrpc":"2.0","id":3,"error":{"code":-32000,"message":"login"}}` + "\n", fault.Unauthenticated},
-		{"an update of another shape", fmt.Sprintf(update, `7`), fault.Invalid},
-		{"a call without a name", fmt.Sprintf(update, `{"sessionUpdate":"tool_call","title":"x"}`), fault.Invalid},
-		{"too many questions", strings.Repeat(`{"jsonrpc":"2.0","id":"q","method":"session/request_permission","params":{"sessionId":"s1","toolCall":{"toolCallId":"c"},"options":[{"optionId":"y","name":"y","kind":"allow_once"}]}}`+"\n", 65), fault.Invalid},
+		{"authentication required", `{"jsonrpc":"2.0","id":3,"error":{"code":-32000,"message":"login"}}` + "\n", fault.Unauthenticated},
+		{"an update of the wrong type", fmt.Sprintf(update, `7`), fault.Invalid},
+		{"a call without an id", fmt.Sprintf(update, `{"sessionUpdate":"tool_call","title":"x"}`), fault.Invalid},
+		{"too many requests", strings.Repeat(`{"jsonrpc":"2.0","id":"q","method":"session/request_permission","params":{"sessionId":"s1","toolCall":{"toolCallId":"c"},"options":[{"optionId":"y","name":"y","kind":"allow_once"}]}}`+"\n", 65), fault.Invalid},
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
@@ -75,7 +74,8 @@ func TestStrangersBytesAreCleanErrors(t *testing.T) {
 	}
 }
 
-// answerThen is an agent that answers, sends text in answer to one method, and ends.
+// answerThen is an agent that responds with answers, sends text on a request of method, and
+// exits.
 func answerThen(answers map[string]string, method, text string) (io.WriteCloser, io.ReadCloser) {
 	fromHost, toAgent := io.Pipe()
 	fromAgent, toHost := io.Pipe()
@@ -102,11 +102,11 @@ func answerThen(answers map[string]string, method, text string) (io.WriteCloser,
 	return toAgent, fromAgent
 }
 
-// TestAGreetingBeforeTheProtocolIsPassedOver, but not a flood.
-func TestAGreetingBeforeTheProtocolIsPassedOver(t *testing.T) {
+// TestBannerBeforeTheFirstMessageIsIgnored, up to a limit.
+func TestBannerBeforeTheFirstMessageIsIgnored(t *testing.T) {
 	in, out := answerThen(nil, "initialize", "Welcome!\n\n(node:1) Warning: old\n"+helloLine)
 	if _, err := acp.Drive(t.Context(), acp.Pipes(in, out), &host{}, acp.Options{Cwd: "/", Prompt: "go"}); fault.KindOf(err) != fault.Unavailable {
-		t.Errorf("err %v, want the end of the agent", err)
+		t.Errorf("err %v, want unavailable", err)
 	}
 	in, out = answerThen(nil, "initialize", strings.Repeat("Welcome!\n", 100))
 	if _, err := acp.Drive(t.Context(), acp.Pipes(in, out), &host{}, acp.Options{Cwd: "/", Prompt: "go"}); fault.KindOf(err) != fault.Invalid {
@@ -114,30 +114,30 @@ func TestAGreetingBeforeTheProtocolIsPassedOver(t *testing.T) {
 	}
 }
 
-// TestAnAgentThatTellsMuchIsSlowed, and loses nothing: as much as the SDK would drop.
-func TestAnAgentThatTellsMuchIsSlowed(t *testing.T) {
+// TestManyUpdatesApplyBackpressure: no update is lost. The SDK would drop some of so many.
+func TestManyUpdatesApplyBackpressure(t *testing.T) {
 	const many = 5000
-	var told int
-	h := &host{update: func(u acp.Update) error { told += len(u.Text); return nil }}
+	var received int
+	h := &host{update: func(u acp.Update) error { received += len(u.Text); return nil }}
 	_, _, err := drive(t.Context(), h, acp.Options{Prompt: "go"}, func(ctx context.Context, a *agentSide, _ string) (sdk.StopReason, error) {
 		for range many {
 			a.say(ctx, "s1", "x")
 		}
 		return sdk.StopReasonEndTurn, nil
 	})
-	if err != nil || told != many {
-		t.Errorf("told %d bytes: %v, want %d", told, err, many)
+	if err != nil || received != many {
+		t.Errorf("received %d bytes: %v, want %d", received, err, many)
 	}
 }
 
-// TestWhatWasToldBeforeAQuestionIsRecordedBefore, however slow the record is.
-func TestWhatWasToldBeforeAQuestionIsRecordedBefore(t *testing.T) {
+// TestUpdatesAreRecordedBeforeALaterRequest, even if recording is slow.
+func TestUpdatesAreRecordedBeforeALaterRequest(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var recorded int
 		h := &host{update: func(acp.Update) error { time.Sleep(time.Second); recorded++; return nil }}
 		h.decide = func(context.Context, acp.ToolCall) (acp.Verdict, error) {
-			if recorded != 2 { // what it said, and the call itself
-				t.Errorf("%d of what was said before is recorded, want 2", recorded)
+			if recorded != 2 { // the text and the call
+				t.Errorf("%d earlier updates are recorded, want 2", recorded)
 			}
 			return acp.Verdict{Allow: true}, nil
 		}
@@ -154,8 +154,8 @@ func TestWhatWasToldBeforeAQuestionIsRecordedBefore(t *testing.T) {
 	})
 }
 
-// TestAnAgentThatReadsNothingIsEnded when too much waits for it.
-func TestAnAgentThatReadsNothingIsEnded(t *testing.T) {
+// TestAgentThatDoesNotReadIsStopped when too many messages are queued.
+func TestAgentThatDoesNotReadIsStopped(t *testing.T) {
 	fromHost, toAgent := io.Pipe()
 	fromAgent, toHost := io.Pipe()
 	go func() {
@@ -166,20 +166,20 @@ func TestAnAgentThatReadsNothingIsEnded(t *testing.T) {
 		}
 		r.ReadString('\n')
 		for i := 0; ; i++ {
-			// Questions that are answered at once, by an error.
+			// Requests that are answered immediately with an error.
 			if _, err := fmt.Fprintf(toHost, "{\"jsonrpc\":\"2.0\",\"id\":%d,\"method\":\"fs/read_text_file\",\"params\":{}}\n", i); err != nil {
 				return
 			}
 		}
 	}()
 	_, err := acp.Drive(t.Context(), acp.Pipes(toAgent, fromAgent), &host{}, acp.Options{Cwd: "/", Prompt: "go"})
-	if err == nil || !strings.Contains(err.Error(), "does not read") && !strings.Contains(err.Error(), "at once") {
-		t.Errorf("err %v, want that it does not read", err)
+	if err == nil || !strings.Contains(err.Error(), "does not read") && !strings.Contains(err.Error(), "unanswered requests") {
+		t.Errorf("err %v, want an error about unread messages", err)
 	}
 }
 
-// TestSixtyQuestionsAtOnceAreAnswered, each with its own verdict.
-func TestSixtyQuestionsAtOnceAreAnswered(t *testing.T) {
+// TestConcurrentPermissionRequests: each request gets its own verdict.
+func TestConcurrentPermissionRequests(t *testing.T) {
 	h := &host{decide: func(_ context.Context, c acp.ToolCall) (acp.Verdict, error) {
 		return acp.Verdict{Allow: strings.HasSuffix(c.Command, "0"), Reason: "odd"}, nil
 	}}
@@ -198,38 +198,37 @@ func TestSixtyQuestionsAtOnceAreAnswered(t *testing.T) {
 		return sdk.StopReasonEndTurn, nil
 	})
 	if err != nil || len(h.asked) != 60 {
-		t.Errorf("%d asked: %v", len(h.asked), err)
+		t.Errorf("%d decisions, want 60: %v", len(h.asked), err)
 	}
 }
 
-// TestAnAgentAsksAboutItsOwnSessionOnly.
-func TestAnAgentAsksAboutItsOwnSessionOnly(t *testing.T) {
+func TestOtherSessionsAreRejected(t *testing.T) {
 	h := &host{}
 	_, _, err := drive(t.Context(), h, acp.Options{Prompt: "go"}, func(ctx context.Context, a *agentSide, _ string) (sdk.StopReason, error) {
 		a.say(ctx, "s2", "another's")
 		_, err := a.conn.RequestPermission(ctx, sdk.RequestPermissionRequest{SessionId: "s2", ToolCall: sdk.ToolCallUpdate{ToolCallId: "c"}, Options: usual})
-		if err == nil || !strings.Contains(err.Error(), "there is no session") {
-			t.Errorf("err %v", err)
+		if err == nil || !strings.Contains(err.Error(), "unknown session") {
+			t.Errorf("err %v, want unknown session", err)
 		}
 		return sdk.StopReasonEndTurn, nil
 	})
 	if err != nil || len(h.asked) != 0 || len(h.events()) != 0 {
-		t.Errorf("asked %v, told %q: %v", h.asked, h.events(), err)
+		t.Errorf("decisions %v, updates %q: %v; want none", h.asked, h.events(), err)
 	}
 }
 
-// workshop is a Host with files and terminals.
-type workshop struct {
+// fullHost is a Host that implements Files and Terminals.
+type fullHost struct {
 	host
 	log []string
 }
 
-func (w *workshop) did(format string, args ...any) {
+func (w *fullHost) record(format string, args ...any) {
 	w.log = append(w.log, fmt.Sprintf(format, args...))
 }
 
-func (w *workshop) ReadFile(_ context.Context, _ int64, path string, line, limit int) (string, error) {
-	w.did("read %s %d %d", path, line, limit)
+func (w *fullHost) ReadFile(_ context.Context, _ int64, path string, line, limit int) (string, error) {
+	w.record("read %s %d %d", path, line, limit)
 	if path == "/secret" {
 		return "", fault.Newf(fault.Denied, "read", path, "not for agents")
 	}
@@ -238,31 +237,33 @@ func (w *workshop) ReadFile(_ context.Context, _ int64, path string, line, limit
 	}
 	return "text", nil
 }
-func (w *workshop) WriteFile(_ context.Context, _ int64, path, content string) error {
-	w.did("write %s %s", path, content)
+func (w *fullHost) WriteFile(_ context.Context, _ int64, path, content string) error {
+	w.record("write %s %s", path, content)
 	return nil
 }
-func (w *workshop) CreateTerminal(_ context.Context, _ int64, c acp.Command) (string, error) {
-	w.did("create %q %q %s %d", c.Argv, c.Env, c.Cwd, c.Limit)
+func (w *fullHost) CreateTerminal(_ context.Context, _ int64, c acp.Command) (string, error) {
+	w.record("create %q %q %s %d", c.Argv, c.Env, c.Cwd, c.Limit)
 	return "t1", nil
 }
-func (w *workshop) TerminalOutput(_ context.Context, id string) (acp.Output, error) {
-	w.did("output %s", id)
+func (w *fullHost) TerminalOutput(_ context.Context, id string) (acp.Output, error) {
+	w.record("output %s", id)
 	return acp.Output{Text: "out", Truncated: true, Exit: &acp.Exit{Signal: "SIGKILL"}}, nil
 }
-func (w *workshop) WaitTerminal(_ context.Context, id string) (acp.Exit, error) {
-	w.did("wait %s", id)
+func (w *fullHost) WaitTerminal(_ context.Context, id string) (acp.Exit, error) {
+	w.record("wait %s", id)
 	return acp.Exit{Code: 3}, nil
 }
-func (w *workshop) KillTerminal(_ context.Context, id string) error { w.did("kill %s", id); return nil }
-func (w *workshop) ReleaseTerminal(_ context.Context, id string) error {
-	w.did("release %s", id)
+func (w *fullHost) KillTerminal(_ context.Context, id string) error {
+	w.record("kill %s", id)
+	return nil
+}
+func (w *fullHost) ReleaseTerminal(_ context.Context, id string) error {
+	w.record("release %s", id)
 	return nil
 }
 
-// TestFilesAndTerminalsAreTheHosts, where it has them.
-func TestFilesAndTerminalsAreTheHosts(t *testing.T) {
-	w := &workshop{}
+func TestHostServesFilesAndTerminals(t *testing.T) {
+	w := &fullHost{}
 	_, _, err := drive(t.Context(), w, acp.Options{Prompt: "go", Cwd: "/work"}, func(ctx context.Context, a *agentSide, _ string) (sdk.StopReason, error) {
 		read, err := a.conn.ReadTextFile(ctx, sdk.ReadTextFileRequest{SessionId: "s1", Path: "/a", Line: sdk.Ptr(-1)})
 		if err != nil || read.Content != "text" {
@@ -274,7 +275,7 @@ func TestFilesAndTerminalsAreTheHosts(t *testing.T) {
 		}
 		_, err = a.conn.ReadTextFile(ctx, sdk.ReadTextFileRequest{SessionId: "s1", Path: "/broken"})
 		if err == nil || strings.Contains(err.Error(), "sda") {
-			t.Errorf("err %v: what is wrong inside is not the agent's", err)
+			t.Errorf("err %v discloses an internal error", err)
 		}
 		if _, err := a.conn.WriteTextFile(ctx, sdk.WriteTextFileRequest{SessionId: "s1", Path: "/a", Content: "b"}); err != nil {
 			t.Error(err)
@@ -299,12 +300,12 @@ func TestFilesAndTerminalsAreTheHosts(t *testing.T) {
 		"read /a 1 0", "read /secret 1 0", "read /broken 1 0", "write /a b", `create ["make" "test"] ["A=1"] /work 9`, "output t1", "wait t1", "kill t1", "release t1",
 	}
 	if err != nil || !slices.Equal(w.log, want) {
-		t.Errorf("did %q: %v, want %q", w.log, err, want)
+		t.Errorf("host calls %q: %v, want %q", w.log, err, want)
 	}
 }
 
-// TestWhatIsNotOfferedIsRefused: files, terminals and what else an agent may want.
-func TestWhatIsNotOfferedIsRefused(t *testing.T) {
+// TestUnofferedMethodsAreNotFound covers files, terminals and extensions.
+func TestUnofferedMethodsAreNotFound(t *testing.T) {
 	_, _, err := drive(t.Context(), &host{}, acp.Options{Prompt: "go"}, func(ctx context.Context, a *agentSide, _ string) (sdk.StopReason, error) {
 		_, err1 := a.conn.ReadTextFile(ctx, sdk.ReadTextFileRequest{SessionId: "s1", Path: "/a"})
 		_, err2 := a.conn.CreateTerminal(ctx, sdk.CreateTerminalRequest{SessionId: "s1", Command: "sh"})
@@ -321,9 +322,9 @@ func TestWhatIsNotOfferedIsRefused(t *testing.T) {
 	}
 }
 
-// FuzzAnAgentThatSendsAnything in answer to a prompt: Drive returns, and nothing is
-// allowed for good.
-func FuzzAnAgentThatSendsAnything(f *testing.F) {
+// FuzzAgentOutput sends arbitrary output after a prompt. Drive must return and must not
+// choose a permanent option.
+func FuzzAgentOutput(f *testing.F) {
 	for _, s := range []string{
 		"", "\n", "{}", helloLine,
 		`{"jsonrpc":"2.0","id":0,"method":"session/request_permission","params":{"sessionId":"s1","toolCall":{"toolCallId":"c"},"options":[{"optionId":"a","name":"a","kind":"allow_always"},{"optionId":"y","name":"y","kind":"allow_once"}]}}` + "\n",
@@ -337,25 +338,25 @@ func FuzzAnAgentThatSendsAnything(f *testing.F) {
 	f.Fuzz(func(t *testing.T, data []byte) {
 		var sent bytes.Buffer
 		in, out := answerThen(map[string]string{"initialize": `{"protocolVersion":1}`, "session/new": `{"sessionId":"s1"}`}, "session/prompt", string(data))
-		_, err := acp.Drive(t.Context(), acp.Pipes(tee{in, &sent}, out), &workshop{}, acp.Options{Cwd: "/", Prompt: "go", Quiet: 10 * time.Second})
+		_, err := acp.Drive(t.Context(), acp.Pipes(teeWriter{in, &sent}, out), &fullHost{}, acp.Options{Cwd: "/", Prompt: "go", Quiet: 10 * time.Second})
 		if errors.Is(err, fault.Timeout) {
 			t.Errorf("%q: %v", data, err)
 		}
-		// Of an option that says its kind twice the last counts.
+		// In JSON with duplicate keys the last one counts.
 		text := strings.ToLower(string(data))
 		once := strings.Count(text, `"kind"`) == strings.Count(text, `"optionid"`)
 		if once && bytes.Contains(sent.Bytes(), []byte(`"optionId":"a"`)) {
-			t.Errorf("%q: what is for good was chosen", data)
+			t.Errorf("%q: a permanent option was chosen", data)
 		}
 	})
 }
 
-type tee struct {
+type teeWriter struct {
 	io.WriteCloser
 	copy io.Writer
 }
 
-func (t tee) Write(p []byte) (int, error) {
+func (t teeWriter) Write(p []byte) (int, error) {
 	t.copy.Write(p)
 	return t.WriteCloser.Write(p)
 }

@@ -13,34 +13,35 @@ import (
 	"sync"
 )
 
-// A fakeDoor is a door with a journal: what has a key is done once. Its model answers
-// by what it was sent, to the byte, so that a request that differs leads elsewhere.
-type fakeDoor struct {
+// A fakeEndpoint is an agent endpoint with a step log: a request with a key is executed once.
+// The answers of its model depend on every byte of the request, so a request that is not
+// repeated exactly changes the rest of the run.
+type fakeEndpoint struct {
 	mu       sync.Mutex
 	goal     string
 	context  int
 	model    func(step int, body []byte) reply
 	tool     func(n int, call toolCall) toolReply
-	complete func(d *fakeDoor) string // why the run may not finish yet, "" if it may
-	gate     func(d *fakeDoor, r *http.Request) *refusal
+	complete func(d *fakeEndpoint) string // returns why the run may not finish yet, "" if it may
+	gate     func(d *fakeEndpoint, r *http.Request) *refusal
 
 	state      string
 	stop       bool
 	result     string
 	failure    string
 	checkpoint json.RawMessage
-	written    int // checkpoints
+	written    int // number of checkpoints
 	inbox      []string
-	late       map[int]string // after so many tools have run a message comes in
+	late       map[int]string // messages that arrive after this number of tool calls
 	tools      []string
-	newTool    map[int]string // after so many tools have run there is another
+	newTool    map[int]string // tools that are added after this number of tool calls
 	outbox     map[string]string
 	asked      map[string]exchange // by key
-	order      []string            // of the keys the model was asked with
+	order      []string            // keys of the model requests
 	journal    map[string]json.RawMessage
 	effects    []string
 	beats      int
-	changed    []string // keys that came again with another request
+	changed    []string // keys that were reused for a different request
 	tokens     map[string]bool
 }
 
@@ -50,8 +51,8 @@ type reply struct {
 	text   string
 	calls  []toolCall
 	finish string
-	plain  bool   // not as a stream
-	raw    string // instead
+	plain  bool   // without streaming
+	raw    string // replaces the response body
 	status int
 }
 
@@ -72,8 +73,8 @@ type refusal struct {
 	body   string
 }
 
-func newFakeDoor() *fakeDoor {
-	return &fakeDoor{
+func newFakeEndpoint() *fakeEndpoint {
+	return &fakeEndpoint{
 		goal: "Count to three.", context: 4000, state: "active", tools: []string{"count", "look"},
 		outbox: map[string]string{}, asked: map[string]exchange{}, journal: map[string]json.RawMessage{},
 		late: map[int]string{}, newTool: map[int]string{}, tokens: map[string]bool{},
@@ -81,7 +82,7 @@ func newFakeDoor() *fakeDoor {
 	}
 }
 
-func (d *fakeDoor) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+func (d *fakeEndpoint) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	body, err := io.ReadAll(r.Body)
 	if err != nil {
 		return
@@ -90,12 +91,12 @@ func (d *fakeDoor) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	defer d.mu.Unlock()
 	d.tokens[r.Header.Get("Glasshouse-Token")] = true
 	if d.gate != nil {
-		if no := d.gate(d, r); no != nil {
-			if no.after != "" {
-				w.Header().Set("Retry-After", no.after)
+		if refused := d.gate(d, r); refused != nil {
+			if refused.after != "" {
+				w.Header().Set("Retry-After", refused.after)
 			}
-			w.WriteHeader(no.status)
-			io.WriteString(w, no.body)
+			w.WriteHeader(refused.status)
+			io.WriteString(w, refused.body)
 			return
 		}
 	}
@@ -104,7 +105,7 @@ func (d *fakeDoor) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		d.say(w, map[string]any{"run": "r-1", "session": "sess-1", "goal": d.goal, "state": d.state, "model": "mock", "context_tokens": d.context, "inbox_after": 0, "checkpoint": d.last()})
 	case "GET /run/tools":
 		var tools []map[string]any
-		for i := len(d.tools) - 1; i >= 0; i-- { // in no order
+		for i := len(d.tools) - 1; i >= 0; i-- { // not sorted
 			tools = append(tools, map[string]any{"name": d.tools[i], "kind": "exec", "description": "to " + d.tools[i], "input_schema": json.RawMessage(`{"type": "object",  "properties":{"z":{"maximum":12345678901234567890},"a":{}}}`)})
 		}
 		d.say(w, map[string]any{"tools": append(tools, map[string]any{"name": "no model takes this name"})})
@@ -165,9 +166,10 @@ func (d *fakeDoor) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
-func (d *fakeDoor) say(w http.ResponseWriter, v any) { json.NewEncoder(w).Encode(v) }
+func (d *fakeEndpoint) say(w http.ResponseWriter, v any) { json.NewEncoder(w).Encode(v) }
 
-// rewritten is JSON as a database may give it back: other spaces, other order of keys.
+// rewritten returns JSON as a database may return it: with other spaces and another order
+// of keys.
 func rewritten(raw json.RawMessage) json.RawMessage {
 	var v any
 	dec := json.NewDecoder(bytes.NewReader(raw))
@@ -179,14 +181,14 @@ func rewritten(raw json.RawMessage) json.RawMessage {
 	return b
 }
 
-func (d *fakeDoor) last() any {
+func (d *fakeEndpoint) last() any {
 	if d.checkpoint == nil {
 		return nil
 	}
 	return map[string]any{"id": "p-" + strconv.Itoa(d.written), "state": d.checkpoint}
 }
 
-func (d *fakeDoor) call(w http.ResponseWriter, body []byte) {
+func (d *fakeEndpoint) call(w http.ResponseWriter, body []byte) {
 	var in struct {
 		Key, Tool string
 		Input     json.RawMessage
@@ -210,7 +212,7 @@ func (d *fakeDoor) call(w http.ResponseWriter, body []byte) {
 	w.Write(answer)
 }
 
-func (d *fakeDoor) ask(w http.ResponseWriter, key string, body []byte) {
+func (d *fakeEndpoint) ask(w http.ResponseWriter, key string, body []byte) {
 	before, known := d.asked[key]
 	if known && !bytes.Equal(before.body, body) {
 		d.changed = append(d.changed, key)
@@ -235,7 +237,7 @@ func (d *fakeDoor) ask(w http.ResponseWriter, key string, body []byte) {
 	w.Write(before.answer)
 }
 
-// bytes is the answer as it goes over the wire, in small pieces.
+// bytes returns the response body: a stream of small chunks, or one object.
 func (re reply) bytes() []byte {
 	if re.raw != "" {
 		return []byte(re.raw)
@@ -283,39 +285,39 @@ func (re reply) bytes() []byte {
 	return b.Bytes()
 }
 
-// digest is a number made of what the model was sent.
+// digest returns a number that depends on every byte of a request.
 func digest(body []byte) uint32 {
 	sum := sha256.Sum256(body)
 	return uint32(sum[0])<<16 | uint32(sum[1])<<8 | uint32(sum[2])
 }
 
-// A wire carries requests to a door in the same process, until it is cut.
-type wire struct {
-	door http.Handler
-	cut  func() // called when it is, once
+// A cutTransport sends requests to an endpoint in the same process until it is cut.
+type cutTransport struct {
+	endpoint http.Handler
+	cut      func() // called once, when the transport is cut
 
 	mu sync.Mutex
 	// +checklocks:mu
-	left int // requests until it is cut, heartbeats not counted; 0: never
+	left int // requests until the cut, without heartbeats; 0: never
 	// +checklocks:mu
-	how int // one of the ways
+	how int // point of the cut, for example beforeRequest
 	// +checklocks:mu
 	dead bool
 	// +checklocks:mu
-	count int // requests, heartbeats not counted
+	count int // requests, without heartbeats
 }
 
-// The ways in which an agent is killed at a request.
+// The points of a request at which an agent is killed.
 const (
-	unsent    = iota // before the door hears of it
-	unheard          // after the door has done it
-	unhearing        // in the middle of the answer
-	ways
+	beforeRequest  = iota // the endpoint does not receive the request
+	afterRequest          // the endpoint executes the request
+	duringResponse        // half of the response arrives
+	cutPoints
 )
 
-var errCut = fmt.Errorf("the wire is cut")
+var errDisconnected = fmt.Errorf("connection cut by the test")
 
-func (c *wire) RoundTrip(r *http.Request) (*http.Response, error) {
+func (c *cutTransport) RoundTrip(r *http.Request) (*http.Response, error) {
 	if err := r.Context().Err(); err != nil {
 		return nil, err
 	}
@@ -327,7 +329,7 @@ func (c *wire) RoundTrip(r *http.Request) (*http.Response, error) {
 		last = c.count == c.left
 	}
 	how := c.how
-	dead := c.dead || last && how == unsent
+	dead := c.dead || last && how == beforeRequest
 	if last {
 		c.dead = true
 	}
@@ -336,15 +338,15 @@ func (c *wire) RoundTrip(r *http.Request) (*http.Response, error) {
 		defer c.cut()
 	}
 	if dead {
-		return nil, errCut
+		return nil, errDisconnected
 	}
 	rec := httptest.NewRecorder()
-	c.door.ServeHTTP(rec, r)
+	c.endpoint.ServeHTTP(rec, r)
 	resp := rec.Result()
 	resp.Request = r
 	if last {
-		if how == unheard {
-			return nil, errCut
+		if how == afterRequest {
+			return nil, errDisconnected
 		}
 		half := rec.Body.Bytes()[:rec.Body.Len()/2]
 		resp.Body = io.NopCloser(io.MultiReader(bytes.NewReader(half), broken{}))
