@@ -38,7 +38,8 @@ func TestBranchContinuesParentNumbers(t *testing.T) {
 	}
 	defer waiting.Close()
 	e := event.Event{Type: event.Lineage, Op: event.OpBranch, Parent: "j-bbbbbbbbbbbb", ParentSeq: parents}
-	if l.Append(&e); e.Seq != parents+1 {
+	l.Append(&e)
+	if e.Seq != parents+1 {
 		t.Fatalf("first record has the number %d", e.Seq)
 	}
 	fill(l, 0, 999)

@@ -209,7 +209,8 @@ func TestFollowersShareBatches(t *testing.T) {
 	for i, s := range []*Stream{a, b} {
 		wg.Go(func() {
 			var err error
-			if got[i], err = s.Next(t.Context()); err != nil {
+			got[i], err = s.Next(t.Context())
+			if err != nil {
 				t.Error(err)
 			}
 		})
@@ -464,7 +465,8 @@ func TestThousandFollowersOfBusyLog(t *testing.T) {
 			fill(l, i, i+500)
 			time.Sleep(3 * time.Second)
 			if i%10_000 == 0 {
-				if most = max(most, heap()); i <= n/2 {
+				most = max(most, heap())
+				if i <= n/2 {
 					half = most
 				}
 			}

@@ -70,7 +70,8 @@ func FuzzAnyFile(f *testing.F) {
 				if err == io.EOF {
 					break
 				}
-				if lines++; err != nil || lines > len(text)*3+len(packed)*1000+100 {
+				lines++
+				if err != nil || lines > len(text)*3+len(packed)*1000+100 {
 					t.Fatalf("%v after %d lines", err, lines)
 				}
 				if e.Seq > 0 && e.Seq <= last {

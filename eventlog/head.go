@@ -46,7 +46,8 @@ func parseHead(line []byte) (h head, ok bool) {
 	if string(b[:n]) != h.typ.String() {
 		return h, false
 	}
-	if b, ok = after(b[n:], `","seq":`); !ok {
+	b, ok = after(b[n:], `","seq":`)
+	if !ok {
 		return h, false
 	}
 	seq, b, ok := digits(b)
@@ -54,14 +55,17 @@ func parseHead(line []byte) (h head, ok bool) {
 		return h, false
 	}
 	h.seq = seq
-	if b, ok = after(b, `,"ts":`); !ok {
+	b, ok = after(b, `,"ts":`)
+	if !ok {
 		return h, false
 	}
-	if h.ts, b, ok = integer(b); !ok {
+	h.ts, b, ok = integer(b)
+	if !ok {
 		return h, false
 	}
 	if rest, has := after(b, `,"ns":`); has {
-		if h.ns, b, ok = integer(rest); !ok {
+		h.ns, b, ok = integer(rest)
+		if !ok {
 			return h, false
 		}
 	}

@@ -345,7 +345,8 @@ func scanPacked(f io.ReaderAt, size int64, fn func(k block, text []byte) error) 
 		if _, err := f.ReadAt(frame, zoff); err != nil {
 			return err
 		}
-		if text, err = unpacker().DecodeAll(frame, text[:0]); err != nil || len(text) == 0 || len(text) > maxBlock {
+		text, err = unpacker().DecodeAll(frame, text[:0])
+		if err != nil || len(text) == 0 || len(text) > maxBlock {
 			return nil
 		}
 		k := block{off: off, len: int64(len(text)), zoff: zoff, zlen: n}

@@ -185,7 +185,8 @@ func TestTornLineIsTruncatedAndReported(t *testing.T) {
 		t.Errorf("the gap is %+v", gap)
 	}
 	l.Close()
-	if l = open(t, cfg); l.Last() != 102 {
+	l = open(t, cfg)
+	if l.Last() != 102 {
 		t.Errorf("reopening reports the gap again: Last() = %d", l.Last())
 	}
 }
@@ -316,7 +317,8 @@ func TestCrashWhileCompressing(t *testing.T) {
 	if len(left) != 1 {
 		t.Errorf("remaining files are %v, want only the foreign file", left)
 	}
-	if left, _ = filepath.Glob(filepath.Join(cfg.Dir, "syscalls-*.jsonl")); len(left) > 0 {
+	left, _ = filepath.Glob(filepath.Join(cfg.Dir, "syscalls-*.jsonl"))
+	if len(left) > 0 {
 		t.Errorf("%v are not compressed", left)
 	}
 }

@@ -187,12 +187,14 @@ func (t *classReader) enqueue() {
 func (t *classReader) nextSegment() (bool, error) {
 	for {
 		if len(t.queue) == 0 {
-			if t.enqueue(); len(t.queue) == 0 || t.gap.Type != 0 {
+			t.enqueue()
+			if len(t.queue) == 0 || t.gap.Type != 0 {
 				return false, nil
 			}
 		}
 		s := t.queue[0]
-		if t.l.loadHeader(s); t.skipSegment(s) {
+		t.l.loadHeader(s)
+		if t.skipSegment(s) {
 			t.queue = t.queue[1:]
 			continue
 		}
@@ -212,7 +214,8 @@ func (t *classReader) nextSegment() (bool, error) {
 		if !packed {
 			return true, nil // its blocks are read as it grows
 		}
-		if t.blocks, err = t.l.blocksOf(s, f, true, 0); err != nil {
+		t.blocks, err = t.l.blocksOf(s, f, true, 0)
+		if err != nil {
 			return false, err
 		}
 		return true, nil

@@ -473,7 +473,8 @@ func (l *Log) discard(c class, chunks []*chunk, err error) {
 	for _, k := range chunks {
 		n, size := k.n, len(k.text)
 		k.text, k.span = k.text[:bytes.LastIndexByte(k.text[:k.done], '\n')+1], span{}
-		if spanOf(k.text, &k.span); k.n > 0 {
+		spanOf(k.text, &k.span)
+		if k.n > 0 {
 			l.commit(c, []*chunk{k})
 		}
 		l.mu.Lock()
