@@ -13,34 +13,35 @@ import (
 	"glasshouse/fault"
 )
 
-// maxDepth is how deep arrays and objects may lie in each other: a stranger's
-// bytes must not choose how much stack is used.
+// maxDepth is the maximum nesting of arrays and objects. It bounds the stack usage for
+// untrusted input.
 const maxDepth = 64
 
-// Canonical returns the one way to write a JSON value that RFC 8785 allows.
+// Canonical returns the canonical form of a JSON value according to RFC 8785.
 //
-// It is strict where others would guess, for two readers must not disagree about
-// what was hashed: a key twice in one object, half of a surrogate pair, bytes
-// that are not UTF-8, and an integer that a double cannot hold are Invalid.
+// It rejects input that two readers could interpret differently, because they would then
+// disagree about the hashed content: duplicate keys, unpaired surrogates, bytes that are not
+// UTF-8, and integers that a double cannot represent. For these it returns fault.Invalid.
 func Canonical(data []byte) ([]byte, error) { return canonical(data, 0) }
 
-// canonical is Canonical for a value that lies in depth others.
+// canonical is Canonical for a value that is nested in depth others.
 func canonical(data []byte, depth int) ([]byte, error) {
 	p := parser{in: data}
 	p.space()
 	out, err := p.value(make([]byte, 0, len(data)), depth)
 	if err == nil {
-		if p.space(); p.at != len(p.in) {
-			err = errors.New("there is more behind it")
+		p.space()
+		if p.at != len(p.in) {
+			err = errors.New("trailing data")
 		}
 	}
 	if err != nil {
-		return nil, fault.Newf(fault.Invalid, "chain.Canonical", "", "not JSON that can be kept: byte %d: %w", p.at, err)
+		return nil, fault.Newf(fault.Invalid, "chain.Canonical", "", "unsupported JSON at byte %d: %w", p.at, err)
 	}
 	return out, nil
 }
 
-// A parser reads JSON and writes it canonically.
+// A parser reads JSON and writes its canonical form.
 type parser struct {
 	in []byte
 	at int
@@ -57,7 +58,7 @@ func (p *parser) space() {
 	}
 }
 
-// next returns the byte p is at, or 0 at the end: no token begins with it.
+// next returns the current byte, or 0 at the end. No token begins with 0.
 func (p *parser) next() byte {
 	if p.at < len(p.in) {
 		return p.in[p.at]
@@ -67,7 +68,7 @@ func (p *parser) next() byte {
 
 func (p *parser) value(out []byte, depth int) ([]byte, error) {
 	if depth > maxDepth {
-		return nil, fmt.Errorf("more than %d values in each other", maxDepth)
+		return nil, fmt.Errorf("nested more than %d levels", maxDepth)
 	}
 	switch c := p.next(); {
 	case c == '{':
@@ -95,20 +96,22 @@ func (p *parser) value(out []byte, depth int) ([]byte, error) {
 			return append(out, word...), nil
 		}
 	}
-	return nil, errors.New("no value begins here")
+	return nil, errors.New("expected a value")
 }
 
 func (p *parser) array(out []byte, depth int) ([]byte, error) {
 	out = append(out, '[')
 	p.at++
-	if p.space(); p.next() == ']' {
+	p.space()
+	if p.next() == ']' {
 		p.at++
 		return append(out, ']'), nil
 	}
 	for {
 		var err error
 		p.space()
-		if out, err = p.value(out, depth+1); err != nil {
+		out, err = p.value(out, depth+1)
+		if err != nil {
 			return nil, err
 		}
 		p.space()
@@ -119,13 +122,13 @@ func (p *parser) array(out []byte, depth int) ([]byte, error) {
 			p.at++
 			return append(out, ']'), nil
 		default:
-			return nil, errors.New("want , or ]")
+			return nil, errors.New("expected , or ]")
 		}
 		p.at++
 	}
 }
 
-// A member is a key of an object, and where it stands in the output.
+// A member is a member of an object, with its position in the output.
 type member struct {
 	key      string
 	from, to int
@@ -134,7 +137,8 @@ type member struct {
 func (p *parser) object(out []byte, depth int) ([]byte, error) {
 	out = append(out, '{')
 	p.at++
-	if p.space(); p.next() == '}' {
+	p.space()
+	if p.next() == '}' {
 		p.at++
 		return append(out, '}'), nil
 	}
@@ -143,7 +147,7 @@ func (p *parser) object(out []byte, depth int) ([]byte, error) {
 	for {
 		p.space()
 		if p.next() != '"' {
-			return nil, errors.New("want a key")
+			return nil, errors.New("expected a key")
 		}
 		key, err := p.text()
 		if err != nil {
@@ -151,12 +155,14 @@ func (p *parser) object(out []byte, depth int) ([]byte, error) {
 		}
 		m := member{key: key, from: len(out)}
 		out = append(appendString(out, key), ':')
-		if p.space(); p.next() != ':' {
-			return nil, errors.New("want :")
+		p.space()
+		if p.next() != ':' {
+			return nil, errors.New("expected :")
 		}
 		p.at++
 		p.space()
-		if out, err = p.value(out, depth+1); err != nil {
+		out, err = p.value(out, depth+1)
+		if err != nil {
 			return nil, err
 		}
 		m.to = len(out)
@@ -164,7 +170,7 @@ func (p *parser) object(out []byte, depth int) ([]byte, error) {
 		p.space()
 		c := p.next()
 		if c != ',' && c != '}' {
-			return nil, errors.New("want , or }")
+			return nil, errors.New("expected , or }")
 		}
 		p.at++
 		if c == '}' {
@@ -175,7 +181,7 @@ func (p *parser) object(out []byte, depth int) ([]byte, error) {
 	}
 }
 
-// sortMembers puts the members that begin at start in order of their keys.
+// sortMembers sorts the members that begin at start by their keys.
 func sortMembers(out []byte, start int, members []member) ([]byte, error) {
 	inOrder := true
 	for i := 1; i < len(members); i++ {
@@ -189,7 +195,7 @@ func sortMembers(out []byte, start int, members []member) ([]byte, error) {
 	for i, m := range members {
 		if i > 0 {
 			if members[i-1].key == m.key {
-				return nil, fmt.Errorf("the key %q is there twice", m.key)
+				return nil, fmt.Errorf("duplicate key %q", m.key)
 			}
 			sorted = append(sorted, ',')
 		}
@@ -198,9 +204,9 @@ func sortMembers(out []byte, start int, members []member) ([]byte, error) {
 	return append(out[:start], sorted...), nil
 }
 
-// compareKeys orders keys by their UTF-16 code units, as RFC 8785 wants. That is
-// the order of their bytes, but that what needs a surrogate pair comes before
-// U+E000 to U+FFFF.
+// compareKeys orders keys by their UTF-16 code units (RFC 8785, section 3.2.3). That is the
+// order of their UTF-8 bytes, except that characters that need a surrogate pair precede U+E000
+// to U+FFFF.
 func compareKeys[T string | []byte](a, b T) int {
 	n := min(len(a), len(b))
 	for i := range n {
@@ -216,7 +222,7 @@ func compareKeys[T string | []byte](a, b T) int {
 	return len(a) - len(b)
 }
 
-// text reads a string and returns what it says.
+// text reads a string and returns its value.
 func (p *parser) text() (string, error) {
 	p.at++
 	start := p.at
@@ -241,7 +247,7 @@ func (p *parser) text() (string, error) {
 			}
 			s = utf8.AppendRune(s, r)
 		case c < 0x20:
-			return "", errors.New("a control character in a string")
+			return "", errors.New("control character in a string")
 		default:
 			r, n := utf8.DecodeRune(p.in[p.at:])
 			if r == utf8.RuneError && n == 1 {
@@ -251,7 +257,7 @@ func (p *parser) text() (string, error) {
 			p.at += n
 		}
 	}
-	return "", errors.New("a string without end")
+	return "", errors.New("unterminated string")
 }
 
 func (p *parser) escape() (rune, error) {
@@ -277,24 +283,25 @@ func (p *parser) escape() (rune, error) {
 			return r, err
 		}
 		if !bytes.HasPrefix(p.in[p.at:], []byte(`\u`)) {
-			return 0, errors.New("half of a surrogate pair")
+			return 0, errors.New("unpaired surrogate")
 		}
 		p.at += 2
 		low, err := p.hex4()
 		if err != nil {
 			return 0, err
 		}
-		if r = utf16.DecodeRune(r, low); r == utf8.RuneError {
-			return 0, errors.New("half of a surrogate pair")
+		r = utf16.DecodeRune(r, low)
+		if r == utf8.RuneError {
+			return 0, errors.New("unpaired surrogate")
 		}
 		return r, nil
 	}
-	return 0, errors.New("no such escape")
+	return 0, errors.New("invalid escape")
 }
 
 func (p *parser) hex4() (rune, error) {
 	if len(p.in)-p.at < 4 {
-		return 0, errors.New("a string without end")
+		return 0, errors.New("unterminated string")
 	}
 	var r rune
 	for _, c := range p.in[p.at : p.at+4] {
@@ -320,7 +327,7 @@ func unhex(c byte) (byte, bool) {
 	return 0, false
 }
 
-// plain are the bytes of ASCII that stand for themselves in a string.
+// plain contains the ASCII bytes that need no escape in a string.
 var plain = func() (t [256]bool) {
 	for c := 0x20; c < 0x80; c++ {
 		t[c] = c != '"' && c != '\\'
@@ -350,7 +357,7 @@ func appendString(out []byte, s string) []byte {
 	return append(append(out, s[from:]...), '"')
 }
 
-// shortEscape returns the letter that escapes c, or 0 if there is none.
+// shortEscape returns the letter of the short escape of c, or 0 if c has none.
 func shortEscape(c byte) byte {
 	switch c {
 	case '"', '\\':
@@ -369,7 +376,7 @@ func shortEscape(c byte) byte {
 	return 0
 }
 
-// number returns how long the number is that b begins with, 0 if there is none.
+// number returns the length of the number at the start of b, or 0 if b has none.
 func number(b []byte) int {
 	i := 0
 	digits := func() bool {
@@ -405,11 +412,11 @@ func number(b []byte) int {
 	return i
 }
 
-// appendNumber writes a number as ECMAScript does, which is what RFC 8785 wants.
+// appendNumber writes a number in the format of ECMAScript (RFC 8785, section 3.2.2.3).
 func appendNumber(out, token []byte) ([]byte, error) {
 	f, err := strconv.ParseFloat(string(token), 64)
 	if err != nil { // out of range
-		return nil, fmt.Errorf("the number %.40s cannot be kept: write it as a string", token)
+		return nil, fmt.Errorf("number %.40s is out of range: write it as a string", token)
 	}
 	start := len(out)
 	switch abs := math.Abs(f); {
@@ -424,7 +431,7 @@ func appendNumber(out, token []byte) ([]byte, error) {
 		out = strconv.AppendFloat(out, f, 'f', -1, 64)
 	}
 	if !bytes.ContainsAny(token, ".eE") && f != 0 && !bytes.Equal(out[start:], token) {
-		return nil, fmt.Errorf("the integer %.40s cannot be kept exactly: write it as a string", token)
+		return nil, fmt.Errorf("integer %.40s cannot be represented exactly: write it as a string", token)
 	}
 	return out, nil
 }

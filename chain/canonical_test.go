@@ -14,7 +14,7 @@ import (
 	"glasshouse/fault"
 )
 
-func TestCanonicalIsWhatRFC8785Says(t *testing.T) {
+func TestCanonicalRFC8785(t *testing.T) {
 	for _, c := range []struct{ in, want string }{
 		// Section 3.2.2 and 3.2.3.
 		{`{
@@ -41,8 +41,8 @@ func TestCanonicalIsWhatRFC8785Says(t *testing.T) {
 	}
 }
 
-// TestNumbersAreThoseOfECMAScript has the samples of RFC 8785, appendix B.
-func TestNumbersAreThoseOfECMAScript(t *testing.T) {
+// TestCanonicalNumbers uses the samples of RFC 8785, appendix B.
+func TestCanonicalNumbers(t *testing.T) {
 	for bits, want := range map[uint64]string{
 		0x0000000000000000: "0", 0x8000000000000000: "0",
 		0x0000000000000001: "5e-324", 0x8000000000000001: "-5e-324",
@@ -65,7 +65,7 @@ func TestNumbersAreThoseOfECMAScript(t *testing.T) {
 	}
 }
 
-func TestWhatTwoReadersCouldTakeDifferentlyIsRefused(t *testing.T) {
+func TestCanonicalRejectsAmbiguousInput(t *testing.T) {
 	for name, in := range map[string]string{
 		"nothing":                       ``,
 		"a key twice":                   `{"a":1,"b":2,"a":3}`,
@@ -108,22 +108,22 @@ func FuzzCanonical(f *testing.F) {
 	f.Fuzz(func(t *testing.T, in []byte) {
 		once, err := chain.Canonical(in)
 		if canonical := chain.IsCanonical(in); canonical != (err == nil && bytes.Equal(once, in)) {
-			t.Fatalf("the scanner says %v of %q, and Canonical makes it %q, %v", canonical, in, once, err)
+			t.Fatalf("IsCanonical = %v for %q, but Canonical = %q, %v", canonical, in, once, err)
 		}
 		if err != nil {
 			return
 		}
 		twice, err := chain.Canonical(once)
 		if err != nil || !bytes.Equal(once, twice) {
-			t.Fatalf("Canonical(%q) = %q, and again %q, %v", in, once, twice, err)
+			t.Fatalf("Canonical(%q) = %q, then %q, %v", in, once, twice, err)
 		}
-		// The standard library agrees about what it says.
+		// The standard library decodes the same value.
 		var a, b any
 		if err := json.Unmarshal(in, &a); err != nil {
-			t.Fatalf("Canonical takes %q, encoding/json does not: %v", in, err)
+			t.Fatalf("Canonical accepts %q, but encoding/json does not: %v", in, err)
 		}
 		if err := json.Unmarshal(once, &b); err != nil || !reflect.DeepEqual(a, b) {
-			t.Fatalf("Canonical(%q) = %q says something else", in, once)
+			t.Fatalf("Canonical(%q) = %q has a different value", in, once)
 		}
 	})
 }

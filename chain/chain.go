@@ -1,15 +1,13 @@
-// Package chain is the causal chain: the record of everything that was decided
-// and done, to which one can only append, and of which nothing can be changed,
-// taken away or put in between without everybody who looks seeing it.
+// Package chain implements the causal chain: the append-only, tamper-evident audit log of all
+// decisions and actions. Verification detects every changed, removed or inserted entry.
 //
-// Every entry holds the hash of the one before. All entries are the leaves of a
-// Merkle tree, whose root is signed again and again; who has one of these
-// checkpoints and the public key can prove what was in the chain, and that it is
-// still in it. An entry names the one that caused it, so the chain is also a
-// tree of causes.
+// Every entry contains the hash of the previous one. All entries are the leaves of a Merkle
+// tree, whose root is signed regularly. With such a checkpoint and the public key, anyone can
+// prove that an entry was in the chain and still is. An entry names the entry that caused it,
+// so the chain also records causality as a tree.
 //
-// Append returns when an entry is on the disk. What an agent does waits for that:
-// what cannot be recorded must not be done.
+// Append returns when an entry is durable. Actions of an agent wait for that, because an
+// action that cannot be recorded must not happen.
 package chain
 
 import (
@@ -25,20 +23,20 @@ import (
 	"glasshouse/fault"
 )
 
-// Config is what a Chain is made of.
+// Config holds the parameters of a Chain.
 type Config struct {
 	Store    Store
 	Key      *Key
-	Every    int64         // a checkpoint is signed after so many entries; 0 is 1000
-	Interval time.Duration // and so long after an entry at the latest; 0 is 10 s
+	Every    int64         // number of entries after which a checkpoint is signed; 0 is 1000
+	Interval time.Duration // maximum time between an entry and its checkpoint; 0 is 10 s
 	Log      *slog.Logger  // nil is slog.Default
 
-	// HeadFile is a file outside of the data directory to which signed checkpoints are
-	// appended, and with which the store is compared when it is opened. "" is none.
+	// HeadFile is a file outside of the data directory. Signed checkpoints are appended to it,
+	// and Open compares the store with it. "" disables it.
 	HeadFile string
 }
 
-// A Chain is open for appending. It is safe for concurrent use.
+// A Chain is an open chain that can be appended to. It is safe for concurrent use.
 type Chain struct {
 	store    Store
 	key      *Key
@@ -50,42 +48,41 @@ type Chain struct {
 	queue   chan *pending
 	quit    chan struct{} // closed by Close
 	done    chan struct{} // closed when the writer has ended
-	sending sync.WaitGroup
+	senders sync.WaitGroup
 
-	last   atomic.Int64               // Seq of the last entry that is durable
-	signed atomic.Pointer[Checkpoint] // the newest that is durable
-	lost   atomic.Pointer[error]      // another process appends: nothing is added after that; only the writer sets it
+	last     atomic.Int64               // Seq of the last entry that is durable
+	signed   atomic.Pointer[Checkpoint] // the newest durable checkpoint
+	conflict atomic.Pointer[error]      // set by the writer if another process appends; the chain then rejects entries
 
 	mu sync.Mutex
 	// +checklocks:mu
 	closed bool
 
-	verifying sync.Mutex
+	verifyMu sync.Mutex
 	// verified is the position that Verify has reached.
-	// +checklocks:verifying
+	// +checklocks:verifyMu
 	verified progress
 
 	headFile string
 
-	// The writer's own.
-	published   int64     // size of the checkpoint that was last copied out of the store
-	publishedAt time.Time // when that was
+	// The following fields are used only by the writer.
+	published   int64     // size of the checkpoint that was last copied to the head file
+	publishedAt time.Time // time of that copy
 	tip         tip
-	unsure      *batch // whether it was added is not known; nil if all is
+	uncertain   *batch // a batch whose commit status is unknown, or nil
 }
 
-// Queue and batches are bounded, so that a database that is slow makes who
-// appends wait, and nothing else.
+// The queue and the batches are bounded, so a slow database only delays the callers of Append.
 const (
 	queueLen   = 1024
 	batchLen   = 1024
 	batchBytes = 4 << 20
-	patience   = 30 * time.Second // that a database has for one transaction
+	txTimeout  = 30 * time.Second // timeout of one transaction
 )
 
-// Open returns the chain that cfg.Store keeps, ready to go on. It is a Conflict if
-// another process appends to it, or if its end is not as it was written. The rest
-// of it is not read; Verify does.
+// Open returns the chain in cfg.Store, ready for appending. It returns fault.Conflict if
+// another process appends to it, or if its end was changed. It does not read the other
+// entries; Verify does.
 func Open(ctx context.Context, cfg Config) (_ *Chain, err error) {
 	c := &Chain{
 		store: cfg.Store, key: cfg.Key, headFile: cfg.HeadFile, every: cfg.Every, interval: cfg.Interval, log: cfg.Log,
@@ -100,20 +97,22 @@ func Open(ctx context.Context, cfg Config) (_ *Chain, err error) {
 	if c.log == nil {
 		c.log = slog.Default()
 	}
-	if c.release, err = c.store.Claim(ctx); err != nil {
+	c.release, err = c.store.Claim(ctx)
+	if err != nil {
 		return nil, fmt.Errorf("open the chain: %w", err)
 	}
-	if err := c.begin(ctx); err != nil {
+	if err := c.loadState(ctx); err != nil {
 		return nil, errors.Join(fmt.Errorf("open the chain: %w", err), c.release())
 	}
 	go c.write()
 	return c, nil
 }
 
-// begin reads where the chain has got to, and that what was signed last is in it.
-func (c *Chain) begin(ctx context.Context) error {
+// loadState reads the end of the chain and checks that the last checkpoint matches it.
+func (c *Chain) loadState(ctx context.Context) error {
 	var err error
-	if c.tip, err = readTip(ctx, c.store); err != nil {
+	c.tip, err = readTip(ctx, c.store)
+	if err != nil {
 		return damagedUnless(ctx, err)
 	}
 	cp, err := c.store.LastCheckpoint(ctx)
@@ -131,8 +130,8 @@ func (c *Chain) begin(ctx context.Context) error {
 	c.signed.Store(&cp)
 	c.last.Store(c.tip.seq)
 	if n := c.tip.seq - cp.Size; n > 0 {
-		// As after a kill. But nobody vouches that it was us who wrote them.
-		c.log.Warn("the chain's last entries were not signed when it was opened", "from", cp.Size+1, "entries", n)
+		// This is normal after a kill, but without a signature the author of the entries is unknown.
+		c.log.Warn("the last entries of the audit log were not signed when it was opened", "from", cp.Size+1, "entries", n)
 	}
 	return nil
 }
@@ -141,24 +140,24 @@ func (c *Chain) checkSigned(ctx context.Context, cp Checkpoint) error {
 	head, err := c.key.public.openOwn(cp.Note)
 	if err != nil {
 		return &fault.Error{
-			Op: "chain.Open", Kind: fault.Conflict, Err: fmt.Errorf("its last checkpoint: %w", err),
-			Remedy: "put back the " + KeyFile + " that this chain was signed with, or the database that belongs to this key",
+			Op: "chain.Open", Kind: fault.Conflict, Err: fmt.Errorf("last checkpoint: %w", err),
+			Remedy: "restore the " + KeyFile + " that this chain was signed with, or the database that belongs to this key",
 		}
 	}
 	if head.Size != cp.Size || head.Size > c.tip.seq {
-		return damaged(fmt.Errorf("%d entries were signed, and there are %d", head.Size, c.tip.seq))
+		return damaged(fmt.Errorf("%d entries were signed, but only %d exist", head.Size, c.tip.seq))
 	}
 	root, err := rootAt(ctx, c.store, head.Size)
 	if err != nil {
 		return damagedUnless(ctx, err)
 	}
 	if root != head.Root {
-		return damaged(fmt.Errorf("its first %d entries are not those that were signed", head.Size))
+		return damaged(fmt.Errorf("the first %d entries do not match the signed checkpoint", head.Size))
 	}
 	return nil
 }
 
-// damagedUnless calls err damage, unless it is that the database does not answer.
+// damagedUnless marks err as damage, unless it is a failure of the database.
 func damagedUnless(ctx context.Context, err error) error {
 	if ctx.Err() != nil || fault.KindOf(err) != "" {
 		return err
@@ -166,27 +165,27 @@ func damagedUnless(ctx context.Context, err error) error {
 	return damaged(err)
 }
 
-// Key returns the public key that the chain's checkpoints are verified with.
+// Key returns the public key that verifies the chain's checkpoints.
 func (c *Chain) Key() Public { return c.key.public }
 
-// Last returns the number of the last entry, which is how many there are.
+// Last returns the number of the last entry, which is also the number of entries.
 func (c *Chain) Last() int64 { return c.last.Load() }
 
-// Latest returns the newest checkpoint; its Size is 0 if there is none yet.
+// Latest returns the newest checkpoint. Its Size is 0 if none was signed yet.
 func (c *Chain) Latest() Checkpoint { return *c.signed.Load() }
 
-// Append adds an entry, and returns it as it was added when it is durable. Seq,
-// Time, Prev and Hash are the chain's to give; what e says of them is ignored.
+// Append adds an entry and returns it when it is durable. The chain assigns Seq, Time, Prev
+// and Hash and ignores their values in e.
 //
-// If too much waits to be added, Append waits too. When ctx ends while it does,
-// the entry is not added, and Append says so. An entry that is being added is
-// waited for.
+// Append blocks while the queue is full. If ctx ends while the entry is queued, the entry is
+// not added and Append returns an error. If the entry is already being written, Append waits
+// for the result.
 func (c *Chain) Append(ctx context.Context, e Entry) (Entry, error) {
 	if err := e.check(); err != nil {
 		return Entry{}, err
 	}
 	if e.Parent < 0 || e.Parent > c.last.Load() {
-		return Entry{}, fault.Fieldf("chain.Append", "parent", "there is no entry %d", e.Parent)
+		return Entry{}, fault.Fieldf("chain.Append", "parent", "no such entry: %d", e.Parent)
 	}
 	p := &pending{entry: e, done: make(chan struct{})}
 	if err := c.send(ctx, p); err != nil {
@@ -195,9 +194,9 @@ func (c *Chain) Append(ctx context.Context, e Entry) (Entry, error) {
 	return p.entry, nil
 }
 
-// AppendAll adds entries in their order, in as few transactions as hold them, and
-// returns when the last is durable. The errors are those of the entries that are not
-// added, at their places; nil: all are.
+// AppendAll adds entries in order, in as few transactions as possible, and returns when the
+// last one is durable. The result has the error of each rejected entry at its index, or is nil
+// if all entries were added.
 func (c *Chain) AppendAll(ctx context.Context, entries []Entry) []error {
 	var errs []error
 	failed := func(i int, err error) {
@@ -210,11 +209,11 @@ func (c *Chain) AppendAll(ctx context.Context, entries []Entry) []error {
 	for i, e := range entries {
 		err := e.check()
 		if err == nil && (e.Parent < 0 || e.Parent > c.last.Load()) {
-			err = fault.Fieldf("chain.Append", "parent", "there is no entry %d", e.Parent)
+			err = fault.Fieldf("chain.Append", "parent", "no such entry: %d", e.Parent)
 		}
 		p := &pending{entry: e, done: make(chan struct{})}
 		if err == nil {
-			err = c.queued(ctx, p)
+			err = c.enqueue(ctx, p)
 		}
 		if err != nil {
 			failed(i, err)
@@ -233,8 +232,8 @@ func (c *Chain) AppendAll(ctx context.Context, entries []Entry) []error {
 	return errs
 }
 
-// Checkpoint returns one that all entries are under that were appended before.
-// If there are none, its Size is 0.
+// Checkpoint returns a checkpoint that covers all entries that were appended before the call.
+// Its Size is 0 if the chain is empty.
 func (c *Chain) Checkpoint(ctx context.Context) (Checkpoint, error) {
 	p := &pending{sign: true, done: make(chan struct{})}
 	if err := c.send(ctx, p); err != nil {
@@ -243,8 +242,8 @@ func (c *Chain) Checkpoint(ctx context.Context) (Checkpoint, error) {
 	return c.Latest(), nil
 }
 
-// Close adds what waits, signs what is not signed, and lets go of the store. It may
-// be called twice.
+// Close adds the queued entries, signs a final checkpoint, and releases the store. It may be
+// called twice.
 func (c *Chain) Close() error {
 	c.mu.Lock()
 	again := c.closed
@@ -266,16 +265,16 @@ func (c *Chain) Entry(ctx context.Context, seq int64) (Entry, error) {
 		return Entry{}, fmt.Errorf("read entry %d: %w", seq, err)
 	}
 	if len(rows) == 0 {
-		return Entry{}, fault.Newf(fault.NotFound, "chain.Entry", strconv.FormatInt(seq, 10), "there is no such entry")
+		return Entry{}, fault.Newf(fault.NotFound, "chain.Entry", strconv.FormatInt(seq, 10), "no such entry")
 	}
 	return parseRow(rows[0])
 }
 
-// maxPage is the most entries that one query returns.
+// maxPage is the maximum number of entries that one query returns.
 const maxPage = 1000
 
-// Entries returns the entries that q asks for, by Seq, at most 1000. The next
-// page is what follows the last of them: q with After.
+// Entries returns the entries that match q, at most 1000. To get the next page, set q.After to
+// the Seq of the last one.
 func (c *Chain) Entries(ctx context.Context, q Query) ([]Entry, error) {
 	if q.Limit <= 0 || q.Limit > maxPage {
 		q.Limit = maxPage
@@ -286,19 +285,20 @@ func (c *Chain) Entries(ctx context.Context, q Query) ([]Entry, error) {
 	}
 	list := make([]Entry, len(rows))
 	for i, r := range rows {
-		if list[i], err = parseRow(r); err != nil {
+		list[i], err = parseRow(r)
+		if err != nil {
 			return nil, err
 		}
 	}
 	return list, nil
 }
 
-// maxCauses is how many causes are followed: a chain of causes is as long as a
-// run has steps, and nobody reads more.
+// maxCauses bounds the number of causes that are followed. A causal path has as many entries
+// as a run has steps, and longer ones are not readable.
 const maxCauses = 1000
 
-// Causes returns what caused an entry, what caused that, and so on to what
-// nothing caused, from the first to the entry itself.
+// Causes returns the causal path of an entry: from the entry without a cause to the entry
+// itself.
 func (c *Chain) Causes(ctx context.Context, seq int64) ([]Entry, error) {
 	var list []Entry
 	for range maxCauses {

@@ -25,25 +25,25 @@ import (
 	"glasshouse/store/storetest"
 )
 
-// A house is a data directory with a chain.
-type house struct {
+// A harness is a data directory with a chain.
+type harness struct {
 	*chain.Chain
 	store *store.Store
 	dir   string
 }
 
-// db is where the chain is: in a database of the directory's own, or in the one
-// that a file there names.
-func (h *house) db() string {
+// db returns the database of the chain: that of the directory, or the one that a file in it
+// names.
+func (h *harness) db() string {
 	if url, err := os.ReadFile(filepath.Join(h.dir, "url")); err == nil {
 		return string(url)
 	}
 	return filepath.Join(h.dir, "glasshouse.db")
 }
 
-func openHouse(t testing.TB, dir string, cfg chain.Config) *house {
+func openHarness(t testing.TB, dir string, cfg chain.Config) *harness {
 	t.Helper()
-	h, err := tryHouse(dir, cfg)
+	h, err := tryOpen(dir, cfg)
 	if err != nil {
 		t.Fatalf("Open: %v", err)
 	}
@@ -51,39 +51,41 @@ func openHouse(t testing.TB, dir string, cfg chain.Config) *house {
 	return h
 }
 
-// tryHouse opens the chain of a data directory; cfg may have a store of its own
-// on the same database.
-func tryHouse(dir string, cfg chain.Config) (*house, error) {
+// tryOpen opens the chain of a data directory. cfg may contain another store on the same
+// database.
+func tryOpen(dir string, cfg chain.Config) (*harness, error) {
 	ctx := context.Background()
 	key, err := chain.LoadKey(dir)
 	if err != nil {
 		return nil, err
 	}
-	h := &house{dir: dir}
+	h := &harness{dir: dir}
 	if err := storetest.Create(h.db()); err != nil {
 		return nil, err
 	}
-	if h.store, err = store.Open(ctx, h.db()); err != nil {
+	h.store, err = store.Open(ctx, h.db())
+	if err != nil {
 		return nil, err
 	}
 	cfg.Key = key
 	if cfg.Store == nil {
 		cfg.Store = h.store.Chain()
-	} else if w, ok := cfg.Store.(*wounded); ok {
+	} else if w, ok := cfg.Store.(*faultyStore); ok {
 		w.Store = h.store.Chain()
 	}
-	if h.Chain, err = chain.Open(ctx, cfg); err != nil {
+	h.Chain, err = chain.Open(ctx, cfg)
+	if err != nil {
 		return nil, errors.Join(err, h.store.Close())
 	}
 	return h, nil
 }
 
-func (h *house) close() {
+func (h *harness) close() {
 	h.Chain.Close()
 	h.store.Close()
 }
 
-func (h *house) append(t testing.TB, e chain.Entry) chain.Entry {
+func (h *harness) append(t testing.TB, e chain.Entry) chain.Entry {
 	t.Helper()
 	got, err := h.Append(context.Background(), e)
 	if err != nil {
@@ -92,8 +94,8 @@ func (h *house) append(t testing.TB, e chain.Entry) chain.Entry {
 	return got
 }
 
-// right checks that everything verifies, from the first entry to the last.
-func (h *house) right(t testing.TB, entries int64) {
+// checkVerifies checks that all entries verify.
+func (h *harness) checkVerifies(t testing.TB, entries int64) {
 	t.Helper()
 	for name, verify := range map[string]func(context.Context) (chain.Report, error){"Verify": h.Verify, "VerifyAll": h.VerifyAll} {
 		r, err := verify(context.Background())
@@ -110,37 +112,37 @@ func anEntry(n int) chain.Entry {
 	}
 }
 
-func TestAnEntryComesBackAsItWasAppended(t *testing.T) {
-	h := openHouse(t, t.TempDir(), chain.Config{})
+func TestAppendAndReadEntry(t *testing.T) {
+	h := openHarness(t, t.TempDir(), chain.Config{})
 	before := time.Now().Add(-time.Millisecond)
 	first := h.append(t, chain.Entry{
 		Kind: chain.JailCreated, Jail: "j-aaaaaaaaaaaa", Session: `quote " and \`, Run: "r 🏠", Capability: "places.search", Agent: "o'brien",
 		Body: json.RawMessage(` { "z" : 1.50 , "a" : "\u00e9\u0000" } `),
-		Seq:  99, Prev: chain.Hash{1}, Hash: chain.Hash{2}, Time: time.Unix(0, 0), // not the caller's to say
+		Seq:  99, Prev: chain.Hash{1}, Hash: chain.Hash{2}, Time: time.Unix(0, 0), // assigned by the chain
 	})
 	second := h.append(t, chain.Entry{Kind: chain.JailStarted, Parent: first.Seq})
 
 	if first.Seq != 1 || first.Prev != (chain.Hash{}) || first.Time.Before(before) || string(first.Body) != `{"a":"é\u0000","z":1.5}` {
-		t.Errorf("the first entry is %+v", first)
+		t.Errorf("first entry = %+v", first)
 	}
 	if second.Seq != 2 || second.Prev != first.Hash || second.Parent != 1 || string(second.Body) != "{}" {
-		t.Errorf("the second entry is %+v", second)
+		t.Errorf("second entry = %+v", second)
 	}
 	dir := h.dir
 	h.close()
-	h = openHouse(t, dir, chain.Config{})
+	h = openHarness(t, dir, chain.Config{})
 	list, err := h.Entries(t.Context(), chain.Query{})
 	if diff := cmp.Diff([]chain.Entry{first, second}, list); err != nil || diff != "" {
 		t.Errorf("Entries: %v (-appended +read):\n%s", err, diff)
 	}
-	// As JSON, in whatever form, it is the same, and its hash can be checked.
+	// JSON encoding in any form preserves the entry and its hash.
 	text, err := json.MarshalIndent(first, "", "  ")
 	if err != nil {
 		t.Fatal(err)
 	}
 	var again chain.Entry
 	if err := json.Unmarshal(text, &again); err != nil || !cmp.Equal(first, again) {
-		t.Errorf("through JSON it is %+v, %v", again, err)
+		t.Errorf("entry after JSON round trip = %+v, %v", again, err)
 	}
 	if err := again.Check(); err != nil {
 		t.Error(err)
@@ -149,11 +151,11 @@ func TestAnEntryComesBackAsItWasAppended(t *testing.T) {
 	if err := again.Check(); !errors.Is(err, fault.Conflict) {
 		t.Errorf("Check of a changed entry = %v, want conflict", err)
 	}
-	h.right(t, 2)
+	h.checkVerifies(t, 2)
 }
 
-func TestWhatCannotBeKeptIsRefused(t *testing.T) {
-	h := openHouse(t, t.TempDir(), chain.Config{})
+func TestAppendRejectsInvalidEntries(t *testing.T) {
+	h := openHarness(t, t.TempDir(), chain.Config{})
 	ok := chain.Entry{Kind: chain.Egress}
 	for name, c := range map[string]struct {
 		change func(e *chain.Entry)
@@ -162,7 +164,7 @@ func TestWhatCannotBeKeptIsRefused(t *testing.T) {
 	}{
 		"no kind":             {func(e *chain.Entry) { e.Kind = "" }, fault.Invalid, "kind"},
 		"unknown kind":        {func(e *chain.Entry) { e.Kind = "jail.exploded" }, fault.Invalid, "kind"},
-		"a cause to come":     {func(e *chain.Entry) { e.Parent = 1 }, fault.Invalid, "parent"},
+		"a future cause":      {func(e *chain.Entry) { e.Parent = 1 }, fault.Invalid, "parent"},
 		"a negative cause":    {func(e *chain.Entry) { e.Parent = -1 }, fault.Invalid, "parent"},
 		"NUL in a name":       {func(e *chain.Entry) { e.Session = "a\x00b" }, fault.Invalid, "session"},
 		"an escape sequence":  {func(e *chain.Entry) { e.Agent = "\x1b[2J" }, fault.Invalid, "agent"},
@@ -193,14 +195,14 @@ func TestWhatCannotBeKeptIsRefused(t *testing.T) {
 			t.Fatal(err)
 		}
 		if err := json.Unmarshal(text, &e); err != nil || e.Seq != int64(i+1) {
-			t.Errorf("what was appended cannot be read again: %v", err)
+			t.Errorf("appended entry cannot be read: %v", err)
 		}
 	}
-	h.right(t, 2)
+	h.checkVerifies(t, 2)
 }
 
-func TestManyAppendAtOnceAndTheChainIsGapless(t *testing.T) {
-	h := openHouse(t, t.TempDir(), chain.Config{Every: 50})
+func TestConcurrentAppendIsGapless(t *testing.T) {
+	h := openHarness(t, t.TempDir(), chain.Config{Every: 50})
 	const writers, each = 32, 40
 	var mu sync.Mutex
 	seen := map[int64]chain.Hash{}
@@ -216,9 +218,10 @@ func TestManyAppendAtOnceAndTheChainIsGapless(t *testing.T) {
 					t.Error(err)
 					return
 				}
-				if parent = got.Seq; i%8 == 0 {
+				parent = got.Seq
+				if i%8 == 0 {
 					if r, err := h.Verify(context.Background()); err != nil || r.Bad != nil {
-						t.Errorf("Verify meanwhile = %+v %v, %v", r, r.Bad, err)
+						t.Errorf("concurrent Verify = %+v %v, %v", r, r.Bad, err)
 					}
 				}
 				mu.Lock()
@@ -231,54 +234,54 @@ func TestManyAppendAtOnceAndTheChainIsGapless(t *testing.T) {
 	for seq := int64(1); seq <= writers*each; seq++ {
 		e, err := h.Entry(t.Context(), seq)
 		if err != nil || e.Hash != seen[seq] {
-			t.Fatalf("entry %d = %v, %v; not what Append returned", seq, e.Hash, err)
+			t.Fatalf("entry %d = %v, %v; differs from the result of Append", seq, e.Hash, err)
 		}
 	}
-	h.right(t, writers*each)
-	// Each transaction signs at most once.
+	h.checkVerifies(t, writers*each)
+	// Each transaction signs at most one checkpoint.
 	if size := h.Latest().Size; size <= writers*each-50-writers {
-		t.Errorf("of %d entries %d are signed, and every 50 should be", writers*each, size)
+		t.Errorf("%[2]d of %[1]d entries are signed, want a checkpoint for every 50", writers*each, size)
 	}
 }
 
-func TestCheckpointsComeByNumberByTimeAndWhenAsked(t *testing.T) {
-	h := openHouse(t, t.TempDir(), chain.Config{Every: 5, Interval: time.Hour})
+func TestCheckpointTriggers(t *testing.T) {
+	h := openHarness(t, t.TempDir(), chain.Config{Every: 5, Interval: time.Hour})
 	if cp, err := h.Checkpoint(t.Context()); err != nil || cp.Size != 0 {
-		t.Errorf("Checkpoint of nothing = %+v, %v", cp, err)
+		t.Errorf("Checkpoint of an empty chain = %+v, %v", cp, err)
 	}
 	for n := range 12 {
 		h.append(t, anEntry(n))
 	}
 	if size := h.Latest().Size; size != 10 {
-		t.Errorf("after 12 entries %d are signed, want 10", size)
+		t.Errorf("%d of 12 entries are signed, want 10", size)
 	}
 	cp, err := h.Checkpoint(t.Context())
 	if err != nil || cp.Size != 12 {
 		t.Errorf("Checkpoint = %+v, %v; want 12", cp, err)
 	}
 	if again, err := h.Checkpoint(t.Context()); err != nil || again != cp {
-		t.Errorf("Checkpoint of the same again = %+v, %v; want %+v", again, err, cp)
+		t.Errorf("second Checkpoint = %+v, %v; want %+v", again, err, cp)
 	}
 	lines := strings.Split(cp.Note, "\n")
 	if origin, _, _ := strings.Cut(h.Key().String(), "+"); len(lines) != 6 || lines[0] != origin || lines[1] != "12" || lines[3] != "" || !strings.HasPrefix(lines[4], "— "+origin+" ") {
-		t.Errorf("a checkpoint reads\n%s", cp.Note)
+		t.Errorf("unexpected checkpoint:\n%s", cp.Note)
 	}
 	h.append(t, anEntry(0))
 	dir := h.dir
-	h.close() // signs what is not signed
-	h = openHouse(t, dir, chain.Config{Interval: time.Millisecond})
+	h.close() // signs the remaining entries
+	h = openHarness(t, dir, chain.Config{Interval: time.Millisecond})
 	if size := h.Latest().Size; size != 13 {
-		t.Errorf("after closing %d entries are signed, want 13", size)
+		t.Errorf("%d entries are signed after Close, want 13", size)
 	}
 	h.append(t, anEntry(1))
-	for h.Latest().Size != 14 { // the test's own time limit ends it
+	for h.Latest().Size != 14 { // until the timeout of the test
 		time.Sleep(time.Millisecond)
 	}
-	h.right(t, 14)
+	h.checkVerifies(t, 14)
 }
 
-func TestAThirdPartyVerifiesWithThePublicKeyAlone(t *testing.T) {
-	h := openHouse(t, t.TempDir(), chain.Config{Every: 7})
+func TestProofsNeedOnlyPublicKey(t *testing.T) {
+	h := openHarness(t, t.TempDir(), chain.Config{Every: 7})
 	var notes []string
 	for n := range 40 {
 		h.append(t, anEntry(n))
@@ -325,11 +328,12 @@ func TestAThirdPartyVerifiesWithThePublicKeyAlone(t *testing.T) {
 		} {
 			bad := got
 			bad.Path = slices.Clone(got.Path)
-			if change(&bad); name == "an earlier tree" && seq == 1 && len(notes) > 0 {
-				continue // it may well prove that
+			change(&bad)
+			if name == "an earlier tree" && seq == 1 && len(notes) > 0 {
+				continue // the proof is the same for that tree
 			}
 			if bad.Check(public) == nil {
-				t.Errorf("entry %d with %s: the proof holds", seq, name)
+				t.Errorf("entry %d with %s: the proof is valid", seq, name)
 			}
 		}
 	}
@@ -343,19 +347,19 @@ func TestAThirdPartyVerifiesWithThePublicKeyAlone(t *testing.T) {
 		}
 		p.From, p.To = p.To, p.From
 		if len(p.Path) > 0 && p.Check(public) == nil {
-			t.Errorf("checkpoint %d: the proof holds the other way round", i)
+			t.Errorf("checkpoint %d: the reversed proof is valid", i)
 		}
 	}
-	stranger := newEvidence(t, 8)
+	stranger := newFixture(t, 8)
 	if _, err := h.ProveConsistency(t.Context(), stranger.checkpoint(t, 8)); !errors.Is(err, fault.Invalid) {
 		t.Errorf("ProveConsistency of another chain's checkpoint = %v, want invalid", err)
 	}
 	if _, err := h.Prove(t.Context(), 41); !errors.Is(err, fault.NotFound) {
-		t.Errorf("Prove of what is not there = %v, want not found", err)
+		t.Errorf("Prove of a missing entry = %v, want not found", err)
 	}
 }
 
-func TestTheKeyIsTheOwnersAlone(t *testing.T) {
+func TestKeyFilePermissions(t *testing.T) {
 	dir := t.TempDir()
 	key, err := chain.LoadKey(dir)
 	if err != nil {
@@ -379,50 +383,50 @@ func TestTheKeyIsTheOwnersAlone(t *testing.T) {
 		t.Fatal(err)
 	}
 	if out := fmt.Sprintf("%v %+v %#v", key, key, key); strings.Contains(out, strings.TrimSpace(string(secret))) {
-		t.Error("a key prints its secret")
+		t.Error("formatting a key reveals its secret")
 	}
 	if again, err := chain.LoadKey(dir); err != nil || again.Public().String() != key.Public().String() {
 		t.Errorf("LoadKey again = %v, %v", again, err)
 	}
-	// The public half is made again, the other never.
+	// A missing public key file is created again, a missing private key never.
 	os.Remove(filepath.Join(dir, chain.PublicFile))
 	if _, err := chain.LoadKey(dir); err != nil || mode(chain.PublicFile) != 0o644 {
 		t.Errorf("LoadKey without %s: %v", chain.PublicFile, err)
 	}
 	os.Chmod(filepath.Join(dir, chain.KeyFile), 0o640)
 	if _, err := chain.LoadKey(dir); !errors.Is(err, fault.Denied) {
-		t.Errorf("LoadKey of a file that the group may read = %v, want denied", err)
+		t.Errorf("LoadKey of a group-readable file = %v, want denied", err)
 	}
 	os.Chmod(filepath.Join(dir, chain.KeyFile), 0o600)
 	os.WriteFile(filepath.Join(dir, chain.KeyFile), bytes.ToUpper(secret), 0o600)
 	if _, err := chain.LoadKey(dir); !errors.Is(err, fault.Invalid) || strings.Contains(err.Error(), strings.ToUpper(string(secret[30:60]))) {
-		t.Errorf("LoadKey of a damaged key = %v, want invalid, and nothing of the key", err)
+		t.Errorf("LoadKey of a damaged key = %v, want invalid without parts of the key", err)
 	}
 	os.Remove(filepath.Join(dir, chain.KeyFile))
 	if _, err := chain.LoadKey(dir); !errors.Is(err, fault.Conflict) {
-		t.Errorf("LoadKey where the key is gone = %v, want conflict", err)
+		t.Errorf("LoadKey with a missing key = %v, want conflict", err)
 	}
 }
 
-func TestAChainIsNotContinuedWithAnotherKey(t *testing.T) {
-	h := openHouse(t, t.TempDir(), chain.Config{})
+func TestOpenRejectsDifferentKey(t *testing.T) {
+	h := openHarness(t, t.TempDir(), chain.Config{})
 	h.append(t, anEntry(1))
 	dir := h.dir
 	h.close()
 	os.Remove(filepath.Join(dir, chain.KeyFile))
 	os.Remove(filepath.Join(dir, chain.PublicFile))
-	if _, err := tryHouse(dir, chain.Config{}); !errors.Is(err, fault.Conflict) || fault.RemedyOf(err) == "" {
+	if _, err := tryOpen(dir, chain.Config{}); !errors.Is(err, fault.Conflict) || fault.RemedyOf(err) == "" {
 		t.Errorf("Open with another key = %v, want conflict and a remedy", err)
 	}
 }
 
-func TestEntriesAreFoundByWhatTheySay(t *testing.T) {
-	h := openHouse(t, t.TempDir(), chain.Config{})
+func TestQueries(t *testing.T) {
+	h := openHarness(t, t.TempDir(), chain.Config{})
 	root := h.append(t, chain.Entry{Kind: chain.RunStarted, Session: "s", Run: "r"})
 	step := h.append(t, chain.Entry{Kind: chain.RunMoved, Session: "s", Run: "r", Parent: root.Seq})
 	call := h.append(t, chain.Entry{Kind: chain.CallStarted, Session: "s", Run: "r", Jail: "j-a", Capability: "c", Parent: step.Seq})
 	other := h.append(t, chain.Entry{Kind: chain.CallStarted, Session: "s2", Jail: "j-a", Capability: "c"})
-	for range 2 { // another millisecond
+	for range 2 { // until the next millisecond
 		time.Sleep(time.Millisecond)
 	}
 	end := h.append(t, chain.Entry{Kind: chain.CallEnded, Session: "s", Run: "r", Jail: "j-a", Capability: "c", Parent: call.Seq})
@@ -440,7 +444,7 @@ func TestEntriesAreFoundByWhatTheySay(t *testing.T) {
 		{"its effects", chain.Query{Parent: root.Seq}, []int64{2}},
 		{"their effects too", chain.Query{Under: root.Seq}, []int64{2, 3, 5}},
 		{"their effects, on", chain.Query{Under: root.Seq, After: 2, Limit: 1}, []int64{3}},
-		{"nobody's", chain.Query{Session: "' OR 1=1 --"}, nil},
+		{"an unknown session", chain.Query{Session: "' OR 1=1 --"}, nil},
 		{"strange text", chain.Query{Session: "\x00\xff"}, nil},
 		{"the first page", chain.Query{Limit: 2}, []int64{1, 2}},
 		{"the next", chain.Query{Limit: 2, After: 2}, []int64{3, 4}},
@@ -465,12 +469,12 @@ func TestEntriesAreFoundByWhatTheySay(t *testing.T) {
 		t.Errorf("Causes: %v (-want +got):\n%s", err, diff)
 	}
 	if _, err := h.Entry(t.Context(), 6); !errors.Is(err, fault.NotFound) {
-		t.Errorf("Entry of what is not there = %v, want not found", err)
+		t.Errorf("Entry of a missing entry = %v, want not found", err)
 	}
 }
 
-func TestEventSegmentsAreSealed(t *testing.T) {
-	h := openHouse(t, t.TempDir(), chain.Config{})
+func TestSealSegments(t *testing.T) {
+	h := openHarness(t, t.TempDir(), chain.Config{})
 	s := chain.Segment{Stream: "syscalls", File: "syscalls-00000001.jsonl", First: 1, Last: 900, SHA256: strings.Repeat("ab", 32)}
 	e, err := h.Seal(t.Context(), "j-a", s)
 	var got chain.Segment
@@ -498,8 +502,8 @@ func TestEventSegmentsAreSealed(t *testing.T) {
 	}
 }
 
-func TestWhatIsExportedVerifies(t *testing.T) {
-	h := openHouse(t, t.TempDir(), chain.Config{Every: 1000})
+func TestVerifyLargeExport(t *testing.T) {
+	h := openHarness(t, t.TempDir(), chain.Config{Every: 1000})
 	const n = 5000 // more than a page and a chunk
 	var wg sync.WaitGroup
 	for w := range 20 {
@@ -519,20 +523,20 @@ func TestWhatIsExportedVerifies(t *testing.T) {
 	if r.Bad != nil || r.Entries != n || r.Signed != n || r.Checkpoints < 5 {
 		t.Errorf("VerifyExport = %+v %v", r, r.Bad)
 	}
-	for _, seq := range []int64{1, 512, 513, 4096, n} { // where pages and chunks meet
+	for _, seq := range []int64{1, 512, 513, 4096, n} { // at boundaries of pages and chunks
 		broken := bytes.Replace(export.Bytes(), fmt.Appendf(nil, `"seq":%d,`, seq), fmt.Appendf(nil, `"seq":%d,`, seq+1), 1)
 		if r := verifyExport(t, broken, chain.Trust{Key: h.Key()}); r.Bad == nil || r.Bad.Seq != seq || r.Entries != seq-1 {
-			t.Errorf("with entry %d changed: %+v %v", seq, r, r.Bad)
+			t.Errorf("VerifyExport with entry %d changed = %+v %v", seq, r, r.Bad)
 		}
 	}
-	h.right(t, n)
+	h.checkVerifies(t, n)
 }
 
-func TestAppendEndsWithItsContextAndWithTheChain(t *testing.T) {
-	h := openHouse(t, t.TempDir(), chain.Config{})
+func TestAppendEndsWithContextOrChain(t *testing.T) {
+	h := openHarness(t, t.TempDir(), chain.Config{})
 	ended, cancel := context.WithCancel(t.Context())
 	cancel()
-	for range 100 { // it may also be added: then it must be there
+	for range 100 { // it may have been added: then it must exist
 		before := h.Last()
 		e, err := h.Append(ended, anEntry(1))
 		switch {
@@ -543,7 +547,7 @@ func TestAppendEndsWithItsContextAndWithTheChain(t *testing.T) {
 		case !errors.Is(err, context.Canceled):
 			t.Fatalf("Append = %v, want canceled", err)
 		case h.Last() != before:
-			t.Fatalf("Append says it was not added, and there are %d entries, not %d", h.Last(), before)
+			t.Fatalf("Append reports that the entry was not added, but there are %d entries, not %d", h.Last(), before)
 		}
 	}
 	var wg sync.WaitGroup
@@ -572,18 +576,18 @@ func TestAppendEndsWithItsContextAndWithTheChain(t *testing.T) {
 	}
 	wg.Wait()
 	if err := h.Chain.Close(); err != nil {
-		t.Errorf("Close again: %v", err)
+		t.Errorf("second Close: %v", err)
 	}
 	r, err := chain.VerifyStore(t.Context(), h.store.Chain(), chain.Trust{Key: h.Key()})
 	if err != nil || r.Bad != nil || r.Entries != added.Load() || r.Signed != added.Load() {
-		t.Errorf("after Close: %+v %v, %v; want %d entries, all signed", r, r.Bad, err, added.Load())
+		t.Errorf("VerifyStore after Close = %+v %v, %v; want %d entries, all signed", r, r.Bad, err, added.Load())
 	}
 }
 
 func BenchmarkAppend(b *testing.B) {
 	for _, writers := range []int{1, 16, 64, 256} {
 		b.Run(fmt.Sprintf("writers=%d", writers), func(b *testing.B) {
-			h := openHouse(b, b.TempDir(), chain.Config{})
+			h := openHarness(b, b.TempDir(), chain.Config{})
 			var left atomic.Int64
 			left.Store(int64(b.N))
 			b.ResetTimer()
@@ -602,7 +606,7 @@ func BenchmarkAppend(b *testing.B) {
 }
 
 // fill appends n entries.
-func fill(t testing.TB, h *house, n int) {
+func fill(t testing.TB, h *harness, n int) {
 	var wg sync.WaitGroup
 	for w := range 256 {
 		wg.Go(func() {
@@ -616,7 +620,7 @@ func fill(t testing.TB, h *house, n int) {
 
 func BenchmarkVerifyDatabase(b *testing.B) {
 	const n = 50_000
-	h := openHouse(b, b.TempDir(), chain.Config{})
+	h := openHarness(b, b.TempDir(), chain.Config{})
 	fill(b, h, n)
 	for b.Loop() {
 		if r, err := h.VerifyAll(context.Background()); err != nil || r.Bad != nil {
@@ -626,11 +630,11 @@ func BenchmarkVerifyDatabase(b *testing.B) {
 	b.ReportMetric(n*float64(b.N)/b.Elapsed().Seconds(), "entries/s")
 }
 
-// BenchmarkOpen shows that to go on takes no longer for a longer chain.
+// BenchmarkOpen shows that the time of Open is independent of the length of the chain.
 func BenchmarkOpen(b *testing.B) {
 	for _, n := range []int{100, 50_000} {
 		b.Run(fmt.Sprint("entries=", n), func(b *testing.B) {
-			h := openHouse(b, b.TempDir(), chain.Config{})
+			h := openHarness(b, b.TempDir(), chain.Config{})
 			fill(b, h, n)
 			h.Chain.Close()
 			key, err := chain.LoadKey(h.dir)
@@ -650,7 +654,7 @@ func BenchmarkOpen(b *testing.B) {
 
 func BenchmarkProve(b *testing.B) {
 	const n = 20_000
-	h := openHouse(b, b.TempDir(), chain.Config{})
+	h := openHarness(b, b.TempDir(), chain.Config{})
 	fill(b, h, n)
 	for i := 0; b.Loop(); i++ {
 		if _, err := h.Prove(context.Background(), int64(i*7919%n+1)); err != nil {

@@ -12,13 +12,13 @@ import (
 	"glasshouse/fault"
 )
 
-// A Head is what a checkpoint says: with so many entries, the tree has this hash.
+// A Head is the content of a checkpoint: the number of entries and the root hash of the tree.
 type Head struct {
 	Size int64
 	Root Hash
 }
 
-// sign makes the checkpoint of a tree.
+// sign returns the signed checkpoint of a tree.
 func (k *Key) sign(h Head) (Checkpoint, error) {
 	msg, err := note.Sign(&note.Note{Text: h.text(k.signer.Name())}, k.signer)
 	if err != nil {
@@ -31,15 +31,15 @@ func (h Head) text(origin string) string {
 	return fmt.Sprintf("%s\n%d\n%s\n", origin, h.Size, base64.StdEncoding.EncodeToString(h.Root[:]))
 }
 
-// Open returns what a checkpoint says, if p's key has signed it. Others may have
-// signed it as well.
+// Open verifies that p's key has signed a checkpoint, and returns its content. The checkpoint
+// may have other signatures as well.
 func (p Public) Open(text string) (Head, error) {
 	h, _, err := p.open(text)
 	return h, err
 }
 
-// openOwn is Open for a checkpoint that is as the key's owner wrote it, to the
-// byte.
+// openOwn is Open, but also requires that the checkpoint is byte for byte as its signer wrote
+// it.
 func (p Public) openOwn(text string) (Head, error) {
 	h, n, err := p.open(text)
 	if err != nil {
@@ -48,7 +48,7 @@ func (p Public) openOwn(text string) (Head, error) {
 	own := n.Text + "\n— " + n.Sigs[0].Name + " " + n.Sigs[0].Base64 + "\n"
 	sig, err := base64.StdEncoding.Strict().DecodeString(n.Sigs[0].Base64)
 	if err != nil || own != text || n.Text != h.text(p.verifier.Name()) || base64.StdEncoding.EncodeToString(sig) != n.Sigs[0].Base64 {
-		return h, errors.New("it is not as it was written")
+		return h, errors.New("it was changed after signing")
 	}
 	return h, nil
 }
@@ -68,20 +68,20 @@ func (p Public) open(text string) (Head, *note.Note, error) {
 	return h, n, nil
 }
 
-// parseHead reads the text of a checkpoint. Behind the three lines that every one
-// has there may be more, which are no concern of ours.
+// parseHead parses the text of a checkpoint. It ignores extension lines after the three
+// mandatory ones (C2SP tlog-checkpoint).
 func parseHead(text, origin string) (h Head, err error) {
 	lines := strings.SplitN(text, "\n", 4)
 	if len(lines) < 4 || lines[0] != origin {
-		return h, fmt.Errorf("want the lines of %s", origin)
+		return h, fmt.Errorf("expected a checkpoint with the origin %s", origin)
 	}
 	h.Size, err = strconv.ParseInt(lines[1], 10, 64)
 	if err != nil || h.Size <= 0 || h.Size > maxSeq || strconv.FormatInt(h.Size, 10) != lines[1] {
-		return h, fmt.Errorf("%.40q is no number of entries", lines[1])
+		return h, fmt.Errorf("%.40q is not a number of entries", lines[1])
 	}
 	root, err := base64.StdEncoding.Strict().DecodeString(lines[2])
 	if err != nil || len(root) != len(h.Root) || base64.StdEncoding.EncodeToString(root) != lines[2] {
-		return h, fmt.Errorf("%.80q is no hash", lines[2])
+		return h, fmt.Errorf("%.80q is not a hash", lines[2])
 	}
 	copy(h.Root[:], root)
 	return h, nil

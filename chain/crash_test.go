@@ -21,7 +21,7 @@ import (
 	"glasshouse/store/postgrestest"
 )
 
-// TestMain lets the test binary be the process that is killed.
+// TestMain runs the test binary as the process to be killed if requested.
 func TestMain(m *testing.M) {
 	if dir := os.Getenv("CHAIN_TEST_WRITER"); dir != "" {
 		appendForever(dir)
@@ -31,16 +31,16 @@ func TestMain(m *testing.M) {
 
 const crashEvery = 20
 
-// appendForever appends from many goroutines, and says of each entry that it was
-// acknowledged, and of each checkpoint that it was published.
+// appendForever appends from many goroutines, and prints each acknowledged entry and each
+// published checkpoint.
 func appendForever(dir string) {
-	h, err := tryHouse(dir, chain.Config{Every: crashEvery})
+	h, err := tryOpen(dir, chain.Config{Every: crashEvery})
 	if err != nil {
 		fmt.Println("error:", err)
 		os.Exit(1)
 	}
 	fmt.Println("ready")
-	var mu sync.Mutex // a line is written whole
+	var mu sync.Mutex // keeps lines intact
 	say := func(format string, args ...any) {
 		mu.Lock()
 		defer mu.Unlock()
@@ -64,12 +64,12 @@ func appendForever(dir string) {
 	select {}
 }
 
-// A writer is another process that has the chain of dir open.
+// A writer is another process that has opened the chain of dir.
 type writer struct {
 	cmd   *exec.Cmd
 	lines *bufio.Scanner
 	seqs  map[int64]string // acknowledged, with their hashes
-	seen  string           // the last checkpoint it published
+	seen  string           // the last published checkpoint
 }
 
 func startWriter(t *testing.T, dir string) *writer {
@@ -90,13 +90,13 @@ func startWriter(t *testing.T, dir string) *writer {
 	})
 	w.lines = bufio.NewScanner(out)
 	if !w.lines.Scan() || w.lines.Text() != "ready" {
-		t.Fatalf("the writer says %q", w.lines.Text())
+		t.Fatalf("unexpected output of the writer: %q", w.lines.Text())
 	}
 	return w
 }
 
-// kill kills w when it has acknowledged n entries, and reads on to what the pipe
-// still holds.
+// kill kills w after it has acknowledged n entries, and reads the remaining output from the
+// pipe.
 func (w *writer) kill(t *testing.T, n int) {
 	t.Helper()
 	killed := false
@@ -105,7 +105,7 @@ func (w *writer) kill(t *testing.T, n int) {
 		if b64, ok := strings.CutPrefix(line, "signed "); ok {
 			note, err := base64.StdEncoding.DecodeString(b64)
 			if err != nil {
-				continue // the kill may have cut it
+				continue // possibly truncated by the kill
 			}
 			w.seen = string(note)
 			continue
@@ -116,7 +116,7 @@ func (w *writer) kill(t *testing.T, n int) {
 			if killed {
 				continue
 			}
-			t.Fatalf("the writer says %q", line)
+			t.Fatalf("unexpected output of the writer: %q", line)
 		}
 		w.seqs[seq] = hash
 		if len(w.seqs) == n {
@@ -126,15 +126,15 @@ func (w *writer) kill(t *testing.T, n int) {
 	}
 	w.cmd.Wait()
 	if !killed {
-		t.Fatalf("the writer ended after %d entries", len(w.seqs))
+		t.Fatalf("the writer exited after %d entries", len(w.seqs))
 	}
 }
 
-func TestNothingAcknowledgedIsLostWhenTheDaemonIsKilled(t *testing.T) {
+func TestAcknowledgedEntriesSurviveKill(t *testing.T) {
 	killOften(t, t.TempDir())
 }
 
-func TestNothingAcknowledgedIsLostInPostgreSQLEither(t *testing.T) {
+func TestAcknowledgedEntriesSurviveKillPostgreSQL(t *testing.T) {
 	server, dir := postgrestest.Start(t), t.TempDir()
 	if err := os.WriteFile(filepath.Join(dir, "url"), []byte(server.URL(t)), 0o600); err != nil {
 		t.Fatal(err)
@@ -150,18 +150,18 @@ func killOften(t *testing.T, dir string) {
 		w.kill(t, 30+rand.IntN(300))
 		for seq, hash := range w.seqs {
 			if other, ok := acknowledged[seq]; ok && other != hash {
-				t.Fatalf("round %d: entry %d was given twice", round, seq)
+				t.Fatalf("round %d: entry number %d was assigned twice", round, seq)
 			}
 			acknowledged[seq] = hash
 		}
 		if w.seen != "" {
 			seen = w.seen
 		}
-		h := openHouse(t, dir, chain.Config{Every: crashEvery})
+		h := openHarness(t, dir, chain.Config{Every: crashEvery})
 		for seq, hash := range acknowledged {
 			e, err := h.Entry(t.Context(), seq)
 			if err != nil || e.Hash.String() != hash {
-				t.Fatalf("round %d: entry %d was acknowledged, and is %v, %v", round, seq, e.Hash, err)
+				t.Fatalf("round %d: acknowledged entry %d is %v, %v", round, seq, e.Hash, err)
 			}
 		}
 		r, err := chain.VerifyStore(t.Context(), h.store.Chain(), chain.Trust{Key: h.Key(), Seen: seen})
@@ -169,7 +169,7 @@ func killOften(t *testing.T, dir string) {
 			t.Fatalf("round %d: %+v %v, %v", round, r, r.Bad, err)
 		}
 		h.append(t, anEntry(round))
-		h.right(t, r.Entries+1)
+		h.checkVerifies(t, r.Entries+1)
 		h.close()
 	}
 	if len(acknowledged) < 8*30 {
@@ -177,10 +177,10 @@ func killOften(t *testing.T, dir string) {
 	}
 }
 
-// TestWhatIsLeftOfTornWritesVerifies cuts and damages the end of what a killed
-// daemon had written, as a disk does that lies about having synced. What SQLite
-// gives back is a chain that verifies, and whoever saw more can tell.
-func TestWhatIsLeftOfTornWritesVerifies(t *testing.T) {
+// TestTornWritesAreVerifiable truncates and damages the end of the database of a killed
+// daemon, like a disk that did not honour fsync. The chain that SQLite recovers must verify,
+// and an earlier checkpoint must reveal lost entries.
+func TestTornWritesAreVerifiable(t *testing.T) {
 	dir := t.TempDir()
 	w := startWriter(t, dir)
 	w.kill(t, 600)
@@ -202,9 +202,9 @@ func TestWhatIsLeftOfTornWritesVerifies(t *testing.T) {
 		torn := append([]byte(nil), wal...)
 		at := rand.IntN(len(torn))
 		switch round % 4 {
-		case 0: // cut
+		case 0: // truncation
 			torn = torn[:at]
-		case 1: // one bit
+		case 1: // one flipped bit
 			torn[at] ^= 1 << rand.IntN(8)
 		case 2: // a sector of zeros
 			clear(torn[at&^511 : min(at&^511+512, len(torn))])
@@ -220,22 +220,22 @@ func TestWhatIsLeftOfTornWritesVerifies(t *testing.T) {
 				t.Fatal(err)
 			}
 		}
-		h := openHouse(t, copied, chain.Config{Every: crashEvery})
+		h := openHarness(t, copied, chain.Config{Every: crashEvery})
 		last := h.Last()
-		h.right(t, last)
+		h.checkVerifies(t, last)
 		r, err := chain.VerifyStore(t.Context(), h.store.Chain(), chain.Trust{Key: h.Key(), Seen: w.seen})
 		if err != nil || (r.Bad == nil) != (last >= full.Size) || r.Bad != nil && r.Bad.Seq != last+1 {
-			t.Fatalf("round %d: there are %d entries, somebody has seen %d: %+v %v, %v", round, last, full.Size, r, r.Bad, err)
+			t.Fatalf("round %d: %d entries exist, a checkpoint covers %d: %+v %v, %v", round, last, full.Size, r, r.Bad, err)
 		}
 		if last < full.Size {
 			shortened++
 		}
 		h.append(t, anEntry(1))
-		h.right(t, last+1)
+		h.checkVerifies(t, last+1)
 		h.close()
 	}
 	if shortened == 0 {
-		t.Error("nothing was ever lost: the test tears nothing")
+		t.Error("no entries were lost in any round")
 	}
 }
 
@@ -248,33 +248,33 @@ func read(t *testing.T, name string) []byte {
 	return data
 }
 
-func TestTwoDaemonsOnOneDatabaseAreRefused(t *testing.T) {
+func TestOpenRejectsSecondProcess(t *testing.T) {
 	dir := t.TempDir()
 	w := startWriter(t, dir)
-	if _, err := tryHouse(dir, chain.Config{}); !errors.Is(err, fault.Conflict) || fault.RemedyOf(err) == "" {
-		t.Errorf("Open beside another process = %v, want conflict and a remedy", err)
+	if _, err := tryOpen(dir, chain.Config{}); !errors.Is(err, fault.Conflict) || fault.RemedyOf(err) == "" {
+		t.Errorf("Open while another process has the chain = %v, want conflict and a remedy", err)
 	}
 	w.kill(t, 50)
-	h := openHouse(t, dir, chain.Config{})
-	if _, err := tryHouse(dir, chain.Config{}); !errors.Is(err, fault.Conflict) {
-		t.Errorf("Open again in one process = %v, want conflict", err)
+	h := openHarness(t, dir, chain.Config{})
+	if _, err := tryOpen(dir, chain.Config{}); !errors.Is(err, fault.Conflict) {
+		t.Errorf("second Open in the same process = %v, want conflict", err)
 	}
 	if _, err := chain.Open(t.Context(), chain.Config{Store: h.store.Chain()}); !errors.Is(err, fault.Conflict) {
-		t.Errorf("Open again on one store = %v, want conflict", err)
+		t.Errorf("second Open on the same store = %v, want conflict", err)
 	}
 	h.append(t, anEntry(1))
-	h.right(t, h.Last())
+	h.checkVerifies(t, h.Last())
 	h.close()
-	openHouse(t, dir, chain.Config{}).close()
+	openHarness(t, dir, chain.Config{}).close()
 }
 
-func TestAFullDiskFailsWhatDoesNotFitAndTheChainGoesOn(t *testing.T) {
+func TestAppendOnFullDisk(t *testing.T) {
 	if os.Geteuid() != 0 {
-		t.Skip("a disk of its own needs root")
+		t.Skip("mounting a file system needs root")
 	}
 	dir := t.TempDir()
 	if err := unix.Mount("small", dir, "tmpfs", 0, "size=24m,mode=700"); err != nil {
-		t.Skipf("no tmpfs can be mounted: %v", err)
+		t.Skipf("cannot mount a tmpfs: %v", err)
 	}
 	t.Cleanup(func() {
 		if err := unix.Unmount(dir, 0); err != nil {
@@ -285,11 +285,10 @@ func TestAFullDiskFailsWhatDoesNotFitAndTheChainGoesOn(t *testing.T) {
 	if err := os.WriteFile(ballast, make([]byte, 4<<20), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	h := openHouse(t, dir, chain.Config{Every: crashEvery})
+	h := openHarness(t, dir, chain.Config{Every: crashEvery})
 	var mu sync.Mutex
 	added := map[int64]chain.Hash{}
-	// fill appends until it fails, from several at once, or until each of them has
-	// appended most.
+	// fill appends from several goroutines, each until an error or until it has appended most.
 	fill := func(most int) (failed int) {
 		var wg sync.WaitGroup
 		for w := range 8 {
@@ -314,20 +313,20 @@ func TestAFullDiskFailsWhatDoesNotFitAndTheChainGoesOn(t *testing.T) {
 		return failed
 	}
 	if failed := fill(1 << 20); failed != 8 {
-		t.Fatalf("%d of 8 writers were told that the disk is full", failed)
+		t.Fatalf("%d of 8 writers got an error about the full disk", failed)
 	}
 	full := len(added)
 	check := func() {
 		t.Helper()
 		if h.Last() != int64(len(added)) {
-			t.Fatalf("%d entries were acknowledged, and there are %d", len(added), h.Last())
+			t.Fatalf("%d entries were acknowledged, but there are %d", len(added), h.Last())
 		}
 		for seq, hash := range added {
 			if e, err := h.Entry(t.Context(), seq); err != nil || e.Hash != hash {
 				t.Fatalf("entry %d is %v, %v", seq, e.Hash, err)
 			}
 		}
-		h.right(t, int64(len(added)))
+		h.checkVerifies(t, int64(len(added)))
 	}
 	check()
 	if err := os.Remove(ballast); err != nil {
@@ -335,14 +334,14 @@ func TestAFullDiskFailsWhatDoesNotFitAndTheChainGoesOn(t *testing.T) {
 	}
 	if failed := fill(20); failed > 0 {
 		_, err := h.Append(t.Context(), anEntry(0))
-		t.Fatalf("%d of 8 writers failed, and there is room again: %v", failed, err)
+		t.Fatalf("%d of 8 writers failed after space was freed: %v", failed, err)
 	}
 	if len(added) != full+160 {
-		t.Errorf("%d entries were added in the room that was made, want 160", len(added)-full)
+		t.Errorf("%d entries were added after space was freed, want 160", len(added)-full)
 	}
 	check()
 	h.close()
-	h = openHouse(t, dir, chain.Config{Every: crashEvery})
+	h = openHarness(t, dir, chain.Config{Every: crashEvery})
 	check()
 	h.close()
 }

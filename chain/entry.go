@@ -15,9 +15,9 @@ import (
 	"glasshouse/id"
 )
 
-// What an entry may hold.
+// Limits of an entry.
 const (
-	MaxBody = 64 << 10 // bytes of its body, written canonically
+	MaxBody = 64 << 10 // bytes of its canonical body
 	maxName = 256      // bytes of each of its names
 	maxSeq  = 1<<53 - 1
 )
@@ -35,13 +35,13 @@ func (h *Hash) UnmarshalText(text []byte) error {
 	return nil
 }
 
-// An Entry is one thing that was decided or done.
+// An Entry records one decision or action.
 //
 // Its Hash is the RFC 6962 leaf hash, SHA-256 of a zero byte and what follows, of
 // the canonical JSON of all its other fields. So the entries' hashes are at the
 // same time the links of the chain and the leaves of the tree.
 type Entry struct {
-	Seq    int64     // 1 for the first, and one more for each
+	Seq    int64     // 1 for the first entry, then consecutive
 	Time   time.Time // when it was appended: UTC, whole milliseconds
 	Kind   Kind
 	Parent int64 // Seq of the entry that caused this one; 0 if none did
@@ -52,20 +52,20 @@ type Entry struct {
 	Capability string
 	Agent      string // who acted: an agent, or an operator
 
-	Body json.RawMessage // an object; what it says depends on Kind
+	Body json.RawMessage // an object; its fields depend on Kind
 
-	Prev Hash // the Hash of the entry before; zero for the first
+	Prev Hash // the Hash of the previous entry; zero for the first
 	Hash Hash
 }
 
-// MarshalJSON writes e as it is exported.
+// MarshalJSON returns e in the export format.
 func (e Entry) MarshalJSON() ([]byte, error) {
 	line, _ := e.append(nil)
 	return line, nil
 }
 
-// UnmarshalJSON reads an entry however its JSON is written. That it has every
-// field, and no other, is checked; that its hash is right is not.
+// UnmarshalJSON parses an entry from JSON in any form. It checks that exactly the expected
+// fields are present, but not that the hash is correct.
 func (e *Entry) UnmarshalJSON(data []byte) error {
 	line, err := Canonical(data)
 	if err != nil {
@@ -81,7 +81,7 @@ const (
 	hashLen  = len(hashAt) + 2*sha256.Size + len(`",`)
 )
 
-// append writes e canonically, and returns where in out its hash begins.
+// append appends the canonical form of e to out, and returns the offset of its hash in out.
 // e.Body must be canonical, and its names checked.
 func (e *Entry) append(out []byte) (line []byte, at int) {
 	body := []byte(e.Body)
@@ -115,7 +115,7 @@ func (e *Entry) append(out []byte) (line []byte, at int) {
 	return append(out, `"}`...), at
 }
 
-// seal gives e its hash, and returns it as it is exported.
+// seal sets the hash of e and returns e in the export format.
 func (e *Entry) seal() []byte {
 	line, at := e.append(nil)
 	e.Hash = hashOf(line, at, nil)
@@ -123,13 +123,13 @@ func (e *Entry) seal() []byte {
 	return line
 }
 
-// hashOf hashes a line but for its hash, which begins at at. room is reused.
+// hashOf hashes a line without its hash, which begins at at. room is a reusable buffer.
 func hashOf(line []byte, at int, room *[]byte) Hash {
 	var buf []byte
 	if room != nil {
 		buf = (*room)[:0]
 	}
-	buf = append(buf, 0) // RFC 6962, section 2.1: a leaf
+	buf = append(buf, 0) // RFC 6962, section 2.1: prefix of a leaf
 	buf = append(buf, line[:at]...)
 	buf = append(buf, line[at+hashLen:]...)
 	if room != nil {
@@ -138,12 +138,12 @@ func hashOf(line []byte, at int, room *[]byte) Hash {
 	return sha256.Sum256(buf)
 }
 
-// check returns an Invalid error if e cannot be appended, and makes its body
-// canonical.
+// check returns fault.Invalid if e cannot be appended, and otherwise converts its body to the
+// canonical form.
 func (e *Entry) check() error {
 	const op = "chain.Append"
 	if !e.Kind.Known() {
-		return fault.Fieldf(op, "kind", "%.80q is no kind of entry", e.Kind)
+		return fault.Fieldf(op, "kind", "%.80q is not a kind of entry", e.Kind)
 	}
 	for _, n := range []struct{ field, value string }{
 		{"jail", string(e.Jail)}, {"session", e.Session}, {"run", e.Run}, {"capability", e.Capability}, {"agent", e.Agent},
@@ -156,7 +156,7 @@ func (e *Entry) check() error {
 		e.Body = json.RawMessage("{}")
 		return nil
 	}
-	if len(e.Body) > 2*MaxBody { // do not even look at it
+	if len(e.Body) > 2*MaxBody { // reject without parsing
 		return tooLarge(op, len(e.Body))
 	}
 	body, err := canonical(e.Body, 1)
@@ -164,7 +164,7 @@ func (e *Entry) check() error {
 		return fault.Fieldf(op, "body", "%w", err)
 	}
 	if body[0] != '{' {
-		return fault.Fieldf(op, "body", "want an object")
+		return fault.Fieldf(op, "body", "expected an object")
 	}
 	if len(body) > MaxBody {
 		return tooLarge(op, len(body))
@@ -176,16 +176,15 @@ func (e *Entry) check() error {
 func tooLarge(op string, n int) error {
 	return &fault.Error{
 		Op: op, Kind: fault.TooLarge, Field: "body",
-		Err:    fmt.Errorf("%d bytes are more than %d", n, MaxBody),
-		Remedy: "record a digest, and keep the content elsewhere",
+		Err:    fmt.Errorf("%d bytes exceed the maximum of %d", n, MaxBody),
+		Remedy: "record a digest and store the content elsewhere",
 	}
 }
 
-// checkName keeps out of names what databases, terminals and readers take
-// differently.
+// checkName rejects names that databases, terminals or readers could interpret differently.
 func checkName(s string) error {
 	if len(s) > maxName {
-		return fmt.Errorf("%d bytes are more than %d", len(s), maxName)
+		return fmt.Errorf("%d bytes exceed the maximum of %d", len(s), maxName)
 	}
 	if !utf8.ValidString(s) {
 		return errors.New("not UTF-8")
@@ -196,8 +195,8 @@ func checkName(s string) error {
 	return nil
 }
 
-// ParseEntry reads an entry from a line as it is exported. It checks that the
-// line is written in the one way there is; that the hash is right it does not.
+// ParseEntry parses an entry from a line in the export format. It checks that the line is
+// canonical, but not that the hash is correct.
 func ParseEntry(line []byte) (Entry, error) {
 	var f fields
 	if reason := f.parse(line); reason != "" {
@@ -206,24 +205,25 @@ func ParseEntry(line []byte) (Entry, error) {
 	return f.entry(), nil
 }
 
-// Check reports whether e's hash is that of its content.
+// Check returns fault.Conflict if the hash of e does not match its content.
 func (e *Entry) Check() error {
 	c := *e
-	if c.seal(); c.Hash != e.Hash {
-		return fault.Newf(fault.Conflict, "chain.Check", strconv.FormatInt(e.Seq, 10), "the hash is not that of the content")
+	c.seal()
+	if c.Hash != e.Hash {
+		return fault.Newf(fault.Conflict, "chain.Check", strconv.FormatInt(e.Seq, 10), "hash does not match the content")
 	}
 	return nil
 }
 
-// fields are the parts of a line, as they are written there.
+// fields are the raw fields of a line.
 type fields struct {
 	agent, body, capability, jail, kind, run, session []byte
 	seq, parent, ms                                   int64
 	hash, prev                                        Hash
-	at                                                int // where the hash is
+	at                                                int // offset of the hash
 }
 
-// parse takes a line apart. It returns what is wrong with it, or "".
+// parse splits a line into its fields. It returns the reason if the line is invalid, or "".
 func (f *fields) parse(line []byte) (reason string) {
 	s := cursor{b: line}
 	f.agent = s.name(`{"agent":`)
@@ -244,9 +244,9 @@ func (f *fields) parse(line []byte) (reason string) {
 	case s.bad != "":
 		return s.bad
 	case s.i != len(line):
-		return "there is more behind its end"
+		return "trailing data"
 	case f.seq == 0:
-		return "its number is 0"
+		return "sequence number is 0"
 	}
 	return ""
 }
@@ -260,8 +260,7 @@ func (f *fields) entry() Entry {
 	}
 }
 
-// A cursor reads a line of known form. After the first thing that is wrong it
-// reads nothing more.
+// A cursor reads a line of a known format. After the first error it reads nothing more.
 type cursor struct {
 	b   []byte
 	i   int
@@ -279,15 +278,15 @@ func (s *cursor) skip(literal string) bool {
 		return false
 	}
 	if len(s.b)-s.i < len(literal) || string(s.b[s.i:s.i+len(literal)]) != literal {
-		s.bad = fmt.Sprintf("byte %d: want %s", s.i, literal)
+		s.bad = fmt.Sprintf("byte %d: expected %s", s.i, literal)
 		return false
 	}
 	s.i += len(literal)
 	return true
 }
 
-// name reads a string of which the chain is sure that every reader takes it
-// alike. It returns it without its quotes.
+// name reads a string in canonical form, which all readers interpret alike. It returns the
+// string without its quotes.
 func (s *cursor) name(before string) []byte {
 	if !s.skip(before) {
 		return nil
@@ -301,14 +300,14 @@ func (s *cursor) name(before string) []byte {
 	for _, c := range raw {
 		if c == '\\' || c == 0x7f {
 			if checkName(unquote(raw)) != nil {
-				s.fail(before, "a control character")
+				s.fail(before, "control character")
 				return nil
 			}
 			break
 		}
 	}
 	if len(raw) > 2*maxName {
-		s.fail(before, "too long a name")
+		s.fail(before, "overlong name")
 	}
 	s.i = end
 	return raw
@@ -342,7 +341,7 @@ func (s *cursor) integer(before string) int64 {
 		s.i++
 	}
 	if s.i == start || s.b[start] == '0' && s.i > start+1 || n > maxSeq {
-		s.fail(before, "no number of an entry")
+		s.fail(before, "no sequence number")
 	}
 	return n
 }
@@ -358,7 +357,7 @@ func (s *cursor) hash(before string, h *Hash) {
 	s.i += 2 * len(h)
 }
 
-// lowerHex is the value of each lower-case hexadecimal digit, 0xff for the rest.
+// lowerHex maps each lower-case hexadecimal digit to its value, and other bytes to 0xff.
 var lowerHex = func() (t [256]byte) {
 	for i := range t {
 		t[i] = 0xff
@@ -383,7 +382,7 @@ func parseHash(h *Hash, text []byte) bool {
 	return true
 }
 
-// time reads a time in the one form there is, as milliseconds since 1970.
+// time reads a time in the only valid format and returns it as milliseconds since 1970.
 func (s *cursor) time(before string) int64 {
 	if !s.skip(before) {
 		return 0
@@ -405,7 +404,7 @@ func (s *cursor) time(before string) int64 {
 	year, month, day := n(0, 4, '-'), n(5, 7, '-'), n(8, 10, 'T')
 	hour, minute, second, ms := n(11, 13, ':'), n(14, 16, ':'), n(17, 19, '.'), n(20, 23, 'Z')
 	t := time.Date(year, time.Month(month), day, hour, minute, second, ms*1e6, time.UTC)
-	// What is out of range, Date makes another day or month of.
+	// time.Date normalizes values out of range to another day or month.
 	if !digits || hour > 23 || minute > 59 || second > 59 || t.Day() != day || t.Month() != time.Month(month) {
 		s.fail(before, "no time")
 		return 0

@@ -52,7 +52,7 @@ func ExampleVerifyExport() {
 		fmt.Println(err)
 		return
 	}
-	trust := chain.Trust{Key: c.Key()} // from elsewhere than the export
+	trust := chain.Trust{Key: c.Key()} // from a trusted source, not from the export
 	r, err := chain.VerifyExport(ctx, bytes.NewReader(export.Bytes()), trust)
 	fmt.Println(r.Entries, r.Signed, r.Bad, err)
 
@@ -61,7 +61,7 @@ func ExampleVerifyExport() {
 	fmt.Println(r.Entries, r.Bad, err)
 	// Output:
 	// 2 2 <nil> <nil>
-	// 0 entry 1: line 1: its hash is not that of its content <nil>
+	// 0 entry 1: line 1: hash does not match the content <nil>
 }
 
 func ExampleChain_Prove() {
@@ -82,7 +82,7 @@ func ExampleChain_Prove() {
 	fmt.Println(proof.Check(c.Key()))
 	// Output:
 	// jail.deleted <nil>
-	// chain.Check: 2: conflict: the hash is not that of the content
+	// chain.Check: 2: conflict: hash does not match the content
 }
 
 func ExampleChain_ProveConsistency() {

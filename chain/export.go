@@ -10,9 +10,9 @@ import (
 	"io"
 )
 
-// An export is the whole chain as lines of canonical JSON: the entries, then
-// {"checkpoint":"…"} for each checkpoint, the last of which is of all entries,
-// then {"key":"…"}, the public key they are signed with.
+// An export is the complete chain as lines of canonical JSON: the entries, then
+// {"checkpoint":"…"} for each checkpoint (the last one covers all entries), then
+// {"key":"…"}, the public key that verifies them.
 
 const (
 	checkpointStart = `{"checkpoint":`
@@ -20,8 +20,8 @@ const (
 	maxLine         = MaxBody + 16<<10
 )
 
-// Export writes the chain as it is now, and returns the checkpoint it ends with,
-// which is signed for it if need be.
+// Export writes the current chain and returns the last checkpoint in it. It signs that
+// checkpoint if necessary.
 func (c *Chain) Export(ctx context.Context, w io.Writer) (Checkpoint, error) {
 	cp, err := c.Checkpoint(ctx)
 	if err != nil {
@@ -47,7 +47,7 @@ func (c *Chain) export(ctx context.Context, w *bufio.Writer, cp Checkpoint) erro
 			return damaged(fmt.Errorf("entries are missing after %d", after))
 		}
 		for _, r := range rows {
-			w.WriteString(r.Line) // bufio remembers the error
+			w.WriteString(r.Line) // Flush returns the error
 			w.WriteByte('\n')
 			after = r.Seq
 		}
@@ -67,15 +67,15 @@ func (c *Chain) export(ctx context.Context, w *bufio.Writer, cp Checkpoint) erro
 	return err
 }
 
-// tailLine is a line behind the entries.
+// tailLine returns a line of the tail, which follows the entries.
 func tailLine(start, text string) []byte {
 	return append(appendString([]byte(start), text), "}\n"...)
 }
 
-// VerifyExport verifies an export. If t has no key, the one in the export is
-// used, and the report says that it was not given: then it is only known that the
-// export has not been changed since somebody signed it. If the export cannot be
-// read that is an error; if it is wrong, the report says so.
+// VerifyExport verifies an export. If t has no key, it uses the key in the export, and the
+// report says so: then the result only shows that the export was not changed since someone
+// signed it. An error means that the export cannot be read. Defects of the content are in the
+// report.
 func VerifyExport(ctx context.Context, f io.ReadSeeker, t Trust) (Report, error) {
 	tail, err := readTail(f)
 	if err != nil {
@@ -83,15 +83,17 @@ func VerifyExport(ctx context.Context, f io.ReadSeeker, t Trust) (Report, error)
 	}
 	given := t.Key.text != ""
 	if !given {
-		if t.Key, err = ParsePublic(tail.key); err != nil {
-			tail.unsigned()
+		t.Key, err = ParsePublic(tail.key)
+		if err != nil {
+			tail.dropCheckpoints()
 		}
 	}
 	if _, err := f.Seek(0, io.SeekStart); err != nil {
 		return Report{}, fmt.Errorf("verify an export: %w", err)
 	}
 	v := verifier{key: t.Key}
-	if v.due, err = seenAmong(t, tail.next()); err != nil {
+	v.nextCheckpoint, err = withSeen(t, tail.next())
+	if err != nil {
 		return Report{}, err
 	}
 	bad, err := v.lines(ctx, f, tail.offset)
@@ -107,14 +109,14 @@ func VerifyExport(ctx context.Context, f io.ReadSeeker, t Trust) (Report, error)
 	switch {
 	case bad != nil:
 	case tail.key != t.Key.text:
-		bad = &Bad{Line: tail.keyLine, Reason: "the export is signed with another key than the one given"}
+		bad = &Bad{Line: tail.keyLine, Reason: "the export is signed with a key other than the given one"}
 	case v.signed < v.seq:
-		bad = &Bad{Seq: v.signed + 1, Line: v.signed + 1, Reason: "no checkpoint vouches for it"}
+		bad = &Bad{Seq: v.signed + 1, Line: v.signed + 1, Reason: "not covered by a checkpoint"}
 	}
 	return v.report(t.Key, given, bad), nil
 }
 
-// lines verifies the entries of an export, which are its first n bytes.
+// lines verifies the entries of an export, which occupy its first n bytes.
 func (v *verifier) lines(ctx context.Context, r io.Reader, n int64) (*Bad, error) {
 	var bad *Bad
 	chunks := &chunker{r: r, left: n}
@@ -126,7 +128,8 @@ func (v *verifier) lines(ctx context.Context, r io.Reader, n int64) (*Bad, error
 		return func() ([]checked, error) { return checkLines(text), nil }, nil
 	}, func(page []checked) (err error) {
 		for i := range page {
-			if bad, err = v.entry(&page[i]); err != nil {
+			bad, err = v.entry(&page[i])
+			if err != nil {
 				return err
 			}
 			if bad != nil {
@@ -154,10 +157,10 @@ func checkLines(text []byte) []checked {
 		c := checked{}
 		switch {
 		case i > maxLine || i < 0 && len(text) > maxLine:
-			c.bad = "its line is too long"
+			c.bad = "line too long"
 			text = nil
 		case i < 0:
-			c.bad = "its line has no end"
+			c.bad = "line is not terminated"
 			text = nil
 		default:
 			line, text = text[:i], text[i+1:]
@@ -168,54 +171,54 @@ func checkLines(text []byte) []checked {
 	return out
 }
 
-// A chunker cuts the first left bytes of r into pieces of whole lines. The last may
-// lack its end, as may one that is longer than a line can be.
+// A chunker splits the first left bytes of r into chunks of complete lines. The last line, and
+// a line that exceeds the maximum length, may be incomplete.
 type chunker struct {
 	r    io.Reader
 	left int64
 	rest []byte // read, and not yet returned
 }
 
-const chunkLen = 512 << 10 // and more than a line
+const chunkLen = 512 << 10 // must exceed the maximum length of a line
 
 func (c *chunker) next() ([]byte, error) {
 	n := int(min(c.left, chunkLen))
 	buf := make([]byte, len(c.rest)+n)
 	copy(buf, c.rest)
 	if _, err := io.ReadFull(c.r, buf[len(c.rest):]); err != nil {
-		return nil, err // it was as long when its tail was looked for
+		return nil, err // including EOF: readTail has read this far before
 	}
 	c.left -= int64(n)
 	c.rest = nil
 	end := bytes.LastIndexByte(buf, '\n') + 1
 	if c.left == 0 || end == 0 {
-		c.left = 0 // what follows a line that is too long is not looked at
+		c.left = 0 // ignore the data after an overlong line
 		return buf, nil
 	}
 	c.rest = buf[end:]
 	return buf[:end:end], nil
 }
 
-// A tail is what an export has behind its entries.
+// A tail is the part of an export after its entries.
 type tail struct {
-	offset      int64 // where it begins
-	checkpoints []*due
+	offset      int64 // start of the tail
+	checkpoints []*pendingCheckpoint
 	key         string
 	keyLine     int64
-	bad         *Bad // what is wrong with its form
+	bad         *Bad // first syntax error
 }
 
-// unsigned drops the checkpoints, for there is no key to look at them with.
-func (t *tail) unsigned() {
+// dropCheckpoints removes the checkpoints, because no key can verify them.
+func (t *tail) dropCheckpoints() {
 	t.checkpoints = nil
 	if t.bad == nil {
-		t.bad = &Bad{Line: t.keyLine, Reason: "the public key cannot be read"}
+		t.bad = &Bad{Line: t.keyLine, Reason: "invalid public key"}
 	}
 }
 
-func (t *tail) next() func() (*due, error) {
+func (t *tail) next() func() (*pendingCheckpoint, error) {
 	rest := t.checkpoints
-	return func() (*due, error) {
+	return func() (*pendingCheckpoint, error) {
 		if len(rest) == 0 {
 			return nil, nil
 		}
@@ -225,8 +228,8 @@ func (t *tail) next() func() (*due, error) {
 	}
 }
 
-// readTail finds the tail of an export and reads it. It has to be known before the
-// entries are: the tree is what it was at a checkpoint only once.
+// readTail finds and parses the tail of an export. It must be read before the entries, because
+// a checkpoint can be checked only while the tree has its size.
 func readTail(f io.ReadSeeker) (*tail, error) {
 	if _, err := f.Seek(0, io.SeekStart); err != nil {
 		return nil, err
@@ -235,7 +238,7 @@ func readTail(f io.ReadSeeker) (*tail, error) {
 	lines := int64(0)
 	b := bufio.NewReaderSize(f, 128<<10)
 	began := false
-	long := false // in the middle of a line longer than the buffer
+	long := false // inside of a line that exceeds the buffer
 	for {
 		line, err := b.ReadSlice('\n')
 		if err != nil && !errors.Is(err, io.EOF) && !errors.Is(err, bufio.ErrBufferFull) {
@@ -257,7 +260,7 @@ func readTail(f io.ReadSeeker) (*tail, error) {
 		long = err != nil
 	}
 	if t.bad == nil && t.key == "" {
-		t.bad = &Bad{Line: lines, Reason: "the export has no end: there is no public key"}
+		t.bad = &Bad{Line: lines, Reason: "the export is incomplete: no public key"}
 	}
 	return t, nil
 }
@@ -276,19 +279,18 @@ func (t *tail) line(line []byte, number int64) {
 	case err == nil && t.key == "" && text.Checkpoint != nil && bytes.Equal(line, tailLine(checkpointStart, *text.Checkpoint)):
 		size, ok := claimedSize(*text.Checkpoint)
 		if !ok || len(t.checkpoints) > 0 && size <= t.checkpoints[len(t.checkpoints)-1].size {
-			t.bad = &Bad{Line: number, Reason: "no checkpoint, or one out of order"}
+			t.bad = &Bad{Line: number, Reason: "invalid checkpoint, or checkpoint out of order"}
 			return
 		}
-		t.checkpoints = append(t.checkpoints, &due{size: size, note: *text.Checkpoint, line: number})
+		t.checkpoints = append(t.checkpoints, &pendingCheckpoint{size: size, note: *text.Checkpoint, line: number})
 	case err == nil && t.key == "" && text.Key != nil && *text.Key != "" && bytes.Equal(line, tailLine(keyStart, *text.Key)):
 		t.key, t.keyLine = *text.Key, number
 	default:
-		t.bad = &Bad{Line: number, Reason: "neither a checkpoint nor the public key, where only these can be"}
+		t.bad = &Bad{Line: number, Reason: "neither a checkpoint nor the public key"}
 	}
 }
 
-// claimedSize is what a checkpoint says of itself, before its signature is looked
-// at.
+// claimedSize returns the size in a checkpoint before its signature is verified.
 func claimedSize(note string) (int64, bool) {
 	first, _, _ := bytes.Cut([]byte(note), []byte("\n"))
 	head, err := parseHead(note, string(first))

@@ -6,11 +6,11 @@ import (
 	"time"
 )
 
-// IsCanonical is the scanner's opinion.
+// IsCanonical reports whether the scanner accepts b.
 func IsCanonical(b []byte) bool { return scanValue(b, 0, 0) == len(b) && len(b) > 0 }
 
-// Forge makes an export out of entries, as whoever has the key could: it gives
-// them their numbers and hashes, and signs every so many.
+// Forge creates an export from entries with the key: it assigns numbers and hashes, and signs
+// a checkpoint after every entries.
 func Forge(entries []Entry, key *Key, every int) []byte {
 	var out, notes bytes.Buffer
 	var t tip

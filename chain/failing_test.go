@@ -11,26 +11,26 @@ import (
 	"glasshouse/fault"
 )
 
-// A wounded is a real store whose answers are lost, as a network loses them.
-type wounded struct {
+// A faultyStore is a store that simulates lost responses.
+type faultyStore struct {
 	chain.Store
 
 	mu     sync.Mutex
-	before error // Append answers this and does nothing
-	after  error // Append does what it is asked, and answers this
-	blind  error // nothing can be read
+	before error // Append returns this error without effect
+	after  error // Append commits and then returns this error
+	blind  error // reads return this error
 	hold   chan struct{}
 }
 
 var errLost = errors.New("the connection was lost")
 
-func (w *wounded) set(f func()) {
+func (w *faultyStore) set(f func()) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	f()
 }
 
-func (w *wounded) Append(ctx context.Context, last int64, rows []chain.Row, cp chain.Checkpoint) error {
+func (w *faultyStore) Append(ctx context.Context, last int64, rows []chain.Row, cp chain.Checkpoint) error {
 	w.mu.Lock()
 	before, after, hold := w.before, w.after, w.hold
 	w.mu.Unlock()
@@ -43,7 +43,7 @@ func (w *wounded) Append(ctx context.Context, last int64, rows []chain.Row, cp c
 	return errors.Join(w.Store.Append(ctx, last, rows, cp), after)
 }
 
-func (w *wounded) Last(ctx context.Context) (chain.Row, error) {
+func (w *faultyStore) Last(ctx context.Context) (chain.Row, error) {
 	w.mu.Lock()
 	blind := w.blind
 	w.mu.Unlock()
@@ -53,9 +53,9 @@ func (w *wounded) Last(ctx context.Context) (chain.Row, error) {
 	return w.Store.Last(ctx)
 }
 
-func TestACommitThatFailsFailsItsAppendsAndNoOthers(t *testing.T) {
-	w := &wounded{}
-	h := openHouse(t, t.TempDir(), chain.Config{Store: w})
+func TestFailedCommitFailsOnlyItsAppends(t *testing.T) {
+	w := &faultyStore{}
+	h := openHarness(t, t.TempDir(), chain.Config{Store: w})
 	h.append(t, anEntry(1))
 	w.set(func() { w.before = errLost })
 	if _, err := h.Append(t.Context(), anEntry(2)); !errors.Is(err, fault.Unavailable) || !errors.Is(err, errLost) {
@@ -66,27 +66,27 @@ func TestACommitThatFailsFailsItsAppendsAndNoOthers(t *testing.T) {
 	}
 	w.set(func() { w.before = nil })
 	if e := h.append(t, anEntry(3)); e.Seq != 2 {
-		t.Errorf("the next entry is %d, want 2", e.Seq)
+		t.Errorf("next entry = %d, want 2", e.Seq)
 	}
-	h.right(t, 2)
+	h.checkVerifies(t, 2)
 }
 
-func TestACommitWhoseAnswerIsLostIsNotLost(t *testing.T) {
-	w := &wounded{}
-	h := openHouse(t, t.TempDir(), chain.Config{Store: w, Every: 1})
+func TestCommitWithLostResponse(t *testing.T) {
+	w := &faultyStore{}
+	h := openHarness(t, t.TempDir(), chain.Config{Store: w, Every: 1})
 	w.set(func() { w.after = errLost })
 	e := h.append(t, anEntry(1))
 	if cp := h.Latest(); e.Seq != 1 || cp.Size != 1 {
-		t.Errorf("it is entry %d, and %d are signed; want 1 and 1", e.Seq, cp.Size)
+		t.Errorf("entry = %d, signed = %d; want 1 and 1", e.Seq, cp.Size)
 	}
 	h.append(t, anEntry(2))
-	h.right(t, 2)
+	h.checkVerifies(t, 2)
 }
 
-func TestWhileItIsNotKnownWhetherItWasAddedNothingIs(t *testing.T) {
+func TestNoAppendWhileCommitIsUncertain(t *testing.T) {
 	for _, added := range []bool{true, false} {
-		w := &wounded{}
-		h := openHouse(t, t.TempDir(), chain.Config{Store: w})
+		w := &faultyStore{}
+		h := openHarness(t, t.TempDir(), chain.Config{Store: w})
 		h.append(t, anEntry(1))
 		w.set(func() {
 			w.blind = errLost
@@ -104,19 +104,19 @@ func TestWhileItIsNotKnownWhetherItWasAddedNothingIs(t *testing.T) {
 		w.set(func() { w.blind, w.before, w.after = nil, nil, nil })
 		want := int64(2)
 		if added {
-			want = 3 // the first of the two is there, and its sender was told that this is not known
+			want = 3 // the first one was added, and its caller got an uncertain result
 		}
 		if e := h.append(t, anEntry(3)); e.Seq != want {
-			t.Errorf("added %v: the next entry is %d, want %d", added, e.Seq, want)
+			t.Errorf("added %v: next entry = %d, want %d", added, e.Seq, want)
 		}
-		h.right(t, want)
+		h.checkVerifies(t, want)
 	}
 }
 
-func TestACheckpointWhoseFateIsNotKnownIsMadeAgain(t *testing.T) {
+func TestUncertainCheckpointIsRepeated(t *testing.T) {
 	for _, added := range []bool{true, false} {
-		w := &wounded{}
-		h := openHouse(t, t.TempDir(), chain.Config{Store: w})
+		w := &faultyStore{}
+		h := openHarness(t, t.TempDir(), chain.Config{Store: w})
 		h.append(t, anEntry(1))
 		w.set(func() {
 			w.blind = errLost
@@ -133,14 +133,14 @@ func TestACheckpointWhoseFateIsNotKnownIsMadeAgain(t *testing.T) {
 		if cp, err := h.Checkpoint(t.Context()); err != nil || cp.Size != 1 {
 			t.Errorf("added %v: Checkpoint = %+v, %v; want 1", added, cp, err)
 		}
-		h.right(t, 1)
+		h.checkVerifies(t, 1)
 	}
 }
 
-func TestWhoAppendsWaitsWhileTheDatabaseDoesNotAnswer(t *testing.T) {
-	w := &wounded{hold: make(chan struct{})}
-	h := openHouse(t, t.TempDir(), chain.Config{Store: w})
-	const writers = 3000 // more than a batch and the queue hold
+func TestAppendBlocksOnSlowDatabase(t *testing.T) {
+	w := &faultyStore{hold: make(chan struct{})}
+	h := openHarness(t, t.TempDir(), chain.Config{Store: w})
+	const writers = 3000 // more than a batch and the queue together
 	ctx, cancel := context.WithCancel(t.Context())
 	results := make(chan error, writers)
 	for n := range writers {
@@ -151,10 +151,10 @@ func TestWhoAppendsWaitsWhileTheDatabaseDoesNotAnswer(t *testing.T) {
 	}
 	select {
 	case err := <-results:
-		t.Fatalf("Append returned %v, and the database had said nothing", err)
+		t.Fatalf("Append = %v before the database responded", err)
 	case <-time.After(100 * time.Millisecond):
 	}
-	cancel() // who is not being added leaves
+	cancel() // ends the callers that are still queued
 	hold := w.hold
 	w.set(func() { w.hold = nil })
 	close(hold)
@@ -170,14 +170,14 @@ func TestWhoAppendsWaitsWhileTheDatabaseDoesNotAnswer(t *testing.T) {
 		}
 	}
 	if added == 0 || left == 0 || h.Last() != added {
-		t.Errorf("%d were added, %d left, and there are %d entries", added, left, h.Last())
+		t.Errorf("%d entries added, %d cancelled, but the chain has %d", added, left, h.Last())
 	}
-	h.right(t, added)
+	h.checkVerifies(t, added)
 }
 
-func TestAChainThatSomebodyElseChangedIsNotContinued(t *testing.T) {
-	w := &wounded{}
-	h := openHouse(t, t.TempDir(), chain.Config{Store: w})
+func TestAppendAfterForeignChangeFails(t *testing.T) {
+	w := &faultyStore{}
+	h := openHarness(t, t.TempDir(), chain.Config{Store: w})
 	h.append(t, anEntry(1))
 	tamper(t, h, "DELETE FROM chain_entries WHERE seq = 1")
 	for range 2 {

@@ -11,7 +11,7 @@ import (
 	"glasshouse/chain"
 )
 
-// published returns the heads of the audit log that a daemon's log has, and its errors.
+// published returns the audit log heads and the errors in a daemon's log.
 func published(t *testing.T, log *bytes.Buffer) (heads []struct {
 	Entries    int64
 	Root       string
@@ -42,9 +42,9 @@ func published(t *testing.T, log *bytes.Buffer) (heads []struct {
 	return heads, errs
 }
 
-// The journal has the head of the audit log also if no head file is configured, or if it
+// The journal contains the head of the audit log even if no head file is configured or it
 // cannot be written.
-func TestTheLogHasTheSignedHead(t *testing.T) {
+func TestSignedHeadIsLogged(t *testing.T) {
 	for name, tt := range map[string]struct {
 		file string
 		errs int
@@ -55,42 +55,42 @@ func TestTheLogHasTheSignedHead(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			var log bytes.Buffer
-			h := openHouse(t, t.TempDir(), chain.Config{HeadFile: tt.file, Log: slog.New(slog.NewJSONHandler(&log, nil))})
+			h := openHarness(t, t.TempDir(), chain.Config{HeadFile: tt.file, Log: slog.New(slog.NewJSONHandler(&log, nil))})
 			for n := range 3 {
 				h.append(t, anEntry(n))
 			}
-			if err := h.Chain.Close(); err != nil { // the writer logs no more
+			if err := h.Chain.Close(); err != nil { // ends logging by the writer
 				t.Fatal(err)
 			}
 			heads, errs := published(t, &log)
 			if len(heads) == 0 || len(errs) != tt.errs {
-				t.Fatalf("the log has %d heads and the errors %q, want a head and %d errors", len(heads), errs, tt.errs)
+				t.Fatalf("the log has %d heads and errors %q, want a head and %d errors", len(heads), errs, tt.errs)
 			}
 			last := heads[len(heads)-1]
 			signed, err := h.Key().Open(last.Checkpoint)
 			if err != nil {
-				t.Fatalf("the checkpoint in the log, %q: %v", last.Checkpoint, err)
+				t.Fatalf("checkpoint in the log %q: %v", last.Checkpoint, err)
 			}
 			if last.Entries != 3 || signed.Size != 3 || signed.Root.String() != last.Root || last.Checkpoint != h.Latest().Note {
-				t.Errorf("the log has %+v, want the checkpoint of all 3 entries, %q", last, h.Latest().Note)
+				t.Errorf("logged head = %+v, want the checkpoint of all 3 entries, %q", last, h.Latest().Note)
 			}
 			if tt.file == "" || tt.errs > 0 {
 				return
 			}
 			head, err := chain.ReadHead(tt.file, h.Key())
 			if err != nil || head.Note != last.Checkpoint {
-				t.Errorf("the head file has %q, %v; want %q as the log", head.Note, err, last.Checkpoint)
+				t.Errorf("head file contains %q, %v; want %q as in the log", head.Note, err, last.Checkpoint)
 			}
 		})
 	}
 }
 
-// The package for Debian rotates the head file. The lines that stay are enough.
-func TestTheEndOfAHeadFileHasTheNewestHead(t *testing.T) {
+// The Debian package rotates the head file. The remaining lines suffice.
+func TestHeadFileTailSuffices(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "heads")
 	dir := t.TempDir()
 	for n := range 3 {
-		h := openHouse(t, dir, chain.Config{HeadFile: file, Log: slog.New(slog.DiscardHandler)})
+		h := openHarness(t, dir, chain.Config{HeadFile: file, Log: slog.New(slog.DiscardHandler)})
 		h.append(t, anEntry(n))
 		h.close()
 	}
@@ -107,6 +107,6 @@ func TestTheEndOfAHeadFileHasTheNewestHead(t *testing.T) {
 		t.Fatal(err)
 	}
 	if head, err := chain.ReadHead(file, key.Public()); err != nil || head.Size != 3 {
-		t.Errorf("the head in the last lines is of %d entries, %v; want 3", head.Size, err)
+		t.Errorf("head in the last lines covers %d entries, %v; want 3", head.Size, err)
 	}
 }

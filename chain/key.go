@@ -19,8 +19,7 @@ import (
 	"glasshouse/internal/dirs"
 )
 
-// Files of a data directory. The first is the owner's alone, the second is for
-// everybody.
+// Files of a data directory. KeyFile is readable only by its owner, PublicFile by all users.
 const (
 	KeyFile    = "chain.key"
 	PublicFile = "chain.pub"
@@ -32,16 +31,16 @@ type Key struct {
 	public Public
 }
 
-// A Public is the other half of a Key: all that is needed to verify a chain.
+// A Public is the public half of a Key. It suffices to verify a chain.
 type Public struct {
 	verifier note.Verifier
 	text     string
 }
 
-// String is the key in the form of signed notes: name, hash and key.
+// String returns the key in the format of signed notes: name, hash and key.
 func (p Public) String() string { return p.text }
 
-// LoadKey returns the key in dir, which is made if there is none yet.
+// LoadKey returns the key in dir, and creates one if none exists.
 func LoadKey(dir string) (*Key, error) {
 	const op = "chain.LoadKey"
 	name := filepath.Join(dir, KeyFile)
@@ -59,25 +58,25 @@ func LoadKey(dir string) (*Key, error) {
 	}
 	if st.Mode().Perm()&0o077 != 0 {
 		return nil, &fault.Error{
-			Op: op, On: name, Kind: fault.Denied, Err: fmt.Errorf("others may read it or write to it (mode %04o)", st.Mode().Perm()),
-			Remedy: "if nobody has, chmod 600 " + name,
+			Op: op, On: name, Kind: fault.Denied, Err: fmt.Errorf("key file is accessible to other users (mode %04o)", st.Mode().Perm()),
+			Remedy: "if no other user has read it, run: chmod 600 " + name,
 		}
 	}
 	text := make([]byte, 1024)
-	n, _ := f.Read(text) // what is wrong with it, parseKey finds
+	n, _ := f.Read(text) // parseKey detects a failed read
 	k, err := parseKey(string(text[:n]))
 	if err != nil {
 		return nil, fault.Newf(fault.Invalid, op, name, "%w", err)
 	}
-	return k, publish(dir, k)
+	return k, publishKey(dir, k)
 }
 
 func newKey(op, dir string) (*Key, error) {
 	pub := filepath.Join(dir, PublicFile)
 	if _, err := os.Lstat(pub); err == nil {
 		return nil, &fault.Error{
-			Op: op, On: filepath.Join(dir, KeyFile), Kind: fault.Conflict, Err: fmt.Errorf("it is gone, and %s is there", PublicFile),
-			Remedy: "put the key back: a chain is signed by one key",
+			Op: op, On: filepath.Join(dir, KeyFile), Kind: fault.Conflict, Err: fmt.Errorf("the key is missing, but %s exists", PublicFile),
+			Remedy: "restore the key: a chain is signed with a single key",
 		}
 	}
 	name := make([]byte, 6)
@@ -90,26 +89,26 @@ func newKey(op, dir string) (*Key, error) {
 	if err != nil {
 		return nil, err
 	}
-	if err := keep(dir, KeyFile, private+"\n", 0o600); err != nil {
-		return nil, fmt.Errorf("keep the chain's key: %w", err)
+	if err := writeAtomic(dir, KeyFile, private+"\n", 0o600); err != nil {
+		return nil, fmt.Errorf("write the chain's key: %w", err)
 	}
-	return k, publish(dir, k)
+	return k, publishKey(dir, k)
 }
 
-// publish makes sure that the public key's file is there and right.
-func publish(dir string, k *Key) error {
+// publishKey ensures that the file of the public key exists and is correct.
+func publishKey(dir string, k *Key) error {
 	want := k.public.text + "\n"
 	if have, err := os.ReadFile(filepath.Join(dir, PublicFile)); err == nil && string(have) == want {
 		return nil
 	}
-	if err := keep(dir, PublicFile, want, 0o644); err != nil {
+	if err := writeAtomic(dir, PublicFile, want, 0o644); err != nil {
 		return fmt.Errorf("publish the chain's key: %w", err)
 	}
 	return nil
 }
 
-// keep writes a file that is there whole, and for good, or not at all.
-func keep(dir, name, text string, mode os.FileMode) (err error) {
+// writeAtomic creates a file. Afterwards it exists completely and durably, or not at all.
+func writeAtomic(dir, name, text string, mode os.FileMode) (err error) {
 	f, err := os.CreateTemp(dir, ".tmp-*") // 0600
 	if err != nil {
 		return err
@@ -138,7 +137,7 @@ func keep(dir, name, text string, mode os.FileMode) (err error) {
 	return dirs.Sync(dir)
 }
 
-var errNoKey = errors.New("not a key of the chain") // says nothing of what was read
+var errNoKey = errors.New("not a key of the chain") // does not reveal the file content
 
 func parseKey(text string) (*Key, error) {
 	text = strings.TrimSuffix(text, "\n")
@@ -170,8 +169,8 @@ func newPublic(name string, key ed25519.PublicKey) (Public, error) {
 	return Public{verifier: v, text: text}, err
 }
 
-// ParsePublic reads a public key, as PublicFile has it. One key has one text:
-// what reads differently is another.
+// ParsePublic parses a public key in the format of PublicFile. It accepts only the canonical
+// encoding, so one key has one text.
 func ParsePublic(text string) (Public, error) {
 	text = strings.TrimSuffix(text, "\n")
 	v, err := note.NewVerifier(text)
@@ -188,7 +187,7 @@ func ParsePublic(text string) (Public, error) {
 		return Public{}, notPublic(err)
 	}
 	if p.text != text {
-		return Public{}, notPublic(errors.New("it is written in another way"))
+		return Public{}, notPublic(errors.New("the encoding is not canonical"))
 	}
 	return p, nil
 }

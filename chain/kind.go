@@ -2,8 +2,8 @@ package chain
 
 import "slices"
 
-// A Kind says what an entry records. The list is closed: what the kernel does is
-// one of these.
+// A Kind is the type of event that an entry records. The list of kinds is fixed: all actions
+// of the policy engine have one of them.
 type Kind string
 
 const (
@@ -13,7 +13,7 @@ const (
 	SessionOpened Kind = "session.opened"
 	SessionClosed Kind = "session.closed"
 	RunStarted    Kind = "run.started"
-	RunMoved      Kind = "run.moved" // from one state to another
+	RunMoved      Kind = "run.moved" // changed its state
 	RunEnded      Kind = "run.ended"
 
 	Decided          Kind = "decision"
@@ -25,8 +25,8 @@ const (
 	CallStarted Kind = "call.started" // of a capability
 	CallEnded   Kind = "call.ended"
 	LLMCalled   Kind = "llm.called"
-	SiblingTold Kind = "sibling.told" // one agent has asked another for something, or was answered
-	Egress      Kind = "egress"       // a request or connection that left, or was not let
+	SiblingTold Kind = "sibling.told" // a request from one agent to another, or its response
+	Egress      Kind = "egress"       // an allowed or denied request or connection
 
 	SecretStored  Kind = "secret.stored"
 	SecretDeleted Kind = "secret.deleted"
@@ -35,7 +35,7 @@ const (
 	SecretGranted Kind = "secret.granted"
 	SecretRevoked Kind = "secret.revoked"
 	BudgetCharged Kind = "budget.charged"
-	BudgetSpent   Kind = "budget.spent" // nothing is left of it
+	BudgetSpent   Kind = "budget.spent" // the budget is exhausted
 
 	CheckpointTaken   Kind = "checkpoint.taken" // of a run
 	CheckpointResumed Kind = "checkpoint.resumed"
@@ -51,13 +51,13 @@ const (
 	JailStopped Kind = "jail.stopped"
 	JailFailed  Kind = "jail.failed"
 	JailDeleted Kind = "jail.deleted"
-	JailLimited Kind = "jail.limited" // what it may use was changed, or was not
+	JailLimited Kind = "jail.limited" // its limits were changed, or the change failed
 
 	EventsSealed Kind = "events.sealed"
 
 	BundleInstalled Kind = "bundle.installed"
 	BundleRemoved   Kind = "bundle.removed"
-	OperatorActed   Kind = "operator.acted" // what a person did that has no kind of its own
+	OperatorActed   Kind = "operator.acted" // an action of a person without a kind of its own
 )
 
 var kinds = []Kind{
@@ -71,8 +71,8 @@ var kinds = []Kind{
 	EventsSealed, BundleInstalled, BundleRemoved, OperatorActed,
 }
 
-// Kinds returns all there are.
+// Kinds returns all kinds.
 func Kinds() []Kind { return slices.Clone(kinds) }
 
-// Known reports whether k is one of them.
+// Known reports whether k is a defined kind.
 func (k Kind) Known() bool { return slices.Contains(kinds, k) }

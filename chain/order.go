@@ -6,9 +6,9 @@ import (
 	"sync"
 )
 
-// inOrder runs the tasks that next returns, several at once, and hands what they
-// return to consume, in their order. It ends when next returns no task, or with
-// the first error, and when it returns nothing runs any more.
+// inOrder runs the tasks that next returns concurrently, and passes their results to consume
+// in order. It ends when next returns a nil task or with the first error. No task is running
+// when it returns.
 func inOrder[T any](ctx context.Context, next func() (func() (T, error), error), consume func(T) error) error {
 	type result struct {
 		value T

@@ -10,24 +10,24 @@ import (
 	"glasshouse/fault"
 )
 
-// An Inclusion proves to who has the public key that an entry is in the chain:
-// Path leads from the entry to the hash that the checkpoint signed, as in RFC
-// 6962. In JSON the hashes of a path are base64, as in the checkpoint.
+// An Inclusion proves, to a holder of the public key, that an entry is in the chain. Path
+// leads from the entry to the root hash of the checkpoint (RFC 6962, section 2.1.1). In JSON
+// the hashes of the path are base64, as in the checkpoint.
 type Inclusion struct {
 	Entry      Entry       `json:"entry"`
 	Path       []tlog.Hash `json:"path"`
 	Checkpoint string      `json:"checkpoint"`
 }
 
-// A Consistency proves that the chain that From was signed over is a part of the
-// one that To was signed over: that nothing was changed or taken away between.
+// A Consistency proves that the chain covered by checkpoint From is a prefix of the chain
+// covered by To: that no entry was changed or removed in between (RFC 6962, section 2.1.2).
 type Consistency struct {
 	From string      `json:"from"` // checkpoints
 	To   string      `json:"to"`
 	Path []tlog.Hash `json:"path"`
 }
 
-// Check returns an Invalid error unless the proof holds.
+// Check returns fault.Invalid unless the proof is valid.
 func (p Inclusion) Check(key Public) error {
 	const op = "chain.Inclusion.Check"
 	head, err := key.Open(p.Checkpoint)
@@ -38,15 +38,15 @@ func (p Inclusion) Check(key Public) error {
 		return err
 	}
 	if p.Entry.Seq < 1 || p.Entry.Seq > head.Size {
-		return fault.Newf(fault.Invalid, op, "", "entry %d is not among the %d of the checkpoint", p.Entry.Seq, head.Size)
+		return fault.Newf(fault.Invalid, op, "", "entry %d is not among the %d entries of the checkpoint", p.Entry.Seq, head.Size)
 	}
 	if err := tlog.CheckRecord(p.Path, head.Size, tlog.Hash(head.Root), p.Entry.Seq-1, tlog.Hash(p.Entry.Hash)); err != nil {
-		return fault.Newf(fault.Invalid, op, strconv.FormatInt(p.Entry.Seq, 10), "the path does not lead to the signed hash")
+		return fault.Newf(fault.Invalid, op, strconv.FormatInt(p.Entry.Seq, 10), "the path does not lead to the signed root hash")
 	}
 	return nil
 }
 
-// Check returns an Invalid error unless the proof holds.
+// Check returns fault.Invalid unless the proof is valid.
 func (p Consistency) Check(key Public) error {
 	from, err := key.Open(p.From)
 	if err != nil {
@@ -59,7 +59,7 @@ func (p Consistency) Check(key Public) error {
 	if from.Size <= to.Size {
 		err = tlog.CheckTree(p.Path, to.Size, tlog.Hash(to.Root), from.Size, tlog.Hash(from.Root))
 	} else {
-		err = fmt.Errorf("%d entries cannot be among %d", from.Size, to.Size)
+		err = fmt.Errorf("a checkpoint of %d entries is not contained in one of %d", from.Size, to.Size)
 	}
 	if err != nil {
 		return fault.Newf(fault.Invalid, "chain.Consistency.Check", "", "the later checkpoint does not contain the earlier: %w", err)
@@ -67,8 +67,8 @@ func (p Consistency) Check(key Public) error {
 	return nil
 }
 
-// Prove proves that an entry is in the chain, under the newest checkpoint, or a
-// new one if it is not yet under any.
+// Prove returns a proof that an entry is in the chain, based on the newest checkpoint, or on a
+// new one if the newest does not cover the entry.
 func (c *Chain) Prove(ctx context.Context, seq int64) (Inclusion, error) {
 	e, err := c.Entry(ctx, seq)
 	if err != nil {
@@ -76,12 +76,14 @@ func (c *Chain) Prove(ctx context.Context, seq int64) (Inclusion, error) {
 	}
 	cp := c.Latest()
 	if cp.Size < seq {
-		if cp, err = c.Checkpoint(ctx); err != nil {
+		cp, err = c.Checkpoint(ctx)
+		if err != nil {
 			return Inclusion{}, err
 		}
 	}
 	p := Inclusion{Entry: e, Checkpoint: cp.Note}
-	if p.Path, err = tlog.ProveRecord(cp.Size, seq-1, hashes(ctx, c.store)); err != nil {
+	p.Path, err = tlog.ProveRecord(cp.Size, seq-1, hashes(ctx, c.store))
+	if err != nil {
 		return Inclusion{}, fmt.Errorf("prove entry %d: %w", seq, err)
 	}
 	if err := p.Check(c.key.public); err != nil {
@@ -90,8 +92,8 @@ func (c *Chain) Prove(ctx context.Context, seq int64) (Inclusion, error) {
 	return p, nil
 }
 
-// ProveConsistency proves that the newest checkpoint contains an earlier one,
-// which must be of this chain.
+// ProveConsistency returns a proof that the newest checkpoint contains an earlier one of the
+// same chain.
 func (c *Chain) ProveConsistency(ctx context.Context, earlier string) (Consistency, error) {
 	from, err := c.key.public.Open(earlier)
 	if err != nil {
@@ -99,10 +101,11 @@ func (c *Chain) ProveConsistency(ctx context.Context, earlier string) (Consisten
 	}
 	cp := c.Latest()
 	if cp.Size < from.Size {
-		return Consistency{}, damaged(fmt.Errorf("a checkpoint of %d entries was signed, and the newest is of %d", from.Size, cp.Size))
+		return Consistency{}, damaged(fmt.Errorf("a checkpoint of %d entries was signed, but the newest has only %d", from.Size, cp.Size))
 	}
 	p := Consistency{From: earlier, To: cp.Note}
-	if p.Path, err = tlog.ProveTree(cp.Size, from.Size, hashes(ctx, c.store)); err != nil {
+	p.Path, err = tlog.ProveTree(cp.Size, from.Size, hashes(ctx, c.store))
+	if err != nil {
 		return Consistency{}, fmt.Errorf("prove the checkpoint of %d entries: %w", from.Size, err)
 	}
 	if err := p.Check(c.key.public); err != nil {
@@ -111,10 +114,10 @@ func (c *Chain) ProveConsistency(ctx context.Context, earlier string) (Consisten
 	return p, nil
 }
 
-// damaged says that what is stored is not what was appended.
+// damaged returns the error for stored data that differs from the appended entries.
 func damaged(err error) error {
 	return &fault.Error{
 		Op: "chain", Kind: fault.Conflict, Err: fmt.Errorf("the chain is damaged: %w", err),
-		Remedy: "glasshouse audit verify --offline names the first entry that is wrong; it needs no daemon",
+		Remedy: "to find the first wrong entry, run: glasshouse audit verify --offline",
 	}
 }

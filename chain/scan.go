@@ -5,9 +5,9 @@ import (
 	"unicode/utf8"
 )
 
-// The scanner answers one question fast: does a canonical value begin here, and
-// where does it end? It says yes exactly where Canonical would change nothing.
-// All of it returns where it has got to, or -1.
+// The scanner quickly determines whether a canonical value begins at an offset, and where it
+// ends. It accepts exactly the input that Canonical would not change. Each function returns
+// the end of the value, or -1.
 
 func scanValue(b []byte, i, depth int) int {
 	if i >= len(b) || depth > maxDepth {
@@ -45,7 +45,8 @@ func scanArray(b []byte, i, depth int) int {
 		return i + 1
 	}
 	for {
-		if i = scanValue(b, i, depth+1); i < 0 || i >= len(b) {
+		i = scanValue(b, i, depth+1)
+		if i < 0 || i >= len(b) {
 			return -1
 		}
 		switch b[i] {
@@ -75,7 +76,8 @@ func scanObject(b []byte, i, depth int) int {
 			return -1
 		}
 		last = key
-		if i = scanValue(b, end+1, depth+1); i < 0 || i >= len(b) {
+		i = scanValue(b, end+1, depth+1)
+		if i < 0 || i >= len(b) {
 			return -1
 		}
 		switch b[i] {
@@ -89,7 +91,7 @@ func scanObject(b []byte, i, depth int) int {
 	}
 }
 
-// keysInOrder compares two keys as they are written, without their quotes.
+// keysInOrder reports whether two encoded keys, without quotes, are in ascending order.
 func keysInOrder(a, b []byte) bool {
 	if bytes.IndexByte(a, '\\') >= 0 || bytes.IndexByte(b, '\\') >= 0 {
 		return compareKeys(unquote(a), unquote(b)) < 0
@@ -97,7 +99,7 @@ func keysInOrder(a, b []byte) bool {
 	return compareKeys(a, b) < 0
 }
 
-// unquote returns what a string says that was scanned, given without its quotes.
+// unquote returns the value of a scanned string, which is given without its quotes.
 func unquote(raw []byte) string {
 	if bytes.IndexByte(raw, '\\') < 0 {
 		return string(raw)
@@ -105,7 +107,7 @@ func unquote(raw []byte) string {
 	p := parser{in: append(append([]byte{'"'}, raw...), '"')}
 	s, err := p.text()
 	if err != nil {
-		panic("chain: what was scanned cannot be parsed: " + err.Error())
+		panic("chain: scanned string cannot be parsed: " + err.Error())
 	}
 	return s
 }
@@ -122,7 +124,8 @@ func scanString(b []byte, i int) int {
 		case c == '"':
 			return i + 1
 		case c == '\\':
-			if i = scanEscape(b, i+1); i < 0 {
+			i = scanEscape(b, i+1)
+			if i < 0 {
 				return -1
 			}
 		case c < 0x20:
@@ -159,7 +162,7 @@ func scanEscape(b []byte, i int) int {
 }
 
 func scanNumber(b []byte, i int) int {
-	// Nearly all are integers that a double surely holds.
+	// Fast path: nearly all numbers are integers that a double represents exactly.
 	j := i
 	if b[j] == '-' {
 		j++

@@ -9,16 +9,16 @@ import (
 	"glasshouse/id"
 )
 
-// A Segment is a closed part of a jail's events, whose text never changes again.
+// A Segment is a closed segment of a jail's event log. Its text never changes again.
 type Segment struct {
 	Stream string `json:"stream"` // "syscalls", "filesystem", "network", "processes"
 	File   string `json:"file"`
 	First  uint64 `json:"first"` // sequence numbers of its records
 	Last   uint64 `json:"last"`
-	SHA256 string `json:"sha256"` // of its text
+	SHA256 string `json:"sha256"` // of the text
 }
 
-// Seal records the digest of a segment: so the chain vouches for the events.
+// Seal records the digest of a segment, so that changes of the events are detectable.
 func (c *Chain) Seal(ctx context.Context, jail id.Jail, s Segment) (Entry, error) {
 	var sum Hash
 	if !parseHash(&sum, []byte(s.SHA256)) {
@@ -31,8 +31,8 @@ func (c *Chain) Seal(ctx context.Context, jail id.Jail, s Segment) (Entry, error
 	return c.Append(ctx, Entry{Kind: EventsSealed, Jail: jail, Body: body})
 }
 
-// Sealed returns the segments of a jail that are sealed, in the order they were.
-// After a daemon ended, what is finished and not among them is to be sealed.
+// Sealed returns the sealed segments of a jail in the order of sealing. After a restart, the
+// daemon seals the finished segments that are not among them.
 func (c *Chain) Sealed(ctx context.Context, jail id.Jail) ([]Segment, error) {
 	var list []Segment
 	for q := (Query{Jail: jail, Kinds: []Kind{EventsSealed}}); ; {

@@ -7,8 +7,8 @@ import (
 	"glasshouse/id"
 )
 
-// A Row is an entry as a Store keeps it. Line is what counts; the fields before
-// it say the same again, to be asked for.
+// A Row is an entry in the form of a Store. Line is authoritative; the other fields are copies
+// for queries.
 type Row struct {
 	Seq        int64
 	Time       int64 // nanoseconds since 1970
@@ -19,49 +19,47 @@ type Row struct {
 	Run        string
 	Capability string
 
-	Line  string // the entry, canonically
-	Nodes string // hashes of the tree that it completes
+	Line  string // the canonical entry
+	Nodes string // hashes of the subtrees that it completes
 }
 
-// A Checkpoint is the state of the tree at one size, signed. Note is in the
-// format of C2SP tlog-checkpoint: origin, size, root hash, signature.
+// A Checkpoint is the signed state of the tree at one size. Note is in the format of C2SP
+// tlog-checkpoint: origin, size, root hash, signature.
 type Checkpoint struct {
 	Size int64
 	Note string
 }
 
-// A Reader is a chain that can be read. Everything it is asked for may be read
-// while the chain grows.
+// A Reader reads a stored chain, also while the chain grows.
 type Reader interface {
-	// Last returns the last entry, or a Row whose Seq is 0 if there is none.
+	// Last returns the last entry, or a Row with Seq 0 if the chain is empty.
 	Last(ctx context.Context) (Row, error)
-	// Rows returns those of the given entries that are there, in any order.
+	// Rows returns those of the given entries that exist, in any order.
 	Rows(ctx context.Context, seqs []int64) ([]Row, error)
-	// Select returns the entries that q asks for, in its order, at most q.Limit.
+	// Select returns the entries that match q, in its order, at most q.Limit.
 	Select(ctx context.Context, q Query) ([]Row, error)
 	// Checkpoints returns at most limit checkpoints larger than after, by size.
 	Checkpoints(ctx context.Context, after int64, limit int) ([]Checkpoint, error)
-	// LastCheckpoint returns the largest, or one whose Size is 0.
+	// LastCheckpoint returns the largest checkpoint, or one with Size 0.
 	LastCheckpoint(ctx context.Context) (Checkpoint, error)
 }
 
-// A Store keeps a chain.
+// A Store persists a chain.
 type Store interface {
 	Reader
 
-	// Claim makes the caller the only one who appends, until release. While
-	// another process does it is a Conflict. A process that ends has released it.
+	// Claim gives the caller the exclusive right to append, until release or the end of the
+	// process. It returns fault.Conflict if another process has it.
 	Claim(ctx context.Context) (release func() error, err error)
 
-	// Append adds rows, which follow the entry whose Seq is last, and the
-	// checkpoint if its Size is not 0: all of it or nothing, and durable when
-	// Append returns. If the last entry is another one it is a Conflict.
-	// After any other error it may have been added; Last tells.
+	// Append adds rows after the entry with Seq last, and the checkpoint if its Size is not 0,
+	// in one transaction that is durable when Append returns. It returns fault.Conflict if the
+	// last entry is a different one. After any other error the transaction may have been
+	// committed; the caller calls Last to find out.
 	Append(ctx context.Context, last int64, rows []Row, cp Checkpoint) error
 }
 
-// A Query says which entries are asked for. The zero value of a field asks for
-// any.
+// A Query selects entries. A zero field matches any value.
 type Query struct {
 	Session    string
 	Run        string
@@ -69,11 +67,11 @@ type Query struct {
 	Capability string
 	Kinds      []Kind    // any of these
 	Parent     int64     // caused by this entry
-	Under      int64     // caused by this entry, or by what it caused, and so on
+	Under      int64     // caused directly or indirectly by this entry
 	From       time.Time // not before
 	Until      time.Time // before
 
-	Newest bool  // the last first, not the first
-	After  int64 // those that follow this one in that order; 0: from its beginning
-	Limit  int   // at most so many
+	Newest bool  // in descending order
+	After  int64 // only entries after this one in that order; 0 starts at the beginning
+	Limit  int   // maximum number
 }

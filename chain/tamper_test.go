@@ -15,8 +15,8 @@ import (
 	"glasshouse/store"
 )
 
-// tamper changes a database behind the chain's back.
-func tamper(t testing.TB, h *house, statements ...string) {
+// tamper modifies a database directly.
+func tamper(t testing.TB, h *harness, statements ...string) {
 	t.Helper()
 	db, err := sql.Open("sqlite", h.db()+"?_pragma=busy_timeout(10000)")
 	if err != nil {
@@ -30,7 +30,7 @@ func tamper(t testing.TB, h *house, statements ...string) {
 	}
 }
 
-func TestAttacksOnADatabase(t *testing.T) {
+func TestVerifyDetectsAttacksOnDatabase(t *testing.T) {
 	for _, c := range []struct {
 		name   string
 		attack []string
@@ -38,31 +38,31 @@ func TestAttacksOnADatabase(t *testing.T) {
 		reason string
 	}{
 		{"an entry says something else", []string{`UPDATE chain_entries SET line = replace(line, 'left-pad', 'evil-pad') WHERE seq = 7`}, 7, "hash"},
-		{"an entry is moved to another jail", []string{`UPDATE chain_entries SET jail = 'j-bbbbbbbbbbbb' WHERE seq = 7`}, 7, "found by"},
-		{"an entry is hidden from its session", []string{`UPDATE chain_entries SET session = NULL WHERE seq = 7`}, 7, "found by"},
-		{"an entry gets another kind", []string{`UPDATE chain_entries SET kind = 'egress' WHERE seq = 7`}, 7, "found by"},
-		{"an entry gets another time", []string{`UPDATE chain_entries SET time = time + 1 WHERE seq = 7`}, 7, "found by"},
-		{"an entry gets a cause", []string{`UPDATE chain_entries SET parent = 3 WHERE seq = 7`}, 7, "found by"},
-		{"an entry gets a run", []string{`UPDATE chain_entries SET run = 'x' WHERE seq = 7`}, 7, "found by"},
-		{"an entry gets a capability", []string{`UPDATE chain_entries SET capability = 'x' WHERE seq = 7`}, 7, "found by"},
+		{"an entry is moved to another jail", []string{`UPDATE chain_entries SET jail = 'j-bbbbbbbbbbbb' WHERE seq = 7`}, 7, "columns"},
+		{"an entry is hidden from its session", []string{`UPDATE chain_entries SET session = NULL WHERE seq = 7`}, 7, "columns"},
+		{"an entry gets another kind", []string{`UPDATE chain_entries SET kind = 'egress' WHERE seq = 7`}, 7, "columns"},
+		{"an entry gets another time", []string{`UPDATE chain_entries SET time = time + 1 WHERE seq = 7`}, 7, "columns"},
+		{"an entry gets a cause", []string{`UPDATE chain_entries SET parent = 3 WHERE seq = 7`}, 7, "columns"},
+		{"an entry gets a run", []string{`UPDATE chain_entries SET run = 'x' WHERE seq = 7`}, 7, "columns"},
+		{"an entry gets a capability", []string{`UPDATE chain_entries SET capability = 'x' WHERE seq = 7`}, 7, "columns"},
 		{"an entry is deleted", []string{`DELETE FROM chain_entries WHERE seq = 7`}, 7, "missing"},
 		{"the last is deleted", []string{`DELETE FROM chain_entries WHERE seq = 21`}, 21, "missing"},
 		{"the end is deleted, with its checkpoints", []string{`DELETE FROM chain_entries WHERE seq > 13`, `DELETE FROM chain_checkpoints WHERE size > 13`}, 14, "missing"},
-		{"an entry is deleted, and those behind it move up", []string{`DELETE FROM chain_entries WHERE seq = 7`, `UPDATE chain_entries SET seq = seq - 1 WHERE seq > 7 AND seq = 8`}, 7, "found by"},
-		{"two entries change places", []string{`UPDATE chain_entries SET seq = -7 WHERE seq = 7`, `UPDATE chain_entries SET seq = 7 WHERE seq = 8`, `UPDATE chain_entries SET seq = 8 WHERE seq = -7`}, 7, "found by"},
-		{"an entry is put before the first", []string{`INSERT INTO chain_entries SELECT 0, time, kind, parent, jail, session, run, capability, line, nodes FROM chain_entries WHERE seq = 1`}, 1, "found by"},
+		{"an entry is deleted, and those behind it move up", []string{`DELETE FROM chain_entries WHERE seq = 7`, `UPDATE chain_entries SET seq = seq - 1 WHERE seq > 7 AND seq = 8`}, 7, "columns"},
+		{"two entries change places", []string{`UPDATE chain_entries SET seq = -7 WHERE seq = 7`, `UPDATE chain_entries SET seq = 7 WHERE seq = 8`, `UPDATE chain_entries SET seq = 8 WHERE seq = -7`}, 7, "columns"},
+		{"an entry is put before the first", []string{`INSERT INTO chain_entries SELECT 0, time, kind, parent, jail, session, run, capability, line, nodes FROM chain_entries WHERE seq = 1`}, 1, "columns"},
 		{"the tree is changed", []string{`UPDATE chain_entries SET nodes = (SELECT nodes FROM chain_entries WHERE seq = 4) WHERE seq = 12`}, 12, "tree"},
 		{"the tree is taken away", []string{`UPDATE chain_entries SET nodes = '' WHERE seq = 12`}, 12, "tree"},
-		{"a checkpoint is forged", []string{`UPDATE chain_checkpoints SET note = (SELECT note FROM chain_checkpoints WHERE size = 5) WHERE size = 10`}, 0, "stored as one of"},
-		{"a checkpoint is no more", []string{`UPDATE chain_checkpoints SET note = 'x' WHERE size = 10`}, 0, "checkpoint of 10"},
-		{"a line is no line", []string{`UPDATE chain_entries SET line = '' WHERE seq = 7`}, 7, "byte 0"},
+		{"a checkpoint is forged", []string{`UPDATE chain_checkpoints SET note = (SELECT note FROM chain_checkpoints WHERE size = 5) WHERE size = 10`}, 0, "stored with size"},
+		{"a checkpoint is replaced", []string{`UPDATE chain_checkpoints SET note = 'x' WHERE size = 10`}, 0, "checkpoint of 10"},
+		{"a line is empty", []string{`UPDATE chain_entries SET line = '' WHERE seq = 7`}, 7, "byte 0"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			h := openHouse(t, t.TempDir(), chain.Config{Every: 5, Interval: time.Hour})
+			h := openHarness(t, t.TempDir(), chain.Config{Every: 5, Interval: time.Hour})
 			for n := range 21 {
 				h.append(t, anEntry(n))
 			}
-			h.right(t, 21)
+			h.checkVerifies(t, 21)
 			tamper(t, h, c.attack...)
 			r, err := h.VerifyAll(t.Context())
 			if err != nil || r.Bad == nil || r.Bad.Seq != c.seq || !strings.Contains(r.Bad.Reason, c.reason) {
@@ -75,32 +75,32 @@ func TestAttacksOnADatabase(t *testing.T) {
 	}
 }
 
-func TestAChangeToTheEndIsFoundAtStart(t *testing.T) {
+func TestOpenDetectsChangedEnd(t *testing.T) {
 	for name, attack := range map[string][]string{
 		"the last entry says something else": {`UPDATE chain_entries SET line = replace(line, 'left-pad', 'evil-pad') WHERE seq = 21`},
 		"the last entry is gone":             {`DELETE FROM chain_entries WHERE seq = 21`},
 		"the last checkpoint is another":     {`UPDATE chain_checkpoints SET note = (SELECT note FROM chain_checkpoints WHERE size = 5) WHERE size = 21`},
 		"the tree is another":                {`UPDATE chain_entries SET nodes = (SELECT nodes FROM chain_entries WHERE seq = 4) WHERE seq = 20`},
-		"the tree is none":                   {`UPDATE chain_entries SET nodes = '' WHERE seq = 16`},
+		"the tree is missing":                {`UPDATE chain_entries SET nodes = '' WHERE seq = 16`},
 	} {
 		t.Run(name, func(t *testing.T) {
-			h := openHouse(t, t.TempDir(), chain.Config{Every: 5})
+			h := openHarness(t, t.TempDir(), chain.Config{Every: 5})
 			for n := range 21 {
 				h.append(t, anEntry(n))
 			}
 			h.close()
 			tamper(t, h, attack...)
-			if _, err := tryHouse(h.dir, chain.Config{}); !errors.Is(err, fault.Conflict) {
+			if _, err := tryOpen(h.dir, chain.Config{}); !errors.Is(err, fault.Conflict) {
 				t.Errorf("Open = %v, want conflict", err)
 			}
 		})
 	}
 }
 
-// TestADataDirectoryIsVerifiedWithoutItsDaemon reads the database as it lies
-// there, also while a daemon writes to it.
-func TestADataDirectoryIsVerifiedWithoutItsDaemon(t *testing.T) {
-	h := openHouse(t, t.TempDir(), chain.Config{Every: 5, Interval: time.Hour})
+// TestVerifyDataDirectoryOffline reads the database files directly, also while a daemon writes
+// to them.
+func TestVerifyDataDirectoryOffline(t *testing.T) {
+	h := openHarness(t, t.TempDir(), chain.Config{Every: 5, Interval: time.Hour})
 	for n := range 22 {
 		h.append(t, anEntry(n))
 	}
@@ -127,7 +127,7 @@ func TestADataDirectoryIsVerifiedWithoutItsDaemon(t *testing.T) {
 		return report
 	}
 	if r := verify(h.db(), seen); r.Bad != nil || r.Entries != 22 || r.Signed != 20 {
-		t.Errorf("beside its daemon: %+v %v", r, r.Bad)
+		t.Errorf("with a running daemon: %+v %v", r, r.Bad)
 	}
 	ctx, cancel := context.WithCancel(t.Context())
 	done := make(chan struct{})
@@ -154,17 +154,17 @@ func TestADataDirectoryIsVerifiedWithoutItsDaemon(t *testing.T) {
 		t.Errorf("without its daemon: %+v %v", last, last.Bad)
 	}
 	if after, err := os.ReadFile(h.db()); err != nil || string(before) != string(after) {
-		t.Errorf("to verify a database changes it: %v", err)
+		t.Errorf("verification changed the database: %v", err)
 	}
 	tamper(t, h, `DELETE FROM chain_entries WHERE seq > 15`, `DELETE FROM chain_checkpoints WHERE size > 15`)
 	if r := verify(h.db(), ""); r.Bad != nil || r.Entries != 15 {
-		t.Errorf("cut off where it was signed: %+v %v", r, r.Bad)
+		t.Errorf("truncated at a checkpoint: %+v %v", r, r.Bad)
 	}
 	if r := verify(h.db(), seen); r.Bad == nil || r.Bad.Seq != 16 {
-		t.Errorf("cut off, and somebody has seen more: %+v %v", r, r.Bad)
+		t.Errorf("truncated before a known checkpoint: %+v %v", r, r.Bad)
 	}
 	if _, err := store.ReadChain(t.Context(), filepath.Join(h.dir, "no.db")); !errors.Is(err, fault.NotFound) {
-		t.Errorf("ReadChain of no file = %v, want not found", err)
+		t.Errorf("ReadChain of a missing file = %v, want not found", err)
 	}
 	if _, err := store.ReadChain(t.Context(), filepath.Join(h.dir, chain.PublicFile)); !errors.Is(err, fault.Invalid) {
 		t.Errorf("ReadChain of another file = %v, want invalid", err)

@@ -12,20 +12,20 @@ import (
 	"golang.org/x/mod/sumdb/tlog"
 )
 
-// A tip is where the chain has got to: all that is needed to append to it.
+// A tip is the end of the chain: the state that is needed to append to it.
 type tip struct {
-	seq   int64 // of the last entry, and so how many there are
+	seq   int64 // of the last entry, and thus the number of entries
 	hash  Hash  // of the last entry
 	peaks []Hash
 }
 
-// The entries are the leaves of a Merkle tree as in RFC 6962. peaks are the roots
-// of the complete subtrees it consists of, the largest first: one for each bit of
-// seq. The hash of any other complete subtree stays with the entry that completed
-// it, so the tree is stored with the entries and nowhere else.
+// The entries are the leaves of a Merkle tree (RFC 6962, section 2.1). peaks are the roots of
+// the complete subtrees that it consists of, the largest first: one for each bit of seq. The
+// hash of any other complete subtree is stored with the entry that completed it, so the store
+// needs no other data for the tree.
 
-// push adds the next entry, and appends to nodes the hashes of the subtrees it
-// completes, from the smallest.
+// push adds the next entry, and appends to nodes the hashes of the subtrees that it completes,
+// the smallest first.
 func (t *tip) push(h Hash, nodes []Hash) []Hash {
 	t.hash = h
 	for n := t.seq; n&1 == 1; n >>= 1 {
@@ -39,7 +39,7 @@ func (t *tip) push(h Hash, nodes []Hash) []Hash {
 	return nodes
 }
 
-// root is the hash of the whole tree, which must not be empty.
+// root returns the root hash of the tree, which must not be empty.
 func (t *tip) root() Hash {
 	h := t.peaks[len(t.peaks)-1]
 	for i := len(t.peaks) - 2; i >= 0; i-- {
@@ -55,13 +55,13 @@ func (t *tip) clone() tip {
 // nodeHash is tlog.NodeHash without its allocations.
 func nodeHash(left, right Hash) Hash {
 	var b [1 + 2*sha256.Size]byte
-	b[0] = 1 // RFC 6962, section 2.1: a node
+	b[0] = 1 // RFC 6962, section 2.1: prefix of a node
 	copy(b[1:], left[:])
 	copy(b[1+sha256.Size:], right[:])
 	return sha256.Sum256(b[:])
 }
 
-// packNodes writes hashes as a store keeps them.
+// packNodes encodes hashes for a store.
 func packNodes(nodes []Hash) string {
 	if len(nodes) == 0 {
 		return ""
@@ -73,8 +73,7 @@ func packNodes(nodes []Hash) string {
 	return base64.RawStdEncoding.EncodeToString(b)
 }
 
-// nodeOf returns the hash of the complete subtree of height level that the
-// entry of row is the last of.
+// nodeOf returns the hash of the complete subtree of height level whose last entry is row.
 func nodeOf(row Row, level int) (h Hash, err error) {
 	if level == 0 {
 		var f fields
@@ -85,13 +84,13 @@ func nodeOf(row Row, level int) (h Hash, err error) {
 	}
 	b, err := base64.RawStdEncoding.Strict().DecodeString(row.Nodes)
 	if err != nil || len(b) != bits.TrailingZeros64(uint64(row.Seq))*sha256.Size {
-		return h, fmt.Errorf("the hashes of the tree at entry %d are damaged", row.Seq)
+		return h, fmt.Errorf("tree hashes of entry %d are damaged", row.Seq)
 	}
 	copy(h[:], b[(level-1)*sha256.Size:])
 	return h, nil
 }
 
-// hashes reads the hashes of the tree for tlog's proofs.
+// hashes returns a reader of the tree hashes for the proofs of package tlog.
 func hashes(ctx context.Context, s Reader) tlog.HashReader {
 	return tlog.HashReaderFunc(func(indexes []int64) ([]tlog.Hash, error) {
 		seqs := make([]int64, len(indexes))
@@ -124,15 +123,16 @@ func readNodes(ctx context.Context, s Reader, seqs []int64, levels []int) ([]Has
 		if !ok {
 			return nil, fmt.Errorf("entry %d is missing", seq)
 		}
-		if out[i], err = nodeOf(row, levels[i]); err != nil {
+		out[i], err = nodeOf(row, levels[i])
+		if err != nil {
 			return nil, err
 		}
 	}
 	return out, nil
 }
 
-// readTip returns where the chain that s keeps has got to. It reads as many
-// entries as seq has bits, however long the chain is.
+// readTip reads the end of the chain in s. It reads as many entries as seq has bits,
+// independent of the length of the chain.
 func readTip(ctx context.Context, s Reader) (tip, error) {
 	last, err := s.Last(ctx)
 	if err != nil || last.Seq == 0 {
@@ -143,7 +143,7 @@ func readTip(ctx context.Context, s Reader) (tip, error) {
 		return tip{}, fmt.Errorf("entry %d is damaged: %s", last.Seq, reason)
 	}
 	if f.seq != last.Seq || hashOf([]byte(last.Line), f.at, nil) != f.hash {
-		return tip{}, fmt.Errorf("entry %d is damaged: its hash is not that of its content", last.Seq)
+		return tip{}, fmt.Errorf("entry %d is damaged: hash does not match the content", last.Seq)
 	}
 	var seqs []int64
 	var levels []int
@@ -159,7 +159,7 @@ func readTip(ctx context.Context, s Reader) (tip, error) {
 	return t, err
 }
 
-// rootAt returns the hash of the tree as it was when it had size entries.
+// rootAt returns the root hash of the tree of the first size entries.
 func rootAt(ctx context.Context, s Reader, size int64) (Hash, error) {
 	if size <= 0 {
 		return Hash{}, errors.New("an empty tree is never signed")

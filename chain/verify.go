@@ -10,26 +10,26 @@ import (
 	"glasshouse/fault"
 )
 
-// A Trust is what a verifier knows from elsewhere than from what it verifies.
+// A Trust is the data that a verifier has from a trusted source.
 type Trust struct {
-	Key  Public // the zero value is none
-	Seen string // a checkpoint that was seen earlier, "" is none: what it was signed over must be there still
+	Key  Public // the zero value is no key
+	Seen string // an earlier checkpoint, or "": the entries that it covers must still exist
 }
 
-// A Report is what verifying has found.
+// A Report is the result of a verification.
 type Report struct {
-	Entries     int64  `json:"entries"`     // that are right, from the first
-	Checkpoints int64  `json:"checkpoints"` // that were checked
-	Signed      int64  `json:"signed"`      // entries that the last of them vouches for
+	Entries     int64  `json:"entries"`     // number of valid entries, from the first
+	Checkpoints int64  `json:"checkpoints"` // number of valid checkpoints
+	Signed      int64  `json:"signed"`      // number of entries that the last of them covers
 	Key         string `json:"key,omitempty"`
-	KeyGiven    bool   `json:"key_given"` // rather than found beside what it vouches for
+	KeyGiven    bool   `json:"key_given"` // the key was given, not taken from the export
 	Bad         *Bad   `json:"bad,omitempty"`
 }
 
-// A Bad is the first thing that is wrong.
+// A Bad is the first defect of a chain.
 type Bad struct {
-	Seq    int64  `json:"seq,omitempty"`  // of the entry; 0 if all entries are right
-	Line   int64  `json:"line,omitempty"` // of an export
+	Seq    int64  `json:"seq,omitempty"`  // of the entry; 0 if all entries are valid
+	Line   int64  `json:"line,omitempty"` // line of an export
 	Reason string `json:"reason"`
 }
 
@@ -44,48 +44,49 @@ func (b *Bad) String() string {
 	return strings.Join(where, "") + b.Reason
 }
 
-// progress is how far a verifier has got.
+// progress is the position of a verifier.
 type progress struct {
 	tip
-	signed      int64 // the size of the last checkpoint that was right
+	signed      int64 // the size of the last valid checkpoint
 	checkpoints int64
 }
 
-// A verifier checks entries one after the other.
+// A verifier checks entries sequentially.
 type verifier struct {
 	progress
-	mark  progress // as it was at the last checkpoint that was right
-	key   Public
-	due   func() (*due, error) // the next checkpoint by size; nil is none
-	next  *due
-	ready bool // next is valid
-	nodes []Hash
+	lastGood       progress // position of the last valid checkpoint
+	key            Public
+	nextCheckpoint func() (*pendingCheckpoint, error) // returns the next checkpoint by size, or nil
+	next           *pendingCheckpoint
+	ready          bool // next is valid
+	nodes          []Hash
 }
 
-// A due is a checkpoint that is to be checked when the tree has its size.
-type due struct {
+// A pendingCheckpoint is a checkpoint that is checked when the tree has its size.
+type pendingCheckpoint struct {
 	size int64
 	note string
-	seen bool // it is what somebody saw earlier: others may have signed it too
+	seen bool // it is Trust.Seen and may have additional signatures
 	line int64
 }
 
-// A checked is what can be found out of an entry by itself.
+// A checked is the result of the checks of a single entry.
 type checked struct {
 	seq, parent int64
 	hash, prev  Hash
-	nodes       *string // as stored; nil if they are not
-	bad         string  // what is wrong with it
+	nodes       *string // stored tree hashes; nil in an export
+	bad         string  // the defect, or ""
 }
 
-// check fills c from a line.
+// check sets c from a line.
 func (c *checked) check(f *fields, line []byte, room *[]byte) {
-	if c.bad = f.parse(line); c.bad != "" {
+	c.bad = f.parse(line)
+	if c.bad != "" {
 		return
 	}
 	c.seq, c.parent, c.hash, c.prev = f.seq, f.parent, f.hash, f.prev
 	if hashOf(line, f.at, room) != f.hash {
-		c.bad = "its hash is not that of its content"
+		c.bad = "hash does not match the content"
 	}
 }
 
@@ -99,27 +100,28 @@ func (v *verifier) entry(c *checked) (*Bad, error) {
 	case c.bad != "":
 		return bad("%s", c.bad)
 	case c.seq > want:
-		return bad("it is missing: entry %d is in its place", c.seq)
+		return bad("missing: entry %d is in its place", c.seq)
 	case c.seq < want:
 		return bad("entry %d is in its place", c.seq)
 	case c.prev != v.hash:
-		return bad("it does not follow the entry before it: that has another hash")
+		return bad("previous hash does not match the entry before it")
 	case c.parent >= c.seq:
-		return bad("its cause is entry %d, which is not before it", c.parent)
+		return bad("parent %d is not an earlier entry", c.parent)
 	}
 	v.nodes = v.push(c.hash, v.nodes[:0])
 	if c.nodes != nil && *c.nodes != packNodes(v.nodes) {
-		return bad("the hashes of the tree stored with it are wrong")
+		return bad("stored tree hashes are wrong")
 	}
 	return v.checkpointsHere()
 }
 
-// checkpointsHere checks what was signed when the chain was as long as it is now.
+// checkpointsHere checks the checkpoints of the current size of the tree.
 func (v *verifier) checkpointsHere() (*Bad, error) {
 	for {
 		if !v.ready {
 			var err error
-			if v.next, err = v.due(); err != nil {
+			v.next, err = v.nextCheckpoint()
+			if err != nil {
 				return nil, err
 			}
 			v.ready = true
@@ -134,31 +136,31 @@ func (v *verifier) checkpointsHere() (*Bad, error) {
 	}
 }
 
-func (v *verifier) checkpoint(d *due) *Bad {
+func (v *verifier) checkpoint(d *pendingCheckpoint) *Bad {
 	open := v.key.openOwn
 	if d.seen {
 		open = v.key.Open
 	}
 	head, err := open(d.note)
 	if err == nil && head.Size != d.size {
-		err = fmt.Errorf("it is stored as one of %d", d.size)
+		err = fmt.Errorf("it is stored with size %d", d.size)
 	}
 	switch {
 	case err != nil:
-		return &Bad{Line: d.line, Reason: fmt.Sprintf("the checkpoint of %d entries: %v", d.size, err)}
+		return &Bad{Line: d.line, Reason: fmt.Sprintf("checkpoint of %d entries: %v", d.size, err)}
 	case d.size < v.seq:
-		return &Bad{Line: d.line, Reason: fmt.Sprintf("the checkpoint of %d entries is out of order", d.size)}
+		return &Bad{Line: d.line, Reason: fmt.Sprintf("checkpoint of %d entries is out of order", d.size)}
 	case head.Root != v.root():
-		return &Bad{Seq: v.signed + 1, Reason: fmt.Sprintf("entries %d to %d are not those that were signed", v.signed+1, d.size)}
+		return &Bad{Seq: v.signed + 1, Reason: fmt.Sprintf("entries %d to %d do not match the signed checkpoint", v.signed+1, d.size)}
 	}
 	v.signed = d.size
 	v.checkpoints++
-	v.mark = v.progress
-	v.mark.tip = v.clone()
+	v.lastGood = v.progress
+	v.lastGood.tip = v.clone()
 	return nil
 }
 
-// end checks that nothing is missing at the end.
+// end checks that no entries are missing at the end.
 func (v *verifier) end() (*Bad, error) {
 	bad, err := v.checkpointsHere()
 	if bad != nil || err != nil || v.next == nil {
@@ -166,12 +168,12 @@ func (v *verifier) end() (*Bad, error) {
 	}
 	who := "were signed"
 	if v.next.seen {
-		who = "were in the chain when the checkpoint given was seen"
+		who = "were in the chain at the given checkpoint"
 	}
-	if _, err := v.key.Open(v.next.note); err != nil { // do not believe it what it says of entries
-		return &Bad{Line: v.next.line, Reason: fmt.Sprintf("the checkpoint of %d entries: %v", v.next.size, err)}, nil
+	if _, err := v.key.Open(v.next.note); err != nil { // do not trust its size without a valid signature
+		return &Bad{Line: v.next.line, Reason: fmt.Sprintf("checkpoint of %d entries: %v", v.next.size, err)}, nil
 	}
-	return &Bad{Seq: v.seq + 1, Reason: fmt.Sprintf("it is missing: %d entries %s", v.next.size, who)}, nil
+	return &Bad{Seq: v.seq + 1, Reason: fmt.Sprintf("missing: %d entries %s", v.next.size, who)}, nil
 }
 
 func (v *verifier) report(key Public, given bool, bad *Bad) Report {
@@ -182,22 +184,23 @@ func (v *verifier) report(key Public, given bool, bad *Bad) Report {
 	return r
 }
 
-// seenAmong puts the checkpoint that t knows of among those that next returns.
-func seenAmong(t Trust, next func() (*due, error)) (func() (*due, error), error) {
+// withSeen inserts the checkpoint Trust.Seen into the sequence that next returns.
+func withSeen(t Trust, next func() (*pendingCheckpoint, error)) (func() (*pendingCheckpoint, error), error) {
 	if t.Seen == "" {
 		return next, nil
 	}
 	head, err := t.Key.Open(t.Seen)
 	if err != nil {
-		return nil, fmt.Errorf("the checkpoint that was seen earlier: %w", err)
+		return nil, fmt.Errorf("the given earlier checkpoint: %w", err)
 	}
-	seen := &due{size: head.Size, note: t.Seen, seen: true}
-	var held *due
+	seen := &pendingCheckpoint{size: head.Size, note: t.Seen, seen: true}
+	var held *pendingCheckpoint
 	done := false
-	return func() (*due, error) {
+	return func() (*pendingCheckpoint, error) {
 		if held == nil && !done {
 			var err error
-			if held, err = next(); err != nil {
+			held, err = next()
+			if err != nil {
 				return nil, err
 			}
 			done = held == nil
@@ -213,15 +216,15 @@ func seenAmong(t Trust, next func() (*due, error)) (func() (*due, error), error)
 	}, nil
 }
 
-// VerifyStore verifies all of a chain that a store keeps: every entry, what it is
-// found by, the tree, and the checkpoints, with the key that t must have. If it
-// cannot be read that is an error; if it is wrong, the report says so.
+// VerifyStore verifies a stored chain completely: every entry, its indexed columns, the tree,
+// and the checkpoints, with the key in t, which is required. An error means that the chain
+// cannot be read. Defects of the content are in the report.
 func VerifyStore(ctx context.Context, r Reader, t Trust) (Report, error) {
 	if t.Key.text == "" {
 		return Report{}, fault.Fieldf("chain.VerifyStore", "key", "no key to verify with")
 	}
-	// In this order, so that of a chain that grows no checkpoint is of more
-	// entries than are looked at.
+	// Read the checkpoint first. In a growing chain it then covers no more entries than are
+	// verified.
 	cp, err := r.LastCheckpoint(ctx)
 	if err != nil {
 		return Report{}, fmt.Errorf("verify the chain: %w", err)
@@ -234,52 +237,52 @@ func VerifyStore(ctx context.Context, r Reader, t Trust) (Report, error) {
 	return v.stored(ctx, r, t, last.Seq, cp.Size)
 }
 
-// Verify verifies what was appended since it last found everything right, and
-// before that all. VerifyAll begins anew: it also finds what was changed later.
+// Verify verifies the entries that were appended since the last successful call, or all on the
+// first call. It does not detect later changes of verified entries; VerifyAll does.
 func (c *Chain) Verify(ctx context.Context) (Report, error) {
-	c.verifying.Lock()
-	defer c.verifying.Unlock()
+	c.verifyMu.Lock()
+	defer c.verifyMu.Unlock()
 	return c.verifyFrom(ctx, c.verified)
 }
 
 // VerifyAll verifies the chain from its first entry.
 func (c *Chain) VerifyAll(ctx context.Context) (Report, error) {
-	c.verifying.Lock()
-	defer c.verifying.Unlock()
+	c.verifyMu.Lock()
+	defer c.verifyMu.Unlock()
 	return c.verifyFrom(ctx, progress{})
 }
 
-// verifyFrom verifies what is behind from, against what is in memory: a database
-// that was put back to an earlier state is found out. The caller holds c.verifying.
-//
-// +checklocks:c.verifying
+// verifyFrom verifies the entries after from against the state in memory, which detects a
+// database that was reset to an earlier state. The caller holds c.verifyMu.
+// +checklocks:c.verifyMu
 func (c *Chain) verifyFrom(ctx context.Context, from progress) (Report, error) {
-	v := verifier{progress: from, mark: from}
-	v.tip = from.clone()             // mark stays as it is
-	cp, last := c.Latest(), c.Last() // in this order, as in VerifyStore
+	v := verifier{progress: from, lastGood: from}
+	v.tip = from.clone()             // a copy, so that lastGood does not change
+	cp, last := c.Latest(), c.Last() // in this order, for the same reason as in VerifyStore
 	t := Trust{Key: c.key.public}
 	if cp.Size > from.signed {
 		t.Seen = cp.Note
 	}
 	report, err := v.stored(ctx, c.store, t, last, cp.Size)
 	if err == nil && report.Bad == nil {
-		// From a checkpoint: entries behind it are looked at again when they are
-		// signed too.
-		c.verified = v.mark
+		// Continue from a checkpoint. The entries after it are verified again when they are
+		// signed.
+		c.verified = v.lastGood
 	}
 	return report, err
 }
 
-// pageLen is how many entries are read at once to be verified or exported: few
-// enough to be held several times when all are as large as they can be.
+// pageLen is the number of entries that are read together for verification or export: few
+// enough to hold several pages of maximum-size entries in memory.
 const pageLen = 512
 
-// stored verifies what r keeps behind where v is: the entries up to last, and the
-// checkpoints up to that of signed entries.
+// stored verifies the entries in r from the position of v up to last, and the checkpoints up
+// to that of signed entries.
 func (v *verifier) stored(ctx context.Context, r Reader, t Trust, last, signed int64) (Report, error) {
 	v.key = t.Key
 	var err error
-	if v.due, err = seenAmong(t, checkpointsOf(ctx, r, v.signed, signed)); err != nil {
+	v.nextCheckpoint, err = withSeen(t, checkpointsOf(ctx, r, v.signed, signed))
+	if err != nil {
 		return Report{}, err
 	}
 	var bad *Bad
@@ -294,12 +297,13 @@ func (v *verifier) stored(ctx context.Context, r Reader, t Trust, last, signed i
 	}, func(page []checked) (err error) {
 		end := min(v.seq+pageLen, last)
 		for i := range page {
-			if bad, err = v.entry(&page[i]); bad != nil || err != nil {
+			bad, err = v.entry(&page[i])
+			if bad != nil || err != nil {
 				return errors.Join(err, errStop)
 			}
 		}
 		if v.seq < end {
-			bad = &Bad{Seq: v.seq + 1, Reason: "it is missing"}
+			bad = &Bad{Seq: v.seq + 1, Reason: "missing"}
 			return errStop
 		}
 		return nil
@@ -313,29 +317,31 @@ func (v *verifier) stored(ctx context.Context, r Reader, t Trust, last, signed i
 	return v.report(t.Key, true, bad), nil
 }
 
-var errStop = errors.New("something is wrong")
+var errStop = errors.New("verification stopped at a defect")
 
-// checkpointsOf returns checkpoints larger than after, up to last, one by one.
-func checkpointsOf(ctx context.Context, r Reader, after, last int64) func() (*due, error) {
+// checkpointsOf returns an iterator over the checkpoints larger than after, up to last.
+func checkpointsOf(ctx context.Context, r Reader, after, last int64) func() (*pendingCheckpoint, error) {
 	var page []Checkpoint
 	ended := false
-	return func() (*due, error) {
+	return func() (*pendingCheckpoint, error) {
 		if len(page) == 0 && !ended {
 			var err error
-			if page, err = r.Checkpoints(ctx, after, 1000); err != nil {
+			page, err = r.Checkpoints(ctx, after, 1000)
+			if err != nil {
 				return nil, err
 			}
 		}
-		if ended = ended || len(page) == 0 || page[0].Size > last; ended {
+		ended = ended || len(page) == 0 || page[0].Size > last
+		if ended {
 			return nil, nil
 		}
 		cp := page[0]
 		page, after = page[1:], cp.Size
-		return &due{size: cp.Size, note: cp.Note}, nil
+		return &pendingCheckpoint{size: cp.Size, note: cp.Note}, nil
 	}
 }
 
-// readChecked reads n entries and checks each by itself.
+// readChecked reads n entries and checks each one individually.
 func readChecked(ctx context.Context, r Reader, after int64, n int) ([]checked, error) {
 	rows, err := r.Select(ctx, Query{After: after, Limit: n})
 	if err != nil {
@@ -348,15 +354,16 @@ func readChecked(ctx context.Context, r Reader, after int64, n int) ([]checked, 
 		row, c := &rows[i], &out[i]
 		c.nodes = &row.Nodes
 		line = append(line[:0], row.Line...)
-		if c.check(&f, line, &room); c.bad == "" && !row.says(&f) {
-			c.bad = "what it is found by is not what it says"
+		c.check(&f, line, &room)
+		if c.bad == "" && !row.matches(&f) {
+			c.bad = "indexed columns do not match the entry"
 		}
 	}
 	return out, nil
 }
 
-// says reports whether the row is of the entry that its line is.
-func (r *Row) says(f *fields) bool {
+// matches reports whether the columns of the row match its line.
+func (r *Row) matches(f *fields) bool {
 	same := func(column string, raw []byte) bool {
 		if bytes.IndexByte(raw, '\\') >= 0 {
 			return column == unquote(raw)

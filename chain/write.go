@@ -11,8 +11,7 @@ import (
 	"glasshouse/fault"
 )
 
-// A pending is what somebody waits for: an entry to be added, or a checkpoint to
-// be signed.
+// A pending is a queued request: to add an entry or to sign a checkpoint.
 type pending struct {
 	entry Entry
 	sign  bool
@@ -27,22 +26,22 @@ const (
 	abandoned
 )
 
-// send has p done, and returns when it is.
+// send queues p and waits until it is done.
 func (c *Chain) send(ctx context.Context, p *pending) error {
-	if err := c.queued(ctx, p); err != nil {
+	if err := c.enqueue(ctx, p); err != nil {
 		return err
 	}
 	return p.wait(ctx)
 }
 
-// queued returns when p waits to be done.
-func (c *Chain) queued(ctx context.Context, p *pending) error {
+// enqueue adds p to the queue. It blocks while the queue is full.
+func (c *Chain) enqueue(ctx context.Context, p *pending) error {
 	c.mu.Lock()
 	if c.closed {
 		c.mu.Unlock()
 		return errClosed
 	}
-	c.sending.Add(1) // under mu: not after Close waits for it
+	c.senders.Add(1) // under mu, so never after Close waits for it
 	c.mu.Unlock()
 
 	var err error
@@ -53,11 +52,11 @@ func (c *Chain) queued(ctx context.Context, p *pending) error {
 	case <-c.quit:
 		err = errClosed
 	}
-	c.sending.Done()
+	c.senders.Done()
 	return err
 }
 
-// wait returns when p is done.
+// wait blocks until p is done.
 func (p *pending) wait(ctx context.Context) error {
 	select {
 	case <-p.done:
@@ -65,7 +64,7 @@ func (p *pending) wait(ctx context.Context) error {
 		if p.state.CompareAndSwap(waiting, abandoned) {
 			return notAdded(ctx)
 		}
-		<-p.done // the writer does not wait for ever
+		<-p.done // bounded by the timeout of the transaction
 	}
 	return p.err
 }
@@ -76,16 +75,16 @@ func notAdded(ctx context.Context) error {
 	return fmt.Errorf("chain.Append: not added: %w", context.Cause(ctx))
 }
 
-// A batch is what one transaction adds.
+// A batch is the content of one transaction.
 type batch struct {
 	todo   []*pending
 	before tip
 	after  tip
 	rows   []Row
-	cp     Checkpoint // Size 0 is none
+	cp     Checkpoint // Size 0 means no checkpoint
 }
 
-// write adds what is sent, until Close.
+// write is the writer's goroutine. It commits queued requests until Close.
 func (c *Chain) write() {
 	defer close(c.done)
 	timer := time.NewTimer(c.interval)
@@ -93,26 +92,26 @@ func (c *Chain) write() {
 	for {
 		select {
 		case p := <-c.queue:
-			c.commit(c.gather(p), false)
+			c.commit(c.collectBatch(p), false)
 			c.publish(false)
 		case <-timer.C:
 			c.commit(nil, true)
 			c.publish(false)
 			timer.Reset(c.interval)
 		case <-c.quit:
-			c.finish()
+			c.drain()
 			return
 		}
 	}
 }
 
-// finish adds what was sent before Close, and signs it.
-func (c *Chain) finish() {
-	c.sending.Wait()
+// drain commits the requests that were queued before Close, and signs a checkpoint.
+func (c *Chain) drain() {
+	c.senders.Wait()
 	for {
 		select {
 		case p := <-c.queue:
-			c.commit(c.gather(p), false)
+			c.commit(c.collectBatch(p), false)
 		default:
 			c.commit(nil, true)
 			c.publish(true)
@@ -121,9 +120,9 @@ func (c *Chain) finish() {
 	}
 }
 
-// gather takes what waits, beginning with p. Who waited for the last transaction
-// and is about to send again gets the chance to be in this one.
-func (c *Chain) gather(p *pending) []*pending {
+// collectBatch returns the queued requests, starting with p. It yields a few times, so that
+// callers that waited for the last transaction can join this one.
+func (c *Chain) collectBatch(p *pending) []*pending {
 	var todo []*pending
 	size := 0
 	take := func(p *pending) {
@@ -140,7 +139,8 @@ func (c *Chain) gather(p *pending) []*pending {
 			continue
 		default:
 		}
-		if yields++; yields > 2 {
+		yields++
+		if yields > 2 {
 			break
 		}
 		runtime.Gosched()
@@ -148,18 +148,18 @@ func (c *Chain) gather(p *pending) []*pending {
 	return todo
 }
 
-// commit adds what is to be added in one transaction, and tells who waits. With
-// sign it signs a checkpoint if there is anything to sign.
+// commit writes requests in one transaction and notifies the waiters. With sign it also signs
+// a checkpoint if there are unsigned entries.
 func (c *Chain) commit(todo []*pending, sign bool) {
 	for _, p := range todo {
 		sign = sign || p.sign
 	}
-	err := c.settle()
+	err := c.resolveUncertain()
 	if err == nil {
-		err = c.add(todo, sign)
+		err = c.appendBatch(todo, sign)
 	}
 	if err != nil && len(todo) == 0 {
-		c.log.Error("no checkpoint of the chain can be signed", "error", err)
+		c.log.Error("cannot sign a checkpoint of the audit log", "error", err)
 	}
 	for _, p := range todo {
 		p.err = err
@@ -167,7 +167,7 @@ func (c *Chain) commit(todo []*pending, sign bool) {
 	}
 }
 
-func (c *Chain) add(todo []*pending, sign bool) error {
+func (c *Chain) appendBatch(todo []*pending, sign bool) error {
 	b, err := c.prepare(todo, sign)
 	if err != nil {
 		return err
@@ -175,25 +175,25 @@ func (c *Chain) add(todo []*pending, sign bool) error {
 	if len(b.rows) == 0 && b.cp.Size == 0 {
 		return nil
 	}
-	ctx, cancel := context.WithTimeout(context.Background(), patience)
+	ctx, cancel := context.WithTimeout(context.Background(), txTimeout)
 	defer cancel()
 	err = c.store.Append(ctx, b.before.seq, b.rows, b.cp)
 	if err == nil {
-		c.added(b)
+		c.setAppended(b)
 		return nil
 	}
 	err = fmt.Errorf("append to the chain: %w", err)
-	c.unsure = b
-	if why := c.settle(); why != nil {
+	c.uncertain = b
+	if why := c.resolveUncertain(); why != nil {
 		return fault.New(fault.Unavailable, "chain.Append", "", errors.Join(err, why))
 	}
 	if c.tip.seq == b.after.seq && c.tip.hash == b.after.hash && c.Latest().Size >= b.cp.Size {
-		return nil // it was added, and only the answer was lost
+		return nil // it was committed, and only the response was lost
 	}
 	return fault.New(fault.Unavailable, "chain.Append", "", err)
 }
 
-// prepare numbers and hashes entries.
+// prepare assigns numbers and hashes to entries.
 func (c *Chain) prepare(todo []*pending, sign bool) (*batch, error) {
 	b := &batch{todo: todo, before: c.tip, after: c.tip.clone()}
 	now := time.Now().UTC().Truncate(time.Millisecond)
@@ -220,8 +220,8 @@ func (c *Chain) prepare(todo []*pending, sign bool) (*batch, error) {
 	return b, err
 }
 
-// added makes known that b is durable.
-func (c *Chain) added(b *batch) {
+// setAppended updates the state after b became durable.
+func (c *Chain) setAppended(b *batch) {
 	c.tip = b.after
 	c.last.Store(b.after.seq)
 	if b.cp.Size > 0 {
@@ -229,45 +229,45 @@ func (c *Chain) added(b *batch) {
 	}
 }
 
-// Err returns why entries are no longer added, for good, or nil.
+// Err returns the reason if the chain permanently rejects entries, or nil.
 func (c *Chain) Err() error {
-	if lost := c.lost.Load(); lost != nil {
+	if lost := c.conflict.Load(); lost != nil {
 		return *lost
 	}
 	return nil
 }
 
-// settle finds out whether a transaction whose answer was an error was committed
-// all the same: a network may fail between the two. Nothing is added before that
+// resolveUncertain determines whether a transaction that returned an error was committed
+// anyway, because the connection may fail after the commit. No entries are added before that
 // is known.
-func (c *Chain) settle() error {
-	if err := c.Err(); err != nil || c.unsure == nil {
+func (c *Chain) resolveUncertain() error {
+	if err := c.Err(); err != nil || c.uncertain == nil {
 		return err
 	}
-	ctx, cancel := context.WithTimeout(context.Background(), patience)
+	ctx, cancel := context.WithTimeout(context.Background(), txTimeout)
 	defer cancel()
 	now, err := readTip(ctx, c.store)
 	if err != nil {
-		return fmt.Errorf("whether it was added is not known: %w", err)
+		return fmt.Errorf("cannot determine whether the entry was added: %w", err)
 	}
-	b := c.unsure
+	b := c.uncertain
 	switch {
 	case now.seq == b.after.seq && now.hash == b.after.hash:
 		cp, err := c.store.LastCheckpoint(ctx)
 		if err != nil {
-			return fmt.Errorf("whether it was added is not known: %w", err)
+			return fmt.Errorf("cannot determine whether the entry was added: %w", err)
 		}
 		if b.cp.Size > 0 && cp.Size < b.cp.Size {
-			break // there were only checkpoints in it, and it was not added
+			break // the batch had only a checkpoint and was not committed
 		}
-		c.added(b)
+		c.setAppended(b)
 	case now.seq == b.before.seq && now.hash == b.before.hash:
 	default:
-		lost := fault.Newf(fault.Conflict, "chain.Append", "", "another process has changed the chain: its last entry is %d, and should be %d", now.seq, b.before.seq)
-		c.lost.Store(&lost)
-		c.log.Error("the chain is not continued", "error", lost)
+		lost := fault.Newf(fault.Conflict, "chain.Append", "", "another process changed the chain: the last entry is %d, want %d", now.seq, b.before.seq)
+		c.conflict.Store(&lost)
+		c.log.Error("the audit log rejects further entries", "error", lost)
 		return lost
 	}
-	c.unsure = nil
+	c.uncertain = nil
 	return nil
 }

@@ -85,7 +85,7 @@ func TestARollbackOfTheDataDirectoryIsFound(t *testing.T) {
 		t.Errorf("verify without a checkpoint = exit code %d, %s, want 0: nothing in the directory is wrong", code, out)
 	}
 	code, out := verify("--checkpoint", heads)
-	if want := "entry 4: it is missing: 7 entries were in the chain when the checkpoint given was seen"; code != 1 || !strings.Contains(out, want) {
+	if want := "entry 4: missing: 7 entries were in the chain at the given checkpoint"; code != 1 || !strings.Contains(out, want) {
 		t.Errorf("verify after a rollback = exit code %d, %s, want 1 and %q", code, out, want)
 	}
 	err := auditLog(t, data, heads, 0)
@@ -191,7 +191,7 @@ func TestAnExportOfTheAuditLogIsVerifiedWithoutADaemon(t *testing.T) {
 		{"with an earlier checkpoint", []string{"--export", saved(t, export), "--key", key, "--checkpoint", saved(t, early)}, "the chain is whole", 0},
 		{"with the key of another log", []string{"--export", saved(t, export), "--key", other}, "", 1},
 		{"with an entry that was changed", []string{"--export", saved(t, tampered), "--key", key}, "BAD: ", 1},
-		{"cut off", []string{"--export", saved(t, export[:len(export)/2]), "--key", key}, "its line has no end", 1},
+		{"cut off", []string{"--export", saved(t, export[:len(export)/2]), "--key", key}, "line is not terminated", 1},
 		{"empty", []string{"--export", saved(t, ""), "--key", key}, "BAD: ", 1},
 		{"not there", []string{"--export", "/nowhere/chain.jsonl"}, "no such file", 1},
 		{"with a key that is not one", []string{"--export", saved(t, export), "--key", "nonsense"}, "glasshouse: ", 1},
@@ -236,7 +236,7 @@ func TestTheHeadAndProofsOfTheAuditLog(t *testing.T) {
 		"audit prove two": {2, `"two" is not the number of an entry`},
 		"audit prove 99":  {1, "99"},
 		"audit prove":     {2, "accepts 1 arg(s), received 0"},
-		"audit show 99":   {1, "there is no such entry"},
+		"audit show 99":   {1, "no such entry"},
 		"audit export x":  {2, "unknown command"},
 	} {
 		if code, out, errs := d.types(line); code != want.code || out != "" || !strings.Contains(errs, want.text) {

@@ -7,23 +7,23 @@ import (
 	"glasshouse/event"
 )
 
-// A Batch is some records that a Stream hands out at once. It is shared by all
-// streams with the same filter, and nobody may change it.
+// A Batch is a group of records that a Stream returns together. All streams with the same
+// filter share it, so callers must not modify it.
 type Batch struct {
 	Lines [][]byte // JSON, without newlines
 
-	sse    []byte // Lines are in it
+	sse    []byte // backing array of Lines
 	heads  []head
-	upto   uint64 // everything wanted up to here is in this batch or in earlier ones
-	before counts // records that were wanted and are in earlier batches, or were left out
-	counts counts // records in this one, or that it tells of as left out
+	upto   uint64 // all matching records up to here are in this batch or in earlier ones
+	before counts // matching records in earlier batches, including those reported as skipped
+	counts counts // records in this batch, or reported by it as skipped
 }
 
-// SSE returns the records as server-sent events, rendered once. A gap that is in
-// no file has no id, so that a reader who comes back gets what it tells of.
+// SSE returns the records as server-sent events, which are rendered once. A gap that is in no
+// file has no id, so a reader that reconnects also receives the records that the gap reports.
 func (b *Batch) SSE() []byte { return b.sse }
 
-// Last is the sequence number of the last record, or 0 if none has one.
+// Last returns the sequence number of the last record that has one, or 0.
 func (b *Batch) Last() uint64 {
 	for i := len(b.heads) - 1; i >= 0; i-- {
 		if b.heads[i].seq > 0 {
@@ -33,13 +33,13 @@ func (b *Batch) Last() uint64 {
 	return 0
 }
 
-// size is about what b takes in memory.
+// size returns the approximate memory use of b.
 func (b *Batch) size() int { return cap(b.sse) + 64*len(b.heads) }
 
-// A builder makes batches.
+// A builder assembles batches.
 type builder struct {
 	sse   []byte
-	ends  []int // of each record's text, begin and end in sse
+	ends  []int // start and end offset in sse of each record's text
 	heads []head
 }
 
@@ -59,7 +59,7 @@ func (w *builder) add(h head, line []byte) {
 	w.heads = append(w.heads, h)
 }
 
-// batch returns what was added, and begins anew.
+// batch returns the added records as a batch and resets the builder.
 func (w *builder) batch() *Batch {
 	b := &Batch{sse: bytes.Clone(w.sse), heads: append([]head(nil), w.heads...), Lines: make([][]byte, len(w.heads))}
 	for i := range b.Lines {
@@ -73,9 +73,9 @@ func (w *builder) batch() *Batch {
 	return b
 }
 
-// only returns a batch of those records of b that keep says yes to: b itself if
-// it does to all, and nil if to none. It asks once for each, in order.
-func (b *Batch) only(keep func(h *head) bool) *Batch {
+// filter returns a batch of the records of b for which keep returns true: b itself if these
+// are all, and nil if there are none. It calls keep once for each record, in order.
+func (b *Batch) filter(keep func(h *head) bool) *Batch {
 	kept := make([]int, 0, len(b.heads))
 	for i := range b.heads {
 		if keep(&b.heads[i]) {
@@ -97,8 +97,8 @@ func (b *Batch) only(keep func(h *head) bool) *Batch {
 	return part
 }
 
-// gaps returns a batch that tells that n records between from and through were
-// not handed out, one gap for each type.
+// gaps returns a batch with one gap for each type of n. The gaps report that n records between
+// from and through were not delivered.
 func (l *Log) gaps(n counts, from, through uint64, reason string) *Batch {
 	var w builder
 	for t := range n {

@@ -14,7 +14,7 @@ import (
 	"glasshouse/fault"
 )
 
-// parents is where the log of the parent ended that a branch's goes on from.
+// parents is the last sequence number of the parent log that the branch continues.
 const parents = 3_000_000
 
 func branch(t *testing.T, cfg Config) *Log {
@@ -26,11 +26,11 @@ func branch(t *testing.T, cfg Config) *Log {
 	return l
 }
 
-func TestABranchsLogCountsOnFromItsParents(t *testing.T) {
+func TestBranchContinuesParentNumbers(t *testing.T) {
 	cfg := config(t, Policy{})
 	l := branch(t, cfg)
 	if l.Last() != parents || l.Written() != parents {
-		t.Fatalf("before the first record it ends with %d, and %d is written", l.Last(), l.Written())
+		t.Fatalf("before the first record Last() = %d, Written() = %d", l.Last(), l.Written())
 	}
 	waiting, err := l.Follow(t.Context(), Query{After: parents})
 	if err != nil {
@@ -38,8 +38,9 @@ func TestABranchsLogCountsOnFromItsParents(t *testing.T) {
 	}
 	defer waiting.Close()
 	e := event.Event{Type: event.Lineage, Op: event.OpBranch, Parent: "j-bbbbbbbbbbbb", ParentSeq: parents}
-	if l.Append(&e); e.Seq != parents+1 {
-		t.Fatalf("its first record has the number %d", e.Seq)
+	l.Append(&e)
+	if e.Seq != parents+1 {
+		t.Fatalf("first record has the number %d", e.Seq)
 	}
 	fill(l, 0, 999)
 	flush(t, l)
@@ -48,37 +49,37 @@ func TestABranchsLogCountsOnFromItsParents(t *testing.T) {
 		first uint64
 	}{
 		{Query{}, parents + 1},
-		{Query{After: 7}, parents + 1}, // a number that only the parent has given
+		{Query{After: 7}, parents + 1}, // a number that only the parent log has
 		{Query{After: parents}, parents + 1},
 		{Query{After: parents + 400}, parents + 401},
 		{Query{Tail: 5}, parents + 996},
 	} {
 		seqs, gaps := read(t, l, c.q)
 		if !slices.Equal(seqs, all(c.first, parents+1000)) || gaps != nil {
-			t.Errorf("%+v: %d records from %v on, %d gaps; want those from %d on", c.q, len(seqs), seqs[:min(1, len(seqs))], len(gaps), c.first)
+			t.Errorf("%+v: got %d records from %v, %d gaps; want records from %d and no gaps", c.q, len(seqs), seqs[:min(1, len(seqs))], len(gaps), c.first)
 		}
 	}
 	b, err := waiting.Next(t.Context())
 	if err != nil || len(b.Lines) == 0 || b.heads[0].seq != parents+1 {
-		t.Errorf("who followed it before it had a record got %v: %v", b, err)
+		t.Errorf("Next of a stream started before the first record = %v, %v", b, err)
 	}
 	if st := l.Stats(); st.OldestSeq != parents+1 || st.Last != parents+1000 || st.Events != 1000 {
-		t.Errorf("it says of itself %+v", st)
+		t.Errorf("Stats() = %+v", st)
 	}
 }
 
-func TestOnlyALogWithoutRecordsMayBegin(t *testing.T) {
+func TestBeginRequiresEmptyLog(t *testing.T) {
 	cfg := config(t, Policy{})
 	l := branch(t, cfg)
-	if err := l.Begin(parents); err != nil { // whoever tries again
+	if err := l.Begin(parents); err != nil { // a repeated call succeeds
 		t.Error(err)
 	}
 	if err := l.Begin(17); err != nil || l.Last() != 17 {
-		t.Errorf("and from elsewhere, while nothing is there: %v", err)
+		t.Errorf("Begin with another number on an empty log: %v", err)
 	}
 	fill(l, 0, 1)
 	if err := l.Begin(parents); !errors.Is(err, fault.Conflict) {
-		t.Errorf("Begin with a record there: %v", err)
+		t.Errorf("Begin of a log with a record: %v", err)
 	}
 	if err := l.Close(); err != nil {
 		t.Fatal(err)
@@ -88,7 +89,7 @@ func TestOnlyALogWithoutRecordsMayBegin(t *testing.T) {
 	}
 }
 
-func TestABranchsLogIsTheSameAfterTheDaemonIsKilled(t *testing.T) {
+func TestBranchAfterKill(t *testing.T) {
 	t.Setenv("EVENTLOG_TEST_BEGIN", fmt.Sprint(parents))
 	dir := filepath.Join(t.TempDir(), "events")
 	last := uint64(parents)
@@ -97,12 +98,12 @@ func TestABranchsLogIsTheSameAfterTheDaemonIsKilled(t *testing.T) {
 		l := reopen(t, dir)
 		flush(t, l)
 		if l.Last() == 0 && written == parents {
-			continue // it had nothing to keep
+			continue // nothing was written
 		}
-		wholeButForGaps(t, l, last, written)
+		checkGapsComplete(t, l, last, written)
 		for _, g := range gapsIn(t, l) {
 			if g.From != 0 && g.From <= parents { // a torn line has no number
-				t.Fatalf("what the parent's log has is said to be missing: %+v", g)
+				t.Fatalf("gap reports records of the parent log: %+v", g)
 			}
 		}
 		last = l.Last()
@@ -111,21 +112,21 @@ func TestABranchsLogIsTheSameAfterTheDaemonIsKilled(t *testing.T) {
 		}
 	}
 	if last <= parents {
-		t.Skip("no writer lived long enough")
+		t.Skip("no writer ran long enough")
 	}
 	seqs, _ := read(t, reopen(t, dir), Query{Limit: 1})
 	if len(seqs) != 1 || seqs[0] != parents+1 {
-		t.Errorf("it begins with %v", seqs)
+		t.Errorf("first records are %v", seqs)
 	}
 }
 
-// The indexes are what recovery has when nothing else says where a log begins.
-func TestABranchsLogWithoutItsIndexesLacksNothing(t *testing.T) {
+// Without indexes, recovery has only the boot file to find where a log begins.
+func TestBranchWithoutIndexes(t *testing.T) {
 	cfg := config(t, Policy{})
 	l := branch(t, cfg)
 	fill(l, 0, 500)
 	flush(t, l)
-	crashed := cfg // as a power cut finds it: nothing but the text is there
+	crashed := cfg // as after a power failure: only the text exists
 	crashed.Dir = filepath.Join(t.TempDir(), "events")
 	if err := os.CopyFS(crashed.Dir, os.DirFS(cfg.Dir)); err != nil {
 		t.Fatal(err)
@@ -138,15 +139,15 @@ func TestABranchsLogWithoutItsIndexesLacksNothing(t *testing.T) {
 	}
 	again := open(t, crashed)
 	if seqs, gaps := read(t, again, Query{}); !slices.Equal(seqs, all(parents+1, parents+500)) || gaps != nil {
-		t.Errorf("%d records and %d gaps", len(seqs), len(gaps))
+		t.Errorf("got %d records and %d gaps", len(seqs), len(gaps))
 	}
 	fill(again, 500, 501)
 	if again.Last() != parents+501 {
-		t.Errorf("it goes on with %d", again.Last())
+		t.Errorf("Last() after another append = %d", again.Last())
 	}
 }
 
-func TestABranchsLogForgetsTheOldest(t *testing.T) {
+func TestBranchRetention(t *testing.T) {
 	cfg := config(t, Policy{SegmentMB: 1, KeepMB: 2, Plain: true})
 	l := branch(t, cfg)
 	for i := 0; i < 40_000; i += 5000 {
@@ -157,14 +158,14 @@ func TestABranchsLogForgetsTheOldest(t *testing.T) {
 	l.Append(&event.Event{Type: event.Proc, Op: event.OpFork})
 	flush(t, l)
 	seqs, _ := read(t, l, Query{})
-	said := int64(0)
+	reported := int64(0)
 	for _, g := range gapsIn(t, l) {
 		if g.Reason != "retention" || g.From <= parents {
-			t.Errorf("a gap %+v", g)
+			t.Errorf("unexpected gap %+v", g)
 		}
-		said += g.Lost
+		reported += g.Lost
 	}
-	if missing := int64(l.Last()-parents) - int64(len(seqs)); said != missing || said == 0 {
-		t.Errorf("%d records are missing, %d are said to be", missing, said)
+	if missing := int64(l.Last()-parents) - int64(len(seqs)); reported != missing || reported == 0 {
+		t.Errorf("%d records are missing, gaps report %d", missing, reported)
 	}
 }

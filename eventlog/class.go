@@ -8,7 +8,7 @@ import (
 	"glasshouse/event"
 )
 
-// A class is one of the four files that records are kept in.
+// A class is one of the four files that hold the records.
 type class uint8
 
 const (
@@ -21,7 +21,7 @@ const (
 
 var classNames = [classes]string{"syscalls", "filesystem", "network", "processes"}
 
-// source is the type that a gap names when records of a class are missing.
+// source is the event type that a gap names when records of a class are missing.
 var source = [classes]event.Type{event.Syscall, event.File, event.Net, event.Proc}
 
 var byType = [...]class{
@@ -29,7 +29,7 @@ var byType = [...]class{
 	event.Proc: processes, event.Usage: processes, event.Gap: processes, event.Lineage: processes,
 }
 
-// classOf says where e belongs. A gap lies beside the records it tells of.
+// classOf returns the class of e. A gap is stored in the class of the records that it reports.
 func classOf(e *event.Event) class {
 	t := e.Type
 	if t == event.Gap {
@@ -49,15 +49,16 @@ const (
 	badSuffix    = ".bad"
 )
 
-// activeName is the file that a class is written to; closedName that of a
-// segment whose first record has the sequence number first. Both get a suffix.
+// activeName returns the name of the file that a class is written to. closedName returns that
+// of a closed segment whose first record has the sequence number first. The caller adds a
+// suffix.
 func activeName(c class) string { return classNames[c] }
 
 func closedName(c class, first uint64) string {
 	return fmt.Sprintf("%s-%020d", classNames[c], first)
 }
 
-// parseName is the inverse of closedName, with one of the suffixes.
+// parseName is the inverse of closedName with one of the suffixes added.
 func parseName(name string) (c class, first uint64, suffix string, ok bool) {
 	base, suffix := name, ""
 	for _, s := range []string{packedSuffix, textSuffix, indexSuffix} {

@@ -11,14 +11,14 @@ import (
 	"glasshouse/fault"
 )
 
-// A Query says which records are wanted.
+// A Query selects records.
 type Query struct {
-	Filter *event.Filter // nil is all
+	Filter *event.Filter // nil matches all
 	After  uint64        // only later sequence numbers
-	Since  time.Time     // zero is the beginning
+	Since  time.Time     // zero is the start of the log
 	Until  time.Time     // zero is the end
-	Tail   int           // only the last so many matching before now; 0 is all
-	Limit  int           // at most so many; 0 is all
+	Tail   int           // only this many of the last matching records; 0 is all
+	Limit  int           // maximum number of records; 0 is no limit
 }
 
 func (q *Query) check(op string) error {
@@ -33,22 +33,22 @@ func (q *Query) check(op string) error {
 	return nil
 }
 
-// maxTail bounds what a search for the last records has to remember.
+// maxTail bounds the memory of a search for the last records.
 const maxTail = 1_000_000
 
-// a want is a Query as the reader uses it.
-type want struct {
+// A selector is a Query in the form that readers evaluate.
+type selector struct {
 	filter  *event.Filter
-	only    event.Type // of Recent; 0 is all
+	only    event.Type // set by Recent; 0 is all
 	classes [classes]bool
 	after   uint64
 	since   int64 // milliseconds
 	until   int64
-	ns      int64 // of Recent: only NS at least this
+	ns      int64 // set by Recent: minimum of NS
 }
 
-func (q *Query) want() want {
-	w := want{filter: q.Filter, after: q.After, since: math.MinInt64, until: math.MaxInt64, ns: math.MinInt64}
+func (q *Query) selector() selector {
+	w := selector{filter: q.Filter, after: q.After, since: math.MinInt64, until: math.MaxInt64, ns: math.MinInt64}
 	if !q.Since.IsZero() {
 		w.since = q.Since.UnixMilli()
 	}
@@ -56,7 +56,7 @@ func (q *Query) want() want {
 		w.until = q.Until.UnixMilli()
 	}
 	for _, t := range q.Filter.Types() {
-		if t == event.Gap { // they are beside what they tell of
+		if t == event.Gap { // gaps are stored in the class of the missing records
 			w.classes = [classes]bool{true, true, true, true}
 			break
 		}
@@ -65,41 +65,41 @@ func (q *Query) want() want {
 	return w
 }
 
-// skips reports whether none of the records in s can be wanted.
-func (w *want) skips(s *span) bool {
+// excludes reports whether no record in s can match.
+func (w *selector) excludes(s *span) bool {
 	return s.n > 0 && (s.last <= w.after || s.maxTS < w.since || s.minTS > w.until || s.maxNS < w.ns)
 }
 
-// has reports whether a record with that head can be wanted.
-func (w *want) has(h *head) bool {
+// matches reports whether a record with that head can match.
+func (w *selector) matches(h *head) bool {
 	return h.seq > w.after && h.ts >= w.since && h.ts <= w.until && h.ns >= w.ns && (w.only == 0 || h.typ == w.only)
 }
 
-// A Cursor reads records from the past, in order. It is for one goroutine. It
-// holds up to about a megabyte for each file that it reads.
+// A Cursor reads past records in order. It must not be used concurrently. It holds up to about
+// a megabyte for each file that it reads.
 //
-// Besides the records it yields gaps that are in no file, with sequence number 0:
-// where text is damaged, and where retention was faster than the reader.
+// The cursor also yields gaps that are in no file. They have the sequence number 0 and report
+// damaged text, and segments that retention dropped before the cursor reached them.
 type Cursor struct {
-	l      *Log
-	want   want
-	upto   uint64
-	tracks []*track
-	live   bool // there is more to come behind upto
-	left   int  // of Query.Limit; -1 is no limit
-	before uint64
+	l       *Log
+	sel     selector
+	upto    uint64
+	readers []*classReader
+	live    bool // records after upto will follow
+	left    int  // remaining records of Query.Limit; -1 is no limit
+	before  uint64
 
-	ev  event.Event // where nobody else gives one
+	ev  event.Event // used if the caller passes none
 	gap []byte
 }
 
-// Read returns a cursor over what is written now.
+// Read returns a cursor over the records that are written at the time of the call.
 func (l *Log) Read(_ context.Context, q Query) (*Cursor, error) {
 	if err := q.check("eventlog.Read"); err != nil {
 		return nil, err
 	}
 	upto := l.Written()
-	w := q.want()
+	w := q.selector()
 	if q.Tail > 0 {
 		after, err := l.beforeTail(w, upto, q.Tail)
 		if err != nil {
@@ -114,12 +114,11 @@ func (l *Log) Read(_ context.Context, q Query) (*Cursor, error) {
 	return c, nil
 }
 
-// Recent returns a cursor over the records of one type, of this boot of the
-// host, whose NS is at least since. A source that returns to a jail tells from
-// them what is kept already.
+// Recent returns a cursor over the records of type t of the current boot of the host whose NS
+// is at least since. A source that reattaches to a jail uses it to find its stored records.
 func (l *Log) Recent(since int64, t event.Type) (*Cursor, error) {
 	q := Query{}
-	w := q.want()
+	w := q.selector()
 	if t != event.Gap {
 		w.classes = [classes]bool{}
 		w.classes[byType[t]] = true
@@ -131,24 +130,24 @@ func (l *Log) Recent(since int64, t event.Type) (*Cursor, error) {
 	return l.cursor(w, l.Written()), nil
 }
 
-func (l *Log) cursor(w want, upto uint64) *Cursor {
-	c := &Cursor{l: l, want: w, upto: upto, left: -1}
+func (l *Log) cursor(w selector, upto uint64) *Cursor {
+	c := &Cursor{l: l, sel: w, upto: upto, left: -1}
 	for i, wanted := range w.classes {
 		if wanted {
-			c.tracks = append(c.tracks, l.track(class(i), &c.want))
+			c.readers = append(c.readers, l.classReader(class(i), &c.sel))
 		}
 	}
 	return c
 }
 
-// Next returns the next record as the line it is in the log, without a newline
-// and valid until the next call, and sets e to it unless e is nil. At the end the
-// error is io.EOF.
+// Next returns the next record as its line in the log, without the newline. The line is valid
+// until the next call. If e is not nil, Next also parses the record into e. At the end it
+// returns io.EOF.
 func (c *Cursor) Next(e *event.Event) ([]byte, error) {
 	if e == nil {
 		e = &c.ev
-		if c.want.filter == nil {
-			e = nil // nobody needs it parsed
+		if c.sel.filter == nil {
+			e = nil // parsing is not needed
 		}
 	}
 	_, line, err := c.next(e)
@@ -177,8 +176,8 @@ func (c *Cursor) next(e *event.Event) (h head, line []byte, err error) {
 		}
 		h, line = t.head, t.line
 		t.line = nil
-		if h.seq <= c.before || !c.want.has(&h) {
-			continue // the first is a number that is in two files
+		if h.seq <= c.before || !c.sel.matches(&h) {
+			continue // the first condition drops a number that occurs in two files
 		}
 		c.before = h.seq
 		if e != nil {
@@ -186,7 +185,7 @@ func (c *Cursor) next(e *event.Event) (h head, line []byte, err error) {
 				t.gap = event.Event{Type: event.Gap, Source: source[t.class], Lost: 1, Reason: "damaged", From: h.seq, Through: h.seq}
 				continue
 			}
-			if !c.want.filter.Match(e) {
+			if !c.sel.filter.Match(e) {
 				continue
 			}
 		}
@@ -198,11 +197,11 @@ func (c *Cursor) next(e *event.Event) (h head, line []byte, err error) {
 	return h, nil, io.EOF
 }
 
-// first returns the track whose line is the next one of all, or nil if there is
-// none up to c.upto.
-func (c *Cursor) first() (*track, error) {
-	var best *track
-	for _, t := range c.tracks {
+// first returns the reader with the lowest next record, or nil if no record up to c.upto
+// remains.
+func (c *Cursor) first() (*classReader, error) {
+	var best *classReader
+	for _, t := range c.readers {
 		ok, err := t.peek()
 		if err != nil {
 			return nil, err
@@ -222,19 +221,19 @@ func (c *Cursor) first() (*track, error) {
 	return best, nil
 }
 
-// Close lets go of the files. It may be called twice.
+// Close closes the files. It may be called twice.
 func (c *Cursor) Close() error {
 	var errs []error
-	for _, t := range c.tracks {
+	for _, t := range c.readers {
 		errs = append(errs, t.close())
 	}
-	c.tracks = nil
+	c.readers = nil
 	return errors.Join(errs...)
 }
 
-// beforeTail returns the sequence number behind which the last n wanted records
-// up to upto lie. It looks in ever wider windows back from the end, each once.
-func (l *Log) beforeTail(w want, upto uint64, n int) (uint64, error) {
+// beforeTail returns the sequence number after which the last n matching records up to upto
+// lie. It searches windows of growing width backwards from the end and reads each window once.
+func (l *Log) beforeTail(w selector, upto uint64, n int) (uint64, error) {
 	hi, low := upto, w.after
 	need := n
 	width := uint64(max(4096, 2*n))
@@ -255,9 +254,9 @@ func (l *Log) beforeTail(w want, upto uint64, n int) (uint64, error) {
 	return low, nil
 }
 
-// lastSeqs returns the sequence numbers of the last n wanted records up to upto,
-// or of all if there are fewer.
-func (l *Log) lastSeqs(w want, upto uint64, n int) ([]uint64, error) {
+// lastSeqs returns the sequence numbers of the last n matching records up to upto, or of all
+// if there are fewer.
+func (l *Log) lastSeqs(w selector, upto uint64, n int) ([]uint64, error) {
 	c := l.cursor(w, upto)
 	defer c.Close()
 	var e *event.Event

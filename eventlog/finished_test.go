@@ -11,23 +11,23 @@ import (
 	"github.com/klauspost/compress/zstd"
 )
 
-func TestEveryClosedSegmentIsToldOfWithItsDigest(t *testing.T) {
+func TestFinishedReportsEverySegment(t *testing.T) {
 	for _, plain := range []bool{false, true} {
 		cfg := config(t, Policy{SegmentMB: 1, Plain: plain})
 		var mu sync.Mutex
-		told := map[uint64]Segment{}
+		reported := map[uint64]Segment{}
 		twice := 0
 		cfg.Finished = func(s Segment) {
 			mu.Lock()
 			defer mu.Unlock()
-			if _, ok := told[s.First]; ok {
+			if _, ok := reported[s.First]; ok {
 				twice++
 			}
-			told[s.First] = s
+			reported[s.First] = s
 		}
 		l := open(t, cfg)
 		fill(l, 0, 20_000)
-		if err := l.Close(); err != nil { // what is closed may not be finished
+		if err := l.Close(); err != nil { // some closed segments may not be finished yet
 			t.Fatal(err)
 		}
 		l = open(t, cfg)
@@ -42,20 +42,20 @@ func TestEveryClosedSegmentIsToldOfWithItsDigest(t *testing.T) {
 				continue
 			}
 			closed++
-			if got := told[s.First]; got != s {
-				t.Errorf("plain=%v: of %+v was told %+v", plain, s, got)
+			if got := reported[s.First]; got != s {
+				t.Errorf("plain=%v: segment %+v was reported as %+v", plain, s, got)
 			}
 			if got := textSum(t, l.path(s.File), s.Compressed > 0); got != s.SHA256 {
-				t.Errorf("plain=%v: the digest of %s is %s, and %s was told", plain, s.File, got, s.SHA256)
+				t.Errorf("plain=%v: digest of %s = %s, reported %s", plain, s.File, got, s.SHA256)
 			}
 		}
-		if closed < 3 || len(told) != closed || twice > 0 {
-			t.Errorf("plain=%v: %d closed segments, %d told of, %d of them twice", plain, closed, len(told), twice)
+		if closed < 3 || len(reported) != closed || twice > 0 {
+			t.Errorf("plain=%v: %d closed segments, %d reported, %d of them twice", plain, closed, len(reported), twice)
 		}
 	}
 }
 
-// textSum reads a file as anybody could.
+// textSum hashes the text of a file without using the log.
 func textSum(t *testing.T, name string, packed bool) string {
 	t.Helper()
 	f, err := os.Open(name)

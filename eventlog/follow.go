@@ -10,31 +10,31 @@ import (
 	"glasshouse/fault"
 )
 
-// A Stream hands out records that were and that come. It is for one goroutine;
-// Close may be called from another.
+// A Stream delivers past records and then new ones as they are written. It must not be used
+// concurrently, except that Close may be called from another goroutine.
 type Stream struct {
 	l    *Log
-	want want
-	left int // of Query.Limit; -1 is no limit
+	sel  selector
+	left int // remaining records of Query.Limit; -1 is no limit
 
-	seen uint64  // everything wanted up to here was handed out
-	cur  *Cursor // reads history; nil when that is done
+	seen uint64  // all matching records up to here were delivered
+	cur  *Cursor // reads past records; nil once the tail has taken over
 	past builder
 
-	tail    *tail
-	next    int64  // number of the tail's batch that is due
-	handed  counts // the tail's total when that was what the stream had
-	partial *Batch // what is left of the first batch
+	tail      *tail
+	next      int64  // number of the tail's next batch
+	delivered counts // the tail's total at the position of the stream
+	partial   *Batch // the undelivered part of the first batch
 
 	closing sync.Once
 	done    chan struct{} // closed by Close
-	busy    sync.Mutex    // held by Next, and guards all but done
+	nextMu  sync.Mutex    // held by Next; guards all fields except done
 }
 
-// Follow returns a stream of what is in the log and, from there on, of what is
-// written to it, without a gap or a repetition between. A stream from which Next
-// is called too seldom misses batches, and is told so in a gap that counts
-// them; From and Through in it say where they can be read.
+// Follow returns a stream of the records in the log and of all records written later, without
+// gaps or duplicates at the transition. A stream whose Next is called too rarely misses
+// batches. It then gets a gap that counts the missed records; its From and Through give their
+// range in the log.
 func (l *Log) Follow(_ context.Context, q Query) (*Stream, error) {
 	if err := q.check("eventlog.Follow"); err != nil {
 		return nil, err
@@ -44,33 +44,33 @@ func (l *Log) Follow(_ context.Context, q Query) (*Stream, error) {
 		return nil, fault.Newf(fault.Unavailable, "eventlog.Follow", string(l.cfg.Jail), "the log is closed")
 	default:
 	}
-	s := &Stream{l: l, want: q.want(), left: -1, done: make(chan struct{})}
+	s := &Stream{l: l, sel: q.selector(), left: -1, done: make(chan struct{})}
 	if q.Limit > 0 {
 		s.left = q.Limit
 	}
-	// A number that was not given yet is from before a power cut took what it
-	// numbered; what gets it now is new.
-	s.want.after = min(s.want.after, l.Last())
+	// A number that is not assigned yet is from before a power failure, which lost the record
+	// with this number. The records that get the number now are new to the reader.
+	s.sel.after = min(s.sel.after, l.Last())
 	upto := l.Written()
 	if q.Tail > 0 {
-		after, err := l.beforeTail(s.want, upto, q.Tail)
+		after, err := l.beforeTail(s.sel, upto, q.Tail)
 		if err != nil {
 			return nil, err
 		}
-		s.want.after = after
+		s.sel.after = after
 	}
-	s.seen = s.want.after
-	s.cur = l.cursor(s.want, upto)
+	s.seen = s.sel.after
+	s.cur = l.cursor(s.sel, upto)
 	streamCount.Add(1)
 	return s, nil
 }
 
-// Next waits for records and returns some. The error is io.EOF when the log was
-// closed and all of it was handed out, when the query's limit or end is reached,
+// Next blocks until records are available and returns them. It returns io.EOF when the log was
+// closed and all its records were delivered, when the limit or end of the query is reached,
 // and when the stream is closed.
 func (s *Stream) Next(ctx context.Context) (*Batch, error) {
-	s.busy.Lock()
-	defer s.busy.Unlock()
+	s.nextMu.Lock()
+	defer s.nextMu.Unlock()
 	for {
 		select {
 		case <-s.done:
@@ -90,27 +90,27 @@ func (s *Stream) Next(ctx context.Context) (*Batch, error) {
 	}
 }
 
-// Close lets go of everything, and ends a Next that waits. It may be called
+// Close releases the resources of the stream and unblocks a pending Next. It may be called
 // twice.
 func (s *Stream) Close() error {
 	var err error
 	s.closing.Do(func() {
 		close(s.done)
-		s.busy.Lock()
-		defer s.busy.Unlock()
+		s.nextMu.Lock()
+		defer s.nextMu.Unlock()
 		streamCount.Add(-1)
 		if s.cur != nil {
 			err = s.cur.Close()
 		}
 		if s.tail != nil {
-			s.l.leaveTail(s.tail)
+			s.l.releaseTail(s.tail)
 		}
 	})
 	return err
 }
 
-// leaveTail ends t if nobody else follows it.
-func (l *Log) leaveTail(t *tail) {
+// releaseTail removes one stream from t, and ends t after the last one.
+func (l *Log) releaseTail(t *tail) {
 	l.follow.Lock()
 	defer l.follow.Unlock()
 	t.streams--
@@ -120,11 +120,11 @@ func (l *Log) leaveTail(t *tail) {
 	}
 }
 
-// history returns the next batch of what is on disk, or nil when it is time to
-// look what a tail has.
+// history returns the next batch of records on disk, or nil at their end, when the stream is
+// to continue with a tail.
 func (s *Stream) history(ctx context.Context) (*Batch, error) {
 	e := &s.cur.ev
-	if s.want.filter == nil {
+	if s.sel.filter == nil {
 		e = nil
 	}
 	for len(s.past.sse) < batchMax && s.left != 0 {
@@ -134,7 +134,7 @@ func (s *Stream) history(ctx context.Context) (*Batch, error) {
 			if len(s.past.heads) > 0 {
 				break
 			}
-			return nil, s.join(ctx)
+			return nil, s.attachTail(ctx)
 		}
 		if err != nil {
 			return nil, err
@@ -152,10 +152,10 @@ func (s *Stream) history(ctx context.Context) (*Batch, error) {
 	return b, nil
 }
 
-// join lets a tail take over, if what it has begins where the stream has come
-// to; else there is more history to read first.
-func (s *Stream) join(ctx context.Context) error {
-	if s.tail == nil && !s.takeTail() { // the log is closed
+// attachTail switches the stream to a tail, if the ring of the tail reaches back to the
+// position of the stream. Otherwise the stream continues to read from disk.
+func (s *Stream) attachTail(ctx context.Context) error {
+	if s.tail == nil && !s.acquireTail() { // the log is closed
 		if upto := s.l.Written(); upto > s.seen {
 			s.cur.upto = upto
 			return nil
@@ -174,7 +174,7 @@ func (s *Stream) join(ctx context.Context) error {
 	}
 	defer t.mu.Unlock()
 	if t.at < s.seen { // the log was closed meanwhile
-		s.l.leaveTail(t)
+		s.l.releaseTail(t)
 		s.tail = nil
 		return nil
 	}
@@ -182,16 +182,16 @@ func (s *Stream) join(ctx context.Context) error {
 		s.cur.upto = max(s.cur.upto, t.at)
 		return nil
 	}
-	s.next, s.handed = t.first, t.total
+	s.next, s.delivered = t.first, t.total
 	for _, b := range t.ring {
-		s.handed = b.before
+		s.delivered = b.before
 		if b.upto > s.seen {
-			s.handed.add(&b.counts)
-			s.partial = b.only(func(h *head) bool { return h.seq > s.seen || h.seq == 0 })
+			s.delivered.add(&b.counts)
+			s.partial = b.filter(func(h *head) bool { return h.seq > s.seen || h.seq == 0 })
 			s.next++
 			break
 		}
-		s.handed.add(&b.counts)
+		s.delivered.add(&b.counts)
 		s.next++
 	}
 	err := s.cur.Close()
@@ -199,10 +199,10 @@ func (s *Stream) join(ctx context.Context) error {
 	return err
 }
 
-// takeTail finds or begins the tail for s. It returns false if the log is closed.
-func (s *Stream) takeTail() bool {
+// acquireTail finds or starts the tail for s. It returns false if the log is closed.
+func (s *Stream) acquireTail() bool {
 	l := s.l
-	key := s.want.filter.String()
+	key := s.sel.filter.String()
 	l.follow.Lock()
 	defer l.follow.Unlock()
 	if l.ended {
@@ -210,9 +210,9 @@ func (s *Stream) takeTail() bool {
 	}
 	t := l.tails[key]
 	if t == nil {
-		w := want{filter: s.want.filter, classes: s.want.classes, after: s.seen}
+		w := selector{filter: s.sel.filter, classes: s.sel.classes, after: s.seen}
 		q := Query{}
-		free := q.want()
+		free := q.selector()
 		w.since, w.until, w.ns = free.since, free.until, free.ns
 		t = &tail{
 			l: l, key: key, cur: l.cursor(w, l.Written()), floor: s.seen, at: s.seen,
@@ -220,7 +220,7 @@ func (s *Stream) takeTail() bool {
 			more: make(chan struct{}), moved: make(chan struct{}),
 		}
 		t.cur.live = true
-		t.wake <- struct{}{} // for what was written since s looked
+		t.wake <- struct{}{} // for records written since s last read
 		l.tails[key] = t
 		l.tailing.Go(t.run)
 	}
@@ -229,21 +229,21 @@ func (s *Stream) takeTail() bool {
 	return true
 }
 
-// live returns the tail's next batch, or nil to be called again.
+// live returns the tail's next batch, or nil if the caller has to call it again.
 func (s *Stream) live(ctx context.Context) (*Batch, error) {
 	if b := s.partial; b != nil {
 		s.partial = nil
 		s.seen = b.upto
-		return s.own(b), nil
+		return s.restrict(b), nil
 	}
 	t := s.tail
 	t.mu.Lock()
 	switch i := s.next - t.first; {
 	case i < 0:
 		missed := t.ring[0].before
-		missed.sub(&s.handed)
+		missed.sub(&s.delivered)
 		b := s.l.gaps(missed, s.seen+1, t.floor, "slow reader")
-		s.next, s.handed, s.seen = t.first, t.ring[0].before, t.floor
+		s.next, s.delivered, s.seen = t.first, t.ring[0].before, t.floor
 		t.mu.Unlock()
 		if len(b.Lines) == 0 {
 			return nil, nil
@@ -252,17 +252,17 @@ func (s *Stream) live(ctx context.Context) (*Batch, error) {
 	case i < int64(len(t.ring)):
 		b := t.ring[i]
 		s.next++
-		s.handed, s.seen = b.before, b.upto
-		s.handed.add(&b.counts)
+		s.delivered, s.seen = b.before, b.upto
+		s.delivered.add(&b.counts)
 		t.mu.Unlock()
-		return s.own(b), nil
+		return s.restrict(b), nil
 	}
 	ended, ch := t.ended, t.more
 	t.mu.Unlock()
-	if ended { // the log is closed, and what is left no tail will hand out
-		s.l.leaveTail(t)
+	if ended { // the log is closed; read the records that the tail did not deliver
+		s.l.releaseTail(t)
 		s.tail = nil
-		w := s.want
+		w := s.sel
 		w.after = s.seen
 		s.cur = s.l.cursor(w, s.l.Written())
 		return nil, nil
@@ -270,16 +270,16 @@ func (s *Stream) live(ctx context.Context) (*Batch, error) {
 	return nil, s.wait(ctx, ch)
 }
 
-// own returns of a shared batch what this stream's query wants.
-func (s *Stream) own(b *Batch) *Batch {
-	if s.left < 0 && s.want.since == math.MinInt64 && s.want.until == math.MaxInt64 {
+// restrict returns the part of a shared batch that matches the query of this stream.
+func (s *Stream) restrict(b *Batch) *Batch {
+	if s.left < 0 && s.sel.since == math.MinInt64 && s.sel.until == math.MaxInt64 {
 		return b
 	}
-	return b.only(func(h *head) bool {
+	return b.filter(func(h *head) bool {
 		if h.seq == 0 {
 			return true
 		}
-		if s.left == 0 || h.ts < s.want.since || h.ts > s.want.until {
+		if s.left == 0 || h.ts < s.sel.since || h.ts > s.sel.until {
 			return false
 		}
 		if s.left > 0 {
@@ -289,15 +289,15 @@ func (s *Stream) own(b *Batch) *Batch {
 	})
 }
 
-// grace is how long after its time a record may come.
+// grace is how long after Query.Until a record with an earlier time may arrive.
 const grace = time.Second
 
-// wait waits for ch. The error is io.EOF if the stream was closed, or its end in
-// time has come.
+// wait blocks until ch is closed. It returns io.EOF if the stream was closed or Query.Until
+// has passed.
 func (s *Stream) wait(ctx context.Context, ch <-chan struct{}) error {
 	var end <-chan time.Time
-	if s.want.until != math.MaxInt64 {
-		timer := time.NewTimer(time.Until(time.UnixMilli(s.want.until).Add(grace)))
+	if s.sel.until != math.MaxInt64 {
+		timer := time.NewTimer(time.Until(time.UnixMilli(s.sel.until).Add(grace)))
 		defer timer.Stop()
 		end = timer.C
 	}

@@ -19,9 +19,8 @@ import (
 	"glasshouse/event"
 )
 
-// account is what a follower was given: records, and how many it was told it
-// was not given.
-type account struct {
+// receipt counts the records that a follower received and those that gaps reported as missed.
+type receipt struct {
 	seqs   []uint64
 	last   uint64
 	n      int64
@@ -30,7 +29,7 @@ type account struct {
 	keep   bool // seqs
 }
 
-func (a *account) take(b *Batch) error {
+func (a *receipt) take(b *Batch) error {
 	for _, line := range b.Lines {
 		var e event.Event
 		if err := event.Parse(line, &e); err != nil {
@@ -40,12 +39,12 @@ func (a *account) take(b *Batch) error {
 			a.missed += e.Lost
 			a.gaps++
 			if e.From <= a.last && a.last > 0 && e.From != 0 || e.Through < e.From {
-				return fmt.Errorf("after %d a gap from %d through %d", a.last, e.From, e.Through)
+				return fmt.Errorf("gap from %[2]d through %[3]d follows record %[1]d", a.last, e.From, e.Through)
 			}
 			continue
 		}
 		if e.Seq <= a.last {
-			return fmt.Errorf("record %d comes after %d", e.Seq, a.last)
+			return fmt.Errorf("record %d follows record %d", e.Seq, a.last)
 		}
 		a.last = e.Seq
 		a.n++
@@ -56,10 +55,9 @@ func (a *account) take(b *Batch) error {
 	return nil
 }
 
-// followAll takes batches until the end, or until the record with the number
-// until has come.
-func followAll(ctx context.Context, s *Stream, until uint64) (*account, error) {
-	a := &account{keep: true}
+// followAll reads batches until the end of the stream or until the record with number until.
+func followAll(ctx context.Context, s *Stream, until uint64) (*receipt, error) {
+	a := &receipt{keep: true}
 	for until == 0 || a.last < until {
 		b, err := s.Next(ctx)
 		if errors.Is(err, io.EOF) {
@@ -85,7 +83,7 @@ func follow(t testing.TB, l *Log, q Query) *Stream {
 	return s
 }
 
-func TestHistoryThenLiveWithoutASeam(t *testing.T) {
+func TestFollowHistoryThenLive(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		l := open(t, config(t, Policy{SegmentMB: 1}))
 		const n = 30_000
@@ -127,16 +125,16 @@ func TestHistoryThenLiveWithoutASeam(t *testing.T) {
 					first = a.seqs[0]
 				}
 				if a.missed > 0 || a.seqs[0] != first {
-					t.Errorf("reader %d missed %d, and begins with %d", i, a.missed, a.seqs[0])
+					t.Errorf("reader %d missed %d and begins with %d", i, a.missed, a.seqs[0])
 				}
 				for k, seq := range a.seqs {
 					if seq != first+uint64(k)*step {
-						t.Errorf("reader %d has %d after %d", i, seq, a.seqs[k-1])
+						t.Errorf("reader %d: record %d follows %d", i, seq, a.seqs[k-1])
 						return
 					}
 				}
 				if end := a.seqs[len(a.seqs)-1]; end+step <= n {
-					t.Errorf("reader %d ends with %d of %d", i, end, n)
+					t.Errorf("reader %d ends with record %d of %d", i, end, n)
 				}
 			})
 		}
@@ -147,7 +145,7 @@ func TestHistoryThenLiveWithoutASeam(t *testing.T) {
 	})
 }
 
-func TestFollowersGetWhatComesSoon(t *testing.T) {
+func TestFollowLatency(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		l := open(t, config(t, Policy{}))
 		s := follow(t, l, Query{})
@@ -165,14 +163,14 @@ func TestFollowersGetWhatComesSoon(t *testing.T) {
 		for range 3 {
 			began = time.Now()
 			fill(l, 0, 1)
-			if d := <-got; d > delay+tick {
-				t.Errorf("a record came after %v", d)
+			if d := <-got; d > flushDelay+tick {
+				t.Errorf("record arrived after %v", d)
 			}
 		}
 	})
 }
 
-func TestAThousandFollowersGetWhatComesOnceASecond(t *testing.T) {
+func TestThousandFollowersDeliveryRate(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		l := open(t, config(t, Policy{}))
 		const n = 1000
@@ -196,14 +194,14 @@ func TestAThousandFollowersGetWhatComesOnceASecond(t *testing.T) {
 			time.Sleep(10 * time.Millisecond)
 		}
 		if got := batches.Load(); got < 9*n || got > 11*n {
-			t.Errorf("%d deliveries to %d followers in ten seconds, want ten to each", got, n)
+			t.Errorf("got %d deliveries to %d followers in ten seconds, want ten to each", got, n)
 		}
 		l.Close()
 		synctest.Wait()
 	})
 }
 
-func TestFollowersOfOneFilterShareTheirBatches(t *testing.T) {
+func TestFollowersShareBatches(t *testing.T) {
 	l := open(t, config(t, Policy{}))
 	a, b := follow(t, l, Query{Filter: filter(t, "type:net pid:46")}), follow(t, l, Query{Filter: filter(t, "pid:46 type:net")})
 	var got [2]*Batch
@@ -211,12 +209,13 @@ func TestFollowersOfOneFilterShareTheirBatches(t *testing.T) {
 	for i, s := range []*Stream{a, b} {
 		wg.Go(func() {
 			var err error
-			if got[i], err = s.Next(t.Context()); err != nil {
+			got[i], err = s.Next(t.Context())
+			if err != nil {
 				t.Error(err)
 			}
 		})
 	}
-	for { // both have come to where a tail is
+	for { // until both streams use a tail
 		l.follow.Lock()
 		n := 0
 		for _, tail := range l.tails {
@@ -231,13 +230,13 @@ func TestFollowersOfOneFilterShareTheirBatches(t *testing.T) {
 	fill(l, 0, 50)
 	wg.Wait()
 	if got[0] != got[1] || got[0] == nil {
-		t.Error("each of two streams with one filter has a batch of its own")
+		t.Error("two streams with one filter do not share a batch")
 	}
 	a.Close()
 	b.Close()
 	l.tailing.Wait()
 	if len(l.tails) != 0 {
-		t.Error("a tail outlives its streams")
+		t.Error("tail still runs after its streams were closed")
 	}
 }
 
@@ -259,13 +258,13 @@ func TestServerSentEvents(t *testing.T) {
 	}
 	gap := l.gaps(counts{event.Net: 5}, 3, 9, "slow reader")
 	if got := string(gap.SSE()); !strings.HasPrefix(got, "event: gap\ndata: {") || strings.Contains(got, "id: ") {
-		t.Errorf("a gap that is in no file is %q", got)
+		t.Errorf("SSE of a gap that is in no file = %q", got)
 	}
 }
 
-// A follower that does not take what is handed to it is told how much it missed,
-// exactly, and where that can be read.
-func TestASlowFollowerIsToldWhatItMissed(t *testing.T) {
+// A follower that reads too slowly gets gaps with the exact number and range of the records
+// that it missed.
+func TestSlowFollowerGetsGaps(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		l := open(t, config(t, Policy{}))
 		q := Query{Filter: filter(t, "type:syscall,file")}
@@ -275,14 +274,14 @@ func TestASlowFollowerIsToldWhatItMissed(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		a := &account{keep: true}
+		a := &receipt{keep: true}
 		a.take(first)
 		joined, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
 		defer cancel()
-		if b, err := s.Next(joined); err == nil { // it waits, with the tail
+		if b, err := s.Next(joined); err == nil { // it blocks with the tail attached
 			a.take(b)
 		}
-		const n = 100_000 // more than a ring holds
+		const n = 100_000 // more than fit into a ring
 		fill(l, 1, n)
 		flush(t, l)
 		l.follow.Lock()
@@ -304,7 +303,7 @@ func TestASlowFollowerIsToldWhatItMissed(t *testing.T) {
 		}
 		want, _ := read(t, l, q)
 		if got := a.n + rest.n + rest.missed; got != int64(len(want)) || rest.missed == 0 {
-			t.Errorf("%d given and %d said to be missed, want %d together", a.n+rest.n, rest.missed, len(want))
+			t.Errorf("%d delivered and %d reported as missed, want %d together", a.n+rest.n, rest.missed, len(want))
 		}
 		if rest.gaps != 2 {
 			t.Errorf("%d gaps, want one for each type", rest.gaps)
@@ -312,15 +311,15 @@ func TestASlowFollowerIsToldWhatItMissed(t *testing.T) {
 	})
 }
 
-// When more is recorded than is handed out, the tail itself leaves out what is
-// old, and says so.
-func TestALogFasterThanItIsFollowed(t *testing.T) {
+// When events are recorded faster than they can be delivered, the tail skips old records and
+// reports them in gaps.
+func TestLogFasterThanDelivery(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		l := open(t, config(t, Policy{}))
-		streamCount.Add(999) // as if there were so many: 64 KB a second are left for each
+		streamCount.Add(999) // simulates 1000 streams, which leaves 64 KB a second for each
 		defer streamCount.Add(-999)
 		s := follow(t, l, Query{})
-		a := &account{}
+		a := &receipt{}
 		go func() {
 			for {
 				b, err := s.Next(t.Context())
@@ -340,7 +339,7 @@ func TestALogFasterThanItIsFollowed(t *testing.T) {
 		time.Sleep(20 * time.Second)
 		synctest.Wait()
 		if a.n+a.missed != n || a.missed == 0 {
-			t.Errorf("%d given, %d said to be missed, want %d together", a.n, a.missed, n)
+			t.Errorf("%d delivered, %d reported as missed, want %d together", a.n, a.missed, n)
 		}
 		l.Close()
 		synctest.Wait()
@@ -362,13 +361,13 @@ func TestFollowUntil(t *testing.T) {
 		}()
 		a, err := followAll(t.Context(), s, 0)
 		if err != nil || a.n != 51 {
-			t.Errorf("%d records of five seconds, want 51 (%v)", a.n, err)
+			t.Errorf("got %d records of five seconds, want 51 (%v)", a.n, err)
 		}
 		if d := time.Since(end); d > 2*grace {
-			t.Errorf("the end came %v late", d)
+			t.Errorf("the stream ended %v late", d)
 		}
 		if _, err := s.Next(t.Context()); err != io.EOF {
-			t.Errorf("after the end Next = %v", err)
+			t.Errorf("Next after the end = %v", err)
 		}
 		time.Sleep(10 * time.Second)
 		l.Close()
@@ -388,7 +387,7 @@ func TestFollowLimit(t *testing.T) {
 	}
 }
 
-func TestCloseEndsAStreamThatWaits(t *testing.T) {
+func TestCloseUnblocksNext(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		l := open(t, config(t, Policy{}))
 		s := follow(t, l, Query{})
@@ -400,23 +399,22 @@ func TestCloseEndsAStreamThatWaits(t *testing.T) {
 		synctest.Wait()
 		s.Close()
 		if err := <-ended; err != io.EOF {
-			t.Errorf("Next = %v after Close", err)
+			t.Errorf("Next after Close = %v", err)
 		}
 		s = follow(t, l, Query{})
 		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
 		defer cancel()
 		if _, err := s.Next(ctx); !errors.Is(err, context.DeadlineExceeded) {
-			t.Errorf("Next = %v after its time", err)
+			t.Errorf("Next after Until = %v", err)
 		}
 		if n := streamCount.Load(); n != 1 {
-			t.Errorf("%d streams are counted, want 1", n)
+			t.Errorf("streamCount = %d, want 1", n)
 		}
 	})
 }
 
-// A reader that comes back with the number of a record that a power cut took
-// gets what is recorded now.
-func TestANumberThatIsNotGivenYet(t *testing.T) {
+// A reader that resumes after a record that a power failure lost receives the new records.
+func TestFollowAfterUnassignedNumber(t *testing.T) {
 	l := open(t, config(t, Policy{}))
 	fill(l, 0, 10)
 	s := follow(t, l, Query{After: 1000})
@@ -427,17 +425,17 @@ func TestANumberThatIsNotGivenYet(t *testing.T) {
 	}
 }
 
-// A thousand followers of a busy log, some of them slow: each can account for
-// every record, and memory does not grow with them.
-func TestAThousandFollowersOfABusyLog(t *testing.T) {
+// A thousand followers of a busy log, some of them slow: each accounts for every record, and
+// memory use does not grow.
+func TestThousandFollowersOfBusyLog(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		l := open(t, config(t, Policy{SegmentMB: 16, Plain: true}))
 		const followers, n = 1000, 100_000
-		accounts := make([]*account, followers)
+		accounts := make([]*receipt, followers)
 		var wg sync.WaitGroup
 		for i := range followers {
 			s := follow(t, l, Query{})
-			accounts[i] = &account{}
+			accounts[i] = &receipt{}
 			wg.Go(func() {
 				r := rand.New(rand.NewPCG(uint64(i), 0))
 				for {
@@ -467,7 +465,8 @@ func TestAThousandFollowersOfABusyLog(t *testing.T) {
 			fill(l, i, i+500)
 			time.Sleep(3 * time.Second)
 			if i%10_000 == 0 {
-				if most = max(most, heap()); i <= n/2 {
+				most = max(most, heap())
+				if i <= n/2 {
 					half = most
 				}
 			}
@@ -477,24 +476,24 @@ func TestAThousandFollowersOfABusyLog(t *testing.T) {
 		missed := 0
 		for i, a := range accounts {
 			if a.n+a.missed != n {
-				t.Fatalf("follower %d: %d given and %d said to be missed, want %d together", i, a.n, a.missed, n)
+				t.Fatalf("follower %d: %d delivered and %d reported as missed, want %d together", i, a.n, a.missed, n)
 			}
 			if a.missed > 0 {
 				missed++
 			}
 			if i%4 != 0 && a.missed > 0 {
-				t.Errorf("follower %d is not slow, and missed %d", i, a.missed)
+				t.Errorf("fast follower %d missed %d records", i, a.missed)
 			}
 		}
-		t.Logf("%d of %d followers missed something; memory %d MB, at half time %d MB", missed, followers, most>>20, half>>20)
+		t.Logf("%d of %d followers missed records; memory %d MB, at half time %d MB", missed, followers, most>>20, half>>20)
 		if missed == 0 || most > half+(16<<20) || most > 64<<20 {
 			t.Errorf("memory grew from %d to %d MB", half>>20, most>>20)
 		}
 	})
 }
 
-// count is take without parsing: a thousand followers have no time for that.
-func count(a *account, b *Batch) {
+// count is take without parsing, which would be too slow for a thousand followers.
+func count(a *receipt, b *Batch) {
 	for i := range b.heads {
 		if b.heads[i].seq > 0 {
 			a.n++

@@ -12,8 +12,8 @@ import (
 	"glasshouse/event"
 )
 
-// FuzzAnyFile puts anything into the files of a log: it opens, is read to its
-// end, and goes on.
+// FuzzAnyFile writes arbitrary bytes into the files of a log. The log must open, be readable
+// to its end, and accept records.
 func FuzzAnyFile(f *testing.F) {
 	var text []byte
 	for n := range 20 {
@@ -27,7 +27,7 @@ func FuzzAnyFile(f *testing.F) {
 	x.add(k, text)
 	w := newEncoder(true)
 	packed := w.EncodeAll(text[:len(text)/2], w.EncodeAll(text, nil))
-	y := index{whole: 20}
+	y := index{complete: 20}
 	k.zlen = int64(len(packed))
 	y.add(k, text)
 	f.Add(text, packed, x.encode(), y.encode())
@@ -38,7 +38,7 @@ func FuzzAnyFile(f *testing.F) {
 		if len(text)+len(packed) > 1<<20 {
 			return
 		}
-		// One directory for all: making one for each is most of the time.
+		// Use one directory for all inputs: creating one for each would take most of the time.
 		names, _ := os.ReadDir(dir)
 		for _, n := range names {
 			os.RemoveAll(filepath.Join(dir, n.Name()))
@@ -70,23 +70,24 @@ func FuzzAnyFile(f *testing.F) {
 				if err == io.EOF {
 					break
 				}
-				if lines++; err != nil || lines > len(text)*3+len(packed)*1000+100 {
+				lines++
+				if err != nil || lines > len(text)*3+len(packed)*1000+100 {
 					t.Fatalf("%v after %d lines", err, lines)
 				}
 				if e.Seq > 0 && e.Seq <= last {
-					t.Fatalf("record %d comes after %d", e.Seq, last)
+					t.Fatalf("record %d follows record %d", e.Seq, last)
 				}
 				last = max(last, e.Seq)
 			}
 			c.Close()
 		}
 		if l.Last() > 1<<62 {
-			return // a number from which one cannot go on for long
+			return // too close to the maximum sequence number
 		}
 		e := sample(0)
 		l.Append(&e)
 		if e.Seq == 0 || l.Close() != nil || l.Written() != l.Last() {
-			t.Fatalf("the log does not go on: %+v", l.Stats())
+			t.Fatalf("the log does not accept records: %+v", l.Stats())
 		}
 	})
 }
@@ -102,13 +103,12 @@ func FuzzIndex(f *testing.F) {
 		}
 		y, err := decodeIndex(x.encode())
 		if err != nil || len(y.blocks) != len(x.blocks) || y.span() != x.span() {
-			t.Errorf("%+v is read back as %+v (%v)", x, y, err)
+			t.Errorf("index %+v decodes as %+v (%v)", x, y, err)
 		}
 	})
 }
 
-// FuzzHead compares what is read of a line's beginning with what parsing it all
-// gives.
+// FuzzHead compares the parsed head of a line with the result of parsing the whole line.
 func FuzzHead(f *testing.F) {
 	for n := range 10 {
 		e := sample(n)
@@ -123,7 +123,7 @@ func FuzzHead(f *testing.F) {
 		if !ok || event.Parse(line, &e) != nil {
 			return
 		}
-		// A field that comes twice is no line of ours.
+		// The log never writes a field twice.
 		again := e.AppendJSON(nil)
 		g, ok := parseHead(again)
 		if string(again) == string(line) && (!ok || g != h || g.seq != e.Seq || g.ts != e.TS || g.ns != e.NS || g.typ != e.Type) {
@@ -132,7 +132,7 @@ func FuzzHead(f *testing.F) {
 	})
 }
 
-// FuzzFrames finds frames in anything, without an end that is not one.
+// FuzzFrames searches for frames in arbitrary bytes.
 func FuzzFrames(f *testing.F) {
 	w, _ := zstd.NewWriter(nil)
 	f.Add(w.EncodeAll([]byte("hello\n"), w.EncodeAll(make([]byte, 5000), nil)))

@@ -6,8 +6,8 @@ import (
 	"glasshouse/event"
 )
 
-// A head is what a line of the log begins with. It is all that is needed to
-// order lines and to find them, and is had without parsing the rest.
+// A head holds the first fields of a line. They suffice to order and find lines, and are read
+// without parsing the rest.
 type head struct {
 	typ event.Type
 	seq uint64
@@ -15,11 +15,11 @@ type head struct {
 	ns  int64
 }
 
-// parseHead reads the head of a line as event.AppendJSON writes it. Whatever it
-// refuses was not written by a log, or was damaged since.
+// parseHead reads the head of a line in the format of event.AppendJSON. It rejects lines that
+// were not written by a log or were damaged later.
 func parseHead(line []byte) (h head, ok bool) {
 	const begin = `{"type":"`
-	// The shortest record there is has its braces, its names and one digit each.
+	// The shortest record consists of the braces, the field names and one digit each.
 	if len(line) < 32 || string(line[:len(begin)]) != begin || line[len(line)-1] != '}' {
 		return h, false
 	}
@@ -46,7 +46,8 @@ func parseHead(line []byte) (h head, ok bool) {
 	if string(b[:n]) != h.typ.String() {
 		return h, false
 	}
-	if b, ok = after(b[n:], `","seq":`); !ok {
+	b, ok = after(b[n:], `","seq":`)
+	if !ok {
 		return h, false
 	}
 	seq, b, ok := digits(b)
@@ -54,18 +55,21 @@ func parseHead(line []byte) (h head, ok bool) {
 		return h, false
 	}
 	h.seq = seq
-	if b, ok = after(b, `,"ts":`); !ok {
+	b, ok = after(b, `,"ts":`)
+	if !ok {
 		return h, false
 	}
-	if h.ts, b, ok = integer(b); !ok {
+	h.ts, b, ok = integer(b)
+	if !ok {
 		return h, false
 	}
 	if rest, has := after(b, `,"ns":`); has {
-		if h.ns, b, ok = integer(rest); !ok {
+		h.ns, b, ok = integer(rest)
+		if !ok {
 			return h, false
 		}
 	}
-	// A disk that lost its power gives back zeros where text was to be.
+	// After a power failure a file may contain zeros in place of the text.
 	return h, len(b) > 0 && (b[0] == ',' || b[0] == '}') && bytes.IndexByte(b, 0) < 0
 }
 

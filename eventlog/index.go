@@ -13,7 +13,7 @@ import (
 	"glasshouse/internal/atomicfile"
 )
 
-// A span is what a run of records covers.
+// A span is the range of sequence numbers and times of consecutive records.
 type span struct {
 	first, last  uint64 // sequence numbers
 	minTS, maxTS int64
@@ -43,42 +43,42 @@ func (s *span) join(o span) {
 	s.minTS, s.maxTS, s.maxNS = min(s.minTS, o.minTS), max(s.maxTS, o.maxTS), max(s.maxNS, o.maxNS)
 }
 
-// A block is a part of a segment that reading can begin at: whole lines, and one
-// frame of its own in a compressed file.
+// A block is a part of a segment at which reading can start: complete lines, which form one
+// frame of a compressed file.
 type block struct {
 	span
 	off, len   int64 // in the text
 	zoff, zlen int64 // in the compressed file
 }
 
-// blockSize is how much text a block has, or a line more. Blocks of twice that
-// compress by two in a hundred better, and a reader that opens a window has to
-// unpack twice as much for each of the four files.
+// blockSize is the size of the text of a block; a block may exceed it by one line. Blocks of
+// twice the size compress 2 % better, but a reader that opens a window has to decompress twice
+// as much for each of the four files.
 const blockSize = 512 << 10
 
-// maxLine bounds what is taken for a line. Sources cut their strings far below.
-// maxBlock is what a block can be with such a line in it.
+// maxLine is the maximum length of a line. Sources truncate strings far below it. maxBlock is
+// the maximum size of a block that contains such a line.
 const (
 	maxLine  = 4 << 20
 	maxBlock = 2*maxLine + blockSize
 )
 
-// An index says what is where in one segment. It is kept in a file beside it.
+// An index lists the blocks of one segment. It is stored in a file next to the segment.
 type index struct {
-	whole   uint64 // everything up to it was on disk, in all files, when the index was written
-	packed  int64  // length of the compressed file; 0 is none
-	textLen int64
-	sum     [32]byte // of the text
-	hasSum  bool
-	told    told
-	blocks  []block
+	complete uint64 // all records up to this number were in the files when the index was written
+	packed   int64  // length of the compressed file; 0 if there is no such file
+	textLen  int64
+	sum      [32]byte // of the text
+	hasSum   bool
+	gapLoss  gapLoss
+	blocks   []block
 }
 
-// told is what the gaps in a segment tell of. When retention drops the segment,
-// what they told has to be told again.
-type told struct {
+// gapLoss sums the losses that the gaps in a segment report. When retention drops the segment,
+// the gap about the segment has to report these losses again.
+type gapLoss struct {
 	lost int64
-	from uint64 // the lowest number that one of them names; 0 is none
+	from uint64 // the lowest From of the gaps; 0 if no gap has one
 }
 
 func (x *index) add(k block, text []byte) {
@@ -94,9 +94,9 @@ func (x *index) add(k block, text []byte) {
 		if event.Parse(line, &e) != nil {
 			continue
 		}
-		x.told.lost += max(e.Lost, 0)
-		if x.told.from == 0 || e.From > 0 && e.From < x.told.from {
-			x.told.from = e.From
+		x.gapLoss.lost += max(e.Lost, 0)
+		if x.gapLoss.from == 0 || e.From > 0 && e.From < x.gapLoss.from {
+			x.gapLoss.from = e.From
 		}
 	}
 }
@@ -108,10 +108,10 @@ func (x *index) span() (s span) {
 	return s
 }
 
-// The file: magic, seven numbers, the digest, the span of all blocks, a checksum
-// of this header, the blocks, and a checksum of all before it. Everything is
-// little endian. The header is read alone where a segment is only to be passed
-// over: of a log of gigabytes that is all segments but one.
+// An index file consists of the magic, seven numbers, the digest, the span of all blocks, a
+// checksum of this header, the blocks, and a checksum of all preceding bytes. All numbers are
+// little endian. If a segment is only skipped, only its header is read. In a log of gigabytes
+// that applies to all segments except one.
 const (
 	indexMagic  = "glasidx2"
 	indexHeader = len(indexMagic) + 7*8 + 32 + 6*8 + 4
@@ -128,7 +128,7 @@ func (x *index) encode() []byte {
 	if x.hasSum {
 		hasSum = 1
 	}
-	for _, v := range []uint64{x.whole, uint64(x.packed), uint64(x.textLen), hasSum, uint64(x.told.lost), x.told.from, uint64(len(x.blocks))} {
+	for _, v := range []uint64{x.complete, uint64(x.packed), uint64(x.textLen), hasSum, uint64(x.gapLoss.lost), x.gapLoss.from, uint64(len(x.blocks))} {
 		b = le.AppendUint64(b, v)
 	}
 	b = append(b, x.sum[:]...)
@@ -151,7 +151,7 @@ func (s span) encode(b []byte) []byte {
 	return b
 }
 
-// numbers are what is read from an index, one after the other.
+// numbers decodes the numbers of an index one by one.
 type numbers []byte
 
 func (b *numbers) next() uint64 {
@@ -166,22 +166,22 @@ func (b *numbers) span() span {
 	return span{first: b.next(), last: b.next(), minTS: b.int(), maxTS: b.int(), maxNS: b.int(), n: b.int()}
 }
 
-var errIndex = errors.New("the index is damaged")
+var errIndex = errors.New("damaged index")
 
-// sealed reports whether b ends with the checksum of what is before it.
-func sealed(b []byte) bool {
+// checksumOK reports whether b ends with the checksum of the preceding bytes.
+func checksumOK(b []byte) bool {
 	n := len(b) - 4
 	return binary.LittleEndian.Uint32(b[n:]) == crc32.Checksum(b[:n], castagnoli)
 }
 
-// decodeHeader reads what an index begins with: all but the blocks, of which it
-// returns the span and how many there are.
+// decodeHeader decodes the header of an index. It returns an index without blocks, the span of
+// the blocks and their number.
 func decodeHeader(b []byte) (x *index, sp span, blocks uint64, err error) {
-	if len(b) < indexHeader || string(b[:len(indexMagic)]) != indexMagic || !sealed(b[:indexHeader]) {
+	if len(b) < indexHeader || string(b[:len(indexMagic)]) != indexMagic || !checksumOK(b[:indexHeader]) {
 		return nil, span{}, 0, errIndex
 	}
 	v := numbers(b[len(indexMagic):])
-	x = &index{whole: v.next(), packed: v.int(), textLen: v.int(), hasSum: v.next() == 1, told: told{v.int(), v.next()}}
+	x = &index{complete: v.next(), packed: v.int(), textLen: v.int(), hasSum: v.next() == 1, gapLoss: gapLoss{v.int(), v.next()}}
 	blocks = v.next()
 	v = v[copy(x.sum[:], v):]
 	return x, v.span(), blocks, nil
@@ -192,7 +192,7 @@ func decodeIndex(b []byte) (*index, error) {
 	if err != nil {
 		return nil, err
 	}
-	if len(b) < indexHeader+4 || !sealed(b) {
+	if len(b) < indexHeader+4 || !checksumOK(b) {
 		return nil, errIndex
 	}
 	v := numbers(b[indexHeader : len(b)-4])
@@ -204,8 +204,8 @@ func decodeIndex(b []byte) (*index, error) {
 	for i := range x.blocks {
 		k := &x.blocks[i]
 		*k = block{span: v.span(), off: v.int(), len: v.int(), zoff: v.int(), zlen: v.int()}
-		// What reading relies on. A checksum protects from damage, not from
-		// an index that belongs to another file.
+		// Check the properties that readers rely on. The checksum detects damage, but not an
+		// index that belongs to another file.
 		if k.off != off || k.zoff != zoff || k.len <= 0 || k.zlen < 0 || k.len > maxBlock || k.zlen > 2*maxBlock ||
 			k.n < 0 || k.n > 0 && (k.first > k.last || k.first == 0) {
 			return nil, errIndex
@@ -219,7 +219,7 @@ func decodeIndex(b []byte) (*index, error) {
 	return x, nil
 }
 
-// maxIndex bounds what is read of an index: blocks for 64 GiB.
+// maxIndex bounds the size of an index file. It suffices for the blocks of 64 GiB of text.
 const maxIndex = int64(indexHeader + 4 + (64<<30/blockSize)*blockBytes)
 
 func readIndex(name string) (*index, error) {
@@ -235,7 +235,7 @@ func readIndex(name string) (*index, error) {
 	return decodeIndex(b)
 }
 
-// readHeader reads only what decodeHeader needs.
+// readHeader reads and decodes only the header of an index file.
 func readHeader(name string) (*index, span, error) {
 	f, err := openRegular(name)
 	if err != nil {
@@ -257,9 +257,9 @@ func (x *index) write(name string) error {
 	return nil
 }
 
-// scan reads text from r, which is at offset off of its segment, and calls fn
-// with one block after the other. Lines that are no records are in the blocks
-// but not in their spans. It returns how much text there was in whole lines.
+// scan reads the text of a segment from r, which starts at offset off, and calls fn for each
+// block. Lines that are not records are part of the blocks but not of their spans. It returns
+// the offset after the last complete line.
 func scan(r io.Reader, off int64, fn func(k block, text []byte) error) (int64, error) {
 	buf := make([]byte, 0, blockSize+64<<10)
 	for {
@@ -270,25 +270,25 @@ func scan(r io.Reader, off int64, fn func(k block, text []byte) error) (int64, e
 			return off, err
 		}
 		for len(buf) > 0 {
-			whole := bytes.LastIndexByte(buf[:min(len(buf), blockSize)], '\n') + 1
-			if whole == 0 { // one line longer than a block
-				whole = bytes.IndexByte(buf, '\n') + 1
+			lineEnd := bytes.LastIndexByte(buf[:min(len(buf), blockSize)], '\n') + 1
+			if lineEnd == 0 { // one line is longer than a block
+				lineEnd = bytes.IndexByte(buf, '\n') + 1
 			}
-			if whole == 0 || whole < blockSize/2 && len(buf) < blockSize && !end {
-				break // the rest is to be read first
+			if lineEnd == 0 || lineEnd < blockSize/2 && len(buf) < blockSize && !end {
+				break // read more text first
 			}
-			k := block{off: off, len: int64(whole)}
-			spanOf(buf[:whole], &k.span)
-			if err := fn(k, buf[:whole]); err != nil {
+			k := block{off: off, len: int64(lineEnd)}
+			spanOf(buf[:lineEnd], &k.span)
+			if err := fn(k, buf[:lineEnd]); err != nil {
 				return off, err
 			}
-			off += int64(whole)
-			buf = append(buf[:0], buf[whole:]...)
+			off += int64(lineEnd)
+			buf = append(buf[:0], buf[lineEnd:]...)
 		}
 		if end {
 			return off, nil
 		}
-		if len(buf) >= maxLine { // no line
+		if len(buf) >= maxLine { // not a line
 			if err := fn(block{off: off, len: int64(len(buf))}, buf); err != nil {
 				return off, err
 			}
@@ -317,8 +317,8 @@ func spanOf(text []byte, s *span) {
 
 var errNotFile = errors.New("not a regular file")
 
-// openRegular opens a regular file for reading, and nothing else: a name in the
-// log's directory may have become a pipe, on which an open would wait.
+// openRegular opens a file for reading and fails if it is not a regular file. A name in the
+// log's directory may have been replaced by a FIFO, on which open(2) would block: see fifo(7).
 func openRegular(name string) (*os.File, error) {
 	st, err := os.Lstat(name)
 	if err != nil {

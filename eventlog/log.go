@@ -1,16 +1,15 @@
-// Package eventlog is the log of what one jail did: records are numbered,
-// appended to files, and read by as many as want to, live and from the past.
+// Package eventlog stores the event log of one jail. It numbers records, appends them to
+// files, and serves any number of readers, of past records and of new ones as they arrive.
 //
-// The directory of a log holds four files that are written: syscalls.jsonl,
-// filesystem.jsonl, network.jsonl and processes.jsonl. One record is one line,
-// and a record's sequence number orders it among all four. A file that has grown
-// large is closed: it gets the number of its first record into its name, and a
-// little later it is compressed, in frames that can be unpacked one by one, with
-// an index beside it that says what is where. `cat` and `zstd -dc` read it all.
+// The directory of a log holds four files that are being written: syscalls.jsonl,
+// filesystem.jsonl, network.jsonl and processes.jsonl. One record is one line, and its
+// sequence number orders it among all four files. A file that exceeds the segment size is
+// closed: the number of its first record becomes part of its name. Later it is compressed into
+// frames that can be decompressed one by one, and an index file lists the position of each
+// frame. `cat` and `zstd -dc` read all files.
 //
-// Append never waits for the disk. What cannot be kept is counted, and the count
-// becomes a record of type gap: the log never ends, and never leaves out
-// anything without saying so.
+// Append never waits for the disk. Records that cannot be stored are counted, and the count
+// becomes a record of type gap, so every loss is reported in the log.
 package eventlog
 
 import (
@@ -26,12 +25,12 @@ import (
 	"glasshouse/id"
 )
 
-// A Policy says how records are kept. It is what the daemon's configuration
-// says in events.*; the zero value works.
+// A Policy configures durability, segment size and retention. It corresponds to events.* in
+// the daemon's configuration. The zero value is usable.
 type Policy struct {
-	Fsync     string        // none: when the host's kernel likes; second: once a second; segment: when a file is closed
-	SegmentMB int           // a file is closed and a new one begun beyond this; 0 is 64
-	KeepMB    int           // of closed segments per jail, as they are on disk; 0 keeps all
+	Fsync     string        // none: left to the kernel's writeback; second: once a second; segment: when a file is closed
+	SegmentMB int           // size at which a file is closed and a new one started; 0 is 64
+	KeepMB    int           // limit of the closed segments per jail, as stored on disk; 0 keeps all
 	KeepAge   time.Duration // 0 keeps all
 	Plain     bool          // leave closed segments uncompressed
 }
@@ -52,88 +51,89 @@ func (p Policy) Check(op, prefix string) error {
 	return nil
 }
 
-// Config is what a Log is made of.
+// Config holds the parameters of a Log.
 type Config struct {
-	Dir    string // made when there is something to keep, in a directory that is there
+	Dir    string // created with the first record; its parent must exist
 	Jail   id.Jail
 	Policy Policy
 	Log    *slog.Logger // nil is slog.Default
 
-	// Finished, if it is not nil, is told of each closed segment when its digest is
-	// known: once after it was closed, or after Open if the daemon ended before.
-	// Those that were finished earlier are among Segments. It is called from one
-	// goroutine, and the next segment waits for it.
+	// Finished, if it is not nil, is called with each closed segment after its digest has been
+	// computed: once after the segment was closed, or after the next Open if the daemon ended
+	// before that. Segments lists those that were finished earlier. Calls come from one
+	// goroutine, and the next segment is not processed until Finished returns.
 	Finished func(Segment)
 }
 
-// What is held in memory. A record that arrives when hold bytes wait for the disk
-// is lost, and counted; sources that can hold back do when half of that waits.
-// At a million records a second the whole is 30 ms of a disk that does not answer.
+// maxBuffered bounds the memory for records that are not yet written. A record that arrives
+// when the buffer is full is dropped and counted. Sources that can delay their reads should do
+// so when it is half full: see Room. At a million records a second, maxBuffered covers a disk
+// stall of 30 ms.
 const (
-	hold      = 8 << 20
-	chunkSize = 128 << 10
-	urgent    = 4 * chunkSize // so much is written at once
+	maxBuffered    = 8 << 20
+	chunkSize      = 128 << 10
+	flushThreshold = 4 * chunkSize // the writer does not wait for more than this
 )
 
-// delay is how long a record may wait to be written with others. linger is how
-// long a log that was written keeps its files open.
+// flushDelay is how long a record may wait to be written together with later ones. idleTimeout
+// is how long a log keeps its files open after the last write.
 const (
-	delay  = 20 * time.Millisecond
-	linger = 10 * time.Second
+	flushDelay  = 20 * time.Millisecond
+	idleTimeout = 10 * time.Second
 )
 
-// A Log keeps the records of one jail. It is safe for concurrent use. A log that
-// is not written and not followed has no goroutine, no timer but one for records
-// that grow too old, and no open file.
+// A Log stores the records of one jail. It is safe for concurrent use. A log without writes
+// and followers has no goroutine, no open file, and no timer except the one for retention by
+// age.
 type Log struct {
 	cfg     Config
 	log     *slog.Logger
-	segment int64  // bytes of text a file is closed beyond
-	base    uint64 // the sequence number before the first: 0, or as Begin said
+	segment int64  // size in bytes at which a file is closed
+	base    uint64 // the sequence number before the first: 0, or the argument of Begin
 	bootSeq uint64
-	bootNew bool // the file that says bootSeq is not yet written
+	bootNew bool // the file that holds bootSeq is not yet written
 
-	written atomic.Uint64 // everything up to it is in the host's kernel
-	tight   atomic.Bool   // half of what may wait is waiting
-	quit    chan struct{} // closed by Close
-	wake    chan struct{} // to the writer: look again. Sent under mu
-	wg      sync.WaitGroup
-	drained chan struct{} // closed by Close when all is written
-	tailing sync.WaitGroup
+	written  atomic.Uint64 // all records up to this number are in the host's page cache
+	pressure atomic.Bool   // the buffer is at least half full
+	quit     chan struct{} // closed by Close
+	wake     chan struct{} // wakes the writer. Sent under mu
+	wg       sync.WaitGroup
+	drained  chan struct{} // closed by Close when all records are written
+	tailing  sync.WaitGroup
 
 	// Lock order: a tail's mu, follow, disk, mu.
 
-	mu       sync.Mutex
-	open     bool
-	closed   bool
-	seq      uint64         // given last
-	enc      *event.Encoder // nil while the writer does not run
-	chunks   [classes]*chunk
-	full     [classes][]*chunk
-	pending  int  // bytes the writer has not taken
-	buffered int  // bytes not yet in the kernel, pending or taken
-	urgent   bool // the writer should not wait for more
-	writing  bool // the writer runs
-	progress chan struct{}
-	losing   bool // records are lost until there is room
-	lost     counts
-	owed     counts                  // lost, and not yet said in a gap
-	vague    [event.Lineage + 1]bool // owed is less than what is lost
-	err      string                  // why the writer gets nowhere; "" if it does
+	mu            sync.Mutex
+	open          bool
+	closed        bool
+	seq           uint64         // the last one assigned
+	enc           *event.Encoder // nil while the writer does not run
+	chunks        [classes]*chunk
+	full          [classes][]*chunk
+	pending       int  // bytes that the writer has not collected
+	buffered      int  // bytes not yet in the page cache, pending or collected
+	flushNow      bool // the writer should not wait for further records
+	writing       bool // the writer runs
+	progress      chan struct{}
+	dropping      bool // records are dropped until there is room
+	lost          counts
+	unreported    counts                  // lost, and not yet reported in a gap
+	unreportedMin [event.Lineage + 1]bool // owed is a lower bound of the loss
+	err           string                  // why writes fail; "" if they succeed
 
 	disk     sync.Mutex
-	segments [classes][]*segment // of each class from the oldest; only the last may be open
+	segments [classes][]*segment // per class, oldest first; only the last may be open
 	dropped  [classes]uint64     // the largest sequence number dropped since Open
 	expire   *time.Timer         // retention by age
 
 	follow sync.Mutex
-	tails  map[string]*tail // by the text of their filter
-	ended  bool             // no tail begins any more
+	tails  map[string]*tail // by the text of the filter
+	ended  bool             // no new tail may start
 
-	files [classes]activeFile // the writer's own
+	files [classes]activeFile // used only by the writer
 }
 
-// counts counts records by type; 0 is unknown.
+// counts holds the number of records by type; index 0 is the unknown type.
 type counts [event.Lineage + 1]int64
 
 func (c *counts) add(o *counts) {
@@ -148,24 +148,24 @@ func (c *counts) sub(o *counts) {
 	}
 }
 
-// A chunk is text of one class that is to be written.
+// A chunk is encoded text of one class that is queued for the writer.
 type chunk struct {
 	text []byte
 	span
-	done int // bytes of it that are written
+	done int // number of its bytes that are written
 }
 
 var chunkPool = sync.Pool{New: func() any { return &chunk{text: make([]byte, 0, chunkSize)} }}
 
 func (k *chunk) free() {
 	if cap(k.text) > 2*chunkSize {
-		return // a giant's; the next one need not be
+		return // grown by an unusually long record; do not keep so large a buffer in the pool
 	}
 	*k = chunk{text: k.text[:0]}
 	chunkPool.Put(k)
 }
 
-// New returns a log in cfg.Dir. It touches nothing; Open does.
+// New returns a log in cfg.Dir. It does not access the file system; Open does.
 func New(cfg Config) *Log {
 	l := &Log{
 		cfg:     cfg,
@@ -186,8 +186,9 @@ func New(cfg Config) *Log {
 	return l
 }
 
-// Begin has a log that holds nothing count from after seq, as the log of a jail
-// that goes on from another's. It is durable with the first record.
+// Begin sets the sequence number before the first record of an empty log, for a jail that was
+// branched from another. It becomes durable with the first record. Repeating the call with the
+// same number has no effect.
 func (l *Log) Begin(seq uint64) error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -205,14 +206,14 @@ func (l *Log) Begin(seq uint64) error {
 	return nil
 }
 
-// Append gives e the next sequence number and keeps it. It never waits for the
-// disk, and keeps no reference to e. If too much waits already, e is lost,
-// and a gap will say so; e.Seq is then 0.
+// Append assigns the next sequence number to e and stores e. It never waits for the disk and
+// keeps no reference to e. If the buffer is full, e is dropped, e.Seq is 0, and a later gap
+// reports the loss.
 func (l *Log) Append(e *event.Event) {
 	c := classOf(e)
 	l.mu.Lock()
-	if l.losing || l.buffered >= hold || !l.open || l.closed {
-		l.lose(e)
+	if l.dropping || l.buffered >= maxBuffered || !l.open || l.closed {
+		l.countLost(e)
 		l.mu.Unlock()
 		return
 	}
@@ -220,7 +221,8 @@ func (l *Log) Append(e *event.Event) {
 	l.mu.Unlock()
 }
 
-// append is Append where there is room. l.mu must be held.
+// append encodes e into the chunk of class c. The caller has checked that the buffer has room.
+// l.mu must be held.
 func (l *Log) append(c class, e *event.Event) {
 	l.seq++
 	e.Seq = l.seq
@@ -242,18 +244,18 @@ func (l *Log) append(c class, e *event.Event) {
 		l.chunks[c] = nil
 	}
 	l.buffered += n
-	if l.buffered > hold/2 && !l.tight.Load() {
-		l.tight.Store(true)
+	if l.buffered > maxBuffered/2 && !l.pressure.Load() {
+		l.pressure.Store(true)
 	}
 	l.pending += n
-	if l.pending == n || l.pending >= urgent && !l.urgent {
-		l.urgent = l.pending >= urgent
-		l.rouse()
+	if l.pending == n || l.pending >= flushThreshold && !l.flushNow {
+		l.flushNow = l.pending >= flushThreshold
+		l.wakeWriter()
 	}
 }
 
-// rouse has the writer look at what there is to do. l.mu must be held.
-func (l *Log) rouse() {
+// wakeWriter starts the writer if it does not run, and wakes it otherwise. l.mu must be held.
+func (l *Log) wakeWriter() {
 	if !l.writing {
 		l.writing = true
 		l.wg.Go(l.write)
@@ -264,8 +266,9 @@ func (l *Log) rouse() {
 	}
 }
 
-// lose counts e. A gap that is lost is what it told of. l.mu must be held.
-func (l *Log) lose(e *event.Event) {
+// countLost counts e as lost. For a gap it counts the loss that the gap reports. l.mu must be
+// held.
+func (l *Log) countLost(e *event.Event) {
 	e.Seq = 0
 	e.Jail = l.cfg.Jail
 	t, n := e.Type, int64(1)
@@ -279,21 +282,21 @@ func (l *Log) lose(e *event.Event) {
 	if l.closed || !l.open {
 		return
 	}
-	l.owed[t] += n
-	l.losing = true
-	l.vague[t] = l.vague[t] || e.Type == event.Gap && e.Lost < 0
+	l.unreported[t] += n
+	l.dropping = true
+	l.unreportedMin[t] = l.unreportedMin[t] || e.Type == event.Gap && e.Lost < 0
 }
 
-// sayLost ends a time of loss with one gap for each type, if there is room.
-// l.mu must be held.
-func (l *Log) sayLost() {
-	if l.buffered > hold/2 {
+// appendLossGaps appends one gap for each type with unreported losses and ends the dropping of
+// records, if the buffer has room. l.mu must be held.
+func (l *Log) appendLossGaps() {
+	if l.buffered > maxBuffered/2 {
 		return
 	}
-	l.tight.Store(false)
-	l.losing = false
-	for t, n := range l.owed {
-		if l.vague[t] {
+	l.pressure.Store(false)
+	l.dropping = false
+	for t, n := range l.unreported {
+		if l.unreportedMin[t] {
 			n = -1
 		}
 		if n == 0 {
@@ -303,35 +306,37 @@ func (l *Log) sayLost() {
 		stamp(&e)
 		l.append(classOf(&e), &e)
 	}
-	l.owed, l.vague = counts{}, [event.Lineage + 1]bool{}
+	l.unreported, l.unreportedMin = counts{}, [event.Lineage + 1]bool{}
 }
 
-// Room reports whether there is room for more. A source that can hold back
-// should while there is not.
-func (l *Log) Room() bool { return !l.tight.Load() }
+// Room reports whether the buffer is less than half full. A source that can delay its reads
+// should do so while Room returns false.
+func (l *Log) Room() bool { return !l.pressure.Load() }
 
-// Last is the sequence number given last.
+// Last returns the last assigned sequence number.
 func (l *Log) Last() uint64 {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return l.seq
 }
 
-// Written is a sequence number up to which every record is in the host's
-// kernel: it survives the end of the daemon, and readers see it.
+// Written returns a sequence number up to which every record is in the host's page cache.
+// These records are visible to readers and survive the end of the daemon, but not a power
+// failure.
 func (l *Log) Written() uint64 { return l.written.Load() }
 
-// Push has what was appended written now, rather than when there is more.
+// Push wakes the writer, so that it writes the appended records without waiting for more.
 func (l *Log) Push() {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if l.pending > 0 && !l.urgent {
-		l.urgent = true
-		l.rouse()
+	if l.pending > 0 && !l.flushNow {
+		l.flushNow = true
+		l.wakeWriter()
 	}
 }
 
-// Flush returns when everything that was appended before is written.
+// Flush blocks until all records that were appended before the call are written. It returns an
+// error if ctx ends first or the log is closed without writing them.
 func (l *Log) Flush(ctx context.Context) error {
 	want := l.Last()
 	for {
@@ -348,9 +353,9 @@ func (l *Log) Flush(ctx context.Context) error {
 			l.progress = make(chan struct{})
 		}
 		ch, why := l.progress, l.err
-		if l.pending > 0 && !l.urgent {
-			l.urgent = true
-			l.rouse()
+		if l.pending > 0 && !l.flushNow {
+			l.flushNow = true
+			l.wakeWriter()
 		}
 		l.mu.Unlock()
 		select {
@@ -364,20 +369,20 @@ func (l *Log) Flush(ctx context.Context) error {
 	}
 }
 
-// Stats is what a log says of itself.
+// Stats are the figures of a log.
 type Stats struct {
 	Events    int64            // kept
 	Bytes     int64            // on disk
 	Segments  int              // files
-	Last      uint64           // sequence number given last
+	Last      uint64           // last assigned sequence number
 	Written   uint64           // see Log.Written
-	OldestSeq uint64           // of the records kept; 0 if there are none
-	Oldest    time.Time        // when that was
-	Lost      map[string]int64 // by type, since the log was opened; gaps say how many and where
-	Err       string           // why records cannot be written now; "" if they can
+	OldestSeq uint64           // oldest stored record; 0 for an empty log
+	Oldest    time.Time        // time of the oldest stored record
+	Lost      map[string]int64 // by type, since the log was opened; gaps in the log report number and position
+	Err       string           // why writes fail at present; "" if they succeed
 }
 
-// Stats reads the indexes of closed segments when it is called first.
+// Stats returns the figures of the log. The first call reads the indexes of closed segments.
 func (l *Log) Stats() Stats {
 	st := Stats{Lost: map[string]int64{}}
 	segs, err := l.Segments()
@@ -407,9 +412,9 @@ func (l *Log) Stats() Stats {
 	return st
 }
 
-// Close writes what was appended, ends what follows the log, and lets go of
-// everything. If the disk takes no more, what waits is lost, and the error says
-// how many records. It may be called twice, and without Open.
+// Close writes the appended records, ends all tails and streams, and releases the resources of
+// the log. If the disk does not accept the records, they are lost, and the error reports their
+// number. Close may be called twice, and without Open.
 func (l *Log) Close() error {
 	l.mu.Lock()
 	if l.closed {
@@ -422,11 +427,11 @@ func (l *Log) Close() error {
 	before := l.lost
 	close(l.quit)
 	if l.writing {
-		l.rouse()
+		l.wakeWriter()
 	}
 	l.mu.Unlock()
 
-	packing.forget(l)
+	packing.removeTasks(l)
 	l.disk.Lock()
 	if l.expire != nil && l.expire.Stop() {
 		l.expire = nil

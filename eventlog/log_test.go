@@ -24,14 +24,14 @@ import (
 
 const jid = id.Jail("j-aaaaaaaaaaaa")
 
-// quiet is for tests in which trouble is made on purpose.
+// quiet discards log messages in tests that provoke errors.
 var quiet = slog.New(slog.DiscardHandler)
 
 func config(t testing.TB, p Policy) Config {
 	return Config{Dir: filepath.Join(t.TempDir(), "events"), Jail: jid, Policy: p, Log: quiet}
 }
 
-// open returns a log that is open, and closed at the end of the test.
+// open returns an open log, which is closed at the end of the test.
 func open(t testing.TB, cfg Config) *Log {
 	t.Helper()
 	l := New(cfg)
@@ -51,7 +51,7 @@ func flush(t testing.TB, l *Log) {
 	}
 }
 
-// settle waits until everything that is done in the background is.
+// settle waits until all background work is done.
 func settle(t testing.TB, l *Log) {
 	t.Helper()
 	for range 3000 {
@@ -63,10 +63,10 @@ func settle(t testing.TB, l *Log) {
 		}
 		time.Sleep(10 * time.Millisecond)
 	}
-	t.Fatal("the background does not come to rest")
+	t.Fatal("background work does not finish")
 }
 
-// sample is the n-th record of a jail that does a bit of everything.
+// sample returns the n-th record of a jail with records of all types.
 func sample(n int) event.Event {
 	ts := int64(1_700_000_000_000 + n)
 	e := event.Event{TS: ts, NS: int64(n) * 1000, PID: int32(40 + n%7), TID: int32(40 + n%7), HostPID: 9000, Comm: "python3", FD: -1}
@@ -94,8 +94,8 @@ func fill(l *Log, from, to int) {
 	}
 }
 
-// grow appends samples in portions, as a busy jail does, so that there are
-// segments of the size that is asked for.
+// grow appends samples in portions, as a busy jail does, so that the segments get the
+// configured size.
 func grow(t testing.TB, l *Log, from, to int) {
 	t.Helper()
 	for i := from; i < to; i += 1000 {
@@ -105,8 +105,8 @@ func grow(t testing.TB, l *Log, from, to int) {
 	settle(t, l)
 }
 
-// read returns the sequence numbers of what a query finds, having checked that
-// each line is one whole record in its place, and the gaps that are in no file.
+// read returns the sequence numbers of the records that a query finds, and the gaps that are
+// in no file. It checks that each line is one complete record and that the order is correct.
 func read(t testing.TB, l *Log, q Query) (seqs []uint64, gaps []event.Event) {
 	t.Helper()
 	c, err := l.Read(t.Context(), q)
@@ -137,14 +137,14 @@ func drain(t testing.TB, c *Cursor) (seqs []uint64, gaps []event.Event) {
 			t.Fatalf("not a line of JSON: %q", line)
 		}
 		if e.Seq <= last {
-			t.Fatalf("record %d comes after %d", e.Seq, last)
+			t.Fatalf("record %d follows record %d", e.Seq, last)
 		}
 		last = e.Seq
 		seqs = append(seqs, e.Seq)
 	}
 }
 
-// all is the numbers from a to b.
+// all returns the numbers from a to b.
 func all(a, b uint64) []uint64 {
 	var s []uint64
 	for ; a <= b; a++ {
@@ -162,7 +162,7 @@ func filter(t testing.TB, q string) *event.Filter {
 	return f
 }
 
-func TestWhatIsAppendedIsReadInOrder(t *testing.T) {
+func TestAppendAndRead(t *testing.T) {
 	l := open(t, config(t, Policy{}))
 	fill(l, 0, 5000)
 	flush(t, l)
@@ -181,19 +181,19 @@ func TestWhatIsAppendedIsReadInOrder(t *testing.T) {
 	}
 	st, err := os.Stat(l.cfg.Dir)
 	if err != nil || st.Mode().Perm() != 0o700 {
-		t.Errorf("the directory is %v, want 0700 (%v)", st.Mode(), err)
+		t.Errorf("mode of the directory = %v, want 0700 (%v)", st.Mode(), err)
 	}
 	st, err = os.Stat(filepath.Join(l.cfg.Dir, "syscalls.jsonl"))
 	if err != nil || st.Mode().Perm() != 0o600 {
-		t.Errorf("the file is %v, want 0600 (%v)", st.Mode(), err)
+		t.Errorf("mode of the file = %v, want 0600 (%v)", st.Mode(), err)
 	}
 }
 
-func TestAnEmptyLogHasNoDirectory(t *testing.T) {
+func TestEmptyLogCreatesNoDirectory(t *testing.T) {
 	l := open(t, config(t, Policy{}))
 	seqs, gaps := read(t, l, Query{Tail: 5})
 	if seqs != nil || gaps != nil {
-		t.Errorf("read %v, %v from an empty log", seqs, gaps)
+		t.Errorf("read of an empty log = %v, %v", seqs, gaps)
 	}
 	flush(t, l)
 	l.Push()
@@ -204,11 +204,11 @@ func TestAnEmptyLogHasNoDirectory(t *testing.T) {
 		t.Error(err)
 	}
 	if _, err := os.Stat(l.cfg.Dir); !errors.Is(err, os.ErrNotExist) {
-		t.Errorf("the directory was made: %v", err)
+		t.Errorf("the directory exists: %v", err)
 	}
 }
 
-func TestNumbersGoOnAfterReopening(t *testing.T) {
+func TestReopenContinuesNumbers(t *testing.T) {
 	cfg := config(t, Policy{})
 	for i := range 5 {
 		l := open(t, cfg)
@@ -222,11 +222,11 @@ func TestNumbersGoOnAfterReopening(t *testing.T) {
 	}
 	l := open(t, cfg)
 	if seqs, gaps := read(t, l, Query{}); !slices.Equal(seqs, all(1, 5000)) || gaps != nil {
-		t.Errorf("read %d records and %v", len(seqs), gaps)
+		t.Errorf("read %d records and gaps %v", len(seqs), gaps)
 	}
 }
 
-func TestACloseTwiceAndAnAppendAfter(t *testing.T) {
+func TestCloseTwiceThenAppend(t *testing.T) {
 	l := open(t, config(t, Policy{}))
 	fill(l, 0, 10)
 	if err := errors.Join(l.Close(), l.Close()); err != nil {
@@ -235,22 +235,21 @@ func TestACloseTwiceAndAnAppendAfter(t *testing.T) {
 	e := sample(1)
 	l.Append(&e)
 	if e.Seq != 0 || l.Stats().Lost["syscall"] != 1 {
-		t.Errorf("an append to a closed log got number %d, and %v is said to be lost", e.Seq, l.Stats().Lost)
+		t.Errorf("Append to a closed log assigned number %d; Stats().Lost = %v", e.Seq, l.Stats().Lost)
 	}
 	if _, err := l.Follow(t.Context(), Query{}); err == nil {
-		t.Error("a closed log can be followed")
+		t.Error("Follow of a closed log has no error")
 	}
 	if seqs, _ := read(t, l, Query{}); len(seqs) != 10 {
-		t.Errorf("a closed log has %d records, want 10", len(seqs))
+		t.Errorf("read %d records from a closed log, want 10", len(seqs))
 	}
 	if err := New(config(t, Policy{})).Close(); err != nil {
 		t.Errorf("Close without Open = %v", err)
 	}
 }
 
-// A log that rotates, compresses and is reopened gives the same records by every
-// way of asking.
-func TestEveryWindowOfALongLog(t *testing.T) {
+// A log that was rotated, compressed and reopened returns the same records for every query.
+func TestQueriesOfLongLog(t *testing.T) {
 	for _, plain := range []bool{false, true} {
 		t.Run(fmt.Sprintf("plain=%v", plain), func(t *testing.T) {
 			cfg := config(t, Policy{SegmentMB: 1, Plain: plain})
@@ -272,7 +271,7 @@ func TestEveryWindowOfALongLog(t *testing.T) {
 					packed++
 				}
 				if s.Closed && (s.SHA256 == "" || s.Last < s.First || s.Events == 0) {
-					t.Errorf("segment %+v is not described", s)
+					t.Errorf("incomplete description of segment %+v", s)
 				}
 			}
 			if len(segs) < 6 || packed > 0 == plain {
@@ -285,7 +284,7 @@ func TestEveryWindowOfALongLog(t *testing.T) {
 	}
 }
 
-// windows compares what queries find in a log of n samples with what they should.
+// windows compares the results of queries on a log of n samples with the expected ones.
 func windows(t *testing.T, l *Log, n int) {
 	t.Helper()
 	if got := l.Stats(); got.Events != int64(n) || got.OldestSeq != 1 || got.Last != uint64(n) {
@@ -360,11 +359,11 @@ func TestLinesWithoutParsing(t *testing.T) {
 		n++
 	}
 	if n != 10 {
-		t.Errorf("%d lines, want 10", n)
+		t.Errorf("got %d lines, want 10", n)
 	}
 }
 
-func TestARequestThatMakesNoSense(t *testing.T) {
+func TestInvalidQueriesAndPolicies(t *testing.T) {
 	l := open(t, config(t, Policy{}))
 	for _, q := range []Query{{Tail: -1}, {Limit: -1}, {Tail: maxTail + 1}} {
 		if _, err := l.Read(t.Context(), q); err == nil {
@@ -381,9 +380,9 @@ func TestARequestThatMakesNoSense(t *testing.T) {
 	}
 }
 
-// A source that comes back asks for what is kept of its own, and gets nothing of
-// an earlier boot of the host, whose clock began elsewhere.
-func TestRecentIsOfThisBoot(t *testing.T) {
+// A source that reattaches queries its stored records and gets none of an earlier boot of the
+// host, whose monotonic clock had another origin.
+func TestRecentExcludesEarlierBoots(t *testing.T) {
 	cfg := config(t, Policy{SegmentMB: 1})
 	l := open(t, cfg)
 	fill(l, 0, 20_000)
@@ -414,7 +413,7 @@ func TestRecentIsOfThisBoot(t *testing.T) {
 	}
 	l = open(t, cfg)
 	if got := recent(l, 0); got != nil {
-		t.Errorf("Recent = %v of an earlier boot", got)
+		t.Errorf("Recent = %v after an earlier boot, want none", got)
 	}
 	fill(l, 0, 10)
 	l.Close()
@@ -424,31 +423,31 @@ func TestRecentIsOfThisBoot(t *testing.T) {
 	}
 }
 
-func TestAnIdleLogCostsNothing(t *testing.T) {
+func TestIdleLogReleasesResources(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		l := open(t, config(t, Policy{}))
 		fill(l, 0, 100)
-		time.Sleep(delay)
+		time.Sleep(flushDelay)
 		synctest.Wait()
 		if got := l.Written(); got != 100 {
-			t.Errorf("Written() = %d after %v, want 100", got, delay)
+			t.Errorf("Written() = %d after %v, want 100", got, flushDelay)
 		}
-		time.Sleep(2 * linger)
+		time.Sleep(2 * idleTimeout)
 		synctest.Wait()
 		l.mu.Lock()
 		writing := l.writing
 		l.mu.Unlock()
 		if writing || l.files[syscalls].file != nil {
-			t.Error("the writer of an idle log runs, or its file is open")
+			t.Error("the writer of an idle log runs or its file is open")
 		}
 		if _, err := os.Stat(filepath.Join(l.cfg.Dir, "syscalls.idx")); err != nil {
-			t.Errorf("no index is saved: %v", err)
+			t.Errorf("no index was saved: %v", err)
 		}
 		fill(l, 100, 200)
-		time.Sleep(delay)
+		time.Sleep(flushDelay)
 		synctest.Wait()
 		if got := l.Written(); got != 200 {
-			t.Errorf("Written() = %d after it was idle, want 200", got)
+			t.Errorf("Written() = %d after idle time, want 200", got)
 		}
 	})
 }
@@ -458,16 +457,16 @@ func TestFsyncOnceASecond(t *testing.T) {
 		synctest.Test(t, func(t *testing.T) {
 			l := open(t, config(t, Policy{Fsync: policy}))
 			fill(l, 0, 10)
-			time.Sleep(delay + time.Second)
+			time.Sleep(flushDelay + time.Second)
 			synctest.Wait()
 			if synced := !l.files[syscalls].dirty; synced != want {
-				t.Errorf("%s: after a second synced is %v, want %v", policy, synced, want)
+				t.Errorf("%s: synced after one second = %v, want %v", policy, synced, want)
 			}
 		})
 	}
 }
 
-func TestManyAppendAtOnce(t *testing.T) {
+func TestConcurrentAppend(t *testing.T) {
 	l := open(t, config(t, Policy{SegmentMB: 1}))
 	var wg sync.WaitGroup
 	for g := range 8 {
@@ -476,15 +475,15 @@ func TestManyAppendAtOnce(t *testing.T) {
 	wg.Wait()
 	flush(t, l)
 	if seqs, gaps := read(t, l, Query{}); !slices.Equal(seqs, all(1, 16_000)) || gaps != nil {
-		t.Errorf("read %d records and %v", len(seqs), gaps)
+		t.Errorf("read %d records and gaps %v", len(seqs), gaps)
 	}
 }
 
-// A record that finds no room is counted, and once there is room again a gap
-// for each type says how many.
-func TestWhatFindsNoRoomIsCounted(t *testing.T) {
+// A record that does not fit into the buffer is counted. When the buffer has room again, one
+// gap for each type reports the number.
+func TestFullBufferCountsLosses(t *testing.T) {
 	l := open(t, config(t, Policy{}))
-	// A writer that does nothing: nobody takes what is appended.
+	// Simulate a writer that never collects records.
 	l.mu.Lock()
 	l.writing = true
 	l.mu.Unlock()
@@ -501,7 +500,7 @@ func TestWhatFindsNoRoomIsCounted(t *testing.T) {
 		sawFull = sawFull || !l.Room()
 	}
 	if !sawFull || l.Room() {
-		t.Error("Room() does not say that there is none")
+		t.Error("Room() = true with a full buffer")
 	}
 	l.wg.Go(l.write)
 	for l.Written() < l.Last() || !l.Room() {
@@ -523,22 +522,22 @@ func TestWhatFindsNoRoomIsCounted(t *testing.T) {
 		lost[e.Source.String()] += e.Lost
 	}
 	if gaps != 4 {
-		t.Errorf("%d gaps, want one for each type", gaps)
+		t.Errorf("got %d gaps, want one for each type", gaps)
 	}
 	for typ, n := range appended {
 		if kept[typ]+lost[typ] != n || lost[typ] == 0 || l.Stats().Lost[typ] != lost[typ] {
-			t.Errorf("%s: %d appended, %d kept, %d said to be lost, Stats %d", typ, n, kept[typ], lost[typ], l.Stats().Lost[typ])
+			t.Errorf("%s: %d appended, %d stored, %d reported as lost, %d lost according to Stats", typ, n, kept[typ], lost[typ], l.Stats().Lost[typ])
 		}
 	}
 	if !slices.Equal(seqs, all(1, l.Last())) {
-		t.Error("the numbers have holes")
+		t.Error("sequence numbers are not contiguous")
 	}
 }
 
-func TestNoAllocationForARecord(t *testing.T) {
+func TestAppendDoesNotAllocate(t *testing.T) {
 	l := open(t, config(t, Policy{}))
 	l.mu.Lock()
-	l.writing = true // but it is not: what is measured is Append
+	l.writing = true // prevents the start of the writer: only Append is measured
 	l.mu.Unlock()
 	e := sample(0)
 	if n := testing.AllocsPerRun(400, func() { l.Append(&e) }); n != 0 {
@@ -549,7 +548,7 @@ func TestNoAllocationForARecord(t *testing.T) {
 	l.mu.Unlock()
 }
 
-func TestAWindowByTimeReadsOnlyHeadersOfTheIndexesBeforeIt(t *testing.T) {
+func TestTimeWindowReadsOnlyIndexHeaders(t *testing.T) {
 	const n = 20_000
 	cfg := config(t, Policy{SegmentMB: 1})
 	l := open(t, cfg)
@@ -557,9 +556,9 @@ func TestAWindowByTimeReadsOnlyHeadersOfTheIndexesBeforeIt(t *testing.T) {
 	l.Close()
 	indexes, _ := filepath.Glob(filepath.Join(cfg.Dir, "*-*.idx"))
 	if len(indexes) < 2 {
-		t.Fatalf("there are only the indexes %v", indexes)
+		t.Fatalf("got only the indexes %v", indexes)
 	}
-	// Whoever reads one of these has to make it anew.
+	// A reader of one of these damaged indexes has to rebuild it.
 	for _, idx := range indexes {
 		if err := os.Truncate(idx, int64(indexHeader)); err != nil {
 			t.Fatal(err)

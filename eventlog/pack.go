@@ -16,8 +16,8 @@ import (
 	"glasshouse/internal/dirs"
 )
 
-// packing finishes the closed segments of all logs of the process, one after
-// the other: however many jails there are, one thread compresses.
+// packing finishes the closed segments of all logs of the process sequentially: one thread
+// compresses, regardless of the number of jails.
 var packing packer
 
 type packer struct {
@@ -27,20 +27,20 @@ type packer struct {
 	busy  bool
 }
 
-// A task is a segment to finish, or none to look only for what is too old.
+// A task is a segment to finish. A nil segment requests only the retention check.
 type task struct {
 	log *Log
 	seg *segment
 }
 
-// behind is a queue so long that finishing no longer waits for a calm moment: plain
-// segments take the disk instead.
-const behind = 32
+// busyQueue is the queue length from which on finishing no longer waits for a quiet period,
+// because uncompressed segments fill the disk.
+const busyQueue = 32
 
-// calm is how long nothing was closed before compressing begins, unless the
-// queue is long: a jail that fills a segment a second is in a hurry, and what
-// shares its processors should be no more than its record.
-var calm = time.Second // tests do not wait for it
+// quietPeriod is the time without newly closed segments after which compression starts, unless
+// the queue is long. A jail that fills a segment a second needs its processors, and recording
+// should be the only work that competes for them.
+var quietPeriod = time.Second // tests shorten it
 
 func (p *packer) add(l *Log, s *segment) {
 	p.mu.Lock()
@@ -50,35 +50,35 @@ func (p *packer) add(l *Log, s *segment) {
 		return
 	default:
 	}
-	l.wg.Add(1) // not after Close waits: forget takes p.mu between quit and that
+	l.wg.Add(1) // never after Close calls wg.Wait: removeTasks locks p.mu between close(quit) and Wait
 	p.queue, p.last = append(p.queue, task{l, s}), time.Now()
-	if len(p.queue) >= behind {
-		p.begin()
+	if len(p.queue) >= busyQueue {
+		p.start()
 	} else {
-		time.AfterFunc(calm, p.beginCalm)
+		time.AfterFunc(quietPeriod, p.startIfQuiet)
 	}
 }
 
-// begin works on the queue if nobody does. p.mu must be held.
-func (p *packer) begin() {
+// start starts run if it is not active and the queue is not empty. p.mu must be held.
+func (p *packer) start() {
 	if !p.busy && len(p.queue) > 0 {
 		p.busy = true
 		go p.run()
 	}
 }
 
-// beginCalm begins if nothing was closed since it was asked for. If something
-// was, it will be asked for again.
-func (p *packer) beginCalm() {
+// startIfQuiet starts run if no segment was closed during the last quietPeriod. Otherwise the
+// timer of the later segment calls it again.
+func (p *packer) startIfQuiet() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if time.Since(p.last) >= calm {
-		p.begin()
+	if time.Since(p.last) >= quietPeriod {
+		p.start()
 	}
 }
 
-// forget takes the tasks of l from the queue.
-func (p *packer) forget(l *Log) {
+// removeTasks removes the tasks of l from the queue.
+func (p *packer) removeTasks(l *Log) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.queue = slices.DeleteFunc(p.queue, func(t task) bool {
@@ -90,12 +90,13 @@ func (p *packer) forget(l *Log) {
 	})
 }
 
-// run works until the queue is empty. It compresses better while there is time for that.
-// Its thread keeps its priority: on a busy host a thread of low priority gets little time,
-// and all others of the process wait for what the Go runtime lets it hold meanwhile.
+// run processes the queue until it is empty. While the queue is short, it uses the better
+// compression level. Its thread keeps the normal priority: on a busy host a thread of low
+// priority gets little time, and the other threads of the process would wait for the runtime
+// locks that it holds.
 func (p *packer) run() {
 	p.mu.Lock()
-	calmly := len(p.queue) < behind
+	thorough := len(p.queue) < busyQueue
 	p.mu.Unlock()
 	var w *zstd.Encoder
 	for {
@@ -105,11 +106,11 @@ func (p *packer) run() {
 			p.mu.Unlock()
 			return
 		}
-		if calmly && len(p.queue) >= 2*behind || !calmly && len(p.queue) == 1 {
-			calmly, w = !calmly, nil
+		if thorough && len(p.queue) >= 2*busyQueue || !thorough && len(p.queue) == 1 {
+			thorough, w = !thorough, nil
 		}
-		if calmly && time.Since(p.last) < calm && len(p.queue) < behind {
-			p.busy = false // beginCalm goes on
+		if thorough && time.Since(p.last) < quietPeriod && len(p.queue) < busyQueue {
+			p.busy = false // startIfQuiet continues
 			p.mu.Unlock()
 			return
 		}
@@ -117,17 +118,17 @@ func (p *packer) run() {
 		p.queue = p.queue[1:]
 		p.mu.Unlock()
 		if w == nil {
-			w = newEncoder(calmly)
+			w = newEncoder(thorough)
 		}
 		t.log.finish(t.seg, w)
 		t.log.wg.Done()
 	}
 }
 
-// newEncoder makes frames as small as pays, if there is time. BenchmarkPack has
-// a system call in 33 bytes, or in 38 in half the time; what lies between is no
-// smaller than that, and more effort than the first takes four times as long
-// for two bytes.
+// newEncoder returns an encoder with the better level if there is time, and with the fastest
+// otherwise. In BenchmarkPack a system call takes 33 bytes with the better level, and 38 bytes
+// in half the time with the fastest. The level between them is no smaller than the better one,
+// and the best level takes four times as long to save two bytes.
 func newEncoder(time bool) *zstd.Encoder {
 	level := zstd.SpeedFastest
 	if time {
@@ -141,7 +142,7 @@ func newEncoder(time bool) *zstd.Encoder {
 	return w
 }
 
-// unpacker is shared: it has no state but what a call needs.
+// unpacker returns a decoder that all readers share: DecodeAll is safe for concurrent use.
 var unpacker = sync.OnceValue(func() *zstd.Decoder {
 	r, err := zstd.NewReader(nil, zstd.WithDecoderConcurrency(0), zstd.WithDecoderMaxMemory(maxBlock), zstd.WithDecoderMaxWindow(maxBlock))
 	if err != nil {
@@ -152,36 +153,37 @@ var unpacker = sync.OnceValue(func() *zstd.Decoder {
 
 var errStopped = errors.New("the log is closed")
 
-// finish hashes, indexes and compresses a closed segment, and drops segments
-// that are not to be kept.
+// finish hashes, indexes and compresses a closed segment. It then drops the segments that
+// exceed the retention policy.
 func (l *Log) finish(s *segment, w *zstd.Encoder) {
 	if s != nil {
 		err := l.pack(s, w)
 		switch {
 		case err == nil:
-			l.tellFinished(s)
-		case errors.Is(err, errGone), errors.Is(err, errStopped):
+			l.notifyFinished(s)
+		case errors.Is(err, errRemoved), errors.Is(err, errStopped):
 		case errors.Is(err, errUnreadable), errors.Is(err, errNotFile), errors.Is(err, unix.EIO):
-			l.setAside(s, err)
-		default: // a full disk: it stays as it is until the next start
-			l.log.Warn("a segment of the event log is not compressed", "error", err)
+			l.quarantine(s, err)
+		default: // for example a full disk: the segment stays uncompressed until the next start
+			l.log.Warn("cannot compress an event log segment", "error", err)
 		}
 	}
 	l.retain()
 }
 
-func (l *Log) tellFinished(s *segment) {
+func (l *Log) notifyFinished(s *segment) {
 	if l.cfg.Finished == nil {
 		return
 	}
-	// Of a damaged file there is no digest.
+	// A damaged file has no digest.
 	if seg, ok := l.describe(s); ok && seg.SHA256 != "" {
 		l.cfg.Finished(seg)
 	}
 }
 
-// errUnreadable is about the text of a segment, not about what is made of it.
-var errUnreadable = errors.New("no record in it can be read")
+// errUnreadable reports that the text of a segment contains no valid record. It is not used
+// for failures to write the index or the compressed file.
+var errUnreadable = errors.New("no readable record")
 
 func (l *Log) pack(s *segment, w *zstd.Encoder) (err error) {
 	in, packed, err := l.openSegment(s)
@@ -196,7 +198,7 @@ func (l *Log) pack(s *segment, w *zstd.Encoder) (err error) {
 	if x, err := readIndex(l.path(s.index())); err == nil && x.hasSum && packed == (x.packed > 0) {
 		if packed && x.packed == st.Size() || l.cfg.Policy.Plain && x.textLen == st.Size() {
 			l.adopt(s, x)
-			return nil // done before
+			return nil // finished earlier
 		}
 	}
 	if packed {
@@ -207,7 +209,7 @@ func (l *Log) pack(s *segment, w *zstd.Encoder) (err error) {
 	if !l.cfg.Policy.Plain {
 		out, err = os.OpenFile(final+tempSuffix, os.O_WRONLY|os.O_CREATE|os.O_TRUNC|unix.O_NOFOLLOW, 0o600)
 		if err != nil {
-			return orGone(err)
+			return mapNotExist(err)
 		}
 		defer func() {
 			out.Close()
@@ -217,7 +219,7 @@ func (l *Log) pack(s *segment, w *zstd.Encoder) (err error) {
 		}()
 	}
 	sum := sha256.New()
-	x := &index{hasSum: true, whole: l.written.Load()}
+	x := &index{hasSum: true, complete: l.written.Load()}
 	var frame []byte
 	_, err = scan(io.NewSectionReader(in, 0, st.Size()), 0, func(k block, text []byte) error {
 		select {
@@ -229,7 +231,7 @@ func (l *Log) pack(s *segment, w *zstd.Encoder) (err error) {
 		if out != nil {
 			frame = w.EncodeAll(text, frame[:0])
 			if _, err := out.Write(frame); err != nil {
-				return orGone(err)
+				return mapNotExist(err)
 			}
 			k.zoff, k.zlen = x.packed, int64(len(frame))
 		}
@@ -246,52 +248,52 @@ func (l *Log) pack(s *segment, w *zstd.Encoder) (err error) {
 
 	if out == nil {
 		if err := x.write(l.path(s.index())); err != nil {
-			return orGone(err)
+			return mapNotExist(err)
 		}
-		l.finished(s, x, false)
+		l.setFinished(s, x, false)
 		return nil
 	}
-	// The plain file goes when the other is sure to stay.
+	// Remove the plain file only after the compressed one is durable.
 	if err := out.Sync(); err != nil {
-		return orGone(err)
+		return mapNotExist(err)
 	}
 	if err := os.Rename(out.Name(), final); err != nil {
-		return orGone(err)
+		return mapNotExist(err)
 	}
 	if err := x.write(l.path(s.index())); err != nil {
 		os.Remove(final)
-		return orGone(err)
+		return mapNotExist(err)
 	}
 	if err := dirs.Sync(l.cfg.Dir); err != nil {
 		os.Remove(final)
-		return orGone(err)
+		return mapNotExist(err)
 	}
-	if l.finished(s, x, true) {
+	if l.setFinished(s, x, true) {
 		l.remove(closedName(s.class, s.first) + textSuffix)
 	} else {
-		os.Remove(final) // retention was faster
+		os.Remove(final) // retention dropped the segment meanwhile
 		l.remove(s.index())
 	}
 	return nil
 }
 
-// orGone returns errGone if err says that the log's directory was removed.
-func orGone(err error) error {
+// mapNotExist returns errRemoved if err reports that the log's directory or file was removed.
+func mapNotExist(err error) error {
 	if errors.Is(err, fs.ErrNotExist) {
-		return errGone
+		return errRemoved
 	}
 	return err
 }
 
-// finished makes what was found out about s known, and whether its file is
-// another from now on. It returns false if s is gone.
-func (l *Log) finished(s *segment, x *index, packed bool) bool {
+// setFinished stores the index data of s, and whether its file is now the compressed one. It
+// returns false if s was removed.
+func (l *Log) setFinished(s *segment, x *index, packed bool) bool {
 	l.disk.Lock()
 	defer l.disk.Unlock()
-	if s.gone {
+	if s.removed {
 		return false
 	}
-	s.learn(x)
+	s.setIndex(x)
 	s.blocks = nil
 	if packed {
 		s.packed, s.size = true, x.packed
@@ -299,7 +301,7 @@ func (l *Log) finished(s *segment, x *index, packed bool) bool {
 	return true
 }
 
-// reindex makes the index of a compressed segment that has none.
+// reindex creates the index of a compressed segment that has none.
 func (l *Log) reindex(s *segment, f *os.File, size int64) error {
 	x := &index{hasSum: true}
 	sum := sha256.New()
@@ -319,19 +321,18 @@ func (l *Log) reindex(s *segment, f *os.File, size int64) error {
 	if x.span().n == 0 {
 		return errUnreadable
 	}
-	// Of a damaged file the digest would vouch for what is left.
+	// A digest of a damaged file would certify only the readable part.
 	x.hasSum = x.packed == size
 	sum.Sum(x.sum[:0])
 	if err := x.write(l.path(s.index())); err != nil {
-		return orGone(err)
+		return mapNotExist(err)
 	}
-	l.finished(s, x, true)
+	l.setFinished(s, x, true)
 	return nil
 }
 
-// scanPacked reads a compressed file frame by frame and calls fn with each as a
-// block. It ends at the first frame that is damaged: behind it nothing says
-// where the next one begins.
+// scanPacked reads a compressed file frame by frame and calls fn with each frame as a block.
+// It stops at the first damaged frame, because the start of the next one is then unknown.
 func scanPacked(f io.ReaderAt, size int64, fn func(k block, text []byte) error) error {
 	var off, zoff int64
 	var text, frame []byte
@@ -344,7 +345,8 @@ func scanPacked(f io.ReaderAt, size int64, fn func(k block, text []byte) error) 
 		if _, err := f.ReadAt(frame, zoff); err != nil {
 			return err
 		}
-		if text, err = unpacker().DecodeAll(frame, text[:0]); err != nil || len(text) == 0 || len(text) > maxBlock {
+		text, err = unpacker().DecodeAll(frame, text[:0])
+		if err != nil || len(text) == 0 || len(text) > maxBlock {
 			return nil
 		}
 		k := block{off: off, len: int64(len(text)), zoff: zoff, zlen: n}
@@ -358,7 +360,7 @@ func scanPacked(f io.ReaderAt, size int64, fn func(k block, text []byte) error) 
 	return nil
 }
 
-// frameLen returns how long the frame at off is. See RFC 8878, section 3.1.1.
+// frameLen returns the length of the zstd frame at off. See RFC 8878, section 3.1.1.
 func frameLen(f io.ReaderAt, off, size int64) (int64, error) {
 	var b [zstd.HeaderMaxSize]byte
 	n, err := f.ReadAt(b[:min(int64(len(b)), size-off)], off)
@@ -370,7 +372,7 @@ func frameLen(f io.ReaderAt, off, size int64) (int64, error) {
 		return 0, err
 	}
 	if h.Skippable {
-		return 0, errors.New("a frame that is not ours")
+		return 0, errors.New("unexpected skippable frame")
 	}
 	at := off + int64(h.HeaderSize)
 	for last := false; !last; {
@@ -388,7 +390,7 @@ func frameLen(f io.ReaderAt, off, size int64) (int64, error) {
 		}
 		at += 3 + length
 		if at-off > 2*maxBlock {
-			return 0, errors.New("a frame too long to be ours")
+			return 0, errors.New("frame too long")
 		}
 	}
 	if h.HasCheckSum {

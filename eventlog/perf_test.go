@@ -11,8 +11,8 @@ import (
 	"glasshouse/event"
 )
 
-// syscallRecord is a record as a kernel gives it: about 250 bytes, and nothing
-// in it that repeats without reason.
+// syscallRecord sets e to a typical system call record of about 250 bytes without artificial
+// repetition.
 func syscallRecord(n int, e *event.Event) {
 	h := uint64(n) * 0x9e3779b97f4a7c15
 	names := [...]string{"read", "write", "openat", "close", "fstat", "mmap", "futex", "epoll_wait"}
@@ -28,10 +28,10 @@ func syscallRecord(n int, e *event.Event) {
 	}
 }
 
-// BenchmarkAppend is the whole way of a record to the kernel's page cache.
+// BenchmarkAppend measures the complete path of a record to the kernel's page cache.
 func BenchmarkAppend(b *testing.B) { benchmarkAppend(b, syscallRecord) }
 
-// cpu is the processor time of this process.
+// cpu returns the CPU time of this process.
 func cpu() time.Duration {
 	var u unix.Rusage
 	if err := unix.Getrusage(unix.RUSAGE_SELF, &u); err != nil {
@@ -40,8 +40,8 @@ func cpu() time.Duration {
 	return time.Duration(u.Utime.Nano() + u.Stime.Nano())
 }
 
-// BenchmarkEncode is the part of BenchmarkAppend that makes text of a record,
-// with and without a memory of those before.
+// BenchmarkEncode measures the encoding part of BenchmarkAppend, with and without the
+// encoder's cache of earlier records.
 func BenchmarkEncode(b *testing.B) {
 	for _, kind := range []struct {
 		name   string
@@ -70,8 +70,8 @@ func BenchmarkEncode(b *testing.B) {
 	}
 }
 
-// BenchmarkPack compares levels: bytes a record, and how fast. The block is as
-// in a segment.
+// BenchmarkPack compares compression levels: bytes per record, and speed. The block has the
+// size used in a segment.
 func BenchmarkPack(b *testing.B) {
 	for _, size := range []int{256 << 10, blockSize, 1 << 20} {
 		text, records := typicalText(size)

@@ -15,9 +15,9 @@ import (
 	"glasshouse/event"
 )
 
-// bootFile says since which sequence number records are of this boot of the
-// host: monotonic time begins anew with each. Of a log that does not begin with
-// number 1 it says as well after which it does.
+// bootFile holds the boot ID of the host and the first sequence number of this boot. It is
+// needed because each boot restarts the monotonic clock. If the log does not begin with number
+// 1, the file also holds the number before the first record.
 const bootFile = "boot"
 
 func bootID() string {
@@ -35,27 +35,26 @@ func (l *Log) bootLine() []byte {
 	return fmt.Appendf(nil, "%s %d\n", bootID(), l.bootSeq)
 }
 
-// Open finds what an earlier log has left in the directory and goes on behind
-// it. A line that a crash has torn is cut off, what is missing is said in a gap,
-// and what cannot be read is set aside: there is nothing in the directory for
-// which Open refuses to begin. A directory that is not there is an empty log.
+// Open reads the files of an earlier log in the directory and continues after its last record.
+// It truncates a line that a crash has torn, reports missing records in a gap, and quarantines
+// unreadable files. No content of the directory makes Open fail. A missing directory is an
+// empty log.
 //
-// A log that was closed, or idle when the daemon died, is opened without
-// reading its records.
+// A log that was closed, or idle when the daemon died, is opened without reading its records.
 func (l *Log) Open() error {
 	names, err := os.ReadDir(l.cfg.Dir)
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return fmt.Errorf("open event log: %w", err)
 	}
 	r := recovery{l: l}
-	r.base()
+	r.readBase()
 	for _, e := range names {
-		r.sort(e.Name())
+		r.classify(e.Name())
 	}
-	r.closed()
-	r.actives()
-	r.holes()
-	r.boot()
+	r.listClosed()
+	r.recoverActive()
+	r.findMissing()
+	r.findBoot()
 
 	l.mu.Lock()
 	l.seq = r.last
@@ -63,7 +62,7 @@ func (l *Log) Open() error {
 	l.open = true
 	l.mu.Unlock()
 	for i := range r.gaps {
-		l.say(&r.gaps[i])
+		l.appendGap(&r.gaps[i])
 	}
 	for _, s := range r.unfinished {
 		packing.add(l, s)
@@ -74,24 +73,24 @@ func (l *Log) Open() error {
 	return nil
 }
 
-// A recovery is what Open finds out.
+// A recovery is the state of one call of Open.
 type recovery struct {
 	l          *Log
 	active     [classes]bool
-	found      [classes]map[uint64]string // closed files, by their first record: one suffix
+	found      [classes]map[uint64]string // suffix of the closed file, by first record
 	indexes    []string
 	unfinished []*segment
 
-	said  []string // what the boot file says
-	whole uint64   // up to here nothing is missing
-	last  uint64   // the largest sequence number there is
-	seen  []uint64 // a bit for each sequence number after whole
-	gaps  []event.Event
+	bootFields []string // fields of the boot file
+	complete   uint64   // no record up to here is missing
+	last       uint64   // the largest sequence number found
+	seen       []uint64 // one bit for each sequence number after complete
+	gaps       []event.Event
 }
 
-// sort looks at one name in the directory. What it does not know belongs to
-// somebody else.
-func (r *recovery) sort(name string) {
+// classify handles one name in the directory. It ignores unknown names, which belong to other
+// programs.
+func (r *recovery) classify(name string) {
 	if strings.HasSuffix(name, tempSuffix) {
 		if _, _, _, ok := parseName(strings.TrimSuffix(name, tempSuffix)); ok {
 			r.l.remove(name)
@@ -122,14 +121,14 @@ func (r *recovery) sort(name string) {
 	switch have := r.found[c][first]; {
 	case have == "":
 		r.found[c][first] = suffix
-	default: // compressing was not finished, and the plain file is surely whole
+	default: // compression was interrupted, and the plain file is complete
 		r.l.remove(closedName(c, first) + packedSuffix)
 		r.found[c][first] = textSuffix
 	}
 }
 
-// closed makes the list of closed segments.
-func (r *recovery) closed() {
+// listClosed builds the list of closed segments.
+func (r *recovery) listClosed() {
 	l := r.l
 	indexed := map[string]bool{}
 	for _, name := range r.indexes {
@@ -145,7 +144,7 @@ func (r *recovery) closed() {
 			st, err := os.Lstat(l.path(s.file()))
 			if err != nil || !st.Mode().IsRegular() {
 				l.segments[c] = append(l.segments[c], s)
-				r.setAside(s, errNotFile)
+				r.quarantine(s, errNotFile)
 				continue
 			}
 			s.size = st.Size()
@@ -159,36 +158,36 @@ func (r *recovery) closed() {
 		}
 		slices.SortFunc(l.segments[c], func(a, b *segment) int { return cmp.Compare(a.first, b.first) })
 		if n := len(l.segments[c]); n > 0 {
-			r.lastOf(l.segments[c][n-1])
+			r.findLast(l.segments[c][n-1])
 		}
 	}
 	slices.SortFunc(r.unfinished, func(a, b *segment) int { return cmp.Compare(a.first, b.first) })
 }
 
-// lastOf finds where a class's closed segments end. The file being written may
-// be empty.
-func (r *recovery) lastOf(s *segment) {
+// findLast determines the last record of the closed segments of a class from the newest one.
+// It is needed because the file being written may be empty.
+func (r *recovery) findLast(s *segment) {
 	r.last = max(r.last, s.first)
-	if err := r.l.learn(s); err != nil {
-		r.setAside(s, err)
+	if err := r.l.loadSpan(s); err != nil {
+		r.quarantine(s, err)
 		return
 	}
 	if s.span.n == 0 {
-		r.setAside(s, errUnreadable)
+		r.quarantine(s, errUnreadable)
 		return
 	}
 	r.last = max(r.last, s.span.last)
-	r.whole = max(r.whole, s.span.last)
+	r.complete = max(r.complete, s.span.last)
 }
 
-func (r *recovery) setAside(s *segment, why error) {
-	if gap, ok := r.l.takeOut(s, why); ok {
+func (r *recovery) quarantine(s *segment, why error) {
+	if gap, ok := r.l.quarantineFile(s, why); ok {
 		r.gaps = append(r.gaps, gap)
 	}
 }
 
-// actives takes up the files that were written, as far as they can be read.
-func (r *recovery) actives() {
+// recoverActive recovers the files that were being written, as far as they are readable.
+func (r *recovery) recoverActive() {
 	var files [classes]*os.File
 	var indexes [classes]*index
 	for c := range r.active {
@@ -197,24 +196,24 @@ func (r *recovery) actives() {
 		}
 		f, x, err := r.open(class(c))
 		if err != nil {
-			r.bad(class(c), err)
+			r.quarantineActive(class(c), err)
 			continue
 		}
 		defer f.Close()
 		files[c], indexes[c] = f, x
-		r.whole = max(r.whole, x.whole)
+		r.complete = max(r.complete, x.complete)
 	}
 	for c, f := range files {
 		if f == nil {
 			continue
 		}
 		if err := r.recover(class(c), f, indexes[c]); err != nil {
-			r.bad(class(c), err)
+			r.quarantineActive(class(c), err)
 		}
 	}
 }
 
-// open opens the file of c with the index that was saved of it last.
+// open opens the active file of c and reads the index that was last saved for it.
 func (r *recovery) open(c class) (*os.File, *index, error) {
 	f, err := openRegular(r.l.path(activeName(c) + textSuffix))
 	if err != nil {
@@ -226,14 +225,14 @@ func (r *recovery) open(c class) (*os.File, *index, error) {
 		return nil, nil, err
 	}
 	x, err := readIndex(r.l.path(activeName(c) + indexSuffix))
-	if err != nil || !x.fits(f, st.Size()) {
+	if err != nil || !x.matchesFile(f, st.Size()) {
 		x = &index{}
 	}
 	return f, x, nil
 }
 
-// recover reads what was written to the file of c since x was saved, cuts off a
-// torn line, and takes the file up as the one that is written.
+// recover reads the records that were written to the file of c since x was saved, truncates a
+// torn line, and continues the file as the active one.
 func (r *recovery) recover(c class, f *os.File, x *index) error {
 	l := r.l
 	st, err := f.Stat()
@@ -245,7 +244,7 @@ func (r *recovery) recover(c class, f *os.File, x *index) error {
 		x.blocks = append(x.blocks, k)
 		for line := range bytes.Lines(text) {
 			if h, ok := parseHead(bytes.TrimSuffix(line, []byte{'\n'})); ok {
-				r.see(h.seq)
+				r.markSeen(h.seq)
 			}
 		}
 		return nil
@@ -265,7 +264,7 @@ func (r *recovery) recover(c class, f *os.File, x *index) error {
 		return errUnreadable
 	}
 	if n := len(l.segments[c]); n > 0 && l.segments[c][n-1].covers().last >= sp.first {
-		return errors.New("its records are numbered as those of an earlier file")
+		return errors.New("sequence numbers overlap with an earlier file")
 	}
 	s := &segment{class: c, first: sp.first, text: end, blocks: x.blocks}
 	l.segments[c] = append(l.segments[c], s)
@@ -273,35 +272,35 @@ func (r *recovery) recover(c class, f *os.File, x *index) error {
 	return nil
 }
 
-// maxSeen bounds what see remembers: more than a delivery has there is only
-// where an index was lost.
+// maxSeen bounds the memory of markSeen. Only after the loss of an index are there more
+// records than one batch of the writer.
 const maxSeen = 1 << 26
 
-// see remembers that a sequence number is there.
-func (r *recovery) see(seq uint64) {
-	if seq <= r.whole || seq-r.whole > maxSeen {
+// markSeen records that a sequence number exists.
+func (r *recovery) markSeen(seq uint64) {
+	if seq <= r.complete || seq-r.complete > maxSeen {
 		return
 	}
-	i := seq - r.whole - 1
+	i := seq - r.complete - 1
 	for uint64(len(r.seen)) <= i/64 {
 		r.seen = append(r.seen, 0)
 	}
 	r.seen[i/64] |= 1 << (i % 64)
 }
 
-// holes finds records that a crash has kept from one file while later ones were
-// already in another: see deliver. Of which type they were nobody knows.
-func (r *recovery) holes() {
-	if r.last <= r.whole || r.last-r.whole > maxSeen {
+// findMissing finds records that a crash kept from one file while later records had reached
+// another file: see writePending. Their type is unknown.
+func (r *recovery) findMissing() {
+	if r.last <= r.complete || r.last-r.complete > maxSeen {
 		return
 	}
 	gap := event.Event{Type: event.Gap, Reason: "torn by a crash"}
-	for i := range r.last - r.whole {
+	for i := range r.last - r.complete {
 		if int(i/64) < len(r.seen) && r.seen[i/64]>>(i%64)&1 != 0 {
 			continue
 		}
 		gap.Lost++
-		gap.Through = r.whole + 1 + i
+		gap.Through = r.complete + 1 + i
 		if gap.From == 0 {
 			gap.From = gap.Through
 		}
@@ -311,8 +310,8 @@ func (r *recovery) holes() {
 	}
 }
 
-// fits reports whether x is the index of what f, of the given size, begins with.
-func (x *index) fits(f io.ReaderAt, size int64) bool {
+// matchesFile reports whether x is the index of a prefix of f, which has the given size.
+func (x *index) matchesFile(f io.ReaderAt, size int64) bool {
 	if x.textLen > size || x.packed != 0 {
 		return false
 	}
@@ -329,15 +328,15 @@ func (x *index) fits(f io.ReaderAt, size int64) bool {
 	return sp == k.span
 }
 
-// cut takes a torn line off the end of a file.
+// cut truncates a torn line at the end of a file and reports it in a gap.
 func (r *recovery) cut(c class, f *os.File, end, size int64, last uint64) {
 	gap := event.Event{Type: event.Gap, Source: source[c], Lost: 1, Reason: "torn by a crash"}
 	b := make([]byte, min(size-end, 256))
 	if _, err := f.ReadAt(b, end); err == nil {
-		// As if it were whole, so that its head can be read.
+		// Complete the line, so that parseHead accepts it.
 		if h, ok := parseHead(append(b, ",}"...)); ok && h.seq > last {
 			r.last = max(r.last, h.seq)
-			r.see(h.seq)
+			r.markSeen(h.seq)
 			gap.From, gap.Through = h.seq, h.seq
 			if h.typ != event.Gap {
 				gap.Source = h.typ
@@ -345,41 +344,41 @@ func (r *recovery) cut(c class, f *os.File, end, size int64, last uint64) {
 		}
 	}
 	if err := os.Truncate(f.Name(), end); err != nil {
-		r.l.log.Warn("a torn line cannot be cut off the event log", "file", f.Name(), "error", err)
+		r.l.log.Warn("cannot truncate a torn line of the event log", "file", f.Name(), "error", err)
 	}
 	r.gaps = append(r.gaps, gap)
 }
 
-// bad sets the file of c aside.
-func (r *recovery) bad(c class, why error) {
+// quarantineActive renames the active file of c and reports it in a gap.
+func (r *recovery) quarantineActive(c class, why error) {
 	name := r.l.path(activeName(c) + textSuffix)
 	if err := os.Rename(name, name+badSuffix); err != nil {
 		why = errors.Join(why, err)
 	}
-	r.l.log.Error("a file of the event log cannot be read and is set aside", "file", name+badSuffix, "error", why)
+	r.l.log.Error("quarantined an unreadable event log file", "file", name+badSuffix, "error", why)
 	r.gaps = append(r.gaps, event.Event{Type: event.Gap, Source: source[c], Lost: -1, Reason: "unreadable"})
 }
 
-// base finds where the log begins, before which nothing is missing.
-func (r *recovery) base() {
-	b, _ := readSmall(r.l.path(bootFile)) // without it, at the beginning
-	r.said = strings.Fields(string(b))
-	if len(r.said) < 3 {
+// readBase reads the number before the first record from the boot file.
+func (r *recovery) readBase() {
+	b, _ := readSmall(r.l.path(bootFile)) // without the file the log begins with 1
+	r.bootFields = strings.Fields(string(b))
+	if len(r.bootFields) < 3 {
 		return
 	}
-	if n, err := strconv.ParseUint(r.said[2], 10, 63); err == nil {
-		r.l.base, r.whole, r.last = n, n, n
+	if n, err := strconv.ParseUint(r.bootFields[2], 10, 63); err == nil {
+		r.l.base, r.complete, r.last = n, n, n
 	}
 }
 
-// boot finds where this boot of the host begins in the log.
-func (r *recovery) boot() {
+// findBoot determines the first sequence number of the current boot of the host.
+func (r *recovery) findBoot() {
 	l := r.l
 	l.bootSeq, l.bootNew = r.last+1, true
-	if len(r.said) < 2 || r.said[0] != bootID() {
+	if len(r.bootFields) < 2 || r.bootFields[0] != bootID() {
 		return
 	}
-	if n, err := strconv.ParseUint(r.said[1], 10, 63); err == nil && n <= r.last+1 {
+	if n, err := strconv.ParseUint(r.bootFields[1], 10, 63); err == nil && n <= r.last+1 {
 		l.bootSeq, l.bootNew = n, false
 	}
 }

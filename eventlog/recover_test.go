@@ -20,17 +20,17 @@ import (
 	"glasshouse/event"
 )
 
-// TestMain lets the test binary be the process that is killed.
+// TestMain runs the test binary as the process to be killed if the environment asks for it.
 func TestMain(m *testing.M) {
-	calm = 0
+	quietPeriod = 0
 	if dir := os.Getenv("EVENTLOG_TEST_WRITER"); dir != "" {
 		writeForever(dir)
 	}
-	unpacker() // made before any test has a clock of its own
+	unpacker() // created before any synctest bubble starts
 	os.Exit(m.Run())
 }
 
-// writeForever appends, and says now and then how much is written.
+// writeForever appends records and periodically prints the last written number.
 func writeForever(dir string) {
 	l := New(Config{Dir: dir, Jail: jid, Log: quiet})
 	l.segment = 300 << 10
@@ -56,7 +56,7 @@ func writeForever(dir string) {
 	}
 }
 
-// reopen is open for a log with small segments.
+// reopen opens a log with small segments.
 func reopen(t *testing.T, dir string) *Log {
 	t.Helper()
 	l := New(Config{Dir: dir, Jail: jid, Log: quiet})
@@ -79,7 +79,7 @@ func TestKilledAtAnyMoment(t *testing.T) {
 		written := killedWriter(t, dir, time.Duration(1+rand.IntN(40))*time.Millisecond)
 		l := reopen(t, dir)
 		flush(t, l)
-		wholeButForGaps(t, l, last, written)
+		checkGapsComplete(t, l, last, written)
 		last = l.Last()
 		if err := l.Close(); err != nil {
 			t.Fatal(err)
@@ -88,19 +88,19 @@ func TestKilledAtAnyMoment(t *testing.T) {
 	l := reopen(t, dir)
 	settle(t, l)
 	if last != l.Last() {
-		t.Errorf("closed it ends with %d, opened again with %d", last, l.Last())
+		t.Errorf("Last() = %d before Close, %d after reopening", last, l.Last())
 	}
-	wholeButForGaps(t, l, 0, 0)
+	checkGapsComplete(t, l, 0, 0)
 	t.Logf("%d records after %d kills; %d gaps", last, rounds, len(gapsIn(t, l)))
 }
 
-// wholeButForGaps checks that behind after nothing is missing but what gaps say
-// is, and that nothing up to written is among that, nor before.
-func wholeButForGaps(t *testing.T, l *Log, after, written uint64) {
+// checkGapsComplete checks that no record after after is missing except those reported by
+// gaps, and that the gaps report no record up to written.
+func checkGapsComplete(t *testing.T, l *Log, after, written uint64) {
 	t.Helper()
 	seqs, made := read(t, l, Query{After: after})
 	if len(made) > 0 {
-		t.Fatalf("damage: %+v", made)
+		t.Fatalf("unexpected damage: %+v", made)
 	}
 	have := map[uint64]bool{}
 	for _, s := range seqs {
@@ -108,29 +108,29 @@ func wholeButForGaps(t *testing.T, l *Log, after, written uint64) {
 	}
 	for s := after + 1; s <= written; s++ {
 		if !have[s] {
-			t.Fatalf("%d were said to be written, %d is missing", written, s)
+			t.Fatalf("records up to %d were reported as written, but %d is missing", written, s)
 		}
 	}
-	missing, said := int64(l.Last()-after)-int64(len(seqs)), int64(0)
+	missing, reported := int64(l.Last()-after)-int64(len(seqs)), int64(0)
 	for _, g := range gapsIn(t, l) {
 		if g.Reason != "torn by a crash" || g.Lost < 1 {
-			t.Fatalf("a gap %+v", g)
+			t.Fatalf("unexpected gap %+v", g)
 		}
 		if g.From == 0 || g.Through <= after {
 			continue
 		}
 		if have[g.From] || have[g.Through] || g.From <= written {
-			t.Errorf("%+v tells of what is there", g)
+			t.Errorf("gap %+v covers existing records", g)
 		}
-		said += g.Lost
+		reported += g.Lost
 	}
-	if said != missing {
-		t.Errorf("%d numbers are missing, %d are said to be", missing, said)
+	if reported != missing {
+		t.Errorf("%d numbers are missing, gaps report %d", missing, reported)
 	}
 }
 
-// killedWriter lets a process append for a while, kills it and returns what it
-// said was written.
+// killedWriter runs a process that appends for a while, kills it, and returns the last number
+// that it reported as written.
 func killedWriter(t *testing.T, dir string, after time.Duration) (written uint64) {
 	t.Helper()
 	exe, err := os.Executable()
@@ -151,7 +151,7 @@ func killedWriter(t *testing.T, dir string, after time.Duration) (written uint64
 	for lines := bufio.NewScanner(out); lines.Scan(); {
 		n, err := strconv.ParseUint(lines.Text(), 10, 64)
 		if err != nil {
-			break // killed while it was writing it
+			break // killed while printing the number
 		}
 		written = max(written, n)
 		if !killed && n > 0 {
@@ -164,12 +164,12 @@ func killedWriter(t *testing.T, dir string, after time.Duration) (written uint64
 	return written
 }
 
-func TestATornLineIsCutAndSaid(t *testing.T) {
+func TestTornLineIsTruncatedAndReported(t *testing.T) {
 	cfg := config(t, Policy{})
 	l := open(t, cfg)
 	fill(l, 0, 100)
 	l.Close()
-	e := sample(3) // a file's
+	e := sample(3) // of type file
 	e.Seq, e.Jail = 101, jid
 	line := e.AppendJSON(nil)
 	appendTo(t, cfg.Dir, "filesystem.jsonl", line[:len(line)-20])
@@ -178,21 +178,21 @@ func TestATornLineIsCutAndSaid(t *testing.T) {
 	flush(t, l)
 	seqs, gaps := read(t, l, Query{})
 	if want := append(all(1, 100), 102); !slices.Equal(seqs, want) || gaps != nil {
-		t.Errorf("read %v and %v", seqs[90:], gaps)
+		t.Errorf("read %v and gaps %v", seqs[90:], gaps)
 	}
 	gap := lastOf(t, l)
 	if gap.Type != event.Gap || gap.Source != event.File || gap.Lost != 1 || gap.From != 101 || gap.Through != 101 || gap.Reason != "torn by a crash" {
 		t.Errorf("the gap is %+v", gap)
 	}
 	l.Close()
-	if l = open(t, cfg); l.Last() != 102 {
-		t.Errorf("opened again it is said again: Last() = %d", l.Last())
+	l = open(t, cfg)
+	if l.Last() != 102 {
+		t.Errorf("reopening reports the gap again: Last() = %d", l.Last())
 	}
 }
 
-// A crash may leave a later record in one file and none of the earlier ones in
-// another.
-func TestRecordsThatACrashKeptFromOneFile(t *testing.T) {
+// A crash may leave a later record in one file while earlier ones are missing from another.
+func TestCrashLosesRecordsOfOneFile(t *testing.T) {
 	cfg := config(t, Policy{})
 	l := open(t, cfg)
 	fill(l, 0, 100)
@@ -222,7 +222,7 @@ func appendTo(t *testing.T, dir, name string, b []byte) {
 	}
 }
 
-// lastOf is the last record of a log.
+// lastOf returns the last record of a log.
 func lastOf(t *testing.T, l *Log) (e event.Event) {
 	t.Helper()
 	c, err := l.Read(t.Context(), Query{Tail: 1})
@@ -236,8 +236,8 @@ func lastOf(t *testing.T, l *Log) (e event.Event) {
 	return e
 }
 
-// Whatever happened to the files beside the records, the records are found.
-func TestIndexesThatAreLostOrWrong(t *testing.T) {
+// Records are found regardless of the state of the index files.
+func TestMissingOrWrongIndexes(t *testing.T) {
 	const n = 20_000
 	for name, harm := range map[string]func(t *testing.T, dir, idx string){
 		"lost":    func(t *testing.T, dir, idx string) { os.Remove(idx) },
@@ -270,18 +270,18 @@ func TestIndexesThatAreLostOrWrong(t *testing.T) {
 			l.Close()
 			found, _ := filepath.Glob(filepath.Join(cfg.Dir, "*.idx"))
 			if len(found) < 6 {
-				t.Fatalf("there are only the indexes %v", found)
+				t.Fatalf("got only the indexes %v", found)
 			}
 			for _, idx := range found {
 				harm(t, cfg.Dir, idx)
 			}
 			l = open(t, cfg)
-			for range 2 { // while they are made anew, and after
+			for range 2 { // while the indexes are rebuilt, and afterwards
 				if seqs, gaps := read(t, l, Query{}); !slices.Equal(seqs, all(1, n)) || gaps != nil {
-					t.Errorf("read %d records and %+v", len(seqs), gaps)
+					t.Errorf("read %d records and gaps %+v", len(seqs), gaps)
 				}
 				if seqs, gaps := read(t, l, Query{After: 9999, Limit: 3}); !slices.Equal(seqs, all(10_000, 10_002)) || gaps != nil {
-					t.Errorf("read %v and %v", seqs, gaps)
+					t.Errorf("read %v and gaps %v", seqs, gaps)
 				}
 				settle(t, l)
 			}
@@ -289,9 +289,9 @@ func TestIndexesThatAreLostOrWrong(t *testing.T) {
 	}
 }
 
-// Half of a compressed file beside a whole plain one is what a crash leaves
-// while it compresses.
-func TestACrashWhileCompressing(t *testing.T) {
+// A crash during compression leaves an incomplete compressed file next to the complete plain
+// file.
+func TestCrashWhileCompressing(t *testing.T) {
 	cfg := config(t, Policy{SegmentMB: 1, Plain: true})
 	const n = 10_000
 	l := open(t, cfg)
@@ -311,18 +311,19 @@ func TestACrashWhileCompressing(t *testing.T) {
 	}
 	settle(t, l)
 	if seqs, gaps := read(t, l, Query{}); !slices.Equal(seqs, all(1, n)) || gaps != nil {
-		t.Errorf("compressed, read %d records and %v", len(seqs), gaps)
+		t.Errorf("read %d records and gaps %v after compression", len(seqs), gaps)
 	}
 	left, _ := filepath.Glob(filepath.Join(cfg.Dir, "*.tmp"))
 	if len(left) != 1 {
-		t.Errorf("%v are left, want somebody's alone", left)
+		t.Errorf("remaining files are %v, want only the foreign file", left)
 	}
-	if left, _ = filepath.Glob(filepath.Join(cfg.Dir, "syscalls-*.jsonl")); len(left) > 0 {
+	left, _ = filepath.Glob(filepath.Join(cfg.Dir, "syscalls-*.jsonl"))
+	if len(left) > 0 {
 		t.Errorf("%v are not compressed", left)
 	}
 }
 
-func TestWhatCannotBeReadIsSetAside(t *testing.T) {
+func TestUnreadableFilesAreQuarantined(t *testing.T) {
 	cfg := config(t, Policy{SegmentMB: 1})
 	const n = 20_000
 	l := open(t, cfg)
@@ -330,13 +331,13 @@ func TestWhatCannotBeReadIsSetAside(t *testing.T) {
 	l.Close()
 	packed, _ := filepath.Glob(filepath.Join(cfg.Dir, "syscalls-*.zst"))
 	if len(packed) < 2 {
-		t.Fatalf("there are only %v", packed)
+		t.Fatalf("got only the compressed files %v", packed)
 	}
 	os.WriteFile(packed[0], []byte("not zstd"), 0o600) // and without an index
 	os.Remove(strings.TrimSuffix(packed[0], ".jsonl.zst") + ".idx")
 	os.Remove(packed[1])
 	os.Mkdir(packed[1], 0o700)
-	os.WriteFile(filepath.Join(cfg.Dir, "network.jsonl"), make([]byte, 5000), 0o600) // zeros of a power cut
+	os.WriteFile(filepath.Join(cfg.Dir, "network.jsonl"), make([]byte, 5000), 0o600) // zeros as after a power failure
 	os.Remove(filepath.Join(cfg.Dir, "processes.jsonl"))
 	os.Mkdir(filepath.Join(cfg.Dir, "processes.jsonl"), 0o700)
 
@@ -346,13 +347,13 @@ func TestWhatCannotBeReadIsSetAside(t *testing.T) {
 	flush(t, l)
 	seqs, _ := read(t, l, Query{After: n})
 	if len(seqs) < 103 || seqs[len(seqs)-1] != l.Last() {
-		t.Errorf("the log does not go on: %v", seqs)
+		t.Errorf("the log does not accept records: %v", seqs)
 	}
 	bad, _ := filepath.Glob(filepath.Join(cfg.Dir, "*.bad"))
-	if len(bad) != 3 { // zeros are one torn line
-		t.Errorf("set aside are %v", bad)
+	if len(bad) != 3 { // the file of zeros counts as one torn line
+		t.Errorf("quarantined files are %v, want 3", bad)
 	}
-	said := 0
+	reported := 0
 	c, _ := l.Read(t.Context(), Query{Filter: filter(t, "type:gap")})
 	defer c.Close()
 	for {
@@ -361,15 +362,15 @@ func TestWhatCannotBeReadIsSetAside(t *testing.T) {
 			break
 		}
 		if e.Reason == "unreadable" {
-			said++
+			reported++
 		}
 	}
-	if said != 3 {
-		t.Errorf("%d gaps say so, want 3", said)
+	if reported != 3 {
+		t.Errorf("got %d gaps, want 3", reported)
 	}
 }
 
-// Damage in the middle is passed over and told of, and nothing else is missing.
+// Damage in the middle of a file is skipped and reported, and no other record is missing.
 func TestDamageInTheMiddle(t *testing.T) {
 	for _, plain := range []bool{true, false} {
 		t.Run(fmt.Sprintf("plain=%v", plain), func(t *testing.T) {
@@ -390,7 +391,7 @@ func TestDamageInTheMiddle(t *testing.T) {
 			l = open(t, cfg)
 			seqs, gaps := read(t, l, Query{})
 			if len(gaps) == 0 {
-				t.Fatal("nothing is said")
+				t.Fatal("no gap reports the damage")
 			}
 			have := map[uint64]bool{}
 			for _, s := range seqs {
@@ -405,7 +406,7 @@ func TestDamageInTheMiddle(t *testing.T) {
 				if !slices.ContainsFunc(gaps, func(g event.Event) bool {
 					return g.From <= s && s <= g.Through && g.Source == event.Syscall && g.Reason == "damaged"
 				}) {
-					t.Fatalf("%d is missing and in no gap: %+v", s, gaps)
+					t.Fatalf("record %d is missing and in no gap: %+v", s, gaps)
 				}
 			}
 			if missing == 0 || missing > 4000 {
@@ -415,8 +416,8 @@ func TestDamageInTheMiddle(t *testing.T) {
 	}
 }
 
-// A file system fills up, and is freed: nothing is lost, nothing is doubled.
-func TestAFullDisk(t *testing.T) {
+// A file system fills up and is freed again: no record is lost or duplicated.
+func TestFullDisk(t *testing.T) {
 	dir := smallDisk(t, 16)
 	ballast := filepath.Join(dir, "ballast")
 	if err := os.WriteFile(ballast, make([]byte, 15<<20), 0o600); err != nil {
@@ -436,28 +437,28 @@ func TestAFullDisk(t *testing.T) {
 		t.Errorf("Stats().Err = %q", got)
 	}
 	if w := l.Written(); w >= n {
-		t.Fatalf("%d are written: the disk is not full", w)
+		t.Fatalf("%d records were written: the disk is not full", w)
 	}
 	if seqs, gaps := read(t, l, Query{}); uint64(len(seqs)) != l.Written() || gaps != nil {
-		t.Errorf("read %d of %d written, and %v", len(seqs), l.Written(), gaps)
+		t.Errorf("read %d of %d written records, and gaps %v", len(seqs), l.Written(), gaps)
 	}
 	if err := os.Remove(ballast); err != nil {
 		t.Fatal(err)
 	}
 	flush(t, l)
 	if got := l.Stats().Err; got != "" {
-		t.Errorf("after it was freed Stats().Err = %q", got)
+		t.Errorf("Stats().Err = %q after space was freed", got)
 	}
 	if seqs, gaps := read(t, l, Query{}); !slices.Equal(seqs, all(1, n)) || gaps != nil {
 		t.Errorf("read %d records and %v", len(seqs), gaps)
 	}
 	l.Close()
 	if seqs, _ := read(t, open(t, l.cfg), Query{}); !slices.Equal(seqs, all(1, n)) {
-		t.Error("reopened it has something else")
+		t.Error("the reopened log has other records")
 	}
 }
 
-func TestClosedOnAFullDisk(t *testing.T) {
+func TestCloseOnFullDisk(t *testing.T) {
 	dir := smallDisk(t, 4)
 	if err := os.WriteFile(filepath.Join(dir, "ballast"), make([]byte, 3<<20), 0o600); err != nil {
 		t.Fatal(err)
@@ -470,7 +471,7 @@ func TestClosedOnAFullDisk(t *testing.T) {
 	}
 	err := l.Close()
 	if err == nil || !strings.Contains(err.Error(), "records are lost: ") || !strings.Contains(err.Error(), "no space left") {
-		t.Fatalf("Close = %v, and the disk is full", err)
+		t.Fatalf("Close on a full disk = %v", err)
 	}
 	lost := int64(0)
 	for _, k := range l.Stats().Lost {
@@ -480,25 +481,25 @@ func TestClosedOnAFullDisk(t *testing.T) {
 	l = open(t, l.cfg)
 	flush(t, l)
 	seqs, gaps := read(t, l, Query{})
-	said := gapsIn(t, l)
-	kept := int64(len(seqs) - len(said))
+	reported := gapsIn(t, l)
+	kept := int64(len(seqs) - len(reported))
 	if gaps != nil || kept+lost != n {
-		t.Errorf("%d are kept and %d said to be lost, want %d together; %v", kept, lost, n, gaps)
+		t.Errorf("%d records stored and %d reported as lost, want %d together; gaps %v", kept, lost, n, gaps)
 	}
-	for _, g := range said {
+	for _, g := range reported {
 		if g.Source != 0 {
-			t.Errorf("a line stayed torn: %+v", g)
+			t.Errorf("a torn line remained: %+v", g)
 		}
 	}
 }
 
-// smallDisk mounts a file system of some megabytes.
+// smallDisk mounts a file system of mb megabytes.
 func smallDisk(t *testing.T, mb int) string {
 	t.Helper()
 	dir := t.TempDir()
 	if err := unix.Mount("tmpfs", dir, "tmpfs", 0, fmt.Sprintf("size=%dm", mb)); err != nil {
 		if errors.Is(err, unix.EPERM) {
-			t.Skip("needs to mount a file system: run as root")
+			t.Skip("mounting a file system needs root")
 		}
 		t.Fatal(err)
 	}
@@ -510,7 +511,7 @@ func smallDisk(t *testing.T, mb int) string {
 	return dir
 }
 
-func TestAFileThatSomebodyRemoves(t *testing.T) {
+func TestRemovedActiveFile(t *testing.T) {
 	cfg := config(t, Policy{})
 	l := open(t, cfg)
 	fill(l, 0, 100)
@@ -519,18 +520,18 @@ func TestAFileThatSomebodyRemoves(t *testing.T) {
 	os.Remove(filepath.Join(cfg.Dir, "syscalls.jsonl"))
 	fill(l, 100, 200)
 	flush(t, l)
-	flush(t, l) // the gap is appended while the first is done
+	flush(t, l) // the gap is appended during the first flush
 	_, gaps := read(t, l, Query{})
 	gap := lastOf(t, l)
 	if gap.Type != event.Gap || gap.Source != event.Syscall || gap.Lost != 78 || gap.From != 1 || gap.Through != 100 || len(gaps) > 0 {
-		t.Errorf("the gap is %+v; and %v", gap, gaps)
+		t.Errorf("the gap is %+v; other gaps %v", gap, gaps)
 	}
 	if seqs, _ := read(t, l, Query{After: 100}); !slices.Equal(seqs, all(101, 201)) {
 		t.Errorf("read %v", seqs)
 	}
 }
 
-func TestALogThatLosesItsDirectory(t *testing.T) {
+func TestRemovedParentDirectory(t *testing.T) {
 	cfg := config(t, Policy{})
 	cfg.Dir = filepath.Join(t.TempDir(), "gone", "events")
 	l := open(t, cfg)
@@ -540,14 +541,14 @@ func TestALogThatLosesItsDirectory(t *testing.T) {
 		time.Sleep(time.Millisecond)
 	}
 	if err := l.Close(); err == nil {
-		t.Error("Close has no error")
+		t.Error("Close returned no error")
 	}
 	if _, err := os.Stat(filepath.Dir(cfg.Dir)); !errors.Is(err, os.ErrNotExist) {
-		t.Error("the log made a directory that is not its own")
+		t.Error("the log created its parent directory")
 	}
 }
 
-func TestADiskThatIsFullInTheMiddleOfWhatIsWrittenAtOnce(t *testing.T) {
+func TestPartialVectorWrite(t *testing.T) {
 	dir := smallDisk(t, 1)
 	f, err := os.Create(filepath.Join(dir, "f"))
 	if err != nil {
@@ -563,15 +564,15 @@ func TestADiskThatIsFullInTheMiddleOfWhatIsWrittenAtOnce(t *testing.T) {
 	}
 	n, err := writeTo(f, 0, chunks)
 	if !errors.Is(err, unix.ENOSPC) || n != 3 || chunks[3].done != 1<<20-900_000 || chunks[4].done != 0 {
-		t.Fatalf("%d chunks are written, %d and %d bytes of the next two: %v", n, chunks[3].done, chunks[4].done, err)
+		t.Fatalf("%d chunks were written, %d and %d bytes of the next two: %v", n, chunks[3].done, chunks[4].done, err)
 	}
 	if err := unix.Mount("", dir, "", unix.MS_REMOUNT, "size=2m"); err != nil {
 		t.Fatal(err)
 	}
 	if n, err := writeTo(f, 900_000, chunks[n:]); n != 2 || err != nil {
-		t.Fatalf("%d of the other two are written: %v", n, err)
+		t.Fatalf("%d of the other two chunks were written: %v", n, err)
 	}
 	if got, err := os.ReadFile(f.Name()); err != nil || !bytes.Equal(got, want) {
-		t.Errorf("the file has %d bytes, and not what was to be written: %v", len(got), err)
+		t.Errorf("the file has %d bytes and not the expected text: %v", len(got), err)
 	}
 }

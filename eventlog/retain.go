@@ -6,8 +6,8 @@ import (
 	"time"
 )
 
-// retain drops closed segments that are older than the policy keeps, and the
-// oldest of those that are more than it keeps, and says so in the log.
+// retain drops closed segments that exceed the age or the total size of the policy, the oldest
+// first, and reports them in gaps.
 func (l *Log) retain() {
 	p := l.cfg.Policy
 	if p.KeepMB == 0 && p.KeepAge == 0 {
@@ -20,7 +20,7 @@ func (l *Log) retain() {
 			return
 		default:
 		}
-		if l.isClosed(s) && l.learn(s) == nil {
+		if l.isClosed(s) && l.loadSpan(s) == nil {
 			closed = append(closed, s)
 		}
 	}
@@ -35,7 +35,7 @@ func (l *Log) retain() {
 	for _, s := range closed {
 		k := kept{s, s.covers(), s.size}
 		if !s.packed && !p.Plain {
-			k.size /= 8 // about what it will be when its turn has come
+			k.size /= 8 // the approximate size after compression
 		}
 		total += k.size
 		all = append(all, k)
@@ -44,7 +44,7 @@ func (l *Log) retain() {
 	slices.SortFunc(all, func(a, b kept) int { return cmp.Compare(a.span.last, b.span.last) })
 
 	now := time.Now()
-	var next time.Time // when the oldest that stays is to go
+	var next time.Time // expiry of the oldest remaining segment
 	for _, k := range all {
 		end := time.UnixMilli(k.span.maxTS).Add(p.KeepAge)
 		old := p.KeepAge > 0 && !end.After(now)
@@ -55,7 +55,7 @@ func (l *Log) retain() {
 			continue
 		}
 		if gap, ok := l.drop(k.segment); ok {
-			l.say(&gap)
+			l.appendGap(&gap)
 		}
 		total -= k.size
 	}
@@ -67,11 +67,11 @@ func (l *Log) retain() {
 func (l *Log) isClosed(s *segment) bool {
 	l.disk.Lock()
 	defer l.disk.Unlock()
-	return s.closed && !s.gone
+	return s.closed && !s.removed
 }
 
-// expireAt has retention looked at again when a segment has grown too old,
-// which happens to a log that nobody writes as well.
+// expireAt schedules the next retention check for t, because the segments of an idle log
+// expire too.
 func (l *Log) expireAt(t time.Time) {
 	l.disk.Lock()
 	defer l.disk.Unlock()

@@ -33,7 +33,7 @@ func gapsIn(t *testing.T, l *Log) (gaps []event.Event) {
 	}
 }
 
-func TestTheOldestIsDroppedAndSaid(t *testing.T) {
+func TestRetentionBySize(t *testing.T) {
 	cfg := config(t, Policy{SegmentMB: 1, KeepMB: 2, Plain: true})
 	l := open(t, cfg)
 	const n = 40_000
@@ -54,30 +54,30 @@ func TestTheOldestIsDroppedAndSaid(t *testing.T) {
 		}
 	}
 	if closed > 2<<20 || closed < 1<<20 {
-		t.Errorf("%d bytes are kept in closed segments, want less than 2 MB", closed)
+		t.Errorf("closed segments have %d bytes, want less than 2 MB", closed)
 	}
 	seqs, made := read(t, l, Query{})
 	if made != nil {
-		t.Errorf("nobody was reading, and still there are %v", made)
+		t.Errorf("unexpected gaps outside of the files: %v", made)
 	}
-	said := int64(0)
+	reported := int64(0)
 	for _, g := range gapsIn(t, l) {
 		if g.Reason != "retention" || g.From == 0 || g.Through < g.From || g.Lost == 0 {
-			t.Errorf("a gap %+v", g)
+			t.Errorf("unexpected gap %+v", g)
 		}
-		said += g.Lost
+		reported += g.Lost
 	}
-	if missing := int64(l.Last()) - int64(len(seqs)); said != missing || said == 0 {
-		t.Errorf("%d records are missing, %d are said to be", missing, said)
+	if missing := int64(l.Last()) - int64(len(seqs)); reported != missing || reported == 0 {
+		t.Errorf("%d records are missing, gaps report %d", missing, reported)
 	}
 	files, _ := filepath.Glob(filepath.Join(cfg.Dir, "*-*"))
 	if len(files) > 6 {
-		t.Errorf("files of what was dropped are left: %v", files)
+		t.Errorf("files of dropped segments remain: %v", files)
 	}
 }
 
-// A log that nobody writes any more drops what has grown too old.
-func TestAnIdleLogForgets(t *testing.T) {
+// An idle log drops segments that exceed the maximum age.
+func TestRetentionByAgeOfIdleLog(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		l := open(t, config(t, Policy{KeepAge: time.Hour}))
 		l.segment = 100 << 10
@@ -93,25 +93,25 @@ func TestAnIdleLogForgets(t *testing.T) {
 		synctest.Wait()
 		before, _ := read(t, l, Query{})
 		if len(before) != 5000 {
-			t.Errorf("%d records before their time, want 5000", len(before))
+			t.Errorf("read %d records before they expired, want 5000", len(before))
 		}
 		time.Sleep(2 * time.Hour)
 		synctest.Wait()
 		after, _ := read(t, l, Query{})
-		said := int64(0)
+		reported := int64(0)
 		for _, g := range gapsIn(t, l) {
-			said += g.Lost
+			reported += g.Lost
 		}
-		if kept := int64(len(after)) - int64(len(gapsIn(t, l))); kept+said != 5000 || said < 2000 {
-			t.Errorf("%d kept and %d dropped, want 5000 together", kept, said)
+		if kept := int64(len(after)) - int64(len(gapsIn(t, l))); kept+reported != 5000 || reported < 2000 {
+			t.Errorf("%d stored and %d dropped, want 5000 together", kept, reported)
 		}
 		l.Close()
 		synctest.Wait()
 	})
 }
 
-// A reader whose next segment is dropped before it comes there is told so.
-func TestAReaderSlowerThanRetention(t *testing.T) {
+// A reader gets a gap if its next segment is dropped before it is read.
+func TestReaderSlowerThanRetention(t *testing.T) {
 	l := open(t, config(t, Policy{SegmentMB: 1}))
 	const n = 30_000
 	grow(t, l, 0, n)
@@ -126,20 +126,19 @@ func TestAReaderSlowerThanRetention(t *testing.T) {
 	l.cfg.Policy.KeepAge = time.Nanosecond
 	l.retain()
 	rest, gaps := drain(t, c)
-	missing, said := int64(n-1-len(rest)), int64(0)
+	missing, reported := int64(n-1-len(rest)), int64(0)
 	for _, g := range gaps {
 		if g.Reason != "retention" || g.Lost < 0 {
-			t.Errorf("a gap %+v", g)
+			t.Errorf("unexpected gap %+v", g)
 		}
-		said += g.Lost
+		reported += g.Lost
 	}
-	if missing == 0 || said != missing {
-		t.Errorf("%d records are missing, %d are said to be, in %d gaps", missing, said, len(gaps))
+	if missing == 0 || reported != missing {
+		t.Errorf("%d records are missing, %d are reported in %d gaps", missing, reported, len(gaps))
 	}
 }
 
-// Readers go on reading the same while files are closed, compressed and removed
-// under them.
+// Readers get the same records while files are closed, compressed and removed.
 func TestReadersDoNotNoticeRotation(t *testing.T) {
 	l := open(t, config(t, Policy{SegmentMB: 1}))
 	s := follow(t, l, Query{})
@@ -152,15 +151,15 @@ func TestReadersDoNotNoticeRotation(t *testing.T) {
 	}()
 	a, err := followAll(t.Context(), s, n)
 	if err != nil || a.n+a.missed != n {
-		t.Fatalf("%d followed and %d missed of %d (%v)", a.n, a.missed, n, err)
+		t.Fatalf("%d records followed and %d missed of %d (%v)", a.n, a.missed, n, err)
 	}
 	for range 3 {
 		if seqs, gaps := read(t, l, Query{}); len(seqs) != n || gaps != nil {
-			t.Errorf("read %d and %v", len(seqs), gaps)
+			t.Errorf("read %d records and gaps %v", len(seqs), gaps)
 		}
 	}
 	settle(t, l)
 	if seqs, gaps := read(t, l, Query{}); len(seqs) != n || gaps != nil {
-		t.Errorf("read %d and %v", len(seqs), gaps)
+		t.Errorf("read %d records and gaps %v", len(seqs), gaps)
 	}
 }

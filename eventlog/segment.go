@@ -17,34 +17,33 @@ import (
 	"glasshouse/event"
 )
 
-// A segment is a file of one class, from its first record to its last. The last
-// segment of a class may be the one being written.
+// A segment is a file of one class, from its first record to its last. The last segment of a
+// class may be the one being written.
 //
-// A segment keeps its place in memory from its first record until retention
-// drops it, while its file is renamed, compressed and removed: readers hold on to
-// the segment and find its file through it. All fields are guarded by Log.disk,
-// but for class and first, which never change.
+// A segment exists in memory from its first record until retention drops it, while its file is
+// renamed, compressed and removed. Readers keep a pointer to the segment and find the file
+// through it. Log.disk guards all fields except class and first, which never change.
 type segment struct {
 	class class
 	first uint64
 
-	closed bool
-	packed bool  // its file is compressed
-	gone   bool  // dropped or set aside; there is no file
-	text   int64 // bytes of text that may be read
-	size   int64 // bytes of the closed file
+	closed  bool
+	packed  bool  // its file is compressed
+	removed bool  // dropped or quarantined; it has no file
+	text    int64 // bytes of text that readers may read
+	size    int64 // bytes of the closed file
 
-	blocks []block // of the segment being written, and of one whose index is not yet in a file
-	known  bool    // what follows is what the index says
-	span   span
-	told   told
-	sum    [32]byte
-	hasSum bool
+	blocks  []block // set while the segment is written and until its index file exists
+	known   bool    // the following fields are set from the index
+	span    span
+	gapLoss gapLoss
+	sum     [32]byte
+	hasSum  bool
 }
 
 func (l *Log) path(name string) string { return filepath.Join(l.cfg.Dir, name) }
 
-// file is the name of s's file, index that of its index.
+// file returns the name of the file of s. index returns the name of its index.
 func (s *segment) file() string {
 	switch {
 	case !s.closed:
@@ -57,22 +56,22 @@ func (s *segment) file() string {
 
 func (s *segment) index() string { return closedName(s.class, s.first) + indexSuffix }
 
-// errGone is what opening a segment says that is no longer there.
-var errGone = errors.New("the segment is gone")
+// errRemoved reports that a segment was dropped or its file removed.
+var errRemoved = errors.New("segment was removed")
 
-// openSegment opens s's file, and says whether it is compressed.
+// openSegment opens the file of s and reports whether it is compressed.
 func (l *Log) openSegment(s *segment) (f *os.File, packed bool, err error) {
 	l.disk.Lock()
 	defer l.disk.Unlock()
-	if s.gone {
-		return nil, false, errGone
+	if s.removed {
+		return nil, false, errRemoved
 	}
 	f, err = openRegular(l.path(s.file()))
-	return f, s.packed, orGone(err) // or somebody else has taken it away
+	return f, s.packed, mapNotExist(err) // another program may have removed the file
 }
 
-// blocksOf returns the blocks of a segment that end behind off, which is a
-// boundary of blocks or 0, as far as they may be read. f is the segment's file.
+// blocksOf returns the readable blocks of a segment that end after off, which is 0 or a block
+// boundary. f is the file of the segment.
 func (l *Log) blocksOf(s *segment, f *os.File, packed bool, off int64) ([]block, error) {
 	l.disk.Lock()
 	if s.blocks != nil && !packed {
@@ -102,14 +101,14 @@ func (l *Log) blocksOf(s *segment, f *os.File, packed bool, off int64) ([]block,
 	l.mu.Lock()
 	open := l.open
 	l.mu.Unlock()
-	if open { // Open itself looks at segments before there can be a gap about them
+	if open { // not during Open, which reads segments before gaps can be appended
 		packing.add(l, s) // which writes the index
 	}
 	return x.blocks, nil
 }
 
-// adopt remembers of an index what is small. It reports false if x cannot be
-// of s.
+// adopt stores the header data of an index in s. It returns false if x belongs to another
+// segment.
 func (l *Log) adopt(s *segment, x *index) bool {
 	sp := x.span()
 	if sp.n > 0 && sp.first != s.first {
@@ -117,22 +116,22 @@ func (l *Log) adopt(s *segment, x *index) bool {
 	}
 	l.disk.Lock()
 	defer l.disk.Unlock()
-	s.learn(x)
+	s.setIndex(x)
 	return true
 }
 
-// learn is adopt for an index that is surely of s. Log.disk must be held.
-func (s *segment) learn(x *index) { s.learnHeader(x, x.span()) }
+// setIndex is adopt for an index that is known to belong to s. Log.disk must be held.
+func (s *segment) setIndex(x *index) { s.setHeader(x, x.span()) }
 
-// learnHeader is learn where the blocks of x, which span sp, were not read.
-func (s *segment) learnHeader(x *index, sp span) {
-	s.span, s.known, s.text, s.told = sp, true, x.textLen, x.told
+// setHeader is setIndex for an index whose blocks, which span sp, were not read.
+func (s *segment) setHeader(x *index, sp span) {
+	s.span, s.known, s.text, s.gapLoss = sp, true, x.textLen, x.gapLoss
 	if x.hasSum {
 		s.sum, s.hasSum = x.sum, true
 	}
 }
 
-// rebuild makes the index of a closed segment by reading all of it.
+// rebuild creates the index of a closed segment by reading all of its text.
 func rebuild(f *os.File, packed bool) (*index, error) {
 	st, err := f.Stat()
 	if err != nil {
@@ -153,9 +152,9 @@ func rebuild(f *os.File, packed bool) (*index, error) {
 	return x, err
 }
 
-// glance looks for the span of s in its index's header, and reports whether it
-// is known now. If not, the index has to be read, or made anew.
-func (l *Log) glance(s *segment) bool {
+// loadHeader reads the span of s from the header of its index, unless it is known. It returns
+// false if the span remains unknown; the index then has to be read or rebuilt.
+func (l *Log) loadHeader(s *segment) bool {
 	l.disk.Lock()
 	known, name := s.known || !s.closed || s.blocks != nil, l.path(s.index())
 	l.disk.Unlock()
@@ -169,14 +168,14 @@ func (l *Log) glance(s *segment) bool {
 	l.disk.Lock()
 	defer l.disk.Unlock()
 	if !s.known {
-		s.learnHeader(x, sp)
+		s.setHeader(x, sp)
 	}
 	return true
 }
 
-// learn makes sure that the span of s is known.
-func (l *Log) learn(s *segment) error {
-	if l.glance(s) {
+// loadSpan ensures that the span of s is known, reading or rebuilding its index if necessary.
+func (l *Log) loadSpan(s *segment) error {
+	if l.loadHeader(s) {
 		return nil
 	}
 	f, packed, err := l.openSegment(s)
@@ -188,7 +187,7 @@ func (l *Log) learn(s *segment) error {
 	return err
 }
 
-// list returns all segments of all classes, those of each class from the oldest.
+// list returns the segments of all classes, for each class from the oldest.
 func (l *Log) list() []*segment {
 	l.disk.Lock()
 	defer l.disk.Unlock()
@@ -199,7 +198,7 @@ func (l *Log) list() []*segment {
 	return all
 }
 
-// A Segment is a file of the log as others may know it.
+// A Segment describes a file of the log.
 type Segment struct {
 	File            string // its name in the log's directory
 	First, Last     uint64 // sequence numbers of its records
@@ -207,17 +206,17 @@ type Segment struct {
 	Events          int64
 	Bytes           int64  // of text
 	Compressed      int64  // bytes; 0 is not compressed
-	SHA256          string // of the text, in hex; "" until the segment is closed and was read for it
+	SHA256          string // of the text, in hex; "" until the closed segment has been hashed
 	Closed          bool   // its text never changes again
 }
 
-// Segments lists the files of the log, those of each class from the oldest.
+// Segments lists the files of the log, for each class from the oldest.
 func (l *Log) Segments() ([]Segment, error) {
 	var out []Segment
 	var errs []error
 	for _, s := range l.list() {
-		if err := l.learn(s); err != nil {
-			if !errors.Is(err, errGone) {
+		if err := l.loadSpan(s); err != nil {
+			if !errors.Is(err, errRemoved) {
 				errs = append(errs, err)
 			}
 			continue
@@ -229,7 +228,7 @@ func (l *Log) Segments() ([]Segment, error) {
 	return out, errors.Join(errs...)
 }
 
-// describe is s as others may know it. It reports false if s is gone.
+// describe returns the description of s. It returns false if s was removed.
 func (l *Log) describe(s *segment) (Segment, bool) {
 	l.disk.Lock()
 	defer l.disk.Unlock()
@@ -244,7 +243,7 @@ func (l *Log) describe(s *segment) (Segment, bool) {
 	if s.packed {
 		seg.Compressed = s.size
 	}
-	return seg, !s.gone
+	return seg, !s.removed
 }
 
 // covers returns the span of s. Log.disk must be held.
@@ -258,33 +257,33 @@ func (s *segment) covers() (sp span) {
 	return sp
 }
 
-// drop removes s and its files, and returns the gap that tells so. It reports
-// false if s was gone.
+// drop removes s and its files, and returns the gap that reports the removal. It returns false
+// if s was removed before.
 func (l *Log) drop(s *segment) (event.Event, bool) {
 	l.disk.Lock()
 	defer l.disk.Unlock()
-	if !l.forget(s) {
+	if !l.unlist(s) {
 		return event.Event{}, false
 	}
 	l.remove(s.file())
 	l.remove(s.index())
-	return s.loss("retention"), true
+	return s.lossGap("retention"), true
 }
 
-// setAside takes a segment that cannot be read out of the log, for a person to
-// look at, and says so in it.
-func (l *Log) setAside(s *segment, why error) {
-	if gap, ok := l.takeOut(s, why); ok {
-		l.say(&gap)
+// quarantine removes an unreadable segment from the log, keeps its file under another name for
+// inspection by a person, and appends a gap.
+func (l *Log) quarantine(s *segment, why error) {
+	if gap, ok := l.quarantineFile(s, why); ok {
+		l.appendGap(&gap)
 	}
 }
 
-// takeOut is setAside, but for saying the gap that it returns. It reports false
-// if s was gone.
-func (l *Log) takeOut(s *segment, why error) (event.Event, bool) {
+// quarantineFile is quarantine without appending the gap, which it returns. It returns false
+// if s was removed before.
+func (l *Log) quarantineFile(s *segment, why error) (event.Event, bool) {
 	l.disk.Lock()
 	defer l.disk.Unlock()
-	if !l.forget(s) {
+	if !l.unlist(s) {
 		return event.Event{}, false
 	}
 	name := l.path(s.file())
@@ -292,51 +291,52 @@ func (l *Log) takeOut(s *segment, why error) (event.Event, bool) {
 		why = errors.Join(why, err)
 	}
 	l.remove(s.index())
-	l.log.Error("a segment of the event log cannot be read and is set aside", "file", name+badSuffix, "error", why)
+	l.log.Error("quarantined an unreadable event log segment", "file", name+badSuffix, "error", why)
 	gap := event.Event{Type: event.Gap, Source: source[s.class], Lost: -1, Reason: "unreadable", From: s.first}
 	if s.covers().n > 0 {
-		gap = s.loss("unreadable")
+		gap = s.lossGap("unreadable")
 	}
 	return gap, true
 }
 
-// loss is the gap that tells that s is no longer there. Log.disk must be held.
-func (s *segment) loss(reason string) event.Event {
+// lossGap returns the gap that reports the removal of s. Log.disk must be held.
+func (s *segment) lossGap(reason string) event.Event {
 	sp := s.covers()
 	from := sp.first
-	if s.told.from > 0 {
-		from = min(from, s.told.from)
+	if s.gapLoss.from > 0 {
+		from = min(from, s.gapLoss.from)
 	}
-	return event.Event{Type: event.Gap, Source: source[s.class], Lost: sp.n + s.told.lost, Reason: reason, From: from, Through: sp.last}
+	return event.Event{Type: event.Gap, Source: source[s.class], Lost: sp.n + s.gapLoss.lost, Reason: reason, From: from, Through: sp.last}
 }
 
-// forget takes s out of the list. Log.disk must be held.
-func (l *Log) forget(s *segment) bool {
-	if s.gone {
+// unlist removes s from the list of segments. It returns false if s was removed before.
+// Log.disk must be held.
+func (l *Log) unlist(s *segment) bool {
+	if s.removed {
 		return false
 	}
 	list := l.segments[s.class]
 	if i := slices.Index(list, s); i >= 0 {
 		l.segments[s.class] = slices.Delete(slices.Clone(list), i, i+1)
 	}
-	s.gone = true
+	s.removed = true
 	l.dropped[s.class] = max(l.dropped[s.class], s.first, s.covers().last)
 	return true
 }
 
 func (l *Log) remove(name string) {
 	if err := os.Remove(l.path(name)); err != nil && !errors.Is(err, fs.ErrNotExist) {
-		l.log.Warn("a file of the event log cannot be removed", "file", l.path(name), "error", err)
+		l.log.Warn("cannot remove an event log file", "file", l.path(name), "error", err)
 	}
 }
 
-// say appends a gap that the log itself has to tell of.
-func (l *Log) say(gap *event.Event) {
+// appendGap appends a gap that the log itself reports.
+func (l *Log) appendGap(gap *event.Event) {
 	stamp(gap)
 	l.Append(gap)
 }
 
-// stamp gives e the time of now.
+// stamp sets the times of e to the current time.
 func stamp(e *event.Event) {
 	e.TS = time.Now().UnixMilli()
 	var ts unix.Timespec

@@ -7,9 +7,9 @@ import (
 	"glasshouse/event"
 )
 
-// stormRecord is a record of two threads that call as fast as they can: one reads
-// and writes, the other asks for the time. They come in runs, as a kernel's rings
-// are drained one after the other.
+// stormRecord sets e to a record of one of two threads that call without pause: one reads and
+// writes, the other reads the clock. The records alternate in runs, because the kernel's ring
+// buffers are drained one after the other.
 func stormRecord(n int, e *event.Event) {
 	syscallRecord(n, e)
 	thread := int32(n >> 6 & 1)
@@ -26,7 +26,7 @@ func stormRecord(n int, e *event.Event) {
 	}
 }
 
-// BenchmarkAppendStorm is BenchmarkAppend for the calls of two threads.
+// BenchmarkAppendStorm is BenchmarkAppend with stormRecord.
 func BenchmarkAppendStorm(b *testing.B) { benchmarkAppend(b, stormRecord) }
 
 func benchmarkAppend(b *testing.B, record func(int, *event.Event)) {

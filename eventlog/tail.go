@@ -10,66 +10,65 @@ import (
 	"glasshouse/event"
 )
 
-// What all that follow cost together is bounded, however many there are and
-// however much is recorded.
+// These constants bound the total cost of all followers, independent of their number and of
+// the rate of events.
 //
-// Deliveries: a stream gets batches every tick, and n streams every n
-// milliseconds if that is more: 50 deliveries a second for one, 1000 for
-// twenty, and 1000 for a thousand, each once a second.
+// Deliveries: a stream gets batches every tick, and n streams every n milliseconds if that is
+// longer: 50 deliveries a second for one stream, 1000 for twenty, and 1000 for a thousand,
+// each once a second.
 //
-// Bytes: in a tick a tail hands out as much as makes flow bytes a second over
-// all streams. That is 1.3 MB a tick for one, and 64 KiB each for twenty and for a
-// thousand. What is recorded beyond that waits on the disk, where it costs
-// nothing; when a tail has been late for patience, it counts what it did not
-// hand out, says so, and goes on with what is new.
+// Bytes: in one tick a tail delivers as much as maxRate bytes a second over all streams allow.
+// That is 1.3 MB a tick for one stream, and 64 KiB each for twenty and for a thousand. Further
+// records stay on disk, where they cost nothing. When a tail has been late for maxLag, it
+// counts the undelivered records, reports them in gaps, and continues with the newest records.
 //
-// Memory: a tail keeps ring bytes of batches for streams that are slow, and all
-// tails together about rings; a batch is made once and shared. A stream that is
-// handed out nothing holds nothing; one that is, the batch it was handed.
+// Memory: a tail keeps up to ringBytes of batches for slow streams, and all tails together
+// about allRingBytes. A batch is created once and shared. A stream holds only the batch that
+// it last returned.
 //
-// Processor: a tail that worked for some time pauses for as long as that, times
-// the number of tails, so that all together use less than one processor. A tail
-// that is too slow for its log by that falls behind, and loses nothing.
+// CPU: after working for some time, a tail pauses for that time multiplied by the number of
+// tails, so that all tails together use less than one processor. If that makes a tail slower
+// than its log, the tail lags behind but loses no records.
 const (
-	tick     = 20 * time.Millisecond
-	flow     = 64 << 20
-	patience = 5 * time.Second
-	ring     = 8 << 20
-	rings    = 64 << 20
-	batchMax = 64 << 10
+	tick         = 20 * time.Millisecond
+	maxRate      = 64 << 20
+	maxLag       = 5 * time.Second
+	ringBytes    = 8 << 20
+	allRingBytes = 64 << 20
+	batchMax     = 64 << 10
 )
 
-// How many streams and tails there are in the process.
+// streamCount and tailCount are the numbers of streams and tails in the process.
 var streamCount, tailCount atomic.Int64
 
-// A tail reads what is written to a log for all streams with one filter: once,
-// and renders it once.
+// A tail reads new records of a log for all streams with one filter. It reads and renders each
+// record once.
 type tail struct {
 	l    *Log
 	key  string
 	cur  *Cursor
-	wake chan struct{} // something was written
-	quit chan struct{} // closed when the last stream is
+	wake chan struct{} // records were written
+	quit chan struct{} // closed when the last stream is closed
 
 	streams int // guarded by Log.follow
 
 	mu    sync.Mutex
-	ring  []*Batch      // from the oldest
+	ring  []*Batch      // oldest first
 	first int64         // number of ring[0]
 	bytes int           // in ring
-	floor uint64        // what is wanted behind it is in ring, up to at
-	at    uint64        // so far the log was looked at
-	total counts        // wanted so far
-	more  chan struct{} // closed and replaced when there is a batch more
-	moved chan struct{} // the same, when at has changed
+	floor uint64        // ring holds the matching records after floor, up to at
+	at    uint64        // the log was read up to here
+	total counts        // matching records so far
+	more  chan struct{} // closed and replaced when a batch is added
+	moved chan struct{} // closed and replaced when at changes
 	ended bool
 
-	out  builder // the tail's own
-	late time.Time
+	out       builder // used only by run
+	lateSince time.Time
 }
 
-// run is the tail's goroutine. It ends with its last stream, or with the log:
-// what it has not handed out by then the streams read for themselves.
+// run is the tail's goroutine. It ends with the last stream or with the log. In the latter
+// case the streams read the undelivered records themselves.
 func (t *tail) run() {
 	tailCount.Add(1)
 	defer tailCount.Add(-1)
@@ -100,16 +99,16 @@ func (t *tail) run() {
 		began := time.Now()
 		n := max(streamCount.Load(), 1)
 		every := max(tick, time.Duration(n)*time.Millisecond)
-		behind = !t.round(int(flow * every.Seconds() / float64(n)))
+		behind = !t.deliver(int(maxRate * every.Seconds() / float64(n)))
 		pause = max(every, time.Since(began)*time.Duration(tailCount.Load()))
-		if behind && time.Since(t.late) > patience {
+		if behind && time.Since(t.lateSince) > maxLag {
 			t.skip()
 			behind = false
 		}
 	}
 }
 
-// end lets the streams know that nothing more comes.
+// end notifies the streams that no more batches follow.
 func (t *tail) end() {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -118,17 +117,16 @@ func (t *tail) end() {
 	close(t.moved)
 }
 
-// parsed is where the cursor is to parse a record, if the filter needs that.
+// parsed returns the event that the cursor parses into, or nil if the filter needs no parsing.
 func (t *tail) parsed() *event.Event {
-	if t.cur.want.filter == nil {
+	if t.cur.sel.filter == nil {
 		return nil
 	}
 	return &t.cur.ev
 }
 
-// round hands out what was written, up to so many bytes, and reports whether
-// that was all.
-func (t *tail) round(limit int) bool {
+// deliver delivers written records up to a limit in bytes, and reports whether that were all.
+func (t *tail) deliver(limit int) bool {
 	t.cur.upto = t.l.Written()
 	for n := 0; n < limit; {
 		h, line, err := t.cur.next(t.parsed())
@@ -138,7 +136,7 @@ func (t *tail) round(limit int) bool {
 				break
 			}
 			t.push(t.out.batch(), t.cur.upto)
-			t.late = time.Time{}
+			t.lateSince = time.Time{}
 			return true
 		}
 		t.out.add(h, line)
@@ -150,13 +148,13 @@ func (t *tail) round(limit int) bool {
 	if b := t.out.batch(); len(b.heads) > 0 {
 		t.push(b, max(b.Last(), t.at))
 	}
-	if t.late.IsZero() {
-		t.late = time.Now()
+	if t.lateSince.IsZero() {
+		t.lateSince = time.Now()
 	}
 	return false
 }
 
-// skip counts what was written and not handed out, and tells so instead.
+// skip counts the written but undelivered records, and delivers gaps in place of them.
 func (t *tail) skip() {
 	t.cur.upto = t.l.Written()
 	from, last := t.at+1, uint64(0)
@@ -166,7 +164,7 @@ func (t *tail) skip() {
 		if errors.Is(err, io.EOF) {
 			break
 		}
-		if err != nil { // the next round says so; what was counted is told now
+		if err != nil { // the next round logs it; report the records counted so far
 			t.cur.upto = max(t.at, last)
 			break
 		}
@@ -176,11 +174,11 @@ func (t *tail) skip() {
 		}
 	}
 	t.push(t.l.gaps(n, from, t.cur.upto, "faster than it is handed out"), t.cur.upto)
-	t.late = time.Time{}
+	t.lateSince = time.Time{}
 }
 
-// push adds b to the ring, behind which the log was looked at up to upto, and
-// drops the oldest of what is too much.
+// push adds b to the ring after reading the log up to upto. It removes the oldest batches that
+// exceed the capacity.
 func (t *tail) push(b *Batch, upto uint64) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -207,13 +205,13 @@ func (t *tail) push(b *Batch, upto uint64) {
 	t.more = make(chan struct{})
 }
 
-// capacity is how many bytes the ring may hold.
+// capacity returns the maximum size of the ring in bytes.
 func (t *tail) capacity() int {
-	return min(ring, max(2*batchMax, rings/int(max(tailCount.Load(), 1))))
+	return min(ringBytes, max(2*batchMax, allRingBytes/int(max(tailCount.Load(), 1))))
 }
 
-// tellTails wakes those that read what is written.
-func (l *Log) tellTails() {
+// wakeTails wakes all tails of the log.
+func (l *Log) wakeTails() {
 	l.follow.Lock()
 	defer l.follow.Unlock()
 	for _, t := range l.tails {

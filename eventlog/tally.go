@@ -13,35 +13,34 @@ import (
 	"glasshouse/fault"
 )
 
-// A Tally knows how many records of a log a filter means, when they were, and
-// where in the log the n-th of them is. It reads each record once and goes on
-// from there, so that what was counted need not be counted again. It is safe for
-// concurrent use.
+// A Tally counts the records of a log that match a filter, records their distribution over
+// time, and finds the n-th record. It reads each record once and continues at the end, so
+// counted records are not read again. It is safe for concurrent use.
 type Tally struct {
 	l      *Log
 	filter *event.Filter
 
-	turn    sync.Mutex // who counts
-	mu      sync.Mutex // guards what follows; who counts gives it up after each piece
-	upto    uint64
-	dropped [classes]uint64 // what retention had dropped when counting began
-	total   int64
-	marks   []mark // of every markEvery-th record
-	all     histogram
-	lanes   map[int32]*lane
+	updateMu sync.Mutex // held by Update
+	mu       sync.Mutex // guards the following fields; Update releases it after each countBatch records
+	upto     uint64
+	dropped  [classes]uint64 // Log.dropped when counting started
+	total    int64
+	markers  []marker // one for every markerEvery records
+	all      histogram
+	lanes    map[int32]*lane
 }
 
-// A mark is where a record is.
-type mark struct {
+// A marker locates a record.
+type marker struct {
 	seq uint64
 	ts  int64
 }
 
-// markEvery is how many records lie between marks: what has to be passed over to
-// find a record is half of it, and a million records have four thousand marks.
-const markEvery = 256
+// markerEvery is the number of records between markers. To find a record, half of that is
+// skipped on average. A million records have four thousand markers.
+const markerEvery = 256
 
-// A Kind of record, as people tell them apart.
+// A Kind is a category of records for display.
 type Kind uint8
 
 const (
@@ -56,24 +55,24 @@ const (
 var kindOf = [...]Kind{event.File: OfFiles, event.Net: OfNet, event.Proc: OfProcs, event.Syscall: OfSyscalls,
 	event.Gap: OfOthers, event.Usage: OfOthers, event.Lineage: OfOthers}
 
-// Counts are how many records of each Kind there were.
+// Counts is the number of records of each Kind.
 type Counts [Kinds]uint32
 
-// A lane is the records of one process, by its number inside the jail.
+// A lane counts the records of one process, identified by its PID inside the jail.
 type lane struct {
 	comm  string
 	total int64
 	when  histogram
 }
 
-// What a tally remembers does not grow with its log.
+// These constants bound the memory of a tally, independent of the size of its log.
 const (
 	fineBins   = 1 << 14
 	coarseBins = 1 << 9
-	maxLanes   = 128 // twice as many are let gather before the smallest are forgotten
+	maxLanes   = 128 // at twice this number the smallest lanes are evicted
 )
 
-// Tally returns a new Tally of what f means; nil is all.
+// Tally returns a new Tally of the records that match f; nil matches all.
 func (l *Log) Tally(f *event.Filter) *Tally {
 	t := &Tally{l: l, filter: f}
 	t.reset()
@@ -84,18 +83,18 @@ func (t *Tally) reset() {
 	t.l.disk.Lock()
 	t.dropped = t.l.dropped
 	t.l.disk.Unlock()
-	t.upto, t.total, t.marks = 0, 0, nil
+	t.upto, t.total, t.markers = 0, 0, nil
 	t.all, t.lanes = histogram{most: fineBins}, map[int32]*lane{}
 }
 
-// piece is how many records are counted before others may look.
-const piece = 4096
+// countBatch is the number of records that are counted before the lock is released.
+const countBatch = 4096
 
-// Update counts what was written since the last Update. Where retention has
-// dropped something it counts anew.
+// Update counts the records that were written since the last Update. If retention has dropped
+// records, it counts the whole log again.
 func (t *Tally) Update(ctx context.Context) error {
-	t.turn.Lock()
-	defer t.turn.Unlock()
+	t.updateMu.Lock()
+	defer t.updateMu.Unlock()
 	t.l.disk.Lock()
 	dropped := t.l.dropped
 	t.l.disk.Unlock()
@@ -123,14 +122,14 @@ func (t *Tally) Update(ctx context.Context) error {
 
 func (t *Tally) cursor(after, upto uint64) *Cursor {
 	q := Query{Filter: t.filter, After: after}
-	w := q.want()
+	w := q.selector()
 	if types := t.filter.Types(); len(types) == 1 && types[0] == event.Gap {
-		w.only = event.Gap // gaps lie among all other records, which need not be parsed
+		w.only = event.Gap // gaps lie among other records, which need not be parsed
 	}
 	return t.l.cursor(w, upto)
 }
 
-// next is the next record of c that is in a file.
+// next returns the next record of c that is in a file.
 func (t *Tally) next(c *Cursor) (head, []byte, error) {
 	var e *event.Event
 	hidden, quick := t.filter.NotPID()
@@ -148,7 +147,7 @@ func (t *Tally) next(c *Cursor) (head, []byte, error) {
 func (t *Tally) count(c *Cursor, upto uint64) (more bool, err error) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	for range piece {
+	for range countBatch {
 		h, line, err := t.next(c)
 		if err == io.EOF {
 			t.upto = upto
@@ -157,8 +156,8 @@ func (t *Tally) count(c *Cursor, upto uint64) (more bool, err error) {
 		if err != nil {
 			return false, err
 		}
-		if t.total%markEvery == 0 {
-			t.marks = append(t.marks, mark{h.seq, h.ts})
+		if t.total%markerEvery == 0 {
+			t.markers = append(t.markers, marker{h.seq, h.ts})
 		}
 		t.total++
 		t.upto = h.seq
@@ -169,18 +168,18 @@ func (t *Tally) count(c *Cursor, upto uint64) (more bool, err error) {
 	return true, nil
 }
 
-// lane is that of the process a line is about; 0 stands for nobody.
+// lane returns the histogram of the process of a line; PID 0 is an unknown process.
 func (t *Tally) lane(line []byte) *histogram {
 	pid := pidOf(line)
 	p := t.lanes[pid]
 	if p == nil {
 		if len(t.lanes) >= 2*maxLanes {
-			t.forget()
+			t.evictLanes()
 		}
 		p = &lane{when: histogram{most: coarseBins}}
 		t.lanes[pid] = p
 	}
-	if p.total%64 == 0 || line[9] == 'p' { // a process that begins another program has another name
+	if p.total%64 == 0 || line[9] == 'p' { // execve(2) changes the name
 		if name := commOf(line); len(name) > 0 && string(name) != p.comm {
 			p.comm = string(name)
 		}
@@ -189,7 +188,7 @@ func (t *Tally) lane(line []byte) *histogram {
 	return &p.when
 }
 
-// pidOf reads whose a line is. In a string the quotes would be escaped.
+// pidOf returns the PID of a line. Inside of a string the quotes would be escaped.
 func pidOf(line []byte) int32 {
 	_, rest, ok := bytes.Cut(line, []byte(`"pid":`))
 	if !ok {
@@ -199,7 +198,7 @@ func pidOf(line []byte) int32 {
 	return int32(n)
 }
 
-// commOf is the name in a line, escaped as it is there.
+// commOf returns the process name of a line, as escaped there.
 func commOf(line []byte) []byte {
 	_, rest, _ := bytes.Cut(line, []byte(`"comm":"`))
 	for i := 0; i < len(rest); i++ {
@@ -213,14 +212,14 @@ func commOf(line []byte) []byte {
 	return nil
 }
 
-func (t *Tally) forget() {
+func (t *Tally) evictLanes() {
 	pids := t.ranked()
 	for _, pid := range pids[maxLanes:] {
 		delete(t.lanes, pid)
 	}
 }
 
-// ranked is the processes, those with the most records first.
+// ranked returns the PIDs, those with the most records first.
 func (t *Tally) ranked() []int32 {
 	pids := make([]int32, 0, len(t.lanes))
 	for pid := range t.lanes {
@@ -235,15 +234,15 @@ func (t *Tally) ranked() []int32 {
 	return pids
 }
 
-// Total is how many records there are, as of the last Update.
+// Total returns the number of records as of the last Update.
 func (t *Tally) Total() int64 {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	return t.total
 }
 
-// Window returns up to limit records from the offset-th on, which is 0 for the
-// first, as their lines.
+// Window returns the lines of up to limit records, starting with the record at offset. The
+// first record has offset 0.
 func (t *Tally) Window(ctx context.Context, offset int64, limit int) ([][]byte, error) {
 	const op = "eventlog.Window"
 	if offset < 0 || limit < 0 {
@@ -254,12 +253,12 @@ func (t *Tally) Window(ctx context.Context, offset int64, limit int) ([][]byte, 
 		t.mu.Unlock()
 		return nil, nil
 	}
-	from, upto := t.marks[offset/markEvery], t.upto
+	from, upto := t.markers[offset/markerEvery], t.upto
 	t.mu.Unlock()
 	c := t.cursor(from.seq-1, upto)
 	defer c.Close()
 	var lines [][]byte
-	for n := offset - offset%markEvery; len(lines) < limit; n++ {
+	for n := offset - offset%markerEvery; len(lines) < limit; n++ {
 		_, line, err := t.next(c)
 		if err == io.EOF {
 			break
@@ -277,20 +276,20 @@ func (t *Tally) Window(ctx context.Context, offset int64, limit int) ([][]byte, 
 	return lines, nil
 }
 
-// Offset returns how many records there are before a moment.
+// Offset returns the number of records before a time.
 func (t *Tally) Offset(ctx context.Context, at time.Time) (int64, error) {
 	ms := at.UnixMilli()
 	t.mu.Lock()
-	i := sort.Search(len(t.marks), func(i int) bool { return t.marks[i].ts >= ms })
+	i := sort.Search(len(t.markers), func(i int) bool { return t.markers[i].ts >= ms })
 	if i == 0 {
 		t.mu.Unlock()
 		return 0, nil
 	}
-	from, upto := t.marks[i-1], t.upto
+	from, upto := t.markers[i-1], t.upto
 	t.mu.Unlock()
 	c := t.cursor(from.seq-1, upto)
 	defer c.Close()
-	for n := int64(i-1) * markEvery; ; n++ {
+	for n := int64(i-1) * markerEvery; ; n++ {
 		h, _, err := t.next(c)
 		if err == io.EOF || err == nil && h.ts >= ms {
 			return n, nil

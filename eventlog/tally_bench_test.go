@@ -10,8 +10,8 @@ import (
 	"glasshouse/event"
 )
 
-// BenchmarkTally counts a log of a million records, and then opens windows
-// anywhere in it and looks at parts of its time.
+// BenchmarkTally counts a log of a million records, then opens windows at random offsets and
+// queries parts of its timeline.
 func BenchmarkTally(b *testing.B) {
 	l := open(b, config(b, Policy{}))
 	var e event.Event
@@ -21,7 +21,7 @@ func BenchmarkTally(b *testing.B) {
 			time.Sleep(time.Millisecond)
 		}
 		if i%10 == 7 {
-			e = sample(i - 4) // a file
+			e = sample(i - 4) // of type file
 			e.TS = 1_706_000_000_000 + int64(i/50)
 		} else {
 			syscallRecord(i, &e)

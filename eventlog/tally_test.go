@@ -9,7 +9,7 @@ import (
 	"glasshouse/event"
 )
 
-// filled is a log of n records in several closed files, with its tally.
+// filled returns a log of n records in several closed files, and its tally.
 func filled(t testing.TB, n int, filter string) (*Log, *Tally) {
 	t.Helper()
 	l := open(t, config(t, Policy{SegmentMB: 1}))
@@ -40,7 +40,7 @@ func add(t testing.TB, l *Log, from, to int) {
 	flush(t, l)
 }
 
-// slow is what a filter means of a log, read from end to end.
+// slow returns the records that match filter by reading the whole log.
 func slow(t testing.TB, l *Log, filter *event.Filter) (lines []string, events []event.Event) {
 	t.Helper()
 	c, err := l.Read(t.Context(), Query{Filter: filter})
@@ -61,12 +61,12 @@ func slow(t testing.TB, l *Log, filter *event.Filter) (lines []string, events []
 	}
 }
 
-func TestWindowsAnywhereAreWhatReadingFromTheBeginningGives(t *testing.T) {
+func TestTallyWindowsMatchSequentialRead(t *testing.T) {
 	for _, filter := range []string{"", "type:file", "pid:42 -type:net", "path:/work/out-7.txt", "comm:nobody"} {
 		l, tl := filled(t, 12_000, filter)
 		want, events := slow(t, l, tl.filter)
 		if tl.Total() != int64(len(want)) {
-			t.Fatalf("%q: %d are counted, want %d", filter, tl.Total(), len(want))
+			t.Fatalf("%q: counted %d records, want %d", filter, tl.Total(), len(want))
 		}
 		for _, at := range []int{0, 1, 255, 256, 257, len(want) / 2, len(want) - 1, len(want), len(want) + 9} {
 			if at < 0 {
@@ -79,7 +79,7 @@ func TestWindowsAnywhereAreWhatReadingFromTheBeginningGives(t *testing.T) {
 			rest := want[min(at, len(want)):]
 			rest = rest[:min(100, len(rest))]
 			if fmt.Sprintf("%s", got) != fmt.Sprintf("%s", rest) {
-				t.Errorf("%q: the window at %d has %d lines that are not the %d there are", filter, at, len(got), len(rest))
+				t.Errorf("%q: the window at %d has %d lines, which differ from the %d expected ones", filter, at, len(got), len(rest))
 			}
 		}
 		for _, i := range []int{0, 1, 300, len(events) - 1} {
@@ -87,17 +87,17 @@ func TestWindowsAnywhereAreWhatReadingFromTheBeginningGives(t *testing.T) {
 				continue
 			}
 			if n, err := tl.Offset(t.Context(), time.UnixMilli(events[i].TS)); err != nil || n != int64(i) {
-				t.Errorf("%q: the moment of record %d is at %d (%v)", filter, i, n, err)
+				t.Errorf("%q: Offset of the time of record %d = %d (%v)", filter, i, n, err)
 			}
 		}
 		if n, err := tl.Offset(t.Context(), time.UnixMilli(1<<50)); err != nil || n != int64(len(want)) {
-			t.Errorf("%q: a moment after the end is at %d (%v), want %d", filter, n, err, len(want))
+			t.Errorf("%q: Offset of a time after the end = %d (%v), want %d", filter, n, err, len(want))
 		}
 	}
 }
 
-// Filters that are decided without parsing mean what they mean elsewhere.
-func TestFiltersThatNeedNoParsingAreCountedAsRead(t *testing.T) {
+// Filters that are evaluated without parsing give the same result as with parsing.
+func TestTallyFiltersWithoutParsing(t *testing.T) {
 	l := open(t, config(t, Policy{SegmentMB: 1}))
 	add(t, l, 0, 6000)
 	for _, e := range []event.Event{
@@ -125,12 +125,12 @@ func TestFiltersThatNeedNoParsingAreCountedAsRead(t *testing.T) {
 			t.Fatal(err)
 		}
 		if tl.Total() != int64(len(want)) || fmt.Sprintf("%s", got) != fmt.Sprintf("%s", want) {
-			t.Errorf("%s: %d are counted and %d in the window, want the %d that reading gives", text, tl.Total(), len(got), len(want))
+			t.Errorf("%s: counted %d records and %d in the window, want %d as in a sequential read", text, tl.Total(), len(got), len(want))
 		}
 	}
 }
 
-func TestWhatIsWrittenLaterIsCountedToo(t *testing.T) {
+func TestTallyCountsLaterRecords(t *testing.T) {
 	l, tl := filled(t, 1000, "type:file")
 	add(t, l, 1000, 3000)
 	if err := tl.Update(t.Context()); err != nil {
@@ -138,15 +138,15 @@ func TestWhatIsWrittenLaterIsCountedToo(t *testing.T) {
 	}
 	want, _ := slow(t, l, tl.filter)
 	if tl.Total() != int64(len(want)) {
-		t.Errorf("%d are counted, want %d", tl.Total(), len(want))
+		t.Errorf("counted %d records, want %d", tl.Total(), len(want))
 	}
 	got, err := tl.Window(t.Context(), tl.Total()-1, 10)
 	if err != nil || len(got) != 1 || string(got[0]) != want[len(want)-1] {
-		t.Errorf("the last is %s (%v)", got, err)
+		t.Errorf("last record = %s (%v)", got, err)
 	}
 }
 
-func TestWhatRetentionDropsIsNotCountedAnyMore(t *testing.T) {
+func TestTallyAfterRetention(t *testing.T) {
 	l := open(t, config(t, Policy{SegmentMB: 1, KeepMB: 1, Plain: true}))
 	tl := l.Tally(nil)
 	for n := 0; n < 40_000; n += 5_000 {
@@ -157,7 +157,7 @@ func TestWhatRetentionDropsIsNotCountedAnyMore(t *testing.T) {
 		}
 	}
 	var want []string
-	for range 500 { // the record of what was dropped is written a moment later
+	for range 500 { // the gap about the dropped segment is written a moment later
 		want, _ = slow(t, l, nil)
 		if err := tl.Update(t.Context()); err != nil {
 			t.Fatal(err)
@@ -168,14 +168,14 @@ func TestWhatRetentionDropsIsNotCountedAnyMore(t *testing.T) {
 		time.Sleep(10 * time.Millisecond)
 	}
 	if tl.Total() != int64(len(want)) || len(want) == 40_000 {
-		t.Fatalf("%d are counted, want the %d that are kept", tl.Total(), len(want))
+		t.Fatalf("counted %d records, want the %d stored ones", tl.Total(), len(want))
 	}
 	if got, err := tl.Window(t.Context(), 0, 1); err != nil || string(got[0]) != want[0] {
-		t.Errorf("the first is %s (%v), want %s", got, err, want[0])
+		t.Errorf("first record = %s (%v), want %s", got, err, want[0])
 	}
 }
 
-func TestATimelineCountsEverythingOnce(t *testing.T) {
+func TestTimelineCountsEachRecordOnce(t *testing.T) {
 	l, tl := filled(t, 50_000, "")
 	_, events := slow(t, l, nil)
 	for _, part := range []struct {
@@ -192,7 +192,7 @@ func TestATimelineCountsEverythingOnce(t *testing.T) {
 			t.Fatal(err)
 		}
 		if n := len(got.All); n > 2*part.buckets+1 {
-			t.Errorf("%d buckets, want about %d", n, part.buckets)
+			t.Errorf("got %d buckets, want about %d", n, part.buckets)
 		}
 		want := make([]Counts, len(got.All))
 		lanes := map[int32]int{}
@@ -205,7 +205,7 @@ func TestATimelineCountsEverythingOnce(t *testing.T) {
 		}
 		for i := range want {
 			if got.All[i] != want[i] && (part.from.IsZero() || got.Width < 8*time.Millisecond) {
-				t.Fatalf("%+v: bucket %d has %v, want %v", part, i, got.All[i], want[i])
+				t.Fatalf("%+v: bucket %d = %v, want %v", part, i, got.All[i], want[i])
 			}
 		}
 		for _, lane := range got.Lanes {
@@ -216,16 +216,16 @@ func TestATimelineCountsEverythingOnce(t *testing.T) {
 				}
 			}
 			if lane.Comm != "python3" || part.from.IsZero() && n != lanes[lane.PID] {
-				t.Errorf("%+v: process %d, %s, has %d, want %d", part, lane.PID, lane.Comm, n, lanes[lane.PID])
+				t.Errorf("%+v: process %d (%s) has %d records, want %d", part, lane.PID, lane.Comm, n, lanes[lane.PID])
 			}
 		}
 		if len(got.Lanes) != 3 {
-			t.Errorf("%d lanes, want 3", len(got.Lanes))
+			t.Errorf("got %d lanes, want 3", len(got.Lanes))
 		}
 	}
 }
 
-func TestAHistogramForgetsNothing(t *testing.T) {
+func TestHistogramKeepsTotal(t *testing.T) {
 	h := histogram{most: 16}
 	n := uint32(0)
 	for _, ts := range []int64{1_000_000, 1_000_001, 1_000_500, 3_000_000, 999_000, 5, 1_000_002, 9_000_000_000} {
@@ -236,12 +236,12 @@ func TestAHistogramForgetsNothing(t *testing.T) {
 			sum += c[OfNet]
 		}
 		if sum != n || len(h.bins) > 16 {
-			t.Fatalf("after %d: %d are counted in %d bins, want %d", ts, sum, len(h.bins), n)
+			t.Fatalf("after time %d: counted %d records in %d bins, want %d", ts, sum, len(h.bins), n)
 		}
 	}
 }
 
-func TestManyProcessesAreBounded(t *testing.T) {
+func TestTallyBoundsProcesses(t *testing.T) {
 	tl := (&Log{}).Tally(nil)
 	for pid := range 10_000 {
 		for range 1 + pid%3 {
@@ -249,11 +249,11 @@ func TestManyProcessesAreBounded(t *testing.T) {
 		}
 	}
 	if len(tl.lanes) > 2*maxLanes {
-		t.Errorf("%d processes are remembered", len(tl.lanes))
+		t.Errorf("the tally holds %d processes", len(tl.lanes))
 	}
 	for _, p := range tl.lanes {
 		if p.comm != `a\"b\\` {
-			t.Fatalf("a name is %s", p.comm)
+			t.Fatalf("process name = %s", p.comm)
 		}
 	}
 }

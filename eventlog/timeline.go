@@ -6,29 +6,29 @@ import (
 	"time"
 )
 
-// A Timeline is how many records there were, in buckets of equal length.
+// A Timeline holds the number of records in buckets of equal duration.
 type Timeline struct {
-	From  time.Time // where the first bucket begins
+	From  time.Time // start of the first bucket
 	Width time.Duration
 	All   []Counts
-	Lanes []Lane // of the processes with the most records, the most first
+	Lanes []Lane // the processes with the most records, in descending order
 
-	First, Last time.Time // of all that is counted, not only of this part; zero if there is nothing
+	First, Last time.Time // of all counted records, not only of this range; zero if there are none
 	Total       int64     // likewise
 }
 
-// A Lane is the part of one process.
+// A Lane is the timeline of one process.
 type Lane struct {
-	PID   int32  // inside the jail; 0: of no process that is known
-	Comm  string // as it is written in the log
-	Total int64  // of its records, not only in this part
+	PID   int32  // inside the jail; 0 is an unknown process
+	Comm  string // as escaped in the log
+	Total int64  // all its records, not only those in this range
 	Parts []Counts
 }
 
-// Timeline returns what happened in a part of the time, in about so many buckets:
-// at most twice as many, or less where the part is shorter than as many
-// milliseconds. Zero times are the first and last record's. A part of which less
-// is remembered than is asked for is read again.
+// Timeline returns the counts of a time range in about the given number of buckets: at most
+// twice as many, or fewer if the range has fewer milliseconds. A zero time selects the time of
+// the first or last record. If the stored histogram is too coarse for the range, its records
+// are read again, unless they exceed maxReread.
 func (t *Tally) Timeline(ctx context.Context, from, to time.Time, buckets, lanes int) (Timeline, error) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -65,7 +65,7 @@ func (t *Tally) Timeline(ctx context.Context, from, to time.Time, buckets, lanes
 	for _, pid := range pids {
 		fine = fine || width < t.lanes[pid].when.width
 	}
-	if fine && t.all.within(lo, hi) <= mostRead {
+	if fine && t.all.within(lo, hi) <= maxReread {
 		return tl, t.read(ctx, &tl, lo, hi, width)
 	}
 	t.all.into(tl.All, lo, hi, width)
@@ -75,22 +75,21 @@ func (t *Tally) Timeline(ctx context.Context, from, to time.Time, buckets, lanes
 	return tl, nil
 }
 
-// mostRead is how many records are read again for what is not remembered as
-// finely as it is asked for. Where there are more, they are shown as they are
-// remembered.
-const mostRead = 100_000
+// maxReread is the maximum number of records that are read again to get finer buckets. If a
+// range has more, the stored bins are used.
+const maxReread = 100_000
 
-// read counts a part of the time from its records.
+// read counts a time range by reading its records.
 func (t *Tally) read(ctx context.Context, tl *Timeline, lo, hi, width int64) error {
 	c := t.cursor(0, t.upto)
 	defer c.Close()
-	c.want.since, c.want.until = lo, hi
+	c.sel.since, c.sel.until = lo, hi
 	lanes := map[int32][]Counts{}
 	for i := range tl.Lanes {
 		lanes[tl.Lanes[i].PID] = tl.Lanes[i].Parts
 	}
 	for n := 0; ; n++ {
-		if n%piece == 0 && ctx.Err() != nil {
+		if n%countBatch == 0 && ctx.Err() != nil {
 			return context.Cause(ctx)
 		}
 		h, line, err := t.next(c)
@@ -110,12 +109,11 @@ func (t *Tally) read(ctx context.Context, tl *Timeline, lo, hi, width int64) err
 	}
 }
 
-// A histogram counts by time, in bins that double in width when there would be
-// too many.
+// A histogram counts records by time. Its bins double in width when their number exceeds most.
 type histogram struct {
 	most        int
-	width       int64 // milliseconds; 0: nothing is counted
-	from        int64 // where the first bin begins, a multiple of width
+	width       int64 // milliseconds; 0 in an empty histogram
+	from        int64 // start of the first bin, a multiple of width
 	first, last int64
 	bins        []Counts
 }
@@ -135,12 +133,12 @@ func (h *histogram) add(ts int64, k Kind) {
 	h.bins[i][k]++
 }
 
-// fold makes each two bins one, and begins early enough for ts.
+// fold merges each pair of bins and extends the range to include ts.
 func (h *histogram) fold(ts int64) {
 	width := 2 * h.width
 	from := min(h.from, ts)
 	from -= ((from % width) + width) % width
-	if (h.last-from)/width >= int64(h.most) { // a clock that was set far back
+	if (h.last-from)/width >= int64(h.most) { // the clock was set far back
 		for (h.last-from)/width >= int64(h.most) {
 			width *= 2
 			from -= ((from % width) + width) % width
@@ -163,7 +161,7 @@ func (c *Counts) add(o Counts) {
 	}
 }
 
-// within is how many records lie between two moments, or a few more.
+// within returns the number of records in the bins that overlap lo to hi.
 func (h *histogram) within(lo, hi int64) (n int64) {
 	for i, c := range h.bins {
 		if at := h.from + int64(i)*h.width; at+h.width > lo && at <= hi {
@@ -175,8 +173,8 @@ func (h *histogram) within(lo, hi int64) (n int64) {
 	return n
 }
 
-// into adds the bins to buckets. A bin that is wider than a bucket is in the first
-// that it reaches.
+// into adds the bins to buckets. A bin that is wider than a bucket counts in the first bucket
+// that it overlaps.
 func (h *histogram) into(buckets []Counts, lo, hi, width int64) {
 	for i, c := range h.bins {
 		at := h.from + int64(i)*h.width

@@ -11,55 +11,55 @@ import (
 	"glasshouse/event"
 )
 
-// A track reads the segments of one class, from the oldest that may hold
-// something wanted to what is being written. It hands out one line at a time.
-type track struct {
+// A classReader reads the segments of one class, from the oldest that may contain matching
+// records to the one being written. It yields one line at a time.
+type classReader struct {
 	l     *Log
 	class class
-	want  *want
+	sel   *selector
 
-	queue   []*segment // after seg, from the oldest
-	newest  uint64     // first of the newest segment that was queued
-	dropped uint64     // up to here what retention has dropped is known, or was not there when we began
-	seg     *segment   // being read; nil is none
+	queue   []*segment // segments after seg, oldest first
+	newest  uint64     // first record of the newest queued segment
+	dropped uint64     // drops by retention up to here were handled or precede this reader
+	seg     *segment   // being read, or nil
 	file    *os.File
 	packed  bool
-	off     int64   // in seg's text: what is before it was read or skipped
-	blocks  []block // of seg, from off on, as far as they are known
-	buf     []byte  // text, of which pos on is not yet handed out
+	off     int64   // in the text of seg; everything before it was read or skipped
+	blocks  []block // known blocks of seg from off
+	buf     []byte  // text; the part from pos was not yet returned
 	pos     int
 	scratch []byte // for a frame
 
-	line    []byte // the next line; nil if it is to be looked for
+	line    []byte // the next line; nil if it must be read first
 	head    head
-	gap     event.Event // to be told before line; Type 0 is none
+	gap     event.Event // a gap to return before line; Type 0 means no gap
 	last    uint64      // sequence number of the last line
-	damaged bool        // since then something could not be read
+	damaged bool        // unreadable text was found after last
 }
 
-func (l *Log) track(c class, w *want) *track {
-	t := &track{l: l, class: c, want: w, last: w.after}
-	t.enqueue() // sets dropped: what was dropped before is told in the log
-	// Those that end before what is wanted begin are not even looked at.
+func (l *Log) classReader(c class, w *selector) *classReader {
+	t := &classReader{l: l, class: c, sel: w, last: w.after}
+	t.enqueue() // sets dropped; the log holds gaps about earlier drops
+	// Skip segments that end before the selected range without reading their indexes.
 	for len(t.queue) > 1 && t.queue[1].first <= w.after+1 {
 		t.queue = t.queue[1:]
 	}
 	return t
 }
 
-// plainPiece is how much plain text is read at once.
+// plainPiece is the size of one read of plain text.
 const plainPiece = 64 << 10
 
-// at is the sequence number that orders t among the tracks.
-func (t *track) at() uint64 {
+// at returns the sequence number that orders t among the readers.
+func (t *classReader) at() uint64 {
 	if t.gap.Type != 0 {
 		return t.gap.From
 	}
 	return t.head.seq
 }
 
-// peek finds the next line, and returns false if there is none for now.
-func (t *track) peek() (bool, error) {
+// peek finds the next line. It returns false if none is available yet.
+func (t *classReader) peek() (bool, error) {
 	if t.gap.Type != 0 || t.line != nil {
 		return true, nil
 	}
@@ -74,13 +74,13 @@ func (t *track) peek() (bool, error) {
 			t.pos += i + 1
 			h, ok := parseHead(text[:i])
 			if !ok || h.seq <= t.last {
-				// A line before what is wanted is no damage.
+				// A line before the selected range is not damage.
 				t.damaged = t.damaged || !ok
 				continue
 			}
 			t.line, t.head = text[:i:i], h
 			if t.damaged {
-				t.tellDamage(h.seq - 1)
+				t.setDamageGap(h.seq - 1)
 			}
 			t.last = h.seq
 			return true, nil
@@ -95,25 +95,25 @@ func (t *track) peek() (bool, error) {
 	}
 }
 
-// tellDamage says that something up to through could not be read, if a number
-// is missing there.
-func (t *track) tellDamage(through uint64) {
+// setDamageGap sets the gap for unreadable text up to through, if a sequence number is missing
+// there.
+func (t *classReader) setDamageGap(through uint64) {
 	t.damaged = false
 	if from := t.last + 1; from <= through {
 		t.gap = event.Event{Type: event.Gap, Source: source[t.class], Lost: -1, Reason: "damaged", From: from, Through: through}
 	}
 }
 
-// atEnd tells of damage that no line follows.
-func (t *track) atEnd(upto uint64) {
+// atEnd reports damage after the last line.
+func (t *classReader) atEnd(upto uint64) {
 	if t.damaged {
-		t.tellDamage(upto)
+		t.setDamageGap(upto)
 		t.last = max(t.last, upto)
 	}
 }
 
-// fill loads the next piece of text. It returns false if there is none for now.
-func (t *track) fill() (bool, error) {
+// fill loads the next piece of text. It returns false if none is available yet.
+func (t *classReader) fill() (bool, error) {
 	for {
 		if t.seg == nil {
 			if ok, err := t.nextSegment(); !ok || err != nil {
@@ -125,18 +125,18 @@ func (t *track) fill() (bool, error) {
 				return false, err
 			}
 		}
-		for len(t.blocks) > 0 && t.want.skips(&t.blocks[0].span) && t.blocks[0].off >= t.off {
+		for len(t.blocks) > 0 && t.sel.excludes(&t.blocks[0].span) && t.blocks[0].off >= t.off {
 			t.last = max(t.last, t.blocks[0].last)
-			t.pass(t.blocks[0].len)
+			t.advance(t.blocks[0].len)
 		}
 		if len(t.blocks) > 0 {
 			return true, t.load()
 		}
 		if !t.packed {
-			// The segment may have grown or been closed since we looked.
+			// The segment may have grown or been closed since the blocks were read.
 			closed, text := t.l.state(t.seg)
 			if t.off < text {
-				if more, err := t.grown(); err != nil {
+				if more, err := t.refreshBlocks(); err != nil {
 					return false, err
 				} else if more {
 					continue
@@ -146,26 +146,26 @@ func (t *track) fill() (bool, error) {
 				return false, nil
 			}
 		}
-		t.leave()
+		t.closeSegment()
 	}
 }
 
-// grown asks again for blocks, and returns false if there are none after all.
-func (t *track) grown() (bool, error) {
+// refreshBlocks reads the block list again and returns false if there are no new blocks.
+func (t *classReader) refreshBlocks() (bool, error) {
 	err := t.moreBlocks()
 	return len(t.blocks) > 0, err
 }
 
-// state says whether s is closed, and how much text of it may be read.
+// state returns whether s is closed and how many bytes of its text may be read.
 func (l *Log) state(s *segment) (closed bool, text int64) {
 	l.disk.Lock()
 	defer l.disk.Unlock()
-	return s.closed || s.gone, s.text
+	return s.closed || s.removed, s.text
 }
 
-// enqueue adds the segments that are newer than those queued before. If some of
-// those came and went meanwhile, that is to be told.
-func (t *track) enqueue() {
+// enqueue adds the segments that are newer than those queued before. If retention dropped
+// segments in between, it sets a gap.
+func (t *classReader) enqueue() {
 	t.l.disk.Lock()
 	defer t.l.disk.Unlock()
 	if d := t.l.dropped[t.class]; d > t.dropped {
@@ -183,23 +183,25 @@ func (t *track) enqueue() {
 	}
 }
 
-// nextSegment opens the next segment that may hold something wanted.
-func (t *track) nextSegment() (bool, error) {
+// nextSegment opens the next segment that may contain matching records.
+func (t *classReader) nextSegment() (bool, error) {
 	for {
 		if len(t.queue) == 0 {
-			if t.enqueue(); len(t.queue) == 0 || t.gap.Type != 0 {
+			t.enqueue()
+			if len(t.queue) == 0 || t.gap.Type != 0 {
 				return false, nil
 			}
 		}
 		s := t.queue[0]
-		if t.l.glance(s); t.skipWhole(s) {
+		t.l.loadHeader(s)
+		if t.skipSegment(s) {
 			t.queue = t.queue[1:]
 			continue
 		}
 		f, packed, err := t.l.openSegment(s)
-		if errors.Is(err, errGone) {
+		if errors.Is(err, errRemoved) {
 			t.queue = t.queue[1:]
-			if t.tellGone(s) {
+			if t.setRemovedGap(s) {
 				return false, nil
 			}
 			continue
@@ -210,36 +212,37 @@ func (t *track) nextSegment() (bool, error) {
 		t.seg, t.file, t.packed, t.off, t.blocks = s, f, packed, 0, nil
 		t.queue = t.queue[1:]
 		if !packed {
-			return true, nil // its blocks are had as it grows
+			return true, nil // its blocks are read as it grows
 		}
-		if t.blocks, err = t.l.blocksOf(s, f, true, 0); err != nil {
+		t.blocks, err = t.l.blocksOf(s, f, true, 0)
+		if err != nil {
 			return false, err
 		}
 		return true, nil
 	}
 }
 
-// skipWhole reports whether nothing of a closed segment is wanted.
-func (t *track) skipWhole(s *segment) bool {
+// skipSegment reports whether a closed segment contains no matching records.
+func (t *classReader) skipSegment(s *segment) bool {
 	t.l.disk.Lock()
 	defer t.l.disk.Unlock()
 	if !s.closed || !s.known && s.blocks == nil {
 		return false
 	}
 	sp := s.covers()
-	if !t.want.skips(&sp) {
+	if !t.sel.excludes(&sp) {
 		return false
 	}
 	t.last = max(t.last, sp.last)
 	return true
 }
 
-// tellGone says what was lost with s, if any of it was wanted.
-func (t *track) tellGone(s *segment) bool {
+// setRemovedGap sets the gap for the removed segment s, if its records could match.
+func (t *classReader) setRemovedGap(s *segment) bool {
 	t.l.disk.Lock()
 	sp := s.covers()
 	t.l.disk.Unlock()
-	if sp.n > 0 && (t.want.skips(&sp) || sp.last <= t.last) {
+	if sp.n > 0 && (t.sel.excludes(&sp) || sp.last <= t.last) {
 		return false
 	}
 	t.gap = event.Event{Type: event.Gap, Source: source[t.class], Lost: -1, Reason: "retention", From: max(s.first, t.last+1)}
@@ -253,8 +256,8 @@ func (t *track) tellGone(s *segment) bool {
 	return true
 }
 
-// moreBlocks looks for blocks behind off in a plain segment.
-func (t *track) moreBlocks() error {
+// moreBlocks reads the blocks after off of a plain segment.
+func (t *classReader) moreBlocks() error {
 	blocks, err := t.l.blocksOf(t.seg, t.file, false, t.off)
 	if err != nil {
 		return err
@@ -267,20 +270,20 @@ func (t *track) moreBlocks() error {
 	return nil
 }
 
-// pass goes n bytes of text on in the first block.
-func (t *track) pass(n int64) {
+// advance moves off by n bytes within the first block.
+func (t *classReader) advance(n int64) {
 	t.off += n
 	if k := &t.blocks[0]; t.off >= k.off+k.len {
 		t.blocks = t.blocks[1:]
 	}
 }
 
-// load reads the next piece of the first block: all of it if it is a frame.
-func (t *track) load() error {
+// load reads the next piece of the first block, or all of it if it is a compressed frame.
+func (t *classReader) load() error {
 	k := t.blocks[0]
 	t.buf, t.pos = t.buf[:0], 0
 	if t.packed {
-		t.pass(k.len)
+		t.advance(k.len)
 		t.scratch = slices.Grow(t.scratch[:0], int(k.zlen))[:k.zlen]
 		_, err := t.file.ReadAt(t.scratch, k.zoff)
 		if err == nil {
@@ -299,31 +302,31 @@ func (t *track) load() error {
 		if err != nil && err != io.EOF {
 			return fmt.Errorf("read the event log: %w", err)
 		}
-		if int64(got) < n { // somebody cut the file
+		if int64(got) < n { // the file was truncated by another program
 			t.damaged = true
-			t.pass(k.off + k.len - t.off)
+			t.advance(k.off + k.len - t.off)
 			return nil
 		}
 		if t.off+n == k.off+k.len {
-			t.pass(n)
+			t.advance(n)
 			return nil
 		}
-		if whole := bytes.LastIndexByte(t.buf, '\n') + 1; whole > 0 {
-			t.buf = t.buf[:whole]
-			t.pass(int64(whole))
+		if lineEnd := bytes.LastIndexByte(t.buf, '\n') + 1; lineEnd > 0 {
+			t.buf = t.buf[:lineEnd]
+			t.advance(int64(lineEnd))
 			return nil
 		}
 		n = min(k.off+k.len-t.off, 2*n) // a line longer than the piece
 	}
 }
 
-// leave is done with a segment.
-func (t *track) leave() {
+// closeSegment closes the current segment.
+func (t *classReader) closeSegment() {
 	t.close()
 	t.seg, t.blocks, t.packed = nil, nil, false
 }
 
-func (t *track) close() error {
+func (t *classReader) close() error {
 	if t.file == nil {
 		return nil
 	}

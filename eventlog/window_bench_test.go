@@ -12,9 +12,9 @@ import (
 	"glasshouse/event"
 )
 
-// BenchmarkWindow opens windows anywhere in a log of some gigabytes and reads
-// the first hundred records of each. What is asked by time for the first time
-// reads the header of every index before it.
+// BenchmarkWindow opens windows at random positions of a log of some gigabytes and reads the
+// first hundred records of each. The first query by time reads the headers of all earlier
+// indexes.
 func BenchmarkWindow(b *testing.B) {
 	size := int64(10 << 30)
 	if testing.Short() {

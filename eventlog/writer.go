@@ -14,22 +14,22 @@ import (
 	"glasshouse/internal/atomicfile"
 )
 
-// An activeFile is a file that is written. It belongs to the writer.
+// An activeFile is the file of a class that is being written. Only the writer uses it.
 type activeFile struct {
 	file  *os.File
 	seg   *segment // nil before the first record
-	size  int64    // of whole records in it
+	size  int64    // of the complete records in it
 	dirty bool     // written since it was last synced
 	stale bool     // written since its index was last saved
 }
 
-// write is the writer. It takes all that was appended, puts it into the files,
-// and says that it is there; then it takes what came meanwhile. It ends when
-// nothing has come for a while, and the next Append begins another.
+// write is the writer's goroutine. It collects the appended records, writes them to the files,
+// and publishes the new end of the log. It exits after idleTimeout without records; the next
+// Append starts another.
 func (l *Log) write() {
-	timer := time.NewTimer(linger)
+	timer := time.NewTimer(idleTimeout)
 	defer timer.Stop()
-	// sleep returns false after d, true if something happened before.
+	// sleep returns false after d, or true as soon as the writer is woken.
 	sleep := func(d time.Duration) bool {
 		timer.Reset(d)
 		select {
@@ -43,24 +43,24 @@ func (l *Log) write() {
 	synced := time.Now()
 	for {
 		l.mu.Lock()
-		select { // what it says is looked at now
+		select { // the state is examined below, so discard a pending wake-up
 		case <-l.wake:
 		default:
 		}
-		pending, now, closed := l.pending > 0, l.urgent || l.closed, l.closed
-		if !pending && closed && !l.owes() {
+		pending, now, closed := l.pending > 0, l.flushNow || l.closed, l.closed
+		if !pending && closed && !l.hasUnreportedLoss() {
 			l.mu.Unlock()
-			l.rest()
+			l.closeIdle()
 			l.mu.Lock()
 			l.writing, l.enc = false, nil
-			l.stopWaiting()
+			l.notifyProgress()
 			l.mu.Unlock()
 			return
 		}
 		l.mu.Unlock()
 
 		if !pending && !closed {
-			d := linger
+			d := idleTimeout
 			if second && l.dirty() {
 				d = time.Until(synced.Add(time.Second))
 			}
@@ -72,16 +72,16 @@ func (l *Log) write() {
 				synced = time.Now()
 				continue
 			}
-			l.rest()
-			if l.retire() {
+			l.closeIdle()
+			if l.tryStop() {
 				return
 			}
 			continue
 		}
 		if !now {
-			sleep(delay)
+			sleep(flushDelay)
 		}
-		l.deliver()
+		l.writePending()
 		if second && time.Since(synced) >= time.Second {
 			l.sync()
 			synced = time.Now()
@@ -89,11 +89,11 @@ func (l *Log) write() {
 	}
 }
 
-// owes reports whether there are losses to tell of. l.mu must be held.
-func (l *Log) owes() bool { return l.owed != counts{} || l.losing }
+// hasUnreportedLoss reports whether losses are not yet reported in a gap. l.mu must be held.
+func (l *Log) hasUnreportedLoss() bool { return l.unreported != counts{} || l.dropping }
 
-// retire ends the writer if there is nothing to do.
-func (l *Log) retire() bool {
+// tryStop marks the writer as stopped if no records are pending.
+func (l *Log) tryStop() bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if l.pending > 0 || l.closed {
@@ -103,19 +103,17 @@ func (l *Log) retire() bool {
 	return true
 }
 
-// stopWaiting lets go those that wait for something to be written. l.mu must be
-// held.
-func (l *Log) stopWaiting() {
+// notifyProgress wakes the callers of Flush. l.mu must be held.
+func (l *Log) notifyProgress() {
 	if l.progress != nil {
 		close(l.progress)
 		l.progress = nil
 	}
 }
 
-// deliver writes all that was appended until now. What is appended in one go is
-// written as a whole before anything later is, so that a crash can only have
-// left out records of the last delivery.
-func (l *Log) deliver() {
+// writePending writes all records that were appended so far. One batch is written completely
+// before any later record, so a crash can only lose records of the last batch.
+func (l *Log) writePending() {
 	l.mu.Lock()
 	cut := l.full
 	l.full = [classes][]*chunk{}
@@ -126,29 +124,29 @@ func (l *Log) deliver() {
 		}
 	}
 	upto := l.seq
-	l.pending, l.urgent = 0, false
+	l.pending, l.flushNow = 0, false
 	l.mu.Unlock()
 
-	whole := true
+	complete := true
 	for c, chunks := range cut {
-		if left, err := l.put(class(c), chunks); len(left) > 0 {
-			l.abandon(class(c), left, err)
-			whole = false
+		if left, err := l.writeChunks(class(c), chunks); len(left) > 0 {
+			l.discard(class(c), left, err)
+			complete = false
 		}
 	}
-	if whole {
+	if complete {
 		l.publish(upto)
 	}
 	l.mu.Lock()
-	if l.owes() {
-		l.sayLost()
+	if l.hasUnreportedLoss() {
+		l.appendLossGaps()
 	}
-	l.stopWaiting()
+	l.notifyProgress()
 	l.mu.Unlock()
-	l.tellTails()
+	l.wakeTails()
 }
 
-// publish shows readers what was written.
+// publish makes the written records visible to readers.
 func (l *Log) publish(upto uint64) {
 	l.disk.Lock()
 	defer l.disk.Unlock()
@@ -160,7 +158,7 @@ func (l *Log) publish(upto uint64) {
 	l.written.Store(upto)
 }
 
-// release gives back the room that chunks took.
+// release returns the buffer space of chunks.
 func (l *Log) release(chunks []*chunk) {
 	n := 0
 	for _, k := range chunks {
@@ -169,28 +167,28 @@ func (l *Log) release(chunks []*chunk) {
 	}
 	l.mu.Lock()
 	l.buffered -= n
-	if l.buffered <= hold/2 && !l.losing {
-		l.tight.Store(false)
+	if l.buffered <= maxBuffered/2 && !l.dropping {
+		l.pressure.Store(false)
 	}
 	l.mu.Unlock()
 }
 
-// gather is how many chunks are written at once, if there are so many. The page
-// cache takes a megabyte at once for less than the same in small pieces.
-const gather = 8
+// maxGather is the number of chunks that one pwritev(2) call writes. The page cache accepts a
+// megabyte in one call at lower cost than the same in small pieces.
+const maxGather = 8
 
-// put writes chunks at the end of their file, trying again for as long as the
-// disk does not take them. It returns those that are left when the log is closed
-// and the disk still does not, with the reason.
-func (l *Log) put(c class, chunks []*chunk) (left []*chunk, err error) {
+// writeChunks appends chunks to the file of c and retries until the disk accepts them. If the
+// log is closed and the disk still does not accept them, it returns the remaining chunks and
+// the reason.
+func (l *Log) writeChunks(c class, chunks []*chunk) (left []*chunk, err error) {
 	mayRotate := true
 	try := func() error {
-		n, err := l.try(c, chunks[:min(len(chunks), gather)], mayRotate)
+		n, err := l.tryWrite(c, chunks[:min(len(chunks), maxGather)], mayRotate)
 		if n > 0 {
 			l.release(chunks[:n])
 			chunks, mayRotate = chunks[n:], false
 		}
-		l.trouble(err)
+		l.setWriteError(err)
 		return err
 	}
 	const first = 50 * time.Millisecond
@@ -201,7 +199,7 @@ func (l *Log) put(c class, chunks []*chunk) (left []*chunk, err error) {
 		}
 		select {
 		case <-l.quit:
-			// Once more, for the disk may have been freed while we waited.
+			// Try a last time: disk space may have been freed during the wait.
 			if err := try(); err != nil {
 				return chunks, err
 			}
@@ -212,29 +210,29 @@ func (l *Log) put(c class, chunks []*chunk) (left []*chunk, err error) {
 	return nil, nil
 }
 
-// trouble remembers why nothing can be written, or that it can.
-func (l *Log) trouble(err error) {
+// setWriteError records why writes fail, or with nil that they succeed again.
+func (l *Log) setWriteError(err error) {
 	if err == nil && l.err == "" {
-		return // nobody but the writer sets it
+		return // only the writer sets l.err, so reading it needs no lock
 	}
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	switch {
 	case err == nil:
 		l.err = ""
-		l.log.Info("the event log is written again")
+		l.log.Info("event log writes succeed again")
 	case l.err == "":
-		l.log.Error("the event log cannot be written; records wait, and are counted when too many do", "error", err)
+		l.log.Error("cannot write the event log; records are buffered, and dropped when the buffer is full", "error", err)
 		fallthrough
 	default:
 		l.err = err.Error()
 	}
 }
 
-// try writes what is left of chunks, and returns how many of them are written.
-// How much the disk took of the next one is remembered in it, so that nothing is
-// written twice and no line stays torn.
-func (l *Log) try(c class, chunks []*chunk, mayRotate bool) (int, error) {
+// tryWrite writes the remaining text of chunks, and returns how many chunks are complete. A
+// partly written chunk remembers its progress, so nothing is written twice and no torn line
+// remains.
+func (l *Log) tryWrite(c class, chunks []*chunk, mayRotate bool) (int, error) {
 	a := &l.files[c]
 	if mayRotate && chunks[0].done == 0 && a.seg != nil && a.size >= l.segment {
 		if err := l.rotate(c); err != nil {
@@ -252,18 +250,18 @@ func (l *Log) try(c class, chunks []*chunk, mayRotate bool) (int, error) {
 		l.commit(c, chunks[:n])
 	}
 	if err != nil {
-		a.file.Close() // it may be the descriptor that is at fault
+		a.file.Close() // the descriptor itself may be the cause, so reopen the file
 		a.file = nil
 		return n, fmt.Errorf("write %s: %w", activeName(c), err)
 	}
 	return n, nil
 }
 
-// writeTo writes what is left of chunks to f, in which the first begins at off,
-// and returns how many of them are written. It is not File.WriteAt, which does
-// not count what a full disk took in part.
+// writeTo writes the remaining text of chunks to f, where the first chunk begins at off, and
+// returns how many chunks are complete. It does not use File.WriteAt, which does not report
+// the bytes that a full disk accepted before the error.
 func writeTo(f *os.File, off int64, chunks []*chunk) (int, error) {
-	var parts [gather][]byte
+	var parts [maxGather][]byte
 	for n := 0; n < len(chunks); {
 		for i, k := range chunks[n:] {
 			parts[i] = k.text[k.done:]
@@ -289,7 +287,7 @@ func writeTo(f *os.File, off int64, chunks []*chunk) (int, error) {
 	return len(chunks), nil
 }
 
-// commit remembers that chunks are in the file of c.
+// commit adds chunks to the index of the file of c.
 func (l *Log) commit(c class, chunks []*chunk) {
 	a := &l.files[c]
 	l.disk.Lock()
@@ -305,7 +303,7 @@ func (l *Log) commit(c class, chunks []*chunk) {
 	a.stale = true
 }
 
-// grow adds k, which lies at off, to the blocks of s. Log.disk must be held.
+// grow adds k, which is at offset off, to the blocks of s. Log.disk must be held.
 func (s *segment) grow(off int64, k *chunk) {
 	if n := len(s.blocks); n > 0 && s.blocks[n-1].len+int64(len(k.text)) <= blockSize {
 		s.blocks[n-1].join(k.span)
@@ -315,16 +313,16 @@ func (s *segment) grow(off int64, k *chunk) {
 	s.blocks = append(s.blocks, block{span: k.span, off: off, len: int64(len(k.text))})
 }
 
-// openActive opens the file of a class, and makes the log's directory if this is
-// its first record. The directory above is the jail's: if that is gone, it is not
-// for the log to bring it back.
+// openActive opens the file of a class. For the first record it creates the log's directory.
+// It does not create the parent directory, which belongs to the jail: if that was removed, the
+// log must not recreate it.
 func (l *Log) openActive(c class, k *chunk) error {
 	if l.bootNew {
 		if err := l.mkdir(); err != nil {
 			return err
 		}
 		if err := atomicfile.Write(l.path(bootFile), l.bootLine(), 0o600); err != nil {
-			return fmt.Errorf("note where this boot begins: %w", err)
+			return fmt.Errorf("write boot file: %w", err)
 		}
 		l.bootNew = false
 	}
@@ -343,8 +341,8 @@ func (l *Log) openActive(c class, k *chunk) error {
 	a := &l.files[c]
 	st, err := f.Stat()
 	if err == nil && st.Size() < a.size+int64(k.done) {
-		l.log.Error("a file of the event log was cut or removed by somebody else", "file", name)
-		l.vanished(c)
+		l.log.Error("an event log file was truncated or removed by another process", "file", name)
+		l.reportRemoved(c)
 		k.done = 0
 	}
 	if err == nil && st.Size() > a.size+int64(k.done) {
@@ -358,7 +356,7 @@ func (l *Log) openActive(c class, k *chunk) error {
 	return nil
 }
 
-// mkdir makes the log's directory.
+// mkdir creates the log's directory.
 func (l *Log) mkdir() error {
 	if err := os.Mkdir(l.cfg.Dir, 0o700); err != nil && !errors.Is(err, fs.ErrExist) {
 		return err
@@ -366,22 +364,22 @@ func (l *Log) mkdir() error {
 	return nil
 }
 
-// vanished says that what was in the file of c is no longer there.
-func (l *Log) vanished(c class) {
+// reportRemoved appends a gap for the records of the removed file of c.
+func (l *Log) reportRemoved(c class) {
 	a := &l.files[c]
 	l.disk.Lock()
 	gap := event.Event{Type: event.Gap, Source: source[c], Lost: -1, Reason: "the file was removed"}
 	if a.seg != nil {
 		sp := a.seg.covers()
 		gap.Lost, gap.From, gap.Through = sp.n, sp.first, sp.last
-		l.forget(a.seg)
+		l.unlist(a.seg)
 	}
 	l.disk.Unlock()
 	*a = activeFile{}
-	l.say(&gap)
+	l.appendGap(&gap)
 }
 
-// rotate closes the file of c; the next record begins another.
+// rotate closes the file of c. The next record starts a new file.
 func (l *Log) rotate(c class) error {
 	a := &l.files[c]
 	if a.file != nil {
@@ -401,7 +399,7 @@ func (l *Log) rotate(c class) error {
 	}
 	l.disk.Unlock()
 	if errors.Is(err, fs.ErrNotExist) {
-		l.vanished(c)
+		l.reportRemoved(c)
 		return nil
 	}
 	if err != nil {
@@ -413,23 +411,23 @@ func (l *Log) rotate(c class) error {
 	return nil
 }
 
-// saveIndex writes the index of the file of c, so that the next Open need not
-// read the file. If that fails it does.
+// saveIndex writes the index of the file of c, so that the next Open does not have to read the
+// file. A failure is not reported: Open then reads the file.
 func (l *Log) saveIndex(c class) {
 	a := &l.files[c]
 	l.disk.Lock()
-	x := &index{whole: l.written.Load(), textLen: a.size}
+	x := &index{complete: l.written.Load(), textLen: a.size}
 	if a.seg != nil {
 		x.blocks = append(x.blocks, a.seg.blocks...)
 	}
 	l.disk.Unlock()
 	if err := x.write(l.path(activeName(c) + indexSuffix)); err != nil && !errors.Is(err, fs.ErrNotExist) {
-		l.log.Debug("the index of an event log is not saved", "error", err)
+		l.log.Debug("cannot save an event log index", "error", err)
 	}
 	a.stale = false
 }
 
-// dirty reports whether a file was written since the last sync.
+// dirty reports whether a file was written since the last fsync.
 func (l *Log) dirty() bool {
 	for c := range l.files {
 		if l.files[c].dirty && l.files[c].file != nil {
@@ -447,13 +445,13 @@ func (l *Log) sync() {
 		}
 		a.dirty = false
 		if err := a.file.Sync(); err != nil {
-			l.trouble(fmt.Errorf("sync %s: %w", activeName(class(c)), err))
+			l.setWriteError(fmt.Errorf("sync %s: %w", activeName(class(c)), err))
 		}
 	}
 }
 
-// rest closes the files of a log that is not written for now.
-func (l *Log) rest() {
+// closeIdle closes the files of an idle log and saves their indexes.
+func (l *Log) closeIdle() {
 	if l.cfg.Policy.Fsync == "second" {
 		l.sync()
 	}
@@ -469,13 +467,14 @@ func (l *Log) rest() {
 	}
 }
 
-// abandon gives up chunks of c that the disk did not take because of err. Of a chunk that
-// it took in part, whole lines stay.
-func (l *Log) abandon(c class, chunks []*chunk, err error) {
+// discard drops chunks of c that the disk rejected with err. The complete lines of a partly
+// written chunk are kept.
+func (l *Log) discard(c class, chunks []*chunk, err error) {
 	for _, k := range chunks {
 		n, size := k.n, len(k.text)
 		k.text, k.span = k.text[:bytes.LastIndexByte(k.text[:k.done], '\n')+1], span{}
-		if spanOf(k.text, &k.span); k.n > 0 {
+		spanOf(k.text, &k.span)
+		if k.n > 0 {
 			l.commit(c, []*chunk{k})
 		}
 		l.mu.Lock()
@@ -486,6 +485,6 @@ func (l *Log) abandon(c class, chunks []*chunk, err error) {
 		k.free()
 	}
 	if l.files[c].size > 0 {
-		os.Truncate(l.path(activeName(c)+textSuffix), l.files[c].size) // or Open will
+		os.Truncate(l.path(activeName(c)+textSuffix), l.files[c].size) // if this fails, Open truncates the file
 	}
 }

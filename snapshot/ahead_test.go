@@ -13,18 +13,17 @@ import (
 	"glasshouse/snapshot"
 )
 
-// TestALargeJailIsWrittenDownAheadOfItsPause needs a kernel that tracks which memory
-// was written to.
-func TestALargeJailIsWrittenDownAheadOfItsPause(t *testing.T) {
+// TestPreDumpOfLargeJail needs a kernel that tracks written memory pages.
+func TestPreDumpOfLargeJail(t *testing.T) {
 	if out, err := exec.Command(criu(), "check", "--feature", "mem_dirty_track").CombinedOutput(); err != nil {
-		t.Skipf("the kernel does not tell which memory was written to: %s", out)
+		t.Skipf("the kernel does not track written memory: %s", out)
 	}
 	said := &lockedBuffer{}
-	h := newTalkingHouse(t, func(c *jail.Config, _ *snapshot.Config) {
+	h := newNetworkHarness(t, func(c *jail.Config, _ *snapshot.Config) {
 		c.Log = slog.New(slog.NewTextHandler(said, &slog.HandlerOptions{Level: slog.LevelDebug}))
 	})
 	j := h.running(func(s *jail.Spec) { s.Limits.MemoryMB = 1024 })
-	h.behind(j, `exec bash -c '
+	h.background(j, `exec bash -c '
 		old=$(head -c 90000000 /dev/zero | tr "\0" x); n=0
 		while :; do
 			n=$((n+1)); new=$(head -c 1000000 /dev/zero | tr "\0" $((n%10))); echo "${#old} ${#new}" > /tmp/sizes
@@ -36,7 +35,7 @@ func TestALargeJailIsWrittenDownAheadOfItsPause(t *testing.T) {
 	if !strings.Contains(said.String(), "written down ahead") || strings.Contains(said.String(), "waits longer") {
 		t.Errorf("it was not written down ahead:\n%s", said)
 	}
-	host := newHost(t) // an archive of it is whole
+	host := newHost(t) // an exported archive contains the complete memory
 	host.root = "/"
 	again, err := host.keeper.Import(t.Context(), strings.NewReader(string(h.export(s.ID))), snapshot.ImportOptions{})
 	if err != nil {
@@ -44,16 +43,15 @@ func TestALargeJailIsWrittenDownAheadOfItsPause(t *testing.T) {
 	}
 	host.branch(again.ID, 1)
 	for _, k := range append(h.branch(s.ID, 2), j) {
-		h.countsOn(k, 3)
+		h.checkCounting(k, 3)
 		h.sh(k, ": > /tmp/go")
 		h.eventually(k, "cat /tmp/wrong", "0")
 		h.eventually(k, "cat /tmp/sizes", "90000000 1000000")
 	}
 }
 
-// TestAJailWhoseMemoryCannotBeWrittenAheadIsTakenAllTheSame has CRIU promise what it
-// then refuses.
-func TestAJailWhoseMemoryCannotBeWrittenAheadIsTakenAllTheSame(t *testing.T) {
+// TestSnapshotWhenPreDumpFails uses a CRIU that reports a feature which it then rejects.
+func TestSnapshotWhenPreDumpFails(t *testing.T) {
 	real, err := exec.LookPath(criu())
 	if err != nil {
 		t.Skip(err)
@@ -64,21 +62,21 @@ func TestAJailWhoseMemoryCannotBeWrittenAheadIsTakenAllTheSame(t *testing.T) {
 		t.Fatal(err)
 	}
 	if exec.Command(real, "check", "--feature", "mem_dirty_track").Run() == nil {
-		t.Skip("this kernel keeps the promise")
+		t.Skip("this kernel supports the feature")
 	}
 	said := &lockedBuffer{}
-	h := newHouse(t)
+	h := newHarness(t)
 	h.root, h.criu = "/", tool
 	h.tune = func(c *jail.Config, _ *snapshot.Config) { c.Log = slog.New(slog.NewTextHandler(said, nil)) }
 	h.reopen()
 	j := h.running(func(s *jail.Spec) { s.Limits.MemoryMB = 1024 })
-	h.behind(j, `exec bash -c 'old=$(head -c 90000000 /dev/zero | tr "\0" x); while :; do n=$((n+1)); echo "${#old}" > /tmp/sizes; echo $n > /tmp/count; sleep 0.01; done'`)
+	h.background(j, `exec bash -c 'old=$(head -c 90000000 /dev/zero | tr "\0" x); while :; do n=$((n+1)); echo "${#old}" > /tmp/sizes; echo $n > /tmp/count; sleep 0.01; done'`)
 	h.eventually(j, "cat /tmp/sizes", "90000000")
 	s := h.take(j, jail.Copied)
 	if !strings.Contains(said.String(), "waits longer") {
-		t.Errorf("it is not said: %s", said)
+		t.Errorf("the failed pre-dump was not logged: %s", said)
 	}
 	for _, k := range append(h.branch(s.ID, 1), j) {
-		h.countsOn(k, 3)
+		h.checkCounting(k, 3)
 	}
 }

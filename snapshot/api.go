@@ -8,7 +8,7 @@ import (
 	"glasshouse/jail"
 )
 
-// Check returns nil, or an Invalid error that names the first field at fault.
+// Check returns nil, or a fault.Invalid error that names the first invalid field.
 func (o TakeOptions) Check() error {
 	const op = "snapshot.Take"
 	if len(o.Name) > 128 || strings.ContainsFunc(o.Name, func(r rune) bool { return r < ' ' }) {
@@ -24,13 +24,14 @@ func (o TakeOptions) Check() error {
 	return fault.Fieldf(op, "layering", "%q is neither %q nor %q", o.Layering, jail.Copied, jail.Stacked)
 }
 
-// Nearest returns the snapshot that a jail is nearest to: the last that was taken
-// of it, that it was made from or that it was rewound to. It is "" if there is none.
+// Nearest returns the last snapshot in the history of a jail: the last that was taken of it,
+// or the one that it was created from or rewound to. It returns "" if there is no such
+// snapshot.
 func (k *Keeper) Nearest(jid id.Jail) id.Snapshot {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	return k.last[jid]
 }
 
-// Copies returns how many frozen copies of a snapshot wait.
+// Copies returns the number of frozen spares of a snapshot.
 func (k *Keeper) Copies(sid id.Snapshot) int { return k.cfg.Jails.Copies(sid) }

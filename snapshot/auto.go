@@ -19,42 +19,42 @@ import (
 
 var _ jail.Commands = (*Keeper)(nil)
 
-// auto is what is known of a jail whose snapshots are taken unasked.
+// auto is the state of a jail with automatic snapshots.
 type auto struct {
-	turn sync.Mutex // held while one is being taken
+	takeMu sync.Mutex // serializes automatic snapshots of the jail
 
-	// guarded by Keeper.mu
-	due     time.Time // of the next by time; zero is not known yet
-	waiting bool      // a process is held for one
-	told    []string  // the command that Before was called with last
-	toldAt  time.Time
-	failed  int       // times in a row
-	rest    time.Time // none is tried before
+	// The following fields are guarded by Keeper.mu.
+	due         time.Time // time of the next periodic snapshot; zero if unknown
+	pending     bool      // a process is held for a snapshot
+	announced   []string  // the command of the last call of Before
+	announcedAt time.Time
+	failed      int       // number of consecutive failures
+	retryAfter  time.Time // no attempt before this time
 }
 
 const (
-	// clockTime is how often it is looked for jails whose time has come.
-	clockTime = 5 * time.Second
+	// clockInterval is the maximum interval between checks for due snapshots.
+	clockInterval = 5 * time.Second
 
-	// After a failure the next snapshot is not tried at once: what keeps a jail
-	// from being written down stays for a while, and it waits for every try.
-	firstRest = time.Minute
-	longRest  = time.Hour
+	// After a failure the next attempt is delayed: the cause usually persists for a while, and
+	// each attempt pauses the jail.
+	minBackoff = time.Minute
+	maxBackoff = time.Hour
 
-	// toldTime is how long after Before the same command is the one it was called
-	// with.
-	toldTime = 5 * time.Second
+	// announcedTTL is how long after a call of Before a started program with the same arguments is
+	// taken for the command of that call.
+	announcedTTL = 5 * time.Second
 
-	// lateTime is the age at which the record of a program says nothing about
-	// what is about to happen.
-	lateTime = time.Second
+	// maxEventAge is the maximum age of a program's exec event for which a snapshot before the
+	// program is still useful.
+	maxEventAge = time.Second
 
 	maxTrigger = 256
 )
 
 func (r Reason) automatic() bool { return r == Every || r == Before || r == After }
 
-// auto returns what is known of a jail.
+// auto returns the state of a jail and creates it if necessary.
 func (k *Keeper) auto(jid id.Jail) *auto {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -66,14 +66,14 @@ func (k *Keeper) auto(jid id.Jail) *auto {
 	return a
 }
 
-// unasked takes a snapshot of a running jail if it may have changed since the
-// last. What goes wrong is said once, and harms nobody.
-func (k *Keeper) unasked(ctx context.Context, jid id.Jail, o TakeOptions) {
+// takeAutomatic takes a snapshot of a running jail if the jail may have changed since the last
+// one. The first of consecutive failures is logged. Failures do not affect the jail.
+func (k *Keeper) takeAutomatic(ctx context.Context, jid id.Jail, o TakeOptions) {
 	a := k.auto(jid)
-	a.turn.Lock()
-	defer a.turn.Unlock()
+	a.takeMu.Lock()
+	defer a.takeMu.Unlock()
 	k.mu.Lock()
-	resting := time.Now().Before(a.rest)
+	resting := time.Now().Before(a.retryAfter)
 	k.mu.Unlock()
 	if resting || k.ctx.Err() != nil {
 		return
@@ -87,38 +87,38 @@ func (k *Keeper) unasked(ctx context.Context, jid id.Jail, o TakeOptions) {
 	}
 	_, done, err := k.take(ctx, jid, o)
 	if err != nil {
-		k.failed(ctx, a, jid, o, err)
+		k.recordFailure(ctx, a, jid, o, err)
 		return
 	}
 	done()
 	k.mu.Lock()
-	a.failed, a.rest = 0, time.Time{}
+	a.failed, a.retryAfter = 0, time.Time{}
 	k.mu.Unlock()
 	k.retainSoon(jid)
 }
 
-// failed notes that a snapshot was not taken. Of a jail that has ended meanwhile
-// there is nothing to say.
-func (k *Keeper) failed(ctx context.Context, a *auto, jid id.Jail, o TakeOptions, err error) {
+// recordFailure records a failed attempt and sets the time of the next one. It ignores
+// failures of a jail that has ended meanwhile.
+func (k *Keeper) recordFailure(ctx context.Context, a *auto, jid id.Jail, o TakeOptions, err error) {
 	if j, gone := k.cfg.Jails.Get(ctx, jid); gone != nil || j.State != jail.Running && j.State != jail.Paused || ctx.Err() != nil {
 		return
 	}
 	k.mu.Lock()
-	rest := min(firstRest<<min(a.failed, 10), longRest)
+	rest := min(minBackoff<<min(a.failed, 10), maxBackoff)
 	a.failed++
-	a.rest = time.Now().Add(rest)
+	a.retryAfter = time.Now().Add(rest)
 	first := a.failed == 1
 	k.mu.Unlock()
 	if first {
-		k.cfg.Log.Warn("no automatic snapshot was taken; it is tried again, and this is not said again until one is",
+		k.cfg.Log.Warn("automatic snapshot failed; it will be retried, and further failures are not logged until one succeeds",
 			"jail", jid, "reason", o.Reason, "trigger", o.Trigger, "err", err, "remedy", fault.RemedyOf(err), "again", rest)
 	}
 }
 
-// clock takes snapshots of jails whose time has come.
+// clock takes periodic snapshots until Close.
 func (k *Keeper) clock() {
 	for {
-		wait := k.strike(time.Now())
+		wait := k.takeDue(time.Now())
 		select {
 		case <-k.ctx.Done():
 			return
@@ -127,15 +127,14 @@ func (k *Keeper) clock() {
 	}
 }
 
-// strike takes the snapshots that are due, and returns how long there is until
-// the next may be.
-func (k *Keeper) strike(now time.Time) time.Duration {
+// takeDue takes the snapshots that are due at now, and returns the time until the next check.
+func (k *Keeper) takeDue(now time.Time) time.Duration {
 	jails, err := k.cfg.Jails.List(k.ctx, jail.ListOptions{})
 	if err != nil {
-		return clockTime
+		return clockInterval
 	}
-	k.forget(jails)
-	wait := clockTime
+	k.forgetJails(jails)
+	wait := clockInterval
 	var work errgroup.Group
 	work.SetLimit(2)
 	for _, j := range jails {
@@ -150,7 +149,7 @@ func (k *Keeper) strike(now time.Time) time.Duration {
 			continue
 		}
 		work.Go(func() error {
-			k.unasked(k.ctx, j.ID, TakeOptions{Reason: Every, Trigger: every.String()})
+			k.takeAutomatic(k.ctx, j.ID, TakeOptions{Reason: Every, Trigger: every.String()})
 			k.mu.Lock()
 			a.due = time.Now().Add(every)
 			k.mu.Unlock()
@@ -161,8 +160,8 @@ func (k *Keeper) strike(now time.Time) time.Duration {
 	return wait
 }
 
-// due returns when the next snapshot of a jail is, by time: as long after the last
-// one of any kind as the policy says, also of an earlier daemon's.
+// due returns the time of the next periodic snapshot of a jail: one period after its last
+// snapshot of any kind, including those of earlier daemons.
 func (k *Keeper) due(a *auto, j jail.Jail) time.Time {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -181,8 +180,8 @@ func (k *Keeper) due(a *auto, j jail.Jail) time.Time {
 	return a.due
 }
 
-// forget lets go of what is known of jails that are gone.
-func (k *Keeper) forget(jails []jail.Jail) {
+// forgetJails removes the state of jails that no longer exist.
+func (k *Keeper) forgetJails(jails []jail.Jail) {
 	there := map[id.Jail]bool{}
 	for _, j := range jails {
 		there[j.ID] = true
@@ -196,22 +195,21 @@ func (k *Keeper) forget(jails []jail.Jail) {
 	}
 }
 
-// Before implements jail.Commands: a command that was asked for waits for the
-// snapshot.
+// Before implements jail.Commands. The requested command waits for the snapshot.
 func (k *Keeper) Before(ctx context.Context, jid id.Jail, argv []string) {
 	j, err := k.cfg.Jails.Get(ctx, jid)
 	if err != nil {
 		return
 	}
-	rule := matching(j.Spec.Snapshots.Before, func(words []string) bool { return inCommand(words, argv) })
+	rule := matching(j.Spec.Snapshots.Before, func(words []string) bool { return mayRun(words, argv) })
 	if rule == "" {
 		return
 	}
-	k.unasked(ctx, jid, TakeOptions{Reason: Before, Trigger: rule})
+	k.takeAutomatic(ctx, jid, TakeOptions{Reason: Before, Trigger: rule})
 	a := k.auto(jid)
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	a.told, a.toldAt = slices.Clone(argv), time.Now()
+	a.announced, a.announcedAt = slices.Clone(argv), time.Now()
 }
 
 // After implements jail.Commands.
@@ -219,71 +217,71 @@ func (k *Keeper) After(ctx context.Context, jid id.Jail, argv []string) {
 	if k.ctx.Err() != nil {
 		return
 	}
-	k.unasked(ctx, jid, TakeOptions{Reason: After, Trigger: trigger(argv)})
+	k.takeAutomatic(ctx, jid, TakeOptions{Reason: After, Trigger: trigger(argv)})
 }
 
-// trigger is a command in words.
+// trigger returns the text of a command for Snapshot.Trigger.
 func trigger(argv []string) string {
 	s := strings.ToValidUTF8("exec:"+strings.Join(argv, " "), "\uFFFD")
 	return safetext.Clip(s, maxTrigger)
 }
 
-// Began is told of each program that a process in a jail has begun: it has begun
-// already, and it is held where it is as soon as it can be. It returns at once,
-// and does not keep e.
+// Began is called for each program that a process in a jail has executed. If the policy
+// requires a snapshot, the process is stopped as soon as possible, after the program has
+// started. Began does not block and does not keep e.
 func (k *Keeper) Began(jid id.Jail, e *event.Event) {
-	if k.ctx == nil || k.ctx.Err() != nil || time.Since(time.UnixMilli(e.TS)) > lateTime {
+	if k.ctx == nil || k.ctx.Err() != nil || time.Since(time.UnixMilli(e.TS)) > maxEventAge {
 		return
 	}
 	j, err := k.cfg.Jails.Get(k.ctx, jid)
 	if err != nil || len(j.Spec.Snapshots.Before) == 0 {
 		return
 	}
-	rule := matching(j.Spec.Snapshots.Before, func(words []string) bool { return inProgram(words, e.Argv) })
-	if rule == "" || !k.await(jid, e.Argv) {
+	rule := matching(j.Spec.Snapshots.Before, func(words []string) bool { return matchesProgram(words, e.Argv) })
+	if rule == "" || !k.claimHold(jid, e.Argv) {
 		return
 	}
 	pid := int(e.HostPID)
 	k.wg.Go(func() {
 		held, err := k.cfg.Jails.Hold(jid, pid)
 		defer held.Release()
-		if err != nil { // it has ended, or a tracer holds it already
-			k.cfg.Log.Debug("a process was not held for a snapshot", "jail", jid, "pid", pid, "err", err)
+		if err != nil { // the process has ended, or another tracer is attached
+			k.cfg.Log.Debug("cannot stop a process for a snapshot", "jail", jid, "pid", pid, "err", err)
 		}
-		k.unasked(k.ctx, jid, TakeOptions{Reason: Before, Trigger: rule, held: held})
+		k.takeAutomatic(k.ctx, jid, TakeOptions{Reason: Before, Trigger: rule, held: held})
 		a := k.auto(jid)
 		k.mu.Lock()
 		defer k.mu.Unlock()
-		a.waiting = false
+		a.pending = false
 	})
 }
 
-// await reports whether a program that has begun is to wait for a snapshot: not
-// the one that Before was called with, nor one while another waits.
-func (k *Keeper) await(jid id.Jail, argv []string) bool {
+// claimHold reports whether a started program has to wait for a snapshot, and if so marks one
+// as pending. It returns false for the command of the last call of Before, and while another
+// snapshot is pending.
+func (k *Keeper) claimHold(jid id.Jail, argv []string) bool {
 	a := k.auto(jid)
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	if a.told != nil && slices.Equal(a.told, argv) && time.Since(a.toldAt) < toldTime {
-		a.told = nil
+	if a.announced != nil && slices.Equal(a.announced, argv) && time.Since(a.announcedAt) < announcedTTL {
+		a.announced = nil
 		return false
 	}
-	if a.waiting || time.Now().Before(a.rest) {
+	if a.pending || time.Now().Before(a.retryAfter) {
 		return false
 	}
-	a.waiting = true
+	a.pending = true
 	return true
 }
 
-// retainSoon removes in the background the snapshots that a jail's policy does not
-// keep.
+// retainSoon removes in the background the snapshots that exceed a jail's retention policy.
 func (k *Keeper) retainSoon(jid id.Jail) {
 	if k.ctx.Err() != nil {
 		return
 	}
 	k.wg.Go(func() {
 		if err := k.retain(k.ctx, jid); err != nil && k.ctx.Err() == nil && !errors.Is(err, fault.NotFound) {
-			k.cfg.Log.Warn("automatic snapshots were not removed", "jail", jid, "err", err)
+			k.cfg.Log.Warn("cannot remove automatic snapshots", "jail", jid, "err", err)
 		}
 	})
 }

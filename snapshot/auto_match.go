@@ -5,7 +5,7 @@ import (
 	"strings"
 )
 
-// matching returns the first of a policy's rules whose words f finds, or "".
+// matching returns the first rule of a policy for whose words f returns true, or "".
 func matching(rules []string, f func(words []string) bool) string {
 	for _, r := range rules {
 		if f(strings.Fields(strings.TrimPrefix(r, "exec:"))) {
@@ -15,20 +15,20 @@ func matching(rules []string, f func(words []string) bool) string {
 	return ""
 }
 
-// inProgram reports whether a program that has begun is the one meant: its name,
-// or that of a script it reads, is the first word, and the others are among its
-// arguments, in their order.
-func inProgram(words, argv []string) bool {
-	return len(argv) > 0 && (begins(words, argv) || begins(words, argv[1:]))
+// matchesProgram reports whether a started program matches the words of a rule. The first word
+// must match its name or that of its script, and the other words must occur in order in its
+// arguments.
+func matchesProgram(words, argv []string) bool {
+	return len(argv) > 0 && (isCommand(words, argv) || isCommand(words, argv[1:]))
 }
 
-// inCommand reports whether a command may run the one meant. A snapshot too many
-// harms nobody, so it looks at each place where a command could begin, also in a
-// line for a shell.
-func inCommand(words, argv []string) bool {
-	for _, c := range simple(argv) {
+// mayRun reports whether a command may run a program that matches the words of a rule. A
+// superfluous snapshot does no harm, so it checks each argument where a command could start,
+// including shell command lines.
+func mayRun(words, argv []string) bool {
+	for _, c := range splitCommands(argv) {
 		for i := range c {
-			if begins(words, c[i:]) {
+			if isCommand(words, c[i:]) {
 				return true
 			}
 		}
@@ -36,9 +36,9 @@ func inCommand(words, argv []string) bool {
 	return false
 }
 
-// simple cuts a command, and the lines for a shell among its arguments, into
-// commands of words.
-func simple(argv []string) [][]string {
+// splitCommands returns the argument list and the simple commands of all shell command lines
+// in its arguments.
+func splitCommands(argv []string) [][]string {
 	all := [][]string{argv}
 	for _, arg := range argv {
 		if !strings.ContainsAny(arg, " \t\n;&|()`") {
@@ -55,8 +55,8 @@ func simple(argv []string) [][]string {
 	return all
 }
 
-// begins reports whether argv is a command with these words.
-func begins(words, argv []string) bool {
+// isCommand reports whether argv starts with the command and contains the other words in order.
+func isCommand(words, argv []string) bool {
 	if len(argv) == 0 || len(words) == 0 {
 		return false
 	}
@@ -64,20 +64,20 @@ func begins(words, argv []string) bool {
 	if !strings.Contains(words[0], "/") {
 		name = path.Base(name)
 	}
-	if !like(words[0], name) {
+	if !matchPattern(words[0], name) {
 		return false
 	}
 	rest := words[1:]
 	for _, arg := range argv[1:] {
-		if len(rest) > 0 && like(rest[0], arg) {
+		if len(rest) > 0 && matchPattern(rest[0], arg) {
 			rest = rest[1:]
 		}
 	}
 	return len(rest) == 0
 }
 
-// like reports whether s is the pattern, in which * stands for anything.
-func like(pattern, s string) bool {
+// matchPattern reports whether s matches the pattern, in which * matches any string.
+func matchPattern(pattern, s string) bool {
 	first, rest, star := strings.Cut(pattern, "*")
 	if !star {
 		return s == pattern
@@ -85,11 +85,13 @@ func like(pattern, s string) bool {
 	s, ok := strings.CutPrefix(s, first)
 	for ok && star {
 		var piece string
-		if piece, rest, star = strings.Cut(rest, "*"); !star {
+		piece, rest, star = strings.Cut(rest, "*")
+		if !star {
 			return strings.HasSuffix(s, piece)
 		}
 		var after string
-		if _, after, ok = strings.Cut(s, piece); ok {
+		_, after, ok = strings.Cut(s, piece)
+		if ok {
 			s = after
 		}
 	}

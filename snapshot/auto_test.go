@@ -22,11 +22,11 @@ import (
 	"glasshouse/snapshot"
 )
 
-// policy is what changes a Spec to have one.
+// policy returns a change that sets the snapshot policy of a Spec.
 func policy(p jail.Snapshots) func(*jail.Spec) { return func(s *jail.Spec) { s.Snapshots = p } }
 
-// list returns the snapshots of a jail that were taken for a reason.
-func (h *house) list(jid id.Jail, why snapshot.Reason) (list []snapshot.Snapshot) {
+// list returns the snapshots of a jail with the given reason.
+func (h *harness) list(jid id.Jail, why snapshot.Reason) (list []snapshot.Snapshot) {
 	h.t.Helper()
 	all, err := h.keeper.List(h.t.Context(), snapshot.ListOptions{Jail: jid})
 	if err != nil {
@@ -40,36 +40,36 @@ func (h *house) list(jid id.Jail, why snapshot.Reason) (list []snapshot.Snapshot
 	return list
 }
 
-// until waits for something that must come.
-func (h *house) until(what string, is func() bool) {
+// waitFor waits until a condition holds, and fails the test after a timeout.
+func (h *harness) waitFor(what string, is func() bool) {
 	h.t.Helper()
 	for end := time.Now().Add(time.Minute); time.Now().Before(end); time.Sleep(20 * time.Millisecond) {
 		if is() {
 			return
 		}
 	}
-	h.t.Fatalf("it never came that %s", what)
+	h.t.Fatalf("timeout before %s", what)
 }
 
-func TestSnapshotsAreTakenByTimeOnlyIfSomethingChanged(t *testing.T) {
+func TestPeriodicSnapshotsOnlyAfterChanges(t *testing.T) {
 	w := newWatched(t)
 	j := w.running(policy(jail.Snapshots{Every: time.Hour}))
 	w.sh(j, "echo one > /root/f")
 	now := time.Now()
-	w.house.keeper.Strike(t, now)
+	w.harness.keeper.TakeDue(t, now)
 	if n := len(w.list(j, snapshot.Every)); n != 0 {
-		t.Fatalf("%d snapshots before the time had come", n)
+		t.Fatalf("%d snapshots before the period had passed", n)
 	}
-	w.house.keeper.Strike(t, now.Add(2*time.Hour))
+	w.harness.keeper.TakeDue(t, now.Add(2*time.Hour))
 	if n := len(w.list(j, snapshot.Every)); n != 1 {
-		t.Fatalf("%d snapshots when the time had come, want 1", n)
+		t.Fatalf("%d snapshots after the period, want 1", n)
 	}
-	w.house.keeper.Strike(t, now.Add(4*time.Hour))
+	w.harness.keeper.TakeDue(t, now.Add(4*time.Hour))
 	if n := len(w.list(j, snapshot.Every)); n != 1 {
-		t.Fatalf("%d snapshots, though nothing had changed", n)
+		t.Fatalf("%d snapshots although nothing had changed", n)
 	}
 	w.sh(j, "echo two > /root/f")
-	w.house.keeper.Strike(t, now.Add(6*time.Hour))
+	w.harness.keeper.TakeDue(t, now.Add(6*time.Hour))
 	list := w.list(j, snapshot.Every)
 	if len(list) != 2 {
 		t.Fatalf("%d snapshots after a change, want 2", len(list))
@@ -82,49 +82,49 @@ func TestSnapshotsAreTakenByTimeOnlyIfSomethingChanged(t *testing.T) {
 	}
 }
 
-func TestAnIdleJailThatGoesOnOverANewLayerHasNotChanged(t *testing.T) {
+func TestIdleJailOnNewLayerHasNotChanged(t *testing.T) {
 	w := newWatched(t)
 	j := w.running(policy(jail.Snapshots{Every: time.Hour}))
 	w.sh(j, "echo one > /root/f")
-	w.behind(j, "exec sleep 1000")
-	w.waitsIn(j, "sleep 1000")
+	w.background(j, "exec sleep 1000")
+	w.waitSleeping(j, "sleep 1000")
 	for _, how := range layerings {
 		w.take(j, how)
 		if changed, err := w.jails.Changed(t.Context(), j); err != nil || changed {
 			t.Errorf("%s: changed = %v, %v", how, changed, err)
 		}
 	}
-	w.behind(j, "exec sleep 2000")
+	w.background(j, "exec sleep 2000")
 	if changed, err := w.jails.Changed(t.Context(), j); err != nil || !changed {
 		t.Errorf("with a new process: changed = %v, %v", changed, err)
 	}
 }
 
-func TestThePolicySurvivesTheDaemon(t *testing.T) {
+func TestSnapshotPolicySurvivesRestart(t *testing.T) {
 	w := newWatched(t)
 	p := jail.Snapshots{Every: time.Hour, Before: []string{"exec:true"}, Keep: jail.Keep{Last: 1}}
 	j := w.running(policy(p))
 	w.sh(j, "echo one > /root/f")
 	now := time.Now()
-	w.house.keeper.Strike(t, now.Add(2*time.Hour))
+	w.harness.keeper.TakeDue(t, now.Add(2*time.Hour))
 	w.begin()
 	got, err := w.jails.Get(t.Context(), j)
 	if err != nil || got.Spec.Snapshots.Every != p.Every || !slices.Equal(got.Spec.Snapshots.Before, p.Before) || got.Spec.Snapshots.Keep != p.Keep {
 		t.Fatalf("%+v, %v", got.Spec.Snapshots, err)
 	}
 	w.sh(j, "echo two > /root/f")
-	w.house.keeper.Strike(t, now.Add(30*time.Minute))
+	w.harness.keeper.TakeDue(t, now.Add(30*time.Minute))
 	first := w.list(j, snapshot.Every)
 	if len(first) != 1 {
-		t.Fatalf("%d snapshots; the last was half an hour ago", len(first))
+		t.Fatalf("%d snapshots, want none half an hour after the last", len(first))
 	}
-	w.house.keeper.Strike(t, now.Add(4*time.Hour))
+	w.harness.keeper.TakeDue(t, now.Add(4*time.Hour))
 	if list := w.list(j, snapshot.Every); len(list) != 1 || list[0].ID == first[0].ID {
-		t.Errorf("%d snapshots under the next daemon; want one new, the last", len(list))
+		t.Errorf("%d snapshots after the restart, want one new one at the end", len(list))
 	}
 }
 
-func TestACommandWaitsForTheSnapshotBeforeIt(t *testing.T) {
+func TestCommandWaitsForSnapshot(t *testing.T) {
 	w := newWatched(t)
 	j := w.running(policy(jail.Snapshots{Before: []string{"exec:touch /root/pushed"}}))
 	w.sh(j, "echo work > /root/f")
@@ -137,14 +137,14 @@ func TestACommandWaitsForTheSnapshotBeforeIt(t *testing.T) {
 	}
 	k := w.branch(list[0].ID, 1)[0]
 	if got := w.sh(k, "ls /root"); got != "f\n" {
-		t.Errorf("in the branch of before there is %q", got)
+		t.Errorf("branch of the snapshot before the command contains %q", got)
 	}
 	if got := w.sh(k, "cat /proc/[0-9]*/comm"); strings.Contains(got, "touch") {
-		t.Errorf("the command was begun: %s", got)
+		t.Errorf("the command had started: %s", got)
 	}
 }
 
-func TestASnapshotIsTakenWhenAJailBeginsAProgram(t *testing.T) {
+func TestSnapshotBeforeProgramInJail(t *testing.T) {
 	w := newWatched(t)
 	j := w.running(policy(jail.Snapshots{Before: []string{"exec:sh /root/push"}}))
 	w.sh(j, `X=push; echo 'sleep 3; echo pushed > /root/effect' > /root/$X
@@ -155,27 +155,26 @@ sh /root/$X
 echo $? > /root/done
 while :; do sleep 1; done
 E`)
-	w.behind(j, "sh /root/agent")
+	w.background(j, "sh /root/agent")
 	w.sh(j, "touch /root/go")
-	w.until("a snapshot was taken", func() bool { return len(w.list(j, snapshot.Before)) == 1 })
+	w.waitFor("a snapshot was taken", func() bool { return len(w.list(j, snapshot.Before)) == 1 })
 	s := w.list(j, snapshot.Before)[0]
-	t.Logf("calls of the program between its exec and the snapshot: %d", w.callsBefore(j, s, "/root/push"))
+	t.Logf("system calls of the program between its exec and the snapshot: %d", w.callsBefore(j, s, "/root/push"))
 
 	k := w.branch(s.ID, 1)[0]
 	if got := w.sh(k, "ls /root"); got != "agent\ngo\npush\n" {
-		t.Errorf("in the branch there is %q", got)
+		t.Errorf("the branch contains %q", got)
 	}
 	for _, goesOn := range []id.Jail{j, k} {
-		w.until("the program ends well", func() bool { _, code := w.try(goesOn, "grep -q 0 /root/done && cat /root/effect"); return code == 0 })
+		w.waitFor("the program succeeded", func() bool { _, code := w.try(goesOn, "grep -q 0 /root/done && cat /root/effect"); return code == 0 })
 	}
 	if n := len(w.list(j, snapshot.Before)); n != 1 {
 		t.Errorf("%d snapshots, want one", n)
 	}
 }
 
-// pid returns the host's number of the process in a jail that a mark in its
-// environment tells.
-func (h *house) pid(jid id.Jail, mark string) int {
+// pid returns the host PID of the process in a jail that has a marker in its environment.
+func (h *harness) pid(jid id.Jail, mark string) int {
 	h.t.Helper()
 	all, _ := filepath.Glob("/proc/[0-9]*/environ")
 	first := 0
@@ -185,22 +184,22 @@ func (h *house) pid(jid id.Jail, mark string) int {
 			continue
 		}
 		n, _ := strconv.Atoi(filepath.Base(filepath.Dir(f)))
-		if first == 0 || n < first { // its children have the mark too
+		if first == 0 || n < first { // its children have the marker too
 			first = n
 		}
 	}
 	if first == 0 {
-		h.t.Fatalf("%s: no process has %s", jid, mark)
+		h.t.Fatalf("%s: no process has the marker %s", jid, mark)
 	}
 	return first
 }
 
-func TestAProcessThatIsHeldDoesNotRunAndOthersDo(t *testing.T) {
-	h := newHouse(t)
+func TestHeldProcessDoesNotRun(t *testing.T) {
+	h := newHarness(t)
 	j := h.running()
 	mark := "MARK=" + string(j)
-	h.behind(j, "export "+mark+"; exec sh -c '"+counter+"'")
-	h.countsOn(j, 3)
+	h.background(j, "export "+mark+"; exec sh -c '"+counter+"'")
+	h.checkCounting(j, 3)
 	if _, err := h.jails.Hold(j, os.Getpid()); err == nil {
 		t.Fatal("a process of the host was held")
 	}
@@ -210,28 +209,28 @@ func TestAProcessThatIsHeldDoesNotRunAndOthersDo(t *testing.T) {
 			t.Fatal(err)
 		}
 		if _, err := h.jails.Hold(j, h.pid(j, mark)); err == nil {
-			t.Error("it was held twice")
+			t.Error("the process was held twice")
 		}
-		time.Sleep(100 * time.Millisecond) // what it had begun to write is written
+		time.Sleep(100 * time.Millisecond) // let a started write finish
 		at := h.count(j)
 		time.Sleep(200 * time.Millisecond)
 		if n := h.count(j); n != at {
-			t.Errorf("it counted from %d to %d while it was held", at, n)
+			t.Errorf("the held process counted from %d to %d", at, n)
 		}
 		held.Release()
 		held.Release()
-		h.countsOn(j, at)
+		h.checkCounting(j, at)
 	}
 }
 
-func TestAProcessThatWasHeldGoesOnInTheJailAndInItsBranch(t *testing.T) {
+func TestHeldProcessResumesInJailAndBranch(t *testing.T) {
 	for _, how := range layerings {
 		t.Run(string(how), func(t *testing.T) {
-			h := newHouse(t)
+			h := newHarness(t)
 			j := h.running()
 			mark := "MARK=" + string(j)
-			h.behind(j, "export "+mark+"; exec sh -c '"+counter+"'")
-			h.countsOn(j, 3)
+			h.background(j, "export "+mark+"; exec sh -c '"+counter+"'")
+			h.checkCounting(j, 3)
 			held, err := h.jails.Hold(j, h.pid(j, mark))
 			if err != nil {
 				t.Fatal(err)
@@ -243,18 +242,18 @@ func TestAProcessThatWasHeldGoesOnInTheJailAndInItsBranch(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			h.countsOn(j, at)
-			h.countsOn(h.branch(s.ID, 1)[0], at)
+			h.checkCounting(j, at)
+			h.checkCounting(h.branch(s.ID, 1)[0], at)
 		})
 	}
 }
 
-func TestAHeldProcessCanBeKilledAndItsJailStopped(t *testing.T) {
-	h := newHouse(t)
+func TestKillHeldProcessAndStopJail(t *testing.T) {
+	h := newHarness(t)
 	j := h.running()
 	mark := "MARK=" + string(j)
-	h.behind(j, "export "+mark+"; exec sh -c '"+counter+"'")
-	h.countsOn(j, 3)
+	h.background(j, "export "+mark+"; exec sh -c '"+counter+"'")
+	h.checkCounting(j, 3)
 	held, err := h.jails.Hold(j, h.pid(j, mark))
 	if err != nil {
 		t.Fatal(err)
@@ -265,8 +264,8 @@ func TestAHeldProcessCanBeKilledAndItsJailStopped(t *testing.T) {
 	held.Release()
 }
 
-// callsBefore returns how many calls a program with that argument had made when a
-// snapshot was taken.
+// callsBefore returns the number of system calls that a program with the given argument had
+// made when a snapshot was taken.
 func (w *watched) callsBefore(jid id.Jail, s snapshot.Snapshot, arg string) (calls int) {
 	w.t.Helper()
 	l, err := w.o.Log(w.t.Context(), jid)
@@ -297,7 +296,7 @@ func (w *watched) callsBefore(jid id.Jail, s snapshot.Snapshot, arg string) (cal
 	}
 }
 
-func TestAfterACommandThatChangedSomething(t *testing.T) {
+func TestSnapshotAfterCommand(t *testing.T) {
 	w := newWatched(t)
 	j := w.running(policy(jail.Snapshots{After: jail.AfterExec, Keep: jail.Keep{Last: 2}}))
 	taken := func(n int) snapshot.Snapshot {
@@ -305,7 +304,7 @@ func TestAfterACommandThatChangedSomething(t *testing.T) {
 		began := time.Now()
 		w.sh(j, fmt.Sprintf("echo %d > /root/f", n))
 		var last snapshot.Snapshot
-		w.until("a snapshot was taken after the command", func() bool {
+		w.waitFor("a snapshot was taken after the command", func() bool {
 			list := w.list(j, snapshot.After)
 			if len(list) > 0 {
 				last = list[len(list)-1]
@@ -320,26 +319,26 @@ func TestAfterACommandThatChangedSomething(t *testing.T) {
 	}
 	w.sh(j, "cat /root/f")
 	if changed, err := w.jails.Changed(t.Context(), j); err != nil || changed {
-		t.Errorf("after a command that only reads: changed = %v, %v", changed, err)
+		t.Errorf("changed after a read-only command = %v, %v", changed, err)
 	}
 	if got := w.sh(w.branch(first.ID, 1)[0], "cat /root/f"); got != "1\n" {
-		t.Errorf("the first has %q", got)
+		t.Errorf("branch of the first snapshot reads %q", got)
 	}
 	asked := w.take(j, "")
 	var last snapshot.Snapshot
 	for n := range 4 {
 		last = taken(n)
 	}
-	w.until("only the last two are kept", func() bool { return len(w.list(j, snapshot.After)) == 2 })
+	w.waitFor("only the last two are kept", func() bool { return len(w.list(j, snapshot.After)) == 2 })
 	if list := w.list(j, snapshot.After); list[1].ID != last.ID {
-		t.Error("the last is not among them")
+		t.Error("the last snapshot was not kept")
 	}
 	if list := w.list(j, snapshot.Asked); len(list) != 1 || list[0].ID != asked.ID {
-		t.Errorf("of those that were asked for %d are left", len(list))
+		t.Errorf("%d requested snapshots remain, want all", len(list))
 	}
 }
 
-func TestAutomaticSnapshotsStayWithinTheirRoom(t *testing.T) {
+func TestAutomaticSnapshotsDiskLimit(t *testing.T) {
 	w := newWatched(t)
 	w.tuneKeeper = func(c *snapshot.Config) { c.DiskMB = 30 }
 	w.begin()
@@ -349,31 +348,31 @@ func TestAutomaticSnapshotsStayWithinTheirRoom(t *testing.T) {
 	for n := range 5 {
 		w.sh(j, fmt.Sprintf("dd if=/dev/urandom of=/root/big%d bs=1M count=10 2>/dev/null", n))
 		now = now.Add(2 * time.Hour)
-		w.house.keeper.Strike(t, now)
-		// What the jail stands on is not theirs: it goes back to its beginning.
-		if _, err := w.house.keeper.Rewind(t.Context(), j, asked.ID, jail.RewindOptions{}); err != nil {
+		w.harness.keeper.TakeDue(t, now)
+		// Layers that the jail uses do not count as snapshot data, so rewind it to its start.
+		if _, err := w.harness.keeper.Rewind(t.Context(), j, asked.ID, jail.RewindOptions{}); err != nil {
 			t.Fatal(err)
 		}
 	}
-	w.house.keeper.Retain(t)
+	w.harness.keeper.Retain(t)
 	list := w.list(j, snapshot.Every)
 	if len(list) == 0 || len(list) > 2 {
-		t.Fatalf("%d snapshots of over 10 MB each are in 30 MB", len(list))
+		t.Fatalf("%d snapshots of over 10 MB each exceed the limit of 30 MB", len(list))
 	}
 	if got := w.sh(w.branch(list[len(list)-1].ID, 1)[0], "ls /root"); got != "big4\n" {
-		t.Errorf("the newest has %q", got)
+		t.Errorf("branch of the newest snapshot contains %q", got)
 	}
-	if _, err := w.house.keeper.Get(t.Context(), asked.ID); err != nil {
-		t.Errorf("the one that was asked for: %v", err)
+	if _, err := w.harness.keeper.Get(t.Context(), asked.ID); err != nil {
+		t.Errorf("the requested snapshot: %v", err)
 	}
 }
 
-func TestAJailThatCannotBeWrittenDownGoesOnAndIsLeftInPeace(t *testing.T) {
-	t.Run("error", func(t *testing.T) { cannotBeWrittenDown(t, false) })
-	t.Run("panic", func(t *testing.T) { cannotBeWrittenDown(t, true) }) // in a goroutine, so it could end the daemon
+func TestFailedAutomaticSnapshotBacksOff(t *testing.T) {
+	t.Run("error", func(t *testing.T) { testFailingSnapshots(t, false) })
+	t.Run("panic", func(t *testing.T) { testFailingSnapshots(t, true) }) // in a goroutine, where it could end the daemon
 }
 
-func cannotBeWrittenDown(t *testing.T, panics bool) {
+func testFailingSnapshots(t *testing.T, panics bool) {
 	w := newWatched(t)
 	var log lockedBuffer
 	store := &brokenStore{Store: w.keep, panics: panics}
@@ -382,32 +381,32 @@ func cannotBeWrittenDown(t *testing.T, panics bool) {
 	}
 	w.begin()
 	j := w.running(policy(jail.Snapshots{Every: time.Hour, Before: []string{"exec:true"}}))
-	w.behind(j, counter)
-	w.countsOn(j, 3)
+	w.background(j, counter)
+	w.checkCounting(j, 3)
 	store.full.Store(true)
 	for range 3 {
-		w.house.keeper.Strike(t, time.Now().Add(100*time.Hour))
+		w.harness.keeper.TakeDue(t, time.Now().Add(100*time.Hour))
 		w.sh(j, "true")
 	}
-	if n := strings.Count(log.String(), "no automatic snapshot was taken"); n != 1 {
-		t.Errorf("it is said %d times, want once:\n%s", n, log.String())
+	if n := strings.Count(log.String(), "automatic snapshot failed"); n != 1 {
+		t.Errorf("the failure was logged %d times, want once:\n%s", n, log.String())
 	}
-	if rest := time.Until(w.house.keeper.Rest(j)); rest < 30*time.Second {
-		t.Errorf("it is tried again in %v", rest)
+	if rest := time.Until(w.harness.keeper.RetryAfter(j)); rest < 30*time.Second {
+		t.Errorf("the next attempt is in %v", rest)
 	}
-	w.countsOn(j, w.count(j))
+	w.checkCounting(j, w.count(j))
 	if left, _ := filepath.Glob(filepath.Join(w.dir, "jails", string(j), "snapshots", "*")); len(left) > 0 {
-		t.Errorf("left: %v", left)
+		t.Errorf("leftovers: %v", left)
 	}
 	store.full.Store(false)
-	w.begin() // the next daemon tries at once
-	w.house.keeper.Strike(t, time.Now().Add(100*time.Hour))
+	w.begin() // the next daemon tries immediately
+	w.harness.keeper.TakeDue(t, time.Now().Add(100*time.Hour))
 	if n := len(w.list(j, snapshot.Every)); n != 1 {
-		t.Errorf("%d snapshots when there is room again", n)
+		t.Errorf("%d snapshots after space was freed", n)
 	}
 }
 
-// lockedBuffer is a log that may be read while it is written.
+// lockedBuffer is a buffer for concurrent reads and writes.
 type lockedBuffer struct {
 	mu sync.Mutex
 	b  bytes.Buffer

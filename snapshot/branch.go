@@ -18,8 +18,8 @@ import (
 	"glasshouse/jail"
 )
 
-// Overrides are what may differ in a jail made from a snapshot. Nil and ""
-// leave what was.
+// Overrides change the specification of a jail that is created from a snapshot. Nil and empty
+// fields keep the value of the snapshot.
 type Overrides struct {
 	Name     string
 	Labels   map[string]string
@@ -27,19 +27,19 @@ type Overrides struct {
 	Limits   *jail.Limits
 	Network  jail.Network
 
-	// Mounts are seen beside those that the snapshot has, whoever owns their sources. A
-	// snapshot with memory takes none: its processes are there already.
+	// Mounts are added to those of the snapshot. The caller vouches for the ownership of their
+	// sources. A snapshot with memory accepts none, because its processes are already running.
 	Mounts []jail.Mount
 
-	// Govern makes what the new jail is to go by of what the old one did. Nil: as
-	// Config.Inherit says.
+	// Govern returns the policy of the new jail, given that of the snapshot. If it is nil,
+	// Config.Inherit applies.
 	Govern func(json.RawMessage) (json.RawMessage, error)
 }
 
 // apply returns the spec of the nth of count jails made from s.
 func (o Overrides) apply(s jail.Spec, n, count int) (jail.Spec, error) {
 	s.Name, s.Labels, s.Hostname = o.Name, o.Labels, o.Hostname
-	// Its workspace and its mounts were allowed to the jail it was taken of.
+	// The original jail was already permitted to use the workspace and the mounts.
 	s.Trusted, s.Granted = true, nil
 	s.Mounts = append(slices.Clone(s.Mounts), o.Mounts...)
 	for _, m := range s.Mounts {
@@ -68,23 +68,23 @@ func (o Overrides) apply(s jail.Spec, n, count int) (jail.Spec, error) {
 	return s, err
 }
 
-// A Child is one of the jails that were to be made, or why it could not be.
+// A Child is the result of creating one branch: a jail or an error.
 type Child struct {
 	Jail jail.Jail
 	Err  error
 }
 
-// MaxBranches bounds one call.
+// MaxBranches is the maximum number of branches of one call.
 const MaxBranches = 256
 
-// Branch makes count jails from a snapshot, each as the one it was taken of was
-// at that moment. Some may fail; it is an error only if the snapshot cannot be
-// used at all.
+// Branch creates count jails from a snapshot, each with the state of the original jail at that
+// time. The creation of single jails may fail; Branch itself returns an error only if the
+// snapshot cannot be used.
 func (k *Keeper) Branch(ctx context.Context, sid id.Snapshot, count int, o Overrides) ([]Child, error) {
 	return k.branch(ctx, sid, count, o, event.OpBranch)
 }
 
-// Restore makes one jail from a snapshot.
+// Restore creates one jail from a snapshot.
 func (k *Keeper) Restore(ctx context.Context, sid id.Snapshot, o Overrides) (jail.Jail, error) {
 	children, err := k.branch(ctx, sid, 1, o, event.OpRestore)
 	if err != nil {
@@ -103,7 +103,7 @@ func (k *Keeper) branch(ctx context.Context, sid id.Snapshot, count int, o Overr
 	}
 	defer done()
 	if img.Images != "" && len(o.Mounts) > 0 {
-		return nil, fault.Newf(fault.Invalid, "snapshot.Branch", string(sid), "what runs in a snapshot cannot be given other mounts")
+		return nil, fault.Newf(fault.Invalid, "snapshot.Branch", string(sid), "mounts cannot be added to a snapshot with running processes")
 	}
 	if o.Govern == nil {
 		o.Govern = k.cfg.Inherit
@@ -114,7 +114,8 @@ func (k *Keeper) branch(ctx context.Context, sid id.Snapshot, count int, o Overr
 		if err != nil {
 			return nil, err
 		}
-		if specs[i], err = k.cfg.Jails.Check(spec); err != nil {
+		specs[i], err = k.cfg.Jails.Check(spec)
+		if err != nil {
 			return nil, err
 		}
 	}
@@ -129,7 +130,7 @@ func (k *Keeper) branch(ctx context.Context, sid id.Snapshot, count int, o Overr
 			defer fault.Recover(&children[i].Err) // one jail's panic must not end the daemon
 			children[i].Jail, children[i].Err = k.cfg.Jails.Branch(ctx, img, jail.BranchOptions{
 				Spec: specs[i], Number: i + 1, Op: op,
-				At: began.Add(time.Duration(i)), // in the order of their numbers, whoever is first
+				At: began.Add(time.Duration(i)), // creation times in the order of the numbers, independent of scheduling
 			})
 		})
 	}
@@ -140,18 +141,18 @@ func (k *Keeper) branch(ctx context.Context, sid id.Snapshot, count int, o Overr
 			k.last[c.Jail.ID] = sid
 		}
 	}
-	of, _ := k.placeOf(sid)
+	of, _ := k.lookup(sid)
 	k.mu.Unlock()
 	for i, c := range children {
 		if c.Err == nil {
-			k.tell(Happening{Op: OpBranched, Snapshot: of, Jail: c.Jail.ID, Number: i + 1})
+			k.notify(Happening{Op: OpBranched, Snapshot: of, Jail: c.Jail.ID, Number: i + 1})
 		}
 	}
 	k.refill(sid)
 	return children, nil
 }
 
-// BranchJail takes a snapshot of a jail and makes count jails from it.
+// BranchJail takes a snapshot of a jail and creates count jails from it.
 func (k *Keeper) BranchJail(ctx context.Context, jid id.Jail, count int, o Overrides) (Snapshot, []Child, error) {
 	s, done, err := k.take(ctx, jid, TakeOptions{Reason: Branched})
 	if err != nil {
@@ -162,7 +163,7 @@ func (k *Keeper) BranchJail(ctx context.Context, jid id.Jail, count int, o Overr
 	return s, children, err
 }
 
-// Rewind takes a jail back to a snapshot of it, or of a jail it comes from.
+// Rewind resets a jail to a snapshot of the jail or of one of its ancestors.
 func (k *Keeper) Rewind(ctx context.Context, jid id.Jail, sid id.Snapshot, o jail.RewindOptions) (jail.Jail, error) {
 	img, done, err := k.image(ctx, sid)
 	if err != nil {
@@ -175,16 +176,16 @@ func (k *Keeper) Rewind(ctx context.Context, jid id.Jail, sid id.Snapshot, o jai
 	}
 	k.mu.Lock()
 	k.last[jid] = sid
-	of, _ := k.placeOf(sid)
+	of, _ := k.lookup(sid)
 	k.mu.Unlock()
-	k.tell(Happening{Op: OpRewound, Snapshot: of, Jail: jid})
+	k.notify(Happening{Op: OpRewound, Snapshot: of, Jail: jid})
 	k.refill(sid)
 	return j, k.sweep(ctx)
 }
 
-// image makes a snapshot ready to be gone on with, until done is called.
+// image prepares a snapshot for restoring. It stays usable until done is called.
 func (k *Keeper) image(ctx context.Context, sid id.Snapshot) (jail.Image, func(), error) {
-	s, free, err := k.use(sid)
+	s, free, err := k.acquire(sid)
 	if err != nil {
 		return jail.Image{}, nil, err
 	}
@@ -201,26 +202,27 @@ func (k *Keeper) image(ctx context.Context, sid id.Snapshot) (jail.Image, func()
 	return img, func() { cool(); free() }, nil
 }
 
-// warm brings a snapshot's images into memory, or onto the disk if they are too
-// large for that, until cool is called.
+// warm loads the images of a snapshot into the memory cache, or into a temporary directory on
+// disk if they do not fit. They stay there until cool is called.
 func (k *Keeper) warm(ctx context.Context, s *Snapshot) (at string, cool func(), err error) {
-	k.warming.Lock()
-	defer k.warming.Unlock()
-	if at, ok := k.hot.get(s.ID); ok {
-		return at, func() { k.hot.put(s.ID) }, nil
+	k.warmMu.Lock()
+	defer k.warmMu.Unlock()
+	if at, ok := k.cache.get(s.ID); ok {
+		return at, func() { k.cache.put(s.ID) }, nil
 	}
 	kept := filepath.Join(k.dir(s.Jail.ID, s.ID), imagesDir)
 	u, err := k.images.Size(kept)
 	if err != nil {
 		return "", nil, err
 	}
-	err = k.hot.make(s.ID, u.Raw)
+	err = k.cache.make(s.ID, u.Raw)
 	if errors.Is(err, fault.Exhausted) {
-		at, done, err := k.scratch(k.dir(s.Jail.ID, s.ID), "images")
+		at, done, err := k.tempDir(k.dir(s.Jail.ID, s.ID), "images")
 		if err != nil {
 			return "", nil, err
 		}
-		if err = os.Chmod(at, 0o755); err == nil {
+		err = os.Chmod(at, 0o755)
+		if err == nil {
 			_, err = k.images.Get(ctx, kept, at)
 		}
 		if err != nil {
@@ -236,10 +238,10 @@ func (k *Keeper) warm(ctx context.Context, s *Snapshot) (at string, cool func(),
 	if err != nil {
 		return "", nil, err
 	}
-	if _, err := k.images.Get(ctx, kept, k.hot.path(s.ID)); err != nil {
-		k.hot.drop(s.ID)
-		k.hot.put(s.ID)
+	if _, err := k.images.Get(ctx, kept, k.cache.path(s.ID)); err != nil {
+		k.cache.drop(s.ID)
+		k.cache.put(s.ID)
 		return "", nil, err
 	}
-	return k.hot.path(s.ID), func() { k.hot.put(s.ID) }, nil
+	return k.cache.path(s.ID), func() { k.cache.put(s.ID) }, nil
 }

@@ -16,8 +16,8 @@ import (
 	"glasshouse/snapshot"
 )
 
-// uptime is what the clock that counts from the host's start shows in a jail.
-func (h *house) uptime(jid id.Jail) (d time.Duration) {
+// uptime returns the value of the boot-time clock in a jail.
+func (h *harness) uptime(jid id.Jail) (d time.Duration) {
 	h.t.Helper()
 	var seconds float64
 	if _, err := fmt.Sscan(h.sh(jid, "cat /proc/uptime"), &seconds); err != nil {
@@ -26,8 +26,7 @@ func (h *house) uptime(jid id.Jail) (d time.Duration) {
 	return time.Duration(seconds * float64(time.Second))
 }
 
-// shifted is the image of clocks as a host would have written it that had run for
-// longer or shorter by d.
+// shifted returns the timens image of a host with an uptime that differs by d.
 func shifted(t *testing.T, image []byte, d time.Duration) []byte {
 	t.Helper()
 	const header = 8
@@ -47,23 +46,23 @@ func shifted(t *testing.T, image []byte, d time.Duration) []byte {
 	return append(binary.LittleEndian.AppendUint32(bytes.Clone(image[:header]), uint32(len(b))), b...)
 }
 
-// A host that was started again, or another one, has a clock that began at
-// another time. What waits by that clock must not wait for days.
-func TestProcessesGoOnWhereTheClockOfTheHostIsAnother(t *testing.T) {
+// The monotonic clock of a rebooted or different host has another origin. Restored processes
+// that wait for a time on that clock must not wait for days.
+func TestRestoreWithDifferentHostClock(t *testing.T) {
 	if _, err := os.Stat("/proc/self/timens_offsets"); err != nil {
 		t.Skip("needs time namespaces: ", err)
 	}
-	here := newHouse(t)
+	here := newHarness(t)
 	j := here.running()
-	here.behind(j, counter)
-	here.behind(j, `mkfifo /tmp/fifo; exec 3<>/tmp/fifo; while :; do read -t 0.05 -u 3 x; date +%s%N > /tmp/turn; done`)
-	// A Go program, init, is to end this by its own clock.
+	here.background(j, counter)
+	here.background(j, `mkfifo /tmp/fifo; exec 3<>/tmp/fifo; while :; do read -t 0.05 -u 3 x; date +%s%N > /tmp/turn; done`)
+	// Init, a Go program, ends this command by its own clock.
 	_, limited, err := here.jails.Exec(t.Context(), j, jail.ExecRequest{Argv: []string{"sleep", "1000"}, Timeout: 5 * time.Second}, nil)
 	if err != nil {
 		t.Fatal(err)
 	}
-	here.countsOn(j, 3)
-	here.until("it waits with a time", func() bool { _, code := here.try(j, "test -s /tmp/turn"); return code == 0 })
+	here.checkCounting(j, 3)
+	here.waitFor("the process waits with a timeout", func() bool { _, code := here.try(j, "test -s /tmp/turn"); return code == 0 })
 	was := here.uptime(j)
 	archive := here.export(here.take(j, "").ID)
 
@@ -75,25 +74,25 @@ func TestProcessesGoOnWhereTheClockOfTheHostIsAnother(t *testing.T) {
 			t.Fatal(err)
 		}
 		k := there.branch(s.ID, 1)[0]
-		there.countsOn(k, there.count(k))
+		there.checkCounting(k, there.count(k))
 		before := there.sh(k, "cat /tmp/turn")
-		there.until("what waits with a time goes on", func() bool { return there.sh(k, "cat /tmp/turn") != before })
+		there.waitFor("the process with a timeout continued", func() bool { return there.sh(k, "cat /tmp/turn") != before })
 		if now, want := there.uptime(k), was+d; now < want || now > want+5*time.Minute {
-			t.Errorf("the clock shows %v, and went on from about %v", now, want)
+			t.Errorf("the clock shows %v, want about %v", now, want)
 		}
-		there.until("the command is ended that had 5 seconds", func() bool {
+		there.waitFor("the command with a timeout of 5 seconds ended", func() bool {
 			st, err := there.jails.ExecStatus(t.Context(), k, limited.ID)
 			if err != nil {
 				t.Fatal(err)
 			}
 			return st.Ended != nil && st.TimedOut
 		})
-		// What was restored can be written down again, and goes on from there.
+		// A restored jail can be snapshotted and restored again.
 		again := there.take(k, "")
 		l := there.branch(again.ID, 1)[0]
-		there.countsOn(l, there.count(l))
+		there.checkCounting(l, there.count(l))
 		if now, want := there.uptime(l), was+d; now < want || now > want+5*time.Minute {
-			t.Errorf("in the branch of the branch the clock shows %v, and went on from about %v", now, want)
+			t.Errorf("the clock in the branch of the branch shows %v, want about %v", now, want)
 		}
 	}
 }

@@ -26,11 +26,11 @@ import (
 	"glasshouse/snapshot"
 )
 
-// A peer answers every line on a connection with its number there.
+// A peer is a server that answers each line with its number on the connection.
 type peer struct {
 	t    *testing.T
 	l    net.Listener
-	addr string // as jails know it
+	addr string // address for jails
 
 	mu sync.Mutex
 	// +checklocks:mu
@@ -44,7 +44,7 @@ type call struct {
 	err   error // once ended
 }
 
-// listen begins to answer in a network.
+// listen starts a peer in a network namespace.
 func listen(t *testing.T, ns, at string) *peer {
 	t.Helper()
 	p := &peer{t: t}
@@ -95,37 +95,37 @@ func (p *peer) call(n int) *call {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if n >= len(p.conns) {
-		p.t.Fatalf("there were %d connections", len(p.conns))
+		p.t.Fatalf("got only %d connections", len(p.conns))
 	}
 	return p.conns[n]
 }
 
-// isReset insists that the other side ends a connection, and abruptly.
-func (c *call) isReset(t *testing.T, what string) {
+// checkReset fails the test unless the connection is reset by the other side.
+func (c *call) checkReset(t *testing.T, what string) {
 	t.Helper()
 	select {
 	case <-c.ended:
 		if !errors.Is(c.err, unix.ECONNRESET) {
-			t.Errorf("%s: it ended with %v, want a reset", what, c.err)
+			t.Errorf("%s: connection ended with %v, want a reset", what, c.err)
 		}
 	case <-time.After(20 * time.Second):
-		t.Errorf("%s: the other side was not told", what)
+		t.Errorf("%s: connection was not reset", what)
 	}
 }
 
-func (c *call) goesOn(t *testing.T, what string) {
+func (c *call) checkOpen(t *testing.T, what string) {
 	t.Helper()
 	select {
 	case <-c.ended:
-		t.Errorf("%s: it ended with %v", what, c.err)
+		t.Errorf("%s: connection ended with %v", what, c.err)
 	default:
 	}
 }
 
-// abroad puts a namespace behind this host for as long as the test runs. Names and
-// addresses follow from the ids of this process, because other processes of tests use
-// the same network of the host.
-func abroad(t *testing.T) (ns, addr string) {
+// remoteNetwork connects a network namespace to this host for the duration of the test. Names
+// and addresses are derived from the PID, because other test processes use the same host
+// network.
+func remoteNetwork(t *testing.T) (ns, addr string) {
 	t.Helper()
 	n := backendtest.FirstID(t) / claims.Block % 60
 	name := fmt.Sprint("ghabroad", n)
@@ -180,17 +180,17 @@ func abroad(t *testing.T) (ns, addr string) {
 	return ns, server
 }
 
-// newPeer is one that a jail reaches over its network.
-func (h *house) newPeer(j id.Jail, network jail.Network) *peer {
+// newPeer returns a peer that a jail can reach over its network.
+func (h *harness) newPeer(j id.Jail, network jail.Network) *peer {
 	h.t.Helper()
 	at := filepath.Join(h.dir, "netns", string(j))
 	switch network {
 	case jail.Proxied:
 		p := listen(h.t, netns.Door(at), fmt.Sprintf("%s:%d", netns.Gateway, netns.AllPort))
-		p.addr = "198.51.100.7/80" // which leads there as any other
+		p.addr = "198.51.100.7/80" // any public address is routed there
 		return p
 	case jail.Full:
-		ns, addr := abroad(h.t)
+		ns, addr := remoteNetwork(h.t)
 		p := listen(h.t, ns, addr+":8000")
 		p.addr = addr + "/8000"
 		return p
@@ -215,9 +215,9 @@ func (h *house) newPeer(j id.Jail, network jail.Network) *peer {
 	return p
 }
 
-// calls starts a program that holds a connection, says what it is told to in
-// /tmp/NAME.say and writes what it hears to /tmp/NAME.heard.
-func (h *house) calls(j id.Jail, p *peer, name string) {
+// calls starts a program that keeps a connection, sends the line in /tmp/NAME.say and writes
+// the response to /tmp/NAME.heard.
+func (h *harness) calls(j id.Jail, p *peer, name string) {
 	h.t.Helper()
 	h.sh(j, fmt.Sprintf(`cat > /tmp/%[2]s.sh <<'END'
 trap '' PIPE
@@ -235,12 +235,12 @@ while :; do
 done
 END
 `, p.addr, name))
-	h.behind(j, "exec bash /tmp/"+name+".sh 2> /tmp/"+name+".err")
+	h.background(j, "exec bash /tmp/"+name+".sh 2> /tmp/"+name+".err")
 	h.eventually(j, "ls /tmp/"+name+".up", "/tmp/"+name+".up")
 }
 
-// ask has such a program say a word and returns what it hears.
-func (h *house) ask(j id.Jail, name, word string) string {
+// ask makes such a program send a word and returns the response.
+func (h *harness) ask(j id.Jail, name, word string) string {
 	h.t.Helper()
 	h.sh(j, fmt.Sprintf("rm -f /tmp/%[1]s.heard; echo %[2]s > /tmp/%[1]s.part; mv /tmp/%[1]s.part /tmp/%[1]s.say", name, word))
 	began := time.Now()
@@ -248,8 +248,8 @@ func (h *house) ask(j id.Jail, name, word string) string {
 		if heard := strings.TrimSpace(h.sh(j, "cat /tmp/"+name+".heard 2>/dev/null || true")); heard != "" {
 			return heard
 		}
-		if time.Since(began) > 25*time.Second { // less than the program itself waits
-			h.t.Fatalf("%s waits for an answer to %s", name, word)
+		if time.Since(began) > 25*time.Second { // less than the timeout of the program
+			h.t.Fatalf("%s got no response to %s", name, word)
 		}
 		time.Sleep(20 * time.Millisecond)
 	}
@@ -257,15 +257,15 @@ func (h *house) ask(j id.Jail, name, word string) string {
 
 var keeping = jail.RewindOptions{KeepConnections: new(true)}
 
-func (h *house) rewind(j id.Jail, s snapshot.Snapshot, o jail.RewindOptions) {
+func (h *harness) rewind(j id.Jail, s snapshot.Snapshot, o jail.RewindOptions) {
 	h.t.Helper()
 	if _, err := h.keeper.Rewind(h.t.Context(), j, s.ID, o); err != nil {
 		h.t.Fatal(err)
 	}
 }
 
-// noRepair insists that none of a jail's connections was left unfinished.
-func (h *house) noRepair(j id.Jail) {
+// checkNoRepair fails the test if a connection of a jail is still in TCP repair mode.
+func (h *harness) checkNoRepair(j id.Jail) {
 	h.t.Helper()
 	rec, err := h.jails.Get(h.t.Context(), j)
 	if err != nil {
@@ -301,18 +301,19 @@ func (h *house) noRepair(j id.Jail) {
 			}
 			on, err := unix.GetsockoptInt(got, unix.IPPROTO_TCP, unix.TCP_REPAIR)
 			unix.Close(got)
-			if looked = true; err != nil || on != 0 {
-				h.t.Errorf("connection %v to %v is in repair: %d, %v", c.From, c.To, on, err)
+			looked = true
+			if err != nil || on != 0 {
+				h.t.Errorf("connection %v to %v is in TCP repair mode: %d, %v", c.From, c.To, on, err)
 			}
 		}
 		if !looked {
-			h.t.Errorf("connection %v to %v belongs to nobody", c.From, c.To)
+			h.t.Errorf("connection %v to %v has no owner", c.From, c.To)
 		}
 	}
 }
 
-// nets returns what networks there are of the house.
-func (h *house) nets() string {
+// nets returns the networks of the harness.
+func (h *harness) nets() string {
 	h.t.Helper()
 	names, _ := filepath.Glob(filepath.Join(h.dir, "netns", "*"))
 	for i := range names {
@@ -321,14 +322,14 @@ func (h *house) nets() string {
 	return strings.Join(names, " ")
 }
 
-func newTalkingHouse(t *testing.T, tune func(*jail.Config, *snapshot.Config)) *house {
-	h := newHouse(t)
+func newNetworkHarness(t *testing.T, tune func(*jail.Config, *snapshot.Config)) *harness {
+	h := newHarness(t)
 	h.root, h.tune = "/", tune // for a shell that makes connections
 	h.reopen()
 	return h
 }
 
-func (h *house) talking(network jail.Network) id.Jail {
+func (h *harness) talking(network jail.Network) id.Jail {
 	h.t.Helper()
 	return h.running(func(s *jail.Spec) {
 		s.Network, s.Limits.MaxPIDs = network, 256
@@ -338,23 +339,23 @@ func (h *house) talking(network jail.Network) id.Jail {
 	})
 }
 
-func TestARewoundJailKeepsTheConnectionsItHasNotUsed(t *testing.T) {
+func TestRewindKeepsUnusedConnections(t *testing.T) {
 	for _, network := range []jail.Network{jail.Proxied, jail.Full, jail.Bridged} {
 		t.Run(string(network), func(t *testing.T) {
-			h := newTalkingHouse(t, nil)
+			h := newNetworkHarness(t, nil)
 			j := h.talking(network)
 			p := h.newPeer(j, network)
 			for _, name := range []string{"idle", "busy", "ends"} {
 				h.calls(j, p, name)
 				if got := h.ask(j, name, "one"); got != "1 one" {
-					t.Fatalf("%s hears %q", name, got)
+					t.Fatalf("response to %s = %q", name, got)
 				}
 			}
 			s := h.take(j, jail.Copied)
 			h.calls(j, p, "late")
 			h.ask(j, "late", "one")
 			for round := range 3 {
-				// What comes meanwhile and nobody reads is for who goes on.
+				// Unread data that arrives meanwhile belongs to the restored jail.
 				fmt.Fprintf(p.call(0), "news %d\n", round)
 				if round == 0 {
 					h.ask(j, "busy", "two")
@@ -362,80 +363,80 @@ func TestARewoundJailKeepsTheConnectionsItHasNotUsed(t *testing.T) {
 					<-p.call(2).ended
 				}
 				h.rewind(j, s, keeping)
-				h.noRepair(j)
+				h.checkNoRepair(j)
 				if round == 0 {
-					p.call(1).isReset(t, "one that was used since")
-					p.call(3).isReset(t, "one that began since")
+					p.call(1).checkReset(t, "connection used since the snapshot")
+					p.call(3).checkReset(t, "connection opened since the snapshot")
 					if got := h.ask(j, "busy", "three"); got != "lost" {
-						t.Errorf("who has lost it hears %q", got)
+						t.Errorf("response on a lost connection = %q", got)
 					}
 					if got := h.ask(j, "ends", "three"); got != "lost" {
-						t.Errorf("whose connection had been closed hears %q", got)
+						t.Errorf("response on a closed connection = %q", got)
 					}
 				}
-				p.call(0).goesOn(t, "one that was not used")
+				p.call(0).checkOpen(t, "unused connection")
 			}
 			for i, want := range []string{"news 0", "news 1", "news 2", "2 a", "3 b"} {
 				if got := h.ask(j, "idle", string(rune('a'+i))); got != want {
-					t.Errorf("who goes on hears %q, want %q", got, want)
+					t.Errorf("response after the rewind = %q, want %q", got, want)
 				}
 			}
-			// It is the same network to everybody.
+			// The network still works for new connections.
 			h.calls(j, p, "new")
 			if got := h.ask(j, "new", "one"); got != "1 one" {
-				t.Errorf("a new connection hears %q", got)
+				t.Errorf("response on a new connection = %q", got)
 			}
 			h.reopen()
 			if got := h.ask(j, "new", "two"); got != "2 two" {
-				t.Errorf("for another daemon it hears %q", got)
+				t.Errorf("response after a daemon restart = %q", got)
 			}
-			// It was used since: without being asked for nothing is kept, nor is the wire.
+			// Without the option, a rewind keeps neither used connections nor the network.
 			h.rewind(j, s, jail.RewindOptions{})
-			p.call(0).isReset(t, "one that is not to be kept")
+			p.call(0).checkReset(t, "connection without keep")
 			rec, err := h.jails.Get(t.Context(), j)
 			if err != nil || rec.Wire != nil {
-				t.Errorf("its wire is %+v, %v, want its own", rec.Wire, err)
+				t.Errorf("network = %+v, %v, want its own", rec.Wire, err)
 			}
 		})
 	}
 }
 
-func TestAWireThatWasHandedOnLeavesNothing(t *testing.T) {
+func TestTransferredNetworkIsCleanedUp(t *testing.T) {
 	for _, network := range []jail.Network{jail.Proxied, jail.Full, jail.Bridged} {
 		t.Run(string(network), func(t *testing.T) {
-			h := newTalkingHouse(t, nil)
+			h := newNetworkHarness(t, nil)
 			j := h.talking(network)
 			s := h.take(j, jail.Copied)
 			h.rewind(j, s, keeping)
 			h.rewind(j, s, keeping)
 			h.stop(j)
 			if got := h.nets(); got != "" {
-				t.Errorf("of a jail that has stopped there are %s", got)
+				t.Errorf("a stopped jail has the networks %s", got)
 			}
 			h.start(j)
 			p := h.newPeerOf(j, network)
 			h.calls(j, p, "again")
 			if got := h.ask(j, "again", "one"); got != "1 one" {
-				t.Errorf("started again it hears %q", got)
+				t.Errorf("response after a restart of the jail = %q", got)
 			}
-			h.rewind(j, s, keeping) // of another life
+			h.rewind(j, s, keeping) // a snapshot from before the restart
 			h.reopen()
 			h.delete(j)
 			if network == jail.Bridged {
-				return // the other jail is there
+				return // the network of the other jail remains
 			}
 			if got := h.nets(); got != "" {
-				t.Errorf("there are %s", got)
+				t.Errorf("remaining networks: %s", got)
 			}
 			if names, err := netns.List(); err != nil || strings.Contains(strings.Join(names, " "), string(j)) {
-				t.Errorf("networks are left: %v, %v", names, err)
+				t.Errorf("remaining network namespaces: %v, %v", names, err)
 			}
 		})
 	}
 }
 
-// newPeerOf is newPeer for a jail that may have moved.
-func (h *house) newPeerOf(j id.Jail, network jail.Network) *peer {
+// newPeerOf is newPeer for a jail that may have changed its network namespace.
+func (h *harness) newPeerOf(j id.Jail, network jail.Network) *peer {
 	h.t.Helper()
 	rec, err := h.jails.Get(h.t.Context(), j)
 	if err != nil {
@@ -447,23 +448,23 @@ func (h *house) newPeerOf(j id.Jail, network jail.Network) *peer {
 	return h.newPeer(j, network)
 }
 
-// reluctant gives no secrets, and when it is told to an error.
-type reluctant struct{ fails atomic.Bool }
+// failingSecrets returns no secrets, or an error if fails is set.
+type failingSecrets struct{ fails atomic.Bool }
 
-func (r *reluctant) For(context.Context, id.Jail) ([]jail.Secret, error) {
+func (r *failingSecrets) For(context.Context, id.Jail) ([]jail.Secret, error) {
 	if r.fails.Load() {
 		return nil, fault.Newf(fault.Unavailable, "secrets", "", "not now")
 	}
 	return nil, nil
 }
-func (*reluctant) Branched(context.Context, id.Jail, id.Jail) error { return nil }
-func (*reluctant) Gone(context.Context, id.Jail) error              { return nil }
+func (*failingSecrets) Branched(context.Context, id.Jail, id.Jail) error { return nil }
+func (*failingSecrets) Gone(context.Context, id.Jail) error              { return nil }
 
-func TestARewindThatFailsGivesTheWireBack(t *testing.T) {
+func TestFailedRewindReturnsNetwork(t *testing.T) {
 	for _, network := range []jail.Network{jail.Proxied, jail.Full, jail.Bridged} {
 		t.Run(string(network), func(t *testing.T) {
-			secrets := &reluctant{}
-			h := newTalkingHouse(t, func(c *jail.Config, _ *snapshot.Config) { c.Secrets = secrets })
+			secrets := &failingSecrets{}
+			h := newNetworkHarness(t, func(c *jail.Config, _ *snapshot.Config) { c.Secrets = secrets })
 			j := h.talking(network)
 			p := h.newPeer(j, network)
 			h.calls(j, p, "idle")
@@ -475,24 +476,24 @@ func TestARewindThatFailsGivesTheWireBack(t *testing.T) {
 				t.Fatalf("Rewind = %v, want unavailable", err)
 			}
 			secrets.fails.Store(false)
-			h.noRepair(j)
+			h.checkNoRepair(j)
 			for _, want := range []string{"news", "2 x"} {
 				if got := h.ask(j, "idle", "x"); got != want {
-					t.Errorf("the jail that stays hears %q, want %q", got, want)
+					t.Errorf("response in the unchanged jail = %q, want %q", got, want)
 				}
 			}
 			h.calls(j, p, "new")
 			if got := h.ask(j, "new", "one"); got != "1 one" {
-				t.Errorf("a new connection hears %q", got)
+				t.Errorf("response on a new connection = %q", got)
 			}
 		})
 	}
 }
 
-func TestAWireThatADaemonDiedOverIsMended(t *testing.T) {
+func TestNetworkIsRepairedAfterDaemonCrash(t *testing.T) {
 	for _, network := range []jail.Network{jail.Proxied, jail.Full, jail.Bridged} {
 		t.Run(string(network), func(t *testing.T) {
-			h := newTalkingHouse(t, nil)
+			h := newNetworkHarness(t, nil)
 			j := h.talking(network)
 			to := filepath.Join(t.TempDir(), "to")
 			if _, err := netns.Create(t.Context(), "to", netns.Options{Path: to}); err != nil {
@@ -511,14 +512,14 @@ func TestAWireThatADaemonDiedOverIsMended(t *testing.T) {
 			p := h.newPeer(j, network)
 			h.calls(j, p, "new")
 			if got := h.ask(j, "new", "one"); got != "1 one" {
-				t.Errorf("over the mended wire it hears %q", got)
+				t.Errorf("response over the repaired network = %q", got)
 			}
 		})
 	}
 }
 
-func TestWhatTheSnapshotsOfAJailSayOfConnections(t *testing.T) {
-	h := newTalkingHouse(t, nil)
+func TestSnapshotConnectionPolicy(t *testing.T) {
+	h := newNetworkHarness(t, nil)
 	j := h.running(func(s *jail.Spec) {
 		s.Network, s.Limits.MaxPIDs, s.Snapshots.KeepConnections = jail.Proxied, 256, true
 	})
@@ -527,10 +528,10 @@ func TestWhatTheSnapshotsOfAJailSayOfConnections(t *testing.T) {
 	s := h.take(j, jail.Copied)
 	h.rewind(j, s, jail.RewindOptions{})
 	if got := h.ask(j, "idle", "one"); got != "1 one" {
-		t.Errorf("by its policy it hears %q", got)
+		t.Errorf("response with the jail's policy = %q", got)
 	}
 	h.rewind(j, s, jail.RewindOptions{KeepConnections: new(false)})
 	if got := h.ask(j, "idle", "one"); got != "lost" {
-		t.Errorf("against its policy it hears %q", got)
+		t.Errorf("response with an overridden policy = %q", got)
 	}
 }

@@ -10,18 +10,18 @@ import (
 	"glasshouse/jail"
 )
 
-// Copies says how many frozen copies of the newest snapshots wait, so that a
-// branch or a rewind need only thaw one.
+// Copies configures the frozen spares of the newest snapshots. A branch or rewind that finds a
+// spare only has to thaw it.
 type Copies struct {
-	Count    int   // of each snapshot; 0 is none
-	MemoryMB int64 // of all together, about
+	Count    int   // per snapshot; 0 disables spares
+	MemoryMB int64 // approximate limit of all spares together
 }
 
-// refillTime bounds the making of one copy.
+// refillTime bounds the creation of spares for one snapshot.
 const refillTime = time.Minute
 
-// Warm has frozen copies of a snapshot made until count wait, or there is no
-// memory for more.
+// Warm creates frozen spares of a snapshot until there are count of them or the memory limit
+// is reached.
 func (k *Keeper) Warm(ctx context.Context, sid id.Snapshot, count int) error {
 	img, done, err := k.image(ctx, sid)
 	if err != nil {
@@ -31,15 +31,15 @@ func (k *Keeper) Warm(ctx context.Context, sid id.Snapshot, count int) error {
 	if img.Images == "" {
 		return nil
 	}
-	for k.cfg.Jails.Copies(sid) < count && k.room(img) {
-		if err := k.copy(ctx, img); err != nil {
+	for k.cfg.Jails.Copies(sid) < count && k.haveMemory(img) {
+		if err := k.makeSpare(ctx, img); err != nil {
 			return err
 		}
 	}
 	return nil
 }
 
-func (k *Keeper) copy(ctx context.Context, img jail.Image) error {
+func (k *Keeper) makeSpare(ctx context.Context, img jail.Image) error {
 	spec, err := Overrides{}.apply(img.Jail.Spec, 1, 1)
 	if err != nil {
 		return err
@@ -50,26 +50,26 @@ func (k *Keeper) copy(ctx context.Context, img jail.Image) error {
 	return err
 }
 
-// refill makes copies in the background in place of those that were taken.
+// refill replaces used spares in the background.
 func (k *Keeper) refill(sid id.Snapshot) {
 	if k.cfg.Copies.Count == 0 || k.ctx.Err() != nil {
 		return
 	}
 	k.wg.Go(func() {
-		k.refilling.Lock() // one after the other: they never compete with what somebody waits for
-		defer k.refilling.Unlock()
+		k.refillMu.Lock() // one at a time, so that spares compete little with user requests
+		defer k.refillMu.Unlock()
 		ctx, cancel := context.WithTimeout(k.ctx, refillTime)
 		defer cancel()
 		warm := fault.Catch(func() error { return k.Warm(ctx, sid, k.cfg.Copies.Count) })
 		if err := warm(); err != nil && k.ctx.Err() == nil {
-			k.cfg.Log.Warn("no copy made ahead of need", "snapshot", sid, "err", err)
+			k.cfg.Log.Warn("cannot create a spare", "snapshot", sid, "err", err)
 		}
 	})
 }
 
-// room reports whether there is memory for one more copy. If there is not, those
-// of the oldest snapshots go first.
-func (k *Keeper) room(img jail.Image) bool {
+// haveMemory reports whether the memory limit permits one more spare. If not, it first drops
+// the spares of the oldest snapshots.
+func (k *Keeper) haveMemory(img jail.Image) bool {
 	for {
 		k.mu.Lock()
 		var total int64
@@ -93,7 +93,7 @@ func (k *Keeper) room(img jail.Image) bool {
 			return false
 		}
 		if err := k.cfg.Jails.DropCopies(k.ctx, oldest.ID); err != nil {
-			k.cfg.Log.Warn("copies not removed", "snapshot", oldest.ID, "err", err)
+			k.cfg.Log.Warn("cannot remove spares", "snapshot", oldest.ID, "err", err)
 			return false
 		}
 	}

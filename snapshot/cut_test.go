@@ -6,7 +6,7 @@ import (
 	"glasshouse/internal/texttest"
 )
 
-func TestLongTextIsCutBetweenCharacters(t *testing.T) {
-	texttest.CutsBetweenCharacters(t, "told", func(s string) string { return string(*told(s, false)) })
+func TestLongTextIsClippedAtRunes(t *testing.T) {
+	texttest.CutsBetweenCharacters(t, "told", func(s string) string { return string(*envValue(s, false)) })
 	texttest.CutsBetweenCharacters(t, "trigger", func(s string) string { return trigger([]string{s}) })
 }

@@ -15,8 +15,8 @@ import (
 	"glasshouse/report"
 )
 
-// An End is one side of a comparison: a snapshot, or a jail as it is now. One of
-// the two is set.
+// An End is one side of a comparison: a snapshot or the current state of a jail. Exactly one
+// field is set.
 type End struct {
 	Snapshot id.Snapshot
 	Jail     id.Jail
@@ -24,23 +24,23 @@ type End struct {
 
 func (e End) String() string { return cmp.Or(string(e.Snapshot), string(e.Jail)) }
 
-// Parts are what can be compared.
+// Parts selects the parts of a comparison.
 type Parts struct {
 	Files, Workspace, Processes, Events, Usage bool
 }
 
-// CompareOptions say what is compared.
+// CompareOptions configure a comparison.
 type CompareOptions struct {
-	Parts Parts // none: all
-	Text  bool  // with the differences of text files
+	Parts Parts // the zero value selects all
+	Text  bool  // include diffs of text files
 }
 
-// A Logbook finds the log of a jail, to which all has been appended that was seen
-// before the call.
+// A Logbook returns the event log of a jail after all events observed before the call were
+// appended.
 type Logbook func(ctx context.Context, jid id.Jail) (*eventlog.Log, error)
 
-// Compare says what differs between two snapshots, two jails, or one and the
-// other: what has to change to come from the first to the second.
+// Compare returns the differences between two snapshots, two jails, or a snapshot and a jail,
+// as the changes that lead from the first to the second.
 func (k *Keeper) Compare(ctx context.Context, from, to End, o CompareOptions) (*report.Comparison, error) {
 	if o.Parts == (Parts{}) {
 		o.Parts = Parts{true, true, true, true, true}
@@ -55,34 +55,38 @@ func (k *Keeper) Compare(ctx context.Context, from, to End, o CompareOptions) (*
 		return nil, err
 	}
 	defer done()
-	c := &report.Comparison{From: a.told(), To: b.told()}
+	c := &report.Comparison{From: a.describe(), To: b.describe()}
 	if o.Parts.Files {
-		if c.Files, err = k.files(ctx, a, b, jail.ChangesOptions{Text: o.Text}); err != nil {
+		c.Files, err = k.files(ctx, a, b, jail.ChangesOptions{Text: o.Text})
+		if err != nil {
 			return nil, err
 		}
 	}
 	if o.Parts.Workspace && (a.jail.Spec.Workspace != nil || b.jail.Spec.Workspace != nil) {
-		if c.Workspace, err = k.files(ctx, a, b, jail.ChangesOptions{Workspace: true, Text: o.Text}); err != nil {
+		c.Workspace, err = k.files(ctx, a, b, jail.ChangesOptions{Workspace: true, Text: o.Text})
+		if err != nil {
 			return nil, err
 		}
 	}
 	if o.Parts.Processes {
-		if c.Processes, err = k.compareProcesses(ctx, a, b); err != nil {
+		c.Processes, err = k.compareProcesses(ctx, a, b)
+		if err != nil {
 			return nil, err
 		}
 	}
 	if o.Parts.Events {
-		if c.Events, err = k.events(ctx, a, b); err != nil {
+		c.Events, err = k.events(ctx, a, b)
+		if err != nil {
 			return nil, err
 		}
 	}
 	if o.Parts.Usage {
-		c.Usage = &report.UsageChanges{From: k.usedBy(ctx, a), To: k.usedBy(ctx, b)}
+		c.Usage = &report.UsageChanges{From: k.usage(ctx, a), To: k.usage(ctx, b)}
 	}
 	return c, nil
 }
 
-// Changes says what differs between the files of two ends.
+// Changes returns the file differences between two ends.
 func (k *Keeper) Changes(ctx context.Context, from, to End, o jail.ChangesOptions) ([]jail.Change, error) {
 	a, done, err := k.end(ctx, from)
 	if err != nil {
@@ -97,18 +101,18 @@ func (k *Keeper) Changes(ctx context.Context, from, to End, o jail.ChangesOption
 	return k.cfg.Jails.Compare(ctx, a.moment(), b.moment(), o)
 }
 
-// An end is what is known of an End.
+// An end is a resolved End.
 type end struct {
-	snapshot *Snapshot // nil of a jail as it is now
+	snapshot *Snapshot // nil for the current state of a jail
 	jail     jail.Jail
 	time     time.Time
 	seq      uint64
 }
 
-// end finds an end, which is not deleted until done is called if it is a snapshot.
+// end resolves an End. If it is a snapshot, it cannot be deleted until done is called.
 func (k *Keeper) end(ctx context.Context, e End) (_ *end, done func(), err error) {
 	if e.Snapshot != "" {
-		s, done, err := k.use(e.Snapshot)
+		s, done, err := k.acquire(e.Snapshot)
 		if err != nil {
 			return nil, nil, err
 		}
@@ -134,7 +138,7 @@ func (e *end) moment() jail.Moment {
 	return jail.Moment{ID: e.jail.ID}
 }
 
-func (e *end) told() report.End {
+func (e *end) describe() report.End {
 	t := report.End{Jail: e.jail.ID, Name: report.Text(e.jail.Spec.Name), State: string(e.jail.State), Time: e.time.UTC(), Seq: e.seq}
 	if e.snapshot != nil {
 		t.Snapshot = e.snapshot.ID
@@ -143,15 +147,15 @@ func (e *end) told() report.End {
 	return t
 }
 
-// maxListed bounds a list of files in a comparison. Changes has them all.
+// maxListed bounds the list of files in a comparison. Changes returns all.
 const maxListed = 5000
 
-// files compares files. What cannot be compared is said, for there may be more
-// that can.
+// files compares files. If that is impossible, the result contains the reason, because other
+// parts may still be comparable.
 func (k *Keeper) files(ctx context.Context, a, b *end, o jail.ChangesOptions) (*report.FileChanges, error) {
 	f := &report.FileChanges{Counts: map[string]int64{}, List: []report.FileChange{}}
 	changes, err := k.cfg.Jails.Compare(ctx, a.moment(), b.moment(), o)
-	if why, ok := untellable(err); ok {
+	if why, ok := unknownReason(err); ok {
 		f.Unknown = why
 		return f, nil
 	}
@@ -165,7 +169,7 @@ func (k *Keeper) files(ctx context.Context, a, b *end, o jail.ChangesOptions) (*
 			continue
 		}
 		if c.NoDiff == jail.DiffLater {
-			c.NoDiff = "too much for one answer"
+			c.NoDiff = "too large for one response"
 		}
 		f.List = append(f.List, report.FileChange{
 			Path: report.Text(c.Path), Kind: c.Kind, Type: c.Type, Size: c.Size, Mode: octal(c.Mode), From: report.Text(c.From),
@@ -175,9 +179,9 @@ func (k *Keeper) files(ctx context.Context, a, b *end, o jail.ChangesOptions) (*
 	return f, nil
 }
 
-// untellable returns why something cannot be told, if it is for a reason that
-// lies in what is compared.
-func untellable(err error) (why string, ok bool) {
+// unknownReason returns the reason why a part cannot be compared, if the reason lies in the
+// compared objects.
+func unknownReason(err error) (why string, ok bool) {
 	for _, kind := range []fault.Kind{fault.Conflict, fault.Unsupported, fault.TooLarge, fault.NotFound, fault.Unavailable} {
 		if errors.Is(err, kind) {
 			if e, ok := errors.AsType[*fault.Error](err); ok && e.Err != nil {
@@ -199,15 +203,16 @@ func octal(m fs.FileMode) string {
 	return fmt.Sprintf("%04o", n)
 }
 
-// usedBy returns what a jail used, or nil of one in which nothing ran.
-func (k *Keeper) usedBy(ctx context.Context, e *end) *report.Used {
+// usage returns the resource usage of a jail, or nil if no process ran in it.
+func (k *Keeper) usage(ctx context.Context, e *end) *report.Used {
 	var s jail.Stats
 	switch {
 	case e.snapshot != nil && e.snapshot.Memory:
 		s = e.snapshot.Stats
 	case e.snapshot == nil && live(e.jail.State):
 		var err error
-		if s, err = k.cfg.Jails.Stats(ctx, e.jail.ID); err != nil {
+		s, err = k.cfg.Jails.Stats(ctx, e.jail.ID)
+		if err != nil {
 			return nil
 		}
 	default:

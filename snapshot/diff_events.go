@@ -16,28 +16,29 @@ import (
 	"glasshouse/report"
 )
 
-// A leg is the time that a line of jails spent in one of them: up to a record.
-type leg struct {
+// A logRange is the part of a lineage that one jail contributes: the records up to upto.
+type logRange struct {
 	jail id.Jail
 	upto uint64
 }
 
-// line returns how an end came to be, from the first jail on. Of jails and
-// snapshots that are gone it knows what those that stay say.
-func (k *Keeper) line(ctx context.Context, e *end) []leg {
-	line := []leg{{e.jail.ID, e.seq}}
+// history returns the lineage of an end, from the first jail on. If jails or snapshots were
+// deleted, it uses the data of the remaining ones.
+func (k *Keeper) history(ctx context.Context, e *end) []logRange {
+	line := []logRange{{e.jail.ID, e.seq}}
 	origin := e.jail.Origin
 	for origin != nil && len(line) < 1000 {
 		k.mu.Lock()
 		s := k.all[origin.Snapshot]
 		k.mu.Unlock()
-		at := leg{jail: origin.Jail}
+		at := logRange{jail: origin.Jail}
 		if s != nil {
 			at.upto, origin = s.Seq, s.Jail.Origin
 		} else {
-			at.upto = k.forkOf(ctx, line[len(line)-1].jail)
+			at.upto = k.forkSeq(ctx, line[len(line)-1].jail)
 			parent, err := k.cfg.Jails.Get(ctx, origin.Jail)
-			if origin = nil; err == nil {
+			origin = nil
+			if err == nil {
 				origin = parent.Origin
 			}
 		}
@@ -47,11 +48,11 @@ func (k *Keeper) line(ctx context.Context, e *end) []leg {
 	return line
 }
 
-// forkOf returns up to which record a jail's log is its parent's, as its first
-// record says; 0 if that is not kept.
-func (k *Keeper) forkOf(ctx context.Context, jid id.Jail) uint64 {
+// forkSeq returns the sequence number up to which the log of a jail is that of its parent,
+// taken from its first record. It returns 0 if the record was dropped.
+func (k *Keeper) forkSeq(ctx context.Context, jid id.Jail) uint64 {
 	var first uint64
-	err := k.read(ctx, jid, 0, func(kind string, seq uint64) bool {
+	err := k.readLog(ctx, jid, 0, func(kind string, seq uint64) bool {
 		if kind == event.Lineage.String() {
 			first = seq
 		}
@@ -63,9 +64,9 @@ func (k *Keeper) forkOf(ctx context.Context, jid id.Jail) uint64 {
 	return first - 1
 }
 
-// events counts what both sides did since they parted.
+// events counts the records of both sides since their lineages diverged.
 func (k *Keeper) events(ctx context.Context, a, b *end) (*report.EventChanges, error) {
-	x, y := k.line(ctx, a), k.line(ctx, b)
+	x, y := k.history(ctx, a), k.history(ctx, b)
 	n := 0
 	for n < len(x) && n < len(y) && x[n].jail == y[n].jail {
 		n++
@@ -79,27 +80,28 @@ func (k *Keeper) events(ctx context.Context, a, b *end) (*report.EventChanges, e
 		x, y = x[n-1:], y[n-1:]
 	}
 	var err error
-	if c.From, err = k.count(ctx, x, since); err != nil {
+	c.From, err = k.count(ctx, x, since)
+	if err != nil {
 		return nil, err
 	}
 	c.To, err = k.count(ctx, y, since)
 	return c, err
 }
 
-// maxCounted is how many records of one side are looked at, which takes seconds.
+// maxCounted is the maximum number of records that are read for one side. That takes seconds.
 const maxCounted = 3_000_000
 
-// count counts the records of a line, of its first leg those after one.
-func (k *Keeper) count(ctx context.Context, line []leg, after uint64) (report.EventCount, error) {
+// count counts the records of a lineage, starting after the given record of its first range.
+func (k *Keeper) count(ctx context.Context, line []logRange, after uint64) (report.EventCount, error) {
 	c := report.EventCount{ByType: map[string]int64{}}
 	if k.cfg.Records == nil {
-		c.Unknown = "jails are not watched"
+		c.Unknown = "event recording is disabled"
 		return c, nil
 	}
 	looked := int64(0)
 	for _, l := range line {
 		begin := after
-		after = l.upto // the next leg's records count on from there
+		after = l.upto // the numbers of the next range continue from there
 		if l.upto <= begin {
 			continue
 		}
@@ -109,21 +111,22 @@ func (k *Keeper) count(ctx context.Context, line []leg, after uint64) (report.Ev
 			continue
 		}
 		seen := int64(0)
-		err := k.read(ctx, l.jail, begin, func(kind string, seq uint64) bool {
+		err := k.readLog(ctx, l.jail, begin, func(kind string, seq uint64) bool {
 			if seq > l.upto {
 				return false
 			}
-			if seq != 0 { // a gap that the reader met has none
+			if seq != 0 { // gaps created by the reader have no number
 				c.ByType[kind]++
 				seen++
 			}
 			return looked+seen < maxCounted
 		})
-		if looked += seen; seen < int64(l.upto-begin) {
-			c.AtLeast = true // some were not kept, or there are too many
+		looked += seen
+		if seen < int64(l.upto-begin) {
+			c.AtLeast = true // some records were dropped, or there are too many
 		}
 		if errors.Is(err, fault.NotFound) {
-			c.AtLeast = true // the jail is gone, and its log
+			c.AtLeast = true // the jail and its log were deleted
 			continue
 		}
 		if err != nil {
@@ -133,13 +136,13 @@ func (k *Keeper) count(ctx context.Context, line []leg, after uint64) (report.Ev
 	return c, nil
 }
 
-// flushTime is how long a reader waits for what is not yet written.
+// flushTime is how long a reader waits for records that are not yet written.
 const flushTime = 2 * time.Second
 
-// read tells f of the records of a jail after one, until it wants no more.
-func (k *Keeper) read(ctx context.Context, jid id.Jail, after uint64, f func(kind string, seq uint64) bool) error {
+// readLog calls f for each record of a jail after the given one, until f returns false.
+func (k *Keeper) readLog(ctx context.Context, jid id.Jail, after uint64, f func(kind string, seq uint64) bool) error {
 	if k.cfg.Records == nil {
-		return fault.Newf(fault.NotFound, "snapshot.Compare", string(jid), "jails are not watched")
+		return fault.Newf(fault.NotFound, "snapshot.Compare", string(jid), "event recording is disabled")
 	}
 	l, err := k.cfg.Records(ctx, jid)
 	if err != nil {
@@ -148,7 +151,7 @@ func (k *Keeper) read(ctx context.Context, jid id.Jail, after uint64, f func(kin
 	flush, cancel := context.WithTimeout(ctx, flushTime)
 	defer cancel()
 	if err := l.Flush(flush); err != nil && ctx.Err() != nil {
-		return err // else what is written must do
+		return err // after a mere timeout of the flush, use the written records
 	}
 	c, err := l.Read(ctx, eventlog.Query{After: after})
 	if err != nil {
@@ -159,7 +162,7 @@ func (k *Keeper) read(ctx context.Context, jid id.Jail, after uint64, f func(kin
 		if n%4096 == 0 && ctx.Err() != nil {
 			return context.Cause(ctx)
 		}
-		line, err := c.Next(nil) // its head is enough, and is had many times faster
+		line, err := c.Next(nil) // type and number suffice, and full parsing is many times slower
 		if errors.Is(err, io.EOF) {
 			return nil
 		}

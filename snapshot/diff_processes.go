@@ -12,18 +12,18 @@ import (
 	"glasshouse/report"
 )
 
-// compareProcesses says which processes began, ended, and changed.
+// compareProcesses returns the processes that started, ended, or changed.
 func (k *Keeper) compareProcesses(ctx context.Context, a, b *end) (*report.ProcessChanges, error) {
 	c := &report.ProcessChanges{
 		Started: []report.Runs{}, Ended: []report.Runs{}, Changed: []report.ProcessChange{},
 		Opened: []report.Connection{}, Closed: []report.Connection{},
 	}
 	was, err := k.runningAt(ctx, a)
-	var now map[birth]process
+	var now map[processKey]process
 	if err == nil {
 		now, err = k.runningAt(ctx, b)
 	}
-	if why, ok := untellable(err); ok {
+	if why, ok := unknownReason(err); ok {
 		c.Unknown = why
 		return c, nil
 	}
@@ -33,7 +33,7 @@ func (k *Keeper) compareProcesses(ctx context.Context, a, b *end) (*report.Proce
 	var before, after []process
 	for _, key := range ordered(was) {
 		if _, both := now[key]; !both {
-			c.Ended = append(c.Ended, runs(was[key]))
+			c.Ended = append(c.Ended, processReport(was[key]))
 		}
 		before = append(before, was[key])
 	}
@@ -42,7 +42,7 @@ func (k *Keeper) compareProcesses(ctx context.Context, a, b *end) (*report.Proce
 		after = append(after, q)
 		p, both := was[key]
 		if !both {
-			c.Started = append(c.Started, runs(q))
+			c.Started = append(c.Started, processReport(q))
 		} else if ch, differs := changed(p, q); differs {
 			c.Changed = append(c.Changed, ch)
 		} else {
@@ -54,13 +54,13 @@ func (k *Keeper) compareProcesses(ctx context.Context, a, b *end) (*report.Proce
 	return c, nil
 }
 
-// A birth is which process it is.
-type birth struct {
+// A processKey identifies a process across snapshots.
+type processKey struct {
 	pid  int
 	born string
 }
 
-func (k *Keeper) runningAt(ctx context.Context, e *end) (map[birth]process, error) {
+func (k *Keeper) runningAt(ctx context.Context, e *end) (map[processKey]process, error) {
 	var list []process
 	var err error
 	if e.snapshot != nil {
@@ -71,15 +71,15 @@ func (k *Keeper) runningAt(ctx context.Context, e *end) (map[birth]process, erro
 	if err != nil {
 		return nil, err
 	}
-	all := map[birth]process{}
+	all := map[processKey]process{}
 	for _, p := range list {
-		all[birth{p.PID, p.Born}] = p
+		all[processKey{p.PID, p.Born}] = p
 	}
 	return all, nil
 }
 
-func ordered(all map[birth]process) []birth {
-	return slices.SortedFunc(maps.Keys(all), func(a, b birth) int {
+func ordered(all map[processKey]process) []processKey {
+	return slices.SortedFunc(maps.Keys(all), func(a, b processKey) int {
 		if a.pid != b.pid {
 			return a.pid - b.pid
 		}
@@ -87,14 +87,14 @@ func ordered(all map[birth]process) []birth {
 	})
 }
 
-// What is told of a process at most, in bytes.
+// Limits of the reported data of one process, in bytes.
 const (
 	maxArgv   = 8 << 10
 	maxValue  = 1 << 10
 	maxChange = 200 // variables
 )
 
-func runs(p process) report.Runs {
+func processReport(p process) report.Runs {
 	r := report.Runs{
 		PID: p.PID, PPID: p.PPID, Began: p.Began.UTC(), Comm: report.Text(p.Comm), Exe: report.Text(p.Exe),
 		Argv: []report.Text{}, Cwd: report.Text(p.Cwd), Cut: p.Cut,
@@ -106,7 +106,8 @@ func runs(p process) report.Runs {
 			break
 		}
 		room -= len(arg) + 1
-		if r.Argv = append(r.Argv, report.Text(arg)); room <= 0 {
+		r.Argv = append(r.Argv, report.Text(arg))
+		if room <= 0 {
 			r.Cut = true
 			break
 		}
@@ -114,23 +115,24 @@ func runs(p process) report.Runs {
 	return r
 }
 
-// changed says what differs between a process and what it was.
+// changed returns the differences between two states of a process.
 func changed(was, now process) (c report.ProcessChange, differs bool) {
-	c.Runs = runs(now)
+	c.Runs = processReport(now)
 	if was.Comm != now.Comm || was.Exe != now.Exe || was.Cwd != now.Cwd || !slices.Equal(was.Argv, now.Argv) {
-		r := runs(was)
+		r := processReport(was)
 		c.Was = &r
 	}
 	if !slices.Equal(was.Env, now.Env) {
 		var cut bool
-		if c.Env, cut = environment(was.Env, now.Env); cut {
+		c.Env, cut = environment(was.Env, now.Env)
+		if cut {
 			c.Cut = true
 		}
 	}
 	return c, c.Was != nil || len(c.Env) > 0
 }
 
-// environment says which variables differ.
+// environment returns the variables that differ.
 func environment(was, now []text) (all []report.EnvChange, cut bool) {
 	a, b := variables(was), variables(now)
 	names := slices.Sorted(maps.Keys(a))
@@ -149,37 +151,37 @@ func environment(was, now []text) (all []report.EnvChange, cut bool) {
 		if len(all) == maxChange {
 			return all, true
 		}
-		e := report.EnvChange{Name: report.Text(short(name)), Hidden: secret.MatchString(name) || login.MatchString(x) || login.MatchString(y)}
+		e := report.EnvChange{Name: report.Text(clipValue(name)), Hidden: secret.MatchString(name) || login.MatchString(x) || login.MatchString(y)}
 		if ok1 {
-			e.From = told(x, e.Hidden)
+			e.From = envValue(x, e.Hidden)
 		}
 		if ok2 {
-			e.To = told(y, e.Hidden)
+			e.To = envValue(y, e.Hidden)
 		}
 		all = append(all, e)
 	}
 	return all, cut
 }
 
-// secret matches names of variables that hold what not everybody who may look at
-// a jail should see.
+// secret matches names of variables whose values are hidden, because not all users who may
+// view a jail should see them.
 var secret = regexp.MustCompile(`(?i)(token|secret|passw|passphrase|credential|cookie|session|api_?key|private_?key|access_?key|auth|_key$|_pwd$|_dsn$|^key$)`)
 
-// login matches values with a password in an address.
+// login matches values that contain a URL with a password.
 var login = regexp.MustCompile(`://[^/@\s]*:[^/@\s]+@`)
 
-func told(value string, hidden bool) *report.Text {
-	t := report.Text(short(value))
+func envValue(value string, hidden bool) *report.Text {
+	t := report.Text(clipValue(value))
 	if hidden {
 		t = ""
 	}
 	return &t
 }
 
-func short(s string) string { return safetext.Prefix(s, maxValue) }
+func clipValue(s string) string { return safetext.Prefix(s, maxValue) }
 
-// variables are those of an environment. Of a name that is there twice the first
-// counts, as for programs.
+// variables returns the variables of an environment. If a name occurs twice, the first one
+// counts, as in getenv(3) of common C libraries.
 func variables(env []text) map[string]string {
 	all := map[string]string{}
 	for _, e := range env {
@@ -194,8 +196,8 @@ func variables(env []text) map[string]string {
 // maxSockets bounds each list of connections.
 const maxSockets = 1000
 
-// connections returns the sockets that processes of one side hold and none of
-// the other, and how many more there are.
+// connections returns the sockets that only processes of the first side have, and increases
+// more by the number of those that exceed maxSockets.
 func connections(of, other []process, more int64) ([]report.Connection, int64) {
 	type end struct {
 		proto, local, remote string
@@ -214,7 +216,7 @@ func connections(of, other []process, more int64) ([]report.Connection, int64) {
 			if there[key(s)] {
 				continue
 			}
-			there[key(s)] = true // held by several: told once
+			there[key(s)] = true // report a socket of several processes once
 			if len(all) == maxSockets {
 				more++
 				continue

@@ -23,7 +23,7 @@ func at[T id.Jail | id.Snapshot](x T) snapshot.End {
 	return snapshot.End{Jail: id.Jail(x)}
 }
 
-func (h *house) compare(from, to snapshot.End) *report.Comparison {
+func (h *harness) compare(from, to snapshot.End) *report.Comparison {
 	h.t.Helper()
 	c, err := h.keeper.Compare(h.t.Context(), from, to, snapshot.CompareOptions{Text: true})
 	if err != nil {
@@ -32,7 +32,7 @@ func (h *house) compare(from, to snapshot.End) *report.Comparison {
 	return c
 }
 
-// changesIn are the changes of files below /root, one in a line.
+// changesIn returns the file changes below /root, one per line.
 func changesIn(f *report.FileChanges) string {
 	var lines []string
 	for _, c := range f.List {
@@ -49,12 +49,13 @@ func changesIn(f *report.FileChanges) string {
 
 func expect(t *testing.T, what, got, want string) {
 	t.Helper()
-	if want = strings.TrimSpace(want); got != want {
+	want = strings.TrimSpace(want)
+	if got != want {
 		t.Errorf("%s:\n%s\nwant\n%s", what, got, want)
 	}
 }
 
-// commands are what processes run, one in a line.
+// commands returns the command lines of processes, one per line.
 func commands(list []report.Runs) string {
 	var lines []string
 	for _, r := range list {
@@ -64,29 +65,29 @@ func commands(list []report.Runs) string {
 	return strings.Join(lines, "\n")
 }
 
-// waitsIn waits until a process of a jail sleeps in the program of a command line.
-func (h *house) waitsIn(jid id.Jail, command string) {
+// waitSleeping waits until a process with the given command line sleeps in a jail.
+func (h *harness) waitSleeping(jid id.Jail, command string) {
 	h.t.Helper()
-	h.until(command+" waits", func() bool {
+	h.waitFor(command+" waits", func() bool {
 		_, code := h.try(jid, `cd /proc; for p in [0-9]*; do [ "$(tr '\0' ' ' < $p/cmdline)" = "`+command+` " ] && read _ _ state _ < $p/stat && [ $state = S ] && exit 0; done; exit 1`)
 		return code == 0
 	})
 }
 
-func TestTwoBranchesThatWroteTheSameFileDiffer(t *testing.T) {
+func TestCompareBranchesWithSameFile(t *testing.T) {
 	for _, how := range layerings {
 		t.Run(string(how), func(t *testing.T) {
-			h := newHouse(t)
+			h := newHarness(t)
 			j := h.running()
 			h.sh(j, "cd /root; echo everybody > both; echo x > moved; echo x > gone; echo x > mode; mkdir dir; echo kept > dir/kept")
-			h.behind(j, "exec sleep 1000")
-			h.waitsIn(j, "sleep 1000")
+			h.background(j, "exec sleep 1000")
+			h.waitSleeping(j, "sleep 1000")
 			s := h.take(j, how)
 			kids := h.branch(s.ID, 2)
 			h.sh(kids[0], "cd /root; echo first >> both; mv moved moved-by-first; rm gone")
 			h.sh(kids[1], "cd /root; echo second >> both; chmod 600 mode; echo new > dir/new")
-			h.behind(kids[1], "exec sleep 2000")
-			h.waitsIn(kids[1], "sleep 2000")
+			h.background(kids[1], "exec sleep 2000")
+			h.waitSleeping(kids[1], "sleep 2000")
 
 			c := h.compare(at(kids[0]), at(kids[1]))
 			expect(t, "from one branch to the other", changesIn(c.Files), `
@@ -97,12 +98,12 @@ metadata /root/mode
 renamed /root/moved from /root/moved-by-first`)
 			i := slices.IndexFunc(c.Files.List, func(f report.FileChange) bool { return f.Path == "/root/both" })
 			if i < 0 || !strings.Contains(string(c.Files.List[i].Diff), " everybody\n-first\n+second\n") {
-				t.Errorf("the difference of the file that both wrote: %+v", c.Files.List)
+				t.Errorf("diff of the file that both wrote: %+v", c.Files.List)
 			}
 			expect(t, "started", commands(c.Processes.Started), "sleep 2000")
 			expect(t, "ended", commands(c.Processes.Ended), "")
 			if c.Processes.Same < 2 {
-				t.Errorf("the same in both: %d, want init and sleep at least", c.Processes.Same)
+				t.Errorf("%d processes in common, want at least init and sleep", c.Processes.Same)
 			}
 			back := h.compare(at(kids[1]), at(kids[0]))
 			expect(t, "and back", changesIn(back.Files), `
@@ -133,16 +134,16 @@ added /root/moved-by-first`)
 	}
 }
 
-func TestWhatAJailDidSinceItsSnapshot(t *testing.T) {
+func TestCompareJailWithItsSnapshot(t *testing.T) {
 	for _, how := range layerings {
 		t.Run(string(how), func(t *testing.T) {
-			h := newHouse(t)
+			h := newHarness(t)
 			j := h.running()
 			h.install(j, "./testdata/serves", "/usr/bin/serves")
 			st := h.talk(j, "/usr/bin/serves 127.0.0.1:7001", "")
 			h.eventually(j, "cat /tmp/served", "start")
-			sleeper := h.behind(j, "exec sleep 1000")
-			h.waitsIn(j, "sleep 1000")
+			sleeper := h.background(j, "exec sleep 1000")
+			h.waitSleeping(j, "sleep 1000")
 			h.sh(j, "echo one > /root/f")
 			first := h.take(j, how)
 			h.sh(j, "echo two > /root/f; mkdir /root/new; ln -s /etc /root/new/link")
@@ -150,8 +151,8 @@ func TestWhatAJailDidSinceItsSnapshot(t *testing.T) {
 			h.eventually(j, "cat /tmp/served", "127.0.0.1:7002")
 			h.say(j, st, "/root/new")
 			h.eventually(j, "cat /tmp/served", "/root/new")
-			h.behind(j, "exec sleep 3000")
-			h.waitsIn(j, "sleep 3000")
+			h.background(j, "exec sleep 3000")
+			h.waitSleeping(j, "sleep 3000")
 			if err := h.jails.Signal(t.Context(), j, sleeper.ID, "KILL"); err != nil {
 				t.Fatal(err)
 			}
@@ -200,7 +201,7 @@ func TestWhatAJailDidSinceItsSnapshot(t *testing.T) {
 			}
 			rest := h.take(j, "")
 			c = h.compare(at(second.ID), at(rest.ID))
-			expect(t, "a snapshot at rest: files", changesIn(c.Files), "")
+			expect(t, "a stopped snapshot: files", changesIn(c.Files), "")
 			c = h.compare(at(rest.ID), at(j))
 			expect(t, "a jail without a layer of its own", changesIn(c.Files), "")
 			if _, err := h.keeper.Rewind(t.Context(), j, first.ID, jail.RewindOptions{}); err != nil {
@@ -227,11 +228,11 @@ func TestWhatAJailDidSinceItsSnapshot(t *testing.T) {
 	}
 }
 
-func TestAProcessIsTheSameWhenItsSnapshotIsGone(t *testing.T) {
-	h := newHouse(t)
+func TestProcessIdentityAfterSnapshotDeletion(t *testing.T) {
+	h := newHarness(t)
 	j := h.running()
-	h.behind(j, "exec sleep 1000")
-	h.waitsIn(j, "sleep 1000")
+	h.background(j, "exec sleep 1000")
+	h.waitSleeping(j, "sleep 1000")
 	var taken []snapshot.Snapshot
 	for range 3 {
 		taken = append(taken, h.take(j, jail.Stacked))
@@ -240,7 +241,7 @@ func TestAProcessIsTheSameWhenItsSnapshotIsGone(t *testing.T) {
 		t.Fatal(err)
 	}
 	kid := h.branch(taken[2].ID, 1)[0]
-	for _, when := range []string{"at once", "for the next daemon"} {
+	for _, when := range []string{"immediately", "after a restart"} {
 		for _, to := range []snapshot.End{at(taken[2].ID), at(j), at(kid)} {
 			c := h.compare(at(taken[0].ID), to)
 			if len(c.Processes.Started)+len(c.Processes.Ended) > 0 || c.Processes.Same < 2 {
@@ -251,19 +252,19 @@ func TestAProcessIsTheSameWhenItsSnapshotIsGone(t *testing.T) {
 	}
 }
 
-func TestWhatAJailCallsItsFilesAndProcessesBreaksNoComparison(t *testing.T) {
-	h := newHouse(t)
+func TestCompareWithHostileNames(t *testing.T) {
+	h := newHarness(t)
 	j := h.running()
 	s := h.take(j, "")
 	h.sh(j, `cd /root; touch "$(printf '\377\376')" "$(printf 'a\nb\033[2J')"; truncate -s 100G sparse 2>/dev/null || truncate -s 500M sparse
 		head -c 3000000 /dev/zero | tr '\0' 'a' > long; mkfifo fifo; ln -s /proc/kcore link; seq 1 2000 | sed 's/^/f/' | (mkdir many; cd many; while read n; do : > $n; done)`)
-	h.behind(j, `exec -a "$(printf '\377\033[2J')" sleep 1000 || exec bash -c 'exec -a "$(printf "\377\033[2J")" sleep 1000'`)
-	h.behind(j, `exec bash -c 'exec -a "$(printf "\377\033[2J")" sleep 1234'`)
+	h.background(j, `exec -a "$(printf '\377\033[2J')" sleep 1000 || exec bash -c 'exec -a "$(printf "\377\033[2J")" sleep 1000'`)
+	h.background(j, `exec bash -c 'exec -a "$(printf "\377\033[2J")" sleep 1234'`)
 	h.eventually(j, "grep -lx 1234 /proc/[0-9]*/cmdline >/dev/null 2>&1; echo done", "done")
 	c := h.compare(at(s.ID), at(j))
 	for _, want := range []string{"added /root/\xff\xfe", "added /root/a\nb\x1b[2J", "added /root/fifo", "added /root/many/f2000"} {
 		if !strings.Contains(changesIn(c.Files), want) {
-			t.Errorf("%q is not told", want)
+			t.Errorf("change %q is not reported", want)
 		}
 	}
 	var b strings.Builder
@@ -275,12 +276,12 @@ func TestWhatAJailCallsItsFilesAndProcessesBreaksNoComparison(t *testing.T) {
 	}
 	second := h.take(j, "")
 	if c := h.compare(at(second.ID), at(j)); len(c.Processes.Started)+len(c.Processes.Ended)+len(c.Processes.Changed) > 0 {
-		t.Errorf("bytes do not survive being written down: %+v", c.Processes)
+		t.Errorf("bytes are not preserved by encoding: %+v", c.Processes)
 	}
 }
 
-func TestJailsThatHaveNothingInCommonAreNotCompared(t *testing.T) {
-	h := newHouse(t)
+func TestCompareUnrelatedJails(t *testing.T) {
+	h := newHarness(t)
 	a, b := h.running(), h.running()
 	h.sh(a, "echo a > /root/a")
 	c := h.compare(at(a), at(b))
@@ -290,20 +291,20 @@ func TestJailsThatHaveNothingInCommonAreNotCompared(t *testing.T) {
 	}
 	for _, e := range []snapshot.End{at(id.NewJail()), at(id.NewSnapshot())} {
 		if _, err := h.keeper.Compare(t.Context(), at(a), e, snapshot.CompareOptions{}); err == nil {
-			t.Errorf("%v is nowhere, and was compared", e)
+			t.Errorf("comparison with %v, which does not exist, succeeded", e)
 		}
 	}
 }
 
-func TestAnImportedSnapshotIsComparedWithTheOneItWas(t *testing.T) {
-	h := newHouse(t)
+func TestCompareImportedSnapshotWithOriginal(t *testing.T) {
+	h := newHarness(t)
 	h.tune = func(_ *jail.Config, c *snapshot.Config) {
 		c.Lower = func(context.Context, jail.Rootfs, string) ([]string, error) { return []string{h.root}, nil }
 	}
 	h.reopen()
 	j := h.running()
-	h.behind(j, "exec sleep 1000")
-	h.waitsIn(j, "sleep 1000")
+	h.background(j, "exec sleep 1000")
+	h.waitSleeping(j, "sleep 1000")
 	h.sh(j, "echo x > /root/f")
 	s := h.take(j, "")
 	var parcel bytes.Buffer
@@ -321,7 +322,7 @@ func TestAnImportedSnapshotIsComparedWithTheOneItWas(t *testing.T) {
 	}
 }
 
-func TestRecordsAreCountedFromWhereTwoJailsParted(t *testing.T) {
+func TestCompareCountsRecordsSinceFork(t *testing.T) {
 	w := newWatched(t)
 	watch := w.tune
 	w.tune = func(j *jail.Config, c *snapshot.Config) {
@@ -349,13 +350,13 @@ func TestRecordsAreCountedFromWhereTwoJailsParted(t *testing.T) {
 			sum += k
 		}
 		if sum != n.Total || n.AtLeast {
-			t.Errorf("%s: the types make %d of %d records, at least: %v", what, sum, n.Total, n.AtLeast)
+			t.Errorf("%s: sum over types = %d of %d records, lower bound: %v", what, sum, n.Total, n.AtLeast)
 		}
 	}
 	whole("the first branch", c.Events.From)
 	whole("the second branch", c.Events.To)
 	if n := c.Events.To.ByType; n["file"] < 3 || n["lineage"] < 1 || n["proc"] < 1 {
-		t.Errorf("the second branch wrote files, and of types there are %v", n)
+		t.Errorf("the second branch wrote files, but its counts are %v", n)
 	}
 	c = w.compare(at(s.ID), at(j))
 	if e := c.Events; e.Since == nil || e.Since.Seq != s.Seq || e.From.Total != 0 || e.To.Total == 0 || e.To.ByType["proc"] == 0 {
@@ -363,29 +364,29 @@ func TestRecordsAreCountedFromWhereTwoJailsParted(t *testing.T) {
 	}
 	c = w.compare(at(s.ID), at(again.ID))
 	if e := c.Events; e.Since == nil || e.Since.Jail != j || e.From.Total != 0 || e.To.Total != int64(again.Seq-s.Seq) {
-		t.Errorf("two snapshots of one line: %+v, want %d", c.Events, again.Seq-s.Seq)
+		t.Errorf("two snapshots of one jail: %+v, want %d", c.Events, again.Seq-s.Seq)
 	}
 	whole("two snapshots", c.Events.To)
 	c = w.compare(at(grandchild), at(kids[1]))
 	if e := c.Events; e.Since == nil || e.Since.Jail != kids[1] || e.Since.Seq != again.Seq {
-		t.Errorf("a branch and where it is from: %+v", c.Events)
+		t.Errorf("a branch and its snapshot: %+v", c.Events)
 	}
-	// When the snapshot is gone the logs say where they parted.
-	if err := w.house.keeper.Delete(t.Context(), s.ID); err != nil {
+	// After deletion of the snapshot, the logs contain the fork position.
+	if err := w.harness.keeper.Delete(t.Context(), s.ID); err != nil {
 		t.Fatal(err)
 	}
 	c = w.compare(at(kids[0]), at(kids[1]))
 	if e := c.Events; e.Since == nil || e.Since.Jail != j || e.Since.Seq != s.Seq {
-		t.Errorf("two branches of a snapshot that is gone: %+v", c.Events)
+		t.Errorf("two branches of a deleted snapshot: %+v", c.Events)
 	}
 	stranger := w.running()
 	if e := w.compare(at(stranger), at(j)).Events; e.Since != nil || e.From.Total == 0 || e.To.Total == 0 {
-		t.Errorf("two jails that are not related: %+v", e)
+		t.Errorf("two unrelated jails: %+v", e)
 	}
 }
 
-// mounts are what is mounted in the house.
-func (h *house) mounts() string {
+// mounts returns the mounts below the directory of the harness.
+func (h *harness) mounts() string {
 	h.t.Helper()
 	b, err := os.ReadFile("/proc/self/mountinfo")
 	if err != nil {
@@ -400,8 +401,8 @@ func (h *house) mounts() string {
 	return strings.Join(ours, "")
 }
 
-func TestAComparisonLeavesNothingBehind(t *testing.T) {
-	h := newHouse(t)
+func TestCompareLeavesNoMounts(t *testing.T) {
+	h := newHarness(t)
 	source := t.TempDir()
 	for name, text := range map[string]string{"kept": "kept\n", "edited": "one\n", "gone": "gone\n"} {
 		if err := os.WriteFile(filepath.Join(source, name), []byte(text), 0o644); err != nil {
@@ -443,11 +444,11 @@ func TestAComparisonLeavesNothingBehind(t *testing.T) {
 		}
 	}
 	mounts := h.mounts()
-	for range 5 { // and what was compared can be started at once
+	for range 5 { // and the compared jails can be started immediately
 		expect(t, "stopped", work(at(j), at(kid)), want)
 		expect(t, "stopped: files", changesIn(h.compare(at(j), at(kid)).Files), "deleted /root/f")
 		if now := h.mounts(); now != mounts {
-			t.Fatalf("mounted:\n%s\nbefore:\n%s", now, mounts)
+			t.Fatalf("mounts after the comparison:\n%s\nbefore:\n%s", now, mounts)
 		}
 		if _, err := h.jails.Start(t.Context(), kid); err != nil {
 			t.Fatal(err)
@@ -461,10 +462,10 @@ func TestAComparisonLeavesNothingBehind(t *testing.T) {
 		t.Fatal(err)
 	}
 	if c, err := h.keeper.Compare(t.Context(), at(s.ID), at(kid), snapshot.CompareOptions{}); err == nil {
-		t.Errorf("without a layer they differ in %+v", c.Files)
+		t.Errorf("jails without a layer differ in %+v", c.Files)
 	}
 	if now := h.mounts(); now != mounts {
-		t.Errorf("mounted after an error:\n%s", now)
+		t.Errorf("mounts after an error:\n%s", now)
 	}
 	if err := os.Rename(layer+".away", layer); err != nil {
 		t.Fatal(err)

@@ -13,24 +13,23 @@ import (
 	"glasshouse/snapshot/images"
 )
 
-// A parcel is the metadata.json of a snapshot that travels.
-type parcel struct {
+// An archiveRecord is the metadata.json of an exported snapshot.
+type archiveRecord struct {
 	Format   int      `json:"format"`
-	Snapshot Snapshot `json:"snapshot"` // without what is only true of one host
+	Snapshot Snapshot `json:"snapshot"` // without host-specific fields
 }
 
-// parcelFormat counts what an older Glasshouse could not read.
-const parcelFormat = 1
+// archiveFormat is increased with each incompatible change of the format.
+const archiveFormat = 1
 
-// memoryDir is where memory images are in a parcel.
+// memoryDir is the directory of the memory images in an archive.
 const memoryDir = "memory"
 
-// Export writes a snapshot to w, for Import on this host or another: its record,
-// its layers as one, and the images of its processes. The root filesystem below
-// is not part of it. If it fails, what it has written is nothing that Import
-// takes.
+// Export writes a snapshot to w, for Import on this or another host: its record, its layers
+// merged into one, and its memory images. The root filesystem is not included. After an error,
+// Import rejects the data written so far.
 func (k *Keeper) Export(ctx context.Context, sid id.Snapshot, w io.Writer) error {
-	s, done, err := k.use(sid)
+	s, done, err := k.acquire(sid)
 	if err != nil {
 		return err
 	}
@@ -54,34 +53,34 @@ func (k *Keeper) Export(ctx context.Context, sid id.Snapshot, w io.Writer) error
 		for _, e := range entries {
 			files = append(files, images.File{Name: memoryDir + "/" + e.Name(), Path: filepath.Join(at, e.Name())})
 		}
-		if told := filepath.Join(k.dir(s.Jail.ID, sid), processesFile); exists(told) {
-			files = append(files, images.File{Name: processesFile, Path: told})
+		if list := filepath.Join(k.dir(s.Jail.ID, sid), processesFile); exists(list) {
+			files = append(files, images.File{Name: processesFile, Path: list})
 		}
 	}
-	meta, err := json.MarshalIndent(parcel{parcelFormat, traveller(*s)}, "", "\t")
+	meta, err := json.MarshalIndent(archiveRecord{archiveFormat, portable(*s)}, "", "\t")
 	if err != nil {
 		return err
 	}
-	return images.Export(&interruptible{ctx, w}, meta, files)
+	return images.Export(&ctxWriter{ctx, w}, meta, files)
 }
 
-// traveller is a snapshot without what is only true of this host.
-func traveller(s Snapshot) Snapshot {
+// portable returns s without host-specific fields.
+func portable(s Snapshot) Snapshot {
 	s.Parent, s.Flattened = "", nil
 	s.Jail.Lower, s.Jail.Sealed, s.Jail.Body, s.Jail.Boot = nil, nil, "", ""
 	return s
 }
 
-// oneLayer returns a layer that shows all that a snapshot stands on above its root
-// filesystem, until drop is called.
+// oneLayer returns a single layer with the contents of all layers of a snapshot above its root
+// filesystem. The layer exists until drop is called.
 func (k *Keeper) oneLayer(ctx context.Context, s *Snapshot) (layer string, drop func(), err error) {
-	if full, err := mostlyFull(s.Jail.Sealed); full || err != nil {
+	if full, err := isDense(s.Jail.Sealed); full || err != nil {
 		return s.Jail.Sealed[0], func() {}, err
 	}
 	if k.cfg.Layers == nil {
-		return "", nil, fault.Cannot("snapshot.Export", "snapshots cannot be exported here", "run the daemon as root, with a backend that can snapshot")
+		return "", nil, fault.Cannot("snapshot.Export", "snapshots cannot be exported on this host", "run the daemon as root, with a backend that can snapshot")
 	}
-	at, done, err := k.scratch(k.dir(s.Jail.ID, s.ID), "export")
+	at, done, err := k.tempDir(k.dir(s.Jail.ID, s.ID), "export")
 	if err != nil {
 		return "", nil, err
 	}
@@ -97,9 +96,9 @@ func (k *Keeper) oneLayer(ctx context.Context, s *Snapshot) (layer string, drop 
 	return layer, drop, nil
 }
 
-// mostlyFull reports whether layers are one that is not mainly holes, which would
-// take longer to read than to copy what is between them.
-func mostlyFull(layers []string) (bool, error) {
+// isDense reports whether layers is a single layer that does not consist mainly of holes.
+// Reading holes would take longer than copying the data between them.
+func isDense(layers []string) (bool, error) {
 	if len(layers) != 1 {
 		return false, nil
 	}
@@ -111,13 +110,13 @@ func mostlyFull(layers []string) (bool, error) {
 	return n > fi.Size()/4, err
 }
 
-// interruptible is a Writer that fails when the context ends.
-type interruptible struct {
+// ctxWriter is a Writer that fails when the context ends.
+type ctxWriter struct {
 	ctx context.Context
 	w   io.Writer
 }
 
-func (i *interruptible) Write(p []byte) (int, error) {
+func (i *ctxWriter) Write(p []byte) (int, error) {
 	if err := i.ctx.Err(); err != nil {
 		return 0, errors.Join(err, context.Cause(i.ctx))
 	}

@@ -9,22 +9,22 @@ import (
 	"glasshouse/jail"
 )
 
-// FlattenAt has layers merged beyond n for the length of a test.
+// FlattenAt sets flattenAt for the duration of a test.
 func FlattenAt(t *testing.T, n int) {
 	was := flattenAt
 	flattenAt = n
 	t.Cleanup(func() { flattenAt = was })
 }
 
-// Strike has the clock strike at a time, and returns when what is due is taken
-// and what is not kept is gone.
-func (k *Keeper) Strike(t *testing.T, now time.Time) {
+// TakeDue takes the snapshots that are due at now, and returns after expired ones were
+// removed.
+func (k *Keeper) TakeDue(t *testing.T, now time.Time) {
 	t.Helper()
-	k.strike(now)
+	k.takeDue(now)
 	k.Retain(t)
 }
 
-// Retain returns when the automatic snapshots that are not kept are gone.
+// Retain removes expired automatic snapshots.
 func (k *Keeper) Retain(t *testing.T) {
 	t.Helper()
 	for _, s := range k.automatic("") {
@@ -34,24 +34,24 @@ func (k *Keeper) Retain(t *testing.T) {
 	}
 }
 
-// Flattened returns when nothing stands on too many layers.
+// Flatten merges all stacks with too many layers.
 func (k *Keeper) Flatten(ctx context.Context) error { return k.flattenDeep(ctx) }
 
-// Rest returns until when no automatic snapshot of a jail is tried.
-func (k *Keeper) Rest(jid id.Jail) time.Time {
+// RetryAfter returns the time before which no automatic snapshot of a jail is tried.
+func (k *Keeper) RetryAfter(jid id.Jail) time.Time {
 	a := k.auto(jid)
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	return a.rest
+	return a.retryAfter
 }
 
-// Kept returns which of snapshots taken at these times, newest first, stay.
+// Kept returns which of the snapshots taken at the given times, newest first, a policy keeps.
 func Kept(times []time.Time, keep jail.Keep) (stay []time.Time) {
 	var list []*Snapshot
 	for _, at := range times {
 		list = append(list, &Snapshot{ID: id.NewSnapshot(), Created: at})
 	}
-	all := kept(list, keep)
+	all := keptByPolicy(list, keep)
 	for _, s := range list {
 		if all[s.ID] {
 			stay = append(stay, s.Created)
@@ -62,15 +62,15 @@ func Kept(times []time.Time, keep jail.Keep) (stay []time.Time) {
 
 var (
 	InCommand = func(rule string, argv ...string) bool {
-		return matching([]string{rule}, func(words []string) bool { return inCommand(words, argv) }) != ""
+		return matching([]string{rule}, func(words []string) bool { return mayRun(words, argv) }) != ""
 	}
 	InProgram = func(rule string, argv ...string) bool {
-		return matching([]string{rule}, func(words []string) bool { return inProgram(words, argv) }) != ""
+		return matching([]string{rule}, func(words []string) bool { return matchesProgram(words, argv) }) != ""
 	}
-	Fits = fits
+	Fits = checkHost
 )
 
-// TakeHeld takes a snapshot in which a process is where it is held.
+// TakeHeld takes a snapshot with a process stopped at its position.
 func (k *Keeper) TakeHeld(ctx context.Context, jid id.Jail, how jail.Layering, held *jail.Held) (Snapshot, error) {
 	return k.Take(ctx, jid, TakeOptions{Layering: how, held: held})
 }

@@ -13,30 +13,30 @@ import (
 	"glasshouse/jail"
 )
 
-// flattenAt is how many layers a jail or snapshot may stand on before they are
-// merged into one. Each costs a mount at every start and a look-up at every miss,
-// and the kernel takes a few hundred at the most.
+// flattenAt is the number of layers of a jail or snapshot above which they are merged into
+// one. Each layer costs a mount at every start and a lookup for every missing name, and
+// overlayfs accepts a few hundred layers at most.
 var flattenAt = 24
 
-// flattenSoon flattens in the background whatever stands on too many layers.
+// flattenSoon merges in the background all stacks with too many layers.
 func (k *Keeper) flattenSoon() {
 	if k.cfg.Layers == nil || k.ctx.Err() != nil {
 		return
 	}
 	k.wg.Go(func() {
 		if err := k.flattenDeep(k.ctx); err != nil && k.ctx.Err() == nil {
-			k.cfg.Log.Warn("layers of snapshots were not merged", "err", err)
+			k.cfg.Log.Warn("cannot merge snapshot layers", "err", err)
 		}
 	})
 }
 
-// flattenDeep flattens whatever stands on too many layers. A live jail goes on
-// over its own until it next moves to a new layer.
+// flattenDeep merges all stacks with too many layers. A running jail keeps its layers until it
+// next moves to a new one.
 func (k *Keeper) flattenDeep(ctx context.Context) error {
-	k.flattening.Lock() // one after the other
-	defer k.flattening.Unlock()
+	k.flattenMu.Lock() // one merge at a time
+	defer k.flattenMu.Unlock()
 	for {
-		chain, err := k.deepest(ctx)
+		chain, err := k.longestStack(ctx)
 		if err != nil || chain == nil {
 			return err
 		}
@@ -46,9 +46,9 @@ func (k *Keeper) flattenDeep(ctx context.Context) error {
 	}
 }
 
-// deepest returns the longest list of layers that is too long, or nil. Those that
-// end with a shorter one profit when that is flattened next.
-func (k *Keeper) deepest(ctx context.Context) (chain []string, _ error) {
+// longestStack returns the longest stack of layers that exceeds flattenAt, or nil. Other
+// stacks that end with a part of it benefit when that is merged next.
+func (k *Keeper) longestStack(ctx context.Context) (chain []string, _ error) {
 	k.mu.Lock()
 	for _, s := range k.all {
 		chain = longer(chain, s.Jail.Sealed)
@@ -66,7 +66,7 @@ func (k *Keeper) deepest(ctx context.Context) (chain []string, _ error) {
 	return chain, nil
 }
 
-// longer returns layers if they are too many, and more than those of chain.
+// longer returns layers if they exceed flattenAt and the length of chain, and chain otherwise.
 func longer(chain, layers []string) []string {
 	if len(layers) > max(flattenAt, len(chain)) {
 		return layers
@@ -74,22 +74,22 @@ func longer(chain, layers []string) []string {
 	return chain
 }
 
-// flatten merges layers into one, beside the topmost, and has everything that
-// does not run stand on that. It may end at any moment: both are there, and show
-// the same, until nothing stands on the former any more.
+// flatten merges layers into a file next to the topmost one, and switches all snapshots and
+// stopped jails to it. It may be interrupted at any time: both versions exist and have the
+// same contents until the old layers are no longer used.
 func (k *Keeper) flatten(ctx context.Context, chain []string) error {
-	if few := k.below(chain); len(few) < len(chain) { // it was done for others
+	if few := k.shortestStack(chain); len(few) < len(chain) { // already merged for other users
 		return errors.Join(k.restack(ctx, chain, few), k.sweep(ctx))
 	}
 	k.mu.Lock()
-	giveBack := k.lend(chain)
+	giveBack := k.pinFiles(chain)
 	k.mu.Unlock()
 	to, err := freeName(filepath.Dir(chain[0]))
 	if err != nil {
 		giveBack()
 		return err
 	}
-	made := k.making(to)
+	made := k.protect(to)
 	err = k.cfg.Layers.Flatten(ctx, chain, to)
 	if err == nil {
 		err = k.restack(ctx, chain, []string{to})
@@ -99,7 +99,7 @@ func (k *Keeper) flatten(ctx context.Context, chain []string) error {
 	return errors.Join(err, k.sweep(ctx))
 }
 
-// freeName returns the name of a layer that is not there yet.
+// freeName returns an unused file name for a merged layer.
 func freeName(dir string) (string, error) {
 	for n := 1; ; n++ {
 		at := filepath.Join(dir, fmt.Sprintf("fs-flat-%d.img", n))
@@ -111,11 +111,11 @@ func freeName(dir string) (string, error) {
 	}
 }
 
-// restack has what stood on some layers, and does not run, stand on others that
-// show the same. Nothing is removed meanwhile.
+// restack switches snapshots and stopped jails from the layers chain to the equivalent layers
+// to. No files are removed meanwhile.
 func (k *Keeper) restack(ctx context.Context, chain, to []string) error {
-	k.tidying.RLock()
-	defer k.tidying.RUnlock()
+	k.filesMu.RLock()
+	defer k.filesMu.RUnlock()
 	k.mu.Lock()
 	var errs []error
 	for _, s := range k.all {
@@ -125,7 +125,7 @@ func (k *Keeper) restack(ctx context.Context, chain, to []string) error {
 			if len(sealed) == 1 {
 				next.Flattened = chain
 			}
-			errs = append(errs, k.replace(ctx, next))
+			errs = append(errs, k.update(ctx, next))
 		}
 	}
 	k.mu.Unlock()
@@ -142,10 +142,9 @@ func (k *Keeper) restack(ctx context.Context, chain, to []string) error {
 	return errors.Join(errs...)
 }
 
-// replace writes down a snapshot that has changed. The caller holds mu.
-//
+// update stores a changed snapshot. The caller holds mu.
 // +checklocks:k.mu
-func (k *Keeper) replace(ctx context.Context, s Snapshot) error {
+func (k *Keeper) update(ctx context.Context, s Snapshot) error {
 	if err := k.cfg.Store.Put(ctx, s); err != nil {
 		return err
 	}
@@ -153,9 +152,8 @@ func (k *Keeper) replace(ctx context.Context, s Snapshot) error {
 	return writeMeta(k.dir(s.Jail.ID, s.ID), s)
 }
 
-// below returns layers that show the same as those a jail stands on, and are as
-// few as are known.
-func (k *Keeper) below(sealed []string) []string {
+// shortestStack returns the shortest known stack of layers with the same contents as sealed.
+func (k *Keeper) shortestStack(sealed []string) []string {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	few := sealed

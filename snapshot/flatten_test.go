@@ -14,8 +14,8 @@ import (
 	"glasshouse/snapshot"
 )
 
-// spent returns what the layers of all snapshots take, and how many there are.
-func (h *house) spent() (bytes int64, layers int) {
+// spent returns the disk usage and number of the layers of all snapshots.
+func (h *harness) spent() (bytes int64, layers int) {
 	h.t.Helper()
 	all, _ := filepath.Glob(filepath.Join(h.dir, "jails", "*", "snapshots", "*", "*.img"))
 	for _, f := range all {
@@ -28,28 +28,28 @@ func (h *house) spent() (bytes int64, layers int) {
 	return bytes, len(all)
 }
 
-func (h *house) forget(sid id.Snapshot) {
+func (h *harness) forget(sid id.Snapshot) {
 	h.t.Helper()
 	if err := h.keeper.Delete(h.t.Context(), sid); err != nil {
 		h.t.Fatal(err)
 	}
 }
 
-func (h *house) stop(jid id.Jail) {
+func (h *harness) stop(jid id.Jail) {
 	h.t.Helper()
 	if _, err := h.jails.Stop(h.t.Context(), jid, jail.StopOptions{}); err != nil {
 		h.t.Fatal(err)
 	}
 }
 
-func (h *house) start(jid id.Jail) {
+func (h *harness) start(jid id.Jail) {
 	h.t.Helper()
 	if _, err := h.jails.Start(h.t.Context(), jid); err != nil {
 		h.t.Fatal(err)
 	}
 }
 
-func (h *house) get(sid id.Snapshot) snapshot.Snapshot {
+func (h *harness) get(sid id.Snapshot) snapshot.Snapshot {
 	h.t.Helper()
 	s, err := h.keeper.Get(h.t.Context(), sid)
 	if err != nil {
@@ -58,7 +58,7 @@ func (h *house) get(sid id.Snapshot) snapshot.Snapshot {
 	return s
 }
 
-func (h *house) sealed(jid id.Jail) []string {
+func (h *harness) sealed(jid id.Jail) []string {
 	h.t.Helper()
 	j, err := h.jails.Get(h.t.Context(), jid)
 	if err != nil {
@@ -67,23 +67,23 @@ func (h *house) sealed(jid id.Jail) []string {
 	return j.Sealed
 }
 
-func TestAFileWrittenInThirtySnapshotsTakesItsRoomOnceWhenTheyAreMerged(t *testing.T) {
+func TestMergeFreesOverwrittenFiles(t *testing.T) {
 	const megs, rounds = 6, 30
 	snapshot.FlattenAt(t, 2*rounds)
-	h := newHouse(t)
+	h := newHarness(t)
 	j := h.running()
-	h.behind(j, counter)
+	h.background(j, counter)
 	var taken []snapshot.Snapshot
 	for n := range rounds {
 		h.sh(j, fmt.Sprintf("dd if=/dev/urandom of=/root/big bs=1M count=%d 2>/dev/null; echo %d > /root/n; echo %d > /root/n%d", megs, n, n, n))
-		if n%10 != 9 { // files alone, which is quicker
+		if n%10 != 9 { // only files, which is faster
 			h.stop(j)
 		}
 		taken = append(taken, h.take(j, jail.Stacked))
 		if n%10 != 9 {
 			h.start(j)
-			h.behind(j, counter)
-			h.countsOn(j, 0)
+			h.background(j, counter)
+			h.checkCounting(j, 0)
 		}
 	}
 	sum := h.sh(j, "sha256sum /root/big")
@@ -96,18 +96,18 @@ func TestAFileWrittenInThirtySnapshotsTakesItsRoomOnceWhenTheyAreMerged(t *testi
 		t.Fatal(err)
 	}
 	if n := len(h.get(last).Jail.Sealed); n != 1 {
-		t.Fatalf("the snapshot stands on %d layers, want 1", n)
+		t.Fatalf("the snapshot has %d layers, want 1", n)
 	}
 	if n := len(h.sealed(j)); n < rounds/2 {
-		t.Fatalf("the live jail stands on %d layers, and goes on over those it has", n)
+		t.Fatalf("the running jail has %d layers, want its previous ones", n)
 	}
 	before, _ := h.spent()
-	h.countsOn(j, h.count(j))
+	h.checkCounting(j, h.count(j))
 
 	check := func(jid id.Jail) {
 		t.Helper()
 		if got := h.sh(jid, "sha256sum /root/big"); got != sum {
-			t.Errorf("%s: big is another: %s, %s", jid, got, sum)
+			t.Errorf("%s: checksum of big = %s, want %s", jid, got, sum)
 		}
 		if got := h.sh(jid, "cat /root/n; ls /root | wc -l"); strings.Fields(got)[0] != "29" || strings.Fields(got)[1] != "32" {
 			t.Errorf("%s: %q", jid, got)
@@ -115,29 +115,29 @@ func TestAFileWrittenInThirtySnapshotsTakesItsRoomOnceWhenTheyAreMerged(t *testi
 	}
 	k := h.branch(last, 1)[0]
 	check(k)
-	h.countsOn(k, 0)
+	h.checkCounting(k, 0)
 
-	// The jail moves to what is merged when it next moves at all.
+	// The jail moves to the merged layer at its next snapshot.
 	again := h.take(j, jail.Stacked)
 	if n := len(h.sealed(j)); n != 2 {
-		t.Errorf("the jail stands on %d layers over its own, want what it just left and one", n)
+		t.Errorf("the jail has %d layers, want its last one and the merged one", n)
 	}
 	check(j)
-	h.countsOn(j, h.count(j))
-	h.until("what nobody stands on is removed", func() bool { _, layers := h.spent(); return layers == 2 })
+	h.checkCounting(j, h.count(j))
+	h.waitFor("unused layers are removed", func() bool { _, layers := h.spent(); return layers == 2 })
 	after, layers := h.spent()
-	t.Logf("%d layers take %d MB; they took %d MB with what the live jail stood on", layers, after>>20, before>>20)
+	t.Logf("%d layers use %d MB; before, with those of the running jail, %d MB", layers, after>>20, before>>20)
 	if limit := int64(megs+5)<<20 + 16<<20; after > limit || layers != 2 {
-		t.Errorf("%d layers take %d bytes, want 2 and at most %d", layers, after, limit)
+		t.Errorf("%d layers use %d bytes, want 2 layers and at most %d bytes", layers, after, limit)
 	}
 	h.delete(k)
 	h.forget(again.ID)
 	check(j)
 }
 
-func TestAStoppedJailStandsOnWhatWasMerged(t *testing.T) {
+func TestStoppedJailUsesMergedLayer(t *testing.T) {
 	snapshot.FlattenAt(t, 3)
-	h := newHouse(t)
+	h := newHarness(t)
 	work := filepath.Join(h.dir, "work")
 	if err := os.MkdirAll(filepath.Join(work, "sub"), 0o755); err != nil {
 		t.Fatal(err)
@@ -165,9 +165,9 @@ func TestAStoppedJailStandsOnWhatWasMerged(t *testing.T) {
 	const show = "cd /; find work root -printf '%p %y %m %n\n' | sort; cat work/f work/g work/moved root/b"
 	want := h.sh(j, show)
 	h.stop(j)
-	h.keeper.Flatten(t.Context()) // a jail that ran meanwhile is left as it was
+	h.keeper.Flatten(t.Context()) // jails that ran meanwhile are unchanged
 	if n := len(h.sealed(j)); n != 1 {
-		t.Fatalf("the stopped jail stands on %d layers, want 1", n)
+		t.Fatalf("the stopped jail has %d layers, want 1", n)
 	}
 	h.start(j)
 	if got := h.sh(j, show); got != want {
@@ -176,7 +176,7 @@ func TestAStoppedJailStandsOnWhatWasMerged(t *testing.T) {
 	list, _ := h.keeper.List(t.Context(), snapshot.ListOptions{})
 	for _, s := range list {
 		if n := len(s.Jail.Sealed); n > 3 {
-			t.Errorf("snapshot %s stands on %d layers", s.ID, n)
+			t.Errorf("snapshot %s has %d layers", s.ID, n)
 		}
 	}
 	k := h.branch(list[len(list)-1].ID, 1)[0]
@@ -186,13 +186,13 @@ func TestAStoppedJailStandsOnWhatWasMerged(t *testing.T) {
 	}
 }
 
-func TestWhatADaemonLeftOfMergingIsRemoved(t *testing.T) {
-	h := newHouse(t)
+func TestInterruptedMergeIsCleanedUp(t *testing.T) {
+	h := newHarness(t)
 	j := h.running()
 	h.sh(j, "echo one > /root/f")
 	s := h.take(j, "")
 	dir := filepath.Join(h.dir, "jails", string(j), "snapshots", string(s.ID))
-	// As one is killed while it merges: things mounted, and an image of nobody's.
+	// As after a kill during a merge: mounts and an unowned image.
 	part := filepath.Join(dir, "fs-flat-1.img.part")
 	if err := os.MkdirAll(filepath.Join(part, "0"), 0o700); err != nil {
 		t.Fatal(err)
@@ -209,7 +209,7 @@ func TestWhatADaemonLeftOfMergingIsRemoved(t *testing.T) {
 		t.Fatal(err)
 	}
 	h.reopen()
-	h.until("only the snapshot is left", func() bool {
+	h.waitFor("only the snapshot remains", func() bool {
 		entries, _ := os.ReadDir(dir)
 		var names []string
 		for _, e := range entries {

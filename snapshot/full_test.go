@@ -17,11 +17,11 @@ import (
 	"glasshouse/snapshot"
 )
 
-// memoryCounter counts where no disk is needed.
+// memoryCounter counts in memory, without using the disk.
 const memoryCounter = `i=0; while :; do i=$((i+1)); echo $i > /dev/shm/count; sleep 0.02; done`
 
-// ticks returns when the counter in memory has gone on.
-func (h *house) ticks(jid id.Jail) {
+// ticks waits until the counter in memory has advanced.
+func (h *harness) ticks(jid id.Jail) {
 	h.t.Helper()
 	read := func() (n int) {
 		for end := time.Now().Add(30 * time.Second); time.Now().Before(end); time.Sleep(20 * time.Millisecond) {
@@ -31,7 +31,7 @@ func (h *house) ticks(jid id.Jail) {
 				return n
 			}
 		}
-		h.t.Fatalf("%s counts nothing", jid)
+		h.t.Fatalf("%s does not count", jid)
 		return 0
 	}
 	for from, end := read(), time.Now().Add(30*time.Second); ; {
@@ -45,8 +45,8 @@ func (h *house) ticks(jid id.Jail) {
 	}
 }
 
-// leave fills the disk of the house but for so many bytes, until free is called.
-func (h *house) leave(bytes int64) (free func()) {
+// fillDisk fills the disk of the harness except for the given bytes, until free is called.
+func (h *harness) fillDisk(bytes int64) (free func()) {
 	h.t.Helper()
 	var st unix.Statfs_t
 	if err := unix.Statfs(h.dir, &st); err != nil {
@@ -64,8 +64,8 @@ func (h *house) leave(bytes int64) (free func()) {
 	return func() { os.Remove(filler) }
 }
 
-// nothingHalf reports what of snapshots lies there without a record.
-func (h *house) nothingHalf(jid id.Jail) {
+// checkNoPartialSnapshots reports snapshot files without a record.
+func (h *harness) checkNoPartialSnapshots(jid id.Jail) {
 	h.t.Helper()
 	list, err := h.keeper.List(h.t.Context(), snapshot.ListOptions{})
 	if err != nil {
@@ -79,7 +79,7 @@ func (h *house) nothingHalf(jid id.Jail) {
 	found, _ := filepath.Glob(filepath.Join(h.dir, "jails", "*", "snapshots", "*", "*"))
 	for _, f := range found {
 		if sid := filepath.Base(filepath.Dir(f)); !known[sid] && !used[f] && !used[filepath.Join(filepath.Dir(f), "fs-upper.img")] {
-			h.t.Errorf("left: %s", f)
+			h.t.Errorf("leftover: %s", f)
 		}
 	}
 	refs, _ := filepath.Glob(filepath.Join(h.dir, "pages", "refs", "*"))
@@ -87,34 +87,34 @@ func (h *house) nothingHalf(jid id.Jail) {
 		h.t.Errorf("%d sets of images for %d snapshots", len(refs), len(list))
 	}
 	if b, _ := os.ReadFile("/proc/self/mountinfo"); strings.Contains(string(b), filepath.Join(h.dir, "jails", string(jid), "snapshots")) {
-		h.t.Error("something is mounted below the snapshots")
+		h.t.Error("a mount remains below the snapshots")
 	}
 }
 
-func TestADiskThatIsFullHarmsNoJail(t *testing.T) {
+func TestFullDiskDoesNotHarmJail(t *testing.T) {
 	for _, how := range layerings {
 		t.Run(string(how), func(t *testing.T) {
-			h := newHouse(t)
-			// The whole takes a few megabytes: each of its steps finds no room once.
+			h := newHarness(t)
+			// A snapshot takes a few megabytes: vary the space so that each step fails once.
 			if err := unix.Mount("", h.dir, "", unix.MS_REMOUNT, "size=256m,mode=711"); err != nil {
 				t.Fatal(err)
 			}
 			j := h.running()
 			h.sh(j, "dd if=/dev/urandom of=/root/f bs=1k count=600 2>/dev/null; sync; head -c 12M /dev/urandom > /dev/shm/ballast")
-			h.behind(j, memoryCounter)
+			h.background(j, memoryCounter)
 			h.ticks(j)
 			failed, took := 0, 0
 			for _, left := range []int64{0, 300 << 10, 2 << 20, 5 << 20, 8 << 20, 9 << 20, 10 << 20, 11 << 20, 12 << 20, 13 << 20, 14 << 20, 16 << 20, 18 << 20, 20 << 20, 24 << 20, 32 << 20, 48 << 20} {
-				free := h.leave(left)
+				free := h.fillDisk(left)
 				s, err := h.keeper.Take(t.Context(), j, snapshot.TakeOptions{Layering: how})
 				h.ticks(j)
-				h.nothingHalf(j)
+				h.checkNoPartialSnapshots(j)
 				free()
 				h.ticks(j)
 				if err != nil {
 					failed++
 					if !fault.DiskFull(err) {
-						t.Errorf("with %d bytes: %v", left, err)
+						t.Errorf("Take with %d free bytes = %v", left, err)
 					}
 					continue
 				}
@@ -124,9 +124,9 @@ func TestADiskThatIsFullHarmsNoJail(t *testing.T) {
 				h.delete(k)
 				h.forget(s.ID)
 			}
-			t.Logf("%d failed, %d were taken", failed, took)
+			t.Logf("%d snapshots failed, %d succeeded", failed, took)
 			if failed == 0 || took == 0 {
-				t.Error("some should fail, and some not")
+				t.Error("want some snapshots to fail and some to succeed")
 			}
 			s := h.take(j, how)
 			h.ticks(h.branch(s.ID, 1)[0])
@@ -135,23 +135,23 @@ func TestADiskThatIsFullHarmsNoJail(t *testing.T) {
 	}
 }
 
-// A jail has written more than the host has space for, and the kernel has not noticed yet: a
-// snapshot of that would be damaged.
-func TestALayerThatDoesNotFitOnTheDiskIsInNoSnapshot(t *testing.T) {
-	h := newHouse(t)
+// A jail has written more data than the host can store, and the kernel has not noticed yet. A
+// snapshot would be damaged.
+func TestLayerThatExceedsDiskFailsSnapshot(t *testing.T) {
+	h := newHarness(t)
 	if err := unix.Mount("", h.dir, "", unix.MS_REMOUNT, "size=256m,mode=711"); err != nil {
 		t.Fatal(err)
 	}
 	j := h.running()
 	h.sh(j, "echo kept > /root/note; sync")
 	kept := h.take(j, jail.Stacked)
-	free := h.leave(16 << 20)
+	free := h.fillDisk(16 << 20)
 	h.sh(j, "for i in $(seq 200); do echo $i > /root/small$i; done; dd if=/dev/zero bs=1M count=64 2>/dev/null | tr '\\0' x > /root/large")
 	_, err := h.keeper.Take(t.Context(), j, snapshot.TakeOptions{Layering: jail.Stacked})
 	if !errors.Is(err, fault.NoSpace) && !errors.Is(err, fault.Conflict) || !strings.Contains(fault.RemedyOf(err), "free space on the host's disk") {
-		t.Errorf("Take = %v (%q), want that the disk is full", err, fault.RemedyOf(err))
+		t.Errorf("Take = %v (%q), want an error about the full disk", err, fault.RemedyOf(err))
 	}
-	h.nothingHalf(j)
+	h.checkNoPartialSnapshots(j)
 	free()
 	k := h.branch(kept.ID, 1)[0]
 	if got := h.sh(k, "cat /root/note"); got != "kept\n" {
@@ -159,10 +159,10 @@ func TestALayerThatDoesNotFitOnTheDiskIsInNoSnapshot(t *testing.T) {
 	}
 }
 
-func TestMemoryForImagesThatIsFullHarmsNoJail(t *testing.T) {
-	h := newHouse(t)
+func TestFullImageCacheDoesNotHarmJail(t *testing.T) {
+	h := newHarness(t)
 	j := h.running()
-	h.behind(j, memoryCounter)
+	h.background(j, memoryCounter)
 	h.ticks(j)
 	for _, size := range []string{"64k", "512k", "2m", "4m"} {
 		if err := unix.Mount("", filepath.Join(h.dir, "hot"), "", unix.MS_REMOUNT, "size="+size); err != nil {
@@ -173,28 +173,28 @@ func TestMemoryForImagesThatIsFullHarmsNoJail(t *testing.T) {
 				t.Errorf("%s: a snapshot was taken in %s", how, size)
 			}
 			h.ticks(j)
-			h.nothingHalf(j)
+			h.checkNoPartialSnapshots(j)
 		}
 	}
 	if err := unix.Mount("", filepath.Join(h.dir, "hot"), "", unix.MS_REMOUNT, "size=1g"); err != nil {
 		t.Fatal(err)
 	}
 	if left, _ := filepath.Glob(filepath.Join(h.dir, "hot", "*")); len(left) > 0 {
-		t.Errorf("left: %v", left)
+		t.Errorf("leftovers: %v", left)
 	}
 	h.ticks(h.branch(h.take(j, jail.Stacked).ID, 1)[0])
 }
 
-// The host's disk is full while the jail writes: its filesystem refuses all writes
-// until the jail was started again.
-func TestAJailWhoseDiskFailedSaysSoAndIsRepairedByARestart(t *testing.T) {
-	h := newHouse(t)
+// The host's disk is full while the jail writes. The file system of the jail then refuses all
+// writes until the jail is restarted.
+func TestFailedDiskIsReportedAndRepaired(t *testing.T) {
+	h := newHarness(t)
 	if err := unix.Mount("", h.dir, "", unix.MS_REMOUNT, "size=256m,mode=711"); err != nil {
 		t.Fatal(err)
 	}
 	j := h.running()
 	h.sh(j, "echo kept > /root/note; sync")
-	free := h.leave(1 << 20)
+	free := h.fillDisk(1 << 20)
 	const breaks = `for i in $(seq 50); do
 		dd if=/dev/zero of=/root/f$i bs=64k count=64; sync
 		mkdir /root/d$i || : > /root/probe || exit 0
@@ -209,7 +209,7 @@ func TestAJailWhoseDiskFailedSaysSoAndIsRepairedByARestart(t *testing.T) {
 		return got.Conditions
 	}
 	if got := conditions(); len(got) != 1 || got[0].Type != jail.DiskReadOnly || got[0].Remedy == "" {
-		t.Fatalf("its conditions are %+v, want a disk that is read-only", got)
+		t.Fatalf("conditions = %+v, want a read-only disk", got)
 	}
 	if st, err := h.jails.Stats(t.Context(), j); err != nil || !st.DiskFailed {
 		t.Errorf("DiskFailed = %v, %v; want true", st.DiskFailed, err)
@@ -218,7 +218,7 @@ func TestAJailWhoseDiskFailedSaysSoAndIsRepairedByARestart(t *testing.T) {
 	for _, how := range layerings {
 		_, err := h.keeper.Take(t.Context(), j, snapshot.TakeOptions{Layering: how})
 		if !errors.Is(err, fault.Conflict) || !strings.Contains(fault.RemedyOf(err), "start it again") {
-			t.Errorf("%s: snapshot = %v, want a conflict with a remedy", how, err)
+			t.Errorf("%s: Take = %v, want a conflict with a remedy", how, err)
 		}
 	}
 	if _, err := h.jails.Stop(t.Context(), j, jail.StopOptions{}); err != nil {
@@ -228,11 +228,11 @@ func TestAJailWhoseDiskFailedSaysSoAndIsRepairedByARestart(t *testing.T) {
 		t.Fatal(err)
 	}
 	if got := conditions(); len(got) != 0 {
-		t.Errorf("after the restart its conditions are %+v", got)
+		t.Errorf("conditions after the restart = %+v", got)
 	}
 	if got := h.sh(j, "cat /root/note; echo more > /root/note; cat /root/note"); strings.TrimSpace(got) != "kept\nmore" {
 		t.Errorf("after the restart: %q", got)
 	}
 	h.take(j, jail.Copied)
-	h.nothingHalf(j)
+	h.checkNoPartialSnapshots(j)
 }

@@ -8,14 +8,13 @@ import (
 	"glasshouse/fault"
 )
 
-// fits returns nil if a snapshot of the host from can be used on the host to, with
-// its processes or without. A program chooses its instructions when it begins:
-// another processor may not have them. What the kernel offers, newer ones offer
-// too.
-func fits(from, to Host, processes, force bool) error {
+// checkHost returns nil if a snapshot of the host from can be used on the host to, with or
+// without its processes. Programs select CPU instructions when they start, and another
+// processor may lack them. Newer kernels provide the interfaces of older ones.
+func checkHost(from, to Host, processes, force bool) error {
 	const op = "snapshot.Import"
 	if from.Arch != to.Arch {
-		return fault.Cannot(op, fmt.Sprintf("it was taken on %s, and this host is %s", from.Arch, to.Arch), "use a host of the same architecture")
+		return fault.Cannot(op, fmt.Sprintf("the snapshot was taken on %s, but this host is %s", from.Arch, to.Arch), "use a host of the same architecture")
 	}
 	if !processes || force {
 		return nil
@@ -23,22 +22,22 @@ func fits(from, to Host, processes, force bool) error {
 	var why error
 	switch {
 	case from.CPU != to.CPU:
-		why = fmt.Errorf("its processes ran on the processor %.100q, and this host has %.100q", from.CPU, to.CPU)
+		why = fmt.Errorf("the processes ran on CPU %.100q, but this host has %.100q", from.CPU, to.CPU)
 	case older(to.Kernel, from.Kernel):
-		why = fmt.Errorf("its processes ran on the kernel %.100q, and this host has %.100q, which is older", from.Kernel, to.Kernel)
+		why = fmt.Errorf("the processes ran on kernel %.100q, but this host has the older %.100q", from.Kernel, to.Kernel)
 	default:
 		return nil
 	}
 	return &fault.Error{Op: op, Kind: fault.Unsupported, Err: errors.Join(why),
-		Remedy: "leave the processes behind with --files-only, or try with --force: where an instruction is missing they die"}
+		Remedy: "import with --files-only, or try --force: processes that need a missing CPU instruction will crash"}
 }
 
-// older reports whether a kernel's release comes before another's.
+// older reports whether kernel release a precedes b.
 func older(a, b string) bool {
 	return strings.Compare(release(a), release(b)) < 0
 }
 
-// release is the version and major revision of a kernel, so that they sort.
+// release returns the version and major revision of a kernel in a sortable form.
 func release(s string) string {
 	var major, minor int
 	if _, err := fmt.Sscanf(s, "%d.%d", &major, &minor); err != nil {

@@ -17,40 +17,40 @@ import (
 	"glasshouse/id"
 )
 
-// hot are image directories on a filesystem in memory: those just taken or used.
-// What is here is also in the store, or about to be.
-type hot struct {
+// imageCache holds image directories on a memory file system: those recently taken or used.
+// The image store also contains each of them, or will when the snapshot is complete.
+type imageCache struct {
 	dir   string
 	limit int64
 
 	mu sync.Mutex
 	// +checklocks:mu
-	all map[id.Snapshot]*hotDir
+	all map[id.Snapshot]*cachedDir
 }
 
-type hotDir struct {
-	bytes int64
-	users int
-	used  time.Time
-	gone  bool // to be removed when the last user is done
+type cachedDir struct {
+	bytes   int64
+	users   int
+	used    time.Time
+	dropped bool // remove the directory when the last user is done
 }
 
-// openHot begins with nothing but what branches of an earlier daemon still need:
-// what that had here it had in the store as well.
-func openHot(dir string, limit int64) (*hot, error) {
+// openImageCache opens the cache in dir. It removes all directories of an earlier daemon
+// except the memory that running branches still map. The image store contains the others.
+func openImageCache(dir string, limit int64) (*imageCache, error) {
 	entries, err := os.ReadDir(dir)
 	if err != nil {
 		return nil, err
 	}
-	h := &hot{dir: dir, limit: limit, all: map[id.Snapshot]*hotDir{}}
+	h := &imageCache{dir: dir, limit: limit, all: map[id.Snapshot]*cachedDir{}}
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	for _, e := range entries {
 		name := id.Snapshot(e.Name())
-		if filepath.Ext(e.Name()) == leftExt || filepath.Ext(e.Name()) == "" {
-			h.all[name] = &hotDir{}
+		if filepath.Ext(e.Name()) == orphanExt || filepath.Ext(e.Name()) == "" {
+			h.all[name] = &cachedDir{}
 			err = h.remove(name)
-		} else { // a jail's own, of which a crash has kept the jail
+		} else { // belongs to a jail whose creation was interrupted by a crash
 			err = os.RemoveAll(h.path(name))
 		}
 		if err != nil {
@@ -60,39 +60,37 @@ func openHot(dir string, limit int64) (*hot, error) {
 	return h, nil
 }
 
-// leftExt is that of directories that only the memory of branches is in: removing
-// them would free nothing, and they count.
-const leftExt = ".left"
+// orphanExt is the extension of directories that were dropped while branches map their files.
+// Removing them would free no memory, so they count towards the limit.
+const orphanExt = ".left"
 
-// mapped reports whether branches have their memory from the directory of a
-// snapshot.
-func (h *hot) mapped(sid id.Snapshot) bool {
-	files, _ := filepath.Glob(filepath.Join(h.path(sid), "pages-*.img")) // the pattern is good
+// mapped reports whether branches map memory files in the directory of a snapshot.
+func (h *imageCache) mapped(sid id.Snapshot) bool {
+	files, _ := filepath.Glob(filepath.Join(h.path(sid), "pages-*.img")) // the pattern is valid
 	return slices.ContainsFunc(files, pages.InUse)
 }
 
-func (h *hot) path(sid id.Snapshot) string { return filepath.Join(h.dir, string(sid)) }
+func (h *imageCache) path(sid id.Snapshot) string { return filepath.Join(h.dir, string(sid)) }
 
-// make makes an empty directory for about the given number of bytes, with one
-// user. If there is no room for them even alone it returns fault.Exhausted.
-func (h *hot) make(sid id.Snapshot, bytes int64) error {
+// make creates an empty directory for about the given number of bytes, with one user. It
+// returns fault.Exhausted if they do not fit even after evicting all unused directories.
+func (h *imageCache) make(sid id.Snapshot, bytes int64) error {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	if err := h.room(bytes); err != nil {
+	if err := h.evict(bytes); err != nil {
 		return err
 	}
-	// Those who go on with the processes read the images as users of their own.
+	// The restored processes read the images with their own user IDs.
 	if err := os.Mkdir(h.path(sid), 0o755); err != nil {
 		return err
 	}
-	h.all[sid] = &hotDir{bytes: bytes, users: 1, used: time.Now()}
+	h.all[sid] = &cachedDir{bytes: bytes, users: 1, used: time.Now()}
 	return nil
 }
 
-// room removes what was not used for longest until bytes fit. The caller holds mu.
-//
+// evict removes the least recently used directories until bytes fit. The caller holds mu.
 // +checklocks:h.mu
-func (h *hot) room(bytes int64) error {
+func (h *imageCache) evict(bytes int64) error {
 	for {
 		var total int64
 		var oldest id.Snapshot
@@ -106,7 +104,7 @@ func (h *hot) room(bytes int64) error {
 			return nil
 		}
 		if oldest == "" {
-			return fault.Newf(fault.Exhausted, "snapshot", "", "%d MiB of images do not fit in the %d MiB of memory kept for them", bytes>>20, h.limit>>20)
+			return fault.Newf(fault.Exhausted, "snapshot", "", "%d MiB of images do not fit into the image cache of %d MiB", bytes>>20, h.limit>>20)
 		}
 		if err := h.remove(oldest); err != nil {
 			return err
@@ -114,20 +112,18 @@ func (h *hot) room(bytes int64) error {
 	}
 }
 
-// remove removes a directory, or its name if branches have their memory there. The
-// caller holds mu.
-//
+// remove removes a directory, or renames it if branches map its files. The caller holds mu.
 // +checklocks:h.mu
-func (h *hot) remove(sid id.Snapshot) error {
+func (h *imageCache) remove(sid id.Snapshot) error {
 	d := h.all[sid]
 	delete(h.all, sid)
 	if !h.mapped(sid) {
 		return os.RemoveAll(h.path(sid))
 	}
 	left := sid
-	if filepath.Ext(string(sid)) != leftExt {
+	if filepath.Ext(string(sid)) != orphanExt {
 		for n := 0; ; n++ {
-			left = id.Snapshot(fmt.Sprintf("%s-%d%s", sid, n, leftExt))
+			left = id.Snapshot(fmt.Sprintf("%s-%d%s", sid, n, orphanExt))
 			if _, err := os.Lstat(h.path(left)); errors.Is(err, fs.ErrNotExist) {
 				break
 			}
@@ -136,15 +132,15 @@ func (h *hot) remove(sid id.Snapshot) error {
 			return err
 		}
 	}
-	h.all[left] = &hotDir{bytes: d.bytes}
+	h.all[left] = &cachedDir{bytes: d.bytes}
 	if d.bytes == 0 {
 		h.all[left].bytes = sizeOf(h.path(left))
 	}
 	return nil
 }
 
-// measured corrects the number of bytes that a directory was made for.
-func (h *hot) measured(sid id.Snapshot) {
+// updateSize sets the size of a directory to its actual size.
+func (h *imageCache) updateSize(sid id.Snapshot) {
 	total := sizeOf(h.path(sid))
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -166,12 +162,12 @@ func sizeOf(dir string) (total int64) {
 	return total
 }
 
-// get returns the directory of a snapshot, if it is here, until put.
-func (h *hot) get(sid id.Snapshot) (string, bool) {
+// get returns the cached directory of a snapshot. The caller must call put after use.
+func (h *imageCache) get(sid id.Snapshot) (string, bool) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	d := h.all[sid]
-	if d == nil || d.gone {
+	if d == nil || d.dropped {
 		return "", false
 	}
 	d.users++
@@ -179,21 +175,22 @@ func (h *hot) get(sid id.Snapshot) (string, bool) {
 	return h.path(sid), true
 }
 
-func (h *hot) put(sid id.Snapshot) error {
+func (h *imageCache) put(sid id.Snapshot) error {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	d := h.all[sid]
 	if d == nil {
 		return nil
 	}
-	if d.users--; d.users == 0 && d.gone {
+	d.users--
+	if d.users == 0 && d.dropped {
 		return h.remove(sid)
 	}
 	return nil
 }
 
-// drop removes a directory as soon as nobody uses it.
-func (h *hot) drop(sid id.Snapshot) error {
+// drop removes a directory after its last user is done.
+func (h *imageCache) drop(sid id.Snapshot) error {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	d := h.all[sid]
@@ -201,18 +198,18 @@ func (h *hot) drop(sid id.Snapshot) error {
 		return nil
 	}
 	if d.users > 0 {
-		d.gone = true
+		d.dropped = true
 		return nil
 	}
 	return h.remove(sid)
 }
 
-// blocks returns the bytes a file takes on the disk.
+// blocks returns the disk usage of a file in bytes.
 func blocks(name string) (int64, error) {
 	var st unix.Stat_t
 	err := unix.Stat(name, &st)
 	if errors.Is(err, fs.ErrNotExist) {
-		return 0, fault.Newf(fault.NotFound, "snapshot", name, "a layer is missing")
+		return 0, fault.Newf(fault.NotFound, "snapshot", name, "layer file is missing")
 	}
 	if err != nil {
 		return 0, &os.PathError{Op: "stat", Path: name, Err: err}

@@ -12,8 +12,8 @@ import (
 	"glasshouse/id"
 )
 
-// serve has a file of the directory be in use, as a server of memory has it, until
-// the end of the test or of the use.
+// serve maps a file of the directory, as a memory server does, until the test ends or end is
+// called.
 func serve(t *testing.T, dir string) (end func()) {
 	t.Helper()
 	name := filepath.Join(dir, "pages-1.img")
@@ -31,9 +31,9 @@ func serve(t *testing.T, dir string) (end func()) {
 	return func() { f.Close() }
 }
 
-func TestMemoryThatBranchesNeedCountsUntilTheyDoNot(t *testing.T) {
+func TestImageCacheCountsMappedMemory(t *testing.T) {
 	dir := t.TempDir()
-	h, err := openHot(dir, 1000)
+	h, err := openImageCache(dir, 1000)
 	must := func(err error) {
 		t.Helper()
 		if err != nil {
@@ -46,30 +46,30 @@ func TestMemoryThatBranchesNeedCountsUntilTheyDoNot(t *testing.T) {
 	end := serve(t, h.path(one))
 	must(h.put(one))
 	if err := h.make(two, 600); !errors.Is(err, fault.Exhausted) {
-		t.Errorf("make = %v beside what branches need, want exhausted", err)
+		t.Errorf("make with mapped memory = %v, want exhausted", err)
 	}
-	must(h.drop(one)) // the snapshot is removed; its branches are not
+	must(h.drop(one)) // the snapshot is removed, but not its branches
 	if _, ok := h.get(one); ok {
-		t.Error("what was removed can be used")
+		t.Error("a removed directory can be used")
 	}
 	if err := h.make(two, 600); !errors.Is(err, fault.Exhausted) {
-		t.Errorf("make = %v after the snapshot was removed, want exhausted", err)
+		t.Errorf("make after removal of the snapshot = %v, want exhausted", err)
 	}
 
-	// A crash, and another daemon.
+	// A crash and a new daemon.
 	must(os.Mkdir(filepath.Join(dir, string(two)), 0o755))
 	must(os.Mkdir(filepath.Join(dir, string(two)+"."+string(id.NewJail())), 0o755))
-	h, err = openHot(dir, 1000)
+	h, err = openImageCache(dir, 1000)
 	must(err)
 	if entries, _ := os.ReadDir(dir); len(entries) != 1 {
-		t.Errorf("the next daemon finds %v", entries)
+		t.Errorf("directories after a restart: %v", entries)
 	}
 	if err := h.make(two, 600); !errors.Is(err, fault.Exhausted) {
-		t.Errorf("the next daemon's make = %v, want exhausted", err)
+		t.Errorf("make after a restart = %v, want exhausted", err)
 	}
 	end()
 	must(h.make(two, 600))
 	if entries, _ := os.ReadDir(dir); len(entries) != 1 || entries[0].Name() != string(two) {
-		t.Errorf("in the end there is %v", entries)
+		t.Errorf("remaining directories: %v", entries)
 	}
 }

@@ -18,38 +18,36 @@ import (
 	"glasshouse/snapshot/images"
 )
 
-// ImportOptions say what of an exported snapshot is taken.
+// ImportOptions configure an import.
 type ImportOptions struct {
-	FilesOnly bool // without its processes
-	Force     bool // with them, though they may not run on this host
+	FilesOnly bool // without the processes
+	Force     bool // with the processes, even if they may not run on this host
 
-	// Trusted says that the caller could read any directory of this host anyway,
-	// as in jail.Spec.
+	// Trusted reports that the caller has access to all directories of this host anyway, as in
+	// jail.Spec.
 	Trusted bool
 }
 
-// importLimits are what an archive may hold. What it takes is bounded by the
-// disk.
+// importLimits bound the contents of an archive. Disk usage is bounded by the disk.
 var importLimits = images.Limits{
 	Names: []string{layerFile, processesFile, memoryDir + "/*"}, Files: 20_000, Bytes: 1 << 40, Meta: 4 << 20,
 }
 
-// Import keeps a snapshot that Export wrote, here or on another host, under a new
-// id. The root filesystem it stands on must be here. Whoever made the archive is
-// believed as whoever made the images of this host: the kernel mounts what is in
-// it, and CRIU reads it, as root.
+// Import stores a snapshot that Export wrote on this or another host, under a new id. Its root
+// filesystem must exist on this host. The author of the archive must be as trusted as the
+// images of this host: the kernel mounts its layer, and CRIU reads its images, as root.
 //
-// It returns fault.Invalid if r is no such archive, fault.NotFound if the root
-// filesystem is not here, and fault.Unsupported if its processes cannot run here.
+// Import returns fault.Invalid if r is not a valid archive, fault.NotFound if the root
+// filesystem is missing, and fault.Unsupported if the processes cannot run on this host.
 func (k *Keeper) Import(ctx context.Context, r io.Reader, o ImportOptions) (Snapshot, error) {
 	if k.cfg.Layers == nil || k.cfg.Lower == nil {
-		return Snapshot{}, fault.Cannot("snapshot.Import", "this daemon cannot keep snapshots", "run the daemon as root")
+		return Snapshot{}, fault.Cannot("snapshot.Import", "this daemon does not support snapshots", "run the daemon as root")
 	}
 	i := &importing{k: k, o: o, sid: id.NewSnapshot()}
-	k.tidying.RLock()
+	k.filesMu.RLock()
 	i.at = filepath.Join(k.cfg.Dir, "import-"+string(i.sid)+".part")
-	made := k.making(i.at)
-	k.tidying.RUnlock()
+	made := k.protect(i.at)
+	k.filesMu.RUnlock()
 	defer made()
 	s, err := i.run(ctx, r)
 	err = errors.Join(err, os.RemoveAll(i.at))
@@ -62,17 +60,17 @@ func (k *Keeper) Import(ctx context.Context, r io.Reader, o ImportOptions) (Snap
 	return s, nil
 }
 
-// importing is a snapshot on its way in.
+// importing is the state of an import.
 type importing struct {
 	k   *Keeper
 	o   ImportOptions
 	sid id.Snapshot
-	at  string // where it is unpacked
-	dir string // where it will be; "" until something is there
+	at  string // directory where the archive is unpacked
+	dir string // final directory; "" until it exists
 }
 
 func (i *importing) run(ctx context.Context, r io.Reader) (Snapshot, error) {
-	meta, err := images.Import(&interruptibleReader{ctx, r}, i.at, importLimits)
+	meta, err := images.Import(&ctxReader{ctx, r}, i.at, importLimits)
 	if err != nil {
 		return Snapshot{}, err
 	}
@@ -80,38 +78,38 @@ func (i *importing) run(ctx context.Context, r io.Reader) (Snapshot, error) {
 	if err != nil {
 		return Snapshot{}, err
 	}
-	if err := i.judge(ctx, &s); err != nil {
+	if err := i.validate(ctx, &s); err != nil {
 		return Snapshot{}, err
 	}
-	return s, i.keep(ctx, &s)
+	return s, i.commit(ctx, &s)
 }
 
-// read returns the snapshot that an archive says it is, if that could be.
+// read decodes and validates the record of the archive.
 func (i *importing) read(meta []byte) (Snapshot, error) {
 	invalid := func(format string, args ...any) (Snapshot, error) {
 		return Snapshot{}, fault.Newf(fault.Invalid, "snapshot.Import", "", format, args...)
 	}
-	var p parcel
+	var p archiveRecord
 	dec := json.NewDecoder(bytes.NewReader(meta))
 	if err := dec.Decode(&p); err != nil {
-		return invalid("its record: %w", err)
+		return invalid("invalid record: %w", err)
 	}
-	s := traveller(p.Snapshot)
-	if p.Format != parcelFormat {
-		return invalid("it is of format %d, and this daemon knows %d: use the same version of Glasshouse", p.Format, parcelFormat)
+	s := portable(p.Snapshot)
+	if p.Format != archiveFormat {
+		return invalid("archive format %d, but this daemon supports %d: use the same version of Glasshouse", p.Format, archiveFormat)
 	}
 	if !id.Valid('s', string(s.ID)) || !id.Valid('j', string(s.Jail.ID)) {
-		return invalid("its record names no snapshot of a jail")
+		return invalid("the record does not name a snapshot of a jail")
 	}
 	if _, err := os.Lstat(filepath.Join(i.at, layerFile)); err != nil {
-		return invalid("it has no layer")
+		return invalid("the layer is missing")
 	}
 	if _, err := os.Lstat(filepath.Join(i.at, memoryDir)); s.Memory && err != nil {
-		return invalid("the images of its processes are missing")
+		return invalid("the memory images are missing")
 	}
 	if exists(filepath.Join(i.at, processesFile)) {
 		if _, err := readProcesses(i.at); err != nil {
-			return invalid("what it says of its processes: %w", err)
+			return invalid("invalid process list: %w", err)
 		}
 	}
 	s.ID, s.Reason, s.Trigger, s.Created = i.sid, Imported, "from "+string(s.ID), time.Now()
@@ -120,9 +118,9 @@ func (i *importing) read(meta []byte) (Snapshot, error) {
 	return s, nil
 }
 
-// judge finds out whether a snapshot can be used on this host.
-func (i *importing) judge(ctx context.Context, s *Snapshot) error {
-	if err := fits(s.Host, host(), s.Memory, i.o.Force); err != nil {
+// validate checks that the snapshot can be used on this host.
+func (i *importing) validate(ctx context.Context, s *Snapshot) error {
+	if err := checkHost(s.Host, host(), s.Memory, i.o.Force); err != nil {
 		return err
 	}
 	spec, err := i.k.cfg.Jails.Check(s.Jail.Spec)
@@ -131,17 +129,18 @@ func (i *importing) judge(ctx context.Context, s *Snapshot) error {
 	}
 	spec.Trusted = false
 	s.Jail.Spec = spec
-	if s.Jail.Lower, err = i.k.cfg.Lower(ctx, spec.Rootfs, s.Jail.Digest); err != nil {
+	s.Jail.Lower, err = i.k.cfg.Lower(ctx, spec.Rootfs, s.Jail.Digest)
+	if err != nil {
 		return err
 	}
 	return i.k.cfg.Layers.Seal(filepath.Join(i.at, layerFile))
 }
 
-// keep makes the snapshot last.
-func (i *importing) keep(ctx context.Context, s *Snapshot) error {
+// commit makes the snapshot durable.
+func (i *importing) commit(ctx context.Context, s *Snapshot) error {
 	k := i.k
-	k.tidying.RLock()
-	defer k.tidying.RUnlock()
+	k.filesMu.RLock()
+	defer k.filesMu.RUnlock()
 	i.dir = k.dir(s.Jail.ID, s.ID)
 	if err := os.MkdirAll(i.dir, 0o700); err != nil {
 		return err
@@ -150,14 +149,14 @@ func (i *importing) keep(ctx context.Context, s *Snapshot) error {
 	if err := os.Rename(filepath.Join(i.at, layerFile), layer); err != nil {
 		return err
 	}
-	if told := filepath.Join(i.at, processesFile); s.Memory && exists(told) {
-		if err := os.Rename(told, filepath.Join(i.dir, processesFile)); err != nil {
+	if list := filepath.Join(i.at, processesFile); s.Memory && exists(list) {
+		if err := os.Rename(list, filepath.Join(i.dir, processesFile)); err != nil {
 			return err
 		}
 	}
 	s.Jail.Sealed, s.Digest = []string{layer}, ""
 	steps, stepCtx := errgroup.WithContext(ctx)
-	steps.Go(func() error { return settle(layer) })
+	steps.Go(func() error { return syncLayer(layer) })
 	if s.Memory {
 		steps.Go(func() error {
 			sum, err := k.images.Put(stepCtx, filepath.Join(i.at, memoryDir), filepath.Join(i.dir, imagesDir))
@@ -181,13 +180,13 @@ func (i *importing) keep(ctx context.Context, s *Snapshot) error {
 	return nil
 }
 
-// interruptibleReader is a Reader that fails when the context ends.
-type interruptibleReader struct {
+// ctxReader is a Reader that fails when the context ends.
+type ctxReader struct {
 	ctx context.Context
 	r   io.Reader
 }
 
-func (i *interruptibleReader) Read(p []byte) (int, error) {
+func (i *ctxReader) Read(p []byte) (int, error) {
 	if err := i.ctx.Err(); err != nil {
 		return 0, err
 	}

@@ -19,48 +19,48 @@ import (
 	"glasshouse/snapshot/images"
 )
 
-// Config is what a Keeper needs.
+// Config holds the parameters of a Keeper.
 type Config struct {
 	Dir    string // {DATA}/jails
-	Pages  string // {DATA}/pages, the store of images
-	Hot    string // on a filesystem in memory: images that are likely to be needed soon
-	HotMB  int64  // how much of them is kept
+	Pages  string // {DATA}/pages, the image store
+	Hot    string // on a memory file system: cache of images that are likely to be needed soon
+	HotMB  int64  // size of the cache in MB
 	Jails  *jail.Manager
 	Store  Store
 	Log    *slog.Logger
 	Copies Copies
 
-	// Records finds the logs of jails. Nil: comparisons count no records.
+	// Records finds the event logs of jails. If it is nil, comparisons count no records.
 	Records Logbook
 
-	// Layers merges the layers of snapshots that stand on many. Nil: they stay.
+	// Layers merges the layers of snapshots that have many. If it is nil, layers are not merged.
 	Layers Layers
 
-	// Lower returns the layers of a root filesystem, topmost first, if this host
-	// has it with the given digest, for snapshots of other hosts. Nil: none can be
-	// imported.
+	// Lower returns the layers of a root filesystem, topmost first, if this host has it with
+	// the given digest. It is used for snapshots of other hosts. If it is nil, Import fails.
 	Lower func(ctx context.Context, r jail.Rootfs, digest string) ([]string, error)
 
-	// Inherit returns what a jail is governed by that is made of one that was governed by
-	// raw, where Overrides does not say. Nil: the same.
+	// Inherit returns the policy of a new jail, given the policy raw of the jail that the
+	// snapshot was taken of. It is used unless Overrides sets a policy. If it is nil, the
+	// policy is copied.
 	Inherit func(raw json.RawMessage) (json.RawMessage, error)
 
-	// Told is told of what happened to snapshots, once it has. Nil: nobody is.
+	// Told, if it is not nil, is called after a snapshot was taken, used or deleted.
 	Told func(Happening)
 
-	// DiskMB is what automatic snapshots may take together; 0 is no limit.
+	// DiskMB limits the disk usage of all automatic snapshots; 0 is no limit.
 	DiskMB int64
 }
 
-// A Happening is something that happened to a snapshot.
+// A Happening is a notification about a snapshot.
 type Happening struct {
 	Op       Op
 	Snapshot Snapshot
-	Jail     id.Jail // that it was taken of, or that was made of it or taken back to it
-	Number   int     // of a branch, among those made with it
+	Jail     id.Jail // the jail that was snapshotted, created or rewound
+	Number   int     // of a branch, among those created in the same call
 }
 
-// An Op is what happened.
+// An Op is the operation that a Happening reports.
 type Op string
 
 const (
@@ -70,68 +70,70 @@ const (
 	OpRewound  Op = "rewound"
 )
 
-func (k *Keeper) tell(h Happening) {
+func (k *Keeper) notify(h Happening) {
 	if k.cfg.Told != nil {
 		k.cfg.Told(h)
 	}
 }
 
-// Keeper keeps snapshots. It is safe for concurrent use.
+// Keeper manages snapshots. It is safe for concurrent use.
 type Keeper struct {
 	cfg    Config
 	images *images.Store
-	hot    *hot
+	cache  *imageCache
 	wg     sync.WaitGroup
 	ctx    context.Context // ends with Close
 	cancel context.CancelFunc
 
-	flattening sync.Mutex // held while layers are merged
-	retaining  sync.Mutex // held while automatic snapshots are removed
+	flattenMu sync.Mutex // serializes the merging of layers
+	retainMu  sync.Mutex // serializes the removal of automatic snapshots
 
-	warming   sync.Mutex   // held while images are brought into memory
-	refilling sync.Mutex   // held while copies are made
-	tidying   sync.RWMutex // held to write while what nobody needs is removed, to read while something is being made
+	warmMu   sync.Mutex   // serializes the loading of images into the cache
+	refillMu sync.Mutex   // serializes the creation of spares
+	filesMu  sync.RWMutex // write-locked while unused files are removed, read-locked while files are created
 
 	mu sync.Mutex
 	// +checklocks:mu
 	all map[id.Snapshot]*Snapshot // replaced, never changed in place
 	// +checklocks:mu
-	last map[id.Jail]id.Snapshot // the snapshot each jail is nearest to
+	last map[id.Jail]id.Snapshot // the last snapshot in the history of each jail
 	// +checklocks:mu
-	gone []Snapshot // where those deleted last stood in the list
+	deleted []Snapshot // recently deleted ones, as positions for List
 	// +checklocks:mu
-	busy map[id.Snapshot]int // being read: not to be deleted
+	inUse map[id.Snapshot]int // number of users; a snapshot in use cannot be deleted
 	// +checklocks:mu
-	lent map[string]int // layers and files in use
+	pinned map[string]int // number of users of layers and files
 
 	// +checklocks:mu
-	autos map[id.Jail]*auto // of jails whose snapshots are taken unasked
+	autos map[id.Jail]*auto // jails with automatic snapshots
 }
 
-// New returns a Keeper that has touched nothing yet.
+// New returns a Keeper. It does not access the file system; Open does.
 func New(cfg Config) *Keeper {
 	if cfg.Log == nil {
 		cfg.Log = slog.New(slog.DiscardHandler)
 	}
 	return &Keeper{
-		cfg: cfg, all: map[id.Snapshot]*Snapshot{}, last: map[id.Jail]id.Snapshot{}, busy: map[id.Snapshot]int{},
-		lent: map[string]int{}, autos: map[id.Jail]*auto{},
+		cfg: cfg, all: map[id.Snapshot]*Snapshot{}, last: map[id.Jail]id.Snapshot{}, inUse: map[id.Snapshot]int{},
+		pinned: map[string]int{}, autos: map[id.Jail]*auto{},
 	}
 }
 
-// Open finds the snapshots that are there, and removes what was half made or
-// half removed. The Manager is open already.
+// Open loads the existing snapshots, and removes files of unfinished operations in the
+// background. Config.Jails must be open.
 func (k *Keeper) Open(ctx context.Context) (err error) {
 	k.ctx, k.cancel = context.WithCancel(context.WithoutCancel(ctx))
-	if k.images, err = images.Open(k.cfg.Pages); err != nil {
+	k.images, err = images.Open(k.cfg.Pages)
+	if err != nil {
 		return err
 	}
-	if k.hot, err = openHot(k.cfg.Hot, k.cfg.HotMB<<20); err != nil {
+	k.cache, err = openImageCache(k.cfg.Hot, k.cfg.HotMB<<20)
+	if err != nil {
 		return err
 	}
 	all, err := k.cfg.Store.All(ctx)
 	if err != nil {
-		return fmt.Errorf("read the record of snapshots: %w", err)
+		return fmt.Errorf("read the snapshot records: %w", err)
 	}
 	slices.SortFunc(all, func(a, b Snapshot) int { return a.Created.Compare(b.Created) })
 	jails, err := k.cfg.Jails.List(ctx, jail.ListOptions{})
@@ -144,18 +146,18 @@ func (k *Keeper) Open(ctx context.Context) (err error) {
 		k.last[all[i].Jail.ID] = all[i].ID
 	}
 	for _, j := range jails {
-		k.nearest(j)
+		k.setNearest(j)
 	}
 	k.mu.Unlock()
-	k.wg.Go(k.tidy)
+	k.wg.Go(k.cleanUp)
 	k.wg.Go(k.clock)
 	return nil
 }
 
-// nearest notes which snapshot a jail is nearest to, from what it stands on. The caller holds mu.
-//
+// setNearest sets the last snapshot of a jail from its topmost sealed layer. The caller holds
+// mu.
 // +checklocks:k.mu
-func (k *Keeper) nearest(j jail.Jail) {
+func (k *Keeper) setNearest(j jail.Jail) {
 	if len(j.Sealed) > 0 {
 		if sid := id.Snapshot(filepath.Base(filepath.Dir(j.Sealed[0]))); k.all[sid] != nil {
 			k.last[j.ID] = sid
@@ -163,7 +165,7 @@ func (k *Keeper) nearest(j jail.Jail) {
 	}
 }
 
-// Close lets go of everything.
+// Close stops all background work and waits for it.
 func (k *Keeper) Close() error {
 	if k.cancel == nil {
 		return nil
@@ -173,7 +175,7 @@ func (k *Keeper) Close() error {
 	return nil
 }
 
-// dir is where a snapshot of a jail lies.
+// dir returns the directory of a snapshot of a jail.
 func (k *Keeper) dir(jid id.Jail, sid id.Snapshot) string {
 	return filepath.Join(k.cfg.Dir, string(jid), "snapshots", string(sid))
 }
@@ -199,14 +201,14 @@ func notFound(sid id.Snapshot) error {
 	return fault.Newf(fault.NotFound, "snapshot", string(sid), "no such snapshot")
 }
 
-// ListOptions choose and page a list of snapshots. Zero fields choose all.
+// ListOptions filter and page a list of snapshots. The zero value selects all.
 type ListOptions struct {
 	Jail  id.Jail
-	After id.Snapshot // the last one of the page before
+	After id.Snapshot // the last one of the previous page
 	Limit int
 }
 
-// List returns snapshots in the order they were taken.
+// List returns snapshots in the order of their creation.
 func (k *Keeper) List(_ context.Context, o ListOptions) ([]Snapshot, error) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -218,9 +220,9 @@ func (k *Keeper) List(_ context.Context, o ListOptions) ([]Snapshot, error) {
 	}
 	slices.SortFunc(list, byAge)
 	if o.After != "" {
-		last, known := k.placeOf(o.After)
+		last, known := k.lookup(o.After)
 		if !known {
-			return nil, fault.Fieldf("snapshot.List", "after", "no snapshot %s is or was there; start the list again", o.After)
+			return nil, fault.Fieldf("snapshot.List", "after", "unknown snapshot %s; start the list again", o.After)
 		}
 		list = slices.DeleteFunc(list, func(s Snapshot) bool { return byAge(s, last) <= 0 })
 	}
@@ -230,37 +232,35 @@ func (k *Keeper) List(_ context.Context, o ListOptions) ([]Snapshot, error) {
 	return list, nil
 }
 
-// maxGone is how many deleted snapshots can still be named as the end of a page.
+// maxGone is the number of deleted snapshots that ListOptions.After may still name.
 const maxGone = 1024
 
-// placeOf finds where a page ended, also when its last snapshot has been deleted
-// since. The caller holds mu.
-//
+// lookup finds a snapshot, including recently deleted ones. The caller holds mu.
 // +checklocks:k.mu
-func (k *Keeper) placeOf(sid id.Snapshot) (Snapshot, bool) {
+func (k *Keeper) lookup(sid id.Snapshot) (Snapshot, bool) {
 	if s := k.all[sid]; s != nil {
 		return *s, true
 	}
-	i := slices.IndexFunc(k.gone, func(s Snapshot) bool { return s.ID == sid })
+	i := slices.IndexFunc(k.deleted, func(s Snapshot) bool { return s.ID == sid })
 	if i < 0 {
 		return Snapshot{}, false
 	}
-	return k.gone[i], true
+	return k.deleted[i], true
 }
 
 func byAge(a, b Snapshot) int {
 	return cmp.Or(a.Created.Compare(b.Created), cmp.Compare(a.ID, b.ID))
 }
 
-// Usage is what a snapshot takes on the disk.
+// Usage is the disk usage of a snapshot.
 type Usage struct {
-	Own    int64 `json:"own"`    // would be free without it
-	Shared int64 `json:"shared"` // is there for others as well
+	Own    int64 `json:"own"`    // freed if it is deleted
+	Shared int64 `json:"shared"` // used by other snapshots or jails as well
 }
 
-// Usage returns what a snapshot takes.
+// Usage returns the disk usage of a snapshot.
 func (k *Keeper) Usage(ctx context.Context, sid id.Snapshot) (Usage, error) {
-	s, done, err := k.use(sid)
+	s, done, err := k.acquire(sid)
 	if err != nil {
 		return Usage{}, err
 	}
@@ -288,8 +288,8 @@ func (k *Keeper) Usage(ctx context.Context, sid id.Snapshot) (Usage, error) {
 	return u, nil
 }
 
-// layersOfOthers returns the layers that jails stand on, and snapshots but those
-// that f leaves out.
+// layersOfOthers returns the layers that jails use, and those of all snapshots except the ones
+// for which f returns true.
 func (k *Keeper) layersOfOthers(f func(*Snapshot) bool) map[string]bool {
 	used := k.cfg.Jails.Sealed()
 	k.mu.Lock()
@@ -305,34 +305,36 @@ func (k *Keeper) layersOfOthers(f func(*Snapshot) bool) map[string]bool {
 	return used
 }
 
-// needed returns the files that are not to be removed: the layers that something
-// stands on, and what somebody is at work on.
-func (k *Keeper) needed() map[string]bool {
+// usedFiles returns the files that must not be removed: layers in use and files that are being
+// created.
+func (k *Keeper) usedFiles() map[string]bool {
 	used := k.layersOfOthers(nil)
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	for file := range k.lent {
+	for file := range k.pinned {
 		used[file] = true
 	}
 	return used
 }
 
-// use returns a snapshot that is not deleted until done is called.
-func (k *Keeper) use(sid id.Snapshot) (s *Snapshot, done func(), err error) {
+// acquire returns a snapshot and prevents its deletion until done is called.
+func (k *Keeper) acquire(sid id.Snapshot) (s *Snapshot, done func(), err error) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	if s = k.all[sid]; s == nil {
+	s = k.all[sid]
+	if s == nil {
 		return nil, nil, notFound(sid)
 	}
-	k.busy[sid]++
-	giveBack := k.lend(s.Jail.Sealed) // by the next the snapshot may stand on others
+	k.inUse[sid]++
+	giveBack := k.pinFiles(s.Jail.Sealed) // a merge may replace the layers of the snapshot meanwhile
 	return s, func() {
 		giveBack()
 		k.release(sid)
 	}, nil
 }
 
-// Delete removes a snapshot. What jails and other snapshots stand on stays.
+// Delete removes a snapshot. Layers that jails or other snapshots use are kept. It returns
+// fault.Conflict while the snapshot is in use.
 func (k *Keeper) Delete(ctx context.Context, sid id.Snapshot) error {
 	k.mu.Lock()
 	s := k.all[sid]
@@ -340,30 +342,30 @@ func (k *Keeper) Delete(ctx context.Context, sid id.Snapshot) error {
 	case s == nil:
 		k.mu.Unlock()
 		return notFound(sid)
-	case k.busy[sid] > 0:
+	case k.inUse[sid] > 0:
 		k.mu.Unlock()
-		return fault.Newf(fault.Conflict, "snapshot.Delete", string(sid), "it is being used; try again")
+		return fault.Newf(fault.Conflict, "snapshot.Delete", string(sid), "snapshot is in use; try again")
 	}
 	if err := k.cfg.Store.Delete(ctx, sid); err != nil {
 		k.mu.Unlock()
 		return err
 	}
 	delete(k.all, sid)
-	k.gone = append(k.gone[max(0, len(k.gone)+1-maxGone):], Snapshot{ID: sid, Created: s.Created})
+	k.deleted = append(k.deleted[max(0, len(k.deleted)+1-maxGone):], Snapshot{ID: sid, Created: s.Created})
 	for jid, last := range k.last {
 		if last == sid {
 			k.last[jid] = s.Parent
 		}
 	}
 	k.mu.Unlock()
-	k.tell(Happening{Op: OpDeleted, Snapshot: *s, Jail: s.Jail.ID})
+	k.notify(Happening{Op: OpDeleted, Snapshot: *s, Jail: s.Jail.ID})
 	err := k.cfg.Jails.DropCopies(ctx, sid)
-	k.hot.drop(sid)
+	k.cache.drop(sid)
 	return errors.Join(err, k.sweep(ctx))
 }
 
-// Abandoned tells that jails were deleted: what only they stood on can go, and so
-// can the snapshots that were taken of them without being asked for.
+// Abandoned removes the automatic snapshots and checkpoints of a deleted jail, and files that
+// only the jail used.
 func (k *Keeper) Abandoned(ctx context.Context, jid id.Jail) error {
 	list, err := k.List(ctx, ListOptions{Jail: jid})
 	if err != nil {
@@ -379,27 +381,27 @@ func (k *Keeper) Abandoned(ctx context.Context, jid id.Jail) error {
 	return k.sweep(ctx)
 }
 
-// tidy removes at the start what an earlier daemon left half done.
-func (k *Keeper) tidy() {
+// cleanUp removes files that an earlier daemon left in unfinished operations.
+func (k *Keeper) cleanUp() {
 	if err := k.sweep(k.ctx); err != nil {
-		k.cfg.Log.Error("what is left of snapshots was not removed", "err", err)
+		k.cfg.Log.Error("cannot remove leftover snapshot files", "err", err)
 	}
 	if _, err := k.images.GC(k.ctx); err != nil && k.ctx.Err() == nil {
-		k.cfg.Log.Error("what is left of memory images was not removed", "err", err)
+		k.cfg.Log.Error("cannot remove unused memory images", "err", err)
 	}
 	k.flattenSoon()
 }
 
-// sweep removes what belongs to no snapshot: all of a directory that has no
-// record, save the layer if it is stood on.
+// sweep removes files that belong to no snapshot. Of a directory without a record it keeps
+// only a layer that is in use.
 func (k *Keeper) sweep(ctx context.Context) error {
-	k.tidying.Lock()
-	defer k.tidying.Unlock()
+	k.filesMu.Lock()
+	defer k.filesMu.Unlock()
 	found, err := filepath.Glob(filepath.Join(k.cfg.Dir, "j-*", "snapshots", "s-*"))
 	if err != nil {
 		return err
 	}
-	used := k.needed()
+	used := k.usedFiles()
 	var errs []error
 	half, err := filepath.Glob(filepath.Join(k.cfg.Dir, "import-*.part"))
 	if err != nil {
@@ -415,17 +417,16 @@ func (k *Keeper) sweep(ctx context.Context) error {
 		s := k.all[id.Snapshot(filepath.Base(dir))]
 		k.mu.Unlock()
 		if s == nil {
-			errs = append(errs, k.clear(dir, used))
+			errs = append(errs, k.clearDir(dir, used))
 		} else {
-			errs = append(errs, k.trim(dir, used))
+			errs = append(errs, k.trimDir(dir, used))
 		}
 	}
 	return errors.Join(errs...)
 }
 
-// clear empties the directory of what is no snapshot any more, but for the files
-// that are used.
-func (k *Keeper) clear(dir string, used map[string]bool) error {
+// clearDir removes all unused files in the directory of a deleted snapshot.
+func (k *Keeper) clearDir(dir string, used map[string]bool) error {
 	if _, err := os.Lstat(filepath.Join(dir, imagesDir)); err == nil {
 		if err := k.images.Delete(filepath.Join(dir, imagesDir)); err != nil {
 			return err
@@ -449,11 +450,11 @@ func (k *Keeper) clear(dir string, used map[string]bool) error {
 	if kept {
 		return nil
 	}
-	// The last snapshot of a jail that is gone takes its directory along.
+	// The last snapshot of a deleted jail also removes the directory of the jail.
 	return dirs.RemoveEmpty(dir, filepath.Dir(dir), filepath.Dir(filepath.Dir(dir)))
 }
 
-// Digests returns the root filesystems that snapshots stand on.
+// Digests returns the digests of the root filesystems that snapshots use.
 func (k *Keeper) Digests() []string {
 	k.mu.Lock()
 	defer k.mu.Unlock()

@@ -27,23 +27,23 @@ import (
 	"glasshouse/snapshot"
 )
 
-// A house is jails and their snapshots, as a daemon has them.
-type house struct {
+// A harness manages jails and their snapshots like a daemon.
+type harness struct {
 	t       *testing.T
 	dir     string
-	root    string // of the jails
-	runtime string // that makes them; default: runc
-	criu    string // default: the host's
+	root    string // root filesystem of the jails
+	runtime string // OCI runtime; default: runc
+	criu    string // path of CRIU; default: that of the host
 	jails   *jail.Manager
 	keeper  *snapshot.Keeper
 	records *records
 	keep    *snapshots
 
-	tune func(*jail.Config, *snapshot.Config) // before they are opened; or nil
-	last func()                               // when all are gone; or nil
+	tune func(*jail.Config, *snapshot.Config) // called before Open; may be nil
+	last func()                               // called after all were deleted; may be nil
 }
 
-// runtimePath is where a runtime is on this host, or its name.
+// runtimePath returns the path of a runtime on this host, or its name.
 func runtimePath(runtime string) string {
 	if runtime != "runsc" {
 		return runtime
@@ -64,17 +64,17 @@ func criu() string {
 	return "criu"
 }
 
-func newHouse(t *testing.T) *house { return newHouseOf(t, "") }
+func newHarness(t *testing.T) *harness { return newHarnessFor(t, "") }
 
-// newHouseOf is newHouse for jails of another runtime.
-func newHouseOf(t *testing.T, runtime string) *house {
-	h := &house{t: t, runtime: runtime}
+// newHarnessFor is newHarness with another runtime.
+func newHarnessFor(t *testing.T, runtime string) *harness {
+	h := &harness{t: t, runtime: runtime}
 	h.begin(func() {})
 	return h
 }
 
-// begin makes the directories of the house, calls first, and opens it.
-func (h *house) begin(first func()) {
+// begin creates the directories of the harness, calls first, and opens it.
+func (h *harness) begin(first func()) {
 	t := h.t
 	t.Helper()
 	if os.Geteuid() != 0 {
@@ -84,7 +84,7 @@ func (h *house) begin(first func()) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	// In memory, apart from what jails may have as their root.
+	// On a memory file system outside of the root that jails may have.
 	if err := unix.Mount("house", dir, "tmpfs", 0, "size=8g,mode=711"); err != nil {
 		t.Fatal(err)
 	}
@@ -109,7 +109,7 @@ func (h *house) begin(first func()) {
 	t.Cleanup(h.end)
 }
 
-func (h *house) backend() *oci.Backend {
+func (h *harness) backend() *oci.Backend {
 	return oci.New(oci.Config{
 		Runtime: h.runtime, Path: runtimePath(h.runtime), CRIU: cmp.Or(h.criu, criu()), CgroupPrefix: filepath.Base(h.dir),
 		RunDir: filepath.Join(h.dir, "run"), Templates: filepath.Join(h.dir, "templates"), Base: filepath.Join(h.dir, "base"),
@@ -117,11 +117,11 @@ func (h *house) backend() *oci.Backend {
 	})
 }
 
-// open begins as a daemon does, also one that finds the jails of another.
-func (h *house) open() {
+// open starts like a daemon, which may find the jails of an earlier one.
+func (h *harness) open() {
 	h.t.Helper()
 	jails := jail.Config{
-		Dir: filepath.Join(h.dir, "jails"), Store: h.records, Rootfs: tree(h.root),
+		Dir: filepath.Join(h.dir, "jails"), Store: h.records, Rootfs: rootTree(h.root),
 		Runtimes: []jail.Runtime{{Name: "oci", Runtime: h.runtime, Backend: h.backend()}},
 		Init:     backendtest.Init(h.t), Boot: "boot", Backend: "oci", Runtime: h.runtime, FirstID: backendtest.FirstID(h.t),
 	}
@@ -144,8 +144,8 @@ func (h *house) open() {
 	}
 }
 
-// reopen ends as a daemon does and begins again.
-func (h *house) reopen() {
+// reopen stops and starts like a daemon.
+func (h *harness) reopen() {
 	h.t.Helper()
 	if err := errors.Join(h.keeper.Close(), h.jails.Close()); err != nil {
 		h.t.Fatal(err)
@@ -153,7 +153,7 @@ func (h *house) reopen() {
 	h.open()
 }
 
-func (h *house) end() {
+func (h *harness) end() {
 	ctx := context.Background()
 	all, _ := h.jails.List(ctx, jail.ListOptions{})
 	for _, j := range all {
@@ -172,8 +172,7 @@ func (h *house) end() {
 	if h.last != nil {
 		h.last()
 	}
-	// A server of memory has files there open, and ends by itself after half a minute
-	// without a branch.
+	// A memory server has files there open, and exits half a minute after its last branch.
 	err := unix.Unmount(filepath.Join(h.dir, "hot"), 0)
 	for end := time.Now().Add(time.Minute); err == unix.EBUSY && time.Now().Before(end); time.Sleep(50 * time.Millisecond) {
 		err = unix.Unmount(filepath.Join(h.dir, "hot"), 0)
@@ -181,7 +180,7 @@ func (h *house) end() {
 	if err != nil {
 		h.t.Errorf("unmount the memory images: %v", err)
 	}
-	h.nothingIsLeft()
+	h.checkNoLeftovers()
 	if err := unix.Unmount(h.dir, unix.MNT_DETACH); err != nil {
 		h.t.Error(err)
 	}
@@ -190,15 +189,15 @@ func (h *house) end() {
 	}
 }
 
-// nothingIsLeft reports what jails and snapshots left behind when all are gone.
-func (h *house) nothingIsLeft() {
+// checkNoLeftovers reports files, cgroups, mounts and devices that remain after all deletions.
+func (h *harness) checkNoLeftovers() {
 	h.t.Helper()
 	if left, _ := filepath.Glob(filepath.Join(h.dir, "jails", "*")); len(left) > 0 {
-		h.t.Errorf("left: %v", left)
+		h.t.Errorf("leftover files: %v", left)
 	}
 	for _, root := range []string{"/sys/fs/cgroup", "/sys/fs/cgroup/unified"} {
 		if left, _ := filepath.Glob(filepath.Join(root, filepath.Base(h.dir), "*", "cgroup.procs")); len(left) > 0 {
-			h.t.Errorf("cgroups left: %v", left)
+			h.t.Errorf("leftover cgroups: %v", left)
 		}
 	}
 	dirs, _ := filepath.Glob("/sys/fs/cgroup/*/" + filepath.Base(h.dir))
@@ -206,21 +205,21 @@ func (h *house) nothingIsLeft() {
 		os.Remove(d)
 	}
 	if b, _ := os.ReadFile("/proc/self/mountinfo"); strings.Contains(string(b), h.dir+"/") {
-		h.t.Errorf("mounts left below %s", h.dir)
+		h.t.Errorf("leftover mounts below %s", h.dir)
 	}
 	left, err := disk.Leftovers(h.dir)
 	for end := time.Now().Add(30 * time.Second); len(left) > 0 && time.Now().Before(end); time.Sleep(10 * time.Millisecond) {
 		left, err = disk.Leftovers(h.dir) // the kernel detaches a device a moment after its last use
 	}
 	if len(left) > 0 || err != nil {
-		h.t.Errorf("loop devices left: %v, %v", left, err)
+		h.t.Errorf("leftover loop devices: %v, %v", left, err)
 	}
 }
 
-// tree is a root filesystem with what the tests run.
-type tree string
+// rootTree is the path of a root file system with the programs of the tests.
+type rootTree string
 
-func (t tree) Resolve(context.Context, jail.Rootfs) (jail.Layers, error) {
+func (t rootTree) Resolve(context.Context, jail.Rootfs) (jail.Layers, error) {
 	return jail.Layers{Dirs: []string{string(t)}, Digest: "tree"}, nil
 }
 
@@ -234,7 +233,7 @@ func (r *records) Put(_ context.Context, j jail.Jail) error {
 	defer r.mu.Unlock()
 	for _, other := range r.all {
 		if other.ID != j.ID && j.IDs.Count > 0 && other.IDs == j.IDs {
-			return fmt.Errorf("%s and %s have the same ids", j.ID, other.ID)
+			return fmt.Errorf("%s and %s have the same user IDs", j.ID, other.ID)
 		}
 	}
 	r.all[j.ID] = j
@@ -266,7 +265,7 @@ type snapshots struct {
 func (r *snapshots) Put(_ context.Context, s snapshot.Snapshot) error {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	text, err := json.Marshal(s) // what is not written down is not there later
+	text, err := json.Marshal(s) // fields that are not encoded are lost after a restart
 	var kept snapshot.Snapshot
 	if err == nil {
 		err = json.Unmarshal(text, &kept)
@@ -291,8 +290,8 @@ func (r *snapshots) Delete(_ context.Context, sid id.Snapshot) error {
 	return nil
 }
 
-// running returns a new jail that runs.
-func (h *house) running(change ...func(*jail.Spec)) id.Jail {
+// running returns a new running jail.
+func (h *harness) running(change ...func(*jail.Spec)) id.Jail {
 	h.t.Helper()
 	s := jail.Spec{Start: true}
 	for _, f := range change {
@@ -305,8 +304,8 @@ func (h *house) running(change ...func(*jail.Spec)) id.Jail {
 	return j.ID
 }
 
-// sh runs a line in a jail and returns what it wrote.
-func (h *house) sh(jid id.Jail, line string) string {
+// sh runs a shell line in a jail and returns its output.
+func (h *harness) sh(jid id.Jail, line string) string {
 	h.t.Helper()
 	out, code := h.try(jid, line)
 	if code != 0 {
@@ -315,7 +314,7 @@ func (h *house) sh(jid id.Jail, line string) string {
 	return out
 }
 
-func (h *house) try(jid id.Jail, line string) (string, int) {
+func (h *harness) try(jid id.Jail, line string) (string, int) {
 	h.t.Helper()
 	ctx, cancel := context.WithTimeout(h.t.Context(), time.Minute)
 	defer cancel()
@@ -335,8 +334,8 @@ func (h *house) try(jid id.Jail, line string) (string, int) {
 	return out.String(), s.Status().Code
 }
 
-// behind starts a line that goes on.
-func (h *house) behind(jid id.Jail, line string) protocol.ExecStatus {
+// background starts a shell line that keeps running.
+func (h *harness) background(jid id.Jail, line string) protocol.ExecStatus {
 	h.t.Helper()
 	_, st, err := h.jails.Exec(h.t.Context(), jid, jail.ExecRequest{Argv: []string{"sh", "-c", line}}, nil)
 	if err != nil {
@@ -345,7 +344,7 @@ func (h *house) behind(jid id.Jail, line string) protocol.ExecStatus {
 	return st
 }
 
-func (h *house) take(jid id.Jail, how jail.Layering) snapshot.Snapshot {
+func (h *harness) take(jid id.Jail, how jail.Layering) snapshot.Snapshot {
 	h.t.Helper()
 	s, err := h.keeper.Take(h.t.Context(), jid, snapshot.TakeOptions{Layering: how})
 	if err != nil {
@@ -354,7 +353,7 @@ func (h *house) take(jid id.Jail, how jail.Layering) snapshot.Snapshot {
 	return s
 }
 
-func (h *house) branch(sid id.Snapshot, count int) []id.Jail {
+func (h *harness) branch(sid id.Snapshot, count int) []id.Jail {
 	h.t.Helper()
 	children, err := h.keeper.Branch(h.t.Context(), sid, count, snapshot.Overrides{})
 	if err != nil {
@@ -370,24 +369,25 @@ func (h *house) branch(sid id.Snapshot, count int) []id.Jail {
 	return all
 }
 
-// counter is a process that counts in memory and shows it in a file.
-// It appends, so that the file has a number also if it is stopped for good
-// between opening and writing.
+// counter is a shell program that counts in memory and writes the number to a file. It
+// appends, so that the file contains a number even if the program is stopped between open and
+// write.
 const counter = `i=0; while :; do i=$((i+1)); echo $i >> /tmp/count; sleep 0.02; done`
 
-func (h *house) count(jid id.Jail) (n int) {
+func (h *harness) count(jid id.Jail) (n int) {
 	h.t.Helper()
-	for end := time.Now().Add(30 * time.Second); time.Now().Before(end); time.Sleep(10 * time.Millisecond) { // it is not there yet, or is just being written
+	for end := time.Now().Add(30 * time.Second); time.Now().Before(end); time.Sleep(10 * time.Millisecond) { // the file does not exist yet or is being written
 		out, _ := h.try(jid, "tail -n 1 /tmp/count")
-		if fmt.Sscan(out, &n); n > 0 {
+		fmt.Sscan(out, &n)
+		if n > 0 {
 			return n
 		}
 	}
-	h.t.Fatalf("%s counts nothing", jid)
+	h.t.Fatalf("%s does not count", jid)
 	return 0
 }
 
-func (h *house) countsOn(jid id.Jail, from int) int {
+func (h *harness) checkCounting(jid id.Jail, from int) int {
 	h.t.Helper()
 	for end := time.Now().Add(30 * time.Second); time.Now().Before(end); time.Sleep(20 * time.Millisecond) {
 		if n := h.count(jid); n > from {
@@ -400,24 +400,24 @@ func (h *house) countsOn(jid id.Jail, from int) int {
 
 var layerings = []jail.Layering{jail.Copied, jail.Stacked}
 
-func TestACounterCountsOnInTheJailAndInItsBranches(t *testing.T) {
+func TestCounterContinuesInJailAndBranches(t *testing.T) {
 	for _, how := range layerings {
-		t.Run(string(how), func(t *testing.T) { newHouse(t).countsOnInBranches(how) })
+		t.Run(string(how), func(t *testing.T) { newHarness(t).testCountingInBranches(how) })
 	}
 }
 
-func (h *house) countsOnInBranches(how jail.Layering) {
+func (h *harness) testCountingInBranches(how jail.Layering) {
 	t := h.t
 	j := h.running()
-	h.behind(j, counter)
-	h.countsOn(j, 3)
+	h.background(j, counter)
+	h.checkCounting(j, 3)
 	s := h.take(j, how)
 	at := h.count(j)
 	t.Logf("paused %v, %v", s.Paused, s.Layering)
-	h.countsOn(j, at)
+	h.checkCounting(j, at)
 	kids := h.branch(s.ID, 3)
 	for _, k := range kids {
-		h.countsOn(k, 0)
+		h.checkCounting(k, 0)
 		h.sh(k, "echo "+string(k)+" > /tmp/mine; grep -q "+string(k)+" /etc/hostname && uname -n | grep -q "+string(k))
 	}
 	for _, k := range kids {
@@ -425,40 +425,40 @@ func (h *house) countsOnInBranches(how jail.Layering) {
 			t.Errorf("%s reads %q", k, got)
 		}
 	}
-	h.countsOn(j, h.count(j))
+	h.checkCounting(j, h.count(j))
 }
 
-func TestAJailGoesBackToWhereItWas(t *testing.T) {
+func TestRewind(t *testing.T) {
 	for _, how := range layerings {
-		t.Run(string(how), func(t *testing.T) { newHouse(t).goesBack(how) })
+		t.Run(string(how), func(t *testing.T) { newHarness(t).testRewind(how) })
 	}
 }
 
-func (h *house) goesBack(how jail.Layering) {
+func (h *harness) testRewind(how jail.Layering) {
 	t := h.t
 	j := h.running()
-	h.behind(j, counter)
+	h.background(j, counter)
 	h.sh(j, "echo before > /root/file")
-	h.countsOn(j, 3)
+	h.checkCounting(j, 3)
 	s := h.take(j, how)
-	at := h.countsOn(j, h.count(j)+20)
+	at := h.checkCounting(j, h.count(j)+20)
 	h.sh(j, "echo after > /root/file; touch /root/new")
 	if _, err := h.keeper.Rewind(t.Context(), j, s.ID, jail.RewindOptions{}); err != nil {
 		t.Fatal(err)
 	}
 	if n := h.count(j); n >= at {
-		t.Errorf("it counts %d, and had come to %d before it was rewound", n, at)
+		t.Errorf("the counter is %d, want less than %d, its value before the rewind", n, at)
 	}
 	if got := h.sh(j, "cat /root/file; ls /root"); got != "before\nfile\n" {
 		t.Errorf("files after: %q", got)
 	}
-	h.countsOn(j, h.count(j))
+	h.checkCounting(j, h.count(j))
 }
 
-// gVisor writes its jails down itself. All above it is the same.
-func TestAJailOfGVisorIsSnapshotted(t *testing.T) {
+// gVisor dumps jails itself. All higher layers are the same.
+func TestSnapshotOfGVisorJail(t *testing.T) {
 	for _, how := range layerings {
-		t.Run("counts-on-"+string(how), func(t *testing.T) { newHouseOf(t, "runsc").countsOnInBranches(how) })
-		t.Run("goes-back-"+string(how), func(t *testing.T) { newHouseOf(t, "runsc").goesBack(how) })
+		t.Run("counts-on-"+string(how), func(t *testing.T) { newHarnessFor(t, "runsc").testCountingInBranches(how) })
+		t.Run("goes-back-"+string(how), func(t *testing.T) { newHarnessFor(t, "runsc").testRewind(how) })
 	}
 }

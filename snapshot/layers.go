@@ -8,73 +8,72 @@ import (
 	"strings"
 )
 
-// Layers works on sealed layers, which are files.
+// Layers operates on the files of sealed layers.
 type Layers interface {
-	// Flatten writes layers, topmost first, as one to the new file to, which is
-	// there, whole and on the disk, or not at all. What it needs on the way is
-	// below to.part.
+	// Flatten merges layers, topmost first, into the new file to. Afterwards the file exists
+	// completely and durably, or does not exist. Temporary files are below to.part.
 	Flatten(ctx context.Context, layers []string, to string) error
 
-	// Seal returns nil if a layer can be mounted as it is, and then it is on the
-	// disk.
+	// Seal checks that a layer can be mounted unmodified, and makes it durable.
 	Seal(layer string) error
 
-	// Release lets go of what a daemon that was killed had mounted below dir.
+	// Release unmounts everything that a killed daemon left mounted below dir.
 	Release(dir string) error
 }
 
-// lend keeps layers from being removed until done is called. The caller holds mu.
-//
+// pinFiles protects files from removal until done is called. The caller holds mu.
 // +checklocks:k.mu
-func (k *Keeper) lend(layers []string) (done func()) {
+func (k *Keeper) pinFiles(layers []string) (done func()) {
 	for _, l := range layers {
-		k.lent[l]++
+		k.pinned[l]++
 	}
 	return func() {
 		k.mu.Lock()
 		defer k.mu.Unlock()
 		for _, l := range layers {
-			if k.lent[l]--; k.lent[l] == 0 {
-				delete(k.lent, l)
+			k.pinned[l]--
+			if k.pinned[l] == 0 {
+				delete(k.pinned, l)
 			}
 		}
 	}
 }
 
-// making keeps what is being made at a path, and beside it as path.part, from
-// being taken for something left over, until done is called.
-func (k *Keeper) making(path string) (done func()) {
+// protect protects an unfinished file or directory at path, and path.part, from removal until
+// done is called.
+func (k *Keeper) protect(path string) (done func()) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	return k.lend([]string{path, path + ".part"})
+	return k.pinFiles([]string{path, path + ".part"})
 }
 
-// scratch makes a directory in that of a snapshot, which is left alone until done
-// is called.
-func (k *Keeper) scratch(dir, name string) (at string, done func(), err error) {
-	k.tidying.RLock()
-	defer k.tidying.RUnlock()
-	if at, err = os.MkdirTemp(dir, name+"-*.part"); err != nil {
+// tempDir creates a temporary directory in the directory of a snapshot, and protects it from
+// removal until done is called.
+func (k *Keeper) tempDir(dir, name string) (at string, done func(), err error) {
+	k.filesMu.RLock()
+	defer k.filesMu.RUnlock()
+	at, err = os.MkdirTemp(dir, name+"-*.part")
+	if err != nil {
 		return "", nil, err
 	}
-	return at, k.making(strings.TrimSuffix(at, ".part")), nil
+	return at, k.protect(strings.TrimSuffix(at, ".part")), nil
 }
 
-// sweepSoon removes in the background what nobody stands on any more.
+// sweepSoon removes unused files in the background.
 func (k *Keeper) sweepSoon() {
 	if k.ctx.Err() != nil {
 		return
 	}
 	k.wg.Go(func() {
 		if err := k.sweep(k.ctx); err != nil {
-			k.cfg.Log.Error("what is left of snapshots was not removed", "err", err)
+			k.cfg.Log.Error("cannot remove leftover snapshot files", "err", err)
 		}
 	})
 }
 
-// trim removes from the directory of a snapshot the layers that nobody stands on
-// any more, and what a daemon left that was killed.
-func (k *Keeper) trim(dir string, used map[string]bool) error {
+// trimDir removes unused layers and temporary files of a killed daemon from the directory of a
+// snapshot.
+func (k *Keeper) trimDir(dir string, used map[string]bool) error {
 	entries, err := os.ReadDir(dir)
 	if err != nil {
 		return err
@@ -92,7 +91,7 @@ func (k *Keeper) trim(dir string, used map[string]bool) error {
 	return errors.Join(errs...)
 }
 
-// discard removes what is at a path, whatever is mounted below it.
+// discard removes a directory entry and unmounts everything below it.
 func (k *Keeper) discard(e os.DirEntry, at string) error {
 	if ext := filepath.Ext(at); e.IsDir() && k.cfg.Layers != nil && (ext == ".part" || ext == ".mnt") {
 		if err := k.cfg.Layers.Release(at); err != nil {

@@ -12,15 +12,15 @@ import (
 	"glasshouse/snapshot"
 )
 
-// A notice is what a jail reads about the branch that it is.
+// A notice is the branch notice that a jail can read.
 type notice struct {
 	Jail, Snapshot, Hostname, Seed string
 	Branch                         int
 	Time                           time.Time
 }
 
-// notice reads the notice of a jail, without waiting for it.
-func (h *house) notice(jid id.Jail) (n notice) {
+// notice reads the notice of a jail without waiting for it.
+func (h *harness) notice(jid id.Jail) (n notice) {
 	h.t.Helper()
 	files, err := h.jails.Files(h.t.Context(), jid)
 	if err != nil {
@@ -43,14 +43,14 @@ func (h *house) notice(jid id.Jail) (n notice) {
 	return n
 }
 
-// The notice of a branch is there when the branch is reported, and its seed is another
-// in every branch, also in branches with one host name.
-func TestABranchIsReportedWithItsNotice(t *testing.T) {
-	h := newHouse(t)
+// The notice of a branch exists when the branch is reported. Its seed differs in every branch,
+// also in branches with the same host name.
+func TestBranchNotice(t *testing.T) {
+	h := newHarness(t)
 	j := h.running()
 	h.sh(j, "mkdir -p /etc/glasshouse/branch.d; printf '#!/bin/sh\\ngrep -o $GLASSHOUSE_SEED /run/glasshouse/branch.json >/run/hooked\\n' >/etc/glasshouse/branch.d/10; chmod +x /etc/glasshouse/branch.d/10")
-	h.behind(j, counter)
-	h.countsOn(j, 1)
+	h.background(j, counter)
+	h.checkCounting(j, 1)
 	s := h.take(j, "")
 	seeds := map[string]string{}
 	check := func(name string, jid id.Jail, hostname string, branch int) {
@@ -60,7 +60,7 @@ func TestABranchIsReportedWithItsNotice(t *testing.T) {
 			t.Errorf("the notice of %s is %+v", name, n)
 		}
 		if other := seeds[n.Seed]; len(n.Seed) != 2*protocol.SeedSize || other != "" {
-			t.Errorf("the seed of %s is %q, that of %q", name, n.Seed, other)
+			t.Errorf("the seed of %s is %q, the same as that of %q", name, n.Seed, other)
 		}
 		seeds[n.Seed] = name
 		h.eventually(jid, "cat /run/hooked", n.Seed)
@@ -76,14 +76,14 @@ func TestABranchIsReportedWithItsNotice(t *testing.T) {
 		t.Fatal(err)
 	}
 	copied := h.branch(s.ID, 1)[0]
-	check("a copy that waited", copied, string(copied), 1)
+	check("a spare", copied, string(copied), 1)
 	if _, err := h.keeper.Rewind(t.Context(), j, s.ID, jail.RewindOptions{}); err != nil {
 		t.Fatal(err)
 	}
 	check("the jail that was rewound", j, string(j), 0)
 
-	// A notice that cannot be written delays nothing and fails nothing.
+	// A notice that cannot be written neither delays nor fails the operation.
 	h.sh(j, "rm -r /run/glasshouse; mkfifo /run/glasshouse")
 	s = h.take(j, "")
-	h.countsOn(h.branch(s.ID, 1)[0], 1)
+	h.checkCounting(h.branch(s.ID, 1)[0], 1)
 }

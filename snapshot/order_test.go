@@ -13,18 +13,18 @@ import (
 	"glasshouse/snapshot"
 )
 
-func TestBranchesStandInTheOrderOfTheirNumbers(t *testing.T) {
-	h := newHouse(t)
+func TestBranchesAreListedByNumber(t *testing.T) {
+	h := newHarness(t)
 	j := h.running()
 	s := h.take(j, "")
 	made := h.branch(s.ID, 6)
 	if got := h.all(); !slices.Equal(got, append([]id.Jail{j}, made...)) {
-		t.Errorf("listed are %v, made were %v", got, made)
+		t.Errorf("List = %v, want %v", got, made)
 	}
 }
 
-func TestAListGoesOnAfterASnapshotThatWasDeleted(t *testing.T) {
-	h := newHouse(t)
+func TestListAfterDeletedSnapshot(t *testing.T) {
+	h := newHarness(t)
 	j := h.running()
 	var taken []id.Snapshot
 	for range 4 {
@@ -42,20 +42,20 @@ func TestAListGoesOnAfterASnapshotThatWasDeleted(t *testing.T) {
 		t.Fatal(err)
 	}
 	if len(rest) != 2 || rest[0].ID != taken[2] || rest[1].ID != taken[3] {
-		t.Errorf("after the second come %v", rest)
+		t.Errorf("list after the second snapshot = %v", rest)
 	}
 	if _, err := h.keeper.List(t.Context(), snapshot.ListOptions{After: id.NewSnapshot()}); err == nil {
-		t.Error("a list goes on after what never was")
+		t.Error("List after an unknown snapshot has no error")
 	}
 }
 
-// TestANewerDaemonGoesOnWithAnOlderInit takes a snapshot, has the daemon come back
-// with another build of init, and branches.
-func TestANewerDaemonGoesOnWithAnOlderInit(t *testing.T) {
-	h := newHouse(t)
+// TestNewerDaemonWithOlderInit takes a snapshot, restarts the daemon with another build of
+// init, and creates branches.
+func TestNewerDaemonWithOlderInit(t *testing.T) {
+	h := newHarness(t)
 	j := h.running()
-	h.behind(j, counter)
-	at := h.countsOn(j, 3)
+	h.background(j, counter)
+	at := h.checkCounting(j, 3)
 	s := h.take(j, jail.Stacked)
 	other := filepath.Join(h.dir, "init-of-another-build")
 	in, err := os.Open(backendtest.Init(t))
@@ -75,8 +75,8 @@ func TestANewerDaemonGoesOnWithAnOlderInit(t *testing.T) {
 	}
 	out.Close()
 	h.tune = func(c *jail.Config, _ *snapshot.Config) { c.Init = other }
-	h.reopen() // which forgets what was in memory, too
+	h.reopen() // also clears the image cache
 	k := h.branch(s.ID, 1)[0]
-	h.countsOn(k, at)
-	h.countsOn(j, h.count(j))
+	h.checkCounting(k, at)
+	h.checkCounting(j, h.count(j))
 }

@@ -19,10 +19,10 @@ import (
 	"glasshouse/snapshot"
 )
 
-// newHost is a house that has the root filesystem of the others.
-func newHost(t *testing.T) *house {
+// newHost returns a harness with the same root filesystem as the others.
+func newHost(t *testing.T) *harness {
 	t.Helper()
-	h := newHouse(t)
+	h := newHarness(t)
 	h.tune = func(_ *jail.Config, c *snapshot.Config) {
 		c.Lower = func(_ context.Context, _ jail.Rootfs, digest string) ([]string, error) {
 			if digest != "tree" {
@@ -35,7 +35,7 @@ func newHost(t *testing.T) *house {
 	return h
 }
 
-func (h *house) export(sid id.Snapshot) []byte {
+func (h *harness) export(sid id.Snapshot) []byte {
 	h.t.Helper()
 	var b bytes.Buffer
 	if err := h.keeper.Export(h.t.Context(), sid, &b); err != nil {
@@ -44,7 +44,7 @@ func (h *house) export(sid id.Snapshot) []byte {
 	return b.Bytes()
 }
 
-// rewritten is an archive with another record.
+// rewritten returns an archive with a changed record.
 func rewritten(t *testing.T, archive []byte, change func(s map[string]any)) []byte {
 	t.Helper()
 	return edited(t, archive, "metadata.json", func(body []byte) []byte {
@@ -61,7 +61,7 @@ func rewritten(t *testing.T, archive []byte, change func(s map[string]any)) []by
 	})
 }
 
-// edited is an archive with another content of one file.
+// edited returns an archive with a changed file.
 func edited(t *testing.T, archive []byte, name string, change func(body []byte) []byte) []byte {
 	t.Helper()
 	zr, err := zstd.NewReader(bytes.NewReader(archive))
@@ -113,23 +113,23 @@ func edited(t *testing.T, archive []byte, name string, change func(body []byte) 
 	return out.Bytes()
 }
 
-func TestASnapshotGoesOnOnAnotherHost(t *testing.T) {
-	here := newHouse(t)
+func TestExportAndImportOnAnotherHost(t *testing.T) {
+	here := newHarness(t)
 	j := here.running()
-	here.behind(j, counter)
+	here.background(j, counter)
 	for _, f := range []string{"one", "two", "three"} {
 		here.sh(j, "echo "+f+" > /root/f; echo "+f+" > /root/"+f)
 		here.take(j, jail.Stacked)
 	}
 	s := here.take(j, "")
-	at := here.countsOn(j, 3)
+	at := here.checkCounting(j, 3)
 	if len(s.Jail.Sealed) != 4 {
 		t.Fatalf("%d layers, want 4", len(s.Jail.Sealed))
 	}
 	archive := here.export(s.ID)
 	t.Logf("%d kB", len(archive)>>10)
 	if left, _ := filepath.Glob(filepath.Join(here.dir, "jails", "*", "snapshots", "*", "*.part")); len(left) > 0 {
-		t.Errorf("left: %v", left)
+		t.Errorf("leftover files: %v", left)
 	}
 
 	there := newHost(t)
@@ -140,19 +140,19 @@ func TestASnapshotGoesOnOnAnotherHost(t *testing.T) {
 	if got.ID == s.ID || got.Reason != snapshot.Imported || !got.Memory || len(got.Jail.Sealed) != 1 || !strings.Contains(got.Trigger, string(s.ID)) {
 		t.Errorf("%+v", got)
 	}
-	there.reopen() // it is there for good
+	there.reopen() // the snapshot is durable
 	k := there.branch(got.ID, 1)[0]
 	if got := there.sh(k, "cat /root/f; ls /root"); got != "three\nf\none\nthree\ntwo\n" {
 		t.Errorf("files: %q", got)
 	}
-	there.countsOn(k, 0)
+	there.checkCounting(k, 0)
 	if n := there.count(k); n > at+1000 {
-		t.Errorf("it counts %d, and was taken before %d", n, at)
+		t.Errorf("the counter is %d, want less than %d", n, at)
 	}
 	there.delete(k)
 	there.forget(got.ID)
 	if left, _ := filepath.Glob(filepath.Join(there.dir, "jails", "*")); len(left) > 0 {
-		t.Errorf("left when it is deleted: %v", left)
+		t.Errorf("leftover files after deletion: %v", left)
 	}
 
 	files, err := there.keeper.Import(t.Context(), bytes.NewReader(archive), snapshot.ImportOptions{FilesOnly: true})
@@ -166,11 +166,11 @@ func TestASnapshotGoesOnOnAnotherHost(t *testing.T) {
 	}
 }
 
-func TestAnArchiveThatDoesNotFitThisHostIsRefused(t *testing.T) {
+func TestImportRejectsIncompatibleArchive(t *testing.T) {
 	h := newHost(t)
 	j := h.running()
-	h.behind(j, counter)
-	h.countsOn(j, 0)
+	h.background(j, counter)
+	h.checkCounting(j, 0)
 	archive := h.export(h.take(j, "").ID)
 	for _, c := range []struct {
 		name   string
@@ -203,7 +203,7 @@ func TestAnArchiveThatDoesNotFitThisHostIsRefused(t *testing.T) {
 				}
 				if err == nil {
 					if len(s.Jail.Lower) != 1 || s.Jail.Lower[0] != h.root || len(s.Jail.Sealed) != 1 || filepath.Base(s.Jail.Sealed[0]) != "fs-upper.img" {
-						t.Errorf("it stands on %v and %v", s.Jail.Sealed, s.Jail.Lower)
+						t.Errorf("layers = %v and %v", s.Jail.Sealed, s.Jail.Lower)
 					}
 					h.forget(s.ID)
 				}
@@ -216,14 +216,14 @@ func TestAnArchiveThatDoesNotFitThisHostIsRefused(t *testing.T) {
 		}
 	}
 	if left, _ := filepath.Glob(filepath.Join(h.dir, "jails", "import-*")); len(left) > 0 {
-		t.Errorf("left: %v", left)
+		t.Errorf("leftover files: %v", left)
 	}
 }
 
-func TestAnExportThatNobodyWaitsForEnds(t *testing.T) {
-	h := newHouse(t)
+func TestExportEndsWithContextOrWriter(t *testing.T) {
+	h := newHarness(t)
 	j := h.running()
-	h.behind(j, counter)
+	h.background(j, counter)
 	s := h.take(j, "")
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
@@ -235,9 +235,9 @@ func TestAnExportThatNobodyWaitsForEnds(t *testing.T) {
 		t.Errorf("export: %v", err)
 	}
 	if err := h.keeper.Export(t.Context(), id.NewSnapshot(), io.Discard); !errors.Is(err, fault.NotFound) {
-		t.Errorf("export of none: %v", err)
+		t.Errorf("export of a missing snapshot: %v", err)
 	}
-	h.forget(s.ID) // nobody uses it any more
+	h.forget(s.ID) // the snapshot is no longer in use
 }
 
 type failing struct{ err error }

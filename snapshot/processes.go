@@ -19,16 +19,15 @@ import (
 	"glasshouse/jail"
 )
 
-// processesFile tells of the processes in a snapshot. It stays as long as its
-// layer does: who goes on from there has processes that are these.
+// processesFile lists the processes in a snapshot. It is kept as long as its layer, because
+// jails that were restored from the layer contain these processes.
 const processesFile = "processes.json"
 
-// maxProcesses bounds what is read of it.
+// maxProcesses bounds its size when it is read.
 const maxProcesses = 256 << 20
 
-// A process is one in a snapshot or in a jail. Born tells, together with its pid,
-// whether it is the same process as another: a process that was written down and
-// made again is.
+// A process is a process of a snapshot or a jail. PID and Born together identify it: a process
+// keeps both when it is dumped and restored.
 type process struct {
 	PID     int           `json:"pid"`
 	PPID    int           `json:"ppid"`
@@ -43,7 +42,7 @@ type process struct {
 	Sockets []jail.Socket `json:"sockets,omitempty"`
 }
 
-// text is bytes of the jail's, which JSON can hold only if they are UTF-8.
+// text is a byte string from a jail. JSON can represent it as a string only if it is UTF-8.
 type text string
 
 func (t text) MarshalJSON() ([]byte, error) {
@@ -78,15 +77,15 @@ func texts(list []string) []text {
 	return all
 }
 
-// known says which processes those of j are, whose body was made over the layer
-// of a snapshot, if it was made from one. Where it is not known which processes
-// that one had, its own pass for others.
-func (k *Keeper) known(j jail.Jail, over string, found []jail.Process) []process {
+// identify assigns identities to the processes of j, which was restored over the layer of a
+// snapshot unless over is "". If the processes of that snapshot are unknown, the inherited
+// ones count as new.
+func (k *Keeper) identify(j jail.Jail, over string, found []jail.Process) []process {
 	before := map[int]process{}
 	if over != "" {
 		list, err := readProcesses(filepath.Dir(over))
 		if err != nil && !errors.Is(err, fs.ErrNotExist) {
-			k.cfg.Log.Warn("what ran in a snapshot cannot be read", "layer", over, "err", err)
+			k.cfg.Log.Warn("cannot read the process list of a snapshot", "layer", over, "err", err)
 		}
 		for _, p := range list {
 			before[p.PID] = p
@@ -107,17 +106,17 @@ func (k *Keeper) known(j jail.Jail, over string, found []jail.Process) []process
 	return all
 }
 
-// keepProcesses writes down what runs in the snapshot. Where that cannot be told,
-// comparisons say so; the snapshot is as good without.
+// keepProcesses stores the process list of the snapshot. If the list is unavailable,
+// comparisons report that, and the snapshot remains usable.
 func (t *taking) keepProcesses(made jail.Checkpoint) error {
 	if made.Images == "" {
 		return nil
 	}
 	if made.Untold != nil {
-		t.k.cfg.Log.Debug("what runs in a snapshot was not written down", "snapshot", t.s.ID, "err", made.Untold)
+		t.k.cfg.Log.Debug("cannot list the processes of a snapshot", "snapshot", t.s.ID, "err", made.Untold)
 		return nil
 	}
-	return writeProcesses(t.dir, t.k.known(made.Jail, made.Over, made.Processes))
+	return writeProcesses(t.dir, t.k.identify(made.Jail, made.Over, made.Processes))
 }
 
 func writeProcesses(dir string, list []process) error {
@@ -150,19 +149,19 @@ func exists(name string) bool {
 	return err == nil
 }
 
-// processesOf returns what ran in a snapshot.
+// processesOf returns the process list of a snapshot.
 func (k *Keeper) processesOf(s *Snapshot) ([]process, error) {
 	if !s.Memory {
 		return nil, nil
 	}
 	list, err := readProcesses(k.dir(s.Jail.ID, s.ID))
 	if errors.Is(err, fs.ErrNotExist) {
-		return nil, fault.Newf(fault.NotFound, "", "", "it was not written down what ran")
+		return nil, fault.Newf(fault.NotFound, "", "", "the snapshot has no process list")
 	}
 	return list, err
 }
 
-// running returns what runs in a jail now.
+// running returns the current processes of a jail.
 func (k *Keeper) running(ctx context.Context, jid id.Jail) ([]process, error) {
 	for range 10 {
 		j, err := k.cfg.Jails.Get(ctx, jid)
@@ -173,7 +172,7 @@ func (k *Keeper) running(ctx context.Context, jid id.Jail) ([]process, error) {
 		if err != nil {
 			return nil, err
 		}
-		list := k.known(j, topmost(j), found)
+		list := k.identify(j, topmost(j), found)
 		now, err := k.cfg.Jails.Get(ctx, jid)
 		if err != nil {
 			return nil, err
@@ -181,11 +180,11 @@ func (k *Keeper) running(ctx context.Context, jid id.Jail) ([]process, error) {
 		if now.Body == j.Body && topmost(now) == topmost(j) {
 			return list, nil
 		}
-	} // it has moved into another body meanwhile
-	return nil, fault.Newf(fault.Unavailable, "", "", "it changes all the time")
+	} // the jail has moved to another instance meanwhile
+	return nil, fault.Newf(fault.Unavailable, "", "", "the jail changed repeatedly during the comparison")
 }
 
-// topmost returns the layer that a jail stands on.
+// topmost returns the topmost sealed layer of a jail, or "".
 func topmost(j jail.Jail) string {
 	if len(j.Sealed) == 0 {
 		return ""

@@ -14,90 +14,90 @@ import (
 	"glasshouse/jailinit/protocol"
 )
 
-// A program is something people run in a jail, and how to tell that it is still
-// the same after a snapshot.
+// A program is a typical program in a jail, with a check that it has kept its state after a
+// snapshot.
 type program struct {
 	name  string
-	needs string                            // a program of the host
-	start func(h *house, j id.Jail) id.Exec // brings it to the state that is to be kept
-	check func(h *house, j id.Jail, x id.Exec)
+	needs string                              // required program of the host
+	start func(h *harness, j id.Jail) id.Exec // starts it and brings it to the state to preserve
+	check func(h *harness, j id.Jail, x id.Exec)
 }
 
 var programs = []program{
-	{"a Go program with threads", "go", func(h *house, j id.Jail) id.Exec {
+	{"a Go program with threads", "go", func(h *harness, j id.Jail) id.Exec {
 		h.install(j, "./testdata/threads", "/tmp/threads")
-		x := h.behind(j, "exec /tmp/threads").ID
-		h.countsOn(j, 50)
+		x := h.background(j, "exec /tmp/threads").ID
+		h.checkCounting(j, 50)
 		return x
-	}, func(h *house, j id.Jail, _ id.Exec) {
-		if n := h.countsOn(j, h.count(j)); n < 50 {
-			h.t.Errorf("%s: it began again at %d", j, n)
+	}, func(h *harness, j id.Jail, _ id.Exec) {
+		if n := h.checkCounting(j, h.count(j)); n < 50 {
+			h.t.Errorf("%s: the program restarted at %d", j, n)
 		}
 	}},
-	{"a python REPL with state", "python3", func(h *house, j id.Jail) id.Exec {
+	{"a python REPL with state", "python3", func(h *harness, j id.Jail) id.Exec {
 		return h.talk(j, "python3 -iq", "x = 41")
-	}, func(h *house, j id.Jail, x id.Exec) { h.answers(j, x, "print('it is', x + 1)", "it is 42") }},
-	{"node with a timer", "node", func(h *house, j id.Jail) id.Exec {
-		x := h.behind(j, `exec node -e 'let n=0; setInterval(() => require("fs").writeFileSync("/tmp/count", ""+ ++n), 20)'`).ID
-		h.countsOn(j, 5)
+	}, func(h *harness, j id.Jail, x id.Exec) { h.answers(j, x, "print('it is', x + 1)", "it is 42") }},
+	{"node with a timer", "node", func(h *harness, j id.Jail) id.Exec {
+		x := h.background(j, `exec node -e 'let n=0; setInterval(() => require("fs").writeFileSync("/tmp/count", ""+ ++n), 20)'`).ID
+		h.checkCounting(j, 5)
 		return x
-	}, func(h *house, j id.Jail, _ id.Exec) { h.countsOn(j, h.count(j)) }},
-	{"a server that listens and remembers", "node", func(h *house, j id.Jail) id.Exec {
-		x := h.behind(j, `exec node -e 'let n=0; require("http").createServer((q,r)=>r.end("visit "+ ++n)).listen(8000,()=>require("fs").writeFileSync("/tmp/up","1"))'`).ID
+	}, func(h *harness, j id.Jail, _ id.Exec) { h.checkCounting(j, h.count(j)) }},
+	{"a server that listens and remembers", "node", func(h *harness, j id.Jail) id.Exec {
+		x := h.background(j, `exec node -e 'let n=0; require("http").createServer((q,r)=>r.end("visit "+ ++n)).listen(8000,()=>require("fs").writeFileSync("/tmp/up","1"))'`).ID
 		h.eventually(j, "cat /tmp/up", "1")
 		h.eventually(j, visit, "visit 1")
 		return x
-	}, func(h *house, j id.Jail, _ id.Exec) { h.eventually(j, visit, "visit 2") }},
-	{"two processes on a unix socket", "node", func(h *house, j id.Jail) id.Exec {
-		h.behind(j, `exec node -e 'require("net").createServer(c=>c.on("data",d=>c.write(d))).listen("/tmp/s",()=>require("fs").writeFileSync("/tmp/up","1"))'`)
+	}, func(h *harness, j id.Jail, _ id.Exec) { h.eventually(j, visit, "visit 2") }},
+	{"two processes on a unix socket", "node", func(h *harness, j id.Jail) id.Exec {
+		h.background(j, `exec node -e 'require("net").createServer(c=>c.on("data",d=>c.write(d))).listen("/tmp/s",()=>require("fs").writeFileSync("/tmp/up","1"))'`)
 		h.eventually(j, "cat /tmp/up", "1")
-		x := h.behind(j, `exec node -e 'let n=0,c=require("net").connect("/tmp/s",()=>c.write("x")); c.on("data",()=>{require("fs").writeFileSync("/tmp/count",""+ ++n); setTimeout(()=>c.write("x"),10)})'`).ID
-		h.countsOn(j, 5)
+		x := h.background(j, `exec node -e 'let n=0,c=require("net").connect("/tmp/s",()=>c.write("x")); c.on("data",()=>{require("fs").writeFileSync("/tmp/count",""+ ++n); setTimeout(()=>c.write("x"),10)})'`).ID
+		h.checkCounting(j, 5)
 		return x
-	}, func(h *house, j id.Jail, _ id.Exec) { h.countsOn(j, h.count(j)) }},
-	{"a file that is watched", "node", func(h *house, j id.Jail) id.Exec {
-		x := h.behind(j, `mkdir /tmp/w; exec node -e 'const fs=require("fs"); fs.watch("/tmp/w",(e,f)=>fs.appendFileSync("/tmp/seen",f+"\n")); fs.writeFileSync("/tmp/up","1")'`).ID
+	}, func(h *harness, j id.Jail, _ id.Exec) { h.checkCounting(j, h.count(j)) }},
+	{"a file that is watched", "node", func(h *harness, j id.Jail) id.Exec {
+		x := h.background(j, `mkdir /tmp/w; exec node -e 'const fs=require("fs"); fs.watch("/tmp/w",(e,f)=>fs.appendFileSync("/tmp/seen",f+"\n")); fs.writeFileSync("/tmp/up","1")'`).ID
 		h.eventually(j, "cat /tmp/up", "1")
 		return x
-	}, func(h *house, j id.Jail, _ id.Exec) {
+	}, func(h *harness, j id.Jail, _ id.Exec) {
 		h.sh(j, "echo x > /tmp/w/new-file")
 		h.eventually(j, "sort -u /tmp/seen", "new-file")
 	}},
-	{"sqlite in WAL mode in a transaction", "sqlite3", func(h *house, j id.Jail) id.Exec {
+	{"sqlite in WAL mode in a transaction", "sqlite3", func(h *harness, j id.Jail) id.Exec {
 		return h.talk(j, "sqlite3 /tmp/db", "PRAGMA journal_mode=WAL; CREATE TABLE t(n); INSERT INTO t VALUES (1); BEGIN; INSERT INTO t VALUES (2);")
-	}, func(h *house, j id.Jail, x id.Exec) {
+	}, func(h *harness, j id.Jail, x id.Exec) {
 		h.answers(j, x, "SELECT 'rows ' || count(*) FROM t; COMMIT; PRAGMA integrity_check;", "rows 2\nok")
 		if got := strings.TrimSpace(h.sh(j, `sqlite3 /tmp/db 'SELECT sum(n) FROM t'`)); got != "3" {
-			h.t.Errorf("%s: the database holds %q", j, got)
+			h.t.Errorf("%s: the database contains %q", j, got)
 		}
 	}},
-	{"tmux", "tmux", func(h *house, j id.Jail) id.Exec {
+	{"tmux", "tmux", func(h *harness, j id.Jail) id.Exec {
 		h.sh(j, `export TERM=xterm; tmux -L t -f /dev/null new-session -d -s s bash; tmux -L t send-keys -t s 'v=kept' Enter`)
 		return ""
-	}, func(h *house, j id.Jail, _ id.Exec) {
+	}, func(h *harness, j id.Jail, _ id.Exec) {
 		h.sh(j, `tmux -L t send-keys -t s 'echo [$v]' Enter`)
 		h.eventually(j, `tmux -L t capture-pane -p -t s | grep -x '\[kept\]'`, "[kept]")
 	}},
-	{"a pipeline", "sh", func(h *house, j id.Jail) id.Exec {
-		x := h.behind(j, `i=0; while :; do i=$((i+1)); echo $i; sleep 0.01; done | sed -u 's/$/ /' | while read n; do echo $n > /tmp/count; done`).ID
-		h.countsOn(j, 5)
+	{"a pipeline", "sh", func(h *harness, j id.Jail) id.Exec {
+		x := h.background(j, `i=0; while :; do i=$((i+1)); echo $i; sleep 0.01; done | sed -u 's/$/ /' | while read n; do echo $n > /tmp/count; done`).ID
+		h.checkCounting(j, 5)
 		return x
-	}, func(h *house, j id.Jail, _ id.Exec) { h.countsOn(j, h.count(j)) }},
-	{"a file deleted while open", "sh", func(h *house, j id.Jail) id.Exec {
-		x := h.behind(j, `exec 3<>/tmp/gone; echo still here >&3; rm /tmp/gone; touch /tmp/up; while :; do sleep 0.02; [ -e /tmp/ask ] && cat /proc/$$/fd/3 > /tmp/answer; done`).ID
+	}, func(h *harness, j id.Jail, _ id.Exec) { h.checkCounting(j, h.count(j)) }},
+	{"a file deleted while open", "sh", func(h *harness, j id.Jail) id.Exec {
+		x := h.background(j, `exec 3<>/tmp/gone; echo still here >&3; rm /tmp/gone; touch /tmp/up; while :; do sleep 0.02; [ -e /tmp/ask ] && cat /proc/$$/fd/3 > /tmp/answer; done`).ID
 		h.eventually(j, "ls /tmp/up", "/tmp/up")
 		return x
-	}, func(h *house, j id.Jail, _ id.Exec) {
+	}, func(h *harness, j id.Jail, _ id.Exec) {
 		h.sh(j, "touch /tmp/ask")
 		h.eventually(j, "cat /tmp/answer", "still here")
 	}},
-	{"a zombie", "sh", func(h *house, j id.Jail) id.Exec {
-		x := h.behind(j, `sleep 0.05 & exec sleep 1000`).ID
+	{"a zombie", "sh", func(h *harness, j id.Jail) id.Exec {
+		x := h.background(j, `sleep 0.05 & exec sleep 1000`).ID
 		h.eventually(j, zombies, "1")
 		return x
-	}, func(h *house, j id.Jail, _ id.Exec) { h.eventually(j, zombies, "1") }},
-	{"memory shared by two processes", "python3", func(h *house, j id.Jail) id.Exec {
-		x := h.behind(j, `exec python3 -c '
+	}, func(h *harness, j id.Jail, _ id.Exec) { h.eventually(j, zombies, "1") }},
+	{"memory shared by two processes", "python3", func(h *harness, j id.Jail) id.Exec {
+		x := h.background(j, `exec python3 -c '
 import mmap, os, struct, time
 m = mmap.mmap(os.open("/dev/shm/m", os.O_CREAT|os.O_RDWR), 4096) if os.ftruncate(os.open("/dev/shm/m", os.O_CREAT|os.O_RDWR), 4096) is None else 0
 if os.fork() == 0:
@@ -107,9 +107,9 @@ if os.fork() == 0:
 while True:
     open("/tmp/count", "w").write(str(struct.unpack("q", m[:8])[0]))
     time.sleep(0.01)'`).ID
-		h.countsOn(j, 5)
+		h.checkCounting(j, 5)
 		return x
-	}, func(h *house, j id.Jail, _ id.Exec) { h.countsOn(j, h.count(j)) }},
+	}, func(h *harness, j id.Jail, _ id.Exec) { h.checkCounting(j, h.count(j)) }},
 }
 
 const (
@@ -117,17 +117,17 @@ const (
 	zombies = `grep -l '^State:.Z' /proc/[0-9]*/status 2>/dev/null | wc -l`
 )
 
-// TestWhatPeopleRunGoesOn takes a snapshot of each program and looks at it in
-// the jail, in two branches, and in the jail once more.
-func TestWhatPeopleRunGoesOn(t *testing.T) {
+// TestProgramsResumeAfterSnapshot takes a snapshot of each program and checks it in the jail,
+// in two branches, and in the jail again.
+func TestProgramsResumeAfterSnapshot(t *testing.T) {
 	for _, p := range programs {
 		for _, how := range layerings {
 			t.Run(p.name+"/"+string(how), func(t *testing.T) {
 				if _, err := exec.LookPath(p.needs); err != nil {
 					t.Skip("needs ", p.needs)
 				}
-				h := newHouse(t)
-				h.root = "/" // all that this host has
+				h := newHarness(t)
+				h.root = "/" // all programs of this host
 				h.reopen()
 				j := h.running(func(s *jail.Spec) { s.Limits.MaxPIDs = 512 })
 				x := p.start(h, j)
@@ -142,8 +142,8 @@ func TestWhatPeopleRunGoesOn(t *testing.T) {
 	}
 }
 
-// install builds a program of the tests and puts it into a jail.
-func (h *house) install(j id.Jail, pkg, at string) {
+// install builds a test program and copies it into a jail.
+func (h *harness) install(j id.Jail, pkg, at string) {
 	h.t.Helper()
 	bin := filepath.Join(h.t.TempDir(), "program")
 	cmd := exec.Command("go", "build", "-o", bin, pkg)
@@ -166,7 +166,7 @@ func (h *house) install(j id.Jail, pkg, at string) {
 }
 
 // talk starts a command and writes lines to it.
-func (h *house) talk(j id.Jail, line, say string) id.Exec {
+func (h *harness) talk(j id.Jail, line, say string) id.Exec {
 	h.t.Helper()
 	_, st, err := h.jails.Exec(h.t.Context(), j, jail.ExecRequest{Argv: []string{"bash", "-c", "exec " + line + " 2>&1"}, Stdin: true}, nil)
 	if err != nil {
@@ -176,7 +176,7 @@ func (h *house) talk(j id.Jail, line, say string) id.Exec {
 	return st.ID
 }
 
-func (h *house) say(j id.Jail, x id.Exec, line string) {
+func (h *harness) say(j id.Jail, x id.Exec, line string) {
 	h.t.Helper()
 	w, err := h.jails.Stdin(h.t.Context(), j, x)
 	if err != nil {
@@ -190,8 +190,8 @@ func (h *house) say(j id.Jail, x id.Exec, line string) {
 	}
 }
 
-// answers says something to a command and waits for what it says to it.
-func (h *house) answers(j id.Jail, x id.Exec, line, want string) {
+// answers writes a line to a command and waits for its response.
+func (h *harness) answers(j id.Jail, x id.Exec, line, want string) {
 	h.t.Helper()
 	h.say(j, x, line)
 	var got string
@@ -207,11 +207,11 @@ func (h *house) answers(j id.Jail, x id.Exec, line, want string) {
 			return
 		}
 	}
-	h.t.Errorf("%s: %q is answered %q, want %q", j, line, got, want)
+	h.t.Errorf("%s: response to %q = %q, want %q", j, line, got, want)
 }
 
-// eventually waits until a line writes what is wanted.
-func (h *house) eventually(j id.Jail, line, want string) {
+// eventually waits until a shell line prints the expected output.
+func (h *harness) eventually(j id.Jail, line, want string) {
 	h.t.Helper()
 	var got string
 	for end := time.Now().Add(time.Minute); time.Now().Before(end); time.Sleep(30 * time.Millisecond) {
@@ -220,5 +220,5 @@ func (h *house) eventually(j id.Jail, line, want string) {
 			return
 		}
 	}
-	h.t.Errorf("%s: %q writes %q, want %q", j, line, got, want)
+	h.t.Errorf("%s: %q prints %q, want %q", j, line, got, want)
 }

@@ -15,9 +15,9 @@ import (
 	"glasshouse/snapshot"
 )
 
-// drawer draws random numbers of the kernel in three ways, and once more when /tmp/go
-// is there, also in a child that it forks then. The last line is of a generator that
-// has its state in ordinary memory.
+// drawer draws random numbers from the kernel in three ways. It does so again when /tmp/go
+// exists, also in a child that it then forks. The last line is from a generator with its state
+// in ordinary memory.
 const drawer = `
 import os, random, secrets, time
 def draw():
@@ -38,13 +38,13 @@ open("/tmp/py-new", "w").write(drawn)
 os.rename("/tmp/py-new", "/tmp/py-drawn")
 `
 
-// Debian 13 has glibc 2.41, whose getrandom keeps its state in the process: in memory
-// that the vDSO allocates, from Linux 6.11 on.
-func TestBranchesOfTrixieDrawDifferentRandomNumbers(t *testing.T) {
+// Debian 13 has glibc 2.41, whose getrandom(3) keeps its state in the process, in memory that
+// the vDSO allocates since Linux 6.11.
+func TestRandomNumbersDifferInBranchesOfTrixie(t *testing.T) {
 	if os.Getenv("GLASSHOUSE_TEST") != "all" {
-		t.Skip("makes a root filesystem from Debian's mirror: runs with GLASSHOUSE_TEST=all")
+		t.Skip("creates a root filesystem from Debian's mirror: set GLASSHOUSE_TEST=all")
 	}
-	h := newHouse(t)
+	h := newHarness(t)
 	trees := rootfs.New(rootfs.Config{Dir: filepath.Join(h.dir, "images")})
 	if err := trees.Open(); err != nil {
 		t.Fatal(err)
@@ -61,8 +61,8 @@ func TestBranchesOfTrixieDrawDifferentRandomNumbers(t *testing.T) {
 
 	j := h.running()
 	h.install(j, "./testdata/random", "/tmp/random")
-	h.behind(j, "exec /tmp/random")
-	h.behind(j, "exec python3 -c '"+drawer+"'")
+	h.background(j, "exec /tmp/random")
+	h.background(j, "exec python3 -c '"+drawer+"'")
 	h.eventually(j, "ls /tmp/py-ready /tmp/go-ready", "/tmp/go-ready\n/tmp/py-ready")
 	for _, program := range []string{"python3", "random"} {
 		// The flag of memory that is mapped with MAP_DROPPABLE (proc_pid_smaps(5)).
@@ -74,7 +74,7 @@ func TestBranchesOfTrixieDrawDifferentRandomNumbers(t *testing.T) {
 
 	s := h.take(j, "")
 	drawn := map[string]string{}
-	var kept []string // of the generator in ordinary memory
+	var kept []string // numbers of the generator in ordinary memory
 	boxes := append(h.branch(s.ID, 4), j)
 	second := h.take(boxes[0], "")
 	boxes = append(boxes, h.branch(second.ID, 2)...)
@@ -87,16 +87,16 @@ func TestBranchesOfTrixieDrawDifferentRandomNumbers(t *testing.T) {
 		kept = append(kept, lines[10])
 		for _, n := range lines[:10] {
 			if other := drawn[n]; other != "" {
-				t.Errorf("%s draws %s, as %s did", b, n, other)
+				t.Errorf("%s drew %s, the same as %s", b, n, other)
 			}
 			drawn[n] = string(b)
 		}
 	}
 	if len(slices.Compact(kept)) != 1 {
-		t.Errorf("the branches do not continue from one state: Python's generator draws %q", kept)
+		t.Errorf("the branches do not continue from the same state: Python's generator drew %q", kept)
 	}
 
-	// Trixie's own CRIU would copy the state into every branch.
+	// The CRIU of Debian trixie would copy the state into every branch.
 	tools := t.TempDir()
 	fetch := exec.Command("../scripts/setup.sh", tools, "criu")
 	fetch.Env = append(os.Environ(), "CRIU_RELEASE=trixie")
@@ -107,7 +107,7 @@ func TestBranchesOfTrixieDrawDifferentRandomNumbers(t *testing.T) {
 	h.reopen()
 	_, err = h.keeper.Take(t.Context(), j, snapshot.TakeOptions{})
 	if !errors.Is(err, fault.Unsupported) || !strings.Contains(err.Error(), "CRIU 4.1") || !strings.Contains(err.Error(), "4.2 is needed") || !strings.Contains(fault.RemedyOf(err), "make setup") {
-		t.Errorf("Take with the CRIU of trixie = %v, remedy %q; want unsupported, with a remedy", err, fault.RemedyOf(err))
+		t.Errorf("Take with the CRIU of trixie = %v, remedy %q; want unsupported with a remedy", err, fault.RemedyOf(err))
 	}
 	h.sh(j, "true") // the jail continues
 }

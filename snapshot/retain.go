@@ -12,18 +12,18 @@ import (
 	"glasshouse/jail"
 )
 
-// retain removes the automatic snapshots of a jail that its policy does not keep,
-// and the oldest of all while they take too much. Those that somebody asked for
-// stay, and so do those that are being used: the next time will do.
+// retain removes the automatic snapshots of a jail that exceed its retention policy, and the
+// oldest automatic snapshots of all jails while they exceed the disk limit. Snapshots that a
+// user requested are kept. Snapshots in use are skipped until the next call.
 func (k *Keeper) retain(ctx context.Context, jid id.Jail) error {
-	k.retaining.Lock()
-	defer k.retaining.Unlock()
+	k.retainMu.Lock()
+	defer k.retainMu.Unlock()
 	j, err := k.cfg.Jails.Get(ctx, jid)
 	if err != nil {
 		return err
 	}
 	list := k.automatic(jid)
-	stay := kept(list, j.Spec.Snapshots.Keep)
+	stay := keptByPolicy(list, j.Spec.Snapshots.Keep)
 	removed := false
 	for _, s := range list {
 		if !stay[s.ID] {
@@ -34,7 +34,7 @@ func (k *Keeper) retain(ctx context.Context, jid id.Jail) error {
 			removed = removed || gone
 		}
 	}
-	over, err := k.economize(ctx)
+	over, err := k.enforceDiskLimit(ctx)
 	if removed || over {
 		_, more := k.images.GC(ctx)
 		err = errors.Join(err, more)
@@ -42,7 +42,7 @@ func (k *Keeper) retain(ctx context.Context, jid id.Jail) error {
 	return err
 }
 
-// expire deletes a snapshot unless it is being used, and reports whether it has.
+// expire deletes a snapshot unless it is in use, and reports whether it was deleted.
 func (k *Keeper) expire(ctx context.Context, sid id.Snapshot) (bool, error) {
 	err := k.Delete(ctx, sid)
 	if errors.Is(err, fault.Conflict) || errors.Is(err, fault.NotFound) {
@@ -51,7 +51,7 @@ func (k *Keeper) expire(ctx context.Context, sid id.Snapshot) (bool, error) {
 	return err == nil, err
 }
 
-// automatic returns the automatic snapshots of a jail, or of all, newest first.
+// automatic returns the automatic snapshots of a jail, or of all if jid is "", newest first.
 func (k *Keeper) automatic(jid id.Jail) []*Snapshot {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -65,9 +65,9 @@ func (k *Keeper) automatic(jid id.Jail) []*Snapshot {
 	return list
 }
 
-// kept returns which of a list of snapshots, newest first, stay: the last, and the
-// last of each of the newest hours and days in which there is one, by UTC.
-func kept(list []*Snapshot, keep jail.Keep) map[id.Snapshot]bool {
+// keptByPolicy returns the snapshots of a list, newest first, that a policy keeps: the last
+// ones, and the last one of each of the newest hours and days that have one, in UTC.
+func keptByPolicy(list []*Snapshot, keep jail.Keep) map[id.Snapshot]bool {
 	stay := map[id.Snapshot]bool{}
 	for i, s := range list {
 		if i < keep.Last {
@@ -90,15 +90,15 @@ func kept(list []*Snapshot, keep jail.Keep) map[id.Snapshot]bool {
 	return stay
 }
 
-// economize removes the oldest automatic snapshots while all of them take more
-// than they may, and reports whether it has removed any.
-func (k *Keeper) economize(ctx context.Context) (removed bool, err error) {
+// enforceDiskLimit removes the oldest automatic snapshots while all of them exceed the disk
+// limit, and reports whether it removed any.
+func (k *Keeper) enforceDiskLimit(ctx context.Context) (removed bool, err error) {
 	if k.cfg.DiskMB == 0 {
 		return false, nil
 	}
 	list := k.automatic("")
 	for len(list) > 0 {
-		bytes, err := k.spent(list)
+		bytes, err := k.diskUsage(list)
 		if err != nil || bytes <= k.cfg.DiskMB<<20 {
 			return removed, err
 		}
@@ -113,9 +113,9 @@ func (k *Keeper) economize(ctx context.Context) (removed bool, err error) {
 	return removed, nil
 }
 
-// spent returns what would be free without these snapshots. Of what their memory
-// images share the largest share is counted, once.
-func (k *Keeper) spent(list []*Snapshot) (int64, error) {
+// diskUsage returns the space that would be freed by deleting the given snapshots. Of the
+// memory images that they share, it counts only the largest shared size, once.
+func (k *Keeper) diskUsage(list []*Snapshot) (int64, error) {
 	ours := map[id.Snapshot]bool{}
 	for _, s := range list {
 		ours[s.ID] = true

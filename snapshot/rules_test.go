@@ -18,7 +18,7 @@ func sum(b []byte) string {
 	return hex.EncodeToString(s[:])
 }
 
-func TestWhichCommandsASnapshotComesBefore(t *testing.T) {
+func TestSnapshotRules(t *testing.T) {
 	for _, c := range []struct {
 		rule             string
 		argv             []string
@@ -31,7 +31,7 @@ func TestWhichCommandsASnapshotComesBefore(t *testing.T) {
 		{"exec:git push", []string{"legit", "push"}, false, false},
 		{"exec:git push", []string{"push", "git"}, false, false},
 		{"exec:git push", []string{"sudo", "git", "push"}, true, true},
-		{"exec:git push", []string{"timeout", "5", "git", "push"}, true, false}, // git's own beginning is seen
+		{"exec:git push", []string{"timeout", "5", "git", "push"}, true, false}, // the exec of git itself is observed
 		{"exec:git push", []string{"sh", "-c", "make && git push origin"}, true, false},
 		{"exec:git push", []string{"sh", "-c", "(git push)"}, true, false},
 		{"exec:git push", []string{"sh", "-c", "echo `git push`"}, true, false},
@@ -55,7 +55,7 @@ func TestWhichCommandsASnapshotComesBefore(t *testing.T) {
 	}
 }
 
-func TestWhichSnapshotsStay(t *testing.T) {
+func TestRetentionPolicy(t *testing.T) {
 	at := func(day, hour, minute int) time.Time { return time.Date(2026, 3, day, hour, minute, 0, 0, time.UTC) }
 	times := []time.Time{ // newest first
 		at(10, 12, 50), at(10, 12, 40), at(10, 12, 30), at(10, 11, 59), at(10, 9, 1), at(9, 23, 59), at(9, 1, 0), at(7, 5, 5),
@@ -82,7 +82,7 @@ func TestWhichSnapshotsStay(t *testing.T) {
 	}
 }
 
-func TestWhereASnapshotFits(t *testing.T) {
+func TestCheckHost(t *testing.T) {
 	here := snapshot.Host{Arch: "amd64", CPU: "one", Kernel: "6.12.3-foo"}
 	for _, c := range []struct {
 		from             snapshot.Host

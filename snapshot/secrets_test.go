@@ -30,12 +30,12 @@ import (
 	"glasshouse/store/storetest"
 )
 
-// A vault is the secrets of a house.
+// A vault holds the secrets of a harness.
 type vault struct {
 	*secret.Keeper
-	h *house
+	h *harness
 
-	absent bool // nobody follows changes
+	absent bool // no subscriber for changes
 
 	mu sync.Mutex
 	// +checklocks:mu
@@ -49,7 +49,7 @@ func (v *vault) Record(_ context.Context, e secret.Event) error {
 	return nil
 }
 
-// For is jail.Secrets over the Keeper.
+// For implements jail.Secrets with the secret manager.
 func (v *vault) For(ctx context.Context, jid id.Jail) ([]jail.Secret, error) {
 	values, err := v.Files(ctx, secret.Scope{Jail: jid})
 	var all []jail.Secret
@@ -59,10 +59,10 @@ func (v *vault) For(ctx context.Context, jid id.Jail) ([]jail.Secret, error) {
 	return all, err
 }
 
-// newSafeHouse is a house whose jails have secrets.
-func newSafeHouse(t *testing.T) (*house, *vault) {
+// newSecretHarness returns a harness whose jails have secrets.
+func newSecretHarness(t *testing.T) (*harness, *vault) {
 	v := &vault{}
-	h := &house{t: t, tune: func(jails *jail.Config, _ *snapshot.Config) { jails.Secrets = v }}
+	h := &harness{t: t, tune: func(jails *jail.Config, _ *snapshot.Config) { jails.Secrets = v }}
 	h.begin(func() {
 		db, err := storetest.Open(t, filepath.Join(h.dir, "glasshouse.db"))
 		if err != nil {
@@ -112,14 +112,14 @@ func (v *vault) grant(name string, to id.Jail, change ...func(*secret.Grant)) id
 
 func follows(g *secret.Grant) { g.Branches = true }
 
-func (h *house) says(jid id.Jail, line, want string) {
+func (h *harness) expectOutput(jid id.Jail, line, want string) {
 	h.t.Helper()
 	if got, _ := h.try(jid, line); strings.TrimSpace(got) != want {
-		h.t.Errorf("in %s %q says %q, want %q", jid, line, got, want)
+		h.t.Errorf("%s: output of %q = %q, want %q", jid, line, got, want)
 	}
 }
 
-// newCanary returns a value that is found wherever a piece of it is left.
+// newCanary returns a secret value that is detectable by any part of it.
 func newCanary() (word, value string) {
 	var b [12]byte
 	rand.Read(b[:])
@@ -127,17 +127,17 @@ func newCanary() (word, value string) {
 	return word, strings.Repeat(word+" ", 500)
 }
 
-// forms are what the canary may have become.
+// forms returns the encodings in which the canary may occur.
 func forms(word string) [][]byte {
 	all := [][]byte{[]byte(word), []byte(hex.EncodeToString([]byte(word))), []byte(strings.ToUpper(hex.EncodeToString([]byte(word))))}
-	for shift := range 3 { // where it stands decides how base64 has it
+	for shift := range 3 { // base64 depends on the offset modulo 3
 		b := []byte(base64.StdEncoding.EncodeToString([]byte(strings.Repeat("x", shift) + word)))
 		all = append(all, b[4:len(b)-4])
 	}
 	return all
 }
 
-// A hunt looks for a canary.
+// A hunt searches for a canary.
 type hunt struct {
 	t     *testing.T
 	words [][]byte
@@ -166,11 +166,11 @@ func (h *hunt) in(what string, b []byte) bool {
 func (h *hunt) not(what string, b []byte) {
 	h.t.Helper()
 	if h.in(what, b) {
-		h.t.Errorf("%s, the canary is in %s", h.when, what)
+		h.t.Errorf("%s: found the canary in %s", h.when, what)
 	}
 }
 
-// files returns those below dir that hold the canary, also compressed.
+// files returns the files below dir that contain the canary, plain or compressed.
 func (h *hunt) files(dir string) (found []string) {
 	h.t.Helper()
 	err := filepath.WalkDir(dir, func(name string, e fs.DirEntry, err error) error {
@@ -200,12 +200,12 @@ func (h *hunt) files(dir string) (found []string) {
 	return found
 }
 
-// data looks through a file, without its holes.
+// data searches the data of a file, skipping holes.
 func (h *hunt) data(f *os.File) (bool, error) {
 	var all []byte
 	for at := int64(0); ; {
 		start, err := unix.Seek(int(f.Fd()), at, unix.SEEK_DATA)
-		if errors.Is(err, unix.ENXIO) || errors.Is(err, unix.ESPIPE) { // its end, or a namespace that has a name
+		if errors.Is(err, unix.ENXIO) || errors.Is(err, unix.ESPIPE) { // end of file, or a file of a namespace
 			break
 		}
 		if err != nil {
@@ -239,7 +239,7 @@ func (h *hunt) data(f *os.File) (bool, error) {
 	}
 }
 
-// frame decompresses as much as is there.
+// frame decompresses as much as possible.
 func (h *hunt) frame(b []byte) []byte {
 	if err := h.zstd.Reset(bytes.NewReader(b)); err != nil {
 		return nil
@@ -249,7 +249,7 @@ func (h *hunt) frame(b []byte) []byte {
 	return plain.Bytes()
 }
 
-// processes looks at what processes were started with.
+// processes searches the arguments and environments of processes.
 func (h *hunt) processes() {
 	h.t.Helper()
 	for _, kind := range []string{"environ", "cmdline"} {
@@ -262,49 +262,49 @@ func (h *hunt) processes() {
 	}
 }
 
-// everywhere looks through all that a daemon keeps and tells of its jails.
-func (h *hunt) everywhere(house *house, v *vault, when string) {
+// everywhere searches all data that a daemon stores and reports about its jails.
+func (h *hunt) everywhere(env *harness, v *vault, when string) {
 	h.t.Helper()
 	h.when = when
-	for _, name := range h.files(house.dir) {
-		h.t.Errorf("%s, the canary is in %s", when, name)
+	for _, name := range h.files(env.dir) {
+		h.t.Errorf("%s: found the canary in %s", when, name)
 	}
 	h.processes()
 	ctx := h.t.Context()
-	tell := func(what string, told any, err error) {
+	check := func(what string, value any, err error) {
 		h.t.Helper()
-		b, jsonErr := json.Marshal(told)
+		b, jsonErr := json.Marshal(value)
 		if err := errors.Join(err, jsonErr); err != nil {
 			h.t.Fatalf("%s, %s: %v", when, what, err)
 		}
 		h.not(what, b)
-		h.not(what, fmt.Appendf(nil, "%v %+v %#v", told, told, told))
+		h.not(what, fmt.Appendf(nil, "%v %+v %#v", value, value, value))
 	}
-	jails, err := house.jails.List(ctx, jail.ListOptions{})
-	tell("the list of jails", jails, err)
-	snapshots, err := house.keeper.List(ctx, snapshot.ListOptions{})
-	tell("the list of snapshots", snapshots, err)
-	tell("the list of secrets", v.List(), nil)
+	jails, err := env.jails.List(ctx, jail.ListOptions{})
+	check("the list of jails", jails, err)
+	snapshots, err := env.keeper.List(ctx, snapshot.ListOptions{})
+	check("the list of snapshots", snapshots, err)
+	check("the list of secrets", v.List(), nil)
 	v.mu.Lock()
 	events := slices.Clone(v.events)
 	v.mu.Unlock()
-	tell("the record of secrets", events, nil)
+	check("the record of secrets", events, nil)
 	for _, j := range jails {
-		execs, err := house.jails.Execs(ctx, j.ID)
-		tell("the commands of "+string(j.ID), execs, err)
-		changes, err := house.jails.Changes(ctx, j.ID, jail.ChangesOptions{Text: true})
-		tell("the changes of "+string(j.ID), changes, err)
+		execs, err := env.jails.Execs(ctx, j.ID)
+		check("the commands of "+string(j.ID), execs, err)
+		changes, err := env.jails.Changes(ctx, j.ID, jail.ChangesOptions{Text: true})
+		check("the changes of "+string(j.ID), changes, err)
 		for _, c := range changes {
 			if strings.HasPrefix(c.Path, jail.SecretsDir) {
-				h.t.Errorf("%s, %s is told to have changed", when, c.Path)
+				h.t.Errorf("%s: %s is reported as changed", when, c.Path)
 			}
 		}
 		if j.State != jail.Running {
 			continue
 		}
-		processes, err := house.jails.Processes(ctx, j.ID)
-		tell("the processes of "+string(j.ID), processes, err)
-		files, err := house.jails.Files(ctx, j.ID)
+		processes, err := env.jails.Processes(ctx, j.ID)
+		check("the processes of "+string(j.ID), processes, err)
+		files, err := env.jails.Files(ctx, j.ID)
 		if err != nil {
 			h.t.Fatal(err)
 		}
@@ -323,68 +323,68 @@ func (h *hunt) everywhere(house *house, v *vault, when string) {
 	}
 }
 
-func TestASecretIsNowhereButInItsJail(t *testing.T) {
+func TestSecretDoesNotLeaveItsJail(t *testing.T) {
 	hows := layerings
-	if os.Getenv("GLASSHOUSE_TEST") != "all" { // all that is on the host is searched, many times
+	if os.Getenv("GLASSHOUSE_TEST") != "all" { // searches the complete host many times
 		hows = hows[:1]
 	}
 	for _, how := range hows {
 		t.Run(string(how), func(t *testing.T) {
-			h, v := newSafeHouse(t)
+			h, v := newSecretHarness(t)
 			word, value := newCanary()
 			look := newHunt(t, word)
 			v.put("API_KEY", value)
-			look.everywhere(h, v, "once it is stored")
+			look.everywhere(h, v, "after it was stored")
 
 			j := h.running()
-			h.behind(j, counter)
+			h.background(j, counter)
 			v.grant("API_KEY", j, follows)
-			h.says(j, "wc -c < /run/secrets/API_KEY", fmt.Sprint(len(value)))
+			h.expectOutput(j, "wc -c < /run/secrets/API_KEY", fmt.Sprint(len(value)))
 			h.sh(j, "cat /run/secrets/API_KEY > /dev/null")
-			look.everywhere(h, v, "once it is used")
+			look.everywhere(h, v, "after it was used")
 
-			h.countsOn(j, 3)
+			h.checkCounting(j, 3)
 			s := h.take(j, how)
-			h.says(j, "wc -c < /run/secrets/API_KEY", fmt.Sprint(len(value)))
-			look.everywhere(h, v, "once there is a snapshot")
+			h.expectOutput(j, "wc -c < /run/secrets/API_KEY", fmt.Sprint(len(value)))
+			look.everywhere(h, v, "after a snapshot")
 
 			archive := filepath.Join(t.TempDir(), "archive")
 			if err := os.WriteFile(archive, h.export(s.ID), 0o600); err != nil {
 				t.Fatal(err)
 			}
 			if found := look.files(archive); len(found) > 0 {
-				t.Error("the canary is in what is exported of the snapshot")
+				t.Error("the canary is in the exported snapshot")
 			}
 
 			kid := h.branch(s.ID, 1)[0]
-			h.countsOn(kid, 0)
-			h.says(kid, "wc -c < /run/secrets/API_KEY", fmt.Sprint(len(value)))
+			h.checkCounting(kid, 0)
+			h.expectOutput(kid, "wc -c < /run/secrets/API_KEY", fmt.Sprint(len(value)))
 			h.sh(kid, "cat /run/secrets/API_KEY > /dev/null")
 			h.take(kid, how)
-			look.everywhere(h, v, "once there is a branch")
+			look.everywhere(h, v, "after a branch")
 
 			if err := h.keeper.Warm(t.Context(), s.ID, 1); err != nil {
 				t.Fatal(err)
 			}
-			look.everywhere(h, v, "once there are frozen copies")
+			look.everywhere(h, v, "after spares were created")
 			if _, err := h.keeper.Rewind(t.Context(), j, s.ID, jail.RewindOptions{}); err != nil {
 				t.Fatal(err)
 			}
-			h.says(j, "wc -c < /run/secrets/API_KEY", fmt.Sprint(len(value)))
-			look.everywhere(h, v, "once the jail was rewound")
+			h.expectOutput(j, "wc -c < /run/secrets/API_KEY", fmt.Sprint(len(value)))
+			look.everywhere(h, v, "after a rewind")
 
 			h.stop(j)
-			look.everywhere(h, v, "once the jail is stopped")
+			look.everywhere(h, v, "after the jail was stopped")
 			h.start(j)
-			h.says(j, "wc -c < /run/secrets/API_KEY", fmt.Sprint(len(value)))
+			h.expectOutput(j, "wc -c < /run/secrets/API_KEY", fmt.Sprint(len(value)))
 			if err := h.jails.Delete(t.Context(), j); err != nil {
 				t.Fatal(err)
 			}
-			look.everywhere(h, v, "once the jail is gone")
+			look.everywhere(h, v, "after the jail was deleted")
 			for _, info := range v.List() {
 				for _, g := range info.Grants {
 					if g.To.Jail == j {
-						t.Errorf("a grant is left of a jail that is gone: %+v", g)
+						t.Errorf("a grant of a deleted jail remains: %+v", g)
 					}
 				}
 			}
@@ -392,55 +392,55 @@ func TestASecretIsNowhereButInItsJail(t *testing.T) {
 	}
 }
 
-// This is what is promised of nobody: who reads a secret has it in its memory, and
-// a snapshot has that.
-func TestWhoReadASecretHasItInItsMemoryAndTheSnapshotTooThen(t *testing.T) {
-	h, v := newSafeHouse(t)
+// This documents a limitation: a process that has read a secret has it in its memory, and a
+// snapshot contains that memory.
+func TestSecretReadByProcessIsInSnapshot(t *testing.T) {
+	h, v := newSecretHarness(t)
 	word, value := newCanary()
 	v.put("API_KEY", value)
 	j := h.running()
 	v.grant("API_KEY", j)
-	h.behind(j, "key=$(cat /run/secrets/API_KEY); touch /tmp/has; while :; do sleep 1; done; echo $key")
+	h.background(j, "key=$(cat /run/secrets/API_KEY); touch /tmp/has; while :; do sleep 1; done; echo $key")
 	h.eventually(j, "ls /tmp/has", "/tmp/has")
 	h.take(j, jail.Copied)
 	look := newHunt(t, word)
 	found := look.files(h.dir)
 	if len(found) == 0 {
-		t.Error("the canary is not found in the image of a process that has it: the hunt is no good")
+		t.Error("the search did not find the canary in the image of a process that has it")
 	}
 	for _, name := range found {
 		if !strings.HasPrefix(name, filepath.Join(h.dir, "hot")) && !strings.HasPrefix(name, filepath.Join(h.dir, "pages")) {
-			t.Errorf("the canary is in %s", name)
+			t.Errorf("found the canary in %s", name)
 		}
 	}
 }
 
-func TestABranchHasOnlyWhatFollows(t *testing.T) {
-	h, v := newSafeHouse(t)
+func TestBranchGetsOnlyInheritedGrants(t *testing.T) {
+	h, v := newSecretHarness(t)
 	v.put("FOLLOWS", "one")
 	v.put("STAYS", "two")
 	j := h.running()
 	first := v.grant("FOLLOWS", j, follows)
 	v.grant("STAYS", j)
-	h.says(j, "cat /run/secrets/*", "onetwo")
+	h.expectOutput(j, "cat /run/secrets/*", "onetwo")
 	s := h.take(j, jail.Copied)
 	kid := h.branch(s.ID, 1)[0]
-	h.says(kid, "ls /run/secrets; cat /run/secrets/*", "FOLLOWS\none")
-	h.says(j, "cat /run/secrets/*", "onetwo")
+	h.expectOutput(kid, "ls /run/secrets; cat /run/secrets/*", "FOLLOWS\none")
+	h.expectOutput(j, "cat /run/secrets/*", "onetwo")
 	grandchild := h.branch(h.take(kid, jail.Stacked).ID, 1)[0]
-	h.says(grandchild, "cat /run/secrets/*", "one")
+	h.expectOutput(grandchild, "cat /run/secrets/*", "one")
 	if err := v.Revoke(t.Context(), first, "test"); err != nil {
 		t.Fatal(err)
 	}
 	for _, k := range []id.Jail{kid, grandchild} {
-		h.says(k, "ls /run/secrets", "")
+		h.expectOutput(k, "ls /run/secrets", "")
 	}
-	h.says(j, "cat /run/secrets/*", "two")
-	h.says(h.branch(s.ID, 1)[0], "ls /run/secrets", "")
+	h.expectOutput(j, "cat /run/secrets/*", "two")
+	h.expectOutput(h.branch(s.ID, 1)[0], "ls /run/secrets", "")
 }
 
-func TestAFrozenCopyThatWakesHasItsGrants(t *testing.T) {
-	h, v := newSafeHouse(t)
+func TestSpareGetsGrants(t *testing.T) {
+	h, v := newSecretHarness(t)
 	v.put("KEY", "one")
 	j := h.running()
 	v.grant("KEY", j, follows)
@@ -449,25 +449,25 @@ func TestAFrozenCopyThatWakesHasItsGrants(t *testing.T) {
 		t.Fatal(err)
 	}
 	kid := h.branch(s.ID, 1)[0]
-	h.says(kid, "cat /run/secrets/KEY", "one")
+	h.expectOutput(kid, "cat /run/secrets/KEY", "one")
 }
 
-func TestASecretThatIsTakenAwayIsGoneAtOnce(t *testing.T) {
-	h, v := newSafeHouse(t)
+func TestRevokedSecretIsRemovedImmediately(t *testing.T) {
+	h, v := newSecretHarness(t)
 	v.put("A", "one")
 	v.put("B", "two")
 	j := h.running()
 	gone := v.grant("A", j)
 	v.grant("B", j)
-	h.behind(j, "exec 8</run/secrets/A; touch /tmp/holds; while [ ! -e /tmp/go ]; do sleep 0.05; done; cat <&8 > /tmp/got; touch /tmp/done; sleep 1000")
+	h.background(j, "exec 8</run/secrets/A; touch /tmp/holds; while [ ! -e /tmp/go ]; do sleep 0.05; done; cat <&8 > /tmp/got; touch /tmp/done; sleep 1000")
 	h.eventually(j, "ls /tmp/holds", "/tmp/holds")
 	if err := v.Revoke(t.Context(), gone, "test"); err != nil {
 		t.Fatal(err)
 	}
-	h.says(j, "ls /run/secrets; cat /run/secrets/*", "B\ntwo")
+	h.expectOutput(j, "ls /run/secrets; cat /run/secrets/*", "B\ntwo")
 	h.sh(j, "touch /tmp/go")
 	h.eventually(j, "ls /tmp/done", "/tmp/done")
-	h.says(j, "cat /tmp/got", "") // who had it open reads nothing
+	h.expectOutput(j, "cat /tmp/got", "") // a process that had it open reads no data
 
 	if _, err := h.jails.Pause(t.Context(), j); err != nil {
 		t.Fatal(err)
@@ -476,47 +476,47 @@ func TestASecretThatIsTakenAwayIsGoneAtOnce(t *testing.T) {
 	if _, err := h.jails.Resume(t.Context(), j); err != nil {
 		t.Fatal(err)
 	}
-	h.says(j, "cat /run/secrets/*", "second")
+	h.expectOutput(j, "cat /run/secrets/*", "second")
 	soon := time.Now().Add(300 * time.Millisecond)
 	v.grant("A", j, func(g *secret.Grant) { g.Expires = &soon })
-	h.says(j, "ls /run/secrets | tail -1", "B")
+	h.expectOutput(j, "ls /run/secrets | tail -1", "B")
 	h.eventually(j, "ls /run/secrets", "B")
 }
 
-func TestAJailThatHoldsASecretOpenIsNotWrittenDown(t *testing.T) {
-	h, v := newSafeHouse(t)
+func TestSnapshotFailsWhileSecretIsOpen(t *testing.T) {
+	h, v := newSecretHarness(t)
 	v.put("A", "one")
 	j := h.running()
 	v.grant("A", j)
-	x := h.behind(j, "exec 8</run/secrets/A; touch /tmp/holds; sleep 1000")
+	x := h.background(j, "exec 8</run/secrets/A; touch /tmp/holds; sleep 1000")
 	h.eventually(j, "ls /tmp/holds", "/tmp/holds")
 	for _, how := range layerings {
 		if _, err := h.keeper.Take(t.Context(), j, snapshot.TakeOptions{Layering: how}); !errors.Is(err, fault.Conflict) {
-			t.Errorf("%s: %v, want a conflict", how, err)
+			t.Errorf("%s: Take = %v, want a conflict", how, err)
 		} else if !strings.Contains(err.Error(), "/run/secrets") {
-			t.Errorf("it is not said why: %v", err)
+			t.Errorf("the error does not name the reason: %v", err)
 		}
-		h.says(j, "cat /run/secrets/A", "one")
+		h.expectOutput(j, "cat /run/secrets/A", "one")
 	}
 	if err := h.jails.Signal(t.Context(), j, x.ID, "KILL"); err != nil {
 		t.Fatal(err)
 	}
 	h.eventually(j, "ls -l /proc/[0-9]*/fd 2>/dev/null | grep -c run/secrets", "0")
 	h.take(j, jail.Copied)
-	h.says(j, "cat /run/secrets/A", "one")
+	h.expectOutput(j, "cat /run/secrets/A", "one")
 }
 
-func TestSecretsAreTheUsersOfTheJail(t *testing.T) {
-	h, v := newSafeHouse(t)
+func TestSecretsBelongToJailUser(t *testing.T) {
+	h, v := newSecretHarness(t)
 	v.put("A", "one")
 	j := h.running(func(s *jail.Spec) { s.User = "nobody" })
 	v.grant("A", j)
-	h.says(j, "id -un; stat -c '%U %a' /run/secrets/A; cat /run/secrets/A", "nobody\nnobody 400\none")
-	h.says(j, "(echo x > /run/secrets/A || chmod 600 /run/secrets/A || rm -f /run/secrets/A) 2>/dev/null || echo refused", "refused")
+	h.expectOutput(j, "id -un; stat -c '%U %a' /run/secrets/A; cat /run/secrets/A", "nobody\nnobody 400\none")
+	h.expectOutput(j, "(echo x > /run/secrets/A || chmod 600 /run/secrets/A || rm -f /run/secrets/A) 2>/dev/null || echo refused", "refused")
 }
 
-func TestADaemonThatComesBackTakesAwayWhatWasRevokedMeanwhile(t *testing.T) {
-	h, v := newSafeHouse(t)
+func TestRestartedDaemonRemovesRevokedSecrets(t *testing.T) {
+	h, v := newSecretHarness(t)
 	v.put("A", "one")
 	v.put("B", "two")
 	j := h.running()
@@ -531,18 +531,18 @@ func TestADaemonThatComesBackTakesAwayWhatWasRevokedMeanwhile(t *testing.T) {
 	}
 	v.absent = false
 	h.open()
-	h.says(j, "ls /run/secrets; cat /run/secrets/*", "B\ntwo")
+	h.expectOutput(j, "ls /run/secrets; cat /run/secrets/*", "B\ntwo")
 }
 
-// The jail's root tries to reach its secrets through what the daemon tells of files,
-// and to keep them from being taken away.
-func TestTheFilesAPIHasNoSecrets(t *testing.T) {
-	h, v := newSafeHouse(t)
+// The root user of the jail tries to read its secrets through the files API, and to prevent
+// their revocation.
+func TestFilesAPIExcludesSecrets(t *testing.T) {
+	h, v := newSecretHarness(t)
 	word, value := newCanary()
 	v.put("API_KEY", value)
 	j := h.running()
 	v.grant("API_KEY", j)
-	h.behind(j, "exec 8</run/secrets/API_KEY; cd /run/secrets; sleep 1000")
+	h.background(j, "exec 8</run/secrets/API_KEY; cd /run/secrets; sleep 1000")
 	h.sh(j, "ln -s /run/secrets /root/link; ln -s /run/secrets/API_KEY /root/file; ln -s /proc/1/root/run/secrets /root/root; ln -s /proc/self/cwd /root/cwd")
 	look := newHunt(t, word)
 	files, err := h.jails.Files(t.Context(), j)
@@ -562,7 +562,7 @@ func TestTheFilesAPIHasNoSecrets(t *testing.T) {
 			if r, _, err := files.Read(t.Context(), name, 0, -1); err == nil {
 				b, _ := io.ReadAll(r)
 				r.Close()
-				t.Errorf("%s can be read, %d bytes, canary %v", name, len(b), look.in(name, b))
+				t.Errorf("%s is readable: %d bytes, canary %v", name, len(b), look.in(name, b))
 			}
 			if r, err := files.Tar(t.Context(), name); err == nil {
 				b, _ := io.ReadAll(r)
@@ -586,7 +586,7 @@ func TestTheFilesAPIHasNoSecrets(t *testing.T) {
 			if err != nil {
 				continue
 			}
-			if dir == "/" { // /proc and /sys are without end
+			if dir == "/" { // /proc and /sys are unbounded
 				r.Close()
 				continue
 			}
@@ -595,13 +595,13 @@ func TestTheFilesAPIHasNoSecrets(t *testing.T) {
 			look.not("the archive of "+dir, b)
 		}
 		if err := files.Move(t.Context(), "/run/secrets/API_KEY", "/root/mine", false); err == nil {
-			t.Error("it can be moved away")
+			t.Error("the secrets directory can be renamed")
 		}
 	}
-	look.when = "where it belongs"
+	look.when = "in the secrets directory"
 	try()
-	// The directory above is in a layer below the jail's own, and so cannot be moved.
-	h.says(j, "mkdir /root/d && mv -T /run /root/d/run 2>/dev/null || ls -d /run/secrets", "/run/secrets")
+	// The parent directory is in a lower layer and so cannot be renamed.
+	h.expectOutput(j, "mkdir /root/d && mv -T /run /root/d/run 2>/dev/null || ls -d /run/secrets", "/run/secrets")
 	h.sh(j, "rm -rf /root/d")
 	try()
 	for _, g := range v.List()[0].Grants {
@@ -609,5 +609,5 @@ func TestTheFilesAPIHasNoSecrets(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	h.says(j, "ls /run/secrets", "")
+	h.expectOutput(j, "ls /run/secrets", "")
 }

@@ -1,18 +1,18 @@
-// Package snapshot keeps jails as they were at one moment: takes snapshots,
-// goes back to them, makes new jails from them, and knows which came from which.
+// Package snapshot saves the state of jails. It takes snapshots, rewinds jails to them,
+// creates new jails from them, and records the lineage.
 //
-// A snapshot is a directory below that of the jail it was taken of:
+// A snapshot is a directory below that of its jail:
 //
 //	{data}/jails/{jail}/snapshots/{id}/
-//	    metadata.json   the record, a copy for people and for other hosts
+//	    metadata.json   copy of the record for people and other hosts
 //	    fs-upper.img    the sealed writable layer
-//	    fs-flat-1.img   it and all below it as one layer, once they are many
-//	    criu-dump/      its processes, if it had any, in the store of images
-//	    processes.json  what they are, for comparisons
+//	    fs-flat-1.img   this layer and all lower ones merged, once they are many
+//	    criu-dump/      the memory images, if it has any, in the image store
+//	    processes.json  list of the processes, for comparisons
 //
-// The record in the database is written last: a snapshot is there, complete, or
-// it is not. A layer stays as long as a jail or another snapshot stands on it,
-// also when its own snapshot is deleted.
+// The record in the database is written last, so a snapshot either exists completely or not at
+// all. A layer is kept as long as a jail or another snapshot uses it, even when its own
+// snapshot is deleted.
 package snapshot
 
 import (
@@ -23,25 +23,25 @@ import (
 	"glasshouse/jail"
 )
 
-// A Snapshot is a jail as it was at one moment.
+// A Snapshot is the saved state of a jail.
 type Snapshot struct {
 	ID      id.Snapshot       `json:"id"`
-	Jail    jail.Jail         `json:"jail"`             // as it was; Sealed begins with the snapshot's own layer
-	Parent  id.Snapshot       `json:"parent,omitempty"` // the snapshot that the jail was taken to, made from or rewound to last
+	Jail    jail.Jail         `json:"jail"`             // at that time; Sealed begins with the snapshot's own layer
+	Parent  id.Snapshot       `json:"parent,omitempty"` // the previous snapshot of the jail, or the one it was created from or rewound to
 	Name    string            `json:"name,omitempty"`
 	Labels  map[string]string `json:"labels,omitempty"`
 	Created time.Time         `json:"created"`
 	Reason  Reason            `json:"reason"`
-	Trigger string            `json:"trigger,omitempty"` // of an automatic one: what it came before or after
+	Trigger string            `json:"trigger,omitempty"` // of an automatic one: the command before or after which it was taken
 
-	Memory   bool          `json:"memory"`             // its processes are part of it
-	Digest   string        `json:"digest,omitempty"`   // of their images
-	Seq      uint64        `json:"seq"`                // the last record in the jail's log
-	Paused   time.Duration `json:"paused"`             // how long the jail waited
+	Memory   bool          `json:"memory"`             // it contains the processes
+	Digest   string        `json:"digest,omitempty"`   // of the memory images
+	Seq      uint64        `json:"seq"`                // the last record of the jail's event log
+	Paused   time.Duration `json:"paused"`             // duration of the pause
 	Layering jail.Layering `json:"layering,omitempty"` // how the layer was taken
-	Stats    jail.Stats    `json:"stats"`              // what the jail used
+	Stats    jail.Stats    `json:"stats"`              // resource usage of the jail
 
-	Flattened []string `json:"flattened,omitempty"` // the layers that its one layer was made of, and stands for
+	Flattened []string `json:"flattened,omitempty"` // the layers that were merged into its single layer
 	Host      Host     `json:"host"`                // where it was taken
 }
 
@@ -49,27 +49,27 @@ type Snapshot struct {
 type Reason string
 
 const (
-	Asked    Reason = "asked"    // somebody wanted it
-	Every    Reason = "every"    // it was time
-	Before   Reason = "before"   // something was about to happen
-	After    Reason = "after"    // a command had ended
-	Branched Reason = "branched" // a running jail was branched
-	Imported Reason = "imported" // it comes from another host
+	Asked    Reason = "asked"    // requested by a user
+	Every    Reason = "every"    // periodic
+	Before   Reason = "before"   // before a command
+	After    Reason = "after"    // after a command
+	Branched Reason = "branched" // taken to branch a running jail
+	Imported Reason = "imported" // imported from an archive
 
-	// Checkpoint is for an automatic checkpoint of a run. The gateway removes it
-	// when there are newer ones, and it is deleted with its jail.
+	// Checkpoint is an automatic checkpoint of a run. The gateway removes it when there are
+	// newer ones, and it is deleted with its jail.
 	Checkpoint Reason = "checkpoint"
 )
 
-// Host is what a snapshot needs of the host that goes on with its processes.
+// Host describes the properties of a host that matter for restoring processes.
 type Host struct {
 	Arch   string `json:"arch"`
 	Kernel string `json:"kernel"`
 	CPU    string `json:"cpu"`
 }
 
-// A Store keeps the record of every snapshot. Put returns when the record would
-// survive a power cut.
+// A Store persists the snapshot records. Put returns when the record would survive a power
+// failure.
 type Store interface {
 	Put(ctx context.Context, s Snapshot) error
 	All(ctx context.Context) ([]Snapshot, error)

@@ -15,7 +15,7 @@ import (
 	"glasshouse/snapshot"
 )
 
-// A brokenRecord is one whose disk is full for bodies that nobody inhabits yet.
+// A brokenRecord is a record store that fails with a full disk for unused spares.
 type brokenRecord struct {
 	jail.Store
 	full atomic.Bool
@@ -28,8 +28,8 @@ func (b *brokenRecord) Put(ctx context.Context, j jail.Jail) error {
 	return b.Store.Put(ctx, j)
 }
 
-func TestARewindThatFailsLeavesNoCopyBehind(t *testing.T) {
-	h := newHouse(t)
+func TestFailedRewindRemovesSpare(t *testing.T) {
+	h := newHarness(t)
 	broken := &brokenRecord{}
 	h.tune = func(c *jail.Config, _ *snapshot.Config) {
 		broken.Store = c.Store
@@ -50,7 +50,7 @@ func TestARewindThatFailsLeavesNoCopyBehind(t *testing.T) {
 		return len(entries)
 	}
 	if n := dirs(); n != 2 {
-		t.Fatalf("%d directories of a jail and a copy", n)
+		t.Fatalf("%d directories of a jail and a spare", n)
 	}
 	broken.full.Store(true)
 	if _, err := h.keeper.Rewind(t.Context(), j, s.ID, jail.RewindOptions{}); !errors.Is(err, fault.Exhausted) {
@@ -58,10 +58,10 @@ func TestARewindThatFailsLeavesNoCopyBehind(t *testing.T) {
 	}
 	broken.full.Store(false)
 	if n := dirs(); n != 1 {
-		t.Errorf("%d directories are left of a jail and a copy that could not be moved to", n)
+		t.Errorf("%d directories remain of a jail and a spare after the failed rewind", n)
 	}
 	if n := h.jails.Copies(s.ID); n != 0 {
-		t.Errorf("%d copies wait", n)
+		t.Errorf("%d spares exist", n)
 	}
 	h.sh(j, "test $(cat /root/a) = one; echo two > /root/a")
 	if _, err := h.keeper.Rewind(t.Context(), j, s.ID, jail.RewindOptions{}); err != nil {

@@ -23,21 +23,21 @@ import (
 	"glasshouse/jail"
 )
 
-// TakeOptions say what snapshot is taken.
+// TakeOptions configure a snapshot.
 type TakeOptions struct {
 	Name     string
 	Labels   map[string]string
 	Reason   Reason // default: Asked
 	Trigger  string
-	Layering jail.Layering // "" chooses
-	Stop     bool          // the jail is left stopped
-	Mark     bool          // how the jail is then is remembered, for jail.Manager.Changed
+	Layering jail.Layering // "" selects automatically
+	Stop     bool          // leave the jail stopped
+	Mark     bool          // record the state of the jail, for jail.Manager.Changed
 
-	held *jail.Held // a process that the snapshot is to have where it is
+	held *jail.Held // a process that is stopped at its position in the snapshot
 }
 
-// Take takes a snapshot of a jail, which goes on. When it returns, a power cut
-// does not lose the snapshot.
+// Take takes a snapshot of a jail. The jail is paused briefly and then continues. When Take
+// returns, the snapshot is durable: it survives a power failure.
 func (k *Keeper) Take(ctx context.Context, jid id.Jail, o TakeOptions) (Snapshot, error) {
 	s, done, err := k.take(ctx, jid, o)
 	if err != nil {
@@ -47,14 +47,14 @@ func (k *Keeper) Take(ctx context.Context, jid id.Jail, o TakeOptions) (Snapshot
 	return s, nil
 }
 
-// A program that another has called and that has not let it in yet cannot be written
-// down, and is not for long in most cases.
+// A process with a connection that the server has not accepted yet cannot be dumped. In most
+// cases that state is short, so take retries.
 const (
-	passes    = 3 * time.Second // how long is waited for that
-	lookAgain = 50 * time.Millisecond
+	retryTime  = 3 * time.Second // maximum time for retries
+	retryDelay = 50 * time.Millisecond
 )
 
-// take is Take whose result cannot be deleted until done is called.
+// take is Take, except that the snapshot cannot be deleted until done is called.
 func (k *Keeper) take(ctx context.Context, jid id.Jail, o TakeOptions) (_ Snapshot, done func(), err error) {
 	if o.Reason == "" {
 		o.Reason = Asked
@@ -62,10 +62,10 @@ func (k *Keeper) take(ctx context.Context, jid id.Jail, o TakeOptions) (_ Snapsh
 	if err := o.Check(); err != nil {
 		return Snapshot{}, nil, err
 	}
-	end := time.Now().Add(passes)
-	for wait := lookAgain; ; wait *= 2 { // each try holds the jail for a moment
+	end := time.Now().Add(retryTime)
+	for wait := retryDelay; ; wait *= 2 { // each attempt pauses the jail briefly
 		s, done, err := k.takeNow(ctx, jid, o)
-		// What was held for the first try has gone on.
+		// The process that was held for the first attempt runs again.
 		if !errors.Is(err, fault.Unavailable) || o.held != nil || time.Now().Add(wait).After(end) {
 			return s, done, err
 		}
@@ -82,28 +82,28 @@ func (k *Keeper) takeNow(ctx context.Context, jid id.Jail, o TakeOptions) (_ Sna
 	if err != nil {
 		return Snapshot{}, nil, err
 	}
-	k.tidying.RLock()
+	k.filesMu.RLock()
 	t := &taking{k: k, ctx: context.WithoutCancel(ctx), s: Snapshot{
 		ID: id.NewSnapshot(), Name: o.Name, Labels: o.Labels, Reason: o.Reason, Trigger: o.Trigger, Host: host(),
 	}, o: o}
 	t.dir = k.dir(jid, t.s.ID)
 	err = fault.Catch(func() error { return t.run(j) })() // automatic snapshots have no caller to recover a panic
-	k.tidying.RUnlock()
-	k.hot.put(t.s.ID)
+	k.filesMu.RUnlock()
+	k.cache.put(t.s.ID)
 	if err != nil {
-		k.hot.drop(t.s.ID)
+		k.cache.drop(t.s.ID)
 		return Snapshot{}, nil, errors.Join(fmt.Errorf("snapshot of %s: %w", jid, err), k.sweep(t.ctx))
 	}
 	switch n := len(t.s.Jail.Sealed); {
 	case n > flattenAt:
 		k.flattenSoon()
-	case n <= len(j.Sealed): // it moved to what was merged meanwhile
+	case n <= len(j.Sealed): // the jail moved to layers that were merged meanwhile
 		k.sweepSoon()
 	}
 	return t.s, func() { k.release(t.s.ID) }, nil
 }
 
-// taking is a snapshot on its way.
+// taking is the state of a snapshot that is being taken.
 type taking struct {
 	k   *Keeper
 	ctx context.Context
@@ -118,18 +118,18 @@ func (t *taking) run(j jail.Jail) error {
 		return err
 	}
 	layer := filepath.Join(t.dir, layerFile)
-	at, err := t.place(j)
+	at, err := t.imageDir(j)
 	if err != nil {
 		return err
 	}
 	made, err := k.cfg.Jails.Checkpoint(t.ctx, j.ID, jail.CheckpointOptions{
 		Snapshot: sid, Images: at, Layer: layer, Layering: t.o.Layering, Stop: t.o.Stop, Mark: t.o.Mark,
-		Held: t.o.held, Below: k.below,
+		Held: t.o.held, Below: k.shortestStack,
 	})
 	if err != nil {
 		return err
 	}
-	k.hot.measured(sid)
+	k.cache.updateSize(sid)
 	t.s.Created = time.Now()
 	t.s.Jail, t.s.Seq, t.s.Paused, t.s.Layering, t.s.Stats = made.Jail, made.Seq, made.Paused, made.Layering, made.Stats
 	t.s.Memory = made.Images != ""
@@ -139,20 +139,20 @@ func (t *taking) run(j jail.Jail) error {
 	if err := t.keepProcesses(made); err != nil {
 		return err
 	}
-	return t.keep(at, layer)
+	return t.commit(at, layer)
 }
 
-// place makes the directory that the processes are written to: in memory, or on
-// the disk if they are too many for that.
-func (t *taking) place(j jail.Jail) (string, error) {
+// imageDir creates the directory for the process images: in the memory cache, or on disk if
+// the jail uses too much memory for that.
+func (t *taking) imageDir(j jail.Jail) (string, error) {
 	stats, err := t.k.cfg.Jails.Stats(t.ctx, j.ID)
 	if err != nil {
 		return "", err
 	}
-	const beside = 16 << 20 // init, its program, and what the kernel knows of processes
-	err = t.k.hot.make(t.s.ID, stats.MemoryBytes+beside)
+	const beside = 16 << 20 // init, its program, and kernel state of the processes
+	err = t.k.cache.make(t.s.ID, stats.MemoryBytes+beside)
 	if err == nil {
-		return t.k.hot.path(t.s.ID), nil
+		return t.k.cache.path(t.s.ID), nil
 	}
 	if !errors.Is(err, fault.Exhausted) {
 		return "", err
@@ -161,8 +161,8 @@ func (t *taking) place(j jail.Jail) (string, error) {
 	return at, os.Mkdir(at, 0o755)
 }
 
-// keep makes the snapshot last. The jail goes on already.
-func (t *taking) keep(at, layer string) error {
+// commit makes the snapshot durable. The jail is running again.
+func (t *taking) commit(at, layer string) error {
 	k := t.k
 	steps, ctx := errgroup.WithContext(t.ctx)
 	if t.s.Memory {
@@ -172,7 +172,7 @@ func (t *taking) keep(at, layer string) error {
 			return err
 		}))
 	}
-	steps.Go(fault.Catch(func() error { return settle(layer) }))
+	steps.Go(fault.Catch(func() error { return syncLayer(layer) }))
 	if err := steps.Wait(); err != nil {
 		return err
 	}
@@ -190,13 +190,13 @@ func (t *taking) keep(at, layer string) error {
 	s := t.s
 	k.mu.Lock()
 	k.all[s.ID], k.last[s.Jail.ID] = &s, s.ID
-	k.busy[s.ID]++
+	k.inUse[s.ID]++
 	k.mu.Unlock()
-	k.tell(Happening{Op: OpTaken, Snapshot: s, Jail: s.Jail.ID})
+	k.notify(Happening{Op: OpTaken, Snapshot: s, Jail: s.Jail.ID})
 	return nil
 }
 
-// writeMeta writes the copy of a snapshot's record that is for people.
+// writeMeta writes the readable copy of a snapshot's record.
 func writeMeta(dir string, s Snapshot) error {
 	meta, err := json.MarshalIndent(s, "", "\t")
 	if err != nil {
@@ -208,28 +208,29 @@ func writeMeta(dir string, s Snapshot) error {
 func (k *Keeper) release(sid id.Snapshot) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	if k.busy[sid]--; k.busy[sid] == 0 {
-		delete(k.busy, sid)
+	k.inUse[sid]--
+	if k.inUse[sid] == 0 {
+		delete(k.inUse, sid)
 	}
 }
 
-// settle returns when the layer is on the disk.
-func settle(layer string) error {
+// syncLayer syncs the layer and its parent directories to disk.
+func syncLayer(layer string) error {
 	f, err := os.Open(layer)
 	if err == nil {
 		err = errors.Join(f.Chmod(0o400), f.Sync(), f.Close())
 	}
-	if err != nil && !errors.Is(err, fs.ErrNotExist) { // a jail that was not started since the last snapshot has none
+	if err != nil && !errors.Is(err, fs.ErrNotExist) { // a jail that was not started since the last snapshot has no new layer
 		return err
 	}
-	for dir := filepath.Dir(layer); ; dir = filepath.Dir(dir) { // up to the jail's own
+	for dir := filepath.Dir(layer); ; dir = filepath.Dir(dir) { // up to the jail's directory
 		if err := dirs.Sync(dir); err != nil || id.Valid('j', filepath.Base(dir)) || dir == "/" {
 			return err
 		}
 	}
 }
 
-// host describes this host, which stays what it is.
+// host returns the description of this host, which does not change.
 var host = sync.OnceValue(func() Host {
 	h := Host{Arch: runtime.GOARCH}
 	var u unix.Utsname

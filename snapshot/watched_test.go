@@ -18,21 +18,21 @@ import (
 	"glasshouse/snapshot"
 )
 
-// watched is a house whose jails are watched by the kernel's tracing, and whose
-// commands are told, as a daemon has it.
+// watched is a harness with kernel tracing of its jails and with command notifications, like a
+// daemon.
 type watched struct {
-	*house
+	*harness
 	o      *observe.Observers
 	keeper atomic.Pointer[snapshot.Keeper]
 
-	tuneKeeper func(*snapshot.Config) // or nil
+	tuneKeeper func(*snapshot.Config) // may be nil
 }
 
-// A brokenStore is one whose disk may be full.
+// A brokenStore is a store that can fail with a full disk.
 type brokenStore struct {
 	snapshot.Store
 	full   atomic.Bool
-	panics bool // in place of an error, when it is full
+	panics bool // panic instead of returning an error
 }
 
 func (b *brokenStore) Put(ctx context.Context, s snapshot.Snapshot) error {
@@ -49,7 +49,7 @@ func newWatched(t *testing.T) *watched {
 	t.Helper()
 	w := &watched{}
 	t.Cleanup(func() { w.close() })
-	w.house = newHouse(t)
+	w.harness = newHarness(t)
 	probe := kernel.New(kernel.Config{})
 	err := errors.Join(probe.Probe(t.Context()), probe.Close())
 	if errors.Is(err, fault.Unsupported) {
@@ -63,11 +63,11 @@ func newWatched(t *testing.T) *watched {
 	return w
 }
 
-// begin is a daemon's beginning, after the end of another.
+// begin starts like a daemon after an earlier one ended.
 func (w *watched) begin() {
 	w.t.Helper()
 	w.reopen()
-	w.keeper.Store(w.house.keeper)
+	w.keeper.Store(w.harness.keeper)
 }
 
 func (w *watched) close() {
@@ -99,7 +99,7 @@ func (w *watched) watch(c *jail.Config, k *snapshot.Config) {
 	c.Commands = hook{w}
 }
 
-// hook tells the keeper that there is of commands.
+// hook forwards command notifications to the current keeper.
 type hook struct{ w *watched }
 
 func (c hook) Before(ctx context.Context, jid id.Jail, argv []string) {
@@ -110,7 +110,7 @@ func (c hook) After(ctx context.Context, jid id.Jail, argv []string) {
 	c.w.keeper.Load().After(ctx, jid, argv)
 }
 
-// watcher is the observers as the jails want them.
+// watcher adapts the observers to the interface of the jail manager.
 type watcher struct{ o *observe.Observers }
 
 func target(j jail.Jail, s jail.Sight) observe.Target {

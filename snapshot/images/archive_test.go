@@ -26,9 +26,9 @@ var limits = images.Limits{Names: []string{"fs-upper.img", "memory/*"}, Files: 1
 
 const meta = `{"jail": "j-1", "name": "before the upgrade"}`
 
-// snapshot makes a snapshot's files: a sparse disk of 256 MB with little on it, and
+// snapshot creates the files of a snapshot: a sparse disk of 256 MB with little data, and
 // memory.
-func (h *house) snapshot() []images.File {
+func (h *harness) snapshot() []images.File {
 	h.t.Helper()
 	disk := h.path("disk.img")
 	f, err := os.Create(disk)
@@ -47,25 +47,25 @@ func (h *house) snapshot() []images.File {
 	}
 }
 
-func (h *house) export(files []images.File) []byte {
+func (h *harness) export(files []images.File) []byte {
 	h.t.Helper()
 	var b bytes.Buffer
 	h.must(images.Export(&b, []byte(meta), files))
 	return b.Bytes()
 }
 
-func TestASnapshotTravelsAndKeepsItsHoles(t *testing.T) {
-	h := newHouse(t)
+func TestExportAndImportKeepHoles(t *testing.T) {
+	h := newHarness(t)
 	files := h.snapshot()
 	archive := h.export(files)
 	if len(archive) > 2<<20 {
-		t.Errorf("2 MB of memory and a nearly empty disk of 256 MB make an archive of %d bytes", len(archive))
+		t.Errorf("archive of 2 MB of memory and a nearly empty disk of 256 MB has %d bytes", len(archive))
 	}
 	into := h.path("into")
 	got, err := images.Import(iotest.HalfReader(bytes.NewReader(archive)), into, limits)
 	h.must(err)
 	if string(got) != meta {
-		t.Errorf("the metadata is %q, was %q", got, meta)
+		t.Errorf("metadata = %q, want %q", got, meta)
 	}
 	for _, f := range files {
 		if out, err := exec.Command("cmp", f.Path, filepath.Join(into, f.Name)).CombinedOutput(); err != nil {
@@ -73,15 +73,15 @@ func TestASnapshotTravelsAndKeepsItsHoles(t *testing.T) {
 		}
 	}
 	if n, _ := blocks(filepath.Join(into, "fs-upper.img")); n > 1<<20 {
-		t.Errorf("the disk takes %d bytes after the import", n)
+		t.Errorf("the disk image uses %d bytes after the import", n)
 	}
 	if entries, _ := os.ReadDir(filepath.Join(into, "memory")); len(entries) != 2 {
-		t.Errorf("in memory there is %v, want two files", entries)
+		t.Errorf("the memory directory contains %v, want two files", entries)
 	}
 }
 
-func TestAnArchiveNeedsNoGlasshouse(t *testing.T) {
-	h := newHouse(t)
+func TestArchiveIsReadableWithTar(t *testing.T) {
+	h := newHarness(t)
 	zr, err := zstd.NewReader(bytes.NewReader(h.export(h.snapshot()[1:])))
 	h.must(err)
 	defer zr.Close()
@@ -92,23 +92,23 @@ func TestAnArchiveNeedsNoGlasshouse(t *testing.T) {
 	}
 }
 
-// refused fails the test unless Import refuses an archive with this kind and words,
-// and leaves nothing.
-func (h *house) refused(archive []byte, kind fault.Kind, words string, lim images.Limits) {
+// refused fails the test unless Import rejects an archive with the given kind and text and
+// leaves no files.
+func (h *harness) refused(archive []byte, kind fault.Kind, words string, lim images.Limits) {
 	h.t.Helper()
 	into := h.path("into")
 	_, err := images.Import(bytes.NewReader(archive), into, lim)
 	if fault.KindOf(err) != kind || err != nil && !strings.Contains(err.Error(), words) {
-		h.t.Errorf("Import = %v, want %s, about %q", err, kind, words)
+		h.t.Errorf("Import = %v, want kind %s and text %q", err, kind, words)
 	}
 	if _, err := os.Lstat(into); !errors.Is(err, fs.ErrNotExist) {
-		h.t.Errorf("a refused archive left something (%v)", err)
+		h.t.Errorf("a rejected archive left files (%v)", err)
 		h.must(os.RemoveAll(into))
 	}
 }
 
-func TestACutArchiveIsRefused(t *testing.T) {
-	h := newHouse(t)
+func TestImportRejectsTruncatedArchive(t *testing.T) {
+	h := newHarness(t)
 	archive := h.export(h.snapshot()[1:])
 	for n := 0; n < len(archive); n += max(1, len(archive)/150) {
 		h.refused(archive[:n], fault.Invalid, "", limits)
@@ -117,11 +117,11 @@ func TestACutArchiveIsRefused(t *testing.T) {
 		h.refused(archive[:len(archive)-n], fault.Invalid, "", limits)
 	}
 	h.refused(append(bytes.Clone(archive), "more"...), fault.Invalid, "", limits)
-	h.refused(append(bytes.Clone(archive), archive...), fault.Invalid, "follows", limits)
+	h.refused(append(bytes.Clone(archive), archive...), fault.Invalid, "unexpected data", limits)
 }
 
-func TestADamagedArchiveIsRefused(t *testing.T) {
-	h := newHouse(t)
+func TestImportRejectsDamagedArchive(t *testing.T) {
+	h := newHarness(t)
 	files := h.snapshot()[1:]
 	archive := h.export(files)
 	for n := 4; n < len(archive); n += max(1, len(archive)/150) {
@@ -129,23 +129,23 @@ func TestADamagedArchiveIsRefused(t *testing.T) {
 		bad[n] ^= 0x10
 		into := h.path("into")
 		_, err := images.Import(bytes.NewReader(bad), into, limits)
-		if err == nil { // zstd has a few bits that mean nothing
+		if err == nil { // a few bits of the zstd format are unused
 			for _, f := range files {
 				if out, err := exec.Command("cmp", f.Path, filepath.Join(into, f.Name)).CombinedOutput(); err != nil {
-					t.Errorf("byte %d of %d was changed, and nobody noticed: %v: %s", n, len(archive), err, out)
+					t.Errorf("change of byte %d of %d was not detected: %v: %s", n, len(archive), err, out)
 				}
 			}
 			h.must(os.RemoveAll(into))
 		} else if fault.KindOf(err) != fault.Invalid && fault.KindOf(err) != fault.TooLarge {
-			t.Errorf("byte %d of %d was changed: %v", n, len(archive), err)
+			t.Errorf("Import with byte %d of %d changed = %v", n, len(archive), err)
 		}
 		if _, err := os.Lstat(into); err == nil {
-			t.Errorf("byte %d of %d was changed, and something is left", n, len(archive))
+			t.Errorf("Import with byte %d of %d changed left files", n, len(archive))
 		}
 	}
 }
 
-// An entry is one of an archive that a stranger made.
+// An entry is an entry of a hand-made archive.
 type entry struct {
 	tar.Header
 	body string
@@ -155,7 +155,7 @@ func plain(name, body string) entry {
 	return entry{tar.Header{Typeflag: tar.TypeReg, Name: name, Size: int64(len(body)), Mode: 0o600}, body}
 }
 
-// sums is the checksums of entries, as they should be.
+// sums returns the entry with the correct checksums of entries.
 func sums(of ...entry) entry {
 	var s string
 	for _, e := range of {
@@ -187,8 +187,8 @@ func archive(t testing.TB, entries ...entry) []byte {
 	return b.Bytes()
 }
 
-func TestAStrangersArchive(t *testing.T) {
-	h := newHouse(t)
+func TestImportRejectsHostileArchive(t *testing.T) {
+	h := newHarness(t)
 	m, disk, mem := plain("metadata.json", meta), plain("fs-upper.img", "disk"), plain("memory/a.img", "aaa")
 	with := func(e ...entry) []byte {
 		return archive(t, append(append([]entry{m}, e...), sums(append([]entry{m}, e...)...))...)
@@ -196,13 +196,13 @@ func TestAStrangersArchive(t *testing.T) {
 
 	into := h.path("into")
 	if _, err := images.Import(bytes.NewReader(with(disk, mem)), into, limits); err != nil {
-		t.Fatalf("an archive as it should be: %v", err)
+		t.Fatalf("Import of a valid archive: %v", err)
 	}
 	if _, err := images.Import(bytes.NewReader(with(disk, mem)), into, limits); !errors.Is(err, fault.Conflict) {
-		t.Errorf("Import over something = %v, want conflict", err)
+		t.Errorf("Import into an existing directory = %v, want conflict", err)
 	}
 	if b, err := os.ReadFile(filepath.Join(into, "fs-upper.img")); string(b) != "disk" {
-		t.Errorf("what was there reads %q, %v", b, err)
+		t.Errorf("the existing file contains %q, %v", b, err)
 	}
 	h.must(os.RemoveAll(into))
 
@@ -224,18 +224,18 @@ func TestAStrangersArchive(t *testing.T) {
 		"fifo":      {Typeflag: tar.TypeFifo, Name: "memory/x"},
 		"directory": {Typeflag: tar.TypeDir, Name: "memory/"},
 	} {
-		t.Run(what, func(t *testing.T) { h.refused(with(entry{Header: e}), fault.Invalid, "not a plain file", limits) })
+		t.Run(what, func(t *testing.T) { h.refused(with(entry{Header: e}), fault.Invalid, "not a regular file", limits) })
 	}
 
-	h.refused(with(disk, disk), fault.Invalid, "twice", limits)
+	h.refused(with(disk, disk), fault.Invalid, "duplicate", limits)
 	h.refused(archive(t, disk, m, sums(disk, m)), fault.Invalid, "metadata.json", limits)
-	h.refused(archive(t, m, disk), fault.Invalid, "cut short", limits)
+	h.refused(archive(t, m, disk), fault.Invalid, "truncated", limits)
 	h.refused(archive(t, m, disk, sums(m)), fault.Invalid, "SHA256SUMS", limits)
 	h.refused(archive(t, m, disk, sums(m, plain("fs-upper.img", "disc"))), fault.Invalid, "fs-upper.img", limits)
 	h.refused(archive(t, m, disk, sums(m, disk), mem), fault.Invalid, "follows", limits)
 	h.refused(archive(t, plain("metadata.json", "{"), sums(plain("metadata.json", "{"))), fault.Invalid, "JSON", limits)
-	h.refused(archive(t), fault.Invalid, "cut short", limits)
-	h.refused(nil, fault.Invalid, "cut short", limits)
+	h.refused(archive(t), fault.Invalid, "truncated", limits)
+	h.refused(nil, fault.Invalid, "truncated", limits)
 	h.refused([]byte("not an archive at all"), fault.Invalid, "damaged", limits)
 
 	few, small, terse := limits, limits, limits
@@ -253,29 +253,29 @@ func TestAStrangersArchive(t *testing.T) {
 	h.refused(zw.EncodeAll(b.Bytes(), nil), fault.TooLarge, "larger than", limits)
 }
 
-func TestAReaderThatFailsIsNotTheArchivesFault(t *testing.T) {
-	h := newHouse(t)
+func TestImportReportsReaderError(t *testing.T) {
+	h := newHarness(t)
 	whole := h.export(h.snapshot()[1:])
 	broken := errors.New("the network is down")
 	for _, n := range []int{0, 3, len(whole) / 2, len(whole) - 1} {
 		into := h.path("into")
 		_, err := images.Import(io.MultiReader(bytes.NewReader(whole[:n]), iotest.ErrReader(broken)), into, limits)
 		if !errors.Is(err, broken) || errors.Is(err, fault.Invalid) {
-			t.Errorf("with a reader that fails after %d bytes: %v", n, err)
+			t.Errorf("Import from a reader that fails after %d bytes = %v", n, err)
 		}
 		if _, err := os.Lstat(into); err == nil {
-			t.Error("something is left")
+			t.Error("files are left")
 		}
 	}
 }
 
-func TestAnExportThatFailsSaysSo(t *testing.T) {
-	h := newHouse(t)
+func TestExportReportsErrors(t *testing.T) {
+	h := newHarness(t)
 	files := h.snapshot()[1:]
 	whole := h.export(files)
 	for _, n := range []int{0, 100, len(whole) - 1} {
 		if err := images.Export(&full{n}, []byte(meta), files); !errors.Is(err, fault.NoSpace) {
-			t.Errorf("Export to what takes %d of %d bytes = %v, want no space", n, len(whole), err)
+			t.Errorf("Export to a writer that accepts %d of %d bytes = %v, want no space", n, len(whole), err)
 		}
 	}
 	for _, name := range []string{"", "..", "a/b/c", "/x", "metadata.json", "SHA256SUMS"} {
@@ -290,17 +290,17 @@ func TestAnExportThatFailsSaysSo(t *testing.T) {
 		}
 	}
 	if err := images.Export(io.Discard, []byte(meta), []images.File{{Name: "x", Path: h.path("none")}}); !errors.Is(err, fs.ErrNotExist) {
-		t.Errorf("Export of nothing = %v, want not exist", err)
+		t.Errorf("Export of a missing file = %v, want not exist", err)
 	}
 }
 
-func TestAnImportThatDoesNotFitLeavesNothing(t *testing.T) {
+func TestImportOnFullDiskLeavesNothing(t *testing.T) {
 	if os.Geteuid() != 0 {
 		t.Skip("mounting needs root")
 	}
-	outside := newHouse(t)
+	outside := newHarness(t)
 	whole := outside.export(outside.snapshot())
-	h := &house{t: t, dir: t.TempDir()}
+	h := &harness{t: t, dir: t.TempDir()}
 	h.small()
 	for _, size := range []string{"64k", "1m", "1900k"} {
 		h.limit("size=" + size)
@@ -308,18 +308,19 @@ func TestAnImportThatDoesNotFitLeavesNothing(t *testing.T) {
 	}
 }
 
-// full is a disk with room for n bytes.
+// full is a writer with space for n bytes.
 type full struct{ n int }
 
 func (f *full) Write(p []byte) (int, error) {
-	if f.n -= len(p); f.n < 0 {
+	f.n -= len(p)
+	if f.n < 0 {
 		return 0, unix.ENOSPC
 	}
 	return len(p), nil
 }
 
-// FuzzImport gives Import what a stranger might: the bytes as they are, and, so
-// that there is more to find than the compression's checks, compressed.
+// FuzzImport passes untrusted bytes to Import, both unchanged and compressed. The compressed
+// form gets past the checks of the compression format.
 func FuzzImport(f *testing.F) {
 	m, disk := plain("metadata.json", meta), plain("fs-upper.img", "disk")
 	zr, err := zstd.NewReader(nil)
@@ -364,8 +365,7 @@ func FuzzImport(f *testing.F) {
 	})
 }
 
-// check fails the test if there is anything in an imported directory that should
-// not be, and removes it.
+// check fails the test if an imported directory contains unexpected files, and removes it.
 func check(t *testing.T, into string) {
 	err := filepath.WalkDir(into, func(p string, e fs.DirEntry, err error) error {
 		rel, _ := filepath.Rel(into, p)
@@ -374,7 +374,7 @@ func check(t *testing.T, into string) {
 			return err
 		case rel == "." || rel == "memory":
 		case !e.Type().IsRegular() || !ok && rel != "fs-upper.img":
-			return fmt.Errorf("%s was made", rel)
+			return fmt.Errorf("unexpected file %s", rel)
 		}
 		return nil
 	})

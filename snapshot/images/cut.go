@@ -6,41 +6,40 @@ import (
 	"io"
 )
 
-// How files are cut. It is part of the format: other numbers give other digests
-// for the same files, and chunks that no older snapshot has.
+// Parameters of the chunking. They are part of the format: other values give other digests for
+// the same files, and chunks that older snapshots do not contain.
 //
-// Changes in a heap are scattered, one page here and one there, and each makes a
-// new chunk. Three dumps of one process of 200 MB, between which a hundredth of
-// its objects and then all were changed, take with their indexes 41 MB if one
-// page in 4 may be the last of a chunk, 42 MB with one in 8, 47 MB with one in
-// 32, and also 47 MB cut at every page. One in 8 has half the chunks of one in 4.
+// Changes in a heap are scattered over single pages, and each creates a new chunk. Consider
+// three dumps of a process of 200 MB, with 1 % of its objects and then all of them changed in
+// between. They take, with their indexes, 41 MB if one page in 4 may end a chunk, 42 MB with
+// one in 8, 47 MB with one in 32, and also 47 MB when cut at every page. One in 8 gives half
+// as many chunks as one in 4.
 const (
 	page     = 4096
 	minChunk = 2 * page
 	maxChunk = 64 * page
 	cutMask  = 1<<3 - 1
-	minHole  = 8 * page // so many zeros end a chunk and take no room
+	minHole  = 8 * page // this many zeros end a chunk and are stored as a hole
 )
 
 var (
 	zeros [page]byte
-	crc   = crc32.MakeTable(crc32.Castagnoli) // which the processor computes
+	crc   = crc32.MakeTable(crc32.Castagnoli) // supported by CPU instructions
 )
 
-// A cutter takes a file's pages and emits its pieces. Where a chunk ends is told
-// by the content of its last page, so that pages that were moved or inserted
-// change the chunks around them and no others.
+// A cutter splits the pages of a file into pieces. The content of a page decides whether it
+// ends a chunk, so moved or inserted pages change only the chunks around them.
 type cutter struct {
-	// get returns an empty buffer for a chunk, which is emit's to keep.
+	// get returns an empty buffer for a chunk. emit takes ownership of it.
 	get func() []byte
-	// emit is called with the next piece: so many zeros, or else data.
+	// emit is called with the next piece: a number of zeros, or data.
 	emit func(hole int64, data []byte) error
 
-	data []byte // nil, or a chunk that has begun
-	hole int64  // zeros behind it
+	data []byte // the current chunk, or nil
+	hole int64  // number of zeros after it
 }
 
-// cut reads r to its end.
+// cut splits r up to its end.
 func (c *cutter) cut(r io.Reader) error {
 	in := bufio.NewReaderSize(r, 256<<10)
 	var p [page]byte
@@ -78,7 +77,7 @@ func (c *cutter) add(p []byte) error {
 	return nil
 }
 
-// fill makes a few zeros part of the chunk, if there is one and n bytes more fit.
+// fill appends a short hole to the current chunk if a chunk exists and n more bytes fit.
 func (c *cutter) fill(n int) bool {
 	if c.data == nil || c.hole >= minHole || len(c.data)+int(c.hole)+n > maxChunk {
 		return false
@@ -89,7 +88,7 @@ func (c *cutter) fill(n int) bool {
 	return true
 }
 
-// flush emits the chunk and the zeros behind it.
+// flush emits the current chunk and the zeros after it.
 func (c *cutter) flush() error {
 	data, hole := c.data, c.hole
 	c.data, c.hole = nil, 0

@@ -17,25 +17,25 @@ import (
 	"glasshouse/fault"
 )
 
-// An archive is a tar file, compressed with zstd, so that nobody needs us to look
-// into it: metadata.json, then the files, then SHA256SUMS over all of them, in the
-// format of sha256sum. Holes are zeros in it, which take next to no room.
+// An archive is a tar file compressed with zstd, which standard tools can read: metadata.json,
+// then the files, then SHA256SUMS over all of them in the format of sha256sum(1). Holes are
+// stored as zeros, which compress to almost nothing.
 const (
 	metaName = "metadata.json"
 	sumsName = "SHA256SUMS"
 )
 
-// A File is one of an archive.
+// A File is a file of an archive.
 type File struct {
-	Name string // in the archive: plain, or in one directory: "memory/pages-1.img"
+	Name string // in the archive: a plain name, or one in a directory: "memory/pages-1.img"
 	Path string // on the host
 }
 
-// Export writes an archive to w. Nothing may change the files meanwhile. When it
-// fails, what it has written is no archive that Import takes.
+// Export writes an archive to w. The files must not change meanwhile. After an error, Import
+// rejects the data written so far.
 func Export(w io.Writer, meta []byte, files []File) error {
 	if err := export(w, meta, files); err != nil {
-		return failed("images.Export", "", err)
+		return wrapError("images.Export", "", err)
 	}
 	return nil
 }
@@ -45,14 +45,14 @@ func export(w io.Writer, meta []byte, files []File) error {
 	if err != nil {
 		return err
 	}
-	defer zw.Close() // stops it; a second Close does nothing
+	defer zw.Close() // stops its goroutines; a second Close does nothing
 	e := &exporter{tar: tar.NewWriter(zw), buf: make([]byte, 256<<10)}
 	if err := e.add(metaName, int64(len(meta)), bytes.NewReader(meta)); err != nil {
 		return err
 	}
 	for _, f := range files {
 		if !archiveName(f.Name) {
-			return fault.Newf(fault.Invalid, "", "", "%q cannot be the name of a file in an archive", f.Name)
+			return fault.Newf(fault.Invalid, "", "", "%q is not a valid file name in an archive", f.Name)
 		}
 		if err := e.addFile(f); err != nil {
 			return err
@@ -85,7 +85,7 @@ func (e *exporter) addFile(f File) error {
 		return err
 	}
 	if !st.Mode().IsRegular() {
-		return fault.Newf(fault.Invalid, "", "", "%s is not a plain file", f.Path)
+		return fault.Newf(fault.Invalid, "", "", "%s is not a regular file", f.Path)
 	}
 	return e.add(f.Name, st.Size(), in)
 }
@@ -106,10 +106,10 @@ func (e *exporter) add(name string, size int64, r io.Reader) error {
 	return nil
 }
 
-// sumLine is a line of sha256sum(1).
+// sumLine returns a line in the format of sha256sum(1).
 func sumLine(sum []byte, name string) string { return hex.EncodeToString(sum) + "  " + name + "\n" }
 
-// archiveName tells whether a file in an archive may be called s.
+// archiveName reports whether s is a valid file name in an archive.
 func archiveName(s string) bool {
 	if s == metaName || s == sumsName || strings.ContainsAny(s, "\r\\") {
 		return false
@@ -118,11 +118,11 @@ func archiveName(s string) bool {
 	return plainName(dir) && (!nested || plainName(base))
 }
 
-// Limits are what Import takes at most.
+// Limits are the limits of Import.
 type Limits struct {
-	Names []string // the names that files may have, as patterns of path/filepath.Match
-	Files int      // how many
-	Bytes int64    // of all of them, holes included
+	Names []string // permitted file names, as patterns of filepath.Match
+	Files int      // number of files
+	Bytes int64    // of all files, including holes
 	Meta  int64    // of metadata.json
 }
 

@@ -20,8 +20,8 @@ import (
 	"glasshouse/snapshot/images"
 )
 
-func TestDamageIsFoundAndNamed(t *testing.T) {
-	h := newHouse(t)
+func TestDamageIsDetectedAndLocated(t *testing.T) {
+	h := newHarness(t)
 	src := h.images("src", map[string][]byte{"pages-1.img": memory(1, 400)})
 	sum := h.put(src, "s1")
 	healthy := h.dump("healthy", memory(2, 100))
@@ -47,25 +47,25 @@ func TestDamageIsFoundAndNamed(t *testing.T) {
 				t.Errorf("%s: Get = %v, want conflict with the file's name", what, err)
 			}
 			if _, err := os.Stat(into); err == nil {
-				t.Errorf("%s: Get left something", what)
+				t.Errorf("%s: Get left files", what)
 			}
 			if _, err := h.store.Verify(t.Context(), h.path("s1")); !errors.Is(err, fault.Conflict) {
 				t.Errorf("%s: Verify = %v, want conflict", what, err)
 			}
-			h.same("s2", healthy, healthySum)
+			h.checkRestored("s2", healthy, healthySum)
 			h.reopen()
 			h.gc()
 		}
 		h.must(os.WriteFile(pack, was, 0o600))
 		h.reopen()
-		h.same("s1", src, sum)
+		h.checkRestored("s1", src, sum)
 		_, err := h.store.Verify(t.Context(), h.path("s1"))
 		h.must(err)
 	}
 }
 
-// packOf returns the pack that a snapshot brought.
-func (h *house) packOf(dst string) string {
+// packOf returns the pack that a snapshot added.
+func (h *harness) packOf(dst string) string {
 	h.t.Helper()
 	index, err := os.Stat(h.path(dst, "index"))
 	h.must(err)
@@ -101,15 +101,15 @@ func zero(name string, at int64, n int) error {
 	return errors.Join(err, f.Close())
 }
 
-// A chunk that was found damaged is not given to another snapshot.
-func TestANewSnapshotDoesNotInheritDamage(t *testing.T) {
-	h := newHouse(t)
+// A chunk that was found damaged is not reused by another snapshot.
+func TestNewSnapshotDoesNotReuseDamagedChunk(t *testing.T) {
+	h := newHarness(t)
 	src := h.images("src", map[string][]byte{"pages-1.img": memory(1, 400)})
 	h.put(src, "s1")
 	pack := h.packOf("s1")
 	h.must(os.Truncate(pack, 0))
 	h.reopen()
-	h.same("s2", src, h.put(src, "s2"))
+	h.checkRestored("s2", src, h.put(src, "s2"))
 	h.must(h.store.Delete(h.path("s1")))
 	h.gc()
 
@@ -117,11 +117,11 @@ func TestANewSnapshotDoesNotInheritDamage(t *testing.T) {
 	if _, err := h.store.Verify(t.Context(), h.path("s2")); !errors.Is(err, fault.Conflict) {
 		t.Fatalf("Verify = %v, want conflict", err)
 	}
-	h.same("s3", src, h.put(src, "s3"))
+	h.checkRestored("s3", src, h.put(src, "s3"))
 }
 
-func TestADamagedIndexKeepsWhatItMayNeed(t *testing.T) {
-	h := newHouse(t)
+func TestDamagedIndexBlocksGC(t *testing.T) {
+	h := newHarness(t)
 	src, other := h.dump("src", memory(1, 400)), h.dump("other", memory(2, 400))
 	sum, otherSum := h.put(src, "s1"), h.put(other, "s2")
 	h.put(h.dump("third", memory(3, 400)), "s3")
@@ -135,25 +135,25 @@ func TestADamagedIndexKeepsWhatItMayNeed(t *testing.T) {
 	if _, err := h.store.GC(t.Context()); !errors.Is(err, fault.Conflict) || !strings.Contains(err.Error(), "refs/") {
 		t.Errorf("GC with a damaged index = %v, want conflict", err)
 	}
-	h.must(flip(index, 200)) // a disk that reads again what it did not
+	h.must(flip(index, 200)) // the disk returns the original data again
 	if _, err := h.store.GC(t.Context()); !errors.Is(err, fault.Conflict) {
-		t.Errorf("GC with an index that was damaged at the start = %v, want conflict", err)
+		t.Errorf("GC with an index that was damaged during Open = %v, want conflict", err)
 	}
 	h.reopen()
-	h.same("s1", src, sum)
+	h.checkRestored("s1", src, sum)
 
 	h.must(flip(index, 200))
 	h.reopen()
 	h.must(h.store.Delete(h.path("s1")))
 	h.gc()
-	h.same("s2", other, otherSum)
-	if n, _ := blocks(pack); n > 64<<10 { // what the other shares
-		t.Errorf("of the pack of the deleted snapshot %d bytes are left", n)
+	h.checkRestored("s2", other, otherSum)
+	if n, _ := blocks(pack); n > 64<<10 { // the chunks shared with the other snapshot
+		t.Errorf("the pack of the deleted snapshot still uses %d bytes", n)
 	}
 }
 
-// small mounts a filesystem for h whose size and number of files can be limited.
-func (h *house) small() {
+// small mounts a file system for h whose size and number of files can be limited.
+func (h *harness) small() {
 	h.t.Helper()
 	err := unix.Mount("small", h.dir, "tmpfs", 0, "size=64m")
 	if errors.Is(err, unix.EPERM) {
@@ -168,19 +168,19 @@ func (h *house) small() {
 	h.reopen()
 }
 
-func (h *house) limit(opts string) {
+func (h *harness) limit(opts string) {
 	h.t.Helper()
 	h.must(unix.Mount("small", h.dir, "tmpfs", unix.MS_REMOUNT, opts))
 }
 
-func TestAFullDiskHarmsNothing(t *testing.T) {
+func TestPutOnFullDisk(t *testing.T) {
 	if os.Geteuid() != 0 {
 		t.Skip("mounting needs root")
 	}
-	outside := newHouse(t)
+	outside := newHarness(t)
 	old, src := outside.dump("old", memory(1, 300)), outside.dump("new", append(memory(1, 200), memory(2, 400)...))
 	for _, by := range []string{"size", "nr_inodes"} {
-		h := &house{t: t, dir: t.TempDir()}
+		h := &harness{t: t, dir: t.TempDir()}
 		h.small()
 		oldSum := h.put(old, "s1")
 		var st unix.Statfs_t
@@ -194,41 +194,40 @@ func TestAFullDiskHarmsNothing(t *testing.T) {
 			}
 			sum, err := h.store.Put(t.Context(), src, h.path("s2"))
 			if err == nil {
-				h.same("s2", src, sum)
+				h.checkRestored("s2", src, sum)
 				break
 			}
 			failed++
 			if !errors.Is(err, fault.NoSpace) || fault.RemedyOf(err) == "" {
-				t.Fatalf("Put with room for %d: %v, want no space", room, err)
+				t.Fatalf("Put with space for %d = %v, want no space", room, err)
 			}
 			if room%5 == 0 {
 				h.gc()
 				h.reopen()
-				h.same("s1", old, oldSum)
+				h.checkRestored("s1", old, oldSum)
 			}
 			if _, packs := h.onDisk("pages/packs"); packs != 1 {
-				t.Errorf("room for %d: %d packs, want that of the other snapshot", room, packs)
+				t.Errorf("space for %d: %d packs, want only that of the other snapshot", room, packs)
 			}
 			if _, refs := h.onDisk("pages/refs"); refs != 1 {
-				t.Errorf("room for %d: %d indexes, want that of the other snapshot", room, refs)
+				t.Errorf("space for %d: %d indexes, want only that of the other snapshot", room, refs)
 			}
 		}
 		if failed < 3 {
-			t.Errorf("limited by %s, Put failed %d times before there was room", by, failed)
+			t.Errorf("limited by %s, Put failed %d times before it succeeded", by, failed)
 		}
 		h.limit("size=64m,nr_inodes=0")
-		h.same("s1", old, oldSum)
+		h.checkRestored("s1", old, oldSum)
 	}
 }
 
-// A full disk may not even let GC give back parts of packs, but what it may
-// remove it removes.
-func TestAFullDiskCanBeEmptied(t *testing.T) {
+// On a full disk GC may be unable to free parts of packs, but it removes what it can.
+func TestGCOnFullDisk(t *testing.T) {
 	if os.Geteuid() != 0 {
 		t.Skip("mounting needs root")
 	}
-	outside := newHouse(t)
-	h := &house{t: t, dir: t.TempDir()}
+	outside := newHarness(t)
+	h := &harness{t: t, dir: t.TempDir()}
 	h.small()
 	src := outside.dump("src", random(4<<20))
 	h.put(src, "s1")
@@ -244,12 +243,12 @@ func TestAFullDiskCanBeEmptied(t *testing.T) {
 	if freed := h.gc(); freed < 4<<20 {
 		t.Errorf("GC on a full disk freed %d", freed)
 	}
-	h.same("s2", src, h.put(src, "s2"))
+	h.checkRestored("s2", src, h.put(src, "s2"))
 }
 
-// What one GC could not give back is told, and the next one does it.
-func TestGCGoesOnWhereItEnded(t *testing.T) {
-	h := newHouse(t)
+// GC reports the parts that it could not free, and the next GC frees them.
+func TestGCContinuesAfterFailure(t *testing.T) {
+	h := newHarness(t)
 	var packs []string
 	for i := range 3 {
 		h.put(h.images(fmt.Sprint("src", i), map[string][]byte{"pages-1.img": memory(uint64(i), 50)}), fmt.Sprint("s", i))
@@ -261,41 +260,41 @@ func TestGCGoesOnWhereItEnded(t *testing.T) {
 	h.must(os.Rename(packs[1], packs[1]+".was"))
 	h.must(os.MkdirAll(filepath.Join(packs[1], "in the way"), 0o700))
 	if _, err := h.store.GC(t.Context()); err == nil {
-		t.Error("GC that could not remove a pack says nothing")
+		t.Error("GC returned no error although it could not remove a pack")
 	}
 	if _, err := os.Stat(packs[0]); err == nil {
-		t.Error("one pack in the way keeps the others")
+		t.Error("GC did not free the other packs after one failed")
 	}
 	if _, err := os.Stat(packs[2]); err == nil {
-		t.Error("one pack in the way keeps the others")
+		t.Error("GC did not free the other packs after one failed")
 	}
 	h.must(os.RemoveAll(packs[1]))
 	h.must(os.Rename(packs[1]+".was", packs[1]))
 	h.gc()
 	if _, err := os.Stat(packs[1]); err == nil {
-		t.Error("the next GC leaves what the first could not remove")
+		t.Error("the next GC did not free the rest")
 	}
 }
 
-func TestImagesThatDoNotFitLeaveNothing(t *testing.T) {
+func TestGetOnFullDisk(t *testing.T) {
 	if os.Geteuid() != 0 {
 		t.Skip("mounting needs root")
 	}
-	outside := newHouse(t)
+	outside := newHarness(t)
 	outside.put(outside.dump("src", random(4<<20)), "s1")
-	h := &house{t: t, dir: t.TempDir()}
+	h := &harness{t: t, dir: t.TempDir()}
 	h.small()
 	h.limit("size=2m")
 	into := h.path("into")
 	if _, err := outside.store.Get(t.Context(), outside.path("s1"), into); !errors.Is(err, fault.NoSpace) {
-		t.Errorf("Get into too little room = %v, want no space", err)
+		t.Errorf("Get on a full disk = %v, want no space", err)
 	}
 	if _, err := os.Stat(into); err == nil {
-		t.Error("Get into too little room left something")
+		t.Error("Get on a full disk left files")
 	}
 }
 
-// TestMain lets the test binary be the victim of TestKilledAtAnyInstant.
+// TestMain runs the test binary as the victim of TestKilledAtAnyInstant if requested.
 func TestMain(m *testing.M) {
 	if dir := os.Getenv("GLASSHOUSE_IMAGES_VICTIM"); dir != "" {
 		fmt.Println("failed", victim(dir, os.Getenv("GLASSHOUSE_IMAGES_ROUND")))
@@ -304,7 +303,7 @@ func TestMain(m *testing.M) {
 	os.Exit(m.Run())
 }
 
-// victim puts and deletes, and says what it has done and what it begins.
+// victim puts and deletes snapshots, and prints each operation before and after it.
 func victim(dir, round string) error {
 	s, err := images.Open(filepath.Join(dir, "pages"))
 	if err != nil {
@@ -321,7 +320,7 @@ func victim(dir, round string) error {
 	for i := 0; ; i++ {
 		name := fmt.Sprintf("snapshots/%s-%d", round, i)
 		src := filepath.Join(dir, fmt.Sprint("src", i%3))
-		// New pages every time, so that there is always something to write.
+		// Use new pages each time, so that Put always has data to write.
 		if err := binaryCounter(filepath.Join(src, "pages-2.img"), round, i); err != nil {
 			return err
 		}
@@ -349,7 +348,7 @@ func binaryCounter(name, round string, i int) error {
 }
 
 func TestKilledAtAnyInstant(t *testing.T) {
-	h := newHouse(t)
+	h := newHarness(t)
 	h.must(os.Mkdir(h.path("snapshots"), 0o700))
 	for i := range 3 {
 		h.dump(fmt.Sprint("src", i), append(memory(1, 100), memory(uint64(2+i), 30)...))
@@ -366,13 +365,13 @@ func TestKilledAtAnyInstant(t *testing.T) {
 			case "delete":
 				delete(kept, name)
 			default:
-				t.Fatalf("round %d: the victim said %q", round, line)
+				t.Fatalf("round %d: the victim printed %q", round, line)
 			}
 		}
 		h.reopen()
 		h.gc()
-		h.whole(kept)
-		for name := range kept { // most go, so that there are packs used in part
+		h.checkKept(kept)
+		for name := range kept { // delete most, so that some packs are partly used
 			if len(kept) > 6 {
 				h.must(h.store.Delete(h.path(name)))
 				delete(kept, name)
@@ -385,14 +384,14 @@ func TestKilledAtAnyInstant(t *testing.T) {
 	h.gc()
 	for _, d := range []string{"pages/packs", "pages/refs"} {
 		if _, files := h.onDisk(d); files != 0 {
-			t.Errorf("%d files are left in %s", files, d)
+			t.Errorf("%d files remain in %s", files, d)
 		}
 	}
 }
 
-// killed runs a victim until it has put something and d has passed, or in every
-// fourth round just d, kills it and returns what it said.
-func (h *house) killed(round int, d time.Duration) (said []string) {
+// killed runs a victim until it has completed a Put and d has passed, or in every fourth round
+// just for d. It kills the victim and returns its output.
+func (h *harness) killed(round int, d time.Duration) (said []string) {
 	h.t.Helper()
 	cmd := exec.Command("/proc/self/exe")
 	cmd.Env = append(os.Environ(), "GLASSHOUSE_IMAGES_VICTIM="+h.dir, fmt.Sprint("GLASSHOUSE_IMAGES_ROUND=", round))
@@ -405,20 +404,21 @@ func (h *house) killed(round int, d time.Duration) (said []string) {
 	}
 	lines := bufio.NewScanner(out)
 	for lines.Scan() {
-		if said = append(said, lines.Text()); len(said) == 1 && round%4 != 0 {
+		said = append(said, lines.Text())
+		if len(said) == 1 && round%4 != 0 {
 			kill()
 		}
 	}
 	var exit *exec.ExitError
 	if err := cmd.Wait(); !errors.As(err, &exit) || exit.Exited() {
-		h.t.Fatalf("the victim ended by itself: %v, %q", err, said)
+		h.t.Fatalf("the victim exited by itself: %v, %q", err, said)
 	}
 	return said
 }
 
-// whole fails the test unless all that is kept can be brought back, and what was
-// not acknowledged is there as a whole or not at all.
-func (h *house) whole(kept map[string]string) {
+// checkKept fails the test unless all acknowledged snapshots can be restored, and each other
+// one is either complete or absent.
+func (h *harness) checkKept(kept map[string]string) {
 	h.t.Helper()
 	entries, err := os.ReadDir(h.path("snapshots"))
 	h.must(err)
@@ -429,11 +429,11 @@ func (h *house) whole(kept map[string]string) {
 		digest, ok := kept[name]
 		switch {
 		case ok && (err != nil || sum.Digest != digest):
-			h.t.Errorf("%s was put as %s and is now %s, %v", name, digest, sum.Digest, err)
+			h.t.Errorf("digest of %s was %s and is now %s, %v", name, digest, sum.Digest, err)
 		case ok:
 			found++
 		case err != nil && !errors.Is(err, fault.NotFound):
-			h.t.Errorf("%s, which was not acknowledged: %v", name, err)
+			h.t.Errorf("unacknowledged snapshot %s: %v", name, err)
 		default:
 			h.must(h.store.Delete(h.path(name)))
 			if err := os.Remove(h.path(name)); err != nil && !errors.Is(err, fs.ErrNotExist) {
@@ -442,6 +442,6 @@ func (h *house) whole(kept map[string]string) {
 		}
 	}
 	if found != len(kept) {
-		h.t.Errorf("%d of %d snapshots are there", found, len(kept))
+		h.t.Errorf("found %d of %d snapshots", found, len(kept))
 	}
 }

@@ -16,12 +16,12 @@ import (
 	"glasshouse/internal/dirs"
 )
 
-// Delete deletes what is kept as dst, and dst too if nothing else is in it. It is
-// no error if nothing is. Reads that have begun go on; the next GC gives back
-// the room.
+// Delete deletes the snapshot stored as dst, and the directory dst if it is then empty. It
+// returns nil if there is no snapshot. Reads in progress continue. The next GC frees the
+// space.
 func (s *Store) Delete(dst string) error {
 	if err := s.delete(dst); err != nil {
-		return failed("images.Delete", filepath.Base(dst), err)
+		return wrapError("images.Delete", filepath.Base(dst), err)
 	}
 	return nil
 }
@@ -42,9 +42,9 @@ func (s *Store) delete(dst string) error {
 	if err := dirs.Sync(dst); err != nil {
 		return err
 	}
-	_ = os.Remove(dst) // there may be more in it
+	_ = os.Remove(dst) // it may contain other files
 	if ref == "" {
-		return nil // damaged, or a copy: GC sees to its index
+		return nil // damaged, or a copy: GC removes its index
 	}
 	if err := os.Remove(ref); err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return err
@@ -53,7 +53,7 @@ func (s *Store) delete(dst string) error {
 	return nil
 }
 
-// isRef tells whether link is a snapshot's index, not a copy of it.
+// isRef reports whether link is a link to a snapshot's index and not a copy.
 func (s *Store) isRef(link string, id packID) bool {
 	a, err := os.Lstat(link)
 	if err != nil {
@@ -63,8 +63,8 @@ func (s *Store) isRef(link string, id packID) bool {
 	return err == nil && (s.linkless || os.SameFile(a, b))
 }
 
-// forget gives up the chunks of a snapshot whose index is gone, when nobody
-// reads it any more.
+// forget releases the chunks of a snapshot whose index was removed, after its last reader is
+// done.
 func (s *Store) forget(id packID) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -74,44 +74,44 @@ func (s *Store) forget(id packID) {
 	}
 }
 
-// GC gives back the room of deleted snapshots and of Puts that did not finish,
-// and returns how many bytes of the disk that was. Where a filesystem cannot
-// punch holes, a pack goes when the last of its chunks does.
+// GC frees the space of deleted snapshots and of Puts that did not finish, and returns the
+// number of freed bytes on disk. If the file system cannot punch holes, a pack is removed only
+// when none of its chunks is in use.
 //
-// It returns fault.Conflict, and gives nothing back, if an index is damaged:
-// nobody knows what it needs.
+// GC returns fault.Conflict and frees nothing if an index is damaged, because the chunks that
+// it needs are then unknown.
 func (s *Store) GC(ctx context.Context) (freed int64, err error) {
 	s.collecting.Lock()
 	defer s.collecting.Unlock()
 	if err := s.sweepRefs(ctx); err != nil {
-		return 0, failed("images.GC", "", err)
+		return 0, wrapError("images.GC", "", err)
 	}
 	waste := s.waste()
 	if len(waste) == 0 {
 		return 0, nil
 	}
-	// What names a chunk must be gone for good before the chunk goes.
+	// The removal of indexes must be durable before their chunks are freed.
 	if err := syncfs(s.dir); err != nil {
-		s.keepWaste(waste)
-		return 0, failed("images.GC", "", err)
+		s.requeueWaste(waste)
+		return 0, wrapError("images.GC", "", err)
 	}
 	for i, w := range waste {
 		if ended := ctx.Err(); ended != nil {
-			s.keepWaste(waste[i:])
+			s.requeueWaste(waste[i:])
 			err = errors.Join(err, ended)
 			break
 		}
 		n, failed := s.collect(w)
 		freed += n
 		if failed != nil {
-			s.keepWaste(waste[i : i+1])
+			s.requeueWaste(waste[i : i+1])
 			err = errors.Join(err, failed)
 		}
 	}
-	return freed, failed("images.GC", "", err)
+	return freed, wrapError("images.GC", "", err)
 }
 
-// sweepRefs removes the indexes that no snapshot's directory holds.
+// sweepRefs removes the indexes that are not linked from a snapshot's directory.
 func (s *Store) sweepRefs(ctx context.Context) error {
 	entries, err := os.ReadDir(s.path(refsDir))
 	if err != nil {
@@ -138,13 +138,13 @@ func (s *Store) sweepRef(id packID) error {
 	busy := pk != nil && pk.open
 	s.mu.Unlock()
 	if busy {
-		return nil // its Put has yet to link it
+		return nil // Put has not linked it yet
 	}
 	live, err := s.linked(id)
 	if err != nil {
 		return err
 	}
-	if live && sn == nil { // it could not be read when the store was opened
+	if live && sn == nil { // Open could not read it
 		return &fault.Error{Kind: fault.Conflict, Err: fmt.Errorf("%s: %w", s.ref(id), errDamaged),
 			Remedy: "delete the snapshot whose " + indexName + " this file is"}
 	}
@@ -158,15 +158,15 @@ func (s *Store) sweepRef(id packID) error {
 	return nil
 }
 
-// A waste is a pack of which something is no longer used.
+// A waste is a pack with unused parts.
 type waste struct {
 	pack *pack
-	used []span // in order; none if the pack can go
+	used []span // ascending; empty if the pack can be removed
 }
 
 type span struct{ from, to int64 }
 
-// waste returns what is to be given back. Nobody can come to use it any more.
+// waste returns the packs with unused parts. New snapshots cannot use these parts.
 func (s *Store) waste() []waste {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -186,8 +186,8 @@ func (s *Store) waste() []waste {
 	return all
 }
 
-// keepWaste leaves to the next GC what this one did not do.
-func (s *Store) keepWaste(left []waste) {
+// requeueWaste leaves the remaining packs to the next GC.
+func (s *Store) requeueWaste(left []waste) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for _, w := range left {
@@ -195,7 +195,7 @@ func (s *Store) keepWaste(left []waste) {
 	}
 }
 
-// collect removes a pack, or what is not used of it.
+// collect removes a pack or punches holes for its unused parts.
 func (s *Store) collect(w waste) (freed int64, err error) {
 	name := s.pack(w.pack.id)
 	before, err := blocks(name)
@@ -215,7 +215,7 @@ func (s *Store) collect(w waste) (freed int64, err error) {
 		return before, nil
 	}
 	if before == 0 {
-		return 0, nil // what is used of it is lost
+		return 0, nil // the file of the pack is missing or empty
 	}
 	if err := punch(name, w.used); err != nil {
 		return 0, err
@@ -224,7 +224,7 @@ func (s *Store) collect(w waste) (freed int64, err error) {
 	return before - after, err
 }
 
-// punch gives back what lies between the used parts of a file, and behind them.
+// punch frees the parts of a file between and after the used ones (fallocate(2)).
 func punch(name string, used []span) error {
 	f, err := os.OpenFile(name, os.O_WRONLY, 0)
 	if err != nil {
@@ -251,7 +251,7 @@ func punch(name string, used []span) error {
 	return nil
 }
 
-// blocks returns what a file takes on its disk.
+// blocks returns the disk usage of a file.
 func blocks(name string) (int64, error) {
 	var st unix.Stat_t
 	if err := unix.Lstat(name, &st); err != nil {
@@ -269,18 +269,18 @@ func syncfs(dir string) error {
 	return os.NewSyscallError("syncfs", unix.Syncfs(int(d.Fd())))
 }
 
-// Usage is what a snapshot's memory takes.
+// Usage is the disk usage of a snapshot's memory images.
 type Usage struct {
-	Own    int64 // bytes that nothing else uses; GC frees them in whole blocks, so somewhat less
-	Shared int64 // bytes of packs that other snapshots use as well
-	Raw    int64 // bytes of the files, holes included
+	Own    int64 // bytes that only it uses; GC frees whole blocks, so somewhat less
+	Shared int64 // bytes that other snapshots use as well
+	Raw    int64 // size of the files, including holes
 }
 
-// Size returns what the snapshot kept as dst takes.
+// Size returns the disk usage of the snapshot stored as dst.
 func (s *Store) Size(dst string) (Usage, error) {
 	x, done, err := s.index(dst)
 	if err != nil {
-		return Usage{}, failed("images.Size", filepath.Base(dst), err)
+		return Usage{}, wrapError("images.Size", filepath.Base(dst), err)
 	}
 	defer done()
 	u := Usage{Own: x.size, Raw: x.sum().Raw}

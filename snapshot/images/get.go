@@ -18,38 +18,37 @@ import (
 	"glasshouse/fault"
 )
 
-// Get makes the image directory that was kept as dst again, in into, which must
-// not exist, or be empty. Every byte is checked. If it fails, nothing is left in
-// into.
+// Get restores the image directory stored as dst to into, which must be empty or not exist. It
+// verifies every byte. After an error, into contains no files.
 //
-// It returns fault.NotFound if nothing is kept at dst, and fault.Conflict, with
-// the file it is about, if what is kept is damaged.
+// Get returns fault.NotFound if no snapshot is stored at dst, and fault.Conflict with the name
+// of the affected file if the stored data is damaged.
 func (s *Store) Get(ctx context.Context, dst, into string) (Sum, error) {
 	x, done, err := s.index(dst)
 	if err != nil {
-		return Sum{}, failed("images.Get", filepath.Base(dst), err)
+		return Sum{}, wrapError("images.Get", filepath.Base(dst), err)
 	}
 	defer done()
 	if err := s.restore(ctx, x, into); err != nil {
-		return Sum{}, failed("images.Get", filepath.Base(dst), err)
+		return Sum{}, wrapError("images.Get", filepath.Base(dst), err)
 	}
 	return x.sum(), nil
 }
 
-// Verify reads all that Get would, and returns its errors.
+// Verify reads and checks the same data as Get, and returns the same errors.
 func (s *Store) Verify(ctx context.Context, dst string) (Sum, error) {
 	x, done, err := s.index(dst)
 	if err != nil {
-		return Sum{}, failed("images.Verify", filepath.Base(dst), err)
+		return Sum{}, wrapError("images.Verify", filepath.Base(dst), err)
 	}
 	defer done()
-	if err := s.read(ctx, x, func([]spot, []byte) error { return nil }); err != nil {
-		return Sum{}, failed("images.Verify", filepath.Base(dst), err)
+	if err := s.read(ctx, x, func([]position, []byte) error { return nil }); err != nil {
+		return Sum{}, wrapError("images.Verify", filepath.Base(dst), err)
 	}
 	return x.sum(), nil
 }
 
-// index returns the index of dst, whose chunks stay until done is called.
+// index returns the index of dst. Its chunks remain readable until done is called.
 func (s *Store) index(dst string) (x *index, done func(), err error) {
 	x, err = readIndex(filepath.Join(dst, indexName))
 	if errors.Is(err, fs.ErrNotExist) {
@@ -63,12 +62,12 @@ func (s *Store) index(dst string) (x *index, done func(), err error) {
 	}
 	done, ok := s.acquire(x.id)
 	if !ok {
-		return nil, nil, fault.Newf(fault.NotFound, "", "", "it was deleted, or is of another store")
+		return nil, nil, fault.Newf(fault.NotFound, "", "", "it was deleted or belongs to another store")
 	}
 	return x, done, nil
 }
 
-// damaged says to the caller what can be done about err.
+// damaged adds a remedy to err.
 func damaged(err error) error {
 	return &fault.Error{Kind: fault.Conflict, Err: err, Remedy: "delete the snapshot; its memory is lost"}
 }
@@ -96,7 +95,7 @@ func (s *Store) restore(ctx context.Context, x *index, into string) (err error) 
 		}
 		made++
 	}
-	return s.read(ctx, x, func(spots []spot, data []byte) error {
+	return s.read(ctx, x, func(spots []position, data []byte) error {
 		for _, sp := range spots {
 			if err := writeFile(filepath.Join(into, x.files[sp.file].name), data, sp.off); err != nil {
 				return err
@@ -106,8 +105,8 @@ func (s *Store) restore(ctx context.Context, x *index, into string) (err error) 
 	})
 }
 
-// makeFile makes a file of zeros. Who may come to it, its directory says: who goes
-// on with the processes reads their images as a user of its own.
+// makeFile creates a file of zeros. It is world-readable, because a restored process reads its
+// images with its own user ID; the directory restricts access.
 func makeFile(name string, size int64) error {
 	f, err := os.OpenFile(name, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o644)
 	if err != nil {
@@ -120,8 +119,8 @@ func makeFile(name string, size int64) error {
 	return nil
 }
 
-// writeFile writes data into a file of zeros. Files are not kept open: a
-// checkpoint of many processes has thousands.
+// writeFile writes data into a file of zeros. It does not keep the file open, because a
+// checkpoint of many processes has thousands of files.
 func writeFile(name string, data []byte, off int64) error {
 	f, err := os.OpenFile(name, os.O_WRONLY|unix.O_NOFOLLOW, 0)
 	if err != nil {
@@ -142,7 +141,7 @@ func emptyDir(name string) (made bool, err error) {
 	return false, err
 }
 
-// writeSparse writes data except pages of zeros, which must be zero already.
+// writeSparse writes data except pages of zeros, which must already be zero in the file.
 func writeSparse(w io.WriterAt, data []byte, off int64) error {
 	for len(data) > 0 {
 		skip := 0
@@ -163,23 +162,23 @@ func writeSparse(w io.WriterAt, data []byte, off int64) error {
 	return nil
 }
 
-// isZero tells whether p, a page or less, is of zeros.
+// isZero reports whether p, which is at most a page, contains only zeros.
 func isZero(p []byte) bool { return bytes.Equal(p, zeros[:len(p)]) }
 
-// A spot is where in a file a chunk belongs.
-type spot struct {
+// A position is the position of a chunk in a file.
+type position struct {
 	file int
 	off  int64
 }
 
-// read calls fn with every chunk of x and where it belongs, many at a time.
-func (s *Store) read(ctx context.Context, x *index, fn func(spots []spot, data []byte) error) error {
-	spots := make([][]spot, len(x.chunks))
+// read calls fn concurrently with each chunk of x and its positions.
+func (s *Store) read(ctx context.Context, x *index, fn func(spots []position, data []byte) error) error {
+	spots := make([][]position, len(x.chunks))
 	for i, f := range x.files {
 		off := int64(0)
 		for _, e := range f.extents {
 			if e.hole == 0 {
-				spots[e.chunk] = append(spots[e.chunk], spot{i, off})
+				spots[e.chunk] = append(spots[e.chunk], position{i, off})
 			}
 			off += x.length(e)
 		}
@@ -192,10 +191,10 @@ func (s *Store) read(ctx context.Context, x *index, fn func(spots []spot, data [
 			defer r.close()
 			for n := range next {
 				c := x.chunks[n]
-				data, err := r.read(s.pack(x.packs[c.pack]), c.place)
+				data, err := r.read(s.pack(x.packs[c.pack]), c.location)
 				if errors.Is(err, errDamaged) {
-					s.distrust(c.place)
-					err = damaged(fmt.Errorf("%s: %w", x.about(spots[n]), err))
+					s.distrust(c.location)
+					err = damaged(fmt.Errorf("%s: %w", x.describe(spots[n]), err))
 				}
 				if err == nil {
 					err = fn(spots[n], data)
@@ -219,17 +218,17 @@ func (s *Store) read(ctx context.Context, x *index, fn func(spots []spot, data [
 	return cmp.Or(readers.Wait(), ctx.Err())
 }
 
-// about names what a chunk is part of.
-func (x *index) about(spots []spot) string {
+// describe returns the first position of a chunk for error messages.
+func (x *index) describe(spots []position) string {
 	if len(spots) == 0 {
 		return "no file"
 	}
 	return fmt.Sprintf("%s at byte %d", x.files[spots[0].file].name, spots[0].off)
 }
 
-// A chunkReader reads one chunk after the other, most of them from one pack.
+// A chunkReader reads chunks sequentially. It keeps the last pack open.
 type chunkReader struct {
-	pack         *os.File // nil, or the last one read
+	pack         *os.File // the last one read, or nil
 	packed, data []byte
 }
 
@@ -251,8 +250,8 @@ func (r *chunkReader) open(pack string) (err error) {
 	return err
 }
 
-// read returns the content of a chunk, valid until the next read.
-func (r *chunkReader) read(pack string, p place) ([]byte, error) {
+// read returns the content of a chunk. It is valid until the next read.
+func (r *chunkReader) read(pack string, p location) ([]byte, error) {
 	err := r.open(pack)
 	if err != nil {
 		return nil, err
@@ -271,7 +270,7 @@ func (r *chunkReader) read(pack string, p place) ([]byte, error) {
 		return nil, fmt.Errorf("%w: in pack %s at byte %d: %w", errDamaged, filepath.Base(pack), p.off, err)
 	}
 	if int64(len(r.data)) != p.raw || sha256.Sum256(r.data) != p.sum {
-		return nil, fmt.Errorf("%w: in pack %s at byte %d: not what was written", errDamaged, filepath.Base(pack), p.off)
+		return nil, fmt.Errorf("%w: in pack %s at byte %d: checksum mismatch", errDamaged, filepath.Base(pack), p.off)
 	}
 	return r.data, nil
 }

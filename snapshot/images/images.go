@@ -1,21 +1,21 @@
-// Package images keeps the memory images of snapshots on disk: cut at pages into
-// chunks, each kept once for all snapshots, compressed, and named by its content.
+// Package images stores the memory images of snapshots on disk. It splits them at page
+// boundaries into chunks. Each chunk is compressed and stored once for all snapshots (content
+// addressing).
 //
-// An image directory is what a checkpoint writes: a flat directory of regular
-// files, most of whose bytes are memory pages. Successive snapshots of one jail
-// share most pages, at other positions. A [Store] holds
+// An image directory is the output of a checkpoint: a flat directory of regular files, which
+// consist mostly of memory pages. Successive snapshots of one jail share most pages, at
+// different positions. A [Store] holds
 //
-//	packs/{id}   the chunks that one snapshot brought, compressed, end to end
-//	refs/{id}    that snapshot's index: its files as a list of chunks in packs
+//	packs/{id}   the chunks that one snapshot added, compressed and concatenated
+//	refs/{id}    the index of that snapshot: its files as lists of chunks in packs
 //
-// and the snapshot's own directory holds a hard link of its index, named
-// "index". That link is what keeps a snapshot: a Put makes it last, when all the
-// index names is on disk, and an index without it is garbage. Whoever removes
-// the directory has therefore deleted the snapshot, whether it went through the
-// store or not. Nothing is counted on disk: who uses a chunk is told from the
-// indexes when the store is opened.
+// The snapshot's own directory holds a hard link of its index, named "index". The link makes
+// the snapshot exist: Put creates it last, when all data that the index refers to is on disk,
+// and an index without the link is garbage. Removing the directory therefore deletes the
+// snapshot, with or without the store. There are no reference counts on disk: Open computes
+// them from the indexes.
 //
-// [Export] and [Import] carry a whole snapshot to another host.
+// [Export] and [Import] transfer a complete snapshot to another host.
 package images
 
 import (
@@ -36,27 +36,27 @@ import (
 	"glasshouse/internal/dirs"
 )
 
-// A Store keeps image directories. Its methods may be called at once; no two
-// processes may have one directory open.
+// A Store stores image directories. Its methods are safe for concurrent use. Only one process
+// may have a directory open.
 type Store struct {
 	dir string
 
-	// linkless says that the directory was copied by something that makes two
-	// files of two links. An index without a link then says nothing.
+	// linkless reports that the directory was copied without preserving hard links. An index
+	// without a link is then not garbage.
 	linkless bool
 
 	collecting sync.Mutex // held by GC; before mu
 
 	mu sync.Mutex
 	// +checklocks:mu
-	known map[sum]*chunk // where a content can be had, for Put
+	bySum map[sum]*chunk // chunks that Put may reuse, by content
 	// +checklocks:mu
 	packs map[packID]*pack
 	// +checklocks:mu
 	snaps map[packID]*snap // the snapshots that exist or are being read
 }
 
-// A packID names a snapshot in the store, and the pack that it brought.
+// A packID identifies a snapshot in the store and the pack that it added.
 type packID [16]byte
 
 func (id packID) String() string { return hex.EncodeToString(id[:]) }
@@ -74,19 +74,19 @@ func parsePackID(s string) (id packID, ok bool) {
 // A pack is a file of chunks. Its fields are guarded by Store.mu.
 type pack struct {
 	id     packID
-	chunks map[int64]*chunk // those in use, by offset
-	open   bool             // a Put writes it
-	holes  bool             // something in it is no longer used and not yet given back
+	chunks map[int64]*chunk // the chunks in use, by offset
+	open   bool             // a Put is writing it
+	holes  bool             // it has unused parts that are not yet freed
 }
 
-// A chunk is a piece of a file, as it lies in a pack.
+// A chunk is a piece of a file that is stored in a pack.
 type chunk struct {
-	place
+	location
 	pack *pack
-	refs int // snapshots, and Puts in progress, that use it. guarded by Store.mu
+	refs int // number of snapshots and Puts in progress that use it. Guarded by Store.mu
 }
 
-// A snap is a snapshot as the store knows it. Its fields are guarded by Store.mu.
+// A snap is a snapshot in the store. Its fields are guarded by Store.mu.
 type snap struct {
 	chunks  []*chunk
 	index   int64 // size of its index
@@ -94,12 +94,12 @@ type snap struct {
 	deleted bool
 }
 
-// Sum tells what an image directory is and what it takes.
+// Sum describes the content and size of an image directory.
 type Sum struct {
-	Digest   string // sha256, in hex, over names, sizes and content; equal if and only if the directories are
-	Raw      int64  // bytes of its files, holes included
-	Stored   int64  // bytes that its chunks take in the store, shared or not
-	NewBytes int64  // those of them that no other snapshot had, and the index; only Put says
+	Digest   string // sha256 in hex over names, sizes and content; equal if and only if the directories are equal
+	Raw      int64  // size of the files, including holes
+	Stored   int64  // size of its chunks in the store, including shared ones
+	NewBytes int64  // size of the chunks and index that this snapshot added; set only by Put
 }
 
 const (
@@ -108,12 +108,12 @@ const (
 	refsDir   = "refs"
 )
 
-// Open opens the store in dir, which it makes if need be. Snapshots must be on
-// the same filesystem.
+// Open opens the store in dir and creates the directory if necessary. Snapshots must be on the
+// same file system.
 func Open(dir string) (*Store, error) {
-	s := &Store{dir: dir, known: map[sum]*chunk{}, packs: map[packID]*pack{}, snaps: map[packID]*snap{}}
+	s := &Store{dir: dir, bySum: map[sum]*chunk{}, packs: map[packID]*pack{}, snaps: map[packID]*snap{}}
 	if err := s.open(); err != nil {
-		return nil, fmt.Errorf("open the store of memory images: %w", err)
+		return nil, fmt.Errorf("open the memory image store: %w", err)
 	}
 	return s, nil
 }
@@ -124,7 +124,8 @@ func (s *Store) open() (err error) {
 	if err := dirs.Make(s.dir, s.path(packsDir), s.path(refsDir)); err != nil {
 		return err
 	}
-	if s.linkless, err = lostLinks(s.dir); err != nil {
+	s.linkless, err = lostLinks(s.dir)
+	if err != nil {
 		return err
 	}
 	if err := errors.Join(dirs.Sync(s.dir), dirs.Sync(filepath.Dir(s.dir))); err != nil {
@@ -152,12 +153,10 @@ func (s *Store) open() (err error) {
 			return err
 		}
 	}
-	return s.distrustTorn()
+	return s.distrustTruncated()
 }
 
-// load makes the chunks of a snapshot known. An index that is damaged is left to
-// GC and to whoever reads the snapshot.
-//
+// load adds the chunks of a snapshot. It skips damaged indexes, which GC and readers report.
 // +checklocks:s.mu
 func (s *Store) load(id packID) error {
 	live, err := s.linked(id)
@@ -174,30 +173,28 @@ func (s *Store) load(id packID) error {
 	sn := &snap{index: x.size}
 	for _, p := range x.chunks {
 		pk := s.packs[x.packs[p.pack]]
-		if pk == nil { // its file is gone; reading the snapshot will say so
+		if pk == nil { // its file is missing; reading the snapshot will fail
 			pk = &pack{id: x.packs[p.pack], chunks: map[int64]*chunk{}}
 			s.packs[pk.id] = pk
 		}
 		c := pk.chunks[p.off]
 		if c == nil {
-			c = &chunk{place: p.place, pack: pk}
+			c = &chunk{location: p.location, pack: pk}
 			pk.chunks[p.off] = c
 		}
 		c.refs++
 		sn.chunks = append(sn.chunks, c)
-		if s.known[c.sum] == nil {
-			s.known[c.sum] = c
+		if s.bySum[c.sum] == nil {
+			s.bySum[c.sum] = c
 		}
 	}
 	s.snaps[id] = sn
 	return nil
 }
 
-// distrustTorn forgets, for new snapshots, the chunks of packs that are missing
-// or short.
-//
+// distrustTruncated prevents new snapshots from using chunks of missing or truncated packs.
 // +checklocks:s.mu
-func (s *Store) distrustTorn() error {
+func (s *Store) distrustTruncated() error {
 	for id, pk := range s.packs {
 		var size int64
 		switch st, err := os.Lstat(s.pack(id)); {
@@ -207,16 +204,16 @@ func (s *Store) distrustTorn() error {
 			return err
 		}
 		for _, c := range pk.chunks {
-			if c.off+c.stored > size && s.known[c.sum] == c {
-				delete(s.known, c.sum)
+			if c.off+c.stored > size && s.bySum[c.sum] == c {
+				delete(s.bySum, c.sum)
 			}
 		}
 	}
 	return nil
 }
 
-// lostLinks tells whether dir was copied without its hard links, by a pair of
-// links that is made with the store.
+// lostLinks reports whether dir was copied without its hard links. It checks a pair of links
+// that is created with the store.
 func lostLinks(dir string) (bool, error) {
 	one, two := filepath.Join(dir, "links"), filepath.Join(dir, "links.pair")
 	_, err := os.Lstat(two)
@@ -233,7 +230,7 @@ func lostLinks(dir string) (bool, error) {
 	return n < 2, err
 }
 
-// linked tells whether a snapshot's directory still holds its index.
+// linked reports whether a snapshot's directory still contains its index.
 func (s *Store) linked(id packID) (bool, error) {
 	n, err := links(s.ref(id))
 	return n > 1 || s.linkless, err
@@ -251,44 +248,45 @@ func (s *Store) path(elem string) string { return filepath.Join(s.dir, elem) }
 func (s *Store) ref(id packID) string    { return filepath.Join(s.dir, refsDir, id.String()) }
 func (s *Store) pack(id packID) string   { return filepath.Join(s.dir, packsDir, id.String()) }
 
-// pin keeps the chunk of a content until release, and returns nil if there is
-// none.
+// pin returns the chunk with the given content and keeps it until release. It returns nil if
+// there is no such chunk.
 func (s *Store) pin(of sum) *chunk {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	c := s.known[of]
+	c := s.bySum[of]
 	if c != nil {
 		c.refs++
 	}
 	return c
 }
 
-// release gives up the use of chunks. s.mu must be held.
+// release drops one use of each chunk. s.mu must be held.
 //
 // +checklocks:s.mu
 func (s *Store) release(chunks []*chunk) {
 	for _, c := range chunks {
-		if c.refs--; c.refs > 0 {
+		c.refs--
+		if c.refs > 0 {
 			continue
 		}
 		delete(c.pack.chunks, c.off)
 		c.pack.holes = true
-		if s.known[c.sum] == c {
-			delete(s.known, c.sum)
+		if s.bySum[c.sum] == c {
+			delete(s.bySum, c.sum)
 		}
 	}
 }
 
-// distrust keeps new snapshots from using a chunk that cannot be read.
-func (s *Store) distrust(p place) {
+// distrust prevents new snapshots from using an unreadable chunk.
+func (s *Store) distrust(p location) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if c := s.known[p.sum]; c != nil && c.place == p {
-		delete(s.known, p.sum)
+	if c := s.bySum[p.sum]; c != nil && c.location == p {
+		delete(s.bySum, p.sum)
 	}
 }
 
-// acquire keeps a snapshot's chunks readable until done is called.
+// acquire keeps the chunks of a snapshot readable until done is called.
 func (s *Store) acquire(id packID) (done func(), ok bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -305,7 +303,7 @@ func (s *Store) acquire(id packID) (done func(), ok bool) {
 	}, true
 }
 
-// drop forgets a deleted snapshot that nobody reads. s.mu must be held.
+// drop removes a deleted snapshot without readers. s.mu must be held.
 //
 // +checklocks:s.mu
 func (s *Store) drop(id packID, sn *snap) {
@@ -315,11 +313,11 @@ func (s *Store) drop(id packID, sn *snap) {
 	}
 }
 
-// compressor and expander are shared: each call takes what it needs. A chunk is
-// the largest thing they see.
+// compressor and expander are shared: EncodeAll and DecodeAll are safe for concurrent use.
+// Their largest input is a chunk.
 var compressor = sync.OnceValue(func() *zstd.Encoder {
 	w, err := zstd.NewWriter(nil, zstd.WithEncoderLevel(zstd.SpeedFastest), zstd.WithEncoderConcurrency(workers()),
-		zstd.WithWindowSize(maxChunk), zstd.WithEncoderCRC(false)) // a chunk's name is its checksum
+		zstd.WithWindowSize(maxChunk), zstd.WithEncoderCRC(false)) // chunks have a checksum: their sha256
 	if err != nil {
 		panic(err) // the options are constants
 	}
@@ -336,13 +334,13 @@ var expander = sync.OnceValue(func() *zstd.Decoder {
 
 func workers() int { return runtime.GOMAXPROCS(0) }
 
-// failed says what failed on what, and gives a full disk its kind.
-func failed(op, on string, err error) error {
+// wrapError adds operation and object to err, and marks errors of a full disk.
+func wrapError(op, on string, err error) error {
 	if err != nil && (errors.Is(err, unix.ENOSPC) || errors.Is(err, unix.EDQUOT)) {
 		return &fault.Error{Op: op, On: on, Kind: fault.NoSpace, Err: err, Remedy: "free space on the host's disk, or delete snapshots"}
 	}
 	if err != nil {
-		return &fault.Error{Op: op, On: on, Err: err} // which may have a kind
+		return &fault.Error{Op: op, On: on, Err: err} // keeps the kind of err
 	}
 	return nil
 }

@@ -21,41 +21,40 @@ import (
 
 const page = 4096
 
-// A house is a data directory with a store and some image directories.
-type house struct {
+// A harness is a data directory with a store and some image directories.
+type harness struct {
 	t     testing.TB
 	dir   string
 	store *images.Store
 }
 
-func newHouse(t testing.TB) *house {
+func newHarness(t testing.TB) *harness {
 	t.Helper()
-	h := &house{t: t, dir: t.TempDir()}
+	h := &harness{t: t, dir: t.TempDir()}
 	h.reopen()
 	return h
 }
 
-func (h *house) path(elem ...string) string {
+func (h *harness) path(elem ...string) string {
 	return filepath.Join(append([]string{h.dir}, elem...)...)
 }
 
-func (h *house) must(err error) {
+func (h *harness) must(err error) {
 	h.t.Helper()
 	if err != nil {
 		h.t.Fatal(err)
 	}
 }
 
-// reopen opens the store as the next daemon would.
-func (h *house) reopen() {
+// reopen opens the store again, as after a restart of the daemon.
+func (h *harness) reopen() {
 	h.t.Helper()
 	var err error
 	h.store, err = images.Open(h.path("pages"))
 	h.must(err)
 }
 
-// memory returns so many pages of a process's memory, all different, and no two
-// seeds alike: words, which can be compressed.
+// memory returns compressible pages of process memory. All pages differ, also between seeds.
 func memory(seed uint64, pages int) []byte {
 	r := rand.New(rand.NewPCG(seed, 1))
 	b := make([]byte, 0, pages*page)
@@ -65,8 +64,8 @@ func memory(seed uint64, pages int) []byte {
 	return b[:pages*page]
 }
 
-// images makes an image directory.
-func (h *house) images(name string, files map[string][]byte) string {
+// images creates an image directory.
+func (h *harness) images(name string, files map[string][]byte) string {
 	h.t.Helper()
 	dir := h.path(name)
 	h.must(os.MkdirAll(dir, 0o700))
@@ -76,23 +75,23 @@ func (h *house) images(name string, files map[string][]byte) string {
 	return dir
 }
 
-// dump makes an image directory as a checkpoint would, with these pages.
-func (h *house) dump(name string, pages []byte) string {
+// dump creates an image directory like that of a checkpoint with the given pages.
+func (h *harness) dump(name string, pages []byte) string {
 	h.t.Helper()
 	return h.images(name, map[string][]byte{
 		"inventory.img": []byte("who"), "core-1.img": memory(7, 1)[:1234], "pages-1.img": pages, "tty.img": {},
 	})
 }
 
-func (h *house) put(src, dst string) images.Sum {
+func (h *harness) put(src, dst string) images.Sum {
 	h.t.Helper()
 	sum, err := h.store.Put(h.t.Context(), src, h.path(dst))
 	h.must(err)
 	return sum
 }
 
-// same fails the test unless dst can be brought back as src is.
-func (h *house) same(dst, src string, want images.Sum) {
+// checkRestored fails the test unless dst can be restored with the content of src.
+func (h *harness) checkRestored(dst, src string, want images.Sum) {
 	h.t.Helper()
 	into := filepath.Join(h.t.TempDir(), "back")
 	sum, err := h.store.Get(h.t.Context(), h.path(dst), into)
@@ -101,7 +100,7 @@ func (h *house) same(dst, src string, want images.Sum) {
 		return
 	}
 	if sum.Digest != want.Digest || sum.Raw != want.Raw {
-		h.t.Errorf("Get(%s) = %+v, was put as %+v", dst, sum, want)
+		h.t.Errorf("Get(%s) = %+v, want %+v", dst, sum, want)
 	}
 	h.must(sameDirs(into, src))
 	h.must(os.RemoveAll(into))
@@ -129,22 +128,22 @@ func sameDirs(a, b string) error {
 	return nil
 }
 
-func (h *house) gc() int64 {
+func (h *harness) gc() int64 {
 	h.t.Helper()
 	freed, err := h.store.GC(h.t.Context())
 	h.must(err)
 	return freed
 }
 
-func (h *house) size(dst string) images.Usage {
+func (h *harness) size(dst string) images.Usage {
 	h.t.Helper()
 	u, err := h.store.Size(h.path(dst))
 	h.must(err)
 	return u
 }
 
-// onDisk returns what the files below name take.
-func (h *house) onDisk(name string) (bytes int64, files int) {
+// onDisk returns the disk usage and number of the files below name.
+func (h *harness) onDisk(name string) (bytes int64, files int) {
 	h.t.Helper()
 	h.must(filepath.WalkDir(h.path(name), func(p string, e fs.DirEntry, err error) error {
 		if err != nil || !e.Type().IsRegular() {
@@ -167,8 +166,8 @@ func blocks(name string) (int64, error) {
 	return st.Blocks * 512, err
 }
 
-func TestImagesComeBackAsTheyWere(t *testing.T) {
-	h := newHouse(t)
+func TestPutAndGet(t *testing.T) {
+	h := newHarness(t)
 	mixed := bytes.Join([][]byte{
 		memory(1, 3), make([]byte, page), memory(2, 300), make([]byte, 7*page), memory(3, 1), make([]byte, 8*page), memory(4, 1),
 		make([]byte, 5000*page), memory(5, 600), memory(2, 300), make([]byte, 9*page),
@@ -178,29 +177,29 @@ func TestImagesComeBackAsTheyWere(t *testing.T) {
 		"short-zeros.img": make([]byte, 100), "pages-1.img": mixed, "pages-2.img": append(memory(6, 20), 0, 0, 0), "random.img": random(3 << 20),
 	})
 	sum := h.put(src, "s1")
-	h.same("s1", src, sum)
+	h.checkRestored("s1", src, sum)
 	h.reopen()
-	h.same("s1", src, sum)
+	h.checkRestored("s1", src, sum)
 
 	again := h.put(src, "s2")
 	if again.Digest != sum.Digest || again.Stored != sum.Stored || again.NewBytes > 20<<10 || sum.NewBytes < sum.Stored {
-		t.Errorf("the same again is %+v, first it was %+v", again, sum)
+		t.Errorf("second Put of the same content = %+v, first = %+v", again, sum)
 	}
 	into := h.path("into")
 	_, err := h.store.Get(t.Context(), h.path("s2"), into)
 	h.must(err)
 	if n, _ := blocks(filepath.Join(into, "pages-1.img")); n > int64(len(mixed))-5000*page {
-		t.Errorf("a file with %d bytes of zeros takes %d of %d on disk", 5000*page, n, len(mixed))
+		t.Errorf("a file with %d bytes of zeros uses %d of %d bytes on disk", 5000*page, n, len(mixed))
 	}
 
 	h.must(os.WriteFile(filepath.Join(src, "small.img"), []byte("y"), 0o600))
 	if other := h.put(src, "s3"); other.Digest == sum.Digest {
-		t.Error("another content has the same digest")
+		t.Error("different content has the same digest")
 	}
 	h.must(os.WriteFile(filepath.Join(src, "small.img"), []byte("x"), 0o600))
 	h.must(os.Rename(filepath.Join(src, "small.img"), filepath.Join(src, "small2.img")))
 	if other := h.put(src, "s4"); other.Digest == sum.Digest {
-		t.Error("another name has the same digest")
+		t.Error("a different name has the same digest")
 	}
 }
 
@@ -210,8 +209,8 @@ func random(n int) []byte {
 	return b
 }
 
-func TestPagesThatMovedAreKeptOnce(t *testing.T) {
-	h := newHouse(t)
+func TestMovedPagesAreDeduplicated(t *testing.T) {
+	h := newHarness(t)
 	pages := memory(1, 8000)
 	first := h.put(h.dump("one", pages), "s1")
 
@@ -219,19 +218,19 @@ func TestPagesThatMovedAreKeptOnce(t *testing.T) {
 	src := h.dump("two", moved)
 	second := h.put(src, "s2")
 	if second.NewBytes > first.NewBytes/20 {
-		t.Errorf("8 new pages of 8000 brought %d bytes, all of them were %d", second.NewBytes, first.NewBytes)
+		t.Errorf("8 new pages of 8000 added %d bytes, all of them %d", second.NewBytes, first.NewBytes)
 	}
-	h.same("s2", src, second)
+	h.checkRestored("s2", src, second)
 }
 
-func TestAnEmptyDirectoryCanBeKept(t *testing.T) {
-	h := newHouse(t)
+func TestPutEmptyDirectory(t *testing.T) {
+	h := newHarness(t)
 	src := h.images("src", nil)
-	h.same("s1", src, h.put(src, "s1"))
+	h.checkRestored("s1", src, h.put(src, "s1"))
 }
 
-func TestWhatIsDeletedGivesBackItsRoom(t *testing.T) {
-	h := newHouse(t)
+func TestDeleteFreesSpace(t *testing.T) {
+	h := newHarness(t)
 	shared, a, b := memory(1, 2000), memory(2, 2000), memory(3, 2000)
 	srcA, srcB := h.dump("a", append(shared[:len(shared):len(shared)], a...)), h.dump("b", append(shared[:len(shared):len(shared)], b...))
 	h.put(srcA, "sa")
@@ -239,54 +238,54 @@ func TestWhatIsDeletedGivesBackItsRoom(t *testing.T) {
 
 	u := h.size("sa")
 	if u.Raw != 4000*page+1234+3 || u.Own < u.Shared/2 || u.Shared < u.Own/2 {
-		t.Errorf("one of two that share half takes %+v", u)
+		t.Errorf("Size of one of two snapshots that share half = %+v", u)
 	}
 	before, _ := h.onDisk("pages/packs")
 	h.must(h.store.Delete(h.path("sa")))
 	h.must(h.store.Delete(h.path("sa")))
 	if _, err := os.Stat(h.path("sa")); err == nil {
-		t.Error("the deleted snapshot's directory is left")
+		t.Error("the directory of the deleted snapshot remains")
 	}
 	if _, err := h.store.Get(t.Context(), h.path("sa"), h.path("x")); !errors.Is(err, fault.NotFound) {
-		t.Errorf("Get of what was deleted = %v, want not found", err)
+		t.Errorf("Get of a deleted snapshot = %v, want not found", err)
 	}
 	freed := h.gc()
 	after, _ := h.onDisk("pages/packs")
 	if freed != before-after || freed < u.Own*8/10 {
-		t.Errorf("GC freed %d, the packs went from %d to %d, and %d was its own", freed, before, after, u.Own)
+		t.Errorf("GC freed %d, packs shrank from %d to %d, want %d own bytes freed", freed, before, after, u.Own)
 	}
 	if v := h.size("sb"); v.Shared != 0 || v.Own < sumB.Stored {
-		t.Errorf("the one that is left takes %+v", v)
+		t.Errorf("Size of the remaining snapshot = %+v", v)
 	}
-	h.same("sb", srcB, sumB)
+	h.checkRestored("sb", srcB, sumB)
 	h.reopen()
 	h.gc()
-	h.same("sb", srcB, sumB)
+	h.checkRestored("sb", srcB, sumB)
 
-	h.must(os.RemoveAll(h.path("sb"))) // not through the store
+	h.must(os.RemoveAll(h.path("sb"))) // without the store
 	h.gc()
 	if n, files := h.onDisk("pages/packs"); files != 0 {
-		t.Errorf("without snapshots, %d packs of %d bytes are left", files, n)
+		t.Errorf("%d packs of %d bytes remain without snapshots", files, n)
 	}
 	if _, files := h.onDisk("pages/refs"); files != 0 {
-		t.Errorf("without snapshots, %d indexes are left", files)
+		t.Errorf("%d indexes remain without snapshots", files)
 	}
-	h.same("sc", srcA, h.put(srcA, "sc"))
+	h.checkRestored("sc", srcA, h.put(srcA, "sc"))
 }
 
-func TestASnapshotMayBeMoved(t *testing.T) {
-	h := newHouse(t)
+func TestMovedSnapshotDirectory(t *testing.T) {
+	h := newHarness(t)
 	src := h.dump("src", memory(1, 500))
 	h.must(os.Mkdir(h.path("making"), 0o700))
 	sum := h.put(src, "making/criu-dump")
 	h.must(os.Rename(h.path("making"), h.path("made")))
 	h.reopen()
 	h.gc()
-	h.same("made/criu-dump", src, sum)
+	h.checkRestored("made/criu-dump", src, sum)
 }
 
-func TestACopyIsNotTheSnapshot(t *testing.T) {
-	h := newHouse(t)
+func TestCopiedIndexIsNotTheSnapshot(t *testing.T) {
+	h := newHarness(t)
 	src := h.dump("src", memory(1, 500))
 	sum := h.put(src, "s1")
 	b, err := os.ReadFile(h.path("s1", "index"))
@@ -294,83 +293,83 @@ func TestACopyIsNotTheSnapshot(t *testing.T) {
 	h.images("copy", map[string][]byte{"index": b})
 	h.must(h.store.Delete(h.path("copy")))
 	h.gc()
-	h.same("s1", src, sum)
+	h.checkRestored("s1", src, sum)
 }
 
-// A backup that does not know hard links makes two files of each. Nothing may be
-// taken for garbage then.
-func TestAStoreCopiedWithoutItsLinksLosesNothing(t *testing.T) {
-	h := newHouse(t)
+// A backup that does not preserve hard links creates two files from each pair. Then no index
+// may be treated as garbage.
+func TestStoreCopiedWithoutHardLinks(t *testing.T) {
+	h := newHarness(t)
 	src, other := h.dump("src", memory(1, 500)), h.dump("other", memory(2, 500))
 	sum := h.put(src, "s1")
 	h.put(other, "s2")
-	copied := &house{t: t, dir: filepath.Join(t.TempDir(), "copy")}
+	copied := &harness{t: t, dir: filepath.Join(t.TempDir(), "copy")}
 	h.must(os.CopyFS(copied.dir, os.DirFS(h.dir)))
 	copied.reopen()
 	copied.gc()
-	copied.same("s1", src, sum)
+	copied.checkRestored("s1", src, sum)
 	h.must(copied.store.Delete(copied.path("s2")))
 	if copied.gc() == 0 {
-		t.Error("what is deleted from the copy frees nothing")
+		t.Error("deletion from the copy freed no space")
 	}
 	copied.reopen()
 	copied.gc()
-	copied.same("s1", src, sum)
+	copied.checkRestored("s1", src, sum)
 }
 
-func TestOnlyPlainFilesAreKept(t *testing.T) {
+func TestPutRejectsSpecialFiles(t *testing.T) {
 	for name, make := range map[string]func(string) error{
 		"link":      func(p string) error { return os.Symlink("/etc/passwd", p) },
 		"directory": func(p string) error { return os.Mkdir(p, 0o700) },
 		"fifo":      func(p string) error { return unix.Mkfifo(p, 0o600) },
 	} {
-		h := newHouse(t)
+		h := newHarness(t)
 		src := h.dump("src", memory(1, 100))
 		h.must(make(filepath.Join(src, "zz-"+name)))
 		if _, err := h.store.Put(t.Context(), src, h.path("s1")); !errors.Is(err, fault.Invalid) || !strings.Contains(err.Error(), name) {
-			t.Errorf("Put of a %s = %v, want invalid, with its name", name, err)
+			t.Errorf("Put of a %s = %v, want invalid with its name", name, err)
 		}
-		h.nothing("s1")
+		h.checkNoLeftovers("s1")
 	}
 }
 
-// nothing fails the test if a Put that failed left anything.
-func (h *house) nothing(dst string) {
+// checkNoLeftovers fails the test if a failed Put left files.
+func (h *harness) checkNoLeftovers(dst string) {
 	h.t.Helper()
 	if _, err := os.Stat(h.path(dst)); err == nil {
-		h.t.Errorf("a Put that failed left %s", dst)
+		h.t.Errorf("a failed Put left %s", dst)
 	}
 	for _, d := range []string{"pages/packs", "pages/refs"} {
 		if _, files := h.onDisk(d); files != 0 {
-			h.t.Errorf("a Put that failed left %d files in %s", files, d)
+			h.t.Errorf("a failed Put left %d files in %s", files, d)
 		}
 	}
 }
 
-func TestNothingIsOverwritten(t *testing.T) {
-	h := newHouse(t)
+func TestPutAndGetDoNotOverwrite(t *testing.T) {
+	h := newHarness(t)
 	src := h.dump("src", memory(1, 100))
 	sum := h.put(src, "s1")
 	if _, err := h.store.Put(t.Context(), h.dump("other", memory(2, 100)), h.path("s1")); !errors.Is(err, fault.Conflict) {
-		t.Errorf("Put where images are kept = %v, want conflict", err)
+		t.Errorf("Put to an existing snapshot = %v, want conflict", err)
 	}
 	if _, err := h.store.Get(t.Context(), h.path("s1"), src); !errors.Is(err, fault.Conflict) {
-		t.Errorf("Get into a full directory = %v, want conflict", err)
+		t.Errorf("Get into a non-empty directory = %v, want conflict", err)
 	}
-	h.same("s1", src, sum)
+	h.checkRestored("s1", src, sum)
 	if _, err := h.store.Get(t.Context(), h.path("none"), h.path("x")); !errors.Is(err, fault.NotFound) {
-		t.Errorf("Get of nothing = %v, want not found", err)
+		t.Errorf("Get of a missing snapshot = %v, want not found", err)
 	}
 	if _, err := h.store.Put(t.Context(), h.path("none"), h.path("s2")); !errors.Is(err, fs.ErrNotExist) {
-		t.Errorf("Put of nothing = %v, want not exist", err)
+		t.Errorf("Put of a missing directory = %v, want not exist", err)
 	}
 	if _, err := os.Stat(h.path("s2")); err == nil {
-		t.Error("Put of nothing left a directory")
+		t.Error("Put of a missing directory left a directory")
 	}
 }
 
-func TestACancelledPutLeavesNothing(t *testing.T) {
-	h := newHouse(t)
+func TestCancelledPutAndGet(t *testing.T) {
+	h := newHarness(t)
 	src := h.dump("src", random(40<<20))
 	for i := range 20 {
 		ctx, cancel := context.WithCancel(t.Context())
@@ -391,27 +390,27 @@ func TestACancelledPutLeavesNothing(t *testing.T) {
 			}
 		}
 		cancel()
-		if err == nil { // it was faster
+		if err == nil { // it finished before the cancellation
 			h.must(h.store.Delete(h.path("s1")))
 			h.gc()
 		} else if !errors.Is(err, context.Canceled) {
-			t.Fatalf("Put ended with %v, want cancelled", err)
+			t.Fatalf("Put = %v, want cancelled", err)
 		}
-		h.nothing("s1")
+		h.checkNoLeftovers("s1")
 	}
-	h.same("s1", src, h.put(src, "s1"))
+	h.checkRestored("s1", src, h.put(src, "s1"))
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
 	if _, err := h.store.Get(ctx, h.path("s1"), h.path("x")); !errors.Is(err, context.Canceled) {
-		t.Errorf("a cancelled Get = %v", err)
+		t.Errorf("cancelled Get = %v", err)
 	}
 	if _, err := os.Stat(h.path("x")); err == nil {
-		t.Error("a cancelled Get left something")
+		t.Error("cancelled Get left files")
 	}
 }
 
-func TestManyAtOnce(t *testing.T) {
-	h := newHouse(t)
+func TestConcurrentPutGetDelete(t *testing.T) {
+	h := newHarness(t)
 	base := memory(1, 600)
 	var srcs []string
 	for i := range 6 {
@@ -470,14 +469,14 @@ func TestManyAtOnce(t *testing.T) {
 	h.gc()
 	for _, d := range []string{"pages/packs", "pages/refs"} {
 		if _, files := h.onDisk(d); files != 0 {
-			t.Errorf("%d files are left in %s", files, d)
+			t.Errorf("%d files remain in %s", files, d)
 		}
 	}
 }
 
-// A reader that has begun reads on, whatever is deleted meanwhile.
-func TestDeletedWhileRead(t *testing.T) {
-	h := newHouse(t)
+// A read in progress continues when its snapshot is deleted.
+func TestDeleteDuringRead(t *testing.T) {
+	h := newHarness(t)
 	src := h.dump("src", random(30<<20))
 	for range 5 {
 		h.put(src, "s1")
@@ -499,14 +498,14 @@ func TestDeletedWhileRead(t *testing.T) {
 		h.must(os.RemoveAll(into))
 		h.gc()
 		if _, files := h.onDisk("pages/packs"); files != 0 {
-			t.Errorf("%d packs are left when the reader is done", files)
+			t.Errorf("%d packs remain after the reader is done", files)
 		}
 	}
 }
 
-// Whoever goes on with the processes is another user than the daemon.
-func TestImagesThatCameBackCanBeReadByOthers(t *testing.T) {
-	h := newHouse(t)
+// The restored processes run with other user IDs than the daemon.
+func TestRestoredImagesAreWorldReadable(t *testing.T) {
+	h := newHarness(t)
 	h.put(h.dump("src", memory(1, 1)), "kept")
 	into := filepath.Join(t.TempDir(), "back")
 	if _, err := h.store.Get(t.Context(), h.path("kept"), into); err != nil {
@@ -518,7 +517,7 @@ func TestImagesThatCameBackCanBeReadByOthers(t *testing.T) {
 	}
 	for _, f := range files {
 		if fi, err := f.Info(); err != nil || fi.Mode().Perm() != 0o644 {
-			t.Errorf("%s has the mode %v, %v; want it readable", f.Name(), fi.Mode(), err)
+			t.Errorf("mode of %s = %v, %v; want it world-readable", f.Name(), fi.Mode(), err)
 		}
 	}
 }

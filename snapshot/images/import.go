@@ -18,25 +18,24 @@ import (
 	"glasshouse/fault"
 )
 
-// Import reads an archive from r, which may be a stranger's, and makes its files
-// in the directory into, which it makes and which must not exist. It returns
-// metadata.json, of which it knows only that it is JSON. Pages of zeros become
-// holes. Files are not synced: whoever keeps one does that.
+// Import reads an archive from r, which may be untrusted, and writes its files to the new
+// directory into. It returns metadata.json and checks only its JSON syntax. Pages of
+// zeros become holes. The files are not synced; the caller does that if it keeps them.
 //
-// It returns fault.Invalid if r is not a whole archive or holds anything that is
-// not expected, fault.TooLarge if it exceeds the limits, and the error of r if
-// reading fails. If it fails, into does not exist.
+// Import returns fault.Invalid if r is not a complete archive or contains unexpected data,
+// fault.TooLarge if it exceeds the limits, and the error of r if reading fails. After an
+// error, into does not exist.
 func Import(r io.Reader, into string, limits Limits) (meta []byte, err error) {
 	err = os.Mkdir(into, 0o700)
 	if errors.Is(err, fs.ErrExist) {
 		err = fault.New(fault.Conflict, "", "", err)
 	}
 	if err != nil {
-		return nil, failed("images.Import", "", err)
+		return nil, wrapError("images.Import", "", err)
 	}
 	meta, err = importFrom(r, into, limits)
 	if err != nil {
-		return nil, failed("images.Import", "", errors.Join(err, os.RemoveAll(into)))
+		return nil, wrapError("images.Import", "", errors.Join(err, os.RemoveAll(into)))
 	}
 	return meta, nil
 }
@@ -45,7 +44,7 @@ func importFrom(r io.Reader, into string, limits Limits) ([]byte, error) {
 	src := &source{r: r}
 	zr, err := zstd.NewReader(src, zstd.WithDecoderMaxWindow(maxWindow))
 	if err != nil {
-		return nil, src.bad(err)
+		return nil, src.readError(err)
 	}
 	defer zr.Close()
 	i := &importer{src: src, tar: tar.NewReader(zr), into: into, limits: limits, left: limits.Bytes, dirs: map[string]bool{}}
@@ -56,15 +55,16 @@ func importFrom(r io.Reader, into string, limits Limits) ([]byte, error) {
 	if err := i.files(); err != nil {
 		return nil, err
 	}
-	return meta, i.end(zr)
+	return meta, i.checkEnd(zr)
 }
 
-// maxWindow is how far back a compressed stream may refer, and with that how
-// much memory it takes. Ours refer 8 MiB back, zstd(1) does without --ultra.
+// maxWindow bounds the window size of a compressed stream and thereby the memory of the
+// decoder. Export uses a window of 8 MiB, and zstd(1) does not exceed maxWindow without
+// --ultra.
 const maxWindow = 32 << 20
 
-// A source remembers what reading it failed with, which is not the archive's
-// fault.
+// A source is a reader that records its errors, to distinguish them from errors in the
+// archive.
 type source struct {
 	r   io.Reader
 	err error
@@ -78,13 +78,13 @@ func (s *source) Read(p []byte) (int, error) {
 	return n, err
 }
 
-// bad returns why reading failed.
-func (s *source) bad(err error) error {
+// readError returns the reason for a failed read.
+func (s *source) readError(err error) error {
 	if s.err != nil {
 		return fmt.Errorf("read the archive: %w", s.err)
 	}
 	if err == io.EOF || errors.Is(err, io.ErrUnexpectedEOF) {
-		return invalid("the archive is cut short")
+		return invalid("the archive is truncated")
 	}
 	return invalid("the archive is damaged: %w", err)
 }
@@ -102,9 +102,9 @@ type importer struct {
 	tar    *tar.Reader
 	into   string
 	limits Limits
-	left   int64 // of limits.Bytes
+	left   int64 // remaining part of limits.Bytes
 	dirs   map[string]bool
-	sums   []string // lines as SHA256SUMS should have them
+	sums   []string // expected lines of SHA256SUMS
 	buf    []byte
 }
 
@@ -112,22 +112,22 @@ type importer struct {
 func (i *importer) next() (*tar.Header, error) {
 	h, err := i.tar.Next()
 	if err != nil {
-		return nil, i.src.bad(err)
+		return nil, i.src.readError(err)
 	}
 	if h.Typeflag != tar.TypeReg {
-		return nil, invalid("%.100q is not a plain file", h.Name)
+		return nil, invalid("%.100q is not a regular file", h.Name)
 	}
 	return h, nil
 }
 
-// small returns the content of a file that is no larger than max.
-func (i *importer) small(h *tar.Header, max int64) ([]byte, error) {
+// readSmall returns the content of a file of at most max bytes.
+func (i *importer) readSmall(h *tar.Header, max int64) ([]byte, error) {
 	if h.Size > max {
 		return nil, tooLarge("%s is larger than %d bytes", h.Name, max)
 	}
 	b, err := io.ReadAll(i.tar)
 	if err != nil {
-		return nil, i.src.bad(err)
+		return nil, i.src.readError(err)
 	}
 	return b, nil
 }
@@ -140,7 +140,7 @@ func (i *importer) meta() ([]byte, error) {
 	if h.Name != metaName {
 		return nil, invalid("it begins with %.100q, not with %s", h.Name, metaName)
 	}
-	b, err := i.small(h, i.limits.Meta)
+	b, err := i.readSmall(h, i.limits.Meta)
 	if err != nil {
 		return nil, err
 	}
@@ -152,8 +152,7 @@ func (i *importer) meta() ([]byte, error) {
 	return b, nil
 }
 
-// files makes the files, until their checksums come and are those of what was
-// read.
+// files extracts the files up to SHA256SUMS, and verifies the checksums.
 func (i *importer) files() error {
 	for n := 0; ; n++ {
 		h, err := i.next()
@@ -169,7 +168,8 @@ func (i *importer) files() error {
 		if n == i.limits.Files {
 			return tooLarge("there are more than %d files", n)
 		}
-		if i.left -= h.Size; i.left < 0 {
+		i.left -= h.Size
+		if i.left < 0 {
 			return tooLarge("the files are larger than %d bytes", i.limits.Bytes)
 		}
 		if err := i.file(h); err != nil {
@@ -182,13 +182,13 @@ func (i *importer) file(h *tar.Header) error {
 	name := filepath.Join(i.into, h.Name)
 	if dir := filepath.Dir(h.Name); dir != "." && !i.dirs[dir] {
 		if err := os.Mkdir(filepath.Join(i.into, dir), 0o700); err != nil {
-			return twice(h, err)
+			return mapDuplicate(h, err)
 		}
 		i.dirs[dir] = true
 	}
 	f, err := os.OpenFile(name, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o600)
 	if err != nil {
-		return twice(h, err)
+		return mapDuplicate(h, err)
 	}
 	defer f.Close()
 	if err := f.Truncate(h.Size); err != nil {
@@ -200,10 +200,10 @@ func (i *importer) file(h *tar.Header) error {
 	return f.Close()
 }
 
-// twice says that a name that is taken is the archive's fault.
-func twice(h *tar.Header, err error) error {
+// mapDuplicate returns fault.Invalid if err reports an existing file.
+func mapDuplicate(h *tar.Header, err error) error {
 	if errors.Is(err, fs.ErrExist) {
-		return invalid("%s is there twice", h.Name)
+		return invalid("duplicate file %s", h.Name)
 	}
 	return err
 }
@@ -216,7 +216,7 @@ func (i *importer) copy(f *os.File, h *tar.Header) error {
 	for off := int64(0); off < h.Size; {
 		b := i.buf[:min(int64(len(i.buf)), h.Size-off)]
 		if _, err := io.ReadFull(i.tar, b); err != nil {
-			return i.src.bad(err)
+			return i.src.readError(err)
 		}
 		sum.Write(b)
 		if err := writeSparse(f, b, off); err != nil {
@@ -228,13 +228,13 @@ func (i *importer) copy(f *os.File, h *tar.Header) error {
 	return nil
 }
 
-// compare reads SHA256SUMS.
+// compare reads SHA256SUMS and compares it with the computed checksums.
 func (i *importer) compare(h *tar.Header) error {
 	want := len(strings.Join(i.sums, ""))
 	if h.Size != int64(want) {
-		return invalid("%s is not of the files that are there", sumsName)
+		return invalid("%s does not match the files in the archive", sumsName)
 	}
-	b, err := i.small(h, h.Size)
+	b, err := i.readSmall(h, h.Size)
 	if err != nil {
 		return err
 	}
@@ -242,26 +242,26 @@ func (i *importer) compare(h *tar.Header) error {
 	for n, sum := range i.sums {
 		if n >= len(lines) || lines[n] != sum {
 			_, name, _ := strings.Cut(strings.TrimSpace(sum), "  ")
-			return invalid("%s: its checksum is not that in %s", name, sumsName)
+			return invalid("%s: checksum differs from %s", name, sumsName)
 		}
 	}
 	return nil
 }
 
-// end sees that nothing but padding follows, which also checks the compressed
-// stream to its end.
-func (i *importer) end(rest io.Reader) error {
+// checkEnd checks that only padding follows, which also verifies the compressed stream up to
+// its end.
+func (i *importer) checkEnd(rest io.Reader) error {
 	if h, err := i.tar.Next(); err == nil {
 		return invalid("%.100q follows %s", h.Name, sumsName)
 	} else if err != io.EOF {
-		return i.src.bad(err)
+		return i.src.readError(err)
 	}
 	b, err := io.ReadAll(io.LimitReader(rest, 1<<20))
 	if err != nil {
-		return i.src.bad(err)
+		return i.src.readError(err)
 	}
 	if len(b) == 1<<20 || len(bytes.Trim(b, "\x00")) > 0 {
-		return invalid("something follows the archive")
+		return invalid("unexpected data after the archive")
 	}
 	return nil
 }

@@ -16,25 +16,25 @@ import (
 
 type sum [sha256.Size]byte
 
-// A place is a chunk's content and where it lies in its pack.
-type place struct {
+// A location is the checksum of a chunk and its location in a pack.
+type location struct {
 	sum    sum
 	off    int64
 	stored int64 // compressed
 	raw    int64
 }
 
-// An index is a snapshot's files as a list of chunks.
+// An index lists the files of a snapshot as sequences of chunks.
 type index struct {
 	id     packID
 	packs  []packID
-	chunks []indexed // each used by an extent at least once
+	chunks []indexed // each is used by at least one extent
 	files  []file    // ordered by name
-	size   int64     // of the index itself
+	size   int64     // size of the encoded index
 }
 
 type indexed struct {
-	place
+	location
 	pack int // in index.packs
 }
 
@@ -44,7 +44,7 @@ type file struct {
 	extents []extent
 }
 
-// An extent is the next piece of a file: a chunk, or so many zeros.
+// An extent is a piece of a file: a chunk or a hole.
 type extent struct {
 	chunk int // in index.chunks, if hole is 0
 	hole  int64
@@ -57,8 +57,8 @@ func (x *index) length(e extent) int64 {
 	return x.chunks[e.chunk].raw
 }
 
-// digest is over a listing of names, sizes and content. The content of a file
-// is told by its extents, whose cut follows from it alone.
+// digest returns a digest over names, sizes and content. It uses the extents in place of the
+// content, because the content alone determines the chunking.
 func (x *index) digest() string {
 	all := sha256.New()
 	for _, f := range x.files {
@@ -86,13 +86,13 @@ func (x *index) sum() Sum {
 	return s
 }
 
-// An index file is the magic, the fields in the order they are declared in,
-// numbers as uvarints, and a sha256 over all that.
+// An index file consists of the magic, the fields in the order of their declaration, with
+// numbers as uvarints, and a sha256 over all preceding bytes.
 const (
 	magic   = "glasshouse pages "
 	version = 1
 
-	maxIndex = 256 << 20 // of some 250 GB of memory, all different
+	maxIndex = 256 << 20 // about 250 GB of memory without equal pages
 	maxName  = 255
 )
 
@@ -128,7 +128,7 @@ func (x *index) encode() []byte {
 	return append(b, s[:]...)
 }
 
-// errDamaged is what reading finds when the disk did not keep what was written.
+// errDamaged reports that stored data was changed or lost.
 var errDamaged = errors.New("damaged")
 
 func readIndex(name string) (*index, error) {
@@ -137,7 +137,7 @@ func readIndex(name string) (*index, error) {
 		return nil, err
 	}
 	if !st.Mode().IsRegular() || st.Size() > maxIndex {
-		return nil, fmt.Errorf("index: %w: not a file of ours", errDamaged)
+		return nil, fmt.Errorf("index: %w: not a regular file, or too large", errDamaged)
 	}
 	b, err := os.ReadFile(name)
 	if err != nil {
@@ -146,12 +146,12 @@ func readIndex(name string) (*index, error) {
 	return decodeIndex(b)
 }
 
-// decodeIndex returns errDamaged if b is not what encode made, and
-// fault.Unsupported if a newer version made it.
+// decodeIndex returns errDamaged if b was not written by encode, and fault.Unsupported if a
+// newer version wrote it.
 func decodeIndex(b []byte) (*index, error) {
 	body := b[:max(0, len(b)-sha256.Size)]
 	if s := sha256.Sum256(body); len(b) == len(body) || !bytes.Equal(s[:], b[len(body):]) {
-		return nil, fmt.Errorf("index: %w: its checksum does not match", errDamaged)
+		return nil, fmt.Errorf("index: %w: checksum mismatch", errDamaged)
 	}
 	x, err := decodeBody(body)
 	if err != nil {
@@ -167,7 +167,7 @@ func decodeBody(b []byte) (*index, error) {
 		return nil, fmt.Errorf("index: %w: not an index", errDamaged)
 	}
 	if v := d.bytes(1); v != nil && v[0] != version {
-		return nil, fault.Cannot("index", fmt.Sprintf("it is of version %d, this program knows %d", v[0], version), "use the glasshouse that made the snapshot")
+		return nil, fault.Cannot("index", fmt.Sprintf("index version %d, but this program supports %d", v[0], version), "use the glasshouse that made the snapshot")
 	}
 	x := &index{}
 	copy(x.id[:], d.bytes(len(x.id)))
@@ -183,10 +183,10 @@ func decodeBody(b []byte) (*index, error) {
 	for i := range x.files {
 		d.file(x, &x.files[i])
 	}
-	d.check(len(d.b) == 0, "something behind the end")
+	d.check(len(d.b) == 0, "trailing data")
 	d.check(slices.IsSortedFunc(x.files, func(a, b file) int { return strings.Compare(a.name, b.name) }), "files out of order")
 	for i := 1; i < len(x.files); i++ {
-		d.check(x.files[i-1].name != x.files[i].name, "a file twice")
+		d.check(x.files[i-1].name != x.files[i].name, "duplicate file")
 	}
 	if d.err != nil {
 		return nil, d.err
@@ -194,7 +194,7 @@ func decodeBody(b []byte) (*index, error) {
 	return x, nil
 }
 
-// A decoder takes fields off b, and remembers what was first wrong.
+// A decoder decodes fields from b and records the first error.
 type decoder struct {
 	b   []byte
 	err error
@@ -216,10 +216,10 @@ func (d *decoder) bytes(n int) []byte {
 	return b
 }
 
-// number takes a number of at most max.
+// number decodes a number of at most max.
 func (d *decoder) number(max int64) int64 {
 	v, n := binary.Uvarint(d.b)
-	d.check(n > 0 && v <= uint64(max), "a number out of range")
+	d.check(n > 0 && v <= uint64(max), "number out of range")
 	if d.err != nil {
 		return 0
 	}
@@ -227,8 +227,8 @@ func (d *decoder) number(max int64) int64 {
 	return int64(v)
 }
 
-// count takes how many things of at least size bytes follow. Nothing larger than
-// the index itself is ever allocated on its word.
+// count decodes the number of elements of at least size bytes. It bounds allocations by the
+// size of the index.
 func (d *decoder) count(size int) int { return int(d.number(int64(len(d.b) / size))) }
 
 const maxFile = 1 << 50
@@ -239,15 +239,15 @@ func (d *decoder) chunk(x *index, c *indexed) {
 	c.off = d.number(maxFile)
 	c.stored = d.number(2 * maxChunk)
 	c.raw = d.number(maxChunk)
-	d.check(c.pack < len(x.packs), "a chunk in no pack")
-	d.check(c.raw > 0 && c.stored > 0, "an empty chunk")
+	d.check(c.pack < len(x.packs), "chunk without a pack")
+	d.check(c.raw > 0 && c.stored > 0, "empty chunk")
 }
 
 func (d *decoder) file(x *index, f *file) {
 	if n := d.bytes(1); n != nil {
 		f.name = string(d.bytes(int(n[0])))
 	}
-	d.check(plainName(f.name), "a name that is not a plain file name")
+	d.check(plainName(f.name), "invalid file name")
 	f.size = d.number(maxFile)
 	f.extents = make([]extent, d.count(1))
 	left := f.size
@@ -255,21 +255,21 @@ func (d *decoder) file(x *index, f *file) {
 		v := d.number(maxFile<<1 | 1)
 		if v&1 == 1 {
 			f.extents[i].hole = v >> 1
-			d.check(v>>1 > 0, "an empty hole")
+			d.check(v>>1 > 0, "empty hole")
 		} else {
 			f.extents[i].chunk = int(v >> 1)
-			d.check(int(v>>1) < len(x.chunks), "a file of a chunk that is not there")
+			d.check(int(v>>1) < len(x.chunks), "unknown chunk in a file")
 		}
 		if d.err != nil {
 			return
 		}
 		left -= x.length(f.extents[i])
-		d.check(left >= 0, "a file longer than it says")
+		d.check(left >= 0, "file longer than its size")
 	}
-	d.check(left == 0, "a file shorter than it says")
+	d.check(left == 0, "file shorter than its size")
 }
 
-// plainName tells whether s names a file in a directory and nothing else.
+// plainName reports whether s is a file name without a directory.
 func plainName(s string) bool {
 	return s != "" && s != "." && s != ".." && len(s) <= maxName && !strings.ContainsAny(s, "/\x00\n")
 }

@@ -10,16 +10,15 @@ import (
 	"glasshouse/fault"
 )
 
-// These are here, and not beside the others, because what they read is never
-// handed out.
+// These tests are in the package itself because they use unexported types.
 
 func sample() *index {
 	return &index{
 		id:    packID{1},
 		packs: []packID{{1}, {2}},
 		chunks: []indexed{
-			{place{sum{9}, 0, 100, 4096}, 0},
-			{place{sum{8}, 1 << 40, 2, maxChunk}, 1},
+			{location{sum{9}, 0, 100, 4096}, 0},
+			{location{sum{8}, 1 << 40, 2, maxChunk}, 1},
 		},
 		files: []file{
 			{name: "empty"},
@@ -28,7 +27,7 @@ func sample() *index {
 	}
 }
 
-func TestAnIndexIsReadAsItWasWritten(t *testing.T) {
+func TestIndexRoundTrip(t *testing.T) {
 	want := sample()
 	b := want.encode()
 	got, err := decodeIndex(b)
@@ -42,21 +41,21 @@ func TestAnIndexIsReadAsItWasWritten(t *testing.T) {
 	}
 }
 
-func TestADamagedIndexIsRefused(t *testing.T) {
+func TestDamagedIndexIsRejected(t *testing.T) {
 	b := sample().encode()
 	for i := range b {
 		bad := bytes.Clone(b)
 		bad[i] ^= 1
 		if _, err := decodeIndex(bad); !errors.Is(err, errDamaged) {
-			t.Errorf("with byte %d changed: %v", i, err)
+			t.Errorf("decode with byte %d changed = %v, want damaged", i, err)
 		}
 		if _, err := decodeIndex(b[:i]); !errors.Is(err, errDamaged) {
-			t.Errorf("cut at %d: %v", i, err)
+			t.Errorf("decode of the first %d bytes = %v, want damaged", i, err)
 		}
 	}
 }
 
-func TestANewerIndexIsNotCalledDamaged(t *testing.T) {
+func TestNewerIndexVersionIsUnsupported(t *testing.T) {
 	b := sample().encode()
 	b[len(magic)] = version + 1
 	s := sha256.Sum256(b[:len(b)-len(sum{})])
@@ -66,7 +65,7 @@ func TestANewerIndexIsNotCalledDamaged(t *testing.T) {
 	}
 }
 
-func TestAnIndexThatMakesNoSenseIsRefused(t *testing.T) {
+func TestInconsistentIndexIsRejected(t *testing.T) {
 	for what, change := range map[string]func(*index){
 		"a path for a name":       func(x *index) { x.files[0].name = "../x" },
 		"no name":                 func(x *index) { x.files[0].name = "" },
@@ -98,24 +97,24 @@ func FuzzIndex(f *testing.F) {
 		x, err := decodeBody(body)
 		if err != nil {
 			if !errors.Is(err, errDamaged) && !errors.Is(err, fault.Unsupported) {
-				t.Errorf("error of no kind: %v", err)
+				t.Errorf("error without a kind: %v", err)
 			}
 			return
 		}
 		x.digest()
 		again, err := decodeIndex(x.encode())
 		if err != nil {
-			t.Fatalf("what was read cannot be read again: %v", err)
+			t.Fatalf("decode of the encoded index: %v", err)
 		}
 		again.size = 0
 		if !reflect.DeepEqual(x, again) {
-			t.Errorf("read %+v, then %+v", x, again)
+			t.Errorf("index %+v decodes as %+v", x, again)
 		}
 	})
 }
 
-// FuzzCut says pages in letters: z is a page of zeros, others are of that letter,
-// and tail bytes follow.
+// FuzzCut describes pages by letters: z is a page of zeros, other letters are pages of that
+// letter. tail more bytes follow.
 func FuzzCut(f *testing.F) {
 	f.Add([]byte("aabzzzbzzzzzzzzzzzzcde"), uint16(17))
 	f.Add(bytes.Repeat([]byte("abcdzefgh"), 100), uint16(0))
@@ -135,9 +134,10 @@ func FuzzCut(f *testing.F) {
 			get: func() []byte { return nil },
 			emit: func(hole int64, data []byte) error {
 				if len(data) > maxChunk || (hole > 0) == (len(data) > 0) || len(data) > 0 && len(out)%page != 0 {
-					t.Errorf("a piece of %d bytes and %d zeros at %d", len(data), hole, len(out))
+					t.Errorf("invalid piece of %d bytes and %d zeros at %d", len(data), hole, len(out))
 				}
-				if holes++; hole == 0 {
+				holes++
+				if hole == 0 {
 					holes = 0
 				}
 				out = append(append(out, data...), make([]byte, hole)...)
@@ -151,7 +151,7 @@ func FuzzCut(f *testing.F) {
 			t.Fatal(err)
 		}
 		if !bytes.Equal(in, out) {
-			t.Error("the pieces do not make the whole")
+			t.Error("the pieces do not add up to the input")
 		}
 	})
 }

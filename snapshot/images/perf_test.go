@@ -6,11 +6,11 @@ import (
 	"testing"
 )
 
-// BenchmarkStore measures against the size of the images: 200 MB of memory, all
-// of it new, all of it known, and brought back.
+// BenchmarkStore measures throughput relative to the size of the images: 200 MB of memory,
+// first all new, then all known, then restored.
 func BenchmarkStore(b *testing.B) {
 	pages := memory(1, 50_000)
-	h := newHouse(b)
+	h := newHarness(b)
 	src := h.dump("src", pages)
 	b.Run("Put/new", func(b *testing.B) {
 		b.SetBytes(int64(len(pages)))

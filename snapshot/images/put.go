@@ -17,44 +17,43 @@ import (
 	"glasshouse/internal/dirs"
 )
 
-// Put keeps the image directory src as dst, which it makes if need be, and whose
-// parent must exist. When it returns, a power cut loses nothing of it. If it
-// fails there is no snapshot, and what may be left is for GC.
+// Put stores the image directory src as dst. It creates dst if necessary; its parent must
+// exist. When Put returns, the snapshot is durable. After an error there is no snapshot, and
+// GC removes leftover files.
 //
-// It returns fault.Conflict if dst holds images already, fault.Invalid if there
-// is anything but regular files in src, fault.TooLarge if they are hundreds of
-// gigabytes, and fault.NoSpace if the disk is full. Nothing may change src
-// meanwhile.
+// Put returns fault.Conflict if dst already contains images, fault.Invalid if src contains
+// anything but regular files, fault.TooLarge if they have hundreds of gigabytes, and
+// fault.NoSpace if the disk is full. src must not change meanwhile.
 func (s *Store) Put(ctx context.Context, src, dst string) (Sum, error) {
 	p := &put{store: s, chunks: map[sum]*chunk{}, bufs: make(chan []byte, 2*workers())}
 	sum, err := p.run(ctx, src, dst)
 	if err != nil {
-		p.abandon()
-		return Sum{}, failed("images.Put", filepath.Base(dst), err)
+		p.rollback()
+		return Sum{}, wrapError("images.Put", filepath.Base(dst), err)
 	}
 	return sum, nil
 }
 
-// A put is one image directory on its way into the store.
+// A put is the state of storing one image directory.
 type put struct {
 	store *Store
 	pack  *pack
-	bufs  chan []byte // the chunks' buffers: as many as may be on their way
+	bufs  chan []byte // buffers of chunks; their number bounds the chunks in progress
 
 	mu sync.Mutex // before Store.mu
 	// +checklocks:mu
-	chunks map[sum]*chunk // all that the directory uses
+	chunks map[sum]*chunk // all chunks of the directory
 	// +checklocks:mu
-	pinned []*chunk // those of them that were in the store
+	pinned []*chunk // the chunks that the store already had
 	// +checklocks:mu
-	out *os.File // nil until there is a new chunk
+	out *os.File // nil until the first new chunk
 	// +checklocks:mu
 	w *bufio.Writer
 	// +checklocks:mu
 	size int64 // of the pack
 }
 
-// A piece is an extent whose chunk is yet to be known.
+// A piece is an extent whose chunk is not yet determined.
 type piece struct {
 	hole  int64
 	chunk *chunk
@@ -88,7 +87,7 @@ func (p *put) run(ctx context.Context, src, dst string) (Sum, error) {
 	return sum, nil
 }
 
-// prepare makes dst, or sees that nothing is kept there.
+// prepare creates dst, or checks that it contains no images.
 func prepare(dst string) (made bool, err error) {
 	err = os.Mkdir(dst, 0o700)
 	if err == nil || !errors.Is(err, fs.ErrExist) {
@@ -96,7 +95,7 @@ func prepare(dst string) (made bool, err error) {
 	}
 	_, err = os.Lstat(filepath.Join(dst, indexName))
 	if err == nil {
-		return false, kept(dst)
+		return false, errExists(dst)
 	}
 	if errors.Is(err, fs.ErrNotExist) {
 		err = nil
@@ -104,8 +103,8 @@ func prepare(dst string) (made bool, err error) {
 	return false, err
 }
 
-func kept(dst string) error {
-	return fault.Newf(fault.Conflict, "", "", "%s holds images already", dst)
+func errExists(dst string) error {
+	return fault.Newf(fault.Conflict, "", "", "%s already contains images", dst)
 }
 
 func (s *Store) newPack() *pack {
@@ -116,7 +115,7 @@ func (s *Store) newPack() *pack {
 	return pk
 }
 
-// read cuts the files of src and keeps their chunks, many at a time.
+// read splits the files of src and stores their chunks concurrently.
 func (p *put) read(ctx context.Context, src string, x *index) ([][]*piece, error) {
 	entries, err := os.ReadDir(src)
 	if err != nil {
@@ -130,18 +129,19 @@ func (p *put) read(ctx context.Context, src string, x *index) ([][]*piece, error
 	keepers.SetLimit(workers())
 	for _, e := range entries {
 		if !e.Type().IsRegular() || !plainName(e.Name()) {
-			err = fault.Newf(fault.Invalid, "", "", "%q is not a plain file", e.Name())
+			err = fault.Newf(fault.Invalid, "", "", "%q is not a regular file", e.Name())
 			break
 		}
 		f := file{name: e.Name()}
 		var of []*piece
-		if of, err = p.readFile(ctx, keepers, filepath.Join(src, e.Name()), &f); err != nil {
+		of, err = p.readFile(ctx, keepers, filepath.Join(src, e.Name()), &f)
+		if err != nil {
 			break
 		}
 		x.files = append(x.files, f)
 		pieces = append(pieces, of)
 	}
-	// What a keeper met is why reading ended, if both say something.
+	// An error of a worker is the cause if both failed.
 	if met := keepers.Wait(); met != nil {
 		err = met
 	}
@@ -162,7 +162,7 @@ func (p *put) readFile(ctx context.Context, keepers *errgroup.Group, name string
 		if hole == 0 {
 			keepers.Go(func() error {
 				defer func() { p.bufs <- data }()
-				return p.keep(pc, data)
+				return p.addChunk(pc, data)
 			})
 		}
 		return ctx.Err()
@@ -172,7 +172,7 @@ func (p *put) readFile(ctx context.Context, keepers *errgroup.Group, name string
 	return pieces, err
 }
 
-// buffer waits until fewer chunks are on their way.
+// buffer returns a free buffer. It blocks while too many chunks are in progress.
 func (p *put) buffer() []byte {
 	if b := <-p.bufs; b != nil {
 		return b[:0]
@@ -180,17 +180,18 @@ func (p *put) buffer() []byte {
 	return make([]byte, 0, maxChunk)
 }
 
-// keep finds the chunk of data, or appends a new one to the pack.
-func (p *put) keep(pc *piece, data []byte) error {
+// addChunk finds the chunk of data, or appends a new one to the pack.
+func (p *put) addChunk(pc *piece, data []byte) error {
 	of := sha256.Sum256(data)
 	p.mu.Lock()
 	c, ok := p.chunks[of]
 	if !ok {
-		if c = p.store.pin(of); c != nil {
+		c = p.store.pin(of)
+		if c != nil {
 			ok = true
 			p.pinned = append(p.pinned, c)
 		} else {
-			c = &chunk{place: place{sum: of, raw: int64(len(data))}, pack: p.pack}
+			c = &chunk{location: location{sum: of, raw: int64(len(data))}, pack: p.pack}
 		}
 		p.chunks[of] = c
 	}
@@ -223,7 +224,7 @@ func (p *put) write(b []byte) error {
 	return err
 }
 
-// flush brings the pack to the disk.
+// flush makes the pack durable.
 func (p *put) flush() error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -236,7 +237,7 @@ func (p *put) flush() error {
 	return dirs.Sync(p.store.path(packsDir))
 }
 
-// resolve fills in chunks, packs and extents from the pieces of every file.
+// resolve sets the chunks, packs and extents from the pieces of all files.
 func (x *index) resolve(pieces [][]*piece) {
 	chunks, packs := map[*chunk]int{}, map[packID]int{}
 	for i, of := range pieces {
@@ -250,7 +251,7 @@ func (x *index) resolve(pieces [][]*piece) {
 			if !ok {
 				n = len(x.chunks)
 				chunks[pc.chunk] = n
-				x.chunks = append(x.chunks, indexed{pc.chunk.place, x.packNumber(packs, pc.chunk.pack.id)})
+				x.chunks = append(x.chunks, indexed{pc.chunk.location, x.packNumber(packs, pc.chunk.pack.id)})
 			}
 			f.extents = append(f.extents, extent{chunk: n})
 		}
@@ -267,14 +268,14 @@ func (x *index) packNumber(packs map[packID]int, id packID) int {
 	return n
 }
 
-// commit writes the index, and makes it that of dst when it and all it names are
-// sure to stay.
+// commit writes the index and links it to dst after the index and all data that it refers to
+// are durable.
 func (p *put) commit(x *index, dst string, madeDst bool) error {
 	s := p.store
 	b := x.encode()
 	x.size = int64(len(b))
 	if x.size > maxIndex {
-		return fault.Newf(fault.TooLarge, "", "", "its index would take %d bytes, over %d", x.size, maxIndex)
+		return fault.Newf(fault.TooLarge, "", "", "the index has %d bytes, more than the maximum of %d", x.size, maxIndex)
 	}
 	ref := s.ref(x.id)
 	if err := writeSynced(ref, b); err != nil {
@@ -286,7 +287,7 @@ func (p *put) commit(x *index, dst string, madeDst bool) error {
 	link := filepath.Join(dst, indexName)
 	if err := os.Link(ref, link); err != nil {
 		if errors.Is(err, fs.ErrExist) {
-			err = kept(dst)
+			err = errExists(dst)
 		}
 		return err
 	}
@@ -310,7 +311,7 @@ func writeSynced(name string, b []byte) error {
 	return errors.Join(err, f.Sync(), f.Close())
 }
 
-// publish makes the new chunks known and the pinned ones the snapshot's.
+// publish adds the snapshot with its new and pinned chunks to the store.
 func (p *put) publish(x *index) {
 	s := p.store
 	p.mu.Lock()
@@ -325,8 +326,8 @@ func (p *put) publish(x *index) {
 		c.refs = 1
 		p.pack.chunks[c.off] = c
 		sn.chunks = append(sn.chunks, c)
-		if s.known[of] == nil { // or a Put at the same time was faster
-			s.known[of] = c
+		if s.bySum[of] == nil { // a concurrent Put may have added the same content
+			s.bySum[of] = c
 		}
 	}
 	p.pack.open = false
@@ -336,8 +337,8 @@ func (p *put) publish(x *index) {
 	s.snaps[x.id] = sn
 }
 
-// abandon takes back a Put that failed. What cannot be removed now, GC will.
-func (p *put) abandon() {
+// rollback undoes a failed Put. GC removes what cannot be removed now.
+func (p *put) rollback() {
 	if p.pack == nil {
 		return
 	}
