@@ -18,10 +18,10 @@ import (
 	"glasshouse/jailinit/protocol"
 )
 
-func TestCommandsThatMakeNoSenseAreRefusedByField(t *testing.T) {
-	w := newWorld(t)
-	m := w.manager()
-	j := w.running(m)
+func TestExecValidatesRequest(t *testing.T) {
+	h := newHarness(t)
+	m := h.manager()
+	j := h.running(m)
 	for _, c := range []struct {
 		r     jail.ExecRequest
 		field string
@@ -48,7 +48,7 @@ func TestCommandsThatMakeNoSenseAreRefusedByField(t *testing.T) {
 	}
 }
 
-func TestACommandRunsWhereAndAsWhatItsJailSays(t *testing.T) {
+func TestExecUsesJailDefaults(t *testing.T) {
 	project := t.TempDir()
 	for _, c := range []struct {
 		name string
@@ -68,8 +68,8 @@ func TestACommandRunsWhereAndAsWhatItsJailSays(t *testing.T) {
 		{"terminal that is known", jail.Spec{Env: map[string]string{"TERM": "dumb"}}, jail.ExecRequest{Cmd: `echo $TERM`, PTY: &protocol.Size{Cols: 80, Rows: 24}}, "dumb"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			w := newWorld(t)
-			m := w.manager()
+			h := newHarness(t)
+			m := h.manager()
 			c.spec.Start = true
 			j, err := m.Create(t.Context(), c.spec)
 			if err != nil {
@@ -102,8 +102,8 @@ func readAll(t *testing.T, s *control.Stream) string {
 	}
 }
 
-// talks are all operations that a jail's init answers.
-var talks = map[string]func(*jail.Manager, context.Context, id.Jail) error{
+// initOps are all operations that a jail's init answers.
+var initOps = map[string]func(*jail.Manager, context.Context, id.Jail) error{
 	"Exec": func(m *jail.Manager, ctx context.Context, j id.Jail) error {
 		_, _, err := m.Exec(ctx, j, jail.ExecRequest{Cmd: "true"}, nil)
 		return err
@@ -141,21 +141,21 @@ var talks = map[string]func(*jail.Manager, context.Context, id.Jail) error{
 	},
 }
 
-func TestAJailThatDoesNotRunNamesTheRemedy(t *testing.T) {
-	w := newWorld(t)
-	m := w.manager()
+func TestOperationsOnNonRunningJailNameRemedy(t *testing.T) {
+	h := newHarness(t)
+	m := h.manager()
 	created, err := m.Create(t.Context(), jail.Spec{})
 	if err != nil {
 		t.Fatal(err)
 	}
-	paused, stopped := w.running(m), w.running(m)
+	paused, stopped := h.running(m), h.running(m)
 	if _, err := m.Pause(t.Context(), paused.ID); err != nil {
 		t.Fatal(err)
 	}
 	if _, err := m.Stop(t.Context(), stopped.ID, jail.StopOptions{}); err != nil {
 		t.Fatal(err)
 	}
-	for name, talk := range talks {
+	for name, talk := range initOps {
 		for _, c := range []struct {
 			jid    id.Jail
 			kind   fault.Kind
@@ -174,11 +174,11 @@ func TestAJailThatDoesNotRunNamesTheRemedy(t *testing.T) {
 }
 
 // An init that does not answer does not keep a caller that has given up.
-func TestACallerThatGivesUpIsNotKeptByAnInitThatIsStopped(t *testing.T) {
-	w := newWorld(t)
-	m, _ := w.scripted()
-	j := w.running(m)
-	for name, talk := range talks {
+func TestCancelledCallerDoesNotWaitForInit(t *testing.T) {
+	h := newHarness(t)
+	m, _ := h.scripted()
+	j := h.running(m)
+	for name, talk := range initOps {
 		if name == "Hold" { // which asks the kernel
 			continue
 		}
@@ -188,15 +188,15 @@ func TestACallerThatGivesUpIsNotKeptByAnInitThatIsStopped(t *testing.T) {
 			t.Errorf("%s with a cancelled context = %v, want %v", name, err, context.Canceled)
 		}
 	}
-	if got := w.sh(m, j.ID, "echo fine"); got != "fine" {
+	if got := h.sh(m, j.ID, "echo fine"); got != "fine" {
 		t.Errorf("it says %q, want fine", got)
 	}
 }
 
-func TestACommandIsSteeredByWhoeverFindsIt(t *testing.T) {
-	w := newWorld(t)
-	m := w.manager()
-	j := w.running(m)
+func TestAttachResizeStdinAndSignal(t *testing.T) {
+	h := newHarness(t)
+	m := h.manager()
+	j := h.running(m)
 	ctx := t.Context()
 	x := id.NewExec()
 	if _, st, err := m.Exec(ctx, j.ID, jail.ExecRequest{ID: x, Cmd: "stty size; cat; stty size", PTY: &protocol.Size{Cols: 80, Rows: 24}, Note: "mine"}, nil); err != nil || st.ID != x || st.Note != "mine" {
@@ -244,12 +244,12 @@ func TestACommandIsSteeredByWhoeverFindsIt(t *testing.T) {
 }
 
 // What is left of the commands of a stopped jail is in files that a crash can cut.
-func TestArchivedCommandsThatCannotBeReadAreAnError(t *testing.T) {
-	w := newWorld(t)
-	m := w.manager()
-	j := w.running(m)
+func TestCorruptExecArchive(t *testing.T) {
+	h := newHarness(t)
+	m := h.manager()
+	j := h.running(m)
 	ctx := t.Context()
-	if got := w.sh(m, j.ID, "echo one; echo two >&2"); !strings.Contains(got, "one") {
+	if got := h.sh(m, j.ID, "echo one; echo two >&2"); !strings.Contains(got, "one") {
 		t.Fatal(got)
 	}
 	if _, err := m.Stop(ctx, j.ID, jail.StopOptions{}); err != nil {
@@ -274,7 +274,7 @@ func TestArchivedCommandsThatCannotBeReadAreAnError(t *testing.T) {
 			t.Errorf("Output(%q) = %v, want not found", none, err)
 		}
 	}
-	file := filepath.Join(w.dir, "jails", string(j.ID), "execs", string(x)+".json")
+	file := filepath.Join(h.dir, "jails", string(j.ID), "execs", string(x)+".json")
 	data, err := os.ReadFile(file)
 	if err != nil {
 		t.Fatal(err)
@@ -293,10 +293,10 @@ func TestArchivedCommandsThatCannotBeReadAreAnError(t *testing.T) {
 	}
 }
 
-func TestOutputOfARunningCommandDoesNotWait(t *testing.T) {
-	w := newWorld(t)
-	m := w.manager()
-	j := w.running(m)
+func TestOutputOfRunningCommandDoesNotBlock(t *testing.T) {
+	h := newHarness(t)
+	m := h.manager()
+	j := h.running(m)
 	s, st, err := m.Exec(t.Context(), j.ID, jail.ExecRequest{Cmd: "echo here; sleep 600"}, &control.AttachOptions{From: 0, Follow: true})
 	if err != nil {
 		t.Fatal(err)
@@ -319,10 +319,10 @@ func TestOutputOfARunningCommandDoesNotWait(t *testing.T) {
 }
 
 // A process that is held does not run, and runs again when it is released or killed.
-func TestAHeldProcessWaits(t *testing.T) {
-	w := newWorld(t)
-	m := w.manager()
-	j := w.running(m)
+func TestHold(t *testing.T) {
+	h := newHarness(t)
+	m := h.manager()
+	j := h.running(m)
 	s, st, err := m.Exec(t.Context(), j.ID, jail.ExecRequest{Argv: []string{"cat"}, Stdin: true}, &control.AttachOptions{From: 0, Follow: true})
 	if err != nil {
 		t.Fatal(err)
@@ -388,10 +388,10 @@ func processState(t *testing.T, pid int) string {
 	return rest[:1]
 }
 
-func TestTheEndOfACommandDoesNotKeepAStop(t *testing.T) {
-	w := newWorld(t)
-	m := w.manager()
-	j := w.running(m)
+func TestStopValidatesGrace(t *testing.T) {
+	h := newHarness(t)
+	m := h.manager()
+	j := h.running(m)
 	if _, err := m.Stop(t.Context(), j.ID, jail.StopOptions{Grace: -time.Second}); !errors.Is(err, fault.Invalid) || fault.FieldOf(err) != "grace_ms" {
 		t.Errorf("Stop with a negative grace = %v, want invalid grace_ms", err)
 	}

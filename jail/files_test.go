@@ -19,11 +19,11 @@ import (
 	"glasshouse/jailinit/protocol"
 )
 
-func TestFilesOfAStoppedJailKeepItStopped(t *testing.T) {
-	w := newWorld(t)
-	m, s := w.scripted()
+func TestFilesOfStoppedJailHoldLock(t *testing.T) {
+	h := newHarness(t)
+	m, s := h.scripted()
 	ctx := t.Context()
-	j := w.running(m)
+	j := h.running(m)
 	if _, err := m.Stop(ctx, j.ID, jail.StopOptions{}); err != nil {
 		t.Fatal(err)
 	}
@@ -50,7 +50,7 @@ func TestFilesOfAStoppedJailKeepItStopped(t *testing.T) {
 			t.Errorf("Close = %v, want nil", err)
 		}
 	}
-	if n := w.backend.mounts.Load(); n != 0 {
+	if n := h.backend.mounts.Load(); n != 0 {
 		t.Errorf("%d mounts are left, want none", n)
 	}
 	again, err := m.Files(ctx, j.ID)
@@ -67,18 +67,18 @@ func TestFilesOfAStoppedJailKeepItStopped(t *testing.T) {
 	r.Close()
 	again.Close()
 
-	s.fail("mount", ways["error"])
+	s.fail("mount", failureModes["error"])
 	if _, err := m.Files(ctx, j.ID); !errors.Is(err, errScripted) {
 		t.Errorf("Files that cannot be mounted = %v, want %v", err, errScripted)
 	}
 	s.fail("mount", nil)
 	// A backend whose mount is not a directory: what was mounted is released.
-	dir := filepath.Join(w.dir, "jails", string(j.ID), "files")
+	dir := filepath.Join(h.dir, "jails", string(j.ID), "files")
 	s.fail("mounted", func() error { return errors.Join(os.RemoveAll(dir), os.WriteFile(dir, nil, 0o600)) })
 	if _, err := m.Files(ctx, j.ID); err == nil {
 		t.Error("Files in a mount that is a file = nil, want an error")
 	}
-	if n := w.backend.mounts.Load(); n != 0 {
+	if n := h.backend.mounts.Load(); n != 0 {
 		t.Errorf("%d mounts are left, want none", n)
 	}
 	if _, err := m.Start(ctx, j.ID); err != nil {
@@ -86,11 +86,11 @@ func TestFilesOfAStoppedJailKeepItStopped(t *testing.T) {
 	}
 }
 
-func TestFilesOfALiveJailAreItsInits(t *testing.T) {
-	w := newWorld(t)
-	m := w.manager()
+func TestFilesOfLiveJailUseInit(t *testing.T) {
+	h := newHarness(t)
+	m := h.manager()
 	ctx := t.Context()
-	j := w.running(m)
+	j := h.running(m)
 	files, err := m.Files(ctx, j.ID)
 	if err != nil {
 		t.Fatal(err)
@@ -127,9 +127,9 @@ func TestFilesOfALiveJailAreItsInits(t *testing.T) {
 	}
 }
 
-func TestPlacesThatWereMadeForMountsAreNoChanges(t *testing.T) {
-	w := newWorld(t)
-	m, s := w.scripted()
+func TestChangesAndCompare(t *testing.T) {
+	h := newHarness(t)
+	m, s := h.scripted()
 	ctx := t.Context()
 	j, err := m.Create(ctx, jail.Spec{Trusted: true, Workspace: &jail.Workspace{Source: t.TempDir(), Target: "/w"}})
 	if err != nil {
@@ -152,7 +152,7 @@ func TestPlacesThatWereMadeForMountsAreNoChanges(t *testing.T) {
 	if _, err := m.Changes(ctx, other.ID, jail.ChangesOptions{Workspace: true}); !errors.Is(err, fault.Conflict) {
 		t.Errorf("Changes of no workspace = %v, want conflict", err)
 	}
-	s.took()
+	s.takeCalls()
 	was, err := m.Get(ctx, j.ID)
 	if err != nil {
 		t.Fatal(err)
@@ -161,8 +161,8 @@ func TestPlacesThatWereMadeForMountsAreNoChanges(t *testing.T) {
 	if diff := cmp.Diff(root, got); diff != "" || err != nil {
 		t.Errorf("Compare (-want +got): %s%v", diff, err)
 	}
-	wantCalls(t, "Compare", s.took(), "then to now")
-	s.fail("now to now", ways["error"])
+	wantCalls(t, "Compare", s.takeCalls(), "then to now")
+	s.fail("now to now", failureModes["error"])
 	if _, err := m.Compare(ctx, jail.Moment{ID: j.ID}, jail.Moment{ID: other.ID}, jail.ChangesOptions{}); !errors.Is(err, errScripted) {
 		t.Errorf("Compare = %v, want %v", err, errScripted)
 	}
@@ -201,9 +201,9 @@ func TestPlacesThatWereMadeForMountsAreNoChanges(t *testing.T) {
 
 // Two who compare the same jails in opposite order do not wait for each other.
 func TestComparisonsInOppositeOrderDoNotDeadlock(t *testing.T) {
-	w := newWorld(t)
-	m, _ := w.scripted()
-	a, b := w.running(m), w.running(m)
+	h := newHarness(t)
+	m, _ := h.scripted()
+	a, b := h.running(m), h.running(m)
 	var wg sync.WaitGroup
 	for _, pair := range [][2]id.Jail{{a.ID, b.ID}, {b.ID, a.ID}, {a.ID, a.ID}} {
 		wg.Go(func() {
@@ -219,11 +219,11 @@ func TestComparisonsInOppositeOrderDoNotDeadlock(t *testing.T) {
 }
 
 // bare is a backend that can do none of this.
-func TestWhatABackendCannotDoNamesAnother(t *testing.T) {
-	w := newWorld(t)
-	m := w.manager()
+func TestOptionalBackendFeatures(t *testing.T) {
+	h := newHarness(t)
+	m := h.manager()
 	ctx := t.Context()
-	j := w.running(m)
+	j := h.running(m)
 	for name, op := range map[string]func() error{
 		"Changes": func() error { _, err := m.Changes(ctx, j.ID, jail.ChangesOptions{}); return err },
 		"Compare": func() error {
@@ -245,7 +245,7 @@ func TestWhatABackendCannotDoNamesAnother(t *testing.T) {
 	if _, err := m.Rewind(ctx, j.ID, jail.Image{Jail: j}, jail.RewindOptions{}); !errors.Is(err, fault.Conflict) {
 		t.Errorf("Rewind = %v, want conflict", err)
 	}
-	if got := w.sh(m, j.ID, "echo fine"); got != "fine" {
+	if got := h.sh(m, j.ID, "echo fine"); got != "fine" {
 		t.Errorf("it says %q, want fine", got)
 	}
 }

@@ -26,32 +26,32 @@ import (
 	"glasshouse/store/storetest"
 )
 
-// bare is a backend that isolates nothing: a real init, run as an ordinary
+// processBackend is a backend that isolates nothing: a real init, run as an ordinary
 // process. What the Manager does with a backend shows without a kernel that can
 // isolate.
-type bare struct {
-	t       *testing.T
-	creates atomic.Int32
-	slow    time.Duration
-	fail    atomic.Pointer[error]
-	limit   func(p jail.Plan, live bool, l jail.Limits) error // nil: limits can be changed
-	counts  func(p jail.Plan) jail.Stats                      // nil: nothing
-	stuck   atomic.Bool                                       // Clean fails
-	broken  error                                             // what Probe returns
-	lacks   map[string]string                                 // nil: a network
-	pids    sync.Map                                          // of every init that was started
-	mounts  atomic.Int32                                      // that are not unmounted yet
+type processBackend struct {
+	t        *testing.T
+	creates  atomic.Int32
+	slow     time.Duration
+	fail     atomic.Pointer[error]
+	limit    func(p jail.Plan, live bool, l jail.Limits) error // nil: limits can be changed
+	counts   func(p jail.Plan) jail.Stats                      // nil: nothing
+	stuck    atomic.Bool                                       // Clean fails
+	probeErr error                                             // what Probe returns
+	lacks    map[string]string                                 // nil: a network
+	pids     sync.Map                                          // of every init that was started
+	mounts   atomic.Int32                                      // that are not unmounted yet
 }
 
-func (b *bare) Probe(context.Context) error { return b.broken }
-func (b *bare) Lacks() map[string]string {
+func (b *processBackend) Probe(context.Context) error { return b.probeErr }
+func (b *processBackend) Lacks() map[string]string {
 	if b.lacks != nil {
 		return b.lacks
 	}
 	return map[string]string{"network": "nothing is isolated"}
 }
 
-func (b *bare) Create(ctx context.Context, p jail.Plan) (jail.Instance, error) {
+func (b *processBackend) Create(ctx context.Context, p jail.Plan) (jail.Instance, error) {
 	b.creates.Add(1)
 	time.Sleep(b.slow)
 	if err := b.fail.Load(); err != nil {
@@ -72,12 +72,12 @@ func (b *bare) Create(ctx context.Context, p jail.Plan) (jail.Instance, error) {
 	if err := os.WriteFile(filepath.Join(p.Dir, "pid"), []byte(pid), 0o600); err != nil {
 		return nil, err
 	}
-	inst := newBareInstance(b, p, cmd.Process.Pid)
+	inst := newProcessInstance(b, p, cmd.Process.Pid)
 	_, err := control.Dial(inst.Control()).WaitReady(ctx)
 	return inst, err
 }
 
-func (b *bare) Open(ctx context.Context, p jail.Plan) (jail.Instance, error) {
+func (b *processBackend) Open(ctx context.Context, p jail.Plan) (jail.Instance, error) {
 	data, err := os.ReadFile(filepath.Join(p.Dir, "pid"))
 	if err != nil {
 		return nil, fault.New(fault.NotFound, "bare.Open", string(p.ID), err)
@@ -86,17 +86,17 @@ func (b *bare) Open(ctx context.Context, p jail.Plan) (jail.Instance, error) {
 	if !alive(pid) {
 		return nil, fault.Newf(fault.NotFound, "bare.Open", string(p.ID), "init is gone")
 	}
-	return newBareInstance(b, p, pid), nil
+	return newProcessInstance(b, p, pid), nil
 }
 
-func (b *bare) Left(_ context.Context, p jail.Plan) (jail.Stats, error) {
+func (b *processBackend) Left(_ context.Context, p jail.Plan) (jail.Stats, error) {
 	if b.counts == nil {
 		return jail.Stats{}, nil
 	}
 	return b.counts(p), nil
 }
 
-func (b *bare) Clean(ctx context.Context, p jail.Plan) error {
+func (b *processBackend) Clean(ctx context.Context, p jail.Plan) error {
 	if b.stuck.Load() {
 		return errors.New("it is stuck")
 	}
@@ -107,14 +107,14 @@ func (b *bare) Clean(ctx context.Context, p jail.Plan) error {
 	return nil
 }
 
-func (b *bare) Mount(ctx context.Context, p jail.Plan) (string, func() error, error) {
+func (b *processBackend) Mount(ctx context.Context, p jail.Plan) (string, func() error, error) {
 	dir := filepath.Join(p.Dir, "files")
 	err := os.MkdirAll(dir, 0o700)
 	b.mounts.Add(1)
 	return dir, func() error { b.mounts.Add(-1); return nil }, err
 }
 
-func (b *bare) Limit(_ context.Context, p jail.Plan, i jail.Instance, l jail.Limits) error {
+func (b *processBackend) Limit(_ context.Context, p jail.Plan, i jail.Instance, l jail.Limits) error {
 	if b.limit == nil {
 		return nil
 	}
@@ -130,8 +130,8 @@ func alive(pid int) bool {
 	return !strings.HasPrefix(rest, "Z")
 }
 
-type bareInstance struct {
-	b    *bare
+type processInstance struct {
+	b    *processBackend
 	p    jail.Plan
 	pid  int
 	done chan struct{}
@@ -139,8 +139,8 @@ type bareInstance struct {
 	once sync.Once
 }
 
-func newBareInstance(b *bare, p jail.Plan, pid int) *bareInstance {
-	i := &bareInstance{b: b, p: p, pid: pid, done: make(chan struct{}), stop: make(chan struct{})}
+func newProcessInstance(b *processBackend, p jail.Plan, pid int) *processInstance {
+	i := &processInstance{b: b, p: p, pid: pid, done: make(chan struct{}), stop: make(chan struct{})}
 	go func() {
 		for alive(pid) {
 			select {
@@ -154,13 +154,13 @@ func newBareInstance(b *bare, p jail.Plan, pid int) *bareInstance {
 	return i
 }
 
-func (i *bareInstance) Control() string       { return filepath.Join(i.p.Dir, "ctl/init.sock") }
-func (i *bareInstance) PID() int              { return i.pid }
-func (i *bareInstance) Done() <-chan struct{} { return i.done }
-func (i *bareInstance) Close() error          { i.once.Do(func() { close(i.stop) }); return nil }
+func (i *processInstance) Control() string       { return filepath.Join(i.p.Dir, "ctl/init.sock") }
+func (i *processInstance) PID() int              { return i.pid }
+func (i *processInstance) Done() <-chan struct{} { return i.done }
+func (i *processInstance) Close() error          { i.once.Do(func() { close(i.stop) }); return nil }
 
-func (i *bareInstance) Freeze(ctx context.Context) error { return freeze(ctx, i.pid) }
-func (i *bareInstance) Thaw(context.Context) error       { return syscall.Kill(i.pid, syscall.SIGCONT) }
+func (i *processInstance) Freeze(ctx context.Context) error { return freeze(ctx, i.pid) }
+func (i *processInstance) Thaw(context.Context) error       { return syscall.Kill(i.pid, syscall.SIGCONT) }
 
 // freeze stops a process and returns when each of its threads has stopped.
 func freeze(ctx context.Context, pid int) error {
@@ -189,7 +189,7 @@ func stopped(pid int) bool {
 	return true
 }
 
-func (i *bareInstance) Kill(ctx context.Context) error {
+func (i *processInstance) Kill(ctx context.Context) error {
 	// Nothing but init knows what it started: there is no namespace to end.
 	syscall.Kill(i.pid, syscall.SIGCONT)
 	left := 1
@@ -207,9 +207,9 @@ func (i *bareInstance) Kill(ctx context.Context) error {
 	return nil
 }
 
-func (i *bareInstance) Sight() jail.Sight { return jail.Sight{} }
+func (i *processInstance) Sight() jail.Sight { return jail.Sight{} }
 
-func (i *bareInstance) Stats(context.Context) (jail.Stats, error) {
+func (i *processInstance) Stats(context.Context) (jail.Stats, error) {
 	st, err := i.b.Left(context.Background(), i.p)
 	st.DiskLimit = i.p.Limits.DiskMB << 20
 	return st, err
@@ -221,64 +221,64 @@ func (noRootfs) Resolve(context.Context, jail.Rootfs) (jail.Layers, error) {
 	return jail.Layers{Dirs: []string{"/"}, Digest: "dir:/", Env: []string{"FROM_IMAGE=yes"}}, nil
 }
 
-// world is a data directory with a daemon's worth of parts that can be dropped
+// harness is a data directory with a daemon's worth of parts that can be dropped
 // and opened again.
-type world struct {
+type harness struct {
 	*testing.T
-	dir      string
-	db       *store.Store
-	backend  *bare
-	pool     jail.PoolConfig
-	allow    []string
-	attended bool               // scripted Managers have an Observer, a Warden, Secrets and Commands
-	with     func(*jail.Config) // changes the configuration of each Manager; nil: nothing
+	dir         string
+	db          *store.Store
+	backend     *processBackend
+	pool        jail.PoolConfig
+	allow       []string
+	scriptParts bool               // scripted Managers have an Observer, a Warden, Secrets and Commands
+	configure   func(*jail.Config) // changes the configuration of each Manager; nil: nothing
 }
 
-func newWorld(t *testing.T) *world {
+func newHarness(t *testing.T) *harness {
 	t.Helper()
-	w := &world{T: t, dir: t.TempDir(), backend: &bare{t: t}}
-	db, err := storetest.Open(t, filepath.Join(w.dir, "db"))
+	h := &harness{T: t, dir: t.TempDir(), backend: &processBackend{t: t}}
+	db, err := storetest.Open(t, filepath.Join(h.dir, "db"))
 	if err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { db.Close() })
-	w.db = db
-	return w
+	h.db = db
+	return h
 }
 
 // manager opens a Manager on the world. At the end every jail is deleted.
-func (w *world) manager() *jail.Manager {
-	w.Helper()
-	return w.open(w.config(w.backend))
+func (h *harness) manager() *jail.Manager {
+	h.Helper()
+	return h.open(h.config(h.backend))
 }
 
-func (w *world) config(b jail.Backend) jail.Config {
-	w.Helper()
+func (h *harness) config(b jail.Backend) jail.Config {
+	h.Helper()
 	cfg := jail.Config{
-		Dir: filepath.Join(w.dir, "jails"), Store: w.db.Jails(), Rootfs: noRootfs{},
+		Dir: filepath.Join(h.dir, "jails"), Store: h.db.Jails(), Rootfs: noRootfs{},
 		Runtimes: []jail.Runtime{{Name: "oci", Runtime: "bare", Backend: b}},
-		Init:     backendtest.Init(w.T), Boot: "boot-1", Backend: "oci", Runtime: "bare",
-		Pool: w.pool, AllowWorkspaces: w.allow,
+		Init:     backendtest.Init(h.T), Boot: "boot-1", Backend: "oci", Runtime: "bare",
+		Pool: h.pool, AllowWorkspaces: h.allow,
 	}
-	if w.with != nil {
-		w.with(&cfg)
+	if h.configure != nil {
+		h.configure(&cfg)
 	}
 	return cfg
 }
 
 // open opens a Manager. At the end every jail is deleted.
-func (w *world) open(cfg jail.Config) *jail.Manager {
-	w.Helper()
+func (h *harness) open(cfg jail.Config) *jail.Manager {
+	h.Helper()
 	m := jail.NewManager(cfg)
-	if err := m.Open(w.Context()); err != nil {
-		w.Fatal(err)
+	if err := m.Open(h.Context()); err != nil {
+		h.Fatal(err)
 	}
-	w.Cleanup(func() {
+	h.Cleanup(func() {
 		ctx := context.Background()
 		all, _ := m.List(ctx, jail.ListOptions{})
 		for _, j := range all {
 			if err := m.Delete(ctx, j.ID); err != nil {
-				w.Errorf("delete %s: %v", j.ID, err)
+				h.Errorf("delete %s: %v", j.ID, err)
 			}
 		}
 		m.Close()
@@ -286,23 +286,23 @@ func (w *world) open(cfg jail.Config) *jail.Manager {
 	return m
 }
 
-func (w *world) running(m *jail.Manager) jail.Jail {
-	w.Helper()
-	j, err := m.Create(w.Context(), jail.Spec{})
+func (h *harness) running(m *jail.Manager) jail.Jail {
+	h.Helper()
+	j, err := m.Create(h.Context(), jail.Spec{})
 	if err != nil {
-		w.Fatal(err)
+		h.Fatal(err)
 	}
-	if j, err = m.Start(w.Context(), j.ID); err != nil {
-		w.Fatal(err)
+	if j, err = m.Start(h.Context(), j.ID); err != nil {
+		h.Fatal(err)
 	}
 	return j
 }
 
-func (w *world) sh(m *jail.Manager, jid id.Jail, line string) string {
-	w.Helper()
-	s, _, err := m.Exec(w.Context(), jid, jail.ExecRequest{Cmd: line}, &control.AttachOptions{From: -1, Lossless: true, Follow: true})
+func (h *harness) sh(m *jail.Manager, jid id.Jail, line string) string {
+	h.Helper()
+	s, _, err := m.Exec(h.Context(), jid, jail.ExecRequest{Cmd: line}, &control.AttachOptions{From: -1, Lossless: true, Follow: true})
 	if err != nil {
-		w.Fatal(err)
+		h.Fatal(err)
 	}
 	defer s.Close()
 	var out strings.Builder
@@ -312,15 +312,15 @@ func (w *world) sh(m *jail.Manager, jid id.Jail, line string) string {
 			return strings.TrimSpace(out.String())
 		}
 		if err != nil {
-			w.Fatal(err)
+			h.Fatal(err)
 		}
 		out.Write(ch.Data)
 	}
 }
 
-func TestALifeFromCreateToDelete(t *testing.T) {
-	w := newWorld(t)
-	m := w.manager()
+func TestLifecycle(t *testing.T) {
+	h := newHarness(t)
+	m := h.manager()
 	ctx := t.Context()
 	j, err := m.Create(ctx, jail.Spec{Name: "box", Env: map[string]string{"A": "1"}})
 	if err != nil {
@@ -338,7 +338,7 @@ func TestALifeFromCreateToDelete(t *testing.T) {
 	if _, err := m.Start(ctx, j.ID); !errors.Is(err, fault.Conflict) {
 		t.Errorf("second Start = %v, want conflict", err)
 	}
-	if got := w.sh(m, j.ID, "echo $A $FROM_IMAGE"); got != "1 yes" {
+	if got := h.sh(m, j.ID, "echo $A $FROM_IMAGE"); got != "1 yes" {
 		t.Errorf("environment = %q, want the jail's and the image's", got)
 	}
 	if j, err = m.Stop(ctx, j.ID, jail.StopOptions{}); err != nil || j.State != jail.Stopped {
@@ -361,16 +361,16 @@ func TestALifeFromCreateToDelete(t *testing.T) {
 	if _, err := m.Get(ctx, j.ID); !errors.Is(err, fault.NotFound) {
 		t.Errorf("Get after delete = %v, want not found", err)
 	}
-	if _, err := os.Stat(filepath.Join(w.dir, "jails", string(j.ID))); err == nil {
+	if _, err := os.Stat(filepath.Join(h.dir, "jails", string(j.ID))); err == nil {
 		t.Error("the jail's directory is still there")
 	}
 }
 
-func TestWhatIsAskedForIsChecked(t *testing.T) {
-	w := newWorld(t)
+func TestCreateValidatesSpec(t *testing.T) {
+	h := newHarness(t)
 	outside, inside := t.TempDir(), t.TempDir()
-	w.allow = []string{inside}
-	m := w.manager()
+	h.allow = []string{inside}
+	m := h.manager()
 	if err := os.Symlink(outside, filepath.Join(inside, "out")); err != nil {
 		t.Fatal(err)
 	}
@@ -404,7 +404,7 @@ func TestWhatIsAskedForIsChecked(t *testing.T) {
 			t.Errorf("Create(%+v) = %v, want %s of %s", c.spec, err, c.kind, c.field)
 		}
 	}
-	if n := w.backend.creates.Load(); n != 0 {
+	if n := h.backend.creates.Load(); n != 0 {
 		t.Errorf("%d of the refused jails reached the backend", n)
 	}
 	j, err := m.Create(t.Context(), jail.Spec{Trusted: true, Workspace: &jail.Workspace{Source: outside}})
@@ -416,11 +416,11 @@ func TestWhatIsAskedForIsChecked(t *testing.T) {
 	}
 }
 
-func TestTheNextDaemonFindsWhatTheKilledOneLeft(t *testing.T) {
-	w := newWorld(t)
-	first := w.manager()
+func TestOpenReconcilesAfterKill(t *testing.T) {
+	h := newHarness(t)
+	first := h.manager()
 	ctx := t.Context()
-	run, dead, created := w.running(first), w.running(first), jail.Jail{}
+	run, dead, created := h.running(first), h.running(first), jail.Jail{}
 	created, err := first.Create(ctx, jail.Spec{})
 	if err != nil {
 		t.Fatal(err)
@@ -433,14 +433,14 @@ func TestTheNextDaemonFindsWhatTheKilledOneLeft(t *testing.T) {
 	half := jail.Jail{ID: id.NewJail(), Spec: run.Spec, State: jail.Creating, IDs: jail.IDRange{First: 1}}
 	starting := jail.Jail{ID: id.NewJail(), Spec: run.Spec, State: jail.Starting, IDs: jail.IDRange{First: 2}}
 	for _, j := range []jail.Jail{half, starting} {
-		os.MkdirAll(filepath.Join(w.dir, "jails", string(j.ID)), 0o700)
-		if err := w.db.Jails().Put(ctx, j); err != nil {
+		os.MkdirAll(filepath.Join(h.dir, "jails", string(j.ID)), 0o700)
+		if err := h.db.Jails().Put(ctx, j); err != nil {
 			t.Fatal(err)
 		}
 	}
-	stray := filepath.Join(w.dir, "jails", string(id.NewJail()))
+	stray := filepath.Join(h.dir, "jails", string(id.NewJail()))
 	os.MkdirAll(stray, 0o700)
-	pid, _ := os.ReadFile(filepath.Join(w.dir, "jails", string(dead.ID), "pid"))
+	pid, _ := os.ReadFile(filepath.Join(h.dir, "jails", string(dead.ID), "pid"))
 
 	// The first daemon is gone without a word: it is simply not used again.
 	kill, _ := strconv.Atoi(string(pid))
@@ -449,7 +449,7 @@ func TestTheNextDaemonFindsWhatTheKilledOneLeft(t *testing.T) {
 	for alive(kill) {
 		time.Sleep(time.Millisecond)
 	}
-	second := w.manager()
+	second := h.manager()
 
 	for _, c := range []struct {
 		j    jail.Jail
@@ -492,15 +492,15 @@ func TestTheNextDaemonFindsWhatTheKilledOneLeft(t *testing.T) {
 // The goroutines that remove half-made jails use the same map as Open. The race detector,
 // or the runtime's check of maps, reports it if Open reads the map without the lock.
 func TestOpenRemovesManyHalfMadeJails(t *testing.T) {
-	w := newWorld(t)
+	h := newHarness(t)
 	for range 100 {
 		half := jail.Jail{ID: id.NewJail(), Spec: jail.Spec{Backend: "oci", Runtime: "bare"}, State: jail.Creating, IDs: jail.IDRange{First: 1}}
-		if err := w.db.Jails().Put(t.Context(), half); err != nil {
+		if err := h.db.Jails().Put(t.Context(), half); err != nil {
 			t.Fatal(err)
 		}
 	}
-	w.manager()
-	left, err := w.db.Jails().All(t.Context())
+	h.manager()
+	left, err := h.db.Jails().All(t.Context())
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -509,43 +509,43 @@ func TestOpenRemovesManyHalfMadeJails(t *testing.T) {
 	}
 }
 
-func TestAFailedCreateLeavesNothing(t *testing.T) {
-	w := newWorld(t)
-	m := w.manager()
+func TestFailedCreateCleansUp(t *testing.T) {
+	h := newHarness(t)
+	m := h.manager()
 	boom := errors.New("the kernel said no")
-	w.backend.fail.Store(&boom)
+	h.backend.fail.Store(&boom)
 	if _, err := m.Create(t.Context(), jail.Spec{}); !errors.Is(err, boom) {
 		t.Fatalf("Create = %v, want the backend's error", err)
 	}
-	if all, _ := w.db.Jails().All(t.Context()); len(all) != 0 {
+	if all, _ := h.db.Jails().All(t.Context()); len(all) != 0 {
 		t.Errorf("%d records left", len(all))
 	}
-	if es, _ := os.ReadDir(filepath.Join(w.dir, "jails")); len(es) != 0 {
+	if es, _ := os.ReadDir(filepath.Join(h.dir, "jails")); len(es) != 0 {
 		t.Errorf("%d directories left", len(es))
 	}
 }
 
-func TestAJailThatCannotStartAgainSaysWhyAndCanBeTriedAgain(t *testing.T) {
-	w := newWorld(t)
-	m := w.manager()
-	j := w.running(m)
+func TestFailedRestartRecordsReasonAndCanBeRetried(t *testing.T) {
+	h := newHarness(t)
+	m := h.manager()
+	j := h.running(m)
 	m.Stop(t.Context(), j.ID, jail.StopOptions{})
 	boom := errors.New("no room")
-	w.backend.fail.Store(&boom)
+	h.backend.fail.Store(&boom)
 	if _, err := m.Start(t.Context(), j.ID); !errors.Is(err, boom) {
 		t.Fatalf("Start = %v", err)
 	}
 	if got, _ := m.Get(t.Context(), j.ID); got.State != jail.Failed || !strings.Contains(got.Reason, "no room") {
 		t.Errorf("state %s, reason %q; want failed with the cause", got.State, got.Reason)
 	}
-	w.backend.fail.Store(nil)
+	h.backend.fail.Store(nil)
 	if got, err := m.Start(t.Context(), j.ID); err != nil || got.State != jail.Running || got.Reason != "" {
 		t.Errorf("second Start = %+v, %v; want running", got, err)
 	}
 }
 
-func TestACommandThatIsNotThereFailsTheJail(t *testing.T) {
-	m := newWorld(t).manager()
+func TestMissingCommandFailsJail(t *testing.T) {
+	m := newHarness(t).manager()
 	j, err := m.Create(t.Context(), jail.Spec{Command: []string{"/no/such/program"}})
 	if err != nil {
 		t.Fatal(err)
@@ -564,11 +564,11 @@ func TestACommandThatIsNotThereFailsTheJail(t *testing.T) {
 	}
 }
 
-func TestInitThatDiesIsNoticed(t *testing.T) {
-	w := newWorld(t)
-	m := w.manager()
-	j := w.running(m)
-	pid, _ := os.ReadFile(filepath.Join(w.dir, "jails", string(j.ID), "pid"))
+func TestInitDeathIsDetected(t *testing.T) {
+	h := newHarness(t)
+	m := h.manager()
+	j := h.running(m)
+	pid, _ := os.ReadFile(filepath.Join(h.dir, "jails", string(j.ID), "pid"))
 	n, _ := strconv.Atoi(string(pid))
 	syscall.Kill(n, syscall.SIGKILL)
 	deadline := time.Now().Add(30 * time.Second)
@@ -587,10 +587,10 @@ func TestInitThatDiesIsNoticed(t *testing.T) {
 	}
 }
 
-func TestTwoWhoStopAtOnceBothSucceedAndDeleteWaitsForStart(t *testing.T) {
-	w := newWorld(t)
-	m := w.manager()
-	j := w.running(m)
+func TestConcurrentStopsSucceedAndDeleteWaitsForStart(t *testing.T) {
+	h := newHarness(t)
+	m := h.manager()
+	j := h.running(m)
 	var wg sync.WaitGroup
 	for range 2 {
 		wg.Go(func() {
@@ -601,13 +601,13 @@ func TestTwoWhoStopAtOnceBothSucceedAndDeleteWaitsForStart(t *testing.T) {
 	}
 	wg.Wait()
 
-	w.backend.slow = 100 * time.Millisecond
+	h.backend.slow = 100 * time.Millisecond
 	wg.Go(func() {
 		if _, err := m.Start(t.Context(), j.ID); err != nil {
 			t.Errorf("Start = %v", err)
 		}
 	})
-	for w.backend.creates.Load() < 2 {
+	for h.backend.creates.Load() < 2 {
 		time.Sleep(time.Millisecond)
 	}
 	if err := m.Delete(t.Context(), j.ID); err != nil {
@@ -620,9 +620,9 @@ func TestTwoWhoStopAtOnceBothSucceedAndDeleteWaitsForStart(t *testing.T) {
 }
 
 func TestPauseAndResume(t *testing.T) {
-	w := newWorld(t)
-	m := w.manager()
-	j := w.running(m)
+	h := newHarness(t)
+	m := h.manager()
+	j := h.running(m)
 	if got, err := m.Pause(t.Context(), j.ID); err != nil || got.State != jail.Paused {
 		t.Fatalf("Pause = %s, %v", got.State, err)
 	}
@@ -635,22 +635,22 @@ func TestPauseAndResume(t *testing.T) {
 	if got, err := m.Resume(t.Context(), j.ID); err != nil || got.State != jail.Running {
 		t.Fatalf("Resume = %s, %v", got.State, err)
 	}
-	if got := w.sh(m, j.ID, "echo on"); got != "on" {
+	if got := h.sh(m, j.ID, "echo on"); got != "on" {
 		t.Errorf("after resume: %q", got)
 	}
 }
 
-func TestAPauseThatWasCutShortIsUndone(t *testing.T) {
-	w := newWorld(t)
-	first := w.manager()
-	frozen, thawed := w.running(first), w.running(first)
+func TestInterruptedPauseIsUndone(t *testing.T) {
+	h := newHarness(t)
+	first := h.manager()
+	frozen, thawed := h.running(first), h.running(first)
 	if _, err := first.Pause(t.Context(), thawed.ID); err != nil {
 		t.Fatal(err)
 	}
 	first.Close()
 	// As a kill between the deed and its record leaves them.
 	pid := func(j id.Jail) int {
-		text, _ := os.ReadFile(filepath.Join(w.dir, "jails", string(j), "pid"))
+		text, _ := os.ReadFile(filepath.Join(h.dir, "jails", string(j), "pid"))
 		n, err := strconv.Atoi(string(text))
 		if err != nil {
 			t.Fatal(err)
@@ -663,25 +663,25 @@ func TestAPauseThatWasCutShortIsUndone(t *testing.T) {
 	if err := syscall.Kill(pid(thawed.ID), syscall.SIGCONT); err != nil {
 		t.Fatal(err)
 	}
-	second := w.manager()
-	if got := w.sh(second, frozen.ID, "echo on"); got != "on" {
+	second := h.manager()
+	if got := h.sh(second, frozen.ID, "echo on"); got != "on" {
 		t.Errorf("the running jail answers %q", got)
 	}
 	ctx, cancel := context.WithTimeout(t.Context(), 300*time.Millisecond)
 	defer cancel()
-	if _, err := control.Dial(filepath.Join(w.dir, "jails", string(thawed.ID), "ctl/init.sock")).Hello(ctx); err == nil {
+	if _, err := control.Dial(filepath.Join(h.dir, "jails", string(thawed.ID), "ctl/init.sock")).Hello(ctx); err == nil {
 		t.Error("the paused jail is not frozen")
 	}
 }
 
-func TestGraceLetsAProcessSayGoodbye(t *testing.T) {
-	w := newWorld(t)
-	m := w.manager()
+func TestStopGracePeriod(t *testing.T) {
+	h := newHarness(t)
+	m := h.manager()
 	for _, c := range []struct {
 		trap string
 		bye  bool
 	}{{"trap 'echo bye > $F; exit' TERM", true}, {"trap '' TERM", false}} {
-		j := w.running(m)
+		j := h.running(m)
 		file := filepath.Join(t.TempDir(), "bye")
 		_, _, err := m.Exec(t.Context(), j.ID, jail.ExecRequest{Cmd: c.trap + "; echo > $F.up; while :; do sleep 0.01; done", Env: map[string]string{"F": file}}, nil)
 		if err != nil {
@@ -703,10 +703,10 @@ func TestGraceLetsAProcessSayGoodbye(t *testing.T) {
 	}
 }
 
-func TestThePoolHandsOutSparesAndIsRefilled(t *testing.T) {
-	w := newWorld(t)
-	w.pool = jail.PoolConfig{Size: 2, TTL: time.Hour}
-	m := w.manager()
+func TestPoolHandsOutSparesAndRefills(t *testing.T) {
+	h := newHarness(t)
+	h.pool = jail.PoolConfig{Size: 2, TTL: time.Hour}
+	m := h.manager()
 	ctx := t.Context()
 	if _, err := m.Create(ctx, jail.Spec{}); err != nil { // cold: teaches the shape
 		t.Fatal(err)
@@ -715,9 +715,9 @@ func TestThePoolHandsOutSparesAndIsRefilled(t *testing.T) {
 	if all, _ := m.List(ctx, jail.ListOptions{}); len(all) != 1 {
 		t.Errorf("%d jails listed, want 1: spares are nobody's", len(all))
 	}
-	made := w.backend.creates.Load()
+	made := h.backend.creates.Load()
 	spares := map[id.Jail]bool{}
-	records, err := w.db.Jails().All(ctx)
+	records, err := h.db.Jails().All(ctx)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -728,11 +728,11 @@ func TestThePoolHandsOutSparesAndIsRefilled(t *testing.T) {
 	if err != nil || j.State != jail.Running || !spares[j.ID] {
 		t.Fatalf("Create from the pool = %s, %v, a spare: %v; want a spare that runs", j.State, err, spares[j.ID])
 	}
-	if got := w.sh(m, j.ID, "echo $K"); got != "v" {
+	if got := h.sh(m, j.ID, "echo $K"); got != "v" {
 		t.Errorf("the spare's environment = %q, want the caller's", got)
 	}
 	waitSpares(t, m, 2)
-	if n := w.backend.creates.Load(); n != made+1 {
+	if n := h.backend.creates.Load(); n != made+1 {
 		t.Errorf("%d creates to refill, want 1", n-made)
 	}
 	if _, err := m.Create(ctx, jail.Spec{Start: true, Command: []string{"/no/such"}}); err == nil {
@@ -745,7 +745,7 @@ func TestThePoolHandsOutSparesAndIsRefilled(t *testing.T) {
 	if err := m.Close(); err != nil {
 		t.Fatal(err)
 	}
-	all, err := w.db.Jails().All(ctx)
+	all, err := h.db.Jails().All(ctx)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -765,9 +765,9 @@ func waitSpares(t *testing.T, m *jail.Manager, want int) {
 	}
 }
 
-func TestFiftyAtOnce(t *testing.T) {
-	w := newWorld(t)
-	m := w.manager()
+func TestFiftyConcurrentCreates(t *testing.T) {
+	h := newHarness(t)
+	m := h.manager()
 	var wg sync.WaitGroup
 	first := sync.Map{}
 	for range 50 {
@@ -795,9 +795,9 @@ func TestFiftyAtOnce(t *testing.T) {
 	}
 }
 
-func TestPagesAreInOrderAndSkipNobody(t *testing.T) {
-	w := newWorld(t)
-	m := w.manager()
+func TestListPagesAreOrderedAndComplete(t *testing.T) {
+	h := newHarness(t)
+	m := h.manager()
 	var want []id.Jail
 	for i := range 5 {
 		j, err := m.Create(t.Context(), jail.Spec{Labels: map[string]string{"even": strconv.FormatBool(i%2 == 0)}})

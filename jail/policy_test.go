@@ -10,7 +10,7 @@ import (
 	"glasshouse/jail"
 )
 
-func TestAPolicyThatMakesNoSenseIsRefusedByField(t *testing.T) {
+func TestSnapshotPolicyValidation(t *testing.T) {
 	m := jail.NewManager(jail.Config{Backend: "oci", Runtime: "runc"})
 	good := jail.Snapshots{Every: time.Minute, Before: []string{"exec:git push"}, After: jail.AfterExec}
 	s, err := m.Check(jail.Spec{Snapshots: good})
@@ -47,7 +47,7 @@ func TestAPolicyThatMakesNoSenseIsRefusedByField(t *testing.T) {
 	}
 }
 
-func TestLayersAreReplacedFromBelow(t *testing.T) {
+func TestRestacked(t *testing.T) {
 	for _, c := range []struct {
 		layers, from, to, want string
 		ok                     bool

@@ -8,7 +8,7 @@ import (
 	"glasshouse/fault"
 )
 
-func TestSecretsBelongToWhomCommandsRunAs(t *testing.T) {
+func TestAccountOf(t *testing.T) {
 	for spec, want := range map[string]account{
 		"": {}, "root": {}, "0": {}, "0:0": {}, "root:root": {}, "0:5": {0, 5}, "4711": {4711, 0}, "4711:12": {4711, 12},
 		"nobody": {65534, 65534}, "65534": {65534, 65534}, "nobody:0": {65534, 0}, "daemon:root": {1, 0}, "4711:root": {4711, 0},

@@ -7,7 +7,7 @@ import (
 	"glasshouse/fault"
 )
 
-func TestEveryStateIsInTheTableAndOnlyDeletingIsFinal(t *testing.T) {
+func TestStateTableIsComplete(t *testing.T) {
 	for s, to := range next {
 		for _, n := range to {
 			if _, ok := next[n]; !ok {
@@ -25,7 +25,7 @@ func TestEveryStateIsInTheTableAndOnlyDeletingIsFinal(t *testing.T) {
 	}
 }
 
-func TestMoveRefusesWhatTheTableDoesNotList(t *testing.T) {
+func TestMoveRejectsIllegalTransition(t *testing.T) {
 	j := &Jail{ID: "j-1", State: Stopped}
 	if err := j.move(Paused, "jail.Pause"); !errors.Is(err, fault.Conflict) || j.State != Stopped {
 		t.Errorf("stopped to paused = %v, state %s; want a conflict and no change", err, j.State)
@@ -35,7 +35,7 @@ func TestMoveRefusesWhatTheTableDoesNotList(t *testing.T) {
 	}
 }
 
-func TestPlacesForMountsAreNotTheJailsChanges(t *testing.T) {
+func TestMadeByDaemon(t *testing.T) {
 	s := Spec{Workspace: &Workspace{Target: "/home/u/proj"}, Mounts: []Mount{{Target: "/data"}}}
 	for _, c := range []struct {
 		change Change
@@ -53,7 +53,7 @@ func TestPlacesForMountsAreNotTheJailsChanges(t *testing.T) {
 		{Change{Path: "/run/glasshouse/branch.json", Kind: "modified", Type: "file", Size: 2000}, false},
 		{Change{Path: "/run/glasshouse/hidden", Kind: "added", Type: "file"}, false},
 	} {
-		if got := s.madePlace(c.change, "added"); got != c.want {
+		if got := s.madeByDaemon(c.change, "added"); got != c.want {
 			t.Errorf("madePlace(%+v) = %v, want %v", c.change, got, c.want)
 		}
 	}

@@ -18,15 +18,15 @@ import (
 )
 
 // A counter of the kernel's begins at 0 with each body of a jail.
-func TestWhatAJailHasUsedIsCountedOverItsBodiesAndDaemons(t *testing.T) {
-	w := newWorld(t)
-	var body atomic.Int64 // seconds that the present body has used
-	w.backend.counts = func(jail.Plan) jail.Stats {
-		n := body.Load()
+func TestUsageAcrossInstancesAndDaemons(t *testing.T) {
+	h := newHarness(t)
+	var seconds atomic.Int64 // seconds that the present body has used
+	h.backend.counts = func(jail.Plan) jail.Stats {
+		n := seconds.Load()
 		return jail.Stats{CPU: time.Duration(n) * time.Second, RxBytes: 10 * n, TxBytes: n, DiskBytes: 7}
 	}
-	m := w.manager()
-	j := w.running(m)
+	m := h.manager()
+	j := h.running(m)
 	used := func(want int64) {
 		t.Helper()
 		u, err := m.Usage(t.Context(), j.ID)
@@ -42,46 +42,46 @@ func TestWhatAJailHasUsedIsCountedOverItsBodiesAndDaemons(t *testing.T) {
 	}
 	start := func() {
 		t.Helper()
-		body.Store(0)
+		seconds.Store(0)
 		if _, err := m.Start(t.Context(), j.ID); err != nil {
 			t.Fatal(err)
 		}
 	}
-	body.Store(5)
+	seconds.Store(5)
 	used(5)
 	stop()
 	used(5)
 	start()
 	used(5)
-	body.Store(3)
+	seconds.Store(3)
 	used(8)
 
 	// A daemon goes, and another comes.
 	m.Close()
-	m = w.manager()
+	m = h.manager()
 	used(8)
 
 	// The jail ends while there is none.
 	m.Close()
-	body.Store(4)
-	syscall.Kill(w.pid(j.ID), syscall.SIGKILL)
-	for alive(w.pid(j.ID)) {
+	seconds.Store(4)
+	syscall.Kill(h.pid(j.ID), syscall.SIGKILL)
+	for alive(h.pid(j.ID)) {
 		time.Sleep(time.Millisecond)
 	}
-	m = w.manager()
+	m = h.manager()
 	used(9)
 
 	// A daemon dies when it has counted and not yet removed what it counted.
 	start()
-	body.Store(2)
-	w.backend.stuck.Store(true)
+	seconds.Store(2)
+	h.backend.stuck.Store(true)
 	if _, err := m.Stop(t.Context(), j.ID, jail.StopOptions{}); err == nil {
 		t.Fatal("it stopped, though it is stuck")
 	}
 	used(11)
 	m.Close()
-	w.backend.stuck.Store(false)
-	m = w.manager()
+	h.backend.stuck.Store(false)
+	m = h.manager()
 	used(11)
 	start()
 	used(11)
@@ -94,25 +94,25 @@ func TestWhatAJailHasUsedIsCountedOverItsBodiesAndDaemons(t *testing.T) {
 }
 
 // pid is the init of a jail.
-func (w *world) pid(j id.Jail) int {
-	w.Helper()
-	data, err := os.ReadFile(filepath.Join(w.dir, "jails", string(j), "pid"))
+func (h *harness) pid(j id.Jail) int {
+	h.Helper()
+	data, err := os.ReadFile(filepath.Join(h.dir, "jails", string(j), "pid"))
 	if err != nil {
-		w.Fatal(err)
+		h.Fatal(err)
 	}
 	n, err := strconv.Atoi(string(data))
 	if err != nil {
-		w.Fatal(err)
+		h.Fatal(err)
 	}
 	return n
 }
 
 // While a jail ends, its instance is gone and its record still says that it runs. Zeros
 // would mean that it has used nothing.
-func TestStatsOfAJailThatIsEndingAreAConflict(t *testing.T) {
-	w := newWorld(t)
-	m, s := w.scripted()
-	j := w.running(m)
+func TestStatsConflictWhileJailEnds(t *testing.T) {
+	h := newHarness(t)
+	m, s := h.scripted()
+	j := h.running(m)
 	cleaned := false
 	s.fail("clean", func() error {
 		cleaned = true
@@ -137,18 +137,18 @@ func TestStatsOfAJailThatIsEndingAreAConflict(t *testing.T) {
 }
 
 // Counters that are read while their jail ends may be removed already.
-func TestStatsThatAreReadWhileAJailStopsAreThoseOfTheStoppedJail(t *testing.T) {
-	w := newWorld(t)
+func TestStatsRacingWithStop(t *testing.T) {
+	h := newHarness(t)
 	var read func() // called once, while counters are read
 	var reads atomic.Int64
-	w.backend.counts = func(jail.Plan) jail.Stats {
+	h.backend.counts = func(jail.Plan) jail.Stats {
 		if reads.Add(-1) == 0 {
 			read()
 		}
 		return jail.Stats{PIDs: 7}
 	}
-	m, _ := w.scripted()
-	j := w.running(m)
+	m, _ := h.scripted()
+	j := h.running(m)
 	read = func() {
 		if _, err := m.Stop(t.Context(), j.ID, jail.StopOptions{}); err != nil {
 			t.Errorf("Stop = %v, want nil", err)
@@ -164,17 +164,17 @@ func TestStatsThatAreReadWhileAJailStopsAreThoseOfTheStoppedJail(t *testing.T) {
 
 // A stacked snapshot gives the jail a new instance, whose counters begin at 0. What is
 // shown is counted since the jail was started.
-func TestStatsAreCountedSinceTheStartOverStackedSnapshots(t *testing.T) {
-	w := newWorld(t)
+func TestStatsAcrossStackedSnapshots(t *testing.T) {
+	h := newHarness(t)
 	var busy atomic.Pointer[id.Jail] // the instance that is the jail's now
-	w.backend.counts = func(p jail.Plan) jail.Stats {
+	h.backend.counts = func(p jail.Plan) jail.Stats {
 		if at := busy.Load(); at != nil && *at == p.ID {
 			return jail.Stats{CPU: time.Second, RxBytes: 10, TxBytes: 1, MemoryPeak: 100, OOMKills: 1, MemoryBytes: 7, PIDs: 3}
 		}
 		return jail.Stats{MemoryPeak: 6, MemoryBytes: 5, PIDs: 2}
 	}
-	m, s := w.scripted()
-	j := w.running(m)
+	m, s := h.scripted()
+	j := h.running(m)
 	busy.Store(&j.ID)
 	stats := func(want jail.Stats) {
 		t.Helper()
@@ -185,7 +185,7 @@ func TestStatsAreCountedSinceTheStartOverStackedSnapshots(t *testing.T) {
 		}
 	}
 	stats(jail.Stats{CPU: time.Second, RxBytes: 10, TxBytes: 1, MemoryPeak: 100, OOMKills: 1, MemoryBytes: 7, PIDs: 3})
-	made, err := w.checkpoint(m, j.ID, jail.Stacked)
+	made, err := h.checkpoint(m, j.ID, jail.Stacked)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -203,7 +203,7 @@ func TestStatsAreCountedSinceTheStartOverStackedSnapshots(t *testing.T) {
 	busy.Store(&now.Body)
 	twice := jail.Stats{CPU: 2 * time.Second, RxBytes: 20, TxBytes: 2, MemoryPeak: 100, OOMKills: 2, MemoryBytes: 7, PIDs: 3}
 	stats(twice)
-	if _, err := w.checkpoint(m, j.ID, jail.Stacked); err != nil {
+	if _, err := h.checkpoint(m, j.ID, jail.Stacked); err != nil {
 		t.Fatal(err)
 	}
 	twice.MemoryBytes, twice.PIDs = 5, 2
@@ -211,7 +211,7 @@ func TestStatsAreCountedSinceTheStartOverStackedSnapshots(t *testing.T) {
 
 	// The next daemon knows it too.
 	m.Close()
-	m = w.scriptedManager(s)
+	m = h.scriptedManager(s)
 	stats(twice)
 
 	// With a start, and with a rewind, it begins again.
@@ -220,7 +220,7 @@ func TestStatsAreCountedSinceTheStartOverStackedSnapshots(t *testing.T) {
 	}
 	begun := jail.Stats{MemoryPeak: 6, MemoryBytes: 5, PIDs: 2}
 	stats(begun)
-	if _, err := w.checkpoint(m, j.ID, jail.Stacked); err != nil {
+	if _, err := h.checkpoint(m, j.ID, jail.Stacked); err != nil {
 		t.Fatal(err)
 	}
 	if _, err := m.Stop(t.Context(), j.ID, jail.StopOptions{}); err != nil {
