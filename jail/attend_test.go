@@ -16,8 +16,8 @@ import (
 	"glasshouse/jail"
 )
 
-// installParts gives a Manager an Observer, a Warden, Secrets and Commands, whose
-// operations the script lists and fails.
+// installParts gives a Manager an Observer, a Warden, Secrets and Commands, whose operations
+// the script lists and fails.
 func (s *newScript) installParts(cfg *jail.Config) {
 	cfg.Observer, cfg.Warden = scriptedObserver{s}, scriptedWarden{s}
 	cfg.Secrets, cfg.Commands = scriptedSecrets{s}, scriptedCommands{s}
@@ -100,7 +100,7 @@ func (c scriptedCommands) After(_ context.Context, _ id.Jail, argv []string) {
 	c.s.step("after " + strings.Join(argv, " "))
 }
 
-// takeCalls returns the operations since the last call, without those left out.
+// takeCalls returns the operations since the last call, except those named.
 func (s *newScript) takeCalls(without ...string) []string {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -109,7 +109,7 @@ func (s *newScript) takeCalls(without ...string) []string {
 	return slices.DeleteFunc(calls, func(op string) bool { return slices.Contains(without, op) })
 }
 
-// visibleSecrets returns the secrets that a jail sees, by its name on the host.
+// visibleSecrets returns the secrets that are visible in an instance.
 func (s *newScript) visibleSecrets(instance id.Jail) []string {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -119,12 +119,11 @@ func (s *newScript) visibleSecrets(instance id.Jail) []string {
 func wantCalls(t *testing.T, what string, got []string, want string) {
 	t.Helper()
 	if g := strings.Join(got, ", "); g != want {
-		t.Errorf("%s: the operations are\n\t%s\nwant\n\t%s", what, g, want)
+		t.Errorf("%s: calls =\n\t%s\nwant\n\t%s", what, g, want)
 	}
 }
 
-// A jail is watched and governed before it does anything, and until its processes
-// have ended.
+// Observation and policy start before a jail runs, and end after its processes have ended.
 func TestObserverAndWardenCoverWholeLifetime(t *testing.T) {
 	h := newHarness(t)
 	h.scriptParts = true
@@ -140,10 +139,10 @@ func TestObserverAndWardenCoverWholeLifetime(t *testing.T) {
 	}
 	wantCalls(t, "Start", s.takeCalls("put"), "secrets, show, moved created to running")
 	if got, want := s.visibleSecrets(j.ID), []string{"db=of " + string(j.ID)}; !slices.Equal(got, want) {
-		t.Errorf("the jail sees the secrets %q, want %q", got, want)
+		t.Errorf("visible secrets = %q, want %q", got, want)
 	}
 	if got := h.sh(m, j.ID, "echo $GOVERNED $PATH"); got != "yes /governed" {
-		t.Errorf("its environment has %q, want that of the warden over the default", got)
+		t.Errorf("environment = %q, want the warden's values over the defaults", got)
 	}
 	s.takeCalls()
 	if _, err = m.Stop(ctx, j.ID, jail.StopOptions{}); err != nil {
@@ -161,8 +160,8 @@ func TestObserverAndWardenCoverWholeLifetime(t *testing.T) {
 	wantCalls(t, "Delete", s.takeCalls("put"), "moved running to deleting, kill, release, detach, clean, forget, forget record, gone")
 }
 
-// forEachFailure runs f once for each of ops, which returns an error, and for the first of
-// them once more, which then panics.
+// forEachFailure runs f for each of ops with an error, and for the first of them also with a
+// panic.
 func forEachFailure(t *testing.T, ops []string, f func(t *testing.T, op, mode string)) {
 	for n, op := range ops {
 		for mode := range failureModes {
@@ -202,13 +201,12 @@ func TestCreateCleansUpWhenAPartFails(t *testing.T) {
 	}
 }
 
-// wantNoInits insists that no init runs but those of the given jails, by their names
-// on the host.
+// wantNoInits fails the test if an init of an instance runs that is not in except.
 func (h *harness) wantNoInits(except ...id.Jail) {
 	h.Helper()
 	for pid, of := range h.backend.pids.Range {
 		if alive(pid.(int)) && !slices.Contains(except, of.(id.Jail)) {
-			h.Errorf("init %d of %s runs, want it ended", pid, of)
+			h.Errorf("init %d of %s is running, want ended", pid, of)
 		}
 	}
 }
@@ -228,20 +226,20 @@ func TestStartFailureMarksJailFailedAndCanBeRetried(t *testing.T) {
 			wantFailure(t, "error", err)
 			got, err := m.Get(t.Context(), j.ID)
 			if err != nil || got.State != jail.Failed || !strings.Contains(got.Reason, errScripted.Error()) {
-				t.Errorf("the jail is %s because of %q, %v; want failed because of %q", got.State, got.Reason, err, errScripted)
+				t.Errorf("state = %s, reason %q, %v; want failed because of %q", got.State, got.Reason, err, errScripted)
 			}
 			h.wantNoInits()
 			s.fail(op, nil)
 			got, err = m.Start(t.Context(), j.ID)
 			if err != nil || got.State != jail.Running {
-				t.Errorf("the next Start = %s, %v; want running", got.State, err)
+				t.Errorf("second Start = %s, %v; want running", got.State, err)
 			}
 		})
 	}
 }
 
-// Each part that refuses a checkpoint leaves the jail running, with its secrets, and
-// its observers see it as its own.
+// If a part fails a checkpoint, the jail keeps running with its secrets, and its observers are
+// unmuted.
 func TestCheckpointFailureKeepsSecretsAndUnmutes(t *testing.T) {
 	for how, ops := range map[jail.Layering][]string{
 		jail.Copied:  {"secrets", "hide", "mute", "unmute", "lineage snapshot"},
@@ -267,17 +265,17 @@ func TestCheckpointFailureKeepsSecretsAndUnmutes(t *testing.T) {
 							mutes--
 						}
 					}
-					if op == "mute" { // which did not happen
+					if op == "mute" { // the failed call does not count
 						mutes--
 					}
 					if mutes != 0 {
-						t.Errorf("the observers were muted %d times more than unmuted", mutes)
+						t.Errorf("mute calls without unmute = %d, want 0", mutes)
 					}
 					if got := s.visibleSecrets(j.ID); len(got) != 1 {
-						t.Errorf("the jail sees the secrets %q, want its one", got)
+						t.Errorf("visible secrets = %q, want one", got)
 					}
 					if got := h.sh(m, j.ID, "echo fine"); got != "fine" {
-						t.Errorf("it says %q, want fine", got)
+						t.Errorf("output = %q, want fine", got)
 					}
 					h.wantJails(j.ID)
 					h.wantNoInits(j.ID)
@@ -298,13 +296,13 @@ func TestCheckpointHidesSecretsAndMutesObservers(t *testing.T) {
 		t.Fatal(err)
 	}
 	if made.Seq != 7 || made.Layering != jail.Copied {
-		t.Errorf("the checkpoint is at record %d and %s, want 7 and copied", made.Seq, made.Layering)
+		t.Errorf("checkpoint: event number %d, layering %s; want 7 and copied", made.Seq, made.Layering)
 	}
-	wantCalls(t, "Checkpoint", s.takeCalls("dump", "take"), // which are at once
+	wantCalls(t, "Checkpoint", s.takeCalls("dump", "take"), // concurrent, so in any order
 		"dumpable, copy, secrets, freeze, steady, hide, mute, lineage snapshot, unmute, show, thaw, end")
 }
 
-// Each part that takes part in making a branch can refuse it.
+// Each part that is involved in a branch can fail it.
 func TestBranchCleansUpWhenAPartFails(t *testing.T) {
 	forEachFailure(t, []string{"lineage branch", "attach", "guard", "secrets", "show", "awoke same=true"}, func(t *testing.T, op, mode string) {
 		h := newHarness(t)
@@ -318,7 +316,7 @@ func TestBranchCleansUpWhenAPartFails(t *testing.T) {
 		h.wantJails(of)
 		h.wantNoInits(of)
 		if calls := s.takeCalls(); !slices.Contains(calls, "branched") || !slices.Contains(calls, "gone") {
-			t.Errorf("the grants of its secrets were not given and ended: %q", calls)
+			t.Errorf("calls = %q, want branched and gone", calls)
 		}
 	})
 	t.Run("branched", func(t *testing.T) {
@@ -365,7 +363,7 @@ func TestRewindFailureKeepsOldInstance(t *testing.T) {
 		_, err := m.Rewind(t.Context(), of, img, jail.RewindOptions{})
 		wantFailure(t, mode, err)
 		if after := h.sh(m, of, "echo $PPID"); after != before {
-			t.Errorf("its init is %s, want %s as before", after, before)
+			t.Errorf("pid of init = %s, want %s as before", after, before)
 		}
 		h.wantJails(of)
 		h.wantNoInits(of)
@@ -384,24 +382,24 @@ func TestRewindUsesFrozenCopy(t *testing.T) {
 	s.takeCalls()
 	got, err := m.Rewind(t.Context(), of, img, jail.RewindOptions{})
 	if err != nil || got.State != jail.Running || got.Body != copied.ID {
-		t.Fatalf("Rewind = %s on the host as %q, %v; want running as the copy %s", got.State, got.Body, err, copied.ID)
+		t.Fatalf("Rewind = %s with instance %q, %v; want running with the copy %s", got.State, got.Body, err, copied.ID)
 	}
 	if calls := s.takeCalls(); slices.Contains(calls, "restore") || !slices.Contains(calls, "reattach") || !slices.Contains(calls, "lineage rewind") {
-		t.Errorf("the operations are %q, want reattach and lineage, and no restore", calls)
+		t.Errorf("calls = %q, want reattach and lineage, and no restore", calls)
 	}
 	if n := m.Copies(img.Snapshot); n != 0 {
-		t.Errorf("%d copies wait, want none", n)
+		t.Errorf("Copies = %d, want 0", n)
 	}
 	if got := h.sh(m, of, "echo fine"); got != "fine" {
-		t.Errorf("it says %q, want fine", got)
+		t.Errorf("output = %q, want fine", got)
 	}
 	if _, err := m.Get(t.Context(), copied.ID); !errors.Is(err, fault.NotFound) {
 		t.Errorf("Get of the copy = %v, want not found", err)
 	}
 }
 
-// A copy that cannot be recorded as the instance of a jail is removed, and the jail
-// stays as it was.
+// A copy that cannot be recorded as the instance of a jail is removed, and the jail is
+// unchanged.
 func TestRewindFailureToTakeCopyKeepsJail(t *testing.T) {
 	for _, op := range []string{"forget", "put"} {
 		t.Run(op, func(t *testing.T) {
@@ -416,7 +414,7 @@ func TestRewindFailureToTakeCopyKeepsJail(t *testing.T) {
 			_, err := m.Rewind(t.Context(), of, img, jail.RewindOptions{})
 			wantFailure(t, "error", err)
 			if got := h.sh(m, of, "echo fine"); got != "fine" {
-				t.Errorf("it says %q, want fine", got)
+				t.Errorf("output = %q, want fine", got)
 			}
 			h.wantJails(of)
 			h.wantNoInits(of)
@@ -446,7 +444,7 @@ func TestRefreshSecrets(t *testing.T) {
 		t.Errorf("RefreshSecrets = %v, want nil", err)
 	}
 	wantCalls(t, "while it runs", s.takeCalls(), "secrets, show")
-	s.fail("secrets", failureModes["error"]) // those that can be had are shown all the same
+	s.fail("secrets", failureModes["error"]) // the other secrets are shown nevertheless
 	if err := m.RefreshSecrets(ctx, j.ID); !errors.Is(err, errScripted) {
 		t.Errorf("RefreshSecrets = %v, want %v", err, errScripted)
 	}
@@ -454,14 +452,14 @@ func TestRefreshSecrets(t *testing.T) {
 	s.fail("secrets", nil)
 	m.Close()
 	s.takeCalls()
-	m = h.scriptedManager(s) // which refreshes them: some may have been taken away
+	m = h.scriptedManager(s) // refreshes them, because some may have been revoked
 	wantCalls(t, "the next daemon", s.takeCalls(), "open, thaw, attach, guard, secrets, show")
 	if err := m.RefreshSecrets(ctx, "j-none"); !errors.Is(err, fault.NotFound) {
-		t.Errorf("RefreshSecrets of no jail = %v, want not found", err)
+		t.Errorf("RefreshSecrets of an unknown jail = %v, want not found", err)
 	}
 }
 
-// bare has no SecretHolder: a jail that is to have secrets does not start there.
+// processBackend has no SecretHolder, so a jail with secrets does not start.
 func TestCreateWithSecretsOnUnsupportedBackend(t *testing.T) {
 	h := newHarness(t)
 	s := &newScript{fails: map[string]func() error{}}
@@ -490,7 +488,7 @@ func TestRegovernIsUndoneOnWardenError(t *testing.T) {
 		}
 		got, err := m.Get(t.Context(), j.ID)
 		if err != nil || string(got.Spec.Govern) != want || string(all[0].Spec.Govern) != want {
-			t.Errorf("it is governed by %s, and on record by %s, %v; want %s", got.Spec.Govern, all[0].Spec.Govern, err, want)
+			t.Errorf("Govern = %s, recorded %s, %v; want %s", got.Spec.Govern, all[0].Spec.Govern, err, want)
 		}
 	}
 	if _, err := m.Regovern(t.Context(), j.ID, to(`{"a":1}`)); err != nil {
@@ -512,7 +510,7 @@ func TestRegovernIsUndoneOnWardenError(t *testing.T) {
 	if _, err := m.Stop(t.Context(), j.ID, jail.StopOptions{}); err != nil {
 		t.Fatal(err)
 	}
-	s.fail("adapt", failureModes["error"]) // not called, since nothing runs
+	s.fail("adapt", failureModes["error"]) // not called, because the jail does not run
 	if _, err := m.Regovern(t.Context(), j.ID, to(`{"c":1}`)); err != nil {
 		t.Errorf("Regovern of a stopped jail = %v, want nil", err)
 	}
@@ -528,7 +526,7 @@ func TestGovernWithoutWardenIsInvalid(t *testing.T) {
 	}
 }
 
-// Changed is certain only of a jail that was marked in the instance that it has.
+// Changed returns false only for a jail that was marked in its present instance.
 func TestChangedIsFalseOnlyAfterMark(t *testing.T) {
 	h := newHarness(t)
 	h.scriptParts = true
@@ -549,7 +547,7 @@ func TestChangedIsFalseOnlyAfterMark(t *testing.T) {
 		}
 	}
 	changed(true)
-	s.fail("mark", failureModes["error"]) // which fails no checkpoint
+	s.fail("mark", failureModes["error"]) // does not fail the checkpoint
 	take()
 	changed(true)
 	s.fail("mark", nil)
@@ -565,7 +563,7 @@ func TestChangedIsFalseOnlyAfterMark(t *testing.T) {
 	}
 	changed(true)
 	if got, err := m.Changed(t.Context(), "j-none"); !got || !errors.Is(err, fault.NotFound) {
-		t.Errorf("Changed of no jail = %v, %v; want true and not found", got, err)
+		t.Errorf("Changed of an unknown jail = %v, %v; want true and not found", got, err)
 	}
 }
 
@@ -582,7 +580,7 @@ func TestCommandHooksRunForSnapshotPolicy(t *testing.T) {
 	s.fail("after /bin/sh -c exit 3", func() error { after <- struct{}{}; return nil })
 	s.takeCalls()
 	if _, _, err := m.Exec(t.Context(), j.ID, jail.ExecRequest{}, nil); !errors.Is(err, fault.Invalid) {
-		t.Errorf("Exec of nothing = %v, want invalid", err)
+		t.Errorf("Exec of an empty request = %v, want invalid", err)
 	}
 	if _, _, err := m.Exec(t.Context(), j.ID, jail.ExecRequest{Cmd: "exit 3"}, nil); err != nil {
 		t.Fatal(err)
@@ -590,7 +588,7 @@ func TestCommandHooksRunForSnapshotPolicy(t *testing.T) {
 	select {
 	case <-after:
 	case <-time.After(time.Minute):
-		t.Fatal("nobody was notified of the end of the command")
+		t.Fatal("timeout: After was not called")
 	}
 	wantCalls(t, "Exec", s.takeCalls(), "before /bin/sh -c exit 3, after /bin/sh -c exit 3")
 	if _, err := m.Pause(t.Context(), j.ID); err != nil {

@@ -82,9 +82,9 @@ func (m *Manager) Checkpoint(ctx context.Context, jid id.Jail, o CheckpointOptio
 		if !ok {
 			return fault.Cannot(op, "jails of the backend "+e.jail.Load().Spec.Backend+" cannot be snapshotted", "create the jail with --backend oci")
 		}
-		t := &t{m: m, b: b, cp: cp, c: e, l: e.live.Load(), was: *e.jail.Load(), o: o}
+		t := &checkpointOp{m: m, b: b, cp: cp, entry: e, live: e.live.Load(), was: *e.jail.Load(), o: o}
 		var err error
-		if t.l == nil {
+		if t.live == nil {
 			made, err = t.checkpointStopped(ctx)
 		} else {
 			made, err = t.checkpointLive(ctx)
@@ -101,14 +101,14 @@ func (m *Manager) Checkpoint(ctx context.Context, jid id.Jail, o CheckpointOptio
 }
 
 // checkpointOp is a checkpoint in progress.
-type t struct {
-	m   *Manager
-	b   Backend
-	cp  Checkpointer
-	c   *entry
-	l   *liveInstance // nil if no init runs
-	was Jail
-	o   CheckpointOptions
+type checkpointOp struct {
+	m     *Manager
+	b     Backend
+	cp    Checkpointer
+	entry *entry
+	live  *liveInstance // nil if no init runs
+	was   Jail
+	o     CheckpointOptions
 
 	layerCopy LayerCopy                   // copy of the layer; nil if it is stacked
 	removeOld func(context.Context) error // removes the previous instance of the jail, or nil
@@ -119,278 +119,278 @@ type t struct {
 
 // checkpointStopped takes a checkpoint of a jail without processes. Its layer becomes part of
 // the checkpoint, and the jail starts again over a new one.
-func (s *t) checkpointStopped(ctx context.Context) (Checkpoint, error) {
-	p := s.m.plan(s.was)
-	err := s.cp.SealLayer(ctx, p, s.o.Layer)
+func (t *checkpointOp) checkpointStopped(ctx context.Context) (Checkpoint, error) {
+	p := t.m.plan(t.was)
+	err := t.cp.SealLayer(ctx, p, t.o.Layer)
 	if errors.Is(err, fault.NotFound) { // not started since the last checkpoint
-		return s.stoppedResult(s.was.Sealed), nil
+		return t.stoppedResult(t.was.Sealed), nil
 	}
 	if err != nil {
 		return Checkpoint{}, err
 	}
-	now := s.was
-	now.Sealed = s.sealedLayers()
-	if err := s.m.save(ctx, s.c, now); err != nil {
+	now := t.was
+	now.Sealed = t.sealedLayers()
+	if err := t.m.save(ctx, t.entry, now); err != nil {
 		return Checkpoint{}, err
 	}
-	if err := s.cp.Shed(ctx, p); err != nil {
-		s.m.cfg.Log.Warn("cannot remove the old name of a sealed layer", "jail", p.ID, "err", err) // the next start removes it
+	if err := t.cp.Shed(ctx, p); err != nil {
+		t.m.cfg.Log.Warn("cannot remove the old name of a sealed layer", "jail", p.ID, "err", err) // the next start removes it
 	}
-	return s.stoppedResult(now.Sealed), nil
+	return t.stoppedResult(now.Sealed), nil
 }
 
 // stoppedResult returns a Checkpoint without processes.
-func (s *t) stoppedResult(sealed []string) Checkpoint {
-	made := s.result(sealed, "", 0)
+func (t *checkpointOp) stoppedResult(sealed []string) Checkpoint {
+	made := t.result(sealed, "", 0)
 	made.Jail = made.Jail.asTemplate(Stats{})
 	return made
 }
 
 // sealedLayers returns the sealed layers of jails that are made from the checkpoint.
-func (s *t) sealedLayers() []string {
-	below := s.was.Sealed
-	if s.o.Below != nil {
-		below = s.o.Below(below)
+func (t *checkpointOp) sealedLayers() []string {
+	below := t.was.Sealed
+	if t.o.Below != nil {
+		below = t.o.Below(below)
 	}
-	return append([]string{s.o.Layer}, below...)
+	return append([]string{t.o.Layer}, below...)
 }
 
-func (s *t) result(sealed []string, how Layering, paused time.Duration) Checkpoint {
-	j := s.was
+func (t *checkpointOp) result(sealed []string, layering Layering, paused time.Duration) Checkpoint {
+	j := t.was
 	j.Sealed, j.Used, j.Last, j.Carried = sealed, Used{}, Used{}, Carried{}
-	return Checkpoint{Image: Image{Snapshot: s.o.Snapshot, Jail: j}, Layering: how, Paused: paused}
+	return Checkpoint{Image: Image{Snapshot: t.o.Snapshot, Jail: j}, Layering: layering, Paused: paused}
 }
 
 // checkpointLive takes a checkpoint of a jail with processes. A panic is returned as an error,
 // after which the jail runs on as after any other error: automatic snapshots are taken in
 // goroutines that have no caller to recover it.
-func (s *t) checkpointLive(ctx context.Context) (made Checkpoint, err error) {
+func (t *checkpointOp) checkpointLive(ctx context.Context) (made Checkpoint, err error) {
 	defer fault.Recover(&err)
-	l, p := s.l, s.m.plan(s.was)
-	if err := l.checkWritable("jail.Checkpoint", s.was); err != nil {
+	l, p := t.live, t.m.plan(t.was)
+	if err := l.checkWritable("jail.Checkpoint", t.was); err != nil {
 		return made, err
 	}
-	if err := l.checkHeld("jail.Checkpoint", s.was); err != nil {
+	if err := l.checkHeld("jail.Checkpoint", t.was); err != nil {
 		return made, err
 	}
-	if err := s.cp.Dumpable(ctx, p, l.inst); err != nil {
+	if err := t.cp.Dumpable(ctx, p, l.inst); err != nil {
 		return made, err
 	}
-	if err := s.prepareLayer(ctx, p); err != nil {
+	if err := t.prepareLayer(ctx, p); err != nil {
 		return made, err
 	}
 	defer func() { // after the jail has been thawed
-		if s.layerCopy != nil {
-			err = errors.Join(err, s.layerCopy.End())
+		if t.layerCopy != nil {
+			err = errors.Join(err, t.layerCopy.End())
 		}
 	}()
 	// The secrets are read before the pause, to keep it short.
-	secrets, err := s.m.secretsOf(ctx, s.was)
+	secrets, err := t.m.secretsOf(ctx, t.was)
 	defer zero(secrets)
 	if err != nil {
 		return made, err
 	}
 	stats, _ := l.stats(ctx) // values that cannot be measured are zero
-	s.preDump(ctx, p)
+	t.preDump(ctx, p)
 	if err := l.park(ctx); err != nil {
 		return made, err
 	}
-	defer s.c.unpark()
+	defer t.entry.unpark()
 	defer func() { // thaw the jail after a failure, unless l has been replaced
-		if s.c.live.Load() == l {
+		if t.entry.live.Load() == l {
 			err = errors.Join(err, l.releaseHold(ctx))
 		}
 	}()
 	began := time.Now()
-	if err := s.freeze(ctx); err != nil {
+	if err := t.freeze(ctx); err != nil {
 		return made, err
 	}
-	if err := s.m.hideSecrets(ctx, l.inst); err != nil {
+	if err := t.m.hideSecrets(ctx, l.inst); err != nil {
 		return made, err
 	}
-	if err := fault.Catch(func() error { return s.m.mute(ctx, s.was.ID, true) })(); err != nil {
-		return made, errors.Join(err, s.m.showSecrets(ctx, s.was, l.inst, secrets))
+	if err := fault.Catch(func() error { return t.m.mute(ctx, t.was.ID, true) })(); err != nil {
+		return made, errors.Join(err, t.m.showSecrets(ctx, t.was, l.inst, secrets))
 	}
-	sealed := s.sealedLayers()
-	how, seq, err := s.dumpFrozen(ctx, p, sealed)
-	if cur := s.c.live.Load(); cur == l {
-		err = errors.Join(err, fault.Catch(func() error { return s.m.mute(ctx, s.was.ID, false) })())
+	sealed := t.sealedLayers()
+	layering, seq, err := t.dumpFrozen(ctx, p, sealed)
+	if cur := t.entry.live.Load(); cur == l {
+		err = errors.Join(err, fault.Catch(func() error { return t.m.mute(ctx, t.was.ID, false) })())
 		if err == nil {
-			s.m.setMark(ctx, s.was, l, s.o.Mark)
+			t.m.setMark(ctx, t.was, l, t.o.Mark)
 		}
-		err = errors.Join(err, s.m.showSecrets(ctx, s.was, l.inst, secrets), l.releaseHold(ctx))
+		err = errors.Join(err, t.m.showSecrets(ctx, t.was, l.inst, secrets), l.releaseHold(ctx))
 	}
 	paused := time.Since(began)
 	if err == nil {
-		err = s.mergeImages()
+		err = t.mergeImages()
 	}
-	if s.removeOld != nil { // not urgent: the jail already runs
-		s.c.unpark()
-		err = errors.Join(err, s.removeOld(ctx))
+	if t.removeOld != nil { // not urgent: the jail already runs
+		t.entry.unpark()
+		err = errors.Join(err, t.removeOld(ctx))
 	}
 	if err != nil {
 		return Checkpoint{}, err
 	}
-	made = s.result(sealed, how, paused)
-	made.Images, made.Stats, made.Seq = s.o.Images, stats, seq
+	made = t.result(sealed, layering, paused)
+	made.Images, made.Stats, made.Seq = t.o.Images, stats, seq
 	made.Jail = made.Jail.asTemplate(stats)
-	made.Processes, made.Untold = s.processes, s.processesErr
-	if len(s.was.Sealed) > 0 {
-		made.Over = s.was.Sealed[0]
+	made.Processes, made.Untold = t.processes, t.processesErr
+	if len(t.was.Sealed) > 0 {
+		made.Over = t.was.Sealed[0]
 	}
 	return made, nil
 }
 
 // dumpFrozen does the steps for which the jail is frozen. A panic is returned as an error, or
 // the jail would stay frozen.
-func (s *t) dumpFrozen(ctx context.Context, p Plan, sealed []string) (how Layering, seq uint64, err error) {
+func (t *checkpointOp) dumpFrozen(ctx context.Context, p Plan, sealed []string) (layering Layering, seq uint64, err error) {
 	defer fault.Recover(&err)
-	how, err = s.dump(ctx, p)
+	layering, err = t.dump(ctx, p)
 	if err != nil {
-		return how, 0, err
+		return layering, 0, err
 	}
-	if how == Stacked || s.o.Stop { // the images are needed now, or there is no pause to shorten
-		if err := s.mergeImages(); err != nil {
-			return how, 0, err
+	if layering == Stacked || t.o.Stop { // the images are needed now, or there is no pause to shorten
+		if err := t.mergeImages(); err != nil {
+			return layering, 0, err
 		}
 	}
-	seq, err = s.m.lineage(ctx, s.was.ID, Lineage{Op: event.OpSnapshot, Snapshot: s.o.Snapshot, Parent: s.was.ID})
+	seq, err = t.m.lineage(ctx, t.was.ID, Lineage{Op: event.OpSnapshot, Snapshot: t.o.Snapshot, Parent: t.was.ID})
 	switch {
 	case err != nil:
-	case s.o.Stop:
-		err = s.stop(ctx, sealed)
-	case how == Stacked:
-		err = s.moveToNewLayer(ctx, sealed)
+	case t.o.Stop:
+		err = t.stop(ctx, sealed)
+	case layering == Stacked:
+		err = t.moveToNewLayer(ctx, sealed)
 	}
-	return how, seq, err
+	return layering, seq, err
 }
 
 // preDump dumps memory of the jail while it runs, to shorten the pause. A stacked layer cannot
 // use it: the jail is restored from the images during the pause, and they would have to be
 // merged before.
-func (s *t) preDump(ctx context.Context, p Plan) {
-	pre, ok := s.cp.(PreDumper)
-	if !ok || s.layerCopy == nil || s.o.Held != nil || s.was.State == Paused {
+func (t *checkpointOp) preDump(ctx context.Context, p Plan) {
+	pre, ok := t.cp.(PreDumper)
+	if !ok || t.layerCopy == nil || t.o.Held != nil || t.was.State == Paused {
 		return
 	}
 	began := time.Now()
-	did, err := pre.PreDump(ctx, p, s.l.inst, s.o.Images)
+	did, err := pre.PreDump(ctx, p, t.live.inst, t.o.Images)
 	switch {
 	case err != nil:
-		s.m.cfg.Log.Warn("cannot pre-dump the memory of a jail; the pause for its snapshot is longer", "jail", s.was.ID, "err", err)
+		t.m.cfg.Log.Warn("cannot pre-dump the memory of a jail; the pause for its snapshot is longer", "jail", t.was.ID, "err", err)
 	case did:
-		s.m.cfg.Log.Debug("memory of a jail pre-dumped", "jail", s.was.ID, "took", time.Since(began))
+		t.m.cfg.Log.Debug("memory of a jail pre-dumped", "jail", t.was.ID, "took", time.Since(began))
 	}
 }
 
 // mergeImages merges the images of the pre-dump and of the dump.
-func (s *t) mergeImages() error {
-	if pre, ok := s.cp.(PreDumper); ok {
-		return pre.Whole(s.o.Images)
+func (t *checkpointOp) mergeImages() error {
+	if pre, ok := t.cp.(PreDumper); ok {
+		return pre.Whole(t.o.Images)
 	}
 	return nil
 }
 
 // freeze freezes the jail. The process in Held, if any, does not run before it is frozen.
-func (s *t) freeze(ctx context.Context) error {
-	if err := s.l.holdFrozen(ctx); err != nil {
+func (t *checkpointOp) freeze(ctx context.Context) error {
+	if err := t.live.holdFrozen(ctx); err != nil {
 		return err
 	}
-	if s.o.Held != nil {
-		s.o.Held.Release()
-		if err := s.l.inst.Freeze(ctx); err != nil { // returns when the released process is frozen too
+	if t.o.Held != nil {
+		t.o.Held.Release()
+		if err := t.live.inst.Freeze(ctx); err != nil { // returns when the released process is frozen too
 			return err
 		}
 	}
-	return s.cp.Steady(ctx, s.m.plan(s.was), s.l.inst)
+	return t.cp.Steady(ctx, t.m.plan(t.was), t.live.inst)
 }
 
 // dump dumps the processes and takes the layer of the frozen jail.
-func (s *t) dump(ctx context.Context, p Plan) (how Layering, err error) {
+func (t *checkpointOp) dump(ctx context.Context, p Plan) (layering Layering, err error) {
 	steps, stepCtx := errgroup.WithContext(ctx)
-	steps.Go(fault.Catch(func() error { return s.cp.Dump(stepCtx, p, s.l.inst, s.o.Images) }))
+	steps.Go(fault.Catch(func() error { return t.cp.Dump(stepCtx, p, t.live.inst, t.o.Images) }))
 	steps.Go(fault.Catch(func() error {
 		// This takes a millisecond or two for ten processes and CRIU takes many times that, so
 		// running both concurrently adds nothing to the pause. The changes that CRIU makes to
 		// the processes meanwhile do not affect the list.
-		s.processes, s.processesErr = processes(stepCtx, s.l.inst)
+		t.processes, t.processesErr = processes(stepCtx, t.live.inst)
 		return nil
 	}))
 	steps.Go(fault.Catch(func() error {
 		var err error
-		how, err = s.takeLayer(stepCtx, p)
+		layering, err = t.takeLayer(stepCtx, p)
 		return err
 	}))
-	return how, steps.Wait()
+	return layering, steps.Wait()
 }
 
 // takeLayer adds the writable layer to the checkpoint.
-func (s *t) takeLayer(ctx context.Context, p Plan) (Layering, error) {
-	if s.layerCopy == nil {
-		return Stacked, s.cp.SealLayer(ctx, p, s.o.Layer)
+func (t *checkpointOp) takeLayer(ctx context.Context, p Plan) (Layering, error) {
+	if t.layerCopy == nil {
+		return Stacked, t.cp.SealLayer(ctx, p, t.o.Layer)
 	}
-	err := s.layerCopy.Take(ctx)
-	if err == nil || s.o.Layering == Copied || !errors.Is(err, fault.TooLarge) {
+	err := t.layerCopy.Take(ctx)
+	if err == nil || t.o.Layering == Copied || !errors.Is(err, fault.TooLarge) {
 		return Copied, err
 	}
-	err = s.layerCopy.End() // the layer has grown since it was measured
-	s.layerCopy = nil
+	err = t.layerCopy.End() // the layer has grown since it was measured
+	t.layerCopy = nil
 	if err != nil {
 		return Stacked, err
 	}
-	return Stacked, s.cp.SealLayer(ctx, p, s.o.Layer)
+	return Stacked, t.cp.SealLayer(ctx, p, t.o.Layer)
 }
 
 // prepareLayer prepares takeLayer while the jail runs.
-func (s *t) prepareLayer(ctx context.Context, p Plan) error {
-	if s.o.Stop || s.o.Layering == Stacked {
-		return s.cp.FlushLayer(ctx, p) // leaves little to flush during the pause
+func (t *checkpointOp) prepareLayer(ctx context.Context, p Plan) error {
+	if t.o.Stop || t.o.Layering == Stacked {
+		return t.cp.FlushLayer(ctx, p) // leaves little to flush during the pause
 	}
-	c, err := s.cp.BeginCopy(ctx, p, s.o.Layer)
+	c, err := t.cp.BeginCopy(ctx, p, t.o.Layer)
 	switch {
 	case err == nil:
-		s.layerCopy = c
-	case s.o.Layering != Copied && errors.Is(err, fault.TooLarge):
-		return s.cp.FlushLayer(ctx, p) // leaves little to flush during the pause
+		t.layerCopy = c
+	case t.o.Layering != Copied && errors.Is(err, fault.TooLarge):
+		return t.cp.FlushLayer(ctx, p) // leaves little to flush during the pause
 	}
 	return err
 }
 
 // stop ends the jail after the dump.
-func (s *t) stop(ctx context.Context, sealed []string) error {
-	if err := s.cp.FlushLayer(ctx, s.m.plan(s.was)); err != nil {
+func (t *checkpointOp) stop(ctx context.Context, sealed []string) error {
+	if err := t.cp.FlushLayer(ctx, t.m.plan(t.was)); err != nil {
 		return err
 	}
-	if err := s.l.inst.Kill(ctx); err != nil {
+	if err := t.live.inst.Kill(ctx); err != nil {
 		return err
 	}
-	s.m.recordUsage(ctx, s.b, s.c, s.l) // before the unrecorded changes of j below
-	j := *s.c.jail.Load()
+	t.m.recordUsage(ctx, t.b, t.entry, t.live) // before the unrecorded changes of j below
+	j := *t.entry.jail.Load()
 	j.Sealed = sealed
-	s.c.jail.Store(&j)
-	s.m.recordEnded(ctx, s.b, s.c, Stopped, "")
-	if j := s.c.jail.Load(); j.State == Failed {
+	t.entry.jail.Store(&j)
+	t.m.recordEnded(ctx, t.b, t.entry, Stopped, "")
+	if j := t.entry.jail.Load(); j.State == Failed {
 		return errors.New(j.Reason)
 	}
-	return s.cp.Shed(ctx, s.m.plan(s.was))
+	return t.cp.Shed(ctx, t.m.plan(t.was))
 }
 
 // moveToNewLayer continues the jail as a restored copy of itself over a new layer.
-func (s *t) moveToNewLayer(ctx context.Context, sealed []string) error {
-	next := s.was
+func (t *checkpointOp) moveToNewLayer(ctx context.Context, sealed []string) error {
+	next := t.was
 	next.Sealed, next.Wire = sealed, nil
-	p := s.m.plan(s.was)
+	p := t.m.plan(t.was)
 	var flush errgroup.Group
-	flush.Go(fault.Catch(func() error { return s.cp.FlushLayer(ctx, p) }))
-	inst, err := s.m.restoreInstance(ctx, s.cp, next, s.o.Images, &p)
+	flush.Go(fault.Catch(func() error { return t.cp.FlushLayer(ctx, p) }))
+	inst, err := t.m.restoreInstance(ctx, t.cp, next, t.o.Images, &p)
 	flushErr := flush.Wait()
 	if flushErr != nil && err == nil {
-		flushErr = errors.Join(flushErr, s.m.discardInstance(ctx, s.cp, inst))
+		flushErr = errors.Join(flushErr, t.m.discardInstance(ctx, t.cp, inst))
 	}
 	if err := errors.Join(flushErr, err); err != nil {
 		return fmt.Errorf("continue over a new layer: %w", err)
 	}
-	s.removeOld, err = s.m.switchInstance(ctx, s.b, s.c, inst, nil, nil)
+	t.removeOld, err = t.m.switchInstance(ctx, t.b, t.entry, inst, nil, nil)
 	return err
 }
 

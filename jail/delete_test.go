@@ -11,7 +11,7 @@ import (
 	"glasshouse/jail"
 )
 
-// A request that was waiting for its turn finds the jail gone that another deleted.
+// A request that waits for the lock of a jail during its Delete returns not found.
 func TestRequestQueuedBehindDeleteIsNotFound(t *testing.T) {
 	ops := map[string]func(*jail.Manager, context.Context, id.Jail) error{
 		"Start": func(m *jail.Manager, ctx context.Context, j id.Jail) error { _, err := m.Start(ctx, j); return err },
@@ -50,7 +50,7 @@ func TestRequestQueuedBehindDeleteIsNotFound(t *testing.T) {
 	}
 }
 
-// signallingContext is a context that closes waits when something waits with it.
+// signallingContext is a context that closes waits when a function waits for its end.
 type signallingContext struct {
 	context.Context
 	waits chan struct{}

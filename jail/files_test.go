@@ -45,13 +45,13 @@ func TestFilesOfStoppedJailHoldLock(t *testing.T) {
 			t.Errorf("%s while the files are open = %v, want unavailable and context.Canceled", name, err)
 		}
 	}
-	for range 2 { // the second does nothing, and does not release another's lock
+	for range 2 { // the second call must not unlock again
 		if err := files.Close(); err != nil {
 			t.Errorf("Close = %v, want nil", err)
 		}
 	}
 	if n := h.backend.mounts.Load(); n != 0 {
-		t.Errorf("%d mounts are left, want none", n)
+		t.Errorf("mounts = %d, want 0", n)
 	}
 	again, err := m.Files(ctx, j.ID)
 	if err != nil {
@@ -62,7 +62,7 @@ func TestFilesOfStoppedJailHoldLock(t *testing.T) {
 		t.Fatal(err)
 	}
 	if got, err := io.ReadAll(r); err != nil || string(got) != "from the host" {
-		t.Errorf("the file has %q, %v; want what was written", got, err)
+		t.Errorf("content = %q, %v; want from the host", got, err)
 	}
 	r.Close()
 	again.Close()
@@ -72,17 +72,17 @@ func TestFilesOfStoppedJailHoldLock(t *testing.T) {
 		t.Errorf("Files that cannot be mounted = %v, want %v", err, errScripted)
 	}
 	s.fail("mount", nil)
-	// A backend whose mount is not a directory: what was mounted is released.
+	// If the mount is not a directory, it is unmounted.
 	dir := filepath.Join(h.dir, "jails", string(j.ID), "files")
 	s.fail("mounted", func() error { return errors.Join(os.RemoveAll(dir), os.WriteFile(dir, nil, 0o600)) })
 	if _, err := m.Files(ctx, j.ID); err == nil {
 		t.Error("Files in a mount that is a file = nil, want an error")
 	}
 	if n := h.backend.mounts.Load(); n != 0 {
-		t.Errorf("%d mounts are left, want none", n)
+		t.Errorf("mounts = %d, want 0", n)
 	}
 	if _, err := m.Start(ctx, j.ID); err != nil {
-		t.Errorf("Start after that = %v, want success", err)
+		t.Errorf("Start afterwards = %v, want nil", err)
 	}
 }
 
@@ -96,15 +96,15 @@ func TestFilesOfLiveJailUseInit(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer files.Close()
-	dir := t.TempDir() // the jail has the host's own tree
+	dir := t.TempDir() // the jail uses the host's filesystem
 	if _, err := files.Write(ctx, filepath.Join(dir, "a"), strings.NewReader("1"), protocol.WriteOptions{Mode: 0o640}); err != nil {
 		t.Fatal(err)
 	}
 	if fi, err := os.Stat(filepath.Join(dir, "a")); err != nil || fi.Mode().Perm() != 0o640 || fi.Size() != 1 {
-		t.Errorf("the file is %v, %v; want one byte with the mode 0640", fi, err)
+		t.Errorf("file = %v, %v; want one byte with mode 0640", fi, err)
 	}
 	if _, err := files.Stat(ctx, filepath.Join(dir, "b")); !errors.Is(err, fault.NotFound) {
-		t.Errorf("Stat of no file = %v, want not found", err)
+		t.Errorf("Stat of a missing file = %v, want not found", err)
 	}
 	events, err := m.Watch(ctx, j.ID, dir, false)
 	if err != nil {
@@ -114,7 +114,7 @@ func TestFilesOfLiveJailUseInit(t *testing.T) {
 		t.Fatal(err)
 	}
 	if e := <-events; e.Path != filepath.Join(dir, "c") {
-		t.Errorf("the event is of %q, want %q", e.Path, filepath.Join(dir, "c"))
+		t.Errorf("event path = %q, want %q", e.Path, filepath.Join(dir, "c"))
 	}
 	if _, err := m.Pause(ctx, j.ID); err != nil {
 		t.Fatal(err)
@@ -123,7 +123,7 @@ func TestFilesOfLiveJailUseInit(t *testing.T) {
 		t.Errorf("Files of a paused jail = %v (%s), want conflict (resume it first)", err, fault.RemedyOf(err))
 	}
 	if _, err := m.Files(ctx, "j-none"); !errors.Is(err, fault.NotFound) {
-		t.Errorf("Files of no jail = %v, want not found", err)
+		t.Errorf("Files of an unknown jail = %v, want not found", err)
 	}
 }
 
@@ -150,7 +150,7 @@ func TestChangesAndCompare(t *testing.T) {
 		t.Errorf("Changes of the workspace (-want +got): %s%v", diff, err)
 	}
 	if _, err := m.Changes(ctx, other.ID, jail.ChangesOptions{Workspace: true}); !errors.Is(err, fault.Conflict) {
-		t.Errorf("Changes of no workspace = %v, want conflict", err)
+		t.Errorf("Changes of a missing workspace = %v, want conflict", err)
 	}
 	s.takeCalls()
 	was, err := m.Get(ctx, j.ID)
@@ -167,7 +167,7 @@ func TestChangesAndCompare(t *testing.T) {
 		t.Errorf("Compare = %v, want %v", err, errScripted)
 	}
 
-	// What does not stand on the same cannot be compared.
+	// Jails with different bases cannot be compared.
 	change := func(f func(*jail.Jail)) *jail.Jail { c := was; f(&c); return &c }
 	workspace := jail.ChangesOptions{Workspace: true}
 	for name, c := range map[string]struct {
@@ -189,17 +189,17 @@ func TestChangesAndCompare(t *testing.T) {
 		}
 	}
 	if _, err := m.Changes(ctx, "j-none", jail.ChangesOptions{}); !errors.Is(err, fault.NotFound) {
-		t.Errorf("Changes of no jail = %v, want not found", err)
+		t.Errorf("Changes of an unknown jail = %v, want not found", err)
 	}
-	if _, err := m.Get(ctx, j.ID); err != nil { // its lock is free
+	if _, err := m.Get(ctx, j.ID); err != nil {
 		t.Error(err)
 	}
 	if _, err := m.Start(ctx, j.ID); err != nil {
-		t.Errorf("Start after that = %v, want success", err)
+		t.Errorf("Start afterwards = %v, want nil", err)
 	}
 }
 
-// Two who compare the same jails in opposite order do not wait for each other.
+// Two comparisons of the same jails in opposite order do not deadlock.
 func TestComparisonsInOppositeOrderDoNotDeadlock(t *testing.T) {
 	h := newHarness(t)
 	m, _ := h.scripted()
@@ -218,7 +218,7 @@ func TestComparisonsInOppositeOrderDoNotDeadlock(t *testing.T) {
 	wg.Wait()
 }
 
-// bare is a backend that can do none of this.
+// processBackend implements none of the optional interfaces.
 func TestOptionalBackendFeatures(t *testing.T) {
 	h := newHarness(t)
 	m := h.manager()
@@ -246,6 +246,6 @@ func TestOptionalBackendFeatures(t *testing.T) {
 		t.Errorf("Rewind = %v, want conflict", err)
 	}
 	if got := h.sh(m, j.ID, "echo fine"); got != "fine" {
-		t.Errorf("it says %q, want fine", got)
+		t.Errorf("output = %q, want fine", got)
 	}
 }

@@ -18,9 +18,9 @@ import (
 	"glasshouse/jail"
 )
 
-// hostIDs are host ids for so many jails at a time.
+// hostIDs has host ids for a limited number of jails.
 type hostIDs struct {
-	left  atomic.Int32 // ranges that More can still give
+	left  atomic.Int32 // ranges that More can return
 	first atomic.Uint32
 	keep  func([]jail.IDRange) ([]jail.IDRange, error) // nil: all
 	kept  [][]jail.IDRange
@@ -36,7 +36,7 @@ func (h *hostIDs) Keep(_ context.Context, used []jail.IDRange) ([]jail.IDRange, 
 
 func (h *hostIDs) More(context.Context) (jail.IDRange, error) {
 	if h.left.Add(-1) < 0 {
-		return jail.IDRange{}, fault.Newf(fault.Exhausted, "ids", "", "none is left")
+		return jail.IDRange{}, fault.Newf(fault.Exhausted, "ids", "", "no ranges left")
 	}
 	return jail.IDRange{First: 0x30000000 + (h.first.Add(1)-1)*65536, Count: 65536}, nil
 }
@@ -63,19 +63,19 @@ func TestHostIDExhaustion(t *testing.T) {
 		}
 		h.wantJails(of, second.ID)
 		if got := h.sh(m, of, "echo fine"); got != "fine" {
-			t.Errorf("after %s the jail says %q, want fine", name, got)
+			t.Errorf("output after %s = %q, want fine", name, got)
 		}
 	}
 	if err := m.Delete(t.Context(), second.ID); err != nil {
 		t.Fatal(err)
 	}
 	if b, err := branch(m, t.Context(), img, false); err != nil || b.IDs != second.IDs {
-		t.Errorf("Branch has the ids %v, %v; want %v of the jail that was deleted", b.IDs, err, second.IDs)
+		t.Errorf("ids of the branch = %v, %v; want %v of the deleted jail", b.IDs, err, second.IDs)
 	}
 	s.fail("create", nil)
 }
 
-// Another daemon may have claimed the host ids of a jail while this one was away.
+// Another daemon may have claimed the host ids of a jail while this one did not run.
 func TestLostHostIDsAreReplacedAtStart(t *testing.T) {
 	h := newHarness(t)
 	ids := &hostIDs{}
@@ -90,7 +90,7 @@ func TestLostHostIDsAreReplacedAtStart(t *testing.T) {
 	}
 	m.Close()
 	if last := ids.kept[len(ids.kept)-1]; !slices.Contains(last, lost.IDs) || !slices.Contains(last, kept.IDs) {
-		t.Errorf("Close kept the ids %v, want those of both jails", last)
+		t.Errorf("Close: kept ids = %v, want those of both jails", last)
 	}
 	ids.keep = func(used []jail.IDRange) ([]jail.IDRange, error) {
 		return slices.DeleteFunc(slices.Clone(used), func(r jail.IDRange) bool { return r == lost.IDs }), nil
@@ -98,16 +98,16 @@ func TestLostHostIDsAreReplacedAtStart(t *testing.T) {
 	m = h.manager()
 	got, err := m.Start(t.Context(), lost.ID)
 	if err != nil || got.IDs == lost.IDs || got.IDs == kept.IDs || got.IDs.Count != 65536 {
-		t.Errorf("the jail that lost %v starts with %v, %v; want others", lost.IDs, got.IDs, err)
+		t.Errorf("ids of the jail that lost %v = %v, %v; want others", lost.IDs, got.IDs, err)
 	}
 	if got, err := m.Start(t.Context(), kept.ID); err != nil || got.IDs != kept.IDs {
-		t.Errorf("the other starts with %v, %v; want %v", got.IDs, err, kept.IDs)
+		t.Errorf("ids of the other jail = %v, %v; want %v", got.IDs, err, kept.IDs)
 	}
 	if _, err := m.Stop(t.Context(), lost.ID, jail.StopOptions{}); err != nil {
 		t.Fatal(err)
 	}
 	if again, err := m.Start(t.Context(), lost.ID); err != nil || again.IDs != got.IDs {
-		t.Errorf("started again it has %v, %v; want %v", again.IDs, err, got.IDs)
+		t.Errorf("ids after a restart = %v, %v; want %v", again.IDs, err, got.IDs)
 	}
 }
 
@@ -127,7 +127,7 @@ func TestOpenFailsWithoutHostIDs(t *testing.T) {
 	}
 }
 
-// A jail of a backend that is not configured any longer is left alone.
+// A jail whose backend is no longer configured is not changed.
 func TestJailOfUnconfiguredBackendIsLeftAlone(t *testing.T) {
 	h := newHarness(t)
 	first := h.manager()
@@ -140,7 +140,7 @@ func TestJailOfUnconfiguredBackendIsLeftAlone(t *testing.T) {
 	}
 	defer m.Close()
 	if got, err := m.Get(t.Context(), j.ID); err != nil || got.State != jail.Running {
-		t.Errorf("the jail is %s, %v; want running as on record", got.State, err)
+		t.Errorf("state = %s, %v; want running as recorded", got.State, err)
 	}
 	for name, op := range map[string]func() error{
 		"Stop":   func() error { _, err := m.Stop(t.Context(), j.ID, jail.StopOptions{}); return err },
@@ -151,12 +151,12 @@ func TestJailOfUnconfiguredBackendIsLeftAlone(t *testing.T) {
 		}
 	}
 	if !alive(h.pid(j.ID)) {
-		t.Error("its init has ended, want it running")
+		t.Error("init has ended, want it running")
 	}
 	h.configure = nil
 }
 
-// An Open that fails for a while is no proof that a jail has ended.
+// A failure of Open may be temporary and does not prove that the jail has ended.
 func TestJailThatCannotBeOpenedIsLeftAlone(t *testing.T) {
 	for _, op := range []string{"open", "thaw"} {
 		t.Run(op, func(t *testing.T) {
@@ -167,7 +167,7 @@ func TestJailThatCannotBeOpenedIsLeftAlone(t *testing.T) {
 			s.fail(op, failureModes["error"])
 			second := h.scriptedManager(s)
 			if got, err := second.Get(t.Context(), j.ID); err != nil || got.State != jail.Running {
-				t.Errorf("the jail is %s, %v; want running as on record", got.State, err)
+				t.Errorf("state = %s, %v; want running as recorded", got.State, err)
 			}
 			if _, _, err := second.Exec(t.Context(), j.ID, jail.ExecRequest{Cmd: "true"}, nil); !errors.Is(err, fault.Conflict) {
 				t.Errorf("Exec = %v, want conflict", err)
@@ -176,7 +176,7 @@ func TestJailThatCannotBeOpenedIsLeftAlone(t *testing.T) {
 			s.fail(op, nil)
 			third := h.scriptedManager(s)
 			if got := h.sh(third, j.ID, "echo fine"); got != "fine" {
-				t.Errorf("the next daemon's jail says %q, want fine", got)
+				t.Errorf("output after the next restart = %q, want fine", got)
 			}
 		})
 	}
@@ -194,7 +194,7 @@ func TestHostRestartIsRecordedAsReason(t *testing.T) {
 	h.configure = func(c *jail.Config) { c.Boot = "boot-2" }
 	m := h.manager()
 	if got, err := m.Get(t.Context(), j.ID); err != nil || got.State != jail.Stopped || got.Reason != "the host restarted" {
-		t.Errorf("the jail is %s because of %q, %v; want stopped because the host restarted", got.State, got.Reason, err)
+		t.Errorf("state %s, reason %q, %v; want stopped, the host restarted", got.State, got.Reason, err)
 	}
 }
 
@@ -203,7 +203,7 @@ type witnessBackend struct{ *processBackend }
 
 type witness struct{ jail.Instance }
 
-func (witness) Why() string { return "its memory server is gone" }
+func (witness) Why() string { return "its memory server has ended" }
 
 func (d witnessBackend) Create(ctx context.Context, p jail.Plan) (jail.Instance, error) {
 	i, err := d.processBackend.Create(ctx, p)
@@ -221,7 +221,7 @@ func TestInitExitReason(t *testing.T) {
 		{"unknown", nil, func(b *processBackend) jail.Backend { return b }, "its init ended unexpectedly", false},
 		{"memory", func(jail.Plan) jail.Stats { return jail.Stats{OOMKills: 1} }, func(b *processBackend) jail.Backend { return b },
 			"its init ended unexpectedly; the jail ran out of memory", true},
-		{"witness", nil, func(b *processBackend) jail.Backend { return witnessBackend{b} }, "its memory server is gone", false},
+		{"witness", nil, func(b *processBackend) jail.Backend { return witnessBackend{b} }, "its memory server has ended", false},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			h := newHarness(t)
@@ -234,10 +234,10 @@ func TestInitExitReason(t *testing.T) {
 			select {
 			case got := <-ended:
 				if got.Reason != c.want || got.OutOfMemory() != c.oom {
-					t.Errorf("it failed because of %q, out of memory %v; want %q, %v", got.Reason, got.OutOfMemory(), c.want, c.oom)
+					t.Errorf("reason = %q, out of memory %v; want %q, %v", got.Reason, got.OutOfMemory(), c.want, c.oom)
 				}
 			case <-time.After(time.Minute):
-				t.Fatal("nobody noticed")
+				t.Fatal("timeout: the jail is not failed")
 			}
 		})
 	}
@@ -281,16 +281,16 @@ func TestUnsupportedBackendFeaturesAreRefused(t *testing.T) {
 		{"mounts", jail.Spec{Granted: []string{mount}, Mounts: []jail.Mount{{Source: mount, Target: "/mnt"}}}, "mounts"},
 	} {
 		h := newHarness(t)
-		h.backend.lacks = map[string]string{c.lacks: "this host has none"}
+		h.backend.lacks = map[string]string{c.lacks: "not on this host"}
 		m, _ := h.scripted()
 		_, err := m.Create(t.Context(), c.spec)
-		if !errors.Is(err, fault.Unsupported) || fault.FieldOf(err) != c.field || !strings.Contains(err.Error(), "this host has none") {
+		if !errors.Is(err, fault.Unsupported) || fault.FieldOf(err) != c.field || !strings.Contains(err.Error(), "not on this host") {
 			t.Errorf("Create without %s = %v, want unsupported %s", c.lacks, err, c.field)
 		}
 		h.wantJails()
 		h.backend.lacks = map[string]string{}
 		if _, err := m.Create(t.Context(), c.spec); err != nil {
-			t.Errorf("Create with %s = %v, want success", c.lacks, err)
+			t.Errorf("Create with %s = %v, want nil", c.lacks, err)
 		}
 	}
 	h := newHarness(t)
@@ -308,7 +308,7 @@ func TestUnsupportedBackendFeaturesAreRefused(t *testing.T) {
 	}
 }
 
-// A record that cannot be written changes no limit.
+// If the record cannot be written, the limits do not change.
 func TestLimitIsUnchangedOnStoreError(t *testing.T) {
 	for n, in := range []jail.Limits{{MemoryMB: 1024}, {MemoryMB: 64}} {
 		h := newHarness(t)
@@ -320,10 +320,10 @@ func TestLimitIsUnchangedOnStoreError(t *testing.T) {
 			t.Errorf("Limit(%+v) = %v, want %v", in, err, errScripted)
 		}
 		if got, err := m.Get(t.Context(), j.ID); err != nil || got.Spec.Limits != jail.DefaultLimits {
-			t.Errorf("its limits are %+v, %v; want the default", got.Spec.Limits, err)
+			t.Errorf("limits = %+v, %v; want the default", got.Spec.Limits, err)
 		}
-		if b.calls != n { // more is recorded first, less is in force first
-			t.Errorf("the backend was called %d times, want %d", b.calls, n)
+		if b.calls != n { // a raise is recorded first, a reduction is applied first
+			t.Errorf("backend calls = %d, want %d", b.calls, n)
 		}
 	}
 }
@@ -364,7 +364,7 @@ func TestListFiltersAndRejectsUnknownPage(t *testing.T) {
 		}
 	}
 	if _, err := m.List(ctx, jail.ListOptions{After: id.NewJail()}); !errors.Is(err, fault.Invalid) || fault.FieldOf(err) != "after" {
-		t.Errorf("List after a jail that never was = %v, want invalid after", err)
+		t.Errorf("List after an unknown jail = %v, want invalid after", err)
 	}
 	if got := m.Digests(); !slices.Equal(got, []string{"dir:/"}) {
 		t.Errorf("Digests = %q, want dir:/ once", got)
@@ -383,7 +383,7 @@ func TestListFiltersAndRejectsUnknownPage(t *testing.T) {
 	}
 }
 
-// Snapshots stay when their jail is deleted, also over a restart.
+// Snapshots stay when their jail is deleted, also after a restart of the daemon.
 func TestSnapshotsOutliveJail(t *testing.T) {
 	h := newHarness(t)
 	m, _ := h.scripted()
@@ -402,7 +402,7 @@ func TestSnapshotsOutliveJail(t *testing.T) {
 			got = append(got, e.Name())
 		}
 		if err != nil || !slices.Equal(got, want) {
-			t.Errorf("%s has %q, %v; want %q", dir, got, err, want)
+			t.Errorf("entries of %s = %q, %v; want %q", dir, got, err, want)
 		}
 	}
 }
@@ -428,7 +428,7 @@ func TestRestackOnlyStoppedJails(t *testing.T) {
 			t.Errorf("Restack = %v, %v; want %v", done, err, want)
 		}
 		if got, err := m.Get(t.Context(), j.ID); err != nil || !slices.Equal(got.Sealed, on) {
-			t.Errorf("it stands on %q, %v; want %q", got.Sealed, err, on)
+			t.Errorf("sealed layers = %q, %v; want %q", got.Sealed, err, on)
 		}
 	}
 	restack([]string{"/other"}, []string{"/new"}, false, layer...)

@@ -15,8 +15,8 @@ import (
 	"glasshouse/jail"
 )
 
-// preDumpBackend is a scripted backend that can write down memory ahead, and whose jails
-// tell of their processes.
+// preDumpBackend is a scripted backend that supports pre-dumps, and whose instances list their
+// processes.
 type preDumpBackend struct{ *newScript }
 
 func (p preDumpBackend) PreDump(context.Context, jail.Plan, jail.Instance, string) (bool, error) {
@@ -45,7 +45,7 @@ func (l listingInstance) Processes(context.Context) ([]jail.Process, error) {
 	return []jail.Process{{PID: l.pid, Comm: "init"}}, l.s.step("processes")
 }
 
-// preDumpManager opens a Manager on such a backend.
+// preDumpManager opens a Manager on a preDumpBackend.
 func (h *harness) preDumpManager() (*jail.Manager, *newScript) {
 	h.Helper()
 	s := h.newScript()
@@ -58,7 +58,7 @@ func (h *harness) preDumpManager() (*jail.Manager, *newScript) {
 	return m, s
 }
 
-// Memory is pre-dumped only where that shortens the pause, and its images are merged,
+// Memory is pre-dumped only if that shortens the pause. The images are merged in any case,
 // also if the jail is stopped.
 func TestPreDumpConditions(t *testing.T) {
 	const preDumped, merged, plain = "predump, dump, merge", "dump, merge", "dump"
@@ -93,11 +93,11 @@ func TestPreDumpConditions(t *testing.T) {
 			got := slices.DeleteFunc(s.takeCalls(), func(op string) bool { return op != "predump" && op != "dump" && op != "merge" })
 			wantCalls(t, c.name, got, c.want)
 			if len(made.Processes) != 1 || made.Processes[0].Comm != "init" || made.Untold != nil {
-				t.Errorf("the checkpoint has the processes %v, %v; want init", made.Processes, made.Untold)
+				t.Errorf("checkpoint processes = %v, %v; want init", made.Processes, made.Untold)
 			}
 		})
 	}
-	t.Run("fails", func(t *testing.T) { // it is no more than a longer wait
+	t.Run("fails", func(t *testing.T) { // a failed pre-dump only makes the pause longer
 		h := newHarness(t)
 		m, s := h.preDumpManager()
 		j := h.running(m)
@@ -105,7 +105,7 @@ func TestPreDumpConditions(t *testing.T) {
 		s.fail("processes", failureModes["error"])
 		made, err := h.checkpoint(m, j.ID, jail.Copied)
 		if err != nil || !errors.Is(made.Untold, errScripted) {
-			t.Errorf("Checkpoint = %v, processes not told because of %v; want success and %v", err, made.Untold, errScripted)
+			t.Errorf("Checkpoint = %v, error of the process list %v; want nil and %v", err, made.Untold, errScripted)
 		}
 		if _, err := m.Processes(t.Context(), j.ID); !errors.Is(err, errScripted) {
 			t.Errorf("Processes = %v, want %v", err, errScripted)
@@ -115,12 +115,12 @@ func TestPreDumpConditions(t *testing.T) {
 			t.Errorf("Checkpoint that cannot be merged = %v, want %v", err, errScripted)
 		}
 		if got := h.sh(m, j.ID, "echo fine"); got != "fine" {
-			t.Errorf("it says %q, want fine", got)
+			t.Errorf("output = %q, want fine", got)
 		}
 	})
 }
 
-// A layer that is too large to be copied is stacked, unless it has to be copied.
+// A layer that is too large to copy is stacked, unless the caller requires a copy.
 func TestTooLargeLayerIsStacked(t *testing.T) {
 	tooLarge := func() error { return fault.Newf(fault.TooLarge, "script", "", "too large") }
 	for _, op := range []string{"copy", "take"} {
@@ -130,36 +130,37 @@ func TestTooLargeLayerIsStacked(t *testing.T) {
 			j := h.running(m)
 			s.fail(op, tooLarge)
 			if _, err := h.checkpoint(m, j.ID, jail.Copied); !errors.Is(err, fault.TooLarge) {
-				t.Errorf("Checkpoint that has to be copied = %v, want too large", err)
+				t.Errorf("Checkpoint with layering copied = %v, want too large", err)
 			}
 			h.wantJails(j.ID)
 			s.takeCalls()
 			made, err := h.checkpoint(m, j.ID, "")
 			if err != nil || made.Layering != jail.Stacked {
-				t.Fatalf("Checkpoint is %q, %v; want stacked", made.Layering, err)
+				t.Fatalf("layering = %q, %v; want stacked", made.Layering, err)
 			}
 			calls := s.takeCalls()
 			if !slices.Contains(calls, "seal") || !slices.Contains(calls, "restore") {
-				t.Errorf("the operations are %q, want seal and restore", calls)
+				t.Errorf("calls = %q, want seal and restore", calls)
 			}
 			if op == "take" && !slices.Contains(calls, "end") {
-				t.Errorf("the operations are %q, want that the copy was ended", calls)
+				t.Errorf("calls = %q, want end", calls)
 			}
 			if got := h.sh(m, j.ID, "echo fine"); got != "fine" {
-				t.Errorf("it says %q, want fine", got)
+				t.Errorf("output = %q, want fine", got)
 			}
 			s.fail("end", failureModes["error"])
 			if _, err := h.checkpoint(m, j.ID, ""); op == "take" && !errors.Is(err, errScripted) {
 				t.Errorf("Checkpoint whose copy cannot be ended = %v, want %v", err, errScripted)
 			}
 			if got := h.sh(m, j.ID, "echo fine"); got != "fine" {
-				t.Errorf("it says %q, want fine", got)
+				t.Errorf("output = %q, want fine", got)
 			}
 		})
 	}
 }
 
-// A rewind to a snapshot without memory stops the jail on the snapshot's layers.
+// A rewind to a snapshot without memory stops the jail, and the jail uses the snapshot's
+// layers.
 func TestRewindToFilesOnlySnapshotStopsJail(t *testing.T) {
 	h := newHarness(t)
 	m, s := h.scripted()
@@ -173,7 +174,7 @@ func TestRewindToFilesOnlySnapshotStopsJail(t *testing.T) {
 		}
 		s.fail(op, nil)
 		if got, err := m.Get(t.Context(), j.ID); err != nil || len(got.Sealed) != 0 {
-			t.Errorf("when %s fails it stands on %q, %v; want its own layer", op, got.Sealed, err)
+			t.Errorf("after a failed %s: sealed layers = %q, %v; want none", op, got.Sealed, err)
 		}
 	}
 	got, err := m.Rewind(t.Context(), j.ID, img, jail.RewindOptions{})
@@ -203,11 +204,11 @@ func TestRewindToIncompatibleSnapshot(t *testing.T) {
 	}
 	keep := true
 	if _, err := m.Rewind(t.Context(), of, img, jail.RewindOptions{KeepConnections: &keep}); err != nil {
-		t.Errorf("Rewind of an isolated jail with its connections = %v, want success: there are none", err)
+		t.Errorf("Rewind of an isolated jail with its connections = %v, want nil", err)
 	}
 }
 
-// rewireBackend is a scripted backend whose jails keep their connections.
+// rewireBackend is a scripted backend whose jails can keep their connections.
 type rewireBackend struct{ *newScript }
 
 func (r rewireBackend) CanRewire(jail.Plan) error { return r.step("can rewire") }
@@ -223,8 +224,8 @@ func TestRewindKeepConnections(t *testing.T) {
 	for _, c := range []struct {
 		name  string
 		keep  *bool
-		spec  bool   // the jail's own wish
-		fails string // which operation
+		spec  bool   // the jail's setting
+		fails string // the operation that fails
 		want  []string
 		err   bool
 	}{
@@ -255,26 +256,26 @@ func TestRewindKeepConnections(t *testing.T) {
 			}
 			s.takeCalls()
 			switch c.fails {
-			case "put": // the second: the first is the new instance's record
+			case "put": // the second Put; the first one records the new instance
 				s.store.failAfter(1)
 			default:
 				s.fail(c.fails, failureModes["error"])
 			}
 			got, err := m.Rewind(t.Context(), j.ID, made.Image, jail.RewindOptions{KeepConnections: c.keep})
 			if (err != nil) != c.err {
-				t.Errorf("Rewind = %v, want an error %v", err, c.err)
+				t.Errorf("Rewind = %v, want error %v", err, c.err)
 			}
 			calls := slices.DeleteFunc(s.takeCalls(), func(op string) bool {
 				return !slices.Contains([]string{"can rewire", "rewire", "go on", "undo", "close"}, op)
 			})
 			if !slices.Equal(calls, c.want) {
-				t.Errorf("the operations are %q, want %q", calls, c.want)
+				t.Errorf("calls = %q, want %q", calls, c.want)
 			}
 			if kept := got.Wire != nil && got.Wire.Name == j.ID; err == nil && kept != slices.Contains(c.want, "rewire") {
-				t.Errorf("its wire is %+v, want that it is kept: %v", got.Wire, !kept)
+				t.Errorf("Wire = %+v, want the previous link %v", got.Wire, !kept)
 			}
 			if got := h.sh(m, j.ID, "echo fine"); got != "fine" {
-				t.Errorf("it says %q, want fine", got)
+				t.Errorf("output = %q, want fine", got)
 			}
 		})
 	}
@@ -293,39 +294,39 @@ func TestCopiesMatchLimitsAndCanBeDropped(t *testing.T) {
 	spec.Limits.MemoryMB = 64
 	other, err := m.Branch(t.Context(), img, jail.BranchOptions{Spec: spec, Number: 1, Op: event.OpBranch, At: time.Unix(1e9, 0)})
 	if err != nil || !other.Created.Equal(time.Unix(1e9, 0)) || other.Origin.Snapshot != img.Snapshot {
-		t.Fatalf("Branch = %+v, %v; want it of the snapshot, created when it was asked for", other, err)
+		t.Fatalf("Branch = %+v, %v; want a branch of the snapshot, created at the time of the request", other, err)
 	}
 	if n := m.Copies(img.Snapshot); n != 2 {
-		t.Errorf("%d copies wait, want both: the branch has other limits", n)
+		t.Errorf("Copies = %d, want 2: the branch has other limits", n)
 	}
 	if _, err := branch(m, t.Context(), img, false); err != nil {
 		t.Fatal(err)
 	}
 	if n := m.Copies(img.Snapshot); n != 1 {
-		t.Errorf("%d copies wait, want one", n)
+		t.Errorf("Copies = %d, want 1", n)
 	}
 	s.fail("clean", failureModes["error"])
 	if err := m.DropCopies(t.Context(), img.Snapshot); !errors.Is(err, errScripted) {
 		t.Errorf("DropCopies = %v, want %v", err, errScripted)
 	}
 	if n := m.Copies(img.Snapshot); n != 0 {
-		t.Errorf("%d copies wait, want none: one that is half removed is no use", n)
+		t.Errorf("Copies = %d, want 0, also if the removal failed", n)
 	}
 	s.fail("clean", nil)
 	if err := m.DropCopies(t.Context(), img.Snapshot); err != nil {
-		t.Errorf("DropCopies of none = %v, want nil", err)
+		t.Errorf("DropCopies without copies = %v, want nil", err)
 	}
 	m.Close()
-	m = h.scriptedManager(s) // removes what is left of it
+	m = h.scriptedManager(s) // removes the partly removed copy
 	all, err := m.List(t.Context(), jail.ListOptions{})
 	if err != nil || len(all) != 3 {
-		t.Errorf("%d jails, %v; want the jail and two branches", len(all), err)
+		t.Errorf("jails = %d, %v; want 3: the jail and two branches", len(all), err)
 	}
 	h.wantInstances(all)
 	_ = of
 }
 
-// Unused spares are removed, and a spare that died is not handed out.
+// Unused spares are removed, and a spare that has ended is not handed out.
 func TestPoolRemovesOldAndDeadSpares(t *testing.T) {
 	h := newHarness(t)
 	h.pool = jail.PoolConfig{Size: 1, TTL: time.Hour}
@@ -341,7 +342,7 @@ func TestPoolRemovesOldAndDeadSpares(t *testing.T) {
 	if len(pool) != 1 || pool[0].Ready != 1 || pool[0].Backend != "oci" || pool[0].Network != "isolated" || pool[0].Digest != "dir:/" || time.Since(pool[0].Used) > time.Hour {
 		t.Errorf("Pool = %+v, want one spare of the shape", pool)
 	}
-	// Each part that refuses the spare has it removed.
+	// If a part fails the claim of a spare, the spare is removed.
 	for _, op := range []string{"select", "adapt", "secrets", "show"} {
 		waitSpares(t, m, 1)
 		s.fail(op, func() error { s.fail(op, nil); return errScripted })
@@ -352,7 +353,7 @@ func TestPoolRemovesOldAndDeadSpares(t *testing.T) {
 	waitSpares(t, m, 1)
 	records, err := h.db.Jails().All(ctx)
 	if err != nil || len(records) != 2 {
-		t.Fatalf("%d records, %v; want the jail and the spare", len(records), err)
+		t.Fatalf("records = %d, %v; want 2: the jail and the spare", len(records), err)
 	}
 	spare := records[slices.IndexFunc(records, func(j jail.Jail) bool { return j.ID != first.ID })]
 	gone := make(chan struct{})
@@ -365,16 +366,16 @@ func TestPoolRemovesOldAndDeadSpares(t *testing.T) {
 	<-gone
 	got, err := m.Create(ctx, jail.Spec{Start: true})
 	if err != nil || got.ID == spare.ID || got.State != jail.Running {
-		t.Errorf("Create = %s that is %s, %v; want another than the dead spare", got.ID, got.State, err)
+		t.Errorf("Create = %s in state %s, %v; want a running jail other than the dead spare", got.ID, got.State, err)
 	}
-	// What cannot be in a pool is made cold, and teaches it nothing.
+	// Jails that cannot be pooled are created cold, and the pool does not learn their shape.
 	for _, spec := range []jail.Spec{{Hostname: "own"}, {Trusted: true, Workspace: &jail.Workspace{Source: t.TempDir()}}} {
 		if _, err := m.Create(ctx, spec); err != nil {
 			t.Fatal(err)
 		}
 	}
 	if n := len(m.Pool()); n != 1 {
-		t.Errorf("the pool has %d shapes, want 1", n)
+		t.Errorf("shapes in the pool = %d, want 1", n)
 	}
 	m.Close()
 	h.pool.TTL = 20 * time.Millisecond
@@ -384,13 +385,13 @@ func TestPoolRemovesOldAndDeadSpares(t *testing.T) {
 	}
 	for deadline := time.Now().Add(time.Minute); len(m.Pool()) > 0; time.Sleep(time.Millisecond) {
 		if time.Now().After(deadline) {
-			t.Fatalf("Pool = %+v, want that it is forgotten", m.Pool())
+			t.Fatalf("Pool = %+v, want no shapes after the TTL", m.Pool())
 		}
 	}
 	waitSpares(t, m, 0)
 }
 
-// A caller with many shapes takes no more of the pool than eight.
+// The pool learns at most eight shapes.
 func TestPoolLimitsShapes(t *testing.T) {
 	h := newHarness(t)
 	h.pool = jail.PoolConfig{Size: 1, TTL: time.Hour}
@@ -401,7 +402,7 @@ func TestPoolLimitsShapes(t *testing.T) {
 		}
 	}
 	if n := len(m.Pool()); n != 8 {
-		t.Errorf("the pool has %d shapes, want 8", n)
+		t.Errorf("shapes in the pool = %d, want 8", n)
 	}
 	waitSpares(t, m, 8)
 }

@@ -11,9 +11,9 @@ import (
 	"glasshouse/jail"
 )
 
-// An interrupted operation is one that the daemon is killed in. prepare makes what it
-// needs, run does it, and states are those that the first jail may have afterwards; ""
-// means that the jail does not exist.
+// interrupted is an operation during which the daemon is killed. prepare creates what the
+// operation needs, run executes it, and states are the valid states of the first jail
+// afterwards; "" means that the jail does not exist.
 type interrupted struct {
 	name    string
 	prepare func(h *harness, m *jail.Manager) (of id.Jail, img jail.Image)
@@ -96,8 +96,8 @@ func snapshotAs(how jail.Layering) func(*jail.Manager, context.Context, id.Jail,
 	}
 }
 
-// The daemon is killed at the first, the second, … operation of each change of a jail.
-// The next daemon has a jail that works, or none, and nothing else.
+// The daemon is killed at each step of each operation. After a restart of the daemon every
+// jail works, and nothing else remains.
 func TestKillAtEveryStep(t *testing.T) {
 	for _, op := range interruptions {
 		t.Run(op.name, func(t *testing.T) {
@@ -113,7 +113,7 @@ func TestKillAtEveryStep(t *testing.T) {
 	}
 }
 
-// interrupt kills the daemon at the nth step, and reports whether op has fewer.
+// interrupt kills the daemon at the nth step, and reports whether op has fewer steps.
 func interrupt(t *testing.T, op interrupted, n int) (over bool) {
 	h := newHarness(t)
 	h.scriptParts = true
@@ -127,7 +127,7 @@ func interrupt(t *testing.T, op interrupted, n int) (over bool) {
 	m.Close()
 	if !s.wasKilled() {
 		if err != nil {
-			t.Errorf("with nothing in its way it returned %v, want success", err)
+			t.Errorf("%s without a kill = %v, want nil", op.name, err)
 		}
 		over = true
 	}
@@ -161,19 +161,19 @@ func interrupt(t *testing.T, op interrupted, n int) (over bool) {
 			}
 		}
 		if got := h.sh(m, j.ID, "echo fine"); got != "fine" {
-			t.Errorf("%s says %q, want fine", j.ID, got)
+			t.Errorf("output of %s = %q, want fine", j.ID, got)
 		}
 	}
 	if !slices.Contains(op.states, found) {
-		t.Errorf("the jail is %q, want one of %q", found, op.states)
+		t.Errorf("state = %q, want one of %q", found, op.states)
 	}
 	h.wantInstances(all)
 	h.wantNoInits(instances...)
 	return over
 }
 
-// wantInstances insists that there are records and directories of these jails alone. A
-// jail that has left its first instance has two directories and one record.
+// wantInstances checks that there are records and directories of these jails only. A jail that
+// has had several instances can have two directories and one record.
 func (h *harness) wantInstances(jails []jail.Jail) {
 	h.Helper()
 	records, err := h.db.Jails().All(h.Context())
@@ -181,7 +181,7 @@ func (h *harness) wantInstances(jails []jail.Jail) {
 		h.Fatal(err)
 	}
 	if len(records) != len(jails) {
-		h.Errorf("%d records, want %d", len(records), len(jails))
+		h.Errorf("records = %d, want %d", len(records), len(jails))
 	}
 	dirs, err := filepath.Glob(filepath.Join(h.dir, "jails", "*"))
 	if err != nil {
@@ -191,7 +191,7 @@ func (h *harness) wantInstances(jails []jail.Jail) {
 		if !slices.ContainsFunc(jails, func(j jail.Jail) bool {
 			return id.Jail(filepath.Base(dir)) == j.ID || id.Jail(filepath.Base(dir)) == j.Body
 		}) {
-			h.Errorf("%s is left", dir)
+			h.Errorf("%s exists, want it removed", dir)
 		}
 	}
 }

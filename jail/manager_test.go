@@ -26,21 +26,20 @@ import (
 	"glasshouse/store/storetest"
 )
 
-// processBackend is a backend that isolates nothing: a real init, run as an ordinary
-// process. What the Manager does with a backend shows without a kernel that can
-// isolate.
+// processBackend is a backend without isolation: a real init, run as an ordinary process. It
+// tests the Manager without a kernel that supports isolation.
 type processBackend struct {
 	t        *testing.T
 	creates  atomic.Int32
 	slow     time.Duration
 	fail     atomic.Pointer[error]
-	limit    func(p jail.Plan, live bool, l jail.Limits) error // nil: limits can be changed
-	counts   func(p jail.Plan) jail.Stats                      // nil: nothing
+	limit    func(p jail.Plan, live bool, l jail.Limits) error // nil: every change succeeds
+	counts   func(p jail.Plan) jail.Stats                      // nil: all counters are 0
 	stuck    atomic.Bool                                       // Clean fails
-	probeErr error                                             // what Probe returns
-	lacks    map[string]string                                 // nil: a network
-	pids     sync.Map                                          // of every init that was started
-	mounts   atomic.Int32                                      // that are not unmounted yet
+	probeErr error                                             // returned by Probe
+	lacks    map[string]string                                 // nil: only a network
+	pids     sync.Map                                          // pid of every init to the id of its instance
+	mounts   atomic.Int32                                      // number of mounts
 }
 
 func (b *processBackend) Probe(context.Context) error { return b.probeErr }
@@ -48,7 +47,7 @@ func (b *processBackend) Lacks() map[string]string {
 	if b.lacks != nil {
 		return b.lacks
 	}
-	return map[string]string{"network": "nothing is isolated"}
+	return map[string]string{"network": "no isolation"}
 }
 
 func (b *processBackend) Create(ctx context.Context, p jail.Plan) (jail.Instance, error) {
@@ -84,7 +83,7 @@ func (b *processBackend) Open(ctx context.Context, p jail.Plan) (jail.Instance, 
 	}
 	pid, _ := strconv.Atoi(string(data))
 	if !alive(pid) {
-		return nil, fault.Newf(fault.NotFound, "bare.Open", string(p.ID), "init is gone")
+		return nil, fault.Newf(fault.NotFound, "bare.Open", string(p.ID), "init has ended")
 	}
 	return newProcessInstance(b, p, pid), nil
 }
@@ -98,7 +97,7 @@ func (b *processBackend) Left(_ context.Context, p jail.Plan) (jail.Stats, error
 
 func (b *processBackend) Clean(ctx context.Context, p jail.Plan) error {
 	if b.stuck.Load() {
-		return errors.New("it is stuck")
+		return errors.New("clean is stuck")
 	}
 	if inst, err := b.Open(ctx, p); err == nil {
 		defer inst.Close()
@@ -162,7 +161,7 @@ func (i *processInstance) Close() error          { i.once.Do(func() { close(i.st
 func (i *processInstance) Freeze(ctx context.Context) error { return freeze(ctx, i.pid) }
 func (i *processInstance) Thaw(context.Context) error       { return syscall.Kill(i.pid, syscall.SIGCONT) }
 
-// freeze stops a process and returns when each of its threads has stopped.
+// freeze stops a process and returns when all its threads have stopped.
 func freeze(ctx context.Context, pid int) error {
 	if err := syscall.Kill(pid, syscall.SIGSTOP); err != nil {
 		return err
@@ -190,7 +189,7 @@ func stopped(pid int) bool {
 }
 
 func (i *processInstance) Kill(ctx context.Context) error {
-	// Nothing but init knows what it started: there is no namespace to end.
+	// Only init knows its children, because there is no namespace.
 	syscall.Kill(i.pid, syscall.SIGCONT)
 	left := 1
 	for n := 0; left > 0 && n < 100 && alive(i.pid); n++ {
@@ -221,8 +220,8 @@ func (noRootfs) Resolve(context.Context, jail.Rootfs) (jail.Layers, error) {
 	return jail.Layers{Dirs: []string{"/"}, Digest: "dir:/", Env: []string{"FROM_IMAGE=yes"}}, nil
 }
 
-// harness is a data directory with a daemon's worth of parts that can be dropped
-// and opened again.
+// A harness is a data directory and a database on which Managers can be opened one after
+// another.
 type harness struct {
 	*testing.T
 	dir         string
@@ -246,7 +245,7 @@ func newHarness(t *testing.T) *harness {
 	return h
 }
 
-// manager opens a Manager on the world. At the end every jail is deleted.
+// manager opens a Manager. All jails are deleted at the end of the test.
 func (h *harness) manager() *jail.Manager {
 	h.Helper()
 	return h.open(h.config(h.backend))
@@ -266,7 +265,7 @@ func (h *harness) config(b jail.Backend) jail.Config {
 	return cfg
 }
 
-// open opens a Manager. At the end every jail is deleted.
+// open opens a Manager. All jails are deleted at the end of the test.
 func (h *harness) open(cfg jail.Config) *jail.Manager {
 	h.Helper()
 	m := jail.NewManager(cfg)
@@ -327,7 +326,7 @@ func TestLifecycle(t *testing.T) {
 		t.Fatal(err)
 	}
 	if j.State != jail.Created || j.Spec.Limits != jail.DefaultLimits {
-		t.Errorf("after create: state %s, limits %+v; want created with the defaults", j.State, j.Spec.Limits)
+		t.Errorf("after Create: state %s, limits %+v; want created with the defaults", j.State, j.Spec.Limits)
 	}
 	if _, _, err := m.Exec(ctx, j.ID, jail.ExecRequest{Cmd: "true"}, nil); !errors.Is(err, fault.Conflict) || fault.RemedyOf(err) == "" {
 		t.Errorf("exec before start = %v, want a conflict with a remedy", err)
@@ -350,10 +349,10 @@ func TestLifecycle(t *testing.T) {
 	}
 	var out strings.Builder
 	if _, err := m.Output(ctx, j.ID, execs[0].ID, func(c protocol.Chunk) error { out.Write(c.Data); return nil }); err != nil || out.String() != "1 yes\n" {
-		t.Errorf("output after stop = %q, %v", out.String(), err)
+		t.Errorf("output after Stop = %q, %v; want 1 yes", out.String(), err)
 	}
 	if j, err = m.Start(ctx, j.ID); err != nil || j.State != jail.Running {
-		t.Fatalf("Start after stop = %+v, %v", j, err)
+		t.Fatalf("Start after Stop = %+v, %v; want running", j, err)
 	}
 	if err := m.Delete(ctx, j.ID); err != nil {
 		t.Fatal(err)
@@ -362,7 +361,7 @@ func TestLifecycle(t *testing.T) {
 		t.Errorf("Get after delete = %v, want not found", err)
 	}
 	if _, err := os.Stat(filepath.Join(h.dir, "jails", string(j.ID))); err == nil {
-		t.Error("the jail's directory is still there")
+		t.Error("the jail's directory exists after Delete")
 	}
 }
 
@@ -405,14 +404,14 @@ func TestCreateValidatesSpec(t *testing.T) {
 		}
 	}
 	if n := h.backend.creates.Load(); n != 0 {
-		t.Errorf("%d of the refused jails reached the backend", n)
+		t.Errorf("backend creates = %d, want 0", n)
 	}
 	j, err := m.Create(t.Context(), jail.Spec{Trusted: true, Workspace: &jail.Workspace{Source: outside}})
 	if err != nil || j.Spec.Workspace.Target != outside {
 		t.Errorf("a trusted caller's workspace = %+v, %v; want it at its own path", j.Spec.Workspace, err)
 	}
 	if _, err := m.Check(jail.Spec{Granted: []string{outside}, Mounts: []jail.Mount{{Source: outside, Target: "/mnt"}}}); err != nil {
-		t.Errorf("a mount that was granted: %v", err)
+		t.Errorf("Check of a granted mount = %v, want nil", err)
 	}
 }
 
@@ -429,7 +428,7 @@ func TestOpenReconcilesAfterKill(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	// Half made, as a kill -9 in the middle of a create leaves it.
+	// Partly created, as after a SIGKILL in the middle of Create.
 	half := jail.Jail{ID: id.NewJail(), Spec: run.Spec, State: jail.Creating, IDs: jail.IDRange{First: 1}}
 	starting := jail.Jail{ID: id.NewJail(), Spec: run.Spec, State: jail.Starting, IDs: jail.IDRange{First: 2}}
 	for _, j := range []jail.Jail{half, starting} {
@@ -442,7 +441,7 @@ func TestOpenReconcilesAfterKill(t *testing.T) {
 	os.MkdirAll(stray, 0o700)
 	pid, _ := os.ReadFile(filepath.Join(h.dir, "jails", string(dead.ID), "pid"))
 
-	// The first daemon is gone without a word: it is simply not used again.
+	// This simulates a killed daemon: the first Manager is not used any longer.
 	kill, _ := strconv.Atoi(string(pid))
 	first.Close()
 	syscall.Kill(kill, syscall.SIGKILL)
@@ -456,17 +455,17 @@ func TestOpenReconcilesAfterKill(t *testing.T) {
 		want jail.State
 	}{{run, jail.Running}, {created, jail.Created}, {dead, jail.Stopped}, {starting, jail.Stopped}} {
 		if got, err := second.Get(ctx, c.j.ID); err != nil || got.State != c.want {
-			t.Errorf("%s that was %s: state %q, %v; want %s", c.j.ID, c.j.State, got.State, err, c.want)
+			t.Errorf("%s, before in state %s: state %q, %v; want %s", c.j.ID, c.j.State, got.State, err, c.want)
 		}
 	}
 	if got, _ := second.Get(ctx, dead.ID); got.Reason == "" {
-		t.Error("a jail that lost its processes does not say why it is stopped")
+		t.Error("reason of a jail that lost its processes is empty")
 	}
 	if _, err := second.Get(ctx, half.ID); !errors.Is(err, fault.NotFound) {
-		t.Errorf("the half-made jail: %v, want not found", err)
+		t.Errorf("Get of the partly created jail = %v, want not found", err)
 	}
 	if _, err := os.Stat(stray); err == nil {
-		t.Error("a directory that no record knows is still there")
+		t.Error("a directory without a record exists after Open")
 	}
 	s, err := second.Attach(ctx, run.ID, st.ID, control.AttachOptions{From: 0, Follow: true, Lossless: true})
 	if err != nil {
@@ -485,12 +484,12 @@ func TestOpenReconcilesAfterKill(t *testing.T) {
 		out.Write(ch.Data)
 	}
 	if out.String() != "before\nafter\n" || s.Status().Code != 0 {
-		t.Errorf("output across daemons = %q, code %d; want all of it", out.String(), s.Status().Code)
+		t.Errorf("output across daemons = %q, code %d; want before and after, code 0", out.String(), s.Status().Code)
 	}
 }
 
-// The goroutines that remove half-made jails use the same map as Open. The race detector,
-// or the runtime's check of maps, reports it if Open reads the map without the lock.
+// The goroutines that remove partly created jails use the same map as Open. The race detector
+// or the runtime's map check reports it if Open reads the map without the lock.
 func TestOpenRemovesManyHalfMadeJails(t *testing.T) {
 	h := newHarness(t)
 	for range 100 {
@@ -505,23 +504,23 @@ func TestOpenRemovesManyHalfMadeJails(t *testing.T) {
 		t.Fatal(err)
 	}
 	if len(left) != 0 {
-		t.Errorf("%d half-made jails are left, want 0", len(left))
+		t.Errorf("records after Open = %d, want 0", len(left))
 	}
 }
 
 func TestFailedCreateCleansUp(t *testing.T) {
 	h := newHarness(t)
 	m := h.manager()
-	boom := errors.New("the kernel said no")
+	boom := errors.New("create refused")
 	h.backend.fail.Store(&boom)
 	if _, err := m.Create(t.Context(), jail.Spec{}); !errors.Is(err, boom) {
 		t.Fatalf("Create = %v, want the backend's error", err)
 	}
 	if all, _ := h.db.Jails().All(t.Context()); len(all) != 0 {
-		t.Errorf("%d records left", len(all))
+		t.Errorf("records = %d, want 0", len(all))
 	}
 	if es, _ := os.ReadDir(filepath.Join(h.dir, "jails")); len(es) != 0 {
-		t.Errorf("%d directories left", len(es))
+		t.Errorf("directories = %d, want 0", len(es))
 	}
 }
 
@@ -530,12 +529,12 @@ func TestFailedRestartRecordsReasonAndCanBeRetried(t *testing.T) {
 	m := h.manager()
 	j := h.running(m)
 	m.Stop(t.Context(), j.ID, jail.StopOptions{})
-	boom := errors.New("no room")
+	boom := errors.New("no space")
 	h.backend.fail.Store(&boom)
 	if _, err := m.Start(t.Context(), j.ID); !errors.Is(err, boom) {
-		t.Fatalf("Start = %v", err)
+		t.Fatalf("Start = %v, want %v", err, boom)
 	}
-	if got, _ := m.Get(t.Context(), j.ID); got.State != jail.Failed || !strings.Contains(got.Reason, "no room") {
+	if got, _ := m.Get(t.Context(), j.ID); got.State != jail.Failed || !strings.Contains(got.Reason, "no space") {
 		t.Errorf("state %s, reason %q; want failed with the cause", got.State, got.Reason)
 	}
 	h.backend.fail.Store(nil)
@@ -551,16 +550,16 @@ func TestMissingCommandFailsJail(t *testing.T) {
 		t.Fatal(err)
 	}
 	if _, err := m.Start(t.Context(), j.ID); err == nil {
-		t.Fatal("Start of a missing command = nil")
+		t.Fatal("Start of a missing command = nil, want an error")
 	}
 	if got, _ := m.Get(t.Context(), j.ID); got.State != jail.Failed {
 		t.Errorf("state %s, want failed", got.State)
 	}
 	if _, err := m.Create(t.Context(), jail.Spec{Command: []string{"/no/such/program"}, Start: true}); err == nil {
-		t.Error("Create and start of a missing command = nil")
+		t.Error("Create with Start of a missing command = nil, want an error")
 	}
 	if all, _ := m.List(t.Context(), jail.ListOptions{}); len(all) != 1 {
-		t.Errorf("%d jails, want 1: one that could not be started is not kept", len(all))
+		t.Errorf("jails = %d, want 1: a jail that cannot be started is removed", len(all))
 	}
 }
 
@@ -595,7 +594,7 @@ func TestConcurrentStopsSucceedAndDeleteWaitsForStart(t *testing.T) {
 	for range 2 {
 		wg.Go(func() {
 			if got, err := m.Stop(t.Context(), j.ID, jail.StopOptions{Grace: time.Second}); err != nil || got.State != jail.Stopped {
-				t.Errorf("Stop = %s, %v", got.State, err)
+				t.Errorf("Stop = %s, %v; want stopped", got.State, err)
 			}
 		})
 	}
@@ -604,14 +603,14 @@ func TestConcurrentStopsSucceedAndDeleteWaitsForStart(t *testing.T) {
 	h.backend.slow = 100 * time.Millisecond
 	wg.Go(func() {
 		if _, err := m.Start(t.Context(), j.ID); err != nil {
-			t.Errorf("Start = %v", err)
+			t.Errorf("Start = %v, want nil", err)
 		}
 	})
 	for h.backend.creates.Load() < 2 {
 		time.Sleep(time.Millisecond)
 	}
 	if err := m.Delete(t.Context(), j.ID); err != nil {
-		t.Errorf("Delete while starting = %v", err)
+		t.Errorf("Delete while starting = %v, want nil", err)
 	}
 	wg.Wait()
 	if _, err := m.Get(t.Context(), j.ID); !errors.Is(err, fault.NotFound) {
@@ -624,7 +623,7 @@ func TestPauseAndResume(t *testing.T) {
 	m := h.manager()
 	j := h.running(m)
 	if got, err := m.Pause(t.Context(), j.ID); err != nil || got.State != jail.Paused {
-		t.Fatalf("Pause = %s, %v", got.State, err)
+		t.Fatalf("Pause = %s, %v; want paused", got.State, err)
 	}
 	if _, err := m.Pause(t.Context(), j.ID); !errors.Is(err, fault.Conflict) {
 		t.Errorf("second Pause = %v, want conflict", err)
@@ -633,10 +632,10 @@ func TestPauseAndResume(t *testing.T) {
 		t.Errorf("exec while paused = %v, want conflict", err)
 	}
 	if got, err := m.Resume(t.Context(), j.ID); err != nil || got.State != jail.Running {
-		t.Fatalf("Resume = %s, %v", got.State, err)
+		t.Fatalf("Resume = %s, %v; want running", got.State, err)
 	}
 	if got := h.sh(m, j.ID, "echo on"); got != "on" {
-		t.Errorf("after resume: %q", got)
+		t.Errorf("output after Resume = %q, want on", got)
 	}
 }
 
@@ -648,7 +647,7 @@ func TestInterruptedPauseIsUndone(t *testing.T) {
 		t.Fatal(err)
 	}
 	first.Close()
-	// As a kill between the deed and its record leaves them.
+	// As after a SIGKILL between freeze or thaw and the write of the record.
 	pid := func(j id.Jail) int {
 		text, _ := os.ReadFile(filepath.Join(h.dir, "jails", string(j), "pid"))
 		n, err := strconv.Atoi(string(text))
@@ -665,12 +664,12 @@ func TestInterruptedPauseIsUndone(t *testing.T) {
 	}
 	second := h.manager()
 	if got := h.sh(second, frozen.ID, "echo on"); got != "on" {
-		t.Errorf("the running jail answers %q", got)
+		t.Errorf("output of the running jail = %q, want on", got)
 	}
 	ctx, cancel := context.WithTimeout(t.Context(), 300*time.Millisecond)
 	defer cancel()
 	if _, err := control.Dial(filepath.Join(h.dir, "jails", string(thawed.ID), "ctl/init.sock")).Hello(ctx); err == nil {
-		t.Error("the paused jail is not frozen")
+		t.Error("the init of the paused jail answers, want it frozen")
 	}
 }
 
@@ -680,7 +679,7 @@ func TestStopGracePeriod(t *testing.T) {
 	for _, c := range []struct {
 		trap string
 		bye  bool
-	}{{"trap 'echo bye > $F; exit' TERM", true}, {"trap '' TERM", false}} {
+	}{{"trap 'echo exit > $F; exit' TERM", true}, {"trap '' TERM", false}} {
 		j := h.running(m)
 		file := filepath.Join(t.TempDir(), "bye")
 		_, _, err := m.Exec(t.Context(), j.ID, jail.ExecRequest{Cmd: c.trap + "; echo > $F.up; while :; do sleep 0.01; done", Env: map[string]string{"F": file}}, nil)
@@ -695,10 +694,10 @@ func TestStopGracePeriod(t *testing.T) {
 			t.Fatal(err)
 		}
 		if _, err := os.Stat(file); (err == nil) != c.bye {
-			t.Errorf("%s: said goodbye %v, want %v", c.trap, err == nil, c.bye)
+			t.Errorf("%s: trap ran = %v, want %v", c.trap, err == nil, c.bye)
 		}
 		if took := time.Since(begun); took > 30*time.Second {
-			t.Errorf("%s: stop took %v", c.trap, took)
+			t.Errorf("%s: Stop took %v, want less than 30 s", c.trap, took)
 		}
 	}
 }
@@ -708,12 +707,12 @@ func TestPoolHandsOutSparesAndRefills(t *testing.T) {
 	h.pool = jail.PoolConfig{Size: 2, TTL: time.Hour}
 	m := h.manager()
 	ctx := t.Context()
-	if _, err := m.Create(ctx, jail.Spec{}); err != nil { // cold: teaches the shape
+	if _, err := m.Create(ctx, jail.Spec{}); err != nil { // cold: the pool learns the shape
 		t.Fatal(err)
 	}
 	waitSpares(t, m, 2)
 	if all, _ := m.List(ctx, jail.ListOptions{}); len(all) != 1 {
-		t.Errorf("%d jails listed, want 1: spares are nobody's", len(all))
+		t.Errorf("jails listed = %d, want 1: spares are not visible", len(all))
 	}
 	made := h.backend.creates.Load()
 	spares := map[id.Jail]bool{}
@@ -726,21 +725,21 @@ func TestPoolHandsOutSparesAndRefills(t *testing.T) {
 	}
 	j, err := m.Create(ctx, jail.Spec{Name: "warm", Env: map[string]string{"K": "v"}, Start: true})
 	if err != nil || j.State != jail.Running || !spares[j.ID] {
-		t.Fatalf("Create from the pool = %s, %v, a spare: %v; want a spare that runs", j.State, err, spares[j.ID])
+		t.Fatalf("Create from the pool = %s, %v, spare %v; want a running spare", j.State, err, spares[j.ID])
 	}
 	if got := h.sh(m, j.ID, "echo $K"); got != "v" {
-		t.Errorf("the spare's environment = %q, want the caller's", got)
+		t.Errorf("environment of the spare = %q, want the caller's", got)
 	}
 	waitSpares(t, m, 2)
 	if n := h.backend.creates.Load(); n != made+1 {
-		t.Errorf("%d creates to refill, want 1", n-made)
+		t.Errorf("creates for the refill = %d, want 1", n-made)
 	}
 	if _, err := m.Create(ctx, jail.Spec{Start: true, Command: []string{"/no/such"}}); err == nil {
-		t.Error("a spare whose command is not there was handed out")
+		t.Error("Create with a missing command = nil, want an error")
 	}
 	waitSpares(t, m, 2)
 	if _, err := m.Create(ctx, jail.Spec{Limits: jail.Limits{MemoryMB: 64}}); err != nil {
-		t.Fatal(err) // another shape: cold, not from the wrong pool
+		t.Fatal(err) // another shape: created cold
 	}
 	if err := m.Close(); err != nil {
 		t.Fatal(err)
@@ -751,7 +750,7 @@ func TestPoolHandsOutSparesAndRefills(t *testing.T) {
 	}
 	for _, j := range all {
 		if j.State == jail.Spare {
-			t.Errorf("spare %s outlived the daemon", j.ID)
+			t.Errorf("spare %s exists after Close", j.ID)
 		}
 	}
 }
@@ -760,7 +759,7 @@ func waitSpares(t *testing.T, m *jail.Manager, want int) {
 	t.Helper()
 	for deadline := time.Now().Add(30 * time.Second); m.Spares() != want; time.Sleep(time.Millisecond) {
 		if time.Now().After(deadline) {
-			t.Fatalf("%d spares, want %d", m.Spares(), want)
+			t.Fatalf("spares = %d, want %d", m.Spares(), want)
 		}
 	}
 }
@@ -778,7 +777,7 @@ func TestFiftyConcurrentCreates(t *testing.T) {
 				return
 			}
 			if _, twice := first.LoadOrStore(j.IDs.First, j.ID); twice {
-				t.Errorf("two jails share the ids from %d", j.IDs.First)
+				t.Errorf("two jails have the host ids from %d", j.IDs.First)
 			}
 			if _, err := m.Start(t.Context(), j.ID); err != nil {
 				t.Error(err)
@@ -791,7 +790,7 @@ func TestFiftyConcurrentCreates(t *testing.T) {
 	}
 	wg.Wait()
 	if all, _ := m.List(t.Context(), jail.ListOptions{}); len(all) != 0 {
-		t.Errorf("%d jails left", len(all))
+		t.Errorf("jails = %d, want 0", len(all))
 	}
 }
 
@@ -824,12 +823,12 @@ func TestListPagesAreOrderedAndComplete(t *testing.T) {
 		t.Fatal(err)
 	}
 	if page, err := m.List(t.Context(), jail.ListOptions{After: want[1]}); err != nil || len(page) != 3 {
-		t.Errorf("page after a jail that is gone = %d jails, %v; want 3", len(page), err)
+		t.Errorf("page after a removed jail = %d jails, %v; want 3", len(page), err)
 	}
 	if fmt.Sprint(got) != fmt.Sprint(want) {
 		t.Errorf("pages = %v, want %v", got, want)
 	}
 	if even, _ := m.List(t.Context(), jail.ListOptions{Label: map[string]string{"even": "true"}}); len(even) != 3 {
-		t.Errorf("%d jails with the label, want 3", len(even))
+		t.Errorf("jails with the label = %d, want 3", len(even))
 	}
 }

@@ -118,13 +118,13 @@ type freezeReasons struct {
 // frozen reports whether there is a reason to freeze the jail. The caller holds i.mu.
 //
 // +checklocks:i.mu
-func (i *freezeReasons) frozen() bool { return i.paused || i.throttled || i.held }
+func (r *freezeReasons) frozen() bool { return r.paused || r.throttled || r.held }
 
 // isFrozen is frozen for a caller that does not hold i.mu.
-func (i *freezeReasons) isFrozen() bool {
-	i.mu.Lock()
-	defer i.mu.Unlock()
-	return i.frozen()
+func (r *freezeReasons) isFrozen() bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.frozen()
 }
 
 // unwrittenAfter is how long the observers must hold a jail before that is a Condition.
@@ -133,30 +133,30 @@ const unwrittenAfter = 10 * time.Second
 
 // unwritten reports whether the observers have held the jail for so long that its events
 // cannot be written.
-func (i *freezeReasons) unwritten() bool {
-	since := i.throttledSince.Load()
+func (r *freezeReasons) unwritten() bool {
+	since := r.throttledSince.Load()
 	return since != nil && time.Since(*since) > unwrittenAfter
 }
 
 // setPaused sets paused for a caller that freezes or thaws the jail itself.
-func (i *freezeReasons) setPaused(to bool) {
-	i.mu.Lock()
-	defer i.mu.Unlock()
-	i.paused = to
+func (r *freezeReasons) setPaused(to bool) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.paused = to
 }
 
 // isPaused reports whether the jail is paused.
-func (i *freezeReasons) isPaused() bool {
-	i.mu.Lock()
-	defer i.mu.Unlock()
-	return i.paused
+func (r *freezeReasons) isPaused() bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.paused
 }
 
 // setHeld sets held for a caller that freezes or thaws the jail itself.
-func (i *freezeReasons) setHeld(to bool) {
-	i.mu.Lock()
-	defer i.mu.Unlock()
-	i.held = to
+func (r *freezeReasons) setHeld(to bool) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.held = to
 }
 
 // setReason sets one reason of l.freeze, and freezes or thaws the jail if that changes the
@@ -214,12 +214,15 @@ func (l *liveInstance) unthrottle(ctx context.Context) error {
 	return nil
 }
 
+// holdFrozen freezes the jail for work of the daemon.
 func (l *liveInstance) holdFrozen(ctx context.Context) error {
-	return l.setReason(ctx, &l.freeze.held, true)
-} // +checklocksignore
+	return l.setReason(ctx, &l.freeze.held, true) // +checklocksignore
+}
+
+// releaseHold ends holdFrozen.
 func (l *liveInstance) releaseHold(ctx context.Context) error {
-	return l.setReason(ctx, &l.freeze.held, false)
-} // +checklocksignore
+	return l.setReason(ctx, &l.freeze.held, false) // +checklocksignore
+}
 
 // pause parks init and freezes the jail, so that the jail can be dumped while it is paused. A
 // transfer in progress does not prevent the pause: after parkTimeout the jail is frozen with

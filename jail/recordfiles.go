@@ -21,50 +21,50 @@ type recordFiles struct {
 
 	mu sync.Mutex
 	// +checklocks:mu
-	dirty map[*entry]struct{}
+	pending map[*entry]struct{}
 }
 
 func newRecordFiles(m *Manager) *recordFiles {
-	return &recordFiles{m: m, wake: make(chan struct{}, 1), done: make(chan struct{}), dirty: map[*entry]struct{}{}}
+	return &recordFiles{m: m, wake: make(chan struct{}, 1), done: make(chan struct{}), pending: map[*entry]struct{}{}}
 }
 
 // schedule requests a write of the entry's jail.json.
-func (c *recordFiles) schedule(e *entry) {
-	c.mu.Lock()
-	c.dirty[e] = struct{}{}
-	c.mu.Unlock()
+func (f *recordFiles) schedule(e *entry) {
+	f.mu.Lock()
+	f.pending[e] = struct{}{}
+	f.mu.Unlock()
 	select {
-	case c.wake <- struct{}{}:
+	case f.wake <- struct{}{}:
 	default: // a wake-up is already pending
 	}
 }
 
 // run writes files until close, and then the remaining ones.
-func (c *recordFiles) run() {
+func (f *recordFiles) run() {
 	for {
 		select {
-		case <-c.wake:
-			c.flush()
-		case <-c.done:
-			c.flush()
+		case <-f.wake:
+			f.flush()
+		case <-f.done:
+			f.flush()
 			return
 		}
 	}
 }
 
-func (c *recordFiles) close() { close(c.done) }
+func (f *recordFiles) close() { close(f.done) }
 
-func (c *recordFiles) flush() {
-	c.mu.Lock()
-	dirty := c.dirty
-	c.dirty = map[*entry]struct{}{}
-	c.mu.Unlock()
+func (f *recordFiles) flush() {
+	f.mu.Lock()
+	dirty := f.pending
+	f.pending = map[*entry]struct{}{}
+	f.mu.Unlock()
 	for e := range dirty {
-		c.write(e)
+		f.write(e)
 	}
 }
 
-func (c *recordFiles) write(e *entry) {
+func (f *recordFiles) write(e *entry) {
 	e.file.Lock() // excludes destroy, which removes the directory
 	defer e.file.Unlock()
 	j := *e.jail.Load()
@@ -73,9 +73,9 @@ func (c *recordFiles) write(e *entry) {
 	}
 	data, err := json.MarshalIndent(j, "", "  ")
 	if err == nil {
-		err = atomicfile.Write(filepath.Join(c.m.dir(j.ID), "jail.json"), data, 0o600)
+		err = atomicfile.Write(filepath.Join(f.m.dir(j.ID), "jail.json"), data, 0o600)
 	}
 	if err != nil && !errors.Is(err, fs.ErrNotExist) { // the directory does not exist yet
-		c.m.cfg.Log.Warn("cannot write jail.json", "jail", j.ID, "err", err)
+		f.m.cfg.Log.Warn("cannot write jail.json", "jail", j.ID, "err", err)
 	}
 }

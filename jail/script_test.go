@@ -15,17 +15,18 @@ import (
 	"glasshouse/jail"
 )
 
-// newScript is the backend bare with checkpoints. Each operation can be made to fail. Its images hold no memory: a restored jail is a new init.
+// scriptedBackend is processBackend with checkpoints. Each operation can be made to fail. Its
+// images have no memory: a restored jail is a new init.
 type newScript struct {
 	*processBackend
 	store failingStore
 
 	mu        sync.Mutex
-	fails     map[string]func() error // by operation, called in its place. guarded by mu
+	fails     map[string]func() error // by operation, called before it. guarded by mu
 	calls     []string                // guarded by mu
-	stepsLeft int                     // until the daemon is killed; 0: it is not. guarded by mu
-	killed    bool                    // nothing works any longer. guarded by mu
-	shown     map[id.Jail][]string    // secrets that an instance sees, by its name on the host. guarded by mu
+	stepsLeft int                     // operations until the daemon is killed; 0: never. guarded by mu
+	killed    bool                    // all operations fail. guarded by mu
+	shown     map[id.Jail][]string    // visible secrets by instance. guarded by mu
 }
 
 var (
@@ -33,8 +34,8 @@ var (
 	errKilled   = errors.New("the daemon was killed")
 )
 
-// killAt has the daemon killed at the nth of the following operations: that one and all
-// later ones do nothing. With 0 the daemon lives again.
+// killAt simulates a kill of the daemon at the nth operation from now: that one and all later
+// ones fail and have no effect. killAt(0) ends the simulation.
 func (s *newScript) killAt(n int) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -47,14 +48,15 @@ func (s *newScript) wasKilled() bool {
 	return s.killed
 }
 
-// fail has an operation fail; nil has it work.
+// fail makes an operation call f first, and fail with its error. With nil the operation works
+// again.
 func (s *newScript) fail(op string, f func() error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.fails[op] = f
 }
 
-// step notes that an operation was called, and fails it if it is to.
+// step records the call of an operation, and returns its scripted error.
 func (s *newScript) step(op string) error {
 	s.mu.Lock()
 	s.calls = append(s.calls, op)
@@ -135,7 +137,7 @@ func treeName(t jail.Tree) string {
 	return "then"
 }
 
-// changes has one file that the jail wrote and two directories that were made for it.
+// changes returns one file that the jail wrote and two directories that the daemon created.
 func (s *newScript) changes(o jail.ChangesOptions) []jail.Change {
 	if o.Workspace {
 		return []jail.Change{{Path: "/w/file", Kind: "modified", Type: "file"}}
@@ -268,12 +270,12 @@ func (i *scriptedInstance) HideSecrets(context.Context) error {
 	return nil
 }
 
-// failingStore is a Store whose Put fails once the given number of calls is over.
+// failingStore is a Store whose Put fails once after the given number of successful calls.
 type failingStore struct {
 	jail.Store
 	step func(op string) error
 	mu   sync.Mutex
-	left int // of calls that work; negative: all do. guarded by mu
+	left int // successful Put calls before the failure; negative: no failure. guarded by mu
 }
 
 func (f *failingStore) failAfter(n int) {
@@ -303,8 +305,8 @@ func (f *failingStore) Delete(ctx context.Context, jid id.Jail) error {
 	return f.Store.Delete(ctx, jid)
 }
 
-// scripted opens a Manager on a scripted backend and store. At the end every jail
-// is deleted.
+// scripted opens a Manager on a scripted backend and store. All jails are deleted at the end
+// of the test.
 func (h *harness) scripted() (*jail.Manager, *newScript) {
 	h.Helper()
 	s := h.newScript()
@@ -344,7 +346,7 @@ func (h *harness) checkpoint(m *jail.Manager, j id.Jail, how jail.Layering) (jai
 	})
 }
 
-// wantJails insists on the jails that the database and the data directory have.
+// wantJails checks the jails in the database and in the data directory.
 func (h *harness) wantJails(want ...id.Jail) {
 	h.Helper()
 	all, err := h.db.Jails().All(h.Context())
@@ -363,20 +365,20 @@ func (h *harness) wantJails(want ...id.Jail) {
 	slices.Sort(records)
 	slices.Sort(dirs)
 	if !slices.Equal(records, want) {
-		h.Errorf("the database has records of %v, want %v", records, want)
+		h.Errorf("records = %v, want %v", records, want)
 	}
 	if !slices.Equal(dirs, want) {
-		h.Errorf("the data directory has %v, want %v", dirs, want)
+		h.Errorf("directories = %v, want %v", dirs, want)
 	}
 }
 
-// failureModes are how an operation can fail.
+// failureModes are the ways in which an operation can fail.
 var failureModes = map[string]func() error{
 	"error": func() error { return errScripted },
 	"panic": func() error { panic(errScripted) },
 }
 
-// wantFailure insists that err is of the scripted failure.
+// wantFailure checks that err is the scripted failure.
 func wantFailure(t *testing.T, mode string, err error) {
 	t.Helper()
 	var p *fault.Panic

@@ -11,16 +11,16 @@ func TestStateTableIsComplete(t *testing.T) {
 	for s, to := range next {
 		for _, n := range to {
 			if _, ok := next[n]; !ok {
-				t.Errorf("%s leads to %s, which is not in the table", s, n)
+				t.Errorf("%s has the successor %s, which is not in the table", s, n)
 			}
 		}
 		if (len(to) == 0) != (s == Deleting) {
-			t.Errorf("%s leads to %v; only deleting is the end", s, to)
+			t.Errorf("successors of %s = %v, want none only for deleting", s, to)
 		}
 	}
 	for s := range next {
 		if s.live() && s != Spare && !s.visible() {
-			t.Errorf("%s has an init but is never shown", s)
+			t.Errorf("%s is live and not visible", s)
 		}
 	}
 }
@@ -31,7 +31,7 @@ func TestMoveRejectsIllegalTransition(t *testing.T) {
 		t.Errorf("stopped to paused = %v, state %s; want a conflict and no change", err, j.State)
 	}
 	if err := j.move(Starting, "jail.Start"); err != nil || j.State != Starting {
-		t.Errorf("stopped to starting = %v, state %s", err, j.State)
+		t.Errorf("stopped to starting = %v, state %s; want nil and starting", err, j.State)
 	}
 }
 

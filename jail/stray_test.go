@@ -12,8 +12,8 @@ import (
 	"glasshouse/jail"
 )
 
-// Two backends meet a directory of which neither knows whose it is: one waits for
-// the disk, which the other has.
+// Two backends clean a directory whose backend is unknown: waitingBackend needs a resource
+// that holdingBackend releases.
 type (
 	waitingBackend struct {
 		*processBackend
@@ -65,9 +65,9 @@ func TestStrayJailWithInterdependentBackends(t *testing.T) {
 		t.Fatal(err)
 	}
 	if ctx.Err() != nil {
-		t.Error("one waited for the other until the end")
+		t.Error("Open used its whole timeout, want both backends tried early")
 	}
 	if _, err := os.Stat(stray); err == nil {
-		t.Error("the directory is still there")
+		t.Error("the stray directory exists after Open")
 	}
 }

@@ -25,11 +25,11 @@ func TestCreateUndoesFailedSteps(t *testing.T) {
 			h.wantJails()
 			s.fail("create", nil)
 			if _, err := m.Create(t.Context(), jail.Spec{}); err != nil {
-				t.Errorf("the next Create = %v, want success", err)
+				t.Errorf("second Create = %v, want nil", err)
 			}
 		})
 	}
-	for n, step := range []string{"recording that it begins", "recording that it is made"} {
+	for n, step := range []string{"first record", "second record"} {
 		t.Run(step, func(t *testing.T) {
 			h := newHarness(t)
 			m, s := h.scripted()
@@ -40,7 +40,7 @@ func TestCreateUndoesFailedSteps(t *testing.T) {
 			h.wantJails()
 		})
 	}
-	t.Run("starting it", func(t *testing.T) {
+	t.Run("start", func(t *testing.T) {
 		h := newHarness(t)
 		m, s := h.scripted()
 		s.store.failAfter(2)
@@ -62,15 +62,15 @@ func TestStartPanicMarksJailFailed(t *testing.T) {
 	_, err := m.Start(t.Context(), j.ID)
 	wantFailure(t, "panic", err)
 	if got, err := m.Get(t.Context(), j.ID); err != nil || got.State != jail.Failed {
-		t.Errorf("the jail is %s, %v; want failed", got.State, err)
+		t.Errorf("state = %s, %v; want failed", got.State, err)
 	}
 	s.fail("create", nil)
 	if got, err := m.Start(t.Context(), j.ID); err != nil || got.State != jail.Running {
-		t.Errorf("the next Start = %s, %v; want running", got.State, err)
+		t.Errorf("second Start = %s, %v; want running", got.State, err)
 	}
 }
 
-// A checkpoint that fails leaves the jail running where it was.
+// A failed checkpoint leaves the jail running.
 func TestJailRunsAfterFailedCheckpoint(t *testing.T) {
 	steps := map[jail.Layering][]string{
 		jail.Copied:  {"dumpable", "copy", "freeze", "steady", "dump", "take", "end"},
@@ -88,14 +88,14 @@ func TestJailRunsAfterFailedCheckpoint(t *testing.T) {
 					wantFailure(t, mode, err)
 					s.fail(op, nil)
 					if got, err := m.Get(t.Context(), j.ID); err != nil || got.State != jail.Running {
-						t.Fatalf("the jail is %s, %v; want running", got.State, err)
+						t.Fatalf("state = %s, %v; want running", got.State, err)
 					}
 					if got := h.sh(m, j.ID, "echo fine"); got != "fine" {
-						t.Errorf("it says %q, want fine", got)
+						t.Errorf("output = %q, want fine", got)
 					}
 					h.wantJails(j.ID)
 					if _, err := h.checkpoint(m, j.ID, how); err != nil {
-						t.Errorf("the next checkpoint = %v, want success", err)
+						t.Errorf("second Checkpoint = %v, want nil", err)
 					}
 				})
 			}
@@ -103,7 +103,7 @@ func TestJailRunsAfterFailedCheckpoint(t *testing.T) {
 	}
 }
 
-// A jail whose thaw fails once after a checkpoint is thawed by the second try.
+// If the thaw after a checkpoint fails, it is tried a second time.
 func TestThawIsRetriedAfterCheckpoint(t *testing.T) {
 	for mode, f := range failureModes {
 		t.Run(mode, func(t *testing.T) {
@@ -114,14 +114,14 @@ func TestThawIsRetriedAfterCheckpoint(t *testing.T) {
 			_, err := h.checkpoint(m, j.ID, jail.Copied)
 			wantFailure(t, mode, err)
 			if got := h.sh(m, j.ID, "echo fine"); got != "fine" {
-				t.Errorf("it says %q, want fine", got)
+				t.Errorf("output = %q, want fine", got)
 			}
 			h.wantJails(j.ID)
 		})
 	}
 }
 
-// image is of a jail that runs.
+// image returns the image of a running jail.
 func (h *harness) image(m *jail.Manager) (jail.Image, id.Jail) {
 	h.Helper()
 	j := h.running(m)
@@ -150,10 +150,10 @@ func TestBranchUndoesFailedSteps(t *testing.T) {
 				s.fail(op, nil)
 				b, err := branch(m, t.Context(), img, false)
 				if err != nil {
-					t.Fatalf("the next branch = %v, want success", err)
+					t.Fatalf("second Branch = %v, want nil", err)
 				}
 				if got := h.sh(m, b.ID, "echo fine"); got != "fine" {
-					t.Errorf("it says %q, want fine", got)
+					t.Errorf("output = %q, want fine", got)
 				}
 			})
 		}
@@ -170,20 +170,20 @@ func TestCopyIsRemovedWhenThawFails(t *testing.T) {
 				t.Fatal(err)
 			}
 			if n := m.Copies(img.Snapshot); n != 1 {
-				t.Fatalf("%d copies wait, want 1", n)
+				t.Fatalf("Copies = %d, want 1", n)
 			}
 			s.fail("thaw", f)
 			_, err := branch(m, t.Context(), img, false)
 			wantFailure(t, mode, err)
 			if n := m.Copies(img.Snapshot); n != 0 {
-				t.Errorf("%d copies wait, want none", n)
+				t.Errorf("Copies = %d, want 0", n)
 			}
 			h.wantJails(of)
 		})
 	}
 }
 
-// A rewind that fails leaves the jail as it was.
+// A failed rewind leaves the jail unchanged.
 func TestJailRunsAfterFailedRewind(t *testing.T) {
 	for _, op := range []string{"restore", "thaw"} {
 		for mode, f := range failureModes {
@@ -191,15 +191,15 @@ func TestJailRunsAfterFailedRewind(t *testing.T) {
 				h := newHarness(t)
 				m, s := h.scripted()
 				img, of := h.image(m)
-				once := f // the jail itself has to be thawed after that
+				once := f // the thaw of the jail itself must succeed later
 				s.fail(op, func() error { s.fail(op, nil); return once() })
 				_, err := m.Rewind(t.Context(), of, img, jail.RewindOptions{})
 				wantFailure(t, mode, err)
 				if got, err := m.Get(t.Context(), of); err != nil || got.State != jail.Running {
-					t.Fatalf("the jail is %s, %v; want running", got.State, err)
+					t.Fatalf("state = %s, %v; want running", got.State, err)
 				}
 				if got := h.sh(m, of, "echo fine"); got != "fine" {
-					t.Errorf("it says %q, want fine", got)
+					t.Errorf("output = %q, want fine", got)
 				}
 				h.wantJails(of)
 			})
@@ -207,7 +207,7 @@ func TestJailRunsAfterFailedRewind(t *testing.T) {
 	}
 }
 
-// The pool makes its jails in the background, where a panic would end the daemon.
+// The pool creates its jails in goroutines, where a panic would end the daemon.
 func TestPoolRecoversPanic(t *testing.T) {
 	h := newHarness(t)
 	h.pool = jail.PoolConfig{Size: 1}
@@ -227,14 +227,14 @@ func TestPoolRecoversPanic(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for s.called("clean") == 0 { // the spare's remains
+	for s.called("clean") == 0 { // of the failed spare
 		time.Sleep(time.Millisecond)
 	}
-	if err := m.Close(); err != nil { // it waits for the pool
+	if err := m.Close(); err != nil { // waits for the pool
 		t.Fatal(err)
 	}
 	if n := m.Spares(); n != 0 {
-		t.Errorf("%d spares, want none", n)
+		t.Errorf("spares = %d, want 0", n)
 	}
 	h.wantJails(j.ID)
 	m = h.scriptedManager(s) // removes the jail at the end
@@ -243,8 +243,8 @@ func TestPoolRecoversPanic(t *testing.T) {
 	}
 }
 
-// A client that stops waiting for a jail that another request changes gets an error. An
-// operation that has begun is finished.
+// A client that stops waiting for the lock of a jail gets an error. An operation that holds
+// the lock is finished.
 func TestCancelledRequestStopsWaitingButNotRunning(t *testing.T) {
 	h := newHarness(t)
 	m, s := h.scripted()
@@ -286,24 +286,24 @@ func TestCancelledRequestStopsWaitingButNotRunning(t *testing.T) {
 		ctx, cancel := context.WithCancel(t.Context())
 		cancel()
 		if err := op(ctx); !errors.Is(err, context.Canceled) || !errors.Is(err, fault.Unavailable) {
-			t.Errorf("%s of a jail that is busy = %v, want unavailable and context.Canceled", name, err)
+			t.Errorf("%s of a locked jail = %v, want unavailable and context.Canceled", name, err)
 		}
 	}
 	close(finish)
 	if err := <-paused; err != nil {
-		t.Errorf("Pause whose caller went away = %v, want that it was finished", err)
+		t.Errorf("Pause with a cancelled context = %v, want nil", err)
 	}
 	if got, err := m.Get(t.Context(), j.ID); err != nil || got.State != jail.Paused {
-		t.Errorf("the jail is %s, %v; want paused", got.State, err)
+		t.Errorf("state = %s, %v; want paused", got.State, err)
 	}
 }
 
-// The next daemon finishes what a killed one had begun.
+// The next daemon finishes the operations of a killed one.
 func TestOpenFinishesInterruptedTransitions(t *testing.T) {
 	for _, tt := range []struct {
 		state jail.State
 		dir   bool
-		want  jail.State // "" is gone
+		want  jail.State // "" means removed
 	}{
 		{jail.Creating, false, ""},
 		{jail.Creating, true, ""},
@@ -311,7 +311,7 @@ func TestOpenFinishesInterruptedTransitions(t *testing.T) {
 		{jail.Deleting, true, ""},
 		{jail.Deleting, false, ""},
 		{jail.Starting, true, jail.Stopped},
-		{jail.Running, true, jail.Stopped}, // its init is gone
+		{jail.Running, true, jail.Stopped}, // its init has ended
 		{jail.Paused, true, jail.Stopped},
 		{jail.Created, true, jail.Stopped},
 		{jail.Stopped, true, jail.Stopped},
@@ -341,13 +341,13 @@ func TestOpenFinishesInterruptedTransitions(t *testing.T) {
 			}
 			next, err := m.Create(t.Context(), jail.Spec{})
 			if err != nil || next.IDs == j.IDs {
-				t.Errorf("the next jail has the ids %v, %v; want others than %v", next.IDs, err, j.IDs)
+				t.Errorf("ids of the next jail = %v, %v; want others than %v", next.IDs, err, j.IDs)
 			}
 		})
 	}
 }
 
-// A backend that cannot release a jail keeps its record, so that it is tried again.
+// If a backend cannot release a jail, the record stays, so that the delete can be repeated.
 func TestFailedDeleteCanBeRetried(t *testing.T) {
 	for _, op := range []string{"clean", "kill"} {
 		t.Run(op, func(t *testing.T) {
@@ -356,7 +356,7 @@ func TestFailedDeleteCanBeRetried(t *testing.T) {
 			j := h.running(m)
 			s.fail(op, failureModes["error"])
 			err := m.Delete(t.Context(), j.ID)
-			if op == "kill" { // clean tries harder
+			if op == "kill" { // clean kills again
 				if err != nil {
 					t.Errorf("Delete = %v, want success", err)
 				}
@@ -368,7 +368,7 @@ func TestFailedDeleteCanBeRetried(t *testing.T) {
 			}
 			all, _ := h.db.Jails().All(t.Context())
 			if len(all) != 1 || all[0].State != jail.Deleting {
-				t.Fatalf("the database has %v, want the jail as deleting", all)
+				t.Fatalf("records = %v, want the jail in state deleting", all)
 			}
 			m.Close()
 			s.fail(op, nil)
@@ -387,11 +387,11 @@ func TestStopFailsWhenKillFails(t *testing.T) {
 		t.Errorf("Stop = %v, want %v", err, errScripted)
 	}
 	if got, err := m.Get(t.Context(), j.ID); err != nil || got.State != jail.Running {
-		t.Errorf("the jail is %s, %v; want running", got.State, err)
+		t.Errorf("state = %s, %v; want running", got.State, err)
 	}
 	s.fail("kill", nil)
 	if got, err := m.Stop(t.Context(), j.ID, jail.StopOptions{}); err != nil || got.State != jail.Stopped {
-		t.Errorf("the next Stop = %s, %v; want stopped", got.State, err)
+		t.Errorf("second Stop = %s, %v; want stopped", got.State, err)
 	}
 }
 
@@ -402,7 +402,7 @@ func TestPauseAndResumeAreUndoneOnStoreError(t *testing.T) {
 	state := func(want jail.State) {
 		t.Helper()
 		if got, err := m.Get(t.Context(), j.ID); err != nil || got.State != want {
-			t.Errorf("the jail is %s, %v; want %s", got.State, err, want)
+			t.Errorf("state = %s, %v; want %s", got.State, err, want)
 		}
 	}
 	s.store.failAfter(0)
@@ -411,7 +411,7 @@ func TestPauseAndResumeAreUndoneOnStoreError(t *testing.T) {
 	}
 	state(jail.Running)
 	if got := h.sh(m, j.ID, "echo runs"); got != "runs" {
-		t.Errorf("after a Pause that failed it says %q", got)
+		t.Errorf("output after a failed Pause = %q, want runs", got)
 	}
 	s.fail("freeze", failureModes["error"])
 	if _, err := m.Pause(t.Context(), j.ID); !errors.Is(err, errScripted) {
@@ -437,7 +437,7 @@ func TestPauseAndResumeAreUndoneOnStoreError(t *testing.T) {
 		t.Error(err)
 	}
 	if got := h.sh(m, j.ID, "echo runs"); got != "runs" {
-		t.Errorf("after Resume it says %q", got)
+		t.Errorf("output after Resume = %q, want runs", got)
 	}
 }
 
@@ -459,7 +459,7 @@ func TestCheckpointOfStoppedJailSealsLayer(t *testing.T) {
 	}
 	b, err := branch(m, t.Context(), made.Image, false)
 	if err != nil || b.State != jail.Created || !slices.Equal(b.Sealed, made.Jail.Sealed) {
-		t.Errorf("a branch of it is %s on %v, %v; want created on %v", b.State, b.Sealed, err, made.Jail.Sealed)
+		t.Errorf("branch: state %s, sealed layers %v, %v; want created, %v", b.State, b.Sealed, err, made.Jail.Sealed)
 	}
 }
 
@@ -474,7 +474,7 @@ func TestCheckpointWithStop(t *testing.T) {
 		t.Errorf("Checkpoint = %v, want %v", err, errScripted)
 	}
 	if got, _ := m.Get(t.Context(), j.ID); got.State != jail.Running {
-		t.Fatalf("after a failure the jail is %s, want running", got.State)
+		t.Fatalf("state after a failed Checkpoint = %s, want running", got.State)
 	}
 	s.fail("kill", nil)
 	o.Images = t.TempDir()
@@ -483,6 +483,6 @@ func TestCheckpointWithStop(t *testing.T) {
 		t.Fatalf("Checkpoint = %+v, %v; want images", made, err)
 	}
 	if got, _ := m.Get(t.Context(), j.ID); got.State != jail.Stopped || len(got.Sealed) != 1 {
-		t.Errorf("the jail is %s on %v, want stopped on the sealed layer", got.State, got.Sealed)
+		t.Errorf("state %s, sealed layers %v; want stopped and one sealed layer", got.State, got.Sealed)
 	}
 }

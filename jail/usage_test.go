@@ -17,10 +17,10 @@ import (
 	"glasshouse/jail"
 )
 
-// A counter of the kernel's begins at 0 with each body of a jail.
+// Kernel counters begin at 0 in each instance of a jail.
 func TestUsageAcrossInstancesAndDaemons(t *testing.T) {
 	h := newHarness(t)
-	var seconds atomic.Int64 // seconds that the present body has used
+	var seconds atomic.Int64 // CPU seconds of the present instance
 	h.backend.counts = func(jail.Plan) jail.Stats {
 		n := seconds.Load()
 		return jail.Stats{CPU: time.Duration(n) * time.Second, RxBytes: 10 * n, TxBytes: n, DiskBytes: 7}
@@ -31,7 +31,7 @@ func TestUsageAcrossInstancesAndDaemons(t *testing.T) {
 		t.Helper()
 		u, err := m.Usage(t.Context(), j.ID)
 		if err != nil || u.CPU != time.Duration(want)*time.Second || u.RxBytes != 10*want || u.TxBytes != want {
-			t.Fatalf("it has used %+v, %v; want %d seconds", u, err, want)
+			t.Fatalf("Usage = %+v, %v; want %d seconds", u, err, want)
 		}
 	}
 	stop := func() {
@@ -56,12 +56,12 @@ func TestUsageAcrossInstancesAndDaemons(t *testing.T) {
 	seconds.Store(3)
 	used(8)
 
-	// A daemon goes, and another comes.
+	// The daemon restarts.
 	m.Close()
 	m = h.manager()
 	used(8)
 
-	// The jail ends while there is none.
+	// The jail ends while no daemon runs.
 	m.Close()
 	seconds.Store(4)
 	syscall.Kill(h.pid(j.ID), syscall.SIGKILL)
@@ -71,12 +71,12 @@ func TestUsageAcrossInstancesAndDaemons(t *testing.T) {
 	m = h.manager()
 	used(9)
 
-	// A daemon dies when it has counted and not yet removed what it counted.
+	// The daemon dies after it has recorded the usage and before Clean.
 	start()
 	seconds.Store(2)
 	h.backend.stuck.Store(true)
 	if _, err := m.Stop(t.Context(), j.ID, jail.StopOptions{}); err == nil {
-		t.Fatal("it stopped, though it is stuck")
+		t.Fatal("Stop = nil, want the error of Clean")
 	}
 	used(11)
 	m.Close()
@@ -86,14 +86,14 @@ func TestUsageAcrossInstancesAndDaemons(t *testing.T) {
 	start()
 	used(11)
 	if u, err := m.Usage(t.Context(), j.ID); err != nil || u.DiskBytes != 7 {
-		t.Errorf("on its disk are %d bytes, %v, want 7", u.DiskBytes, err)
+		t.Errorf("DiskBytes = %d, %v; want 7", u.DiskBytes, err)
 	}
 	if _, err := m.Usage(t.Context(), "j-none"); !errors.Is(err, fault.NotFound) {
-		t.Errorf("of no jail: %v", err)
+		t.Errorf("Usage of an unknown jail = %v, want not found", err)
 	}
 }
 
-// pid is the init of a jail.
+// pid returns the pid of a jail's init.
 func (h *harness) pid(j id.Jail) int {
 	h.Helper()
 	data, err := os.ReadFile(filepath.Join(h.dir, "jails", string(j), "pid"))
@@ -107,8 +107,8 @@ func (h *harness) pid(j id.Jail) int {
 	return n
 }
 
-// While a jail ends, its instance is gone and its record still says that it runs. Zeros
-// would mean that it has used nothing.
+// While a jail ends, it has no instance, and its record says that it runs. Zero counters would
+// mean that it has used nothing.
 func TestStatsConflictWhileJailEnds(t *testing.T) {
 	h := newHarness(t)
 	m, s := h.scripted()
@@ -129,17 +129,17 @@ func TestStatsConflictWhileJailEnds(t *testing.T) {
 	}
 	s.fail("clean", nil)
 	if !cleaned {
-		t.Error("Stop did not clean up, want Stats called meanwhile")
+		t.Error("Stop did not call Clean, so Stats was not tested")
 	}
 	if st, err := m.Stats(t.Context(), j.ID); err != nil || st.DiskLimit == 0 {
 		t.Errorf("Stats of the stopped jail = %+v, %v, want its limits", st, err)
 	}
 }
 
-// Counters that are read while their jail ends may be removed already.
+// Counters may have been removed when they are read while the jail ends.
 func TestStatsRacingWithStop(t *testing.T) {
 	h := newHarness(t)
-	var read func() // called once, while counters are read
+	var read func() // called once, during a read of the counters
 	var reads atomic.Int64
 	h.backend.counts = func(jail.Plan) jail.Stats {
 		if reads.Add(-1) == 0 {
@@ -162,11 +162,11 @@ func TestStatsRacingWithStop(t *testing.T) {
 	}
 }
 
-// A stacked snapshot gives the jail a new instance, whose counters begin at 0. What is
-// shown is counted since the jail was started.
+// A stacked snapshot gives the jail a new instance, whose counters begin at 0. Stats counts
+// since the start of the jail.
 func TestStatsAcrossStackedSnapshots(t *testing.T) {
 	h := newHarness(t)
-	var busy atomic.Pointer[id.Jail] // the instance that is the jail's now
+	var busy atomic.Pointer[id.Jail] // the present instance of the jail
 	h.backend.counts = func(p jail.Plan) jail.Stats {
 		if at := busy.Load(); at != nil && *at == p.ID {
 			return jail.Stats{CPU: time.Second, RxBytes: 10, TxBytes: 1, MemoryPeak: 100, OOMKills: 1, MemoryBytes: 7, PIDs: 3}
@@ -190,15 +190,15 @@ func TestStatsAcrossStackedSnapshots(t *testing.T) {
 		t.Fatal(err)
 	}
 	if made.Stats.CPU != time.Second || made.Stats.MemoryPeak != 100 {
-		t.Errorf("the snapshot says %+v, want what the jail had used", made.Stats)
+		t.Errorf("stats of the snapshot = %+v, want the jail's usage", made.Stats)
 	}
 	carried := jail.Stats{CPU: time.Second, RxBytes: 10, TxBytes: 1, MemoryPeak: 100, OOMKills: 1, MemoryBytes: 5, PIDs: 2}
 	stats(carried)
 	if u, err := m.Usage(t.Context(), j.ID); err != nil || u.CPU != time.Second || u.RxBytes != 10 {
-		t.Errorf("Usage = %+v, %v; want it counted once", u, err)
+		t.Errorf("Usage = %+v, %v; want 1 s and 10 bytes, counted once", u, err)
 	}
 
-	// The new instance uses as much again, and a third one nothing.
+	// The second instance uses the same amount, and the third one nothing.
 	now, _ := m.Get(t.Context(), j.ID)
 	busy.Store(&now.Body)
 	twice := jail.Stats{CPU: 2 * time.Second, RxBytes: 20, TxBytes: 2, MemoryPeak: 100, OOMKills: 2, MemoryBytes: 7, PIDs: 3}
@@ -209,12 +209,12 @@ func TestStatsAcrossStackedSnapshots(t *testing.T) {
 	twice.MemoryBytes, twice.PIDs = 5, 2
 	stats(twice)
 
-	// The next daemon knows it too.
+	// The counters survive a restart of the daemon.
 	m.Close()
 	m = h.scriptedManager(s)
 	stats(twice)
 
-	// With a start, and with a rewind, it begins again.
+	// A rewind and a start reset the counters.
 	if _, err := m.Rewind(t.Context(), j.ID, made.Image, jail.RewindOptions{}); err != nil {
 		t.Fatal(err)
 	}
