@@ -37,9 +37,9 @@ type processBackend struct {
 	counts   func(p jail.Plan) jail.Stats                      // nil: all counters are 0
 	stuck    atomic.Bool                                       // Clean fails
 	probeErr error                                             // returned by Probe
-	lacks    map[string]string                                 // nil: only a network
+	lacks    map[string]string                                 // nil: a network
 	pids     sync.Map                                          // pid of every init to the id of its instance
-	mounts   atomic.Int32                                      // number of mounts
+	mounts   atomic.Int32                                      // current mounts
 }
 
 func (b *processBackend) Probe(context.Context) error { return b.probeErr }

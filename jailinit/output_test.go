@@ -198,7 +198,8 @@ func wantNumbers(t *testing.T, r io.Reader, want int) {
 	lines := bufio.NewScanner(r)
 	n := 0
 	for lines.Scan() {
-		if n++; lines.Text() != itoa(n) {
+		n++
+		if lines.Text() != itoa(n) {
 			t.Fatalf("line %d is %q", n, lines.Text())
 		}
 	}
@@ -367,7 +368,8 @@ func TestReattachAfterClientKill(t *testing.T) {
 		for range 5 {
 			// The output of the killed client shows how much it had received.
 			n, err := killClientAfter(j, e.ID, at, 2<<20, write)
-			if at += n; err != nil {
+			at += n
+			if err != nil {
 				write.CloseWithError(err)
 				return
 			}

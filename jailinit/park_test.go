@@ -99,7 +99,8 @@ func (l *lines) add(p []byte) error {
 		if !ok {
 			return nil
 		}
-		if l.n++; string(line) != itoa(l.n) {
+		l.n++
+		if string(line) != itoa(l.n) {
 			return fmt.Errorf("line %d is %q", l.n, line)
 		}
 		l.rest = rest

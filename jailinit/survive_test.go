@@ -60,7 +60,7 @@ func TestConnectionsFromJailAreRejected(t *testing.T) {
 	e := protocol.Exec{ID: id.NewExec(), Argv: []string{os.Args[0], string(id.NewExec()), "0"},
 		Env: []string{"TEST_CLIENT_SOCKET=" + j.dir + "/init.sock"}}
 	_, stderr, _ := j.run(e)
-	if !strings.Contains(stderr, "hung up") {
+	if !strings.Contains(stderr, "closed the connection") {
 		t.Errorf("stderr of a client in the jail = %q, want a closed connection", stderr)
 	}
 }

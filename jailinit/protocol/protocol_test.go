@@ -127,7 +127,8 @@ func FuzzReader(f *testing.F) {
 			if err != nil {
 				return
 			}
-			if read += 5 + len(p); read > len(in) {
+			read += 5 + len(p)
+			if read > len(in) {
 				t.Fatalf("%d bytes decoded of %d", read, len(in))
 			}
 			if c, err := protocol.DecodeChunk(p); err == nil && (c.Offset < 0 || c.Lost < 0 || c.Lost > c.Offset || c.Offset+int64(len(c.Data)) > math.MaxInt64-1) {
