@@ -16,69 +16,71 @@ import (
 	"glasshouse/jail"
 )
 
-// attend gives a Manager an Observer, a Warden, Secrets and Commands, whose
-// operations the script lists and fails.
-func (s *script) attend(cfg *jail.Config) {
+// installParts gives a Manager an Observer, a Warden, Secrets and Commands, whose operations
+// the script lists and fails.
+func (s *newScript) installParts(cfg *jail.Config) {
 	cfg.Observer, cfg.Warden = scriptedObserver{s}, scriptedWarden{s}
 	cfg.Secrets, cfg.Commands = scriptedSecrets{s}, scriptedCommands{s}
 }
 
-type scriptedObserver struct{ s *script }
+type scriptedObserver struct{ s *newScript }
 
 func (o scriptedObserver) Attach(context.Context, jail.Jail, jail.Sight) error {
-	return o.s.at("attach")
+	return o.s.step("attach")
 }
-func (o scriptedObserver) Select(context.Context, jail.Jail) error { return o.s.at("select") }
+func (o scriptedObserver) Select(context.Context, jail.Jail) error { return o.s.step("select") }
 func (o scriptedObserver) Reattach(context.Context, jail.Jail, jail.Sight) error {
-	return o.s.at("reattach")
+	return o.s.step("reattach")
 }
 
 func (o scriptedObserver) Mute(_ context.Context, _ id.Jail, on bool) error {
 	if on {
-		return o.s.at("mute")
+		return o.s.step("mute")
 	}
-	return o.s.at("unmute")
+	return o.s.step("unmute")
 }
 
 func (o scriptedObserver) Lineage(_ context.Context, _ id.Jail, l jail.Lineage) (uint64, error) {
-	return l.Seq + 7, o.s.at("lineage " + l.Op)
+	return l.Seq + 7, o.s.step("lineage " + l.Op)
 }
 
 func (o scriptedObserver) Mark(context.Context, id.Jail) (jail.Mark, error) {
-	return jail.Mark{Seq: 3}, o.s.at("mark")
+	return jail.Mark{Seq: 3}, o.s.step("mark")
 }
 
 func (o scriptedObserver) Changed(_ context.Context, _ id.Jail, since jail.Mark) (bool, error) {
-	return since.Seq != 3, o.s.at("changed")
+	return since.Seq != 3, o.s.step("changed")
 }
-func (o scriptedObserver) Detach(context.Context, id.Jail) error { return o.s.at("detach") }
-func (o scriptedObserver) Forget(id.Jail) error                  { return o.s.at("forget") }
+func (o scriptedObserver) Detach(context.Context, id.Jail) error { return o.s.step("detach") }
+func (o scriptedObserver) Forget(id.Jail) error                  { return o.s.step("forget") }
 
-type scriptedWarden struct{ s *script }
+type scriptedWarden struct{ s *newScript }
 
 func (w scriptedWarden) Check(_ context.Context, s jail.Spec) (json.RawMessage, error) {
-	return s.Govern, w.s.at("check")
+	return s.Govern, w.s.step("check")
 }
 func (w scriptedWarden) Env(jail.Jail) map[string]string {
 	return map[string]string{"GOVERNED": "yes", "PATH": "/governed"}
 }
-func (w scriptedWarden) Guard(context.Context, jail.Jail, jail.Sight) error { return w.s.at("guard") }
-func (w scriptedWarden) Adapt(context.Context, jail.Jail) error             { return w.s.at("adapt") }
+func (w scriptedWarden) Guard(context.Context, jail.Jail, jail.Sight) error { return w.s.step("guard") }
+func (w scriptedWarden) Adapt(context.Context, jail.Jail) error             { return w.s.step("adapt") }
 func (w scriptedWarden) Awoke(_ context.Context, _ jail.Jail, same bool) error {
-	return w.s.at(fmt.Sprintf("awoke same=%v", same))
+	return w.s.step(fmt.Sprintf("awoke same=%v", same))
 }
-func (w scriptedWarden) Release(id.Jail) { w.s.at("release") }
+func (w scriptedWarden) Release(id.Jail) { w.s.step("release") }
 func (w scriptedWarden) Moved(j jail.Jail, from jail.State) {
-	w.s.at(fmt.Sprintf("moved %s to %s", from, j.State))
+	w.s.step(fmt.Sprintf("moved %s to %s", from, j.State))
 }
 
-type scriptedSecrets struct{ s *script }
+type scriptedSecrets struct{ s *newScript }
 
 func (c scriptedSecrets) For(_ context.Context, jid id.Jail) ([]jail.Secret, error) {
-	return []jail.Secret{&password{name: "db", value: []byte("of " + string(jid))}}, c.s.at("secrets")
+	return []jail.Secret{&password{name: "db", value: []byte("of " + string(jid))}}, c.s.step("secrets")
 }
-func (c scriptedSecrets) Branched(context.Context, id.Jail, id.Jail) error { return c.s.at("branched") }
-func (c scriptedSecrets) Gone(context.Context, id.Jail) error              { return c.s.at("gone") }
+func (c scriptedSecrets) Branched(context.Context, id.Jail, id.Jail) error {
+	return c.s.step("branched")
+}
+func (c scriptedSecrets) Gone(context.Context, id.Jail) error { return c.s.step("gone") }
 
 type password struct {
 	name  string
@@ -89,17 +91,17 @@ func (p *password) Name() string  { return p.name }
 func (p *password) Bytes() []byte { return p.value }
 func (p *password) Zero()         { clear(p.value) }
 
-type scriptedCommands struct{ s *script }
+type scriptedCommands struct{ s *newScript }
 
 func (c scriptedCommands) Before(_ context.Context, _ id.Jail, argv []string) {
-	c.s.at("before " + strings.Join(argv, " "))
+	c.s.step("before " + strings.Join(argv, " "))
 }
 func (c scriptedCommands) After(_ context.Context, _ id.Jail, argv []string) {
-	c.s.at("after " + strings.Join(argv, " "))
+	c.s.step("after " + strings.Join(argv, " "))
 }
 
-// took returns the operations since the last call, without those left out.
-func (s *script) took(without ...string) []string {
+// takeCalls returns the operations since the last call, except those named.
+func (s *newScript) takeCalls(without ...string) []string {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	calls := s.calls
@@ -107,157 +109,155 @@ func (s *script) took(without ...string) []string {
 	return slices.DeleteFunc(calls, func(op string) bool { return slices.Contains(without, op) })
 }
 
-// sees returns the secrets that a jail sees, by its name on the host.
-func (s *script) sees(body id.Jail) []string {
+// visibleSecrets returns the secrets that are visible in an instance.
+func (s *newScript) visibleSecrets(instance id.Jail) []string {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return s.shown[body]
+	return s.shown[instance]
 }
 
 func wantCalls(t *testing.T, what string, got []string, want string) {
 	t.Helper()
 	if g := strings.Join(got, ", "); g != want {
-		t.Errorf("%s: the operations are\n\t%s\nwant\n\t%s", what, g, want)
+		t.Errorf("%s: calls =\n\t%s\nwant\n\t%s", what, g, want)
 	}
 }
 
-// A jail is watched and governed before it does anything, and until its processes
-// have ended.
-func TestAJailIsWatchedAndGovernedFromBeforeItsStartToItsEnd(t *testing.T) {
-	w := newWorld(t)
-	w.attended = true
-	m, s := w.scripted()
+// Observation and policy start before a jail runs, and end after its processes have ended.
+func TestObserverAndWardenCoverWholeLifetime(t *testing.T) {
+	h := newHarness(t)
+	h.scriptParts = true
+	m, s := h.scripted()
 	ctx := t.Context()
 	j, err := m.Create(ctx, jail.Spec{})
 	if err != nil {
 		t.Fatal(err)
 	}
-	wantCalls(t, "Create", s.took("put"), "check, create, moved creating to created, attach, guard")
+	wantCalls(t, "Create", s.takeCalls("put"), "check, create, moved creating to created, attach, guard")
 	if _, err = m.Start(ctx, j.ID); err != nil {
 		t.Fatal(err)
 	}
-	wantCalls(t, "Start", s.took("put"), "secrets, show, moved created to running")
-	if got, want := s.sees(j.ID), []string{"db=of " + string(j.ID)}; !slices.Equal(got, want) {
-		t.Errorf("the jail sees the secrets %q, want %q", got, want)
+	wantCalls(t, "Start", s.takeCalls("put"), "secrets, show, moved created to running")
+	if got, want := s.visibleSecrets(j.ID), []string{"db=of " + string(j.ID)}; !slices.Equal(got, want) {
+		t.Errorf("visible secrets = %q, want %q", got, want)
 	}
-	if got := w.sh(m, j.ID, "echo $GOVERNED $PATH"); got != "yes /governed" {
-		t.Errorf("its environment has %q, want that of the warden over the default", got)
+	if got := h.sh(m, j.ID, "echo $GOVERNED $PATH"); got != "yes /governed" {
+		t.Errorf("environment = %q, want the warden's values over the defaults", got)
 	}
-	s.took()
+	s.takeCalls()
 	if _, err = m.Stop(ctx, j.ID, jail.StopOptions{}); err != nil {
 		t.Fatal(err)
 	}
-	wantCalls(t, "Stop", s.took("put"), "kill, release, detach, clean, moved running to stopped")
+	wantCalls(t, "Stop", s.takeCalls("put"), "kill, release, detach, clean, moved running to stopped")
 	if _, err = m.Start(ctx, j.ID); err != nil {
 		t.Fatal(err)
 	}
-	wantCalls(t, "Start of a stopped jail", s.took("put"),
+	wantCalls(t, "Start of a stopped jail", s.takeCalls("put"),
 		"moved stopped to starting, create, attach, guard, secrets, show, moved starting to running")
 	if err = m.Delete(ctx, j.ID); err != nil {
 		t.Fatal(err)
 	}
-	wantCalls(t, "Delete", s.took("put"), "moved running to deleting, kill, release, detach, clean, forget, forget record, gone")
+	wantCalls(t, "Delete", s.takeCalls("put"), "moved running to deleting, kill, release, detach, clean, forget, forget record, gone")
 }
 
-// failsFor runs f once for each of ops, which returns an error, and for the first of
-// them once more, which then panics.
-func failsFor(t *testing.T, ops []string, f func(t *testing.T, op, way string)) {
+// forEachFailure runs f for each of ops with an error, and for the first of them also with a
+// panic.
+func forEachFailure(t *testing.T, ops []string, f func(t *testing.T, op, mode string)) {
 	for n, op := range ops {
-		for way := range ways {
-			if way == "panic" && n > 0 {
+		for mode := range failureModes {
+			if mode == "panic" && n > 0 {
 				continue
 			}
-			t.Run(strings.ReplaceAll(op, " ", "-")+"-"+way, func(t *testing.T) {
+			t.Run(strings.ReplaceAll(op, " ", "-")+"-"+mode, func(t *testing.T) {
 				t.Parallel()
-				f(t, op, way)
+				f(t, op, mode)
 			})
 		}
 	}
 }
 
-func TestACreateThatIsNotWatchedOrGovernedLeavesNothing(t *testing.T) {
-	failsFor(t, []string{"attach", "guard"}, func(t *testing.T, op, way string) {
-		w := newWorld(t)
-		w.attended = true
-		m, s := w.scripted()
-		s.fail(op, ways[way])
+func TestCreateCleansUpWhenAPartFails(t *testing.T) {
+	forEachFailure(t, []string{"attach", "guard"}, func(t *testing.T, op, mode string) {
+		h := newHarness(t)
+		h.scriptParts = true
+		m, s := h.scripted()
+		s.fail(op, failureModes[mode])
 		_, err := m.Create(t.Context(), jail.Spec{Start: true})
-		failedAs(t, way, err)
-		w.holds()
-		w.noProcesses()
+		wantFailure(t, mode, err)
+		h.wantJails()
+		h.wantNoInits()
 	})
 	for _, op := range []string{"check", "secrets", "show"} {
 		t.Run(op, func(t *testing.T) {
-			w := newWorld(t)
-			w.attended = true
-			m, s := w.scripted()
-			s.fail(op, ways["error"])
+			h := newHarness(t)
+			h.scriptParts = true
+			m, s := h.scripted()
+			s.fail(op, failureModes["error"])
 			_, err := m.Create(t.Context(), jail.Spec{Start: true})
-			failedAs(t, "error", err)
-			w.holds()
-			w.noProcesses()
+			wantFailure(t, "error", err)
+			h.wantJails()
+			h.wantNoInits()
 		})
 	}
 }
 
-// noProcesses insists that no init runs but those of the given jails, by their names
-// on the host.
-func (w *world) noProcesses(but ...id.Jail) {
-	w.Helper()
-	for pid, of := range w.backend.pids.Range {
-		if alive(pid.(int)) && !slices.Contains(but, of.(id.Jail)) {
-			w.Errorf("init %d of %s runs, want it ended", pid, of)
+// wantNoInits fails the test if an init of an instance runs that is not in except.
+func (h *harness) wantNoInits(except ...id.Jail) {
+	h.Helper()
+	for pid, of := range h.backend.pids.Range {
+		if alive(pid.(int)) && !slices.Contains(except, of.(id.Jail)) {
+			h.Errorf("init %d of %s is running, want ended", pid, of)
 		}
 	}
 }
 
-func TestAStartThatCannotGiveSecretsFailsTheJailAndCanBeTriedAgain(t *testing.T) {
+func TestStartFailureMarksJailFailedAndCanBeRetried(t *testing.T) {
 	for _, op := range []string{"secrets", "show", "attach", "guard"} {
 		t.Run(op, func(t *testing.T) {
-			w := newWorld(t)
-			w.attended = true
-			m, s := w.scripted()
-			j := w.running(m)
+			h := newHarness(t)
+			h.scriptParts = true
+			m, s := h.scripted()
+			j := h.running(m)
 			if _, err := m.Stop(t.Context(), j.ID, jail.StopOptions{}); err != nil {
 				t.Fatal(err)
 			}
-			s.fail(op, ways["error"])
+			s.fail(op, failureModes["error"])
 			_, err := m.Start(t.Context(), j.ID)
-			failedAs(t, "error", err)
+			wantFailure(t, "error", err)
 			got, err := m.Get(t.Context(), j.ID)
 			if err != nil || got.State != jail.Failed || !strings.Contains(got.Reason, errScripted.Error()) {
-				t.Errorf("the jail is %s because of %q, %v; want failed because of %q", got.State, got.Reason, err, errScripted)
+				t.Errorf("state = %s, reason %q, %v; want failed because of %q", got.State, got.Reason, err, errScripted)
 			}
-			w.noProcesses()
+			h.wantNoInits()
 			s.fail(op, nil)
 			got, err = m.Start(t.Context(), j.ID)
 			if err != nil || got.State != jail.Running {
-				t.Errorf("the next Start = %s, %v; want running", got.State, err)
+				t.Errorf("second Start = %s, %v; want running", got.State, err)
 			}
 		})
 	}
 }
 
-// Each part that refuses a checkpoint leaves the jail running, with its secrets, and
-// its observers see it as its own.
-func TestACheckpointThatAPartRefusesLeavesTheJailWithItsSecrets(t *testing.T) {
+// If a part fails a checkpoint, the jail keeps running with its secrets, and its observers are
+// unmuted.
+func TestCheckpointFailureKeepsSecretsAndUnmutes(t *testing.T) {
 	for how, ops := range map[jail.Layering][]string{
 		jail.Copied:  {"secrets", "hide", "mute", "unmute", "lineage snapshot"},
 		jail.Stacked: {"secrets", "hide", "mute", "lineage snapshot", "reattach", "guard"},
 	} {
 		for _, op := range ops {
-			for way, f := range ways {
-				t.Run(fmt.Sprintf("%s-%s-%s", how, strings.ReplaceAll(op, " ", "-"), way), func(t *testing.T) {
-					w := newWorld(t)
-					w.attended = true
-					m, s := w.scripted()
-					j := w.running(m)
-					s.took()
+			for mode, f := range failureModes {
+				t.Run(fmt.Sprintf("%s-%s-%s", how, strings.ReplaceAll(op, " ", "-"), mode), func(t *testing.T) {
+					h := newHarness(t)
+					h.scriptParts = true
+					m, s := h.scripted()
+					j := h.running(m)
+					s.takeCalls()
 					s.fail(op, func() error { s.fail(op, nil); return f() })
-					_, err := w.checkpoint(m, j.ID, how)
-					failedAs(t, way, err)
+					_, err := h.checkpoint(m, j.ID, how)
+					wantFailure(t, mode, err)
 					mutes := 0
-					for _, call := range s.took() {
+					for _, call := range s.takeCalls() {
 						switch call {
 						case "mute":
 							mutes++
@@ -265,230 +265,230 @@ func TestACheckpointThatAPartRefusesLeavesTheJailWithItsSecrets(t *testing.T) {
 							mutes--
 						}
 					}
-					if op == "mute" { // which did not happen
+					if op == "mute" { // the failed call does not count
 						mutes--
 					}
 					if mutes != 0 {
-						t.Errorf("the observers were muted %d times more than unmuted", mutes)
+						t.Errorf("mute calls without unmute = %d, want 0", mutes)
 					}
-					if got := s.sees(j.ID); len(got) != 1 {
-						t.Errorf("the jail sees the secrets %q, want its one", got)
+					if got := s.visibleSecrets(j.ID); len(got) != 1 {
+						t.Errorf("visible secrets = %q, want one", got)
 					}
-					if got := w.sh(m, j.ID, "echo fine"); got != "fine" {
-						t.Errorf("it says %q, want fine", got)
+					if got := h.sh(m, j.ID, "echo fine"); got != "fine" {
+						t.Errorf("output = %q, want fine", got)
 					}
-					w.holds(j.ID)
-					w.noProcesses(j.ID)
+					h.wantJails(j.ID)
+					h.wantNoInits(j.ID)
 				})
 			}
 		}
 	}
 }
 
-func TestACheckpointHidesSecretsAndMutesObserversWhileItDumps(t *testing.T) {
-	w := newWorld(t)
-	w.attended = true
-	m, s := w.scripted()
-	j := w.running(m)
-	s.took()
-	made, err := w.checkpoint(m, j.ID, jail.Copied)
+func TestCheckpointHidesSecretsAndMutesObservers(t *testing.T) {
+	h := newHarness(t)
+	h.scriptParts = true
+	m, s := h.scripted()
+	j := h.running(m)
+	s.takeCalls()
+	made, err := h.checkpoint(m, j.ID, jail.Copied)
 	if err != nil {
 		t.Fatal(err)
 	}
 	if made.Seq != 7 || made.Layering != jail.Copied {
-		t.Errorf("the checkpoint is at record %d and %s, want 7 and copied", made.Seq, made.Layering)
+		t.Errorf("checkpoint: event number %d, layering %s; want 7 and copied", made.Seq, made.Layering)
 	}
-	wantCalls(t, "Checkpoint", s.took("dump", "take"), // which are at once
+	wantCalls(t, "Checkpoint", s.takeCalls("dump", "take"), // concurrent, so in any order
 		"dumpable, copy, secrets, freeze, steady, hide, mute, lineage snapshot, unmute, show, thaw, end")
 }
 
-// Each part that takes part in making a branch can refuse it.
-func TestABranchThatAPartRefusesLeavesNothing(t *testing.T) {
-	failsFor(t, []string{"lineage branch", "attach", "guard", "secrets", "show", "awoke same=true"}, func(t *testing.T, op, way string) {
-		w := newWorld(t)
-		w.attended = true
-		m, s := w.scripted()
-		img, of := w.image(m)
-		s.took()
-		s.fail(op, ways[way])
+// Each part that is involved in a branch can fail it.
+func TestBranchCleansUpWhenAPartFails(t *testing.T) {
+	forEachFailure(t, []string{"lineage branch", "attach", "guard", "secrets", "show", "awoke same=true"}, func(t *testing.T, op, mode string) {
+		h := newHarness(t)
+		h.scriptParts = true
+		m, s := h.scripted()
+		img, of := h.image(m)
+		s.takeCalls()
+		s.fail(op, failureModes[mode])
 		_, err := branch(m, t.Context(), img, false)
-		failedAs(t, way, err)
-		w.holds(of)
-		w.noProcesses(of)
-		if calls := s.took(); !slices.Contains(calls, "branched") || !slices.Contains(calls, "gone") {
-			t.Errorf("the grants of its secrets were not given and ended: %q", calls)
+		wantFailure(t, mode, err)
+		h.wantJails(of)
+		h.wantNoInits(of)
+		if calls := s.takeCalls(); !slices.Contains(calls, "branched") || !slices.Contains(calls, "gone") {
+			t.Errorf("calls = %q, want branched and gone", calls)
 		}
 	})
 	t.Run("branched", func(t *testing.T) {
-		w := newWorld(t)
-		w.attended = true
-		m, s := w.scripted()
-		img, of := w.image(m)
-		s.took()
-		s.fail("branched", ways["error"])
+		h := newHarness(t)
+		h.scriptParts = true
+		m, s := h.scripted()
+		img, of := h.image(m)
+		s.takeCalls()
+		s.fail("branched", failureModes["error"])
 		_, err := branch(m, t.Context(), img, false)
-		failedAs(t, "error", err)
-		wantCalls(t, "Branch", s.took(), "branched, gone")
-		w.holds(of)
+		wantFailure(t, "error", err)
+		wantCalls(t, "Branch", s.takeCalls(), "branched, gone")
+		h.wantJails(of)
 	})
 }
 
-func TestACopyThatAPartRefusesToWakeIsRemoved(t *testing.T) {
-	failsFor(t, []string{"branched", "secrets", "show", "adapt", "awoke same=false"}, func(t *testing.T, op, way string) {
-		w := newWorld(t)
-		w.attended = true
-		m, s := w.scripted()
-		img, of := w.image(m)
+func TestCopyIsRemovedWhenClaimFails(t *testing.T) {
+	forEachFailure(t, []string{"branched", "secrets", "show", "adapt", "awoke same=false"}, func(t *testing.T, op, mode string) {
+		h := newHarness(t)
+		h.scriptParts = true
+		m, s := h.scripted()
+		img, of := h.image(m)
 		if _, err := branch(m, t.Context(), img, true); err != nil {
 			t.Fatal(err)
 		}
-		s.fail(op, ways[way])
+		s.fail(op, failureModes[mode])
 		spec := img.Jail.Spec
 		spec.Govern = json.RawMessage(`{"other":true}`)
 		_, err := m.Branch(t.Context(), img, jail.BranchOptions{Spec: spec, Number: 2, Op: event.OpBranch})
-		failedAs(t, way, err)
-		w.holds(of)
-		w.noProcesses(of)
+		wantFailure(t, mode, err)
+		h.wantJails(of)
+		h.wantNoInits(of)
 	})
 }
 
-func TestARewindThatAPartRefusesLeavesTheJailAsItWas(t *testing.T) {
-	failsFor(t, []string{"reattach", "guard", "lineage rewind", "secrets", "show"}, func(t *testing.T, op, way string) {
-		w := newWorld(t)
-		w.attended = true
-		m, s := w.scripted()
-		img, of := w.image(m)
-		before := w.sh(m, of, "echo $PPID")
-		s.fail(op, func() error { s.fail(op, nil); return ways[way]() })
+func TestRewindFailureKeepsOldInstance(t *testing.T) {
+	forEachFailure(t, []string{"reattach", "guard", "lineage rewind", "secrets", "show"}, func(t *testing.T, op, mode string) {
+		h := newHarness(t)
+		h.scriptParts = true
+		m, s := h.scripted()
+		img, of := h.image(m)
+		before := h.sh(m, of, "echo $PPID")
+		s.fail(op, func() error { s.fail(op, nil); return failureModes[mode]() })
 		_, err := m.Rewind(t.Context(), of, img, jail.RewindOptions{})
-		failedAs(t, way, err)
-		if after := w.sh(m, of, "echo $PPID"); after != before {
-			t.Errorf("its init is %s, want %s as before", after, before)
+		wantFailure(t, mode, err)
+		if after := h.sh(m, of, "echo $PPID"); after != before {
+			t.Errorf("pid of init = %s, want %s as before", after, before)
 		}
-		w.holds(of)
-		w.noProcesses(of)
+		h.wantJails(of)
+		h.wantNoInits(of)
 	})
 }
 
-func TestARewindTakesACopyThatWaits(t *testing.T) {
-	w := newWorld(t)
-	w.attended = true
-	m, s := w.scripted()
-	img, of := w.image(m)
+func TestRewindUsesFrozenCopy(t *testing.T) {
+	h := newHarness(t)
+	h.scriptParts = true
+	m, s := h.scripted()
+	img, of := h.image(m)
 	copied, err := branch(m, t.Context(), img, true)
 	if err != nil {
 		t.Fatal(err)
 	}
-	s.took()
+	s.takeCalls()
 	got, err := m.Rewind(t.Context(), of, img, jail.RewindOptions{})
 	if err != nil || got.State != jail.Running || got.Body != copied.ID {
-		t.Fatalf("Rewind = %s on the host as %q, %v; want running as the copy %s", got.State, got.Body, err, copied.ID)
+		t.Fatalf("Rewind = %s with instance %q, %v; want running with the copy %s", got.State, got.Body, err, copied.ID)
 	}
-	if calls := s.took(); slices.Contains(calls, "restore") || !slices.Contains(calls, "reattach") || !slices.Contains(calls, "lineage rewind") {
-		t.Errorf("the operations are %q, want reattach and lineage, and no restore", calls)
+	if calls := s.takeCalls(); slices.Contains(calls, "restore") || !slices.Contains(calls, "reattach") || !slices.Contains(calls, "lineage rewind") {
+		t.Errorf("calls = %q, want reattach and lineage, and no restore", calls)
 	}
 	if n := m.Copies(img.Snapshot); n != 0 {
-		t.Errorf("%d copies wait, want none", n)
+		t.Errorf("Copies = %d, want 0", n)
 	}
-	if got := w.sh(m, of, "echo fine"); got != "fine" {
-		t.Errorf("it says %q, want fine", got)
+	if got := h.sh(m, of, "echo fine"); got != "fine" {
+		t.Errorf("output = %q, want fine", got)
 	}
 	if _, err := m.Get(t.Context(), copied.ID); !errors.Is(err, fault.NotFound) {
 		t.Errorf("Get of the copy = %v, want not found", err)
 	}
 }
 
-// A copy that cannot be recorded as the instance of a jail is removed, and the jail
-// stays as it was.
-func TestARewindThatCannotTakeTheCopyLeavesTheJail(t *testing.T) {
+// A copy that cannot be recorded as the instance of a jail is removed, and the jail is
+// unchanged.
+func TestRewindFailureToTakeCopyKeepsJail(t *testing.T) {
 	for _, op := range []string{"forget", "put"} {
 		t.Run(op, func(t *testing.T) {
-			w := newWorld(t)
-			w.attended = true
-			m, s := w.scripted()
-			img, of := w.image(m)
+			h := newHarness(t)
+			h.scriptParts = true
+			m, s := h.scripted()
+			img, of := h.image(m)
 			if _, err := branch(m, t.Context(), img, true); err != nil {
 				t.Fatal(err)
 			}
 			s.fail(op, func() error { s.fail(op, nil); return errScripted })
 			_, err := m.Rewind(t.Context(), of, img, jail.RewindOptions{})
-			failedAs(t, "error", err)
-			if got := w.sh(m, of, "echo fine"); got != "fine" {
-				t.Errorf("it says %q, want fine", got)
+			wantFailure(t, "error", err)
+			if got := h.sh(m, of, "echo fine"); got != "fine" {
+				t.Errorf("output = %q, want fine", got)
 			}
-			w.holds(of)
-			w.noProcesses(of)
+			h.wantJails(of)
+			h.wantNoInits(of)
 		})
 	}
 }
 
 func TestRefreshSecrets(t *testing.T) {
-	w := newWorld(t)
-	w.attended = true
-	m, s := w.scripted()
+	h := newHarness(t)
+	h.scriptParts = true
+	m, s := h.scripted()
 	ctx := t.Context()
 	j, err := m.Create(ctx, jail.Spec{})
 	if err != nil {
 		t.Fatal(err)
 	}
-	s.took()
+	s.takeCalls()
 	if err := m.RefreshSecrets(ctx, j.ID); err != nil {
 		t.Errorf("RefreshSecrets of a jail that has not started = %v, want nil", err)
 	}
-	wantCalls(t, "before it starts", s.took(), "")
+	wantCalls(t, "before it starts", s.takeCalls(), "")
 	if _, err := m.Start(ctx, j.ID); err != nil {
 		t.Fatal(err)
 	}
-	s.took()
+	s.takeCalls()
 	if err := m.RefreshSecrets(ctx, j.ID); err != nil {
 		t.Errorf("RefreshSecrets = %v, want nil", err)
 	}
-	wantCalls(t, "while it runs", s.took(), "secrets, show")
-	s.fail("secrets", ways["error"]) // those that can be had are shown all the same
+	wantCalls(t, "while it runs", s.takeCalls(), "secrets, show")
+	s.fail("secrets", failureModes["error"]) // the other secrets are shown nevertheless
 	if err := m.RefreshSecrets(ctx, j.ID); !errors.Is(err, errScripted) {
 		t.Errorf("RefreshSecrets = %v, want %v", err, errScripted)
 	}
-	wantCalls(t, "without some", s.took(), "secrets, show")
+	wantCalls(t, "without some", s.takeCalls(), "secrets, show")
 	s.fail("secrets", nil)
 	m.Close()
-	s.took()
-	m = w.scriptedManager(s) // which refreshes them: some may have been taken away
-	wantCalls(t, "the next daemon", s.took(), "open, thaw, attach, guard, secrets, show")
+	s.takeCalls()
+	m = h.scriptedManager(s) // refreshes them, because some may have been revoked
+	wantCalls(t, "the next daemon", s.takeCalls(), "open, thaw, attach, guard, secrets, show")
 	if err := m.RefreshSecrets(ctx, "j-none"); !errors.Is(err, fault.NotFound) {
-		t.Errorf("RefreshSecrets of no jail = %v, want not found", err)
+		t.Errorf("RefreshSecrets of an unknown jail = %v, want not found", err)
 	}
 }
 
-// bare has no SecretHolder: a jail that is to have secrets does not start there.
-func TestABackendWithoutSecretsRefusesThem(t *testing.T) {
-	w := newWorld(t)
-	s := &script{fails: map[string]func() error{}}
-	w.with = func(c *jail.Config) { c.Secrets = scriptedSecrets{s} }
-	m := w.manager()
+// processBackend has no SecretHolder, so a jail with secrets does not start.
+func TestCreateWithSecretsOnUnsupportedBackend(t *testing.T) {
+	h := newHarness(t)
+	s := &newScript{fails: map[string]func() error{}}
+	h.configure = func(c *jail.Config) { c.Secrets = scriptedSecrets{s} }
+	m := h.manager()
 	_, err := m.Create(t.Context(), jail.Spec{Start: true})
 	if !errors.Is(err, fault.Unsupported) || fault.RemedyOf(err) == "" {
 		t.Errorf("Create = %v, want unsupported with a remedy", err)
 	}
-	w.holds()
+	h.wantJails()
 }
 
-func TestRegovernIsUndoneWhenTheWardenRefusesIt(t *testing.T) {
-	w := newWorld(t)
-	w.attended = true
-	m, s := w.scripted()
-	j := w.running(m)
+func TestRegovernIsUndoneOnWardenError(t *testing.T) {
+	h := newHarness(t)
+	h.scriptParts = true
+	m, s := h.scripted()
+	j := h.running(m)
 	to := func(v string) func(json.RawMessage) (json.RawMessage, error) {
 		return func(json.RawMessage) (json.RawMessage, error) { return json.RawMessage(v), nil }
 	}
 	govern := func(want string) {
 		t.Helper()
-		all, err := w.db.Jails().All(t.Context())
+		all, err := h.db.Jails().All(t.Context())
 		if err != nil {
 			t.Fatal(err)
 		}
 		got, err := m.Get(t.Context(), j.ID)
 		if err != nil || string(got.Spec.Govern) != want || string(all[0].Spec.Govern) != want {
-			t.Errorf("it is governed by %s, and on record by %s, %v; want %s", got.Spec.Govern, all[0].Spec.Govern, err, want)
+			t.Errorf("Govern = %s, recorded %s, %v; want %s", got.Spec.Govern, all[0].Spec.Govern, err, want)
 		}
 	}
 	if _, err := m.Regovern(t.Context(), j.ID, to(`{"a":1}`)); err != nil {
@@ -496,7 +496,7 @@ func TestRegovernIsUndoneWhenTheWardenRefusesIt(t *testing.T) {
 	}
 	govern(`{"a":1}`)
 	for _, op := range []string{"check", "adapt"} {
-		s.fail(op, ways["error"])
+		s.fail(op, failureModes["error"])
 		if _, err := m.Regovern(t.Context(), j.ID, to(`{"b":1}`)); !errors.Is(err, errScripted) {
 			t.Errorf("Regovern = %v, want %v", err, errScripted)
 		}
@@ -510,28 +510,28 @@ func TestRegovernIsUndoneWhenTheWardenRefusesIt(t *testing.T) {
 	if _, err := m.Stop(t.Context(), j.ID, jail.StopOptions{}); err != nil {
 		t.Fatal(err)
 	}
-	s.fail("adapt", ways["error"]) // not called, since nothing runs
+	s.fail("adapt", failureModes["error"]) // not called, because the jail does not run
 	if _, err := m.Regovern(t.Context(), j.ID, to(`{"c":1}`)); err != nil {
 		t.Errorf("Regovern of a stopped jail = %v, want nil", err)
 	}
 	govern(`{"c":1}`)
 }
 
-func TestGovernWithoutAWardenIsRefused(t *testing.T) {
-	w := newWorld(t)
-	m := w.manager()
+func TestGovernWithoutWardenIsInvalid(t *testing.T) {
+	h := newHarness(t)
+	m := h.manager()
 	_, err := m.Create(t.Context(), jail.Spec{Govern: json.RawMessage(`{}`)})
 	if !errors.Is(err, fault.Invalid) || fault.FieldOf(err) != "govern" {
 		t.Errorf("Create = %v, want invalid govern", err)
 	}
 }
 
-// Changed is certain only of a jail that was marked in the instance that it has.
-func TestChangedIsNoOnlyAfterAMark(t *testing.T) {
-	w := newWorld(t)
-	w.attended = true
-	m, s := w.scripted()
-	j := w.running(m)
+// Changed returns false only for a jail that was marked in its present instance.
+func TestChangedIsFalseOnlyAfterMark(t *testing.T) {
+	h := newHarness(t)
+	h.scriptParts = true
+	m, s := h.scripted()
+	j := h.running(m)
 	changed := func(want bool) {
 		t.Helper()
 		if got, err := m.Changed(t.Context(), j.ID); err != nil || got != want {
@@ -547,30 +547,30 @@ func TestChangedIsNoOnlyAfterAMark(t *testing.T) {
 		}
 	}
 	changed(true)
-	s.fail("mark", ways["error"]) // which fails no checkpoint
+	s.fail("mark", failureModes["error"]) // does not fail the checkpoint
 	take()
 	changed(true)
 	s.fail("mark", nil)
 	take()
 	changed(false)
-	s.fail("changed", ways["error"])
+	s.fail("changed", failureModes["error"])
 	if _, err := m.Changed(t.Context(), j.ID); !errors.Is(err, errScripted) {
 		t.Errorf("Changed = %v, want %v", err, errScripted)
 	}
 	s.fail("changed", nil)
-	if _, err := w.checkpoint(m, j.ID, jail.Copied); err != nil { // without a mark
+	if _, err := h.checkpoint(m, j.ID, jail.Copied); err != nil { // without a mark
 		t.Fatal(err)
 	}
 	changed(true)
 	if got, err := m.Changed(t.Context(), "j-none"); !got || !errors.Is(err, fault.NotFound) {
-		t.Errorf("Changed of no jail = %v, %v; want true and not found", got, err)
+		t.Errorf("Changed of an unknown jail = %v, %v; want true and not found", got, err)
 	}
 }
 
-func TestCommandsAreAnnouncedWhereSnapshotsAreTakenForThem(t *testing.T) {
-	w := newWorld(t)
-	w.attended = true
-	m, s := w.scripted()
+func TestCommandHooksRunForSnapshotPolicy(t *testing.T) {
+	h := newHarness(t)
+	h.scriptParts = true
+	m, s := h.scripted()
 	j, err := m.Create(t.Context(), jail.Spec{Start: true, Command: []string{"/bin/true"},
 		Snapshots: jail.Snapshots{Before: []string{"exec:rm"}, After: jail.AfterExec}})
 	if err != nil {
@@ -578,9 +578,9 @@ func TestCommandsAreAnnouncedWhereSnapshotsAreTakenForThem(t *testing.T) {
 	}
 	after := make(chan struct{}, 1)
 	s.fail("after /bin/sh -c exit 3", func() error { after <- struct{}{}; return nil })
-	s.took()
+	s.takeCalls()
 	if _, _, err := m.Exec(t.Context(), j.ID, jail.ExecRequest{}, nil); !errors.Is(err, fault.Invalid) {
-		t.Errorf("Exec of nothing = %v, want invalid", err)
+		t.Errorf("Exec of an empty request = %v, want invalid", err)
 	}
 	if _, _, err := m.Exec(t.Context(), j.ID, jail.ExecRequest{Cmd: "exit 3"}, nil); err != nil {
 		t.Fatal(err)
@@ -588,15 +588,15 @@ func TestCommandsAreAnnouncedWhereSnapshotsAreTakenForThem(t *testing.T) {
 	select {
 	case <-after:
 	case <-time.After(time.Minute):
-		t.Fatal("nobody was notified of the end of the command")
+		t.Fatal("timeout: After was not called")
 	}
-	wantCalls(t, "Exec", s.took(), "before /bin/sh -c exit 3, after /bin/sh -c exit 3")
+	wantCalls(t, "Exec", s.takeCalls(), "before /bin/sh -c exit 3, after /bin/sh -c exit 3")
 	if _, err := m.Pause(t.Context(), j.ID); err != nil {
 		t.Fatal(err)
 	}
-	s.took()
+	s.takeCalls()
 	if _, _, err := m.Exec(t.Context(), j.ID, jail.ExecRequest{Cmd: "true"}, nil); !errors.Is(err, fault.Conflict) {
 		t.Errorf("Exec in a paused jail = %v, want conflict", err)
 	}
-	wantCalls(t, "Exec in a paused jail", s.took(), "")
+	wantCalls(t, "Exec in a paused jail", s.takeCalls(), "")
 }

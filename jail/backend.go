@@ -7,18 +7,17 @@ import (
 	"glasshouse/internal/notify"
 )
 
-// A Plan is everything a backend needs to make one jail. It is the same for
-// Create, Open and Clean of one jail's life, so a backend keeps no state of its
-// own that a restarted daemon would miss: whatever it makes on the host is named
-// after ID or lies under Dir.
+// A Plan has everything that a backend needs to create one jail. It is the same for Create,
+// Open and Clean of one jail, so a backend keeps no state that a restarted daemon would miss:
+// everything that it creates on the host is named after ID or lies under Dir.
 type Plan struct {
 	ID        id.Jail
-	Dir       string // {DATA}/jails/{id}, made by the caller with mode 0711; the backend's to fill
+	Dir       string // {DATA}/jails/{id}; the caller creates it with mode 0711, the backend fills it
 	Runtime   string
 	Hostname  string
 	Lower     []string // read-only layers, topmost first, owned by the ids they have inside
 	Sealed    []string // sealed writable layers above Lower, topmost first: files of SealLayer or BeginCopy
-	From      *Plan    // the frozen jail whose writable layer Sealed[0] still is, or nil
+	From      *Plan    // the frozen jail whose writable layer is Sealed[0] at the moment, or nil
 	IDs       IDRange
 	Limits    Limits
 	Network   Network
@@ -26,214 +25,210 @@ type Plan struct {
 	Mounts    []Mount
 	Workspace *Workspace
 	Init      string // the host's path of the glasshouse-init binary
-	Enforce   bool   // commands ask before they start programs, change files and make connections
+	Enforce   bool   // a policy decides about exec, file changes and connections of commands
 
-	// SecretFiles has Create prepare the jail for ShowSecrets, if its backend must.
+	// SecretFiles makes Create prepare the jail for ShowSecrets, if the backend needs that.
 	SecretFiles bool
 
-	// Wire is the wire to the outside that the jail has, if that was another body's.
+	// Wire is the network link of the jail if it was created for another instance.
 	Wire *Wire
 
-	// Unwired says that the wire is not the body's, or not yet: Restore makes it ready
-	// to get that of Wire by Rewire, and Clean leaves it to who has it.
+	// Unwired means that the link does not belong to this instance, or not yet. Restore
+	// prepares the instance to receive the link in Wire by Rewire, and Clean does not remove
+	// the link.
 	Unwired bool
 }
 
-// A Wire is what a jail is reached by from the outside, with its addresses there. It
-// is named by the body that it was made for, and stays the same as long as the jail
-// keeps it.
+// A Wire is the network link of a jail and its external addresses. It is named after the
+// instance for which it was created, and keeps that name as long as the jail uses it.
 type Wire struct {
 	Name id.Jail `json:"name"`
-	IDs  IDRange `json:"ids"` // of that body: its address follows from them
+	IDs  IDRange `json:"ids"` // of that instance; the address is derived from them
 }
 
-// A Backend isolates. Implementations are safe for concurrent use, also for two
-// calls on one jail, though the Manager never makes those.
-// backend/backendtest checks the contract written here.
+// A Backend isolates jails. Implementations are safe for concurrent use. They must also accept
+// concurrent calls for one jail, although the Manager does not make such calls. Package
+// backend/backendtest tests this contract.
 type Backend interface {
 	// Probe returns nil if this backend works on this host, or a
 	// fault.Unsupported error with reason and remedy.
 	Probe(ctx context.Context) error
 
-	// Lacks returns, by name ("disk", "memory", "cpu", "pids", "freeze",
-	// "mounts", "network"), what this backend cannot hold or do on this
-	// host, each with the reason. What it names, it does not pretend to do:
-	// Create refuses a Plan that depends on it, save for limits, which are
-	// left unenforced and reported in Stats.NotMeasured.
+	// Lacks returns the features that this backend cannot provide on this host, each with the
+	// reason. Names are "disk", "memory", "cpu", "pids", "freeze", "mounts", "network" and
+	// "enforcement". Create refuses a Plan that depends on a missing feature, except for
+	// limits, which are not enforced and are reported in Stats.NotMeasured.
 	Lacks() map[string]string
 
-	// Create isolates the jail and returns with its init answering on
-	// Instance.Control. The writable layer under Dir is made if it is missing
-	// and used as it is if not (a stopped jail starting again). If Create
-	// fails it leaves nothing behind but what Dir held before.
+	// Create isolates the jail and returns when its init answers on Instance.Control. It
+	// creates the writable layer under Dir if that is missing, and otherwise uses the existing
+	// one (a stopped jail is started again). If Create fails, Dir has the same content as
+	// before and nothing else remains.
 	Create(ctx context.Context, p Plan) (Instance, error)
 
-	// Open finds the jail that an earlier process created, or returns
-	// fault.NotFound if its init is gone.
+	// Open finds a jail that an earlier process created. It returns fault.NotFound if the
+	// jail's init has ended.
 	Open(ctx context.Context, p Plan) (Instance, error)
 
-	// Clean releases everything the jail holds on the host but its files:
-	// processes, mounts, loop devices, cgroups, network. It may be called at
-	// any time, also after a crash in the middle of Create and when nothing is
-	// left, and it is done when it returns nil.
+	// Clean releases all host resources of the jail except its files: processes, mounts, loop
+	// devices, cgroups, network. It may be called at any time, also after a crash in the
+	// middle of Create and if there is nothing to release. All resources are released if it
+	// returns nil.
 	Clean(ctx context.Context, p Plan) error
 
-	// Mount shows the files of a jail that is not running in a directory of
-	// the host, owned by the ids they have inside, until unmount is called.
+	// Mount mounts the files of a jail that is not running on a directory of the host, with
+	// the owners that they have in the jail, until the caller calls unmount.
 	Mount(ctx context.Context, p Plan) (dir string, unmount func() error, err error)
 }
 
-// A Checkpointer is a Backend that can write down a live jail and make it again.
-// backend/backendtest checks what is written here.
+// A Checkpointer is a Backend that can checkpoint and restore live jails (CRIU terms: dump and
+// restore). Package backend/backendtest tests this contract.
 type Checkpointer interface {
-	// CanCheckpoint returns nil if this host can write down what runs, or a
-	// fault.Unsupported error with reason and remedy.
+	// CanCheckpoint returns nil if this host supports checkpoints, or a fault.Unsupported
+	// error with reason and remedy.
 	CanCheckpoint(ctx context.Context) error
 
-	// Dumpable returns nil, or a fault.Unsupported error that says what of a
-	// live jail cannot be written down. It disturbs nothing.
+	// Dumpable returns nil, or a fault.Unsupported error that names the state of a live jail
+	// that cannot be dumped. It does not affect the jail.
 	Dumpable(ctx context.Context, p Plan, i Instance) error
 
-	// Steady lets a frozen jail run on for moments, until none of its processes
-	// is in the middle of what cannot be written down. It is frozen at the end.
+	// Steady thaws a frozen jail for short periods until none of its processes is in a state
+	// that cannot be dumped. The jail is frozen when Steady returns.
 	Steady(ctx context.Context, p Plan, i Instance) error
 
-	// Dump writes the processes of a frozen jail, whose init has no connection
-	// open, to dir, which is empty. It leaves them frozen and as they were, also
-	// if it fails.
+	// Dump writes the processes of a frozen jail to dir, which is empty. The jail's init has
+	// no open connection. The processes stay frozen and unchanged, also if Dump fails.
 	Dump(ctx context.Context, p Plan, i Instance, dir string) error
 
-	// Restore is Create with the processes that a Dump wrote to dir, of a jail
-	// with the same mounts and workspace. They are frozen, and none has executed
-	// an instruction since. What they had connected over the network outside of
-	// the jail is closed. Dir is read only.
+	// Restore is Create with the processes that Dump wrote to dir, from a jail with the same
+	// mounts and workspace. The processes are frozen and have not executed an instruction
+	// since the dump. Their network connections to the outside of the jail are closed. Restore
+	// does not write to dir.
 	Restore(ctx context.Context, p Plan, dir string) (Instance, error)
 
-	// BeginCopy begins to write the jail's writable layer to the new file to, in
-	// steps, so that a jail waits for the second alone. The jail keeps its own. If
-	// it is too much to be copied while a jail waits, and cannot be copied in one
+	// BeginCopy starts a copy of the jail's writable layer to the new file to. The copy has
+	// steps, so that the jail is paused only during the second one, Take. The jail keeps its
+	// layer. If the layer is too large to copy during the pause and cannot be cloned in one
 	// step, BeginCopy or Take returns fault.TooLarge.
 	BeginCopy(ctx context.Context, p Plan, to string) (LayerCopy, error)
 
-	// SealLayer gives the jail's writable layer the name to as well, on the same
-	// filesystem, for good: nobody may write to it any more. The name it had
-	// goes with the jail's other files. The processes of a live jail are frozen
-	// and about to end.
+	// SealLayer gives the jail's writable layer the additional name to on the same filesystem.
+	// The layer is read-only from that moment. Its old name is removed with the jail's other
+	// files. The processes of a live jail are frozen and are about to end.
 	SealLayer(ctx context.Context, p Plan, to string) error
 
-	// FlushLayer writes what a live jail has written to its layer to its final place on the
-	// disk. What follows needs no space for it, or the layer would be damaged if the host's
-	// disk is full then. Who writes to the layer waits for moments.
+	// FlushLayer writes the dirty data of a live jail's layer to disk, to allocated blocks.
+	// The steps that follow then need no space for it; otherwise a full host disk could damage
+	// the layer. Writers in the jail block briefly.
 	FlushLayer(ctx context.Context, p Plan) error
 
-	// Shed is Clean, and the writable layer is gone too, but for the name that
-	// SealLayer gave it.
+	// Shed is Clean, and also removes the writable layer. The name that SealLayer gave the
+	// layer remains.
 	Shed(ctx context.Context, p Plan) error
 }
 
-// A PreDumper is a Checkpointer that can write down most of a jail's memory before
-// the jail has to wait.
+// A PreDumper is a Checkpointer that can dump most of a jail's memory before the jail is
+// paused.
 type PreDumper interface {
-	// PreDump writes to dir what it can of a jail that runs, for the Dump to the same
-	// directory that follows. If that is not possible here, or not worth it, it does
-	// nothing and says so. After an error, too, the Dump is as any other.
+	// PreDump writes memory of a running jail to dir, in preparation for the Dump to the same
+	// directory. It does nothing and returns false if that is not possible on this host or not
+	// worthwhile. After an error, Dump works as without PreDump.
 	PreDump(ctx context.Context, p Plan, i Instance, dir string) (did bool, err error)
 
-	// Whole makes one of what PreDump and Dump have written to dir, which nobody reads
-	// before. Without a PreDump it does nothing.
+	// Whole merges the images that PreDump and Dump have written to dir. Only CRIU can read
+	// them before. Without a PreDump it does nothing.
 	Whole(dir string) error
 }
 
-// A Rewirer is a Checkpointer whose jails can keep what they have connected outside
-// when they are taken back.
+// A Rewirer is a Checkpointer whose jails can keep their network connections when they are
+// rewound.
 type Rewirer interface {
 	// CanRewire returns nil, or a fault.Unsupported error with the reason.
 	CanRewire(p Plan) error
 
-	// Rewire gives i, which Restore has made for the plan to and which is frozen, the
-	// wire of old, of the plan from, which is frozen as well. If it fails all is as it
-	// was.
+	// Rewire moves the network link of old, the frozen instance of plan from, to i, a frozen
+	// instance that Restore has created for plan to. If it fails, both instances are
+	// unchanged.
 	Rewire(ctx context.Context, from Plan, old Instance, to Plan, i Instance) (Rewired, error)
 }
 
-// A Rewired is a wire that has changed hands, and what is connected over it.
+// A Rewired is a moved network link with its connections.
 type Rewired interface {
-	// GoOn has what a program of the new processes has connected outside go on where
-	// it is, if the program has neither read nor written there since it was written
-	// down. All else is closed, and who is at the other end told so. It returns how
-	// many the new processes keep and how many they lose.
+	// GoOn keeps a connection if the program that has it has neither read nor written data
+	// since the dump. It closes all others and resets them at the remote end. It returns the
+	// number of connections that the new processes keep and lose.
 	GoOn() (kept, closed int, err error)
 
-	// Undo gives the wire back to the old processes, and ends what they had connected
-	// if the new ones may have used it: after GoOn.
+	// Undo moves the link back to the old processes. After GoOn it also closes their
+	// connections, because the new processes may have used them.
 	Undo() error
 
-	// Close lets go of what only Undo needs.
+	// Close releases the resources that only Undo needs.
 	Close() error
 }
 
-// An Enforced is an Instance whose commands ask, as those of every Plan with
-// Enforce do. As long as nobody answers, they wait.
+// An Enforced is an Instance whose commands are subject to a policy, as for every Plan with
+// Enforce. A system call that needs a decision blocks until it is answered.
 type Enforced interface {
-	// Listener returns what they ask on, which the caller closes. If there is none,
-	// because a daemon died at a bad moment, it returns os.ErrNotExist; whatever
-	// they would ask about then fails.
+	// Listener returns the notification listener of the commands, which the caller closes. It
+	// returns os.ErrNotExist if there is no listener, because a daemon died at the wrong
+	// moment. System calls that need a decision then fail.
 	Listener() (*notify.Listener, error)
 }
 
-// A LayerCopy is a copy of a jail's writable layer on its way to a file.
+// A LayerCopy is a copy of a jail's writable layer that is in progress.
 type LayerCopy interface {
-	// Take copies the layer, which nobody is writing to meanwhile.
+	// Take copies the layer. The jail must not write to it meanwhile.
 	Take(ctx context.Context) error
 
-	// End finishes the file if the layer was taken, and else removes it.
+	// End completes the file if Take has succeeded, and removes it otherwise.
 	End() error
 }
 
-// A Limiter is a Backend that can change the limits of its jails.
-// backend/backendtest checks what is written here.
+// A Limiter is a Backend that can change the limits of its jails. Package backend/backendtest
+// tests this contract.
 type Limiter interface {
-	// Limit has the jail of p, which names the limits that it has, be bounded by l.
-	// Of a live one, i, all of l is in force when it returns, or nothing of it; i is
-	// nil of one that is not live, which will be made with l. Limits that are in
-	// force already do nothing.
+	// Limit changes the limits of a jail to l. The plan p has the current limits. If the jail
+	// is live, i is its instance and either all of l is in force when Limit returns or nothing
+	// has changed. If the jail is not live, i is nil and the next Create uses l. Limits that
+	// are already in force cause no change.
 	//
-	// Less memory than is in use, and than can be taken back, is a fault.Conflict. No
-	// process is ended. Which limit cannot be changed a fault.Unsupported says.
+	// Limit returns fault.Conflict if more memory is in use than l allows and it cannot be
+	// reclaimed; it does not end any process. It returns fault.Unsupported with the name of a
+	// limit that cannot be changed.
 	Limit(ctx context.Context, p Plan, i Instance, l Limits) error
 }
 
-// A Remover is a Backend that removes a jail's files itself, because the daemon
-// could not: without root they belong to ids that only a user namespace can act
-// for. Remove deletes Dir and all below it, after Clean.
+// A Remover is a Backend that removes a jail's files itself, because the daemon cannot:
+// without root, they belong to ids that only a user namespace can access. Remove deletes Dir
+// with its contents. The caller calls Clean before.
 type Remover interface {
 	Remove(ctx context.Context, p Plan) error
 }
 
-// An Instance is a jail's live isolation.
+// An Instance is the running incarnation of a jail.
 type Instance interface {
-	Control() string       // the unix socket its init listens on, as a path of the host
-	PID() int              // its init, as a pid of the host
-	Done() <-chan struct{} // closed when its init is gone
+	Control() string       // host path of the unix socket of its init
+	PID() int              // host pid of its init
+	Done() <-chan struct{} // closed when its init has ended
 
 	Freeze(ctx context.Context) error
 	Thaw(ctx context.Context) error
 
-	// Kill ends every process of the jail, however stubborn or frozen, and
-	// returns when none is left.
+	// Kill ends every process of the jail, also frozen ones, and returns when none is left.
 	Kill(ctx context.Context) error
 
 	Stats(ctx context.Context) (Stats, error)
 
-	// Sight returns how the host's kernel knows the jail: its cgroup, if it has
-	// one. The rest is the Manager's to fill in.
+	// Sight returns the kernel's identifiers of the jail, such as its cgroup. The Manager sets
+	// the other fields.
 	Sight() Sight
 
-	// Close lets go of the jail without touching it.
+	// Close releases the Instance. The jail continues to run.
 	Close() error
 }
 
 // A Witness is an Instance that may know why its init ended.
 type Witness interface {
-	Why() string // "" if it does not
+	Why() string // "" if unknown
 }

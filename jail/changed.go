@@ -6,33 +6,34 @@ import (
 	"glasshouse/id"
 )
 
-// Changed reports whether a jail may have changed since it was last written down,
-// or taken back to how it was. No is certain.
+// Changed reports whether a jail may have changed since the last snapshot or rewind. Only
+// false is certain.
 func (m *Manager) Changed(ctx context.Context, jid id.Jail) (bool, error) {
 	const op = "jail.Changed"
-	c, unlock, err := m.lock(ctx, jid, op)
+	e, unlock, err := m.lock(ctx, jid, op)
 	if err != nil {
 		return true, err
 	}
 	defer unlock()
-	l := c.live.Load()
-	if l == nil || l.mark == nil || m.cfg.Observer == nil {
+	l := e.live.Load()
+	if l == nil || l.lastMark == nil || m.cfg.Observer == nil {
 		return true, nil
 	}
-	return m.cfg.Observer.Changed(ctx, jid, *l.mark)
+	return m.cfg.Observer.Changed(ctx, jid, *l.lastMark)
 }
 
-// remember notes how a jail is, for Changed, while it is frozen. Only those pay
-// for it whose snapshots are taken unasked. The caller holds the cell's turn.
-func (m *Manager) remember(ctx context.Context, j Jail, l *live, wanted bool) {
-	l.mark = nil
+// setMark stores the current position in the jail's event log for Changed. The jail is frozen.
+// Only jails with automatic snapshots pay this cost, unless wanted is set. The caller holds
+// the jail's lock.
+func (m *Manager) setMark(ctx context.Context, j Jail, l *liveInstance, wanted bool) {
+	l.lastMark = nil
 	if m.cfg.Observer == nil || !wanted && !j.Spec.Snapshots.Any() {
 		return
 	}
 	mark, err := m.cfg.Observer.Mark(ctx, j.ID)
-	if err != nil { // then the next snapshot is taken though nothing may have changed
-		m.cfg.Log.Debug("how a jail is was not noted", "jail", j.ID, "err", err)
+	if err != nil { // the next snapshot is then taken even if nothing has changed
+		m.cfg.Log.Debug("cannot mark the state of a jail", "jail", j.ID, "err", err)
 		return
 	}
-	l.mark = &mark
+	l.lastMark = &mark
 }

@@ -12,63 +12,62 @@ import (
 	"glasshouse/id"
 )
 
-// A Change is one path that the layers a jail wrote hold against what lies under
-// them, or one of two jails against the other.
+// A Change is one path that differs between a jail's writable layers and the layers below, or
+// between two jails.
 type Change struct {
 	Path string      `json:"path"` // in the jail
 	Kind string      `json:"kind"` // added, modified, deleted, metadata, renamed
-	Type string      `json:"type"` // as in protocol.FileInfo; of a deletion, what it was
+	Type string      `json:"type"` // as in protocol.FileInfo; of a deletion, the previous type
 	Size int64       `json:"size"`
 	Mode fs.FileMode `json:"mode"`
 
-	From string   `json:"from,omitempty"` // of a renamed file: where it was
+	From string   `json:"from,omitempty"` // previous path of a renamed file
 	What []string `json:"what,omitempty"` // what differs: content, mode, owner, times, xattrs
 
-	Diff   string `json:"diff,omitempty"`    // if asked for: the difference as unified text
-	NoDiff string `json:"no_diff,omitempty"` // why a file has none; DiffLater ends what was compared
+	Diff   string `json:"diff,omitempty"`    // unified diff, if requested
+	NoDiff string `json:"no_diff,omitempty"` // reason for an empty Diff; DiffLater marks the end of a page
 }
 
-// DiffLater says that enough was compared for one answer: the texts from this
-// path on are to be had by asking again, after the one before.
+// DiffLater means that the response has reached its size limit. The diffs from this path on
+// need another request with After set to the previous path.
 const DiffLater = "later"
 
-// ChangesOptions say which changes are wanted.
+// ChangesOptions select changes.
 type ChangesOptions struct {
-	Workspace bool   // those of the workspace, not of the root
-	Below     string // leaves out what is neither at this path nor below it; "" is all
-	Text      bool   // with unified diffs of text files, from After on
+	Workspace bool   // changes of the workspace instead of the root
+	Below     string // only this path and paths below it; "" means all
+	Text      bool   // add unified diffs of text files that follow After
 	After     string // a path
 }
 
-// A Differ is a Backend that can tell what a jail changed, live or not.
+// A Differ is a Backend that can list the file changes of a jail, live or not.
 type Differ interface {
-	// Changes returns what the jail's own layer and the sealed ones below it
-	// changed, sorted by path: below the workspace's target if o says so, else
-	// in the root.
+	// Changes returns the changes in the jail's writable and sealed layers, sorted by path.
+	// The changes are those below the workspace's target if o.Workspace is set, and otherwise
+	// those of the root.
 	Changes(ctx context.Context, p Plan, o ChangesOptions) ([]Change, error)
 }
 
-// A Tree is the files of a jail: as they are, or as a snapshot has them.
+// A Tree is the files of a jail, current or of a snapshot.
 type Tree struct {
 	Plan
-	Own bool // with the jail's own layer; else what lies in sealed ones alone
+	Own bool // includes the writable layer; otherwise only sealed layers
 }
 
-// A Comparer is a Differ that can tell the files of two jails apart, live or not.
+// A Comparer is a Differ that can compare the files of two jails, live or not.
 type Comparer interface {
-	// Compare returns what has to change to come from one tree to the other,
-	// sorted by path. Both stand on the same layers but for the sealed ones.
+	// Compare returns the changes that turn the tree from into the tree to, sorted by path.
+	// Both have the same layers except for the sealed and writable ones.
 	Compare(ctx context.Context, from, to Tree, o ChangesOptions) ([]Change, error)
 }
 
-// A Moment is a jail as it is now or, if Was is set, as it was in a snapshot.
+// A Moment is the current state of a jail or, if Was is set, its state in a snapshot.
 type Moment struct {
 	ID  id.Jail
 	Was *Jail
 }
 
-// Compare returns what differs between the files of two moments, of one jail or
-// of two.
+// Compare returns the differences between the files of two moments, of one jail or of two.
 func (m *Manager) Compare(ctx context.Context, from, to Moment, o ChangesOptions) ([]Change, error) {
 	const op = "jail.Compare"
 	unlock, err := m.lockAll(ctx, op, from, to)
@@ -76,11 +75,11 @@ func (m *Manager) Compare(ctx context.Context, from, to Moment, o ChangesOptions
 		return nil, err
 	}
 	defer unlock()
-	a, err := m.moment(from, op)
+	a, err := m.recordAt(from, op)
 	if err != nil {
 		return nil, err
 	}
-	b, err := m.moment(to, op)
+	b, err := m.recordAt(to, op)
 	if err != nil {
 		return nil, err
 	}
@@ -88,7 +87,7 @@ func (m *Manager) Compare(ctx context.Context, from, to Moment, o ChangesOptions
 		return nil, fault.New(fault.Conflict, op, string(from.ID)+" and "+string(to.ID), err)
 	}
 	if !slices.Equal(a.Lower, b.Lower) && !o.Workspace {
-		return nil, fault.Newf(fault.Conflict, op, string(from.ID)+" and "+string(to.ID), "they do not stand on the same root filesystem")
+		return nil, fault.Newf(fault.Conflict, op, string(from.ID)+" and "+string(to.ID), "they have different root filesystems")
 	}
 	backend, err := m.backend(b.Spec)
 	if err != nil {
@@ -96,44 +95,44 @@ func (m *Manager) Compare(ctx context.Context, from, to Moment, o ChangesOptions
 	}
 	c, ok := backend.(Comparer)
 	if !ok {
-		return nil, fault.Cannot(op, "jails of the backend "+b.Spec.Backend+" cannot be compared", "make jails with --backend oci")
+		return nil, fault.Cannot(op, "jails of the backend "+b.Spec.Backend+" cannot be compared", "create the jails with --backend oci")
 	}
 	changes, err := c.Compare(ctx, Tree{m.plan(a), from.Was == nil}, Tree{m.plan(b), to.Was == nil}, o)
 	if o.Workspace {
 		return changes, err
 	}
-	return slices.DeleteFunc(changes, func(ch Change) bool { return b.Spec.madePlace(ch, "added") || a.Spec.madePlace(ch, "deleted") }), err
+	return slices.DeleteFunc(changes, func(ch Change) bool { return b.Spec.madeByDaemon(ch, "added") || a.Spec.madeByDaemon(ch, "deleted") }), err
 }
 
-// comparable returns why what two jails did to their files cannot be compared.
+// comparable returns the reason why the changes of two jails cannot be compared, or nil.
 func comparable(a, b Spec, o ChangesOptions) error {
 	switch {
 	case a.Backend != b.Backend:
-		return fmt.Errorf("one is of the backend %s and the other of %s", a.Backend, b.Backend)
+		return fmt.Errorf("one uses the backend %s and the other %s", a.Backend, b.Backend)
 	case !o.Workspace:
 		return nil
 	case a.Workspace == nil || b.Workspace == nil:
 		return errors.New("they do not both have a workspace")
 	case a.Workspace.Source != b.Workspace.Source:
-		return errors.New("their workspaces are not on the same directory")
+		return errors.New("their workspaces have different source directories")
 	}
 	return nil
 }
 
-// moment returns a jail as it is or was.
-func (m *Manager) moment(at Moment, op string) (Jail, error) {
+// recordAt returns the record of a jail at a moment.
+func (m *Manager) recordAt(at Moment, op string) (Jail, error) {
 	if at.Was != nil {
 		return *at.Was, nil
 	}
-	c, err := m.find(at.ID, op)
+	e, err := m.find(at.ID, op)
 	if err != nil {
 		return Jail{}, err
 	}
-	return *c.jail.Load(), nil
+	return *e.jail.Load(), nil
 }
 
-// lockAll takes the turns of those moments that are now. Whoever takes several
-// takes them in this order.
+// lockAll locks the jails of those moments that are current. It locks them in the order of
+// their ids, so that concurrent calls cannot deadlock.
 func (m *Manager) lockAll(ctx context.Context, op string, all ...Moment) (unlock func(), err error) {
 	var ids []id.Jail
 	for _, at := range all {
@@ -159,22 +158,22 @@ func (m *Manager) lockAll(ctx context.Context, op string, all ...Moment) (unlock
 	return unlock, nil
 }
 
-// Changes returns what a jail changed in its root filesystem or its workspace.
+// Changes returns the changes of a jail in its root filesystem or its workspace.
 func (m *Manager) Changes(ctx context.Context, jid id.Jail, o ChangesOptions) ([]Change, error) {
 	const op = "jail.Changes"
-	c, unlock, err := m.lock(ctx, jid, op)
+	e, unlock, err := m.lock(ctx, jid, op)
 	if err != nil {
 		return nil, err
 	}
 	defer unlock()
-	j := *c.jail.Load()
+	j := *e.jail.Load()
 	b, err := m.backend(j.Spec)
 	if err != nil {
 		return nil, err
 	}
 	d, ok := b.(Differ)
 	if !ok {
-		return nil, &fault.Error{Op: op, On: string(jid), Kind: fault.Unsupported, Err: errors.New("this backend cannot tell what a jail changed")}
+		return nil, &fault.Error{Op: op, On: string(jid), Kind: fault.Unsupported, Err: errors.New("this backend cannot list file changes")}
 	}
 	if o.Workspace && j.Spec.Workspace == nil {
 		return nil, fault.Newf(fault.Conflict, op, string(jid), "the jail has no workspace")
@@ -183,21 +182,21 @@ func (m *Manager) Changes(ctx context.Context, jid id.Jail, o ChangesOptions) ([
 	if o.Workspace {
 		return changes, err
 	}
-	return slices.DeleteFunc(changes, func(c Change) bool { return j.Spec.madePlace(c, "added") }), err
+	return slices.DeleteFunc(changes, func(c Change) bool { return j.Spec.madeByDaemon(c, "added") }), err
 }
 
-// Where a jail reads that it is a branch, and how long that is at most: more is the
-// jail's own.
+// The notice that tells a jail that it is a branch, and its maximal size. A larger file was
+// written by the jail itself.
 const (
 	noticeDir  = "/run/glasshouse"
 	notice     = noticeDir + "/branch.json"
 	noticeSize = 1 << 10
 )
 
-// madePlace reports whether a change of that kind is a directory that was made for
-// the workspace, a mount or secrets to be shown on, or is the notice of a branch: none
-// of the jail's doing.
-func (s Spec) madePlace(c Change, kind string) bool {
+// madeByDaemon reports whether a change was made by the daemon and not by the jail: a
+// directory that was created as the mount point of the workspace, a mount or secrets, or the
+// notice of a branch.
+func (s Spec) madeByDaemon(c Change, kind string) bool {
 	if c.Path == notice && c.Type == "file" && c.Size <= noticeSize || (c.Path == noticeDir || c.Path == SecretsDir) && c.Type == "dir" {
 		return true
 	}

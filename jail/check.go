@@ -11,8 +11,7 @@ import (
 	"glasshouse/observe/syscalls"
 )
 
-// bound is one limit with the value it takes when none is asked for and the
-// most that may be asked for.
+// bound is one limit with its default, minimum and maximum.
 type bound struct {
 	field        string
 	value        *int64
@@ -29,8 +28,7 @@ func (l *Limits) bounds() []bound {
 	}
 }
 
-// check fills in defaults and returns an Invalid error that names the first
-// field at fault.
+// check fills in defaults and returns an Invalid error that names the first invalid field.
 func (m *Manager) check(s Spec) (Spec, error) {
 	const op = "jail.Create"
 	for _, b := range s.Limits.bounds() {
@@ -91,20 +89,20 @@ func (m *Manager) check(s Spec) (Spec, error) {
 	return s, m.checkHostPaths(&s)
 }
 
-// Networks are all that there are, from the nearest to the farthest.
+// Networks are all network modes, from the most to the least restricted.
 var Networks = []Network{Isolated, Proxied, Bridged, Full}
 
-// DefaultGroup is whom a bridged jail sees that names no group.
+// DefaultGroup is the group of a bridged jail that names none.
 const DefaultGroup = "default"
 
-// checkNetwork checks how far the jail reaches, and with whom.
+// checkNetwork checks the network mode and the group.
 func (s *Spec) checkNetwork() error {
 	const op = "jail.Create"
 	switch {
 	case !slices.Contains(Networks, s.Network):
 		return fault.Fieldf(op, "network", "%q is not one of %q", s.Network, Networks)
 	case s.Network != Bridged && s.Group != "":
-		return fault.Fieldf(op, "network_group", "only a bridged jail is in a group, and this one is %s", s.Network)
+		return fault.Fieldf(op, "network_group", "only a bridged jail can have a group, and the network mode is %s", s.Network)
 	case s.Network == Bridged && s.Group == "":
 		s.Group = DefaultGroup
 	case len(s.Group) > 64 || strings.ContainsFunc(s.Group, func(r rune) bool { return r < ' ' || r == 0x7f }):
@@ -130,7 +128,7 @@ func (r Rootfs) check(backend string) error {
 	return nil
 }
 
-// checkHostPaths decides whether the jail may see the host's paths it asks for.
+// checkHostPaths checks that the configuration allows the host paths that the jail mounts.
 func (m *Manager) checkHostPaths(s *Spec) error {
 	const op = "jail.Create"
 	for i, mt := range s.Mounts {
@@ -143,7 +141,7 @@ func (m *Manager) checkHostPaths(s *Spec) error {
 			return m.notAllowed(op, field+".source", real, "mounts.allow")
 		}
 		if mt.Owners && s.Backend != "oci" {
-			return fault.Fieldf(op, field, "only the oci backend mounts what jails share")
+			return fault.Fieldf(op, field, "only the oci backend supports mounts with owners")
 		}
 		s.Mounts[i].Source = real
 	}
@@ -172,8 +170,8 @@ func (m *Manager) notAllowed(op, field, path, setting string) error {
 		Remedy: fmt.Sprintf("add a prefix of it to %s in the daemon's configuration", setting)}
 }
 
-// resolveDirOrFile returns path with its symlinks followed, so that what is
-// allowed is what is mounted.
+// resolveDirOrFile returns path with its symlinks resolved, so that the path that is checked
+// is the path that is mounted.
 func resolveDirOrFile(path string) (string, error) {
 	if !filepath.IsAbs(path) {
 		return "", fmt.Errorf("%q is not an absolute path", path)
@@ -202,5 +200,5 @@ func checkHostname(name string) error {
 	return nil
 }
 
-// Check returns what Create would make of a spec, or why it would refuse it.
+// Check returns the spec with defaults as Create would use it, or the error of Create.
 func (m *Manager) Check(s Spec) (Spec, error) { return m.check(s) }

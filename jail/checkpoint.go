@@ -15,81 +15,81 @@ import (
 	"glasshouse/jailinit/control"
 )
 
-// Layering is how the writable layer of a running jail gets into a checkpoint.
+// Layering is the way in which the writable layer of a running jail becomes part of a
+// checkpoint.
 type Layering string
 
 const (
-	// Copied: the jail keeps its layer, and the checkpoint has a copy, made while
-	// the jail waits: at once where the host's filesystem can share blocks, file
-	// by file where there are few.
+	// Copied: the jail keeps its layer, and the checkpoint has a copy, made while the jail is
+	// paused. The copy is immediate if the host's filesystem can share blocks (reflink), and
+	// file by file if there are few files.
 	Copied Layering = "copied"
 
-	// Stacked: the layer is the checkpoint's, as it is and whatever its size, and
-	// the jail goes on as a new set of the same processes over a new layer. What
-	// it had connected outside is closed.
+	// Stacked: the checkpoint takes over the layer, whatever its size, and the jail continues
+	// as a restored copy of its processes over a new layer. Network connections to the outside
+	// are closed.
 	Stacked Layering = "stacked"
 )
 
-// CheckpointOptions say where a checkpoint of a jail goes.
+// CheckpointOptions are the options of Checkpoint.
 type CheckpointOptions struct {
-	Snapshot id.Snapshot // what it will be known as
-	Images   string      // an empty directory for the processes, on a filesystem in memory if the jail is not to wait long
+	Snapshot id.Snapshot // its id
+	Images   string      // an empty directory for the process images; a tmpfs makes the pause short
 	Layer    string      // a new file for the writable layer, on the filesystem of the data directory
-	Layering Layering    // "" chooses: copied where that is quick
-	Stop     bool        // the jail is not to go on
-	Mark     bool        // how it is then is remembered, for Changed
+	Layering Layering    // "" chooses Copied if that is fast, else Stacked
+	Stop     bool        // stop the jail after the checkpoint
+	Mark     bool        // mark the position in the event log for Changed
 
-	// Held is a process that runs no further than to where the checkpoint has it;
-	// nil is none. It is released.
+	// Held is a process that does not run before the checkpoint, or nil. Checkpoint releases
+	// it.
 	Held *Held
 
-	// Below returns layers that show the same as those the jail stands on, for
-	// the checkpoint to stand on. Nil: those.
+	// Below returns equivalent layers that the checkpoint uses in place of the jail's sealed
+	// layers. Nil means the same layers.
 	Below func(sealed []string) []string
 }
 
-// A Checkpoint is what was taken.
+// A Checkpoint is the result of Checkpoint.
 type Checkpoint struct {
 	Image
 	Stats    Stats
-	Paused   time.Duration // how long the jail waited
+	Paused   time.Duration // duration of the pause
 	Layering Layering      // of a live jail
 
-	Processes []Process // that are in Images
-	Untold    error     // why Processes does not tell of them
-	Over      string    // the sealed layer that the jail stood on, of the snapshot that inherited processes are from; "" is none
+	Processes []Process // the processes in Images
+	Untold    error     // why Processes is empty
+	Over      string    // topmost sealed layer of the jail before; inherited processes are from its snapshot; "" is none
 }
 
-// An Image is what a jail is made from again.
+// An Image has everything that is needed to restore a jail.
 type Image struct {
 	Snapshot id.Snapshot
-	Jail     Jail   // as it was, with Sealed as those made from it have it
-	Images   string // directory of its processes; "" if it had none
-	Seq      uint64 // its last record
+	Jail     Jail   // its record, with the Sealed of jails made from the image
+	Images   string // directory of the process images; "" if there are none
+	Seq      uint64 // number of its last event
 }
 
-// patience is how long a checkpoint waits for uploads and downloads that are
-// going on.
-const patience = 2 * time.Second
+// parkTimeout is how long a checkpoint waits for uploads and downloads in progress.
+const parkTimeout = 2 * time.Second
 
-// Checkpoint writes down a jail as it is now. A live jail goes on unless o.Stop
-// says otherwise, and as if nothing had happened if it fails.
+// Checkpoint takes a checkpoint of a jail. A live jail continues unless o.Stop is set. If
+// Checkpoint fails, the jail continues unchanged.
 func (m *Manager) Checkpoint(ctx context.Context, jid id.Jail, o CheckpointOptions) (Checkpoint, error) {
 	const op = "jail.Checkpoint"
 	var made Checkpoint
-	_, err := m.change(ctx, jid, op, func(ctx context.Context, b Backend, c *cell) error {
+	_, err := m.withLock(ctx, jid, op, func(ctx context.Context, b Backend, e *entry) error {
 		cp, ok := b.(Checkpointer)
 		if !ok {
-			return fault.Cannot(op, "jails of the backend "+c.jail.Load().Spec.Backend+" cannot be snapshotted", "make jails with --backend oci")
+			return fault.Cannot(op, "jails of the backend "+e.jail.Load().Spec.Backend+" cannot be snapshotted", "create the jail with --backend oci")
 		}
-		still := &still{m: m, b: b, cp: cp, c: c, l: c.live.Load(), was: *c.jail.Load(), o: o}
+		t := &checkpointOp{m: m, b: b, cp: cp, entry: e, live: e.live.Load(), was: *e.jail.Load(), o: o}
 		var err error
-		if still.l == nil {
-			made, err = still.atRest(ctx)
+		if t.live == nil {
+			made, err = t.checkpointStopped(ctx)
 		} else {
-			made, err = still.alive(ctx)
-			if l := c.live.Load(); err != nil && l != nil { // its disk may have failed meanwhile, or it is held
-				err = errors.Join(l.checkWritable(op, still.was), l.checkHeld(op, still.was), err)
+			made, err = t.checkpointLive(ctx)
+			if l := e.live.Load(); err != nil && l != nil { // a failed disk or a hold may be the cause
+				err = errors.Join(l.checkWritable(op, t.was), l.checkHeld(op, t.was), err)
 			}
 		}
 		return err
@@ -100,322 +100,323 @@ func (m *Manager) Checkpoint(ctx context.Context, jid id.Jail, o CheckpointOptio
 	return made, nil
 }
 
-// still is a checkpoint being taken.
-type still struct {
-	m   *Manager
-	b   Backend
-	cp  Checkpointer
-	c   *cell
-	l   *live // nil if no init runs
-	was Jail
-	o   CheckpointOptions
+// checkpointOp is a checkpoint in progress.
+type checkpointOp struct {
+	m     *Manager
+	b     Backend
+	cp    Checkpointer
+	entry *entry
+	live  *liveInstance // nil if no init runs
+	was   Jail
+	o     CheckpointOptions
 
-	copy  LayerCopy                   // of the layer; nil if that is stacked
-	leave func(context.Context) error // removes the body that the jail has left, if it has
+	layerCopy LayerCopy                   // copy of the layer; nil if it is stacked
+	removeOld func(context.Context) error // removes the previous instance of the jail, or nil
 
-	processes []Process
-	untold    error
+	processes    []Process
+	processesErr error
 }
 
-// atRest takes a jail without processes: its layer is the checkpoint's from now
-// on, and it starts again over a new one.
-func (s *still) atRest(ctx context.Context) (Checkpoint, error) {
-	p := s.m.plan(s.was)
-	err := s.cp.SealLayer(ctx, p, s.o.Layer)
-	if errors.Is(err, fault.NotFound) { // it has not been started since the last checkpoint
-		return s.resting(s.was.Sealed), nil
+// checkpointStopped takes a checkpoint of a jail without processes. Its layer becomes part of
+// the checkpoint, and the jail starts again over a new one.
+func (t *checkpointOp) checkpointStopped(ctx context.Context) (Checkpoint, error) {
+	p := t.m.plan(t.was)
+	err := t.cp.SealLayer(ctx, p, t.o.Layer)
+	if errors.Is(err, fault.NotFound) { // not started since the last checkpoint
+		return t.stoppedResult(t.was.Sealed), nil
 	}
 	if err != nil {
 		return Checkpoint{}, err
 	}
-	now := s.was
-	now.Sealed = s.sealed()
-	if err := s.m.save(ctx, s.c, now); err != nil {
+	now := t.was
+	now.Sealed = t.sealedLayers()
+	if err := t.m.save(ctx, t.entry, now); err != nil {
 		return Checkpoint{}, err
 	}
-	if err := s.cp.Shed(ctx, p); err != nil {
-		s.m.cfg.Log.Warn("a sealed layer kept its old name", "jail", p.ID, "err", err) // until the next start
+	if err := t.cp.Shed(ctx, p); err != nil {
+		t.m.cfg.Log.Warn("cannot remove the old name of a sealed layer", "jail", p.ID, "err", err) // the next start removes it
 	}
-	return s.resting(now.Sealed), nil
+	return t.stoppedResult(now.Sealed), nil
 }
 
-// resting is a checkpoint without processes.
-func (s *still) resting(sealed []string) Checkpoint {
-	made := s.checkpoint(sealed, "", 0)
-	made.Jail = made.Jail.forOthers(Stats{})
+// stoppedResult returns a Checkpoint without processes.
+func (t *checkpointOp) stoppedResult(sealed []string) Checkpoint {
+	made := t.result(sealed, "", 0)
+	made.Jail = made.Jail.asTemplate(Stats{})
 	return made
 }
 
-// sealed are the layers of what is made from the checkpoint.
-func (s *still) sealed() []string {
-	below := s.was.Sealed
-	if s.o.Below != nil {
-		below = s.o.Below(below)
+// sealedLayers returns the sealed layers of jails that are made from the checkpoint.
+func (t *checkpointOp) sealedLayers() []string {
+	below := t.was.Sealed
+	if t.o.Below != nil {
+		below = t.o.Below(below)
 	}
-	return append([]string{s.o.Layer}, below...)
+	return append([]string{t.o.Layer}, below...)
 }
 
-func (s *still) checkpoint(sealed []string, how Layering, paused time.Duration) Checkpoint {
-	j := s.was
+func (t *checkpointOp) result(sealed []string, layering Layering, paused time.Duration) Checkpoint {
+	j := t.was
 	j.Sealed, j.Used, j.Last, j.Carried = sealed, Used{}, Used{}, Carried{}
-	return Checkpoint{Image: Image{Snapshot: s.o.Snapshot, Jail: j}, Layering: how, Paused: paused}
+	return Checkpoint{Image: Image{Snapshot: t.o.Snapshot, Jail: j}, Layering: layering, Paused: paused}
 }
 
-// alive takes a jail with processes. A panic is returned as an error, and the jail runs on
-// after it as after any other: automatic snapshots are taken in goroutines that have no
-// caller to recover it.
-func (s *still) alive(ctx context.Context) (made Checkpoint, err error) {
+// checkpointLive takes a checkpoint of a jail with processes. A panic is returned as an error,
+// after which the jail runs on as after any other error: automatic snapshots are taken in
+// goroutines that have no caller to recover it.
+func (t *checkpointOp) checkpointLive(ctx context.Context) (made Checkpoint, err error) {
 	defer fault.Recover(&err)
-	l, p := s.l, s.m.plan(s.was)
-	if err := l.checkWritable("jail.Checkpoint", s.was); err != nil {
+	l, p := t.live, t.m.plan(t.was)
+	if err := l.checkWritable("jail.Checkpoint", t.was); err != nil {
 		return made, err
 	}
-	if err := l.checkHeld("jail.Checkpoint", s.was); err != nil {
+	if err := l.checkHeld("jail.Checkpoint", t.was); err != nil {
 		return made, err
 	}
-	if err := s.cp.Dumpable(ctx, p, l.inst); err != nil {
+	if err := t.cp.Dumpable(ctx, p, l.inst); err != nil {
 		return made, err
 	}
-	if err := s.beginLayer(ctx, p); err != nil {
+	if err := t.prepareLayer(ctx, p); err != nil {
 		return made, err
 	}
-	defer func() { // when the jail runs again
-		if s.copy != nil {
-			err = errors.Join(err, s.copy.End())
+	defer func() { // after the jail has been thawed
+		if t.layerCopy != nil {
+			err = errors.Join(err, t.layerCopy.End())
 		}
 	}()
-	// What the jail gets back before it goes on is at hand before it waits.
-	secrets, err := s.m.secretsOf(ctx, s.was)
+	// The secrets are read before the pause, to keep it short.
+	secrets, err := t.m.secretsOf(ctx, t.was)
 	defer zero(secrets)
 	if err != nil {
 		return made, err
 	}
-	stats, _ := l.stats(ctx) // what cannot be measured is zero
-	s.ahead(ctx, p)
+	stats, _ := l.stats(ctx) // values that cannot be measured are zero
+	t.preDump(ctx, p)
 	if err := l.park(ctx); err != nil {
 		return made, err
 	}
-	defer s.c.unpark()
-	defer func() { // the jail does not stay frozen after a failure, unless it has left l
-		if s.c.live.Load() == l {
-			err = errors.Join(err, l.letGo(ctx))
+	defer t.entry.unpark()
+	defer func() { // thaw the jail after a failure, unless l has been replaced
+		if t.entry.live.Load() == l {
+			err = errors.Join(err, l.releaseHold(ctx))
 		}
 	}()
 	began := time.Now()
-	if err := s.freeze(ctx); err != nil {
+	if err := t.freeze(ctx); err != nil {
 		return made, err
 	}
-	if err := s.m.hideSecrets(ctx, l.inst); err != nil {
+	if err := t.m.hideSecrets(ctx, l.inst); err != nil {
 		return made, err
 	}
-	if err := fault.Catch(func() error { return s.m.mute(ctx, s.was.ID, true) })(); err != nil {
-		return made, errors.Join(err, s.m.showSecrets(ctx, s.was, l.inst, secrets))
+	if err := fault.Catch(func() error { return t.m.mute(ctx, t.was.ID, true) })(); err != nil {
+		return made, errors.Join(err, t.m.showSecrets(ctx, t.was, l.inst, secrets))
 	}
-	sealed := s.sealed()
-	how, seq, err := s.takeFrozen(ctx, p, sealed)
-	if cur := s.c.live.Load(); cur == l {
-		err = errors.Join(err, fault.Catch(func() error { return s.m.mute(ctx, s.was.ID, false) })())
+	sealed := t.sealedLayers()
+	layering, seq, err := t.dumpFrozen(ctx, p, sealed)
+	if cur := t.entry.live.Load(); cur == l {
+		err = errors.Join(err, fault.Catch(func() error { return t.m.mute(ctx, t.was.ID, false) })())
 		if err == nil {
-			s.m.remember(ctx, s.was, l, s.o.Mark)
+			t.m.setMark(ctx, t.was, l, t.o.Mark)
 		}
-		err = errors.Join(err, s.m.showSecrets(ctx, s.was, l.inst, secrets), l.letGo(ctx))
+		err = errors.Join(err, t.m.showSecrets(ctx, t.was, l.inst, secrets), l.releaseHold(ctx))
 	}
 	paused := time.Since(began)
 	if err == nil {
-		err = s.whole()
+		err = t.mergeImages()
 	}
-	if s.leave != nil { // the jail runs: what is left of the old body is nobody's hurry
-		s.c.unpark()
-		err = errors.Join(err, s.leave(ctx))
+	if t.removeOld != nil { // not urgent: the jail already runs
+		t.entry.unpark()
+		err = errors.Join(err, t.removeOld(ctx))
 	}
 	if err != nil {
 		return Checkpoint{}, err
 	}
-	made = s.checkpoint(sealed, how, paused)
-	made.Images, made.Stats, made.Seq = s.o.Images, stats, seq
-	made.Jail = made.Jail.forOthers(stats)
-	made.Processes, made.Untold = s.processes, s.untold
-	if len(s.was.Sealed) > 0 {
-		made.Over = s.was.Sealed[0]
+	made = t.result(sealed, layering, paused)
+	made.Images, made.Stats, made.Seq = t.o.Images, stats, seq
+	made.Jail = made.Jail.asTemplate(stats)
+	made.Processes, made.Untold = t.processes, t.processesErr
+	if len(t.was.Sealed) > 0 {
+		made.Over = t.was.Sealed[0]
 	}
 	return made, nil
 }
 
-// takeFrozen does what is done while the jail is frozen. A panic is returned as an
-// error, or the jail would stay frozen.
-func (s *still) takeFrozen(ctx context.Context, p Plan, sealed []string) (how Layering, seq uint64, err error) {
+// dumpFrozen does the steps for which the jail is frozen. A panic is returned as an error, or
+// the jail would stay frozen.
+func (t *checkpointOp) dumpFrozen(ctx context.Context, p Plan, sealed []string) (layering Layering, seq uint64, err error) {
 	defer fault.Recover(&err)
-	how, err = s.take(ctx, p)
+	layering, err = t.dump(ctx, p)
 	if err != nil {
-		return how, 0, err
+		return layering, 0, err
 	}
-	if how == Stacked || s.o.Stop { // the images are needed at once, or the jail does not wait
-		if err := s.whole(); err != nil {
-			return how, 0, err
+	if layering == Stacked || t.o.Stop { // the images are needed now, or there is no pause to shorten
+		if err := t.mergeImages(); err != nil {
+			return layering, 0, err
 		}
 	}
-	seq, err = s.m.lineage(ctx, s.was.ID, Lineage{Op: event.OpSnapshot, Snapshot: s.o.Snapshot, Parent: s.was.ID})
+	seq, err = t.m.lineage(ctx, t.was.ID, Lineage{Op: event.OpSnapshot, Snapshot: t.o.Snapshot, Parent: t.was.ID})
 	switch {
 	case err != nil:
-	case s.o.Stop:
-		err = s.stop(ctx, sealed)
-	case how == Stacked:
-		err = s.rehost(ctx, sealed)
+	case t.o.Stop:
+		err = t.stop(ctx, sealed)
+	case layering == Stacked:
+		err = t.moveToNewLayer(ctx, sealed)
 	}
-	return how, seq, err
+	return layering, seq, err
 }
 
-// ahead writes down memory of the jail while it runs, where that makes it wait less: a
-// layer that is stacked has the jail made again from the images, which have to be whole
-// for that.
-func (s *still) ahead(ctx context.Context, p Plan) {
-	pre, ok := s.cp.(PreDumper)
-	if !ok || s.copy == nil || s.o.Held != nil || s.was.State == Paused {
+// preDump dumps memory of the jail while it runs, to shorten the pause. A stacked layer cannot
+// use it: the jail is restored from the images during the pause, and they would have to be
+// merged before.
+func (t *checkpointOp) preDump(ctx context.Context, p Plan) {
+	pre, ok := t.cp.(PreDumper)
+	if !ok || t.layerCopy == nil || t.o.Held != nil || t.was.State == Paused {
 		return
 	}
 	began := time.Now()
-	did, err := pre.PreDump(ctx, p, s.l.inst, s.o.Images)
+	did, err := pre.PreDump(ctx, p, t.live.inst, t.o.Images)
 	switch {
 	case err != nil:
-		s.m.cfg.Log.Warn("the memory of a jail was not written down ahead; it waits longer for its snapshot", "jail", s.was.ID, "err", err)
+		t.m.cfg.Log.Warn("cannot pre-dump the memory of a jail; the pause for its snapshot is longer", "jail", t.was.ID, "err", err)
 	case did:
-		s.m.cfg.Log.Debug("the memory of a jail was written down ahead", "jail", s.was.ID, "took", time.Since(began))
+		t.m.cfg.Log.Debug("memory of a jail pre-dumped", "jail", t.was.ID, "took", time.Since(began))
 	}
 }
 
-// whole makes one of what was written down ahead and what was then.
-func (s *still) whole() error {
-	if pre, ok := s.cp.(PreDumper); ok {
-		return pre.Whole(s.o.Images)
+// mergeImages merges the images of the pre-dump and of the dump.
+func (t *checkpointOp) mergeImages() error {
+	if pre, ok := t.cp.(PreDumper); ok {
+		return pre.Whole(t.o.Images)
 	}
 	return nil
 }
 
-// freeze freezes the jail, with the process that is held, if one is, where it is.
-func (s *still) freeze(ctx context.Context) error {
-	if err := s.l.hold(ctx); err != nil {
+// freeze freezes the jail. The process in Held, if any, does not run before it is frozen.
+func (t *checkpointOp) freeze(ctx context.Context) error {
+	if err := t.live.holdFrozen(ctx); err != nil {
 		return err
 	}
-	if s.o.Held != nil {
-		s.o.Held.Release()
-		if err := s.l.inst.Freeze(ctx); err != nil { // it is not out of the tracer's hands before it is in the freezer's
+	if t.o.Held != nil {
+		t.o.Held.Release()
+		if err := t.live.inst.Freeze(ctx); err != nil { // returns when the released process is frozen too
 			return err
 		}
 	}
-	return s.cp.Steady(ctx, s.m.plan(s.was), s.l.inst)
+	return t.cp.Steady(ctx, t.m.plan(t.was), t.live.inst)
 }
 
-// take writes down the processes and the layer of the frozen jail.
-func (s *still) take(ctx context.Context, p Plan) (how Layering, err error) {
+// dump dumps the processes and takes the layer of the frozen jail.
+func (t *checkpointOp) dump(ctx context.Context, p Plan) (layering Layering, err error) {
 	steps, stepCtx := errgroup.WithContext(ctx)
-	steps.Go(fault.Catch(func() error { return s.cp.Dump(stepCtx, p, s.l.inst, s.o.Images) }))
+	steps.Go(fault.Catch(func() error { return t.cp.Dump(stepCtx, p, t.live.inst, t.o.Images) }))
 	steps.Go(fault.Catch(func() error {
-		// It takes a millisecond or two for ten processes, and CRIU takes many times
-		// that: beside it the jail does not wait for this. What CRIU has the
-		// processes do meanwhile changes nothing that is told of them.
-		s.processes, s.untold = processes(stepCtx, s.l.inst)
+		// This takes a millisecond or two for ten processes and CRIU takes many times that, so
+		// running both concurrently adds nothing to the pause. The changes that CRIU makes to
+		// the processes meanwhile do not affect the list.
+		t.processes, t.processesErr = processes(stepCtx, t.live.inst)
 		return nil
 	}))
 	steps.Go(fault.Catch(func() error {
 		var err error
-		how, err = s.layer(stepCtx, p)
+		layering, err = t.takeLayer(stepCtx, p)
 		return err
 	}))
-	return how, steps.Wait()
+	return layering, steps.Wait()
 }
 
-// layer takes the writable layer.
-func (s *still) layer(ctx context.Context, p Plan) (Layering, error) {
-	if s.copy == nil {
-		return Stacked, s.cp.SealLayer(ctx, p, s.o.Layer)
+// takeLayer adds the writable layer to the checkpoint.
+func (t *checkpointOp) takeLayer(ctx context.Context, p Plan) (Layering, error) {
+	if t.layerCopy == nil {
+		return Stacked, t.cp.SealLayer(ctx, p, t.o.Layer)
 	}
-	err := s.copy.Take(ctx)
-	if err == nil || s.o.Layering == Copied || !errors.Is(err, fault.TooLarge) {
+	err := t.layerCopy.Take(ctx)
+	if err == nil || t.o.Layering == Copied || !errors.Is(err, fault.TooLarge) {
 		return Copied, err
 	}
-	err = s.copy.End() // it has grown since it was measured
-	s.copy = nil
+	err = t.layerCopy.End() // the layer has grown since it was measured
+	t.layerCopy = nil
 	if err != nil {
 		return Stacked, err
 	}
-	return Stacked, s.cp.SealLayer(ctx, p, s.o.Layer)
+	return Stacked, t.cp.SealLayer(ctx, p, t.o.Layer)
 }
 
-// beginLayer prepares what layer does, while the jail runs.
-func (s *still) beginLayer(ctx context.Context, p Plan) error {
-	if s.o.Stop || s.o.Layering == Stacked {
-		return s.cp.FlushLayer(ctx, p) // most of it before the jail waits
+// prepareLayer prepares takeLayer while the jail runs.
+func (t *checkpointOp) prepareLayer(ctx context.Context, p Plan) error {
+	if t.o.Stop || t.o.Layering == Stacked {
+		return t.cp.FlushLayer(ctx, p) // leaves little to flush during the pause
 	}
-	c, err := s.cp.BeginCopy(ctx, p, s.o.Layer)
+	c, err := t.cp.BeginCopy(ctx, p, t.o.Layer)
 	switch {
 	case err == nil:
-		s.copy = c
-	case s.o.Layering != Copied && errors.Is(err, fault.TooLarge):
-		return s.cp.FlushLayer(ctx, p) // most of it before the jail waits
+		t.layerCopy = c
+	case t.o.Layering != Copied && errors.Is(err, fault.TooLarge):
+		return t.cp.FlushLayer(ctx, p) // leaves little to flush during the pause
 	}
 	return err
 }
 
-// stop ends the jail where it was written down.
-func (s *still) stop(ctx context.Context, sealed []string) error {
-	if err := s.cp.FlushLayer(ctx, s.m.plan(s.was)); err != nil {
+// stop ends the jail after the dump.
+func (t *checkpointOp) stop(ctx context.Context, sealed []string) error {
+	if err := t.cp.FlushLayer(ctx, t.m.plan(t.was)); err != nil {
 		return err
 	}
-	if err := s.l.inst.Kill(ctx); err != nil {
+	if err := t.live.inst.Kill(ctx); err != nil {
 		return err
 	}
-	s.m.account(ctx, s.b, s.c, s.l) // before there is anything that is not to be kept yet
-	j := *s.c.jail.Load()
+	t.m.recordUsage(ctx, t.b, t.entry, t.live) // before the unrecorded changes of j below
+	j := *t.entry.jail.Load()
 	j.Sealed = sealed
-	s.c.jail.Store(&j)
-	s.m.settle(ctx, s.b, s.c, Stopped, "")
-	if j := s.c.jail.Load(); j.State == Failed {
+	t.entry.jail.Store(&j)
+	t.m.recordEnded(ctx, t.b, t.entry, Stopped, "")
+	if j := t.entry.jail.Load(); j.State == Failed {
 		return errors.New(j.Reason)
 	}
-	return s.cp.Shed(ctx, s.m.plan(s.was))
+	return t.cp.Shed(ctx, t.m.plan(t.was))
 }
 
-// rehost has the jail go on as a copy of itself over a new layer.
-func (s *still) rehost(ctx context.Context, sealed []string) error {
-	next := s.was
+// moveToNewLayer continues the jail as a restored copy of itself over a new layer.
+func (t *checkpointOp) moveToNewLayer(ctx context.Context, sealed []string) error {
+	next := t.was
 	next.Sealed, next.Wire = sealed, nil
-	p := s.m.plan(s.was)
+	p := t.m.plan(t.was)
 	var flush errgroup.Group
-	flush.Go(fault.Catch(func() error { return s.cp.FlushLayer(ctx, p) }))
-	body, err := s.m.body(ctx, s.cp, next, s.o.Images, &p)
+	flush.Go(fault.Catch(func() error { return t.cp.FlushLayer(ctx, p) }))
+	inst, err := t.m.restoreInstance(ctx, t.cp, next, t.o.Images, &p)
 	flushErr := flush.Wait()
 	if flushErr != nil && err == nil {
-		flushErr = errors.Join(flushErr, s.m.discard(ctx, s.cp, body))
+		flushErr = errors.Join(flushErr, t.m.discardInstance(ctx, t.cp, inst))
 	}
 	if err := errors.Join(flushErr, err); err != nil {
-		return fmt.Errorf("go on over a new layer: %w", err)
+		return fmt.Errorf("continue over a new layer: %w", err)
 	}
-	s.leave, err = s.m.inhabit(ctx, s.b, s.c, body, nil, nil)
+	t.removeOld, err = t.m.switchInstance(ctx, t.b, t.entry, inst, nil, nil)
 	return err
 }
 
-// A body is what a jail is on the host: processes, network, layer. It has the
-// name of its first jail, or one of its own.
-type body struct {
-	jail Jail // as it will be
+// A hostInstance is the host side of a jail: processes, network and layer. Its name is the id
+// of its first jail, or an id of its own.
+type hostInstance struct {
+	jail Jail // the future record
 	inst Instance
 }
 
-// body makes a frozen body for j from images. It is recorded as a jail of its
-// own until j inhabits it, so that whatever happens the next daemon removes it.
-func (m *Manager) body(ctx context.Context, cp Checkpointer, j Jail, images string, from *Plan) (_ *body, err error) {
-	ids, err := m.takeIDs(ctx)
+// restoreInstance creates a frozen instance for j from images. The instance is recorded as a
+// jail of its own until switchInstance assigns it to j, so that after a crash the next daemon
+// removes it.
+func (m *Manager) restoreInstance(ctx context.Context, cp Checkpointer, j Jail, images string, from *Plan) (_ *hostInstance, err error) {
+	ids, err := m.reserveIDs(ctx)
 	if err != nil {
 		return nil, err
 	}
 	j.Body, j.IDs, j.Boot = id.NewJail(), ids, m.cfg.Boot
-	if err := m.recordHalf(ctx, j); err != nil {
-		m.giveIDs(ids)
+	if err := m.recordPending(ctx, j); err != nil {
+		m.releaseIDs(ids)
 		return nil, err
 	}
 	defer func() {
 		if err != nil {
-			err = errors.Join(err, m.dropBody(ctx, cp, j))
+			err = errors.Join(err, m.removePending(ctx, cp, j))
 		}
 	}()
 	defer fault.Recover(&err)
@@ -428,28 +429,28 @@ func (m *Manager) body(ctx context.Context, cp Checkpointer, j Jail, images stri
 	if err != nil {
 		return nil, err
 	}
-	return &body{j, inst}, nil
+	return &hostInstance{j, inst}, nil
 }
 
-// recordHalf records a body that nobody inhabits yet. Its ids are in no record
-// but the jail's that will.
-func (m *Manager) recordHalf(ctx context.Context, j Jail) error {
+// recordPending records an instance that no jail uses yet. Only the record of the jail that
+// will use it has its host ids.
+func (m *Manager) recordPending(ctx context.Context, j Jail) error {
 	j.ID, j.Body, j.State, j.IDs, j.Wire = j.Body, "", Creating, IDRange{}, nil
 	if err := m.cfg.Store.Put(ctx, j); err != nil {
-		return fmt.Errorf("record body %s: %w", j.ID, err)
+		return fmt.Errorf("record instance %s: %w", j.ID, err)
 	}
 	return nil
 }
 
-// discard removes a body that no jail moved into.
-func (m *Manager) discard(ctx context.Context, cp Checkpointer, b *body) error {
-	return errors.Join(b.inst.Kill(ctx), b.inst.Close(), m.dropBody(ctx, cp, b.jail))
+// discardInstance removes an instance that no jail has used.
+func (m *Manager) discardInstance(ctx context.Context, cp Checkpointer, b *hostInstance) error {
+	return errors.Join(b.inst.Kill(ctx), b.inst.Close(), m.removePending(ctx, cp, b.jail))
 }
 
-// dropBody removes the body that j was to move into.
-func (m *Manager) dropBody(ctx context.Context, cp Checkpointer, j Jail) error {
+// removePending removes the unused instance that was created for j.
+func (m *Manager) removePending(ctx context.Context, cp Checkpointer, j Jail) error {
 	p := m.plan(j)
-	p.Unwired = j.Wire != nil // the jail has it, in the body that it stays in
+	p.Unwired = j.Wire != nil // the jail's present instance has the link
 	err := cp.Shed(ctx, p)
 	if err == nil {
 		err = os.RemoveAll(m.dir(j.Body))
@@ -458,57 +459,58 @@ func (m *Manager) dropBody(ctx context.Context, cp Checkpointer, j Jail) error {
 		err = m.cfg.Store.Delete(ctx, j.Body)
 	}
 	if err == nil {
-		m.giveIDs(j.IDs)
+		m.releaseIDs(j.IDs)
 	}
 	return err
 }
 
-// inhabit moves a jail into a body that waits frozen, and thaws it. What the
-// jail's log is to say of it comes before anything the body does. The body it
-// leaves is removed by leave. The caller holds the cell's turn; what the jail had
-// alive is frozen. If rewire is not nil the body gets the wire of that.
-func (m *Manager) inhabit(ctx context.Context, b Backend, c *cell, body *body, say *Lineage, rewire Rewirer) (leave func(context.Context) error, err error) {
-	was, old := *c.jail.Load(), c.live.Load()
-	next := &live{inst: body.inst, restored: true, rewound: old != nil && say != nil}
-	next.ice.setHeld(true)
-	if old != nil { // which is frozen: it counts no more
+// switchInstance moves a jail to the frozen instance next and thaws it. The lineage is written
+// to the jail's event log before the instance runs. If rewire is not nil, the instance gets
+// the network link of the previous one. The caller calls removeOld to remove the previous
+// instance. The caller holds the jail's lock, and the previous instance is frozen.
+func (m *Manager) switchInstance(ctx context.Context, b Backend, e *entry, next *hostInstance, lineage *Lineage, rewire Rewirer) (removeOld func(context.Context) error, err error) {
+	was, old := *e.jail.Load(), e.live.Load()
+	l := &liveInstance{inst: next.inst, restored: true, rewound: old != nil && lineage != nil}
+	l.freeze.setHeld(true)
+	if old != nil { // frozen, so its counters are final
 		if st, err := old.inst.Stats(ctx); err == nil {
-			body.jail.Last = was.Last.most(st.used())
-			if say == nil { // the jail was not stopped, so its counters do not begin again
-				body.jail.Carried = carriedFrom(old.carried.onto(st))
+			next.jail.Last = was.Last.maxOf(st.used())
+			if lineage == nil { // not a rewind: counters since the start continue
+				next.jail.Carried = priorUsage(old.prior.addTo(st))
 			}
 		}
 	}
-	next.carried = body.jail.Carried
-	if goesOn := old != nil && say == nil; goesOn { // whoever reads a command's output goes on reading
-		next.ctl, next.parked = old.ctl, old.parked
-		next.ice.setPaused(old.ice.isPaused())
+	l.prior = next.jail.Carried
+	if old != nil && lineage == nil {
+		// The control client is kept, so that streams of command output continue.
+		l.ctl, l.parked = old.ctl, old.parked
+		l.freeze.setPaused(old.freeze.isPaused())
 	} else {
-		next.ctl = control.Dial(body.inst.Control())
-		next.ctl.Asleep(next.ice.asleep)
+		l.ctl = control.Dial(next.inst.Control())
+		l.ctl.Asleep(l.freeze.isFrozen)
 	}
 	var wired Rewired
 	kept, closed := 0, 0
 	err = fault.Catch(func() (err error) {
 		if rewire != nil {
-			to := m.plan(body.jail)
+			to := m.plan(next.jail)
 			to.Unwired = true
-			w, err := rewire.Rewire(ctx, m.plan(was), old.inst, to, body.inst)
+			w, err := rewire.Rewire(ctx, m.plan(was), old.inst, to, next.inst)
 			if err != nil {
 				return err
 			}
 			wired = w
 		}
-		// Not before it has its links.
-		if err := m.watchAnew(ctx, b, body.jail, next, old != nil); err != nil {
+		// The observer needs the network link, so this follows Rewire.
+		if err := m.observeInstance(ctx, b, next.jail, l, old != nil); err != nil {
 			return err
 		}
-		if say != nil {
-			if _, err := m.lineage(ctx, was.ID, *say); err != nil {
+		if lineage != nil {
+			if _, err := m.lineage(ctx, was.ID, *lineage); err != nil {
 				return err
 			}
 		}
-		if err := m.giveSecrets(ctx, body.jail, body.inst); err != nil {
+		if err := m.mountSecrets(ctx, next.jail, next.inst); err != nil {
 			return err
 		}
 		if wired != nil {
@@ -517,72 +519,73 @@ func (m *Manager) inhabit(ctx context.Context, b Backend, c *cell, body *body, s
 				return err
 			}
 		}
-		// It runs before that is recorded: until then no client knows, and what a
-		// daemon that starts after a crash finds is the jail as it was.
-		return next.letGo(ctx)
+		// The instance runs before the switch is recorded. Clients cannot see it before, and
+		// after a crash the next daemon finds the previous instance.
+		return l.releaseHold(ctx)
 	})()
 	if wired != nil {
 		defer wired.Close()
 	}
-	body.jail = body.jail.anew()
+	next.jail = next.jail.foldUsage()
 	if err == nil {
-		err = m.save(ctx, c, body.jail)
+		err = m.save(ctx, e, next.jail)
 	}
 	if err != nil {
 		if wired != nil {
-			err = errors.Join(err, body.inst.Freeze(ctx), wired.Undo())
+			err = errors.Join(err, next.inst.Freeze(ctx), wired.Undo())
 		}
-		if old != nil { // which is still what is observed, if watchAnew failed
-			err = errors.Join(err, m.watchAnew(ctx, b, was, old, true))
+		if old != nil { // harmless if observeInstance failed: old is then still observed
+			err = errors.Join(err, m.observeInstance(ctx, b, was, old, true))
 		}
-		return nil, errors.Join(err, m.discard(ctx, b.(Checkpointer), body))
+		return nil, errors.Join(err, m.discardInstance(ctx, b.(Checkpointer), next))
 	}
 	if wired != nil {
-		m.cfg.Log.Info("a jail that was taken back has kept its wire", "jail", was.ID, "connections", kept, "closed", closed)
+		m.cfg.Log.Info("rewound jail kept its network link", "jail", was.ID, "connections", kept, "closed", closed)
 	}
-	if next.parked {
-		next.ctl.MoveTo(body.inst.Control())
+	if l.parked {
+		l.ctl.MoveTo(next.inst.Control())
 		old.parked = false
 	}
-	c.live.Store(next)
-	m.wg.Go(func() { m.watch(c, next) })
-	m.remember(ctx, body.jail, next, false)
+	e.live.Store(l)
+	m.wg.Go(func() { m.watch(e, l) })
+	m.setMark(ctx, next.jail, l, false)
 	return func(ctx context.Context) error {
 		if old != nil {
 			if err := old.inst.Kill(ctx); err != nil {
-				m.cfg.Log.Warn("kill", "jail", was.ID, "err", err) // Shed tries again, harder
+				m.cfg.Log.Warn("cannot kill the processes of a jail", "jail", was.ID, "err", err) // Shed kills again
 			}
 			old.close()
 		}
-		return errors.Join(m.leave(ctx, b.(Checkpointer), was, body.jail), m.cfg.Store.Delete(ctx, body.jail.Body))
+		return errors.Join(m.removeInstance(ctx, b.(Checkpointer), was, next.jail), m.cfg.Store.Delete(ctx, next.jail.Body))
 	}, nil
 }
 
-// leave removes the body that a jail had, but for what it has kept of it.
-func (m *Manager) leave(ctx context.Context, cp Checkpointer, was, now Jail) error {
+// removeInstance removes the previous instance of a jail, except for the link that the jail
+// keeps.
+func (m *Manager) removeInstance(ctx context.Context, cp Checkpointer, was, now Jail) error {
 	p := m.plan(was)
-	p.Unwired = now.Wire != nil // which is the one that it had
+	p.Unwired = now.Wire != nil // the jail keeps the link of the previous instance
 	if err := cp.Shed(ctx, p); err != nil {
 		return err
 	}
-	m.giveIDsOf(was, now)
-	if was.body() == was.ID {
-		return nil // its directory is also the jail's
+	m.releaseUnusedIDs(was, now)
+	if was.instanceID() == was.ID {
+		return nil // the jail's directory, which stays
 	}
-	return os.RemoveAll(m.dir(was.body()))
+	return os.RemoveAll(m.dir(was.instanceID()))
 }
 
-// leave removes the body that the jail was in before, while nobody waits but who
-// wants to change the jail again. The caller holds the cell's turn.
-func (c *cell) leave(m *Manager, remove func(context.Context) error) {
-	left := make(chan struct{})
-	c.left = left
+// removeInBackground removes the previous instance of the jail in a goroutine. The next
+// operation that locks the jail waits for it. The caller holds the jail's lock.
+func (e *entry) removeInBackground(m *Manager, remove func(context.Context) error) {
+	removed := make(chan struct{})
+	e.prevRemoved = removed
 	m.wg.Go(func() {
-		defer close(left)
-		ctx, cancel := context.WithTimeout(m.ctx, makeTime)
+		defer close(removed)
+		ctx, cancel := context.WithTimeout(m.ctx, operationTimeout)
 		defer cancel()
 		if err := remove(ctx); err != nil {
-			m.cfg.Log.Error("a body that was left is not gone", "jail", c.jail.Load().ID, "err", err)
+			m.cfg.Log.Error("cannot remove the previous instance of a jail", "jail", e.jail.Load().ID, "err", err)
 		}
 	})
 }

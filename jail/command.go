@@ -8,31 +8,31 @@ import (
 	"glasshouse/jailinit/protocol"
 )
 
-// Commands is told of the commands that somebody asks for, in jails whose
-// Spec.Snapshots speaks of them. A jail's own command is not among them.
+// Commands is notified of the commands that clients run in jails whose Spec.Snapshots refers
+// to commands. Spec.Command is not included.
 type Commands interface {
-	// Before is called with a command that is not started until it returns.
+	// Before is called before a command is started. The start waits for its return.
 	Before(ctx context.Context, jid id.Jail, argv []string)
 
 	// After is called when a command has ended.
 	After(ctx context.Context, jid id.Jail, argv []string)
 }
 
-// execTold is exec, with m.cfg.Commands told.
-func (m *Manager) execTold(ctx context.Context, c *cell, r ExecRequest, o *control.AttachOptions) (*control.Stream, protocol.ExecStatus, error) {
-	if _, err := c.running("jail.Exec"); err != nil {
+// execNotifying is exec that notifies m.cfg.Commands.
+func (m *Manager) execNotifying(ctx context.Context, e *entry, r ExecRequest, o *control.AttachOptions) (*control.Stream, protocol.ExecStatus, error) {
+	if _, err := e.running("jail.Exec"); err != nil {
 		return nil, protocol.ExecStatus{}, err
 	}
-	j := *c.jail.Load()
-	req, err := m.protocol(j, r)
+	j := *e.jail.Load()
+	req, err := m.execMessage(j, r)
 	if err != nil {
 		return nil, protocol.ExecStatus{}, err
 	}
 	if len(j.Spec.Snapshots.Before) > 0 {
 		m.cfg.Commands.Before(ctx, j.ID, req.Argv)
 	}
-	s, st, err := m.exec(ctx, c, r, o)
-	if l := c.live.Load(); err == nil && l != nil && j.Spec.Snapshots.After == AfterExec {
+	s, st, err := m.exec(ctx, e, r, o)
+	if l := e.live.Load(); err == nil && l != nil && j.Spec.Snapshots.After == AfterExec {
 		m.wg.Go(func() {
 			if _, err := l.ctl.Wait(m.ctx, st.ID); err == nil {
 				m.cfg.Commands.After(m.ctx, j.ID, req.Argv)

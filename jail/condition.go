@@ -24,9 +24,8 @@ var diskReadOnly = Condition{
 	Remedy: "free space on the host's disk, then stop the jail and start it again, which repairs its filesystem",
 }
 
-// EventsNotWritten is the Condition of a jail that is held, that is frozen, because its
-// events cannot be written and its Selection says that none may be lost. It continues when
-// they can be written.
+// EventsNotWritten is the Condition of a jail that is held (frozen) because its events cannot
+// be written and its Selection does not permit loss. It continues when events can be written.
 const EventsNotWritten = "events_not_written"
 
 var eventsNotWritten = Condition{
@@ -35,43 +34,43 @@ var eventsNotWritten = Condition{
 	Remedy: "free space on the host's disk; to let jails run then, with events lost and counted, set on_overload to count",
 }
 
-// A VolumeChecker is an Instance that can tell whether the filesystem of its
-// writable layer had an error.
+// A VolumeChecker is an Instance that can detect an error of the filesystem of its writable
+// layer.
 type VolumeChecker interface {
-	// VolumeFailed reports whether the kernel refuses to write to the layer since
-	// then. It costs a few system calls, and is false if that is not known.
+	// VolumeFailed reports whether the kernel refuses writes to the layer after an error. It
+	// costs a few system calls, and returns false if the state is unknown.
 	VolumeFailed() bool
 }
 
-func (l *live) volumeFailed() bool {
+func (l *liveInstance) volumeFailed() bool {
 	v, ok := l.inst.(VolumeChecker)
 	return ok && v.VolumeFailed()
 }
 
-// shown is the jail of c as callers see it.
-func (c *cell) shown() Jail {
-	j := *c.jail.Load()
-	l := c.live.Load()
+// withConditions returns the jail's record with its current conditions.
+func (e *entry) withConditions() Jail {
+	j := *e.jail.Load()
+	l := e.live.Load()
 	if l != nil && l.volumeFailed() {
 		j.Conditions = append(j.Conditions, diskReadOnly)
 	}
-	if l != nil && l.ice.unwritten() {
+	if l != nil && l.freeze.unwritten() {
 		j.Conditions = append(j.Conditions, eventsNotWritten)
 	}
 	return j
 }
 
-// checkHeld refuses an operation for which the jail's init must answer while the jail is
-// held and will be until space is free.
-func (l *live) checkHeld(op string, j Jail) error {
-	if !l.ice.unwritten() {
+// checkHeld returns an error if the jail is held until space is free. It is for operations
+// that need an answer of the jail's init.
+func (l *liveInstance) checkHeld(op string, j Jail) error {
+	if !l.freeze.unwritten() {
 		return nil
 	}
 	return &fault.Error{Op: op, On: string(j.ID), Kind: fault.NoSpace, Err: errors.New(eventsNotWritten.Detail), Remedy: eventsNotWritten.Remedy}
 }
 
-// checkWritable refuses an operation on a jail whose files cannot be written.
-func (l *live) checkWritable(op string, j Jail) error {
+// checkWritable returns an error if the jail's files cannot be written.
+func (l *liveInstance) checkWritable(op string, j Jail) error {
 	if !l.volumeFailed() {
 		return nil
 	}

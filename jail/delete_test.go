@@ -11,8 +11,8 @@ import (
 	"glasshouse/jail"
 )
 
-// A request that was waiting for its turn finds the jail gone that another deleted.
-func TestARequestThatWaitedForADeleteFindsNoJail(t *testing.T) {
+// A request that waits for the lock of a jail during its Delete returns not found.
+func TestRequestQueuedBehindDeleteIsNotFound(t *testing.T) {
 	ops := map[string]func(*jail.Manager, context.Context, id.Jail) error{
 		"Start": func(m *jail.Manager, ctx context.Context, j id.Jail) error { _, err := m.Start(ctx, j); return err },
 		"Files": func(m *jail.Manager, ctx context.Context, j id.Jail) error { _, err := m.Files(ctx, j); return err },
@@ -28,15 +28,15 @@ func TestARequestThatWaitedForADeleteFindsNoJail(t *testing.T) {
 	}
 	for name, op := range ops {
 		t.Run(name, func(t *testing.T) {
-			w := newWorld(t)
-			m, s := w.scripted()
-			j := w.running(m)
+			h := newHarness(t)
+			m, s := h.scripted()
+			j := h.running(m)
 			begun, finish := make(chan struct{}), make(chan struct{})
 			s.fail("put", func() error { s.fail("put", nil); close(begun); <-finish; return nil })
 			deleted, asked := make(chan error), make(chan error)
 			go func() { deleted <- m.Delete(t.Context(), j.ID) }()
 			<-begun
-			ctx := announcing{t.Context(), make(chan struct{}), new(sync.Once)}
+			ctx := signallingContext{t.Context(), make(chan struct{}), new(sync.Once)}
 			go func() { asked <- op(m, ctx, j.ID) }()
 			<-ctx.waits
 			close(finish)
@@ -50,14 +50,14 @@ func TestARequestThatWaitedForADeleteFindsNoJail(t *testing.T) {
 	}
 }
 
-// announcing is a context that closes waits when something waits with it.
-type announcing struct {
+// signallingContext is a context that closes waits when a function waits for its end.
+type signallingContext struct {
 	context.Context
 	waits chan struct{}
 	once  *sync.Once
 }
 
-func (a announcing) Done() <-chan struct{} {
+func (a signallingContext) Done() <-chan struct{} {
 	a.once.Do(func() { close(a.waits) })
 	return a.Context.Done()
 }

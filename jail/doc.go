@@ -1,7 +1,7 @@
-// Package jail is the life of jails: what they are, what states they pass
-// through, and the Manager that makes, runs and removes them.
+// Package jail manages the lifecycle of jails (sandboxes): their specification, their states,
+// and the Manager that creates, runs and removes them.
 //
-// The package isolates nothing itself. A Backend does, and a jail's init, PID 1
-// inside it, runs commands and moves files; the Manager joins the two, records
-// every jail before it touches the host, and finds it all again after a crash.
+// The package does not isolate anything itself. A Backend isolates; init, which is PID 1 in
+// the jail, runs commands and transfers files. The Manager coordinates the two. It records
+// every jail before it touches the host, and finds all jails after a crash.
 package jail

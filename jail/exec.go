@@ -20,10 +20,10 @@ import (
 	"glasshouse/jailinit/protocol"
 )
 
-// An ExecRequest asks for a command to be run in a running jail: Argv as it is,
-// or Cmd by the jail's shell.
+// An ExecRequest describes a command to run in a running jail: Argv as it is, or Cmd by the
+// jail's shell.
 type ExecRequest struct {
-	ID      id.Exec // of who must find it again whatever happens; "": a new one
+	ID      id.Exec // chosen by a caller that must find the command after a crash; "" means a new id
 	Argv    []string
 	Cmd     string
 	Env     map[string]string // added to the jail's
@@ -31,15 +31,15 @@ type ExecRequest struct {
 	User    string            // default: the jail's, then root
 	Stdin   bool              // keep stdin open for Stdin; otherwise it is empty
 	PTY     *protocol.Size
-	Timeout time.Duration // then the whole process group is killed; 0 means none
-	Ring    int           // bytes of output kept for who comes later; 0 means 1 MiB
-	Note    string        // what its status is to repeat, 64 KiB at most
+	Timeout time.Duration // the process group is killed after it; 0 means none
+	Ring    int           // bytes of output kept for later readers; 0 means 1 MiB
+	Note    string        // returned with its status; 64 KiB at most
 }
 
 // maxRing bounds ExecRequest.Ring: the output is kept in the jail's memory.
 const maxRing = 16 << 20
 
-func (m *Manager) protocol(j Jail, r ExecRequest) (protocol.Exec, error) {
+func (m *Manager) execMessage(j Jail, r ExecRequest) (protocol.Exec, error) {
 	const op = "jail.Exec"
 	argv := r.Argv
 	switch {
@@ -83,65 +83,65 @@ func (m *Manager) protocol(j Jail, r ExecRequest) (protocol.Exec, error) {
 	}, nil
 }
 
-// running returns a jail's init if it can be spoken to.
-func (m *Manager) running(jid id.Jail, op string) (*cell, *live, error) {
-	c, err := m.find(jid, op)
+// running returns the entry and instance of a running jail.
+func (m *Manager) running(jid id.Jail, op string) (*entry, *liveInstance, error) {
+	e, err := m.find(jid, op)
 	if err != nil {
 		return nil, nil, err
 	}
-	l, err := c.running(op)
-	return c, l, err
+	l, err := e.running(op)
+	return e, l, err
 }
 
-// running returns what the jail has while it runs. Of one that is held it returns an error
-// as well.
-func (c *cell) running(op string) (*live, error) {
-	j, l := c.jail.Load(), c.live.Load()
+// running returns the instance of a running jail. It returns an instance and an error for a
+// jail that is held.
+func (e *entry) running(op string) (*liveInstance, error) {
+	j, l := e.jail.Load(), e.live.Load()
 	if j.State == Running && l != nil {
 		return l, l.checkHeld(op, *j)
 	}
-	e := &fault.Error{Op: op, On: string(j.ID), Kind: fault.Conflict, Err: errors.New("the jail is " + string(j.State))}
+	notRunning := &fault.Error{Op: op, On: string(j.ID), Kind: fault.Conflict, Err: errors.New("the jail is " + string(j.State))}
 	switch j.State {
 	case Created, Stopped, Failed:
-		e.Remedy = "start it first"
+		notRunning.Remedy = "start it first"
 	case Paused:
-		e.Remedy = "resume it first"
+		notRunning.Remedy = "resume it first"
 	}
-	return nil, e
+	return nil, notRunning
 }
 
-// Exec starts a command. With o it returns the command's output as it comes;
-// the caller closes the stream, which does not end the command.
+// Exec starts a command. If o is not nil, it returns a stream of the command's output, which
+// the caller closes. Closing it does not end the command.
 func (m *Manager) Exec(ctx context.Context, jid id.Jail, r ExecRequest, o *control.AttachOptions) (*control.Stream, protocol.ExecStatus, error) {
-	c, err := m.find(jid, "jail.Exec")
+	e, err := m.find(jid, "jail.Exec")
 	if err != nil {
 		return nil, protocol.ExecStatus{}, err
 	}
-	if m.cfg.Commands != nil && c.jail.Load().Spec.Snapshots.Any() {
-		return m.execTold(ctx, c, r, o)
+	if m.cfg.Commands != nil && e.jail.Load().Spec.Snapshots.Any() {
+		return m.execNotifying(ctx, e, r, o)
 	}
-	return m.exec(ctx, c, r, o)
+	return m.exec(ctx, e, r, o)
 }
 
-func (m *Manager) exec(ctx context.Context, c *cell, r ExecRequest, o *control.AttachOptions) (*control.Stream, protocol.ExecStatus, error) {
-	l, err := c.running("jail.Exec")
+func (m *Manager) exec(ctx context.Context, e *entry, r ExecRequest, o *control.AttachOptions) (*control.Stream, protocol.ExecStatus, error) {
+	l, err := e.running("jail.Exec")
 	if err != nil {
 		return nil, protocol.ExecStatus{}, err
 	}
-	j := *c.jail.Load()
-	req, err := m.protocol(j, r)
+	j := *e.jail.Load()
+	req, err := m.execMessage(j, r)
 	if err != nil {
 		return nil, protocol.ExecStatus{}, err
 	}
 	stream, status, err := l.ctl.Exec(ctx, req, o)
-	if err != nil { // perhaps because the program could not be read
+	if err != nil { // a failed disk may be the cause
 		err = errors.Join(l.checkWritable("jail.Exec", j), err)
 	}
 	return stream, status, err
 }
 
-// Attach follows the output of a command that was started earlier, perhaps
-// under another daemon.
+// Attach streams the output of a command that was started earlier, perhaps by a previous
+// daemon.
 func (m *Manager) Attach(ctx context.Context, jid id.Jail, x id.Exec, o control.AttachOptions) (*control.Stream, error) {
 	_, l, err := m.running(jid, "jail.Attach")
 	if err != nil {
@@ -177,18 +177,18 @@ func (m *Manager) Stdin(ctx context.Context, jid id.Jail, x id.Exec) (io.WriteCl
 	return l.ctl.Stdin(ctx, x)
 }
 
-// Execs returns the commands of a jail that are still known, oldest first: of a
-// running jail those its init keeps, of a stopped one those it kept at the end.
+// Execs returns the known commands of a jail, oldest first: of a running jail those that its
+// init keeps, of a stopped one those that init kept when it ended.
 func (m *Manager) Execs(ctx context.Context, jid id.Jail) ([]protocol.ExecStatus, error) {
-	c, err := m.find(jid, "jail.Execs")
+	e, err := m.find(jid, "jail.Execs")
 	if err != nil {
 		return nil, err
 	}
-	l, err := c.running("jail.Execs")
+	l, err := e.running("jail.Execs")
 	switch {
 	case err == nil:
 		return l.ctl.Execs(ctx)
-	case l != nil: // it is held
+	case l != nil: // the jail is held
 		return nil, err
 	}
 	names, err := filepath.Glob(filepath.Join(m.dir(jid), "execs", "x-*.json"))
@@ -207,32 +207,32 @@ func (m *Manager) Execs(ctx context.Context, jid id.Jail) ([]protocol.ExecStatus
 	return list, nil
 }
 
-// ExecStatus returns one command of a jail, and of a stopped jail its output.
+// ExecStatus returns the status of one command of a running or stopped jail.
 func (m *Manager) ExecStatus(ctx context.Context, jid id.Jail, x id.Exec) (protocol.ExecStatus, error) {
-	c, err := m.find(jid, "jail.ExecStatus")
+	e, err := m.find(jid, "jail.ExecStatus")
 	if err != nil {
 		return protocol.ExecStatus{}, err
 	}
-	l, err := c.running("jail.ExecStatus")
+	l, err := e.running("jail.ExecStatus")
 	switch {
 	case err == nil:
 		return l.ctl.ExecStatus(ctx, x)
-	case l != nil: // it is held
+	case l != nil: // the jail is held
 		return protocol.ExecStatus{}, err
 	}
 	st, _, err := m.archived(jid, x)
 	return st, err
 }
 
-// Output calls f with the output of a command that is still kept, in order, and
-// returns the command's status. It does not wait for more.
+// Output calls f with the retained output of a command, in order, and returns the command's
+// status. It does not wait for further output.
 func (m *Manager) Output(ctx context.Context, jid id.Jail, x id.Exec, f func(protocol.Chunk) error) (protocol.ExecStatus, error) {
-	c, err := m.find(jid, "jail.Output")
+	e, err := m.find(jid, "jail.Output")
 	if err != nil {
 		return protocol.ExecStatus{}, err
 	}
-	l, err := c.running("jail.Output")
-	if l != nil && err != nil { // it is held
+	l, err := e.running("jail.Output")
+	if l != nil && err != nil { // the jail is held
 		return protocol.ExecStatus{}, err
 	}
 	if err != nil {
@@ -267,51 +267,52 @@ func copyOutput(ctx context.Context, ctl *control.Client, x id.Exec, f func(prot
 	}
 }
 
-// An archivedExec is a command as it was when its jail stopped.
+// An archivedExec is a command in the state that it had when its jail stopped.
 type archivedExec struct {
 	Status protocol.ExecStatus
 	Output []protocol.Chunk
 }
 
-// archive writes down what init knows before it ends. It is a convenience for
-// who comes later: trouble with it never keeps a jail from stopping.
-func (m *Manager) archive(ctx context.Context, c *cell, l *live) {
+// archive saves the commands and output that init has, for requests after the stop. It is best
+// effort: an error does not prevent the stop.
+func (m *Manager) archive(ctx context.Context, e *entry, l *liveInstance) {
 	ctx, cancel := context.WithTimeout(ctx, 5*time.Second)
 	defer cancel()
-	jid := c.jail.Load().ID
+	jid := e.jail.Load().ID
 	log := m.cfg.Log.With("jail", jid)
 	list, err := l.ctl.Execs(ctx)
 	if err != nil {
-		log.Warn("commands not archived", "err", err)
+		log.Warn("cannot archive commands", "err", err)
 		return
 	}
 	dir := filepath.Join(m.dir(jid), "execs")
 	if err := os.MkdirAll(dir, 0o700); err != nil {
-		log.Warn("commands not archived", "err", err)
+		log.Warn("cannot archive commands", "err", err)
 		return
 	}
 	for _, st := range list {
 		if !id.Valid('x', string(st.ID)) {
-			continue // init is the jail's; its words are not file names
+			continue // init is not trusted, so its ids are checked before they become file names
 		}
 		a := archivedExec{Status: st}
 		size := 0
 		_, err := copyOutput(ctx, l.ctl, st.ID, func(ch protocol.Chunk) error {
-			if size += len(ch.Data); size > maxRing {
-				return errors.New("more output than a ring can hold")
+			size += len(ch.Data)
+			if size > maxRing {
+				return errors.New("more output than the maximal ring size")
 			}
 			a.Output = append(a.Output, protocol.Chunk{Stream: ch.Stream, Offset: ch.Offset, Lost: ch.Lost, Data: slices.Clone(ch.Data)})
 			return nil
 		})
 		if err != nil {
-			log.Warn("output not archived", "exec", st.ID, "err", err)
+			log.Warn("cannot archive output", "exec", st.ID, "err", err)
 		}
 		data, err := json.Marshal(a)
 		if err == nil {
 			err = atomicfile.Write(filepath.Join(dir, string(st.ID)+".json"), data, 0o600)
 		}
 		if err != nil {
-			log.Warn("command not archived", "exec", st.ID, "err", err)
+			log.Warn("cannot archive command", "exec", st.ID, "err", err)
 		}
 	}
 }

@@ -18,10 +18,10 @@ import (
 	"glasshouse/jailinit/protocol"
 )
 
-func TestCommandsThatMakeNoSenseAreRefusedByField(t *testing.T) {
-	w := newWorld(t)
-	m := w.manager()
-	j := w.running(m)
+func TestExecValidatesRequest(t *testing.T) {
+	h := newHarness(t)
+	m := h.manager()
+	j := h.running(m)
 	for _, c := range []struct {
 		r     jail.ExecRequest
 		field string
@@ -44,11 +44,11 @@ func TestCommandsThatMakeNoSenseAreRefusedByField(t *testing.T) {
 		}
 	}
 	if got, err := m.Execs(t.Context(), j.ID); err != nil || len(got) != 0 {
-		t.Errorf("Execs = %v, %v; want that none was started", got, err)
+		t.Errorf("Execs = %v, %v; want none", got, err)
 	}
 }
 
-func TestACommandRunsWhereAndAsWhatItsJailSays(t *testing.T) {
+func TestExecUsesJailDefaults(t *testing.T) {
 	project := t.TempDir()
 	for _, c := range []struct {
 		name string
@@ -68,8 +68,8 @@ func TestACommandRunsWhereAndAsWhatItsJailSays(t *testing.T) {
 		{"terminal that is known", jail.Spec{Env: map[string]string{"TERM": "dumb"}}, jail.ExecRequest{Cmd: `echo $TERM`, PTY: &protocol.Size{Cols: 80, Rows: 24}}, "dumb"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			w := newWorld(t)
-			m := w.manager()
+			h := newHarness(t)
+			m := h.manager()
 			c.spec.Start = true
 			j, err := m.Create(t.Context(), c.spec)
 			if err != nil {
@@ -81,7 +81,7 @@ func TestACommandRunsWhereAndAsWhatItsJailSays(t *testing.T) {
 			}
 			defer s.Close()
 			if got := strings.TrimSpace(readAll(t, s)); got != c.want {
-				t.Errorf("it says %q, want %q", got, c.want)
+				t.Errorf("output = %q, want %q", got, c.want)
 			}
 		})
 	}
@@ -102,8 +102,8 @@ func readAll(t *testing.T, s *control.Stream) string {
 	}
 }
 
-// talks are all operations that a jail's init answers.
-var talks = map[string]func(*jail.Manager, context.Context, id.Jail) error{
+// initOps are the operations that a jail's init answers.
+var initOps = map[string]func(*jail.Manager, context.Context, id.Jail) error{
 	"Exec": func(m *jail.Manager, ctx context.Context, j id.Jail) error {
 		_, _, err := m.Exec(ctx, j, jail.ExecRequest{Cmd: "true"}, nil)
 		return err
@@ -141,21 +141,21 @@ var talks = map[string]func(*jail.Manager, context.Context, id.Jail) error{
 	},
 }
 
-func TestAJailThatDoesNotRunNamesTheRemedy(t *testing.T) {
-	w := newWorld(t)
-	m := w.manager()
+func TestOperationsOnNonRunningJailNameRemedy(t *testing.T) {
+	h := newHarness(t)
+	m := h.manager()
 	created, err := m.Create(t.Context(), jail.Spec{})
 	if err != nil {
 		t.Fatal(err)
 	}
-	paused, stopped := w.running(m), w.running(m)
+	paused, stopped := h.running(m), h.running(m)
 	if _, err := m.Pause(t.Context(), paused.ID); err != nil {
 		t.Fatal(err)
 	}
 	if _, err := m.Stop(t.Context(), stopped.ID, jail.StopOptions{}); err != nil {
 		t.Fatal(err)
 	}
-	for name, talk := range talks {
+	for name, talk := range initOps {
 		for _, c := range []struct {
 			jid    id.Jail
 			kind   fault.Kind
@@ -173,13 +173,13 @@ func TestAJailThatDoesNotRunNamesTheRemedy(t *testing.T) {
 	}
 }
 
-// An init that does not answer does not keep a caller that has given up.
-func TestACallerThatGivesUpIsNotKeptByAnInitThatIsStopped(t *testing.T) {
-	w := newWorld(t)
-	m, _ := w.scripted()
-	j := w.running(m)
-	for name, talk := range talks {
-		if name == "Hold" { // which asks the kernel
+// A caller whose context is cancelled does not wait for init.
+func TestCancelledCallerDoesNotWaitForInit(t *testing.T) {
+	h := newHarness(t)
+	m, _ := h.scripted()
+	j := h.running(m)
+	for name, talk := range initOps {
+		if name == "Hold" { // does not use init
 			continue
 		}
 		ctx, cancel := context.WithCancel(t.Context())
@@ -188,19 +188,19 @@ func TestACallerThatGivesUpIsNotKeptByAnInitThatIsStopped(t *testing.T) {
 			t.Errorf("%s with a cancelled context = %v, want %v", name, err, context.Canceled)
 		}
 	}
-	if got := w.sh(m, j.ID, "echo fine"); got != "fine" {
-		t.Errorf("it says %q, want fine", got)
+	if got := h.sh(m, j.ID, "echo fine"); got != "fine" {
+		t.Errorf("output = %q, want fine", got)
 	}
 }
 
-func TestACommandIsSteeredByWhoeverFindsIt(t *testing.T) {
-	w := newWorld(t)
-	m := w.manager()
-	j := w.running(m)
+func TestAttachResizeStdinAndSignal(t *testing.T) {
+	h := newHarness(t)
+	m := h.manager()
+	j := h.running(m)
 	ctx := t.Context()
 	x := id.NewExec()
 	if _, st, err := m.Exec(ctx, j.ID, jail.ExecRequest{ID: x, Cmd: "stty size; cat; stty size", PTY: &protocol.Size{Cols: 80, Rows: 24}, Note: "mine"}, nil); err != nil || st.ID != x || st.Note != "mine" {
-		t.Fatalf("Exec = %s with the note %q, %v; want %s with mine", st.ID, st.Note, err, x)
+		t.Fatalf("Exec = %s with note %q, %v; want %s with mine", st.ID, st.Note, err, x)
 	}
 	s, err := m.Attach(ctx, j.ID, x, control.AttachOptions{From: 0, Follow: true, Lossless: true})
 	if err != nil {
@@ -208,7 +208,7 @@ func TestACommandIsSteeredByWhoeverFindsIt(t *testing.T) {
 	}
 	defer s.Close()
 	if ch, err := s.Next(); err != nil || !strings.Contains(string(ch.Data), "24 80") {
-		t.Fatalf("its terminal is %q, %v; want 24 80", ch.Data, err)
+		t.Fatalf("terminal size = %q, %v; want 24 80", ch.Data, err)
 	}
 	if err := m.Resize(ctx, j.ID, x, protocol.Size{Cols: 100, Rows: 50}); err != nil {
 		t.Error(err)
@@ -217,11 +217,11 @@ func TestACommandIsSteeredByWhoeverFindsIt(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, err := io.WriteString(in, "\x04"); err != nil { // end of file, typed
+	if _, err := io.WriteString(in, "\x04"); err != nil { // ^D: end of file
 		t.Fatal(err)
 	}
 	if got := readAll(t, s); !strings.Contains(got, "50 100") {
-		t.Errorf("after Resize its terminal is %q, want 50 100", got)
+		t.Errorf("terminal size after Resize = %q, want 50 100", got)
 	}
 	in.Close()
 
@@ -239,17 +239,17 @@ func TestACommandIsSteeredByWhoeverFindsIt(t *testing.T) {
 	defer dead.Close()
 	readAll(t, dead)
 	if got, err := m.ExecStatus(ctx, j.ID, st.ID); err != nil || got.Signal != "KILL" || got.Code != 137 || got.Ended == nil {
-		t.Errorf("it ended with %d by %q, %v; want 137 by KILL", got.Code, got.Signal, err)
+		t.Errorf("exit code %d, signal %q, %v; want 137 and KILL", got.Code, got.Signal, err)
 	}
 }
 
-// What is left of the commands of a stopped jail is in files that a crash can cut.
-func TestArchivedCommandsThatCannotBeReadAreAnError(t *testing.T) {
-	w := newWorld(t)
-	m := w.manager()
-	j := w.running(m)
+// The commands of a stopped jail are in files that a crash can truncate.
+func TestCorruptExecArchive(t *testing.T) {
+	h := newHarness(t)
+	m := h.manager()
+	j := h.running(m)
 	ctx := t.Context()
-	if got := w.sh(m, j.ID, "echo one; echo two >&2"); !strings.Contains(got, "one") {
+	if got := h.sh(m, j.ID, "echo one; echo two >&2"); !strings.Contains(got, "one") {
 		t.Fatal(got)
 	}
 	if _, err := m.Stop(ctx, j.ID, jail.StopOptions{}); err != nil {
@@ -261,10 +261,10 @@ func TestArchivedCommandsThatCannotBeReadAreAnError(t *testing.T) {
 	}
 	x := all[0].ID
 	if st, err := m.ExecStatus(ctx, j.ID, x); err != nil || st.Stdout != 4 || st.Stderr != 4 {
-		t.Errorf("it wrote %d and %d bytes, %v; want 4 and 4", st.Stdout, st.Stderr, err)
+		t.Errorf("stdout %d bytes, stderr %d bytes, %v; want 4 and 4", st.Stdout, st.Stderr, err)
 	}
 	if _, err := m.Output(ctx, j.ID, x, func(protocol.Chunk) error { return errScripted }); !errors.Is(err, errScripted) {
-		t.Errorf("Output to a reader that fails = %v, want its error", err)
+		t.Errorf("Output with a failing callback = %v, want its error", err)
 	}
 	for _, none := range []id.Exec{id.NewExec(), "", "x-../../jail", id.Exec(j.ID)} {
 		if _, err := m.ExecStatus(ctx, j.ID, none); !errors.Is(err, fault.NotFound) {
@@ -274,29 +274,29 @@ func TestArchivedCommandsThatCannotBeReadAreAnError(t *testing.T) {
 			t.Errorf("Output(%q) = %v, want not found", none, err)
 		}
 	}
-	file := filepath.Join(w.dir, "jails", string(j.ID), "execs", string(x)+".json")
+	file := filepath.Join(h.dir, "jails", string(j.ID), "execs", string(x)+".json")
 	data, err := os.ReadFile(file)
 	if err != nil {
 		t.Fatal(err)
 	}
 	if fi, err := os.Stat(file); err != nil || fi.Mode().Perm() != 0o600 {
-		t.Errorf("the file has the mode %v, %v; want 0600", fi.Mode(), err)
+		t.Errorf("mode = %v, %v; want 0600", fi.Mode(), err)
 	}
 	if err := os.WriteFile(file, data[:len(data)/2], 0o600); err != nil {
 		t.Fatal(err)
 	}
 	if _, err := m.ExecStatus(ctx, j.ID, x); err == nil {
-		t.Error("ExecStatus of half a file = nil, want an error")
+		t.Error("ExecStatus with a truncated file = nil, want an error")
 	}
 	if _, err := m.Execs(ctx, j.ID); err == nil {
-		t.Error("Execs with half a file = nil, want an error")
+		t.Error("Execs with a truncated file = nil, want an error")
 	}
 }
 
-func TestOutputOfARunningCommandDoesNotWait(t *testing.T) {
-	w := newWorld(t)
-	m := w.manager()
-	j := w.running(m)
+func TestOutputOfRunningCommandDoesNotBlock(t *testing.T) {
+	h := newHarness(t)
+	m := h.manager()
+	j := h.running(m)
 	s, st, err := m.Exec(t.Context(), j.ID, jail.ExecRequest{Cmd: "echo here; sleep 600"}, &control.AttachOptions{From: 0, Follow: true})
 	if err != nil {
 		t.Fatal(err)
@@ -308,21 +308,21 @@ func TestOutputOfARunningCommandDoesNotWait(t *testing.T) {
 	var out strings.Builder
 	got, err := m.Output(t.Context(), j.ID, st.ID, func(ch protocol.Chunk) error { out.Write(ch.Data); return nil })
 	if err != nil || out.String() != "here\n" || got.Ended != nil {
-		t.Errorf("Output = %q, ended %v, %v; want here of one that runs", out.String(), got.Ended, err)
+		t.Errorf("Output = %q, ended %v, %v; want here of a running command", out.String(), got.Ended, err)
 	}
 	if _, err := m.Output(t.Context(), j.ID, st.ID, func(protocol.Chunk) error { return errScripted }); !errors.Is(err, errScripted) {
-		t.Errorf("Output to a reader that fails = %v, want its error", err)
+		t.Errorf("Output with a failing callback = %v, want its error", err)
 	}
 	if _, err := m.Output(t.Context(), "j-none", st.ID, nil); !errors.Is(err, fault.NotFound) {
-		t.Errorf("Output of no jail = %v, want not found", err)
+		t.Errorf("Output of an unknown jail = %v, want not found", err)
 	}
 }
 
-// A process that is held does not run, and runs again when it is released or killed.
-func TestAHeldProcessWaits(t *testing.T) {
-	w := newWorld(t)
-	m := w.manager()
-	j := w.running(m)
+// A held process does not run until it is released or killed.
+func TestHold(t *testing.T) {
+	h := newHarness(t)
+	m := h.manager()
+	j := h.running(m)
 	s, st, err := m.Exec(t.Context(), j.ID, jail.ExecRequest{Argv: []string{"cat"}, Stdin: true}, &control.AttachOptions{From: 0, Follow: true})
 	if err != nil {
 		t.Fatal(err)
@@ -335,15 +335,15 @@ func TestAHeldProcessWaits(t *testing.T) {
 	}
 	defer held.Release()
 	if got := processState(t, pid); got != "t" {
-		t.Errorf("the held process is in state %s, want t", got)
+		t.Errorf("state of the held process = %s, want t", got)
 	}
 	if _, err := m.Hold(j.ID, pid); !errors.Is(err, fault.Unavailable) {
-		t.Errorf("the second Hold = %v, want unavailable", err)
+		t.Errorf("second Hold = %v, want unavailable", err)
 	}
 	held.Release()
 	held.Release()
 	if got := processState(t, pid); got == "t" {
-		t.Errorf("the released process is in state %s, want that it runs", got)
+		t.Errorf("state of the released process = %s, want not t", got)
 	}
 	in, err := m.Stdin(t.Context(), j.ID, st.ID)
 	if err != nil {
@@ -353,7 +353,7 @@ func TestAHeldProcessWaits(t *testing.T) {
 		t.Fatal(err)
 	}
 	if ch, err := s.Next(); err != nil || string(ch.Data) != "on" {
-		t.Errorf("released it says %q, %v; want on", ch.Data, err)
+		t.Errorf("output after Release = %q, %v; want on", ch.Data, err)
 	}
 
 	held, err = m.Hold(j.ID, pid)
@@ -377,7 +377,7 @@ func TestAHeldProcessWaits(t *testing.T) {
 	(*jail.Held)(nil).Release()
 }
 
-// processState returns the letter that proc(5) has for the state of a process.
+// processState returns the state letter of a process (proc_pid_stat(5)).
 func processState(t *testing.T, pid int) string {
 	t.Helper()
 	data, err := os.ReadFile(filepath.Join("/proc", strconv.Itoa(pid), "stat"))
@@ -388,17 +388,17 @@ func processState(t *testing.T, pid int) string {
 	return rest[:1]
 }
 
-func TestTheEndOfACommandDoesNotKeepAStop(t *testing.T) {
-	w := newWorld(t)
-	m := w.manager()
-	j := w.running(m)
+func TestStopValidatesGrace(t *testing.T) {
+	h := newHarness(t)
+	m := h.manager()
+	j := h.running(m)
 	if _, err := m.Stop(t.Context(), j.ID, jail.StopOptions{Grace: -time.Second}); !errors.Is(err, fault.Invalid) || fault.FieldOf(err) != "grace_ms" {
 		t.Errorf("Stop with a negative grace = %v, want invalid grace_ms", err)
 	}
 	if _, err := m.Stop(t.Context(), j.ID, jail.StopOptions{Grace: jail.MaxGrace + 1}); !errors.Is(err, fault.Invalid) {
-		t.Errorf("Stop with too long a grace = %v, want invalid", err)
+		t.Errorf("Stop with a grace above MaxGrace = %v, want invalid", err)
 	}
 	if got, err := m.Get(t.Context(), j.ID); err != nil || got.State != jail.Running {
-		t.Errorf("the jail is %s, %v; want running", got.State, err)
+		t.Errorf("state = %s, %v; want running", got.State, err)
 	}
 }

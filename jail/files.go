@@ -13,8 +13,8 @@ import (
 	"glasshouse/jailinit/protocol"
 )
 
-// Files reads and writes one jail's files. Paths are the jail's own and never
-// lead out of it. The caller closes it when done.
+// Files reads and writes the files of one jail. Paths are resolved in the jail and cannot lead
+// out of it. The caller closes it.
 type Files interface {
 	Stat(ctx context.Context, path string) (protocol.FileInfo, error)
 	List(ctx context.Context, path, after string, limit int) (infos []protocol.FileInfo, more bool, err error)
@@ -29,15 +29,16 @@ type Files interface {
 	Close() error
 }
 
-// Files opens a jail's files: through its init if it has one, else from the
-// host. A stopped jail cannot be started or removed while its files are open.
+// Files returns access to a jail's files: through its init if it is live, otherwise through a
+// mount on the host. While the files of a stopped jail are open, Files holds the jail's lock,
+// so the jail cannot be started or removed.
 func (m *Manager) Files(ctx context.Context, jid id.Jail) (Files, error) {
 	const op = "jail.Files"
-	c, unlock, err := m.lock(ctx, jid, op)
+	e, unlock, err := m.lock(ctx, jid, op)
 	if err != nil {
 		return nil, err
 	}
-	j, l := *c.jail.Load(), c.live.Load()
+	j, l := *e.jail.Load(), e.live.Load()
 	if l != nil && j.State != Paused {
 		unlock()
 		if err := l.checkHeld(op, j); err != nil {

@@ -19,11 +19,11 @@ import (
 	"glasshouse/jailinit/protocol"
 )
 
-func TestFilesOfAStoppedJailKeepItStopped(t *testing.T) {
-	w := newWorld(t)
-	m, s := w.scripted()
+func TestFilesOfStoppedJailHoldLock(t *testing.T) {
+	h := newHarness(t)
+	m, s := h.scripted()
 	ctx := t.Context()
-	j := w.running(m)
+	j := h.running(m)
 	if _, err := m.Stop(ctx, j.ID, jail.StopOptions{}); err != nil {
 		t.Fatal(err)
 	}
@@ -45,13 +45,13 @@ func TestFilesOfAStoppedJailKeepItStopped(t *testing.T) {
 			t.Errorf("%s while the files are open = %v, want unavailable and context.Canceled", name, err)
 		}
 	}
-	for range 2 { // the second does nothing, and does not release another's lock
+	for range 2 { // the second call must not unlock again
 		if err := files.Close(); err != nil {
 			t.Errorf("Close = %v, want nil", err)
 		}
 	}
-	if n := w.backend.mounts.Load(); n != 0 {
-		t.Errorf("%d mounts are left, want none", n)
+	if n := h.backend.mounts.Load(); n != 0 {
+		t.Errorf("mounts = %d, want 0", n)
 	}
 	again, err := m.Files(ctx, j.ID)
 	if err != nil {
@@ -62,49 +62,49 @@ func TestFilesOfAStoppedJailKeepItStopped(t *testing.T) {
 		t.Fatal(err)
 	}
 	if got, err := io.ReadAll(r); err != nil || string(got) != "from the host" {
-		t.Errorf("the file has %q, %v; want what was written", got, err)
+		t.Errorf("content = %q, %v; want from the host", got, err)
 	}
 	r.Close()
 	again.Close()
 
-	s.fail("mount", ways["error"])
+	s.fail("mount", failureModes["error"])
 	if _, err := m.Files(ctx, j.ID); !errors.Is(err, errScripted) {
 		t.Errorf("Files that cannot be mounted = %v, want %v", err, errScripted)
 	}
 	s.fail("mount", nil)
-	// A backend whose mount is not a directory: what was mounted is released.
-	dir := filepath.Join(w.dir, "jails", string(j.ID), "files")
+	// If the mount is not a directory, it is unmounted.
+	dir := filepath.Join(h.dir, "jails", string(j.ID), "files")
 	s.fail("mounted", func() error { return errors.Join(os.RemoveAll(dir), os.WriteFile(dir, nil, 0o600)) })
 	if _, err := m.Files(ctx, j.ID); err == nil {
 		t.Error("Files in a mount that is a file = nil, want an error")
 	}
-	if n := w.backend.mounts.Load(); n != 0 {
-		t.Errorf("%d mounts are left, want none", n)
+	if n := h.backend.mounts.Load(); n != 0 {
+		t.Errorf("mounts = %d, want 0", n)
 	}
 	if _, err := m.Start(ctx, j.ID); err != nil {
-		t.Errorf("Start after that = %v, want success", err)
+		t.Errorf("Start afterwards = %v, want nil", err)
 	}
 }
 
-func TestFilesOfALiveJailAreItsInits(t *testing.T) {
-	w := newWorld(t)
-	m := w.manager()
+func TestFilesOfLiveJailUseInit(t *testing.T) {
+	h := newHarness(t)
+	m := h.manager()
 	ctx := t.Context()
-	j := w.running(m)
+	j := h.running(m)
 	files, err := m.Files(ctx, j.ID)
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer files.Close()
-	dir := t.TempDir() // the jail has the host's own tree
+	dir := t.TempDir() // the jail uses the host's filesystem
 	if _, err := files.Write(ctx, filepath.Join(dir, "a"), strings.NewReader("1"), protocol.WriteOptions{Mode: 0o640}); err != nil {
 		t.Fatal(err)
 	}
 	if fi, err := os.Stat(filepath.Join(dir, "a")); err != nil || fi.Mode().Perm() != 0o640 || fi.Size() != 1 {
-		t.Errorf("the file is %v, %v; want one byte with the mode 0640", fi, err)
+		t.Errorf("file = %v, %v; want one byte with mode 0640", fi, err)
 	}
 	if _, err := files.Stat(ctx, filepath.Join(dir, "b")); !errors.Is(err, fault.NotFound) {
-		t.Errorf("Stat of no file = %v, want not found", err)
+		t.Errorf("Stat of a missing file = %v, want not found", err)
 	}
 	events, err := m.Watch(ctx, j.ID, dir, false)
 	if err != nil {
@@ -114,7 +114,7 @@ func TestFilesOfALiveJailAreItsInits(t *testing.T) {
 		t.Fatal(err)
 	}
 	if e := <-events; e.Path != filepath.Join(dir, "c") {
-		t.Errorf("the event is of %q, want %q", e.Path, filepath.Join(dir, "c"))
+		t.Errorf("event path = %q, want %q", e.Path, filepath.Join(dir, "c"))
 	}
 	if _, err := m.Pause(ctx, j.ID); err != nil {
 		t.Fatal(err)
@@ -123,13 +123,13 @@ func TestFilesOfALiveJailAreItsInits(t *testing.T) {
 		t.Errorf("Files of a paused jail = %v (%s), want conflict (resume it first)", err, fault.RemedyOf(err))
 	}
 	if _, err := m.Files(ctx, "j-none"); !errors.Is(err, fault.NotFound) {
-		t.Errorf("Files of no jail = %v, want not found", err)
+		t.Errorf("Files of an unknown jail = %v, want not found", err)
 	}
 }
 
-func TestPlacesThatWereMadeForMountsAreNoChanges(t *testing.T) {
-	w := newWorld(t)
-	m, s := w.scripted()
+func TestChangesAndCompare(t *testing.T) {
+	h := newHarness(t)
+	m, s := h.scripted()
 	ctx := t.Context()
 	j, err := m.Create(ctx, jail.Spec{Trusted: true, Workspace: &jail.Workspace{Source: t.TempDir(), Target: "/w"}})
 	if err != nil {
@@ -150,9 +150,9 @@ func TestPlacesThatWereMadeForMountsAreNoChanges(t *testing.T) {
 		t.Errorf("Changes of the workspace (-want +got): %s%v", diff, err)
 	}
 	if _, err := m.Changes(ctx, other.ID, jail.ChangesOptions{Workspace: true}); !errors.Is(err, fault.Conflict) {
-		t.Errorf("Changes of no workspace = %v, want conflict", err)
+		t.Errorf("Changes of a missing workspace = %v, want conflict", err)
 	}
-	s.took()
+	s.takeCalls()
 	was, err := m.Get(ctx, j.ID)
 	if err != nil {
 		t.Fatal(err)
@@ -161,13 +161,13 @@ func TestPlacesThatWereMadeForMountsAreNoChanges(t *testing.T) {
 	if diff := cmp.Diff(root, got); diff != "" || err != nil {
 		t.Errorf("Compare (-want +got): %s%v", diff, err)
 	}
-	wantCalls(t, "Compare", s.took(), "then to now")
-	s.fail("now to now", ways["error"])
+	wantCalls(t, "Compare", s.takeCalls(), "then to now")
+	s.fail("now to now", failureModes["error"])
 	if _, err := m.Compare(ctx, jail.Moment{ID: j.ID}, jail.Moment{ID: other.ID}, jail.ChangesOptions{}); !errors.Is(err, errScripted) {
 		t.Errorf("Compare = %v, want %v", err, errScripted)
 	}
 
-	// What does not stand on the same cannot be compared.
+	// Jails with different bases cannot be compared.
 	change := func(f func(*jail.Jail)) *jail.Jail { c := was; f(&c); return &c }
 	workspace := jail.ChangesOptions{Workspace: true}
 	for name, c := range map[string]struct {
@@ -189,21 +189,21 @@ func TestPlacesThatWereMadeForMountsAreNoChanges(t *testing.T) {
 		}
 	}
 	if _, err := m.Changes(ctx, "j-none", jail.ChangesOptions{}); !errors.Is(err, fault.NotFound) {
-		t.Errorf("Changes of no jail = %v, want not found", err)
+		t.Errorf("Changes of an unknown jail = %v, want not found", err)
 	}
-	if _, err := m.Get(ctx, j.ID); err != nil { // its lock is free
+	if _, err := m.Get(ctx, j.ID); err != nil {
 		t.Error(err)
 	}
 	if _, err := m.Start(ctx, j.ID); err != nil {
-		t.Errorf("Start after that = %v, want success", err)
+		t.Errorf("Start afterwards = %v, want nil", err)
 	}
 }
 
-// Two who compare the same jails in opposite order do not wait for each other.
+// Two comparisons of the same jails in opposite order do not deadlock.
 func TestComparisonsInOppositeOrderDoNotDeadlock(t *testing.T) {
-	w := newWorld(t)
-	m, _ := w.scripted()
-	a, b := w.running(m), w.running(m)
+	h := newHarness(t)
+	m, _ := h.scripted()
+	a, b := h.running(m), h.running(m)
 	var wg sync.WaitGroup
 	for _, pair := range [][2]id.Jail{{a.ID, b.ID}, {b.ID, a.ID}, {a.ID, a.ID}} {
 		wg.Go(func() {
@@ -218,12 +218,12 @@ func TestComparisonsInOppositeOrderDoNotDeadlock(t *testing.T) {
 	wg.Wait()
 }
 
-// bare is a backend that can do none of this.
-func TestWhatABackendCannotDoNamesAnother(t *testing.T) {
-	w := newWorld(t)
-	m := w.manager()
+// processBackend implements none of the optional interfaces.
+func TestOptionalBackendFeatures(t *testing.T) {
+	h := newHarness(t)
+	m := h.manager()
 	ctx := t.Context()
-	j := w.running(m)
+	j := h.running(m)
 	for name, op := range map[string]func() error{
 		"Changes": func() error { _, err := m.Changes(ctx, j.ID, jail.ChangesOptions{}); return err },
 		"Compare": func() error {
@@ -245,7 +245,7 @@ func TestWhatABackendCannotDoNamesAnother(t *testing.T) {
 	if _, err := m.Rewind(ctx, j.ID, jail.Image{Jail: j}, jail.RewindOptions{}); !errors.Is(err, fault.Conflict) {
 		t.Errorf("Rewind = %v, want conflict", err)
 	}
-	if got := w.sh(m, j.ID, "echo fine"); got != "fine" {
-		t.Errorf("it says %q, want fine", got)
+	if got := h.sh(m, j.ID, "echo fine"); got != "fine" {
+		t.Errorf("output = %q, want fine", got)
 	}
 }

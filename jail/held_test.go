@@ -10,7 +10,7 @@ import (
 	"glasshouse/fault"
 )
 
-// A slowInstance takes until resume is closed to freeze.
+// The Freeze of a slowInstance blocks until resume is closed.
 type slowInstance struct {
 	Instance
 	resume chan struct{}
@@ -19,12 +19,12 @@ type slowInstance struct {
 func (i *slowInstance) Freeze(context.Context) error { <-i.resume; return nil }
 func (i *slowInstance) Thaw(context.Context) error   { return nil }
 
-// A jail that the observers hold has a condition after some time. While the jail is being
-// frozen, readers neither wait nor see an earlier time.
-func TestAJailIsReportedAsHeldAfterItsTime(t *testing.T) {
+// A jail that the observers hold has a condition after unwrittenAfter. While the jail is being
+// frozen, readers neither block nor see an earlier time.
+func TestEventsNotWrittenAfterThreshold(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		inst := &slowInstance{resume: make(chan struct{})}
-		l := &live{inst: inst}
+		l := &liveInstance{inst: inst}
 		held := func() bool { return errors.Is(l.checkHeld("test", Jail{}), fault.NoSpace) }
 		check := func(when string, want bool) {
 			t.Helper()
@@ -51,7 +51,7 @@ func TestAJailIsReportedAsHeldAfterItsTime(t *testing.T) {
 			t.Fatal(err)
 		}
 		check("by a second observer", true)
-		if err := l.relent(ctx); err != nil {
+		if err := l.unthrottle(ctx); err != nil {
 			t.Fatal(err)
 		}
 		check("once it is thawed", false)

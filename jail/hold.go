@@ -13,73 +13,73 @@ import (
 	"glasshouse/internal/thread"
 )
 
-// A Held is a process of a jail that does not run on.
+// A Held is a process of a jail that a tracer has stopped.
 type Held struct {
-	let  *os.File // closed to let it go on
-	done chan struct{}
-	once sync.Once
+	release *os.File // closed to continue the process
+	done    chan struct{}
+	once    sync.Once
 }
 
-// Release lets the process go on. It can be called twice, and on nil.
+// Release continues the process and waits until the tracer has detached. It may be called more
+// than once, and on nil.
 func (h *Held) Release() {
 	if h == nil {
 		return
 	}
-	h.once.Do(func() { h.let.Close() })
+	h.once.Do(func() { h.release.Close() })
 	<-h.done
 }
 
-// Hold stops a process of a running jail, named by its pid on the host, wherever
-// it is. All others go on, which freezing the jail would not allow, and nobody in
-// it can tell. The process goes on at Release, or if the daemon ends, and can be
-// killed.
+// Hold stops a process of a running jail, named by its host pid, at its current instruction.
+// The other processes continue and cannot observe it, in contrast to a frozen jail. The
+// process continues at Release or when the daemon ends, and it can be killed.
 //
-// It is a tracer that holds it, so it fails where there is another. Only the
-// thread with that number is held: a process that has just begun a program has no
-// other.
+// Hold uses ptrace(2), so it fails if the process has another tracer. It stops only the thread
+// with that id. A process that has just called execve(2) has no other thread.
 func (m *Manager) Hold(jid id.Jail, pid int) (*Held, error) {
 	const op = "jail.Hold"
 	_, l, err := m.running(jid, op)
 	if err != nil {
 		return nil, err
 	}
-	wait, let, err := os.Pipe()
+	releaseR, releaseW, err := os.Pipe()
 	if err != nil {
 		return nil, err
 	}
-	h := &Held{let: let, done: make(chan struct{})}
-	begun := make(chan error, 1)
-	go thread.Alone(func() error { // who holds is a thread
+	h := &Held{release: releaseW, done: make(chan struct{})}
+	seized := make(chan error, 1)
+	go thread.Alone(func() error { // ptrace(2): the tracer is a thread
 		defer close(h.done)
-		defer wait.Close()
-		p := &holding{pid: pid}
+		defer releaseR.Close()
+		p := &tracee{pid: pid}
 		err := p.seize(l.inst.PID())
-		begun <- err
+		seized <- err
 		if err == nil {
-			p.letGo(wait)
+			p.detachAfter(releaseR)
 		}
 		return nil
 	})
-	if err := <-begun; err != nil {
+	if err := <-seized; err != nil {
 		h.Release()
 		return nil, fault.New(fault.Unavailable, op, string(jid), fmt.Errorf("hold process %d: %w", pid, err))
 	}
 	return h, nil
 }
 
-// holding is a process in the hands of this thread. If the thread ends, it is not.
-type holding struct {
+// tracee is a process that the current thread traces. If the thread ends, the kernel detaches
+// the process.
+type tracee struct {
 	pid    int
-	fd     int // tells that it has ended
-	signal int // that it was about to get
+	fd     int // pidfd, readable when the process has ended
+	signal int // pending signal, to deliver at detach
 }
 
 // seize stops a process of the jail with the given init.
-func (p *holding) seize(init int) (err error) {
+func (p *tracee) seize(init int) (err error) {
 	if err := unix.PtraceSeize(p.pid); err != nil {
 		return err
 	}
-	// From here on the number cannot become another's.
+	// The pid cannot be reused before the tracer has waited for the process.
 	if err := sameJail(p.pid, init); err != nil {
 		return err
 	}
@@ -87,7 +87,7 @@ func (p *holding) seize(init int) (err error) {
 		return err
 	}
 	if err = unix.PtraceInterrupt(p.pid); err == nil {
-		err = p.stopped()
+		err = p.waitStopped()
 	}
 	if err != nil {
 		unix.Close(p.fd)
@@ -95,8 +95,8 @@ func (p *holding) seize(init int) (err error) {
 	return err
 }
 
-// stopped returns when the process has stopped.
-func (p *holding) stopped() error {
+// waitStopped returns when the process has stopped.
+func (p *tracee) waitStopped() error {
 	var ws unix.WaitStatus
 	if err := p.wait(&ws); err != nil {
 		return err
@@ -104,13 +104,13 @@ func (p *holding) stopped() error {
 	if !ws.Stopped() {
 		return unix.ESRCH // it has ended
 	}
-	if ws>>16 == 0 { // on its way to a signal, not by an event of the tracer's
+	if ws>>16 == 0 { // signal-delivery-stop, not a PTRACE_EVENT stop
 		p.signal = int(ws.StopSignal())
 	}
 	return nil
 }
 
-func (p *holding) wait(ws *unix.WaitStatus) error {
+func (p *tracee) wait(ws *unix.WaitStatus) error {
 	for {
 		_, err := unix.Wait4(p.pid, ws, unix.WALL, nil)
 		if !errors.Is(err, unix.EINTR) {
@@ -119,11 +119,12 @@ func (p *holding) wait(ws *unix.WaitStatus) error {
 	}
 }
 
-// letGo waits until until is at its end, and lets the process go on. If it is
-// killed meanwhile, its end is the tracer's to see before anybody's.
-func (p *holding) letGo(until *os.File) {
+// detachAfter waits until release is closed, and detaches the process. If the process is
+// killed before, detachAfter reaps it: the kernel reports the end to the tracer first
+// (ptrace(2)).
+func (p *tracee) detachAfter(release *os.File) {
 	defer unix.Close(p.fd)
-	fds := []unix.PollFd{{Fd: int32(p.fd), Events: unix.POLLIN}, {Fd: int32(until.Fd()), Events: unix.POLLIN}}
+	fds := []unix.PollFd{{Fd: int32(p.fd), Events: unix.POLLIN}, {Fd: int32(release.Fd()), Events: unix.POLLIN}}
 	for {
 		if _, err := unix.Poll(fds, -1); err == nil || !errors.Is(err, unix.EINTR) {
 			break
@@ -134,7 +135,8 @@ func (p *holding) letGo(until *os.File) {
 		p.wait(&ws)
 		return
 	}
-	// It fails if the process is being killed; then the end of the thread does it.
+	// PTRACE_DETACH fails if the process is being killed. The end of this thread then detaches
+	// it.
 	unix.Syscall6(unix.SYS_PTRACE, unix.PTRACE_DETACH, uintptr(p.pid), 0, uintptr(p.signal), 0, 0)
 }
 
@@ -148,7 +150,7 @@ func sameJail(pid, init int) error {
 		return err
 	}
 	if one != other {
-		return errors.New("it is none of the jail's")
+		return errors.New("the process does not belong to the jail")
 	}
 	return nil
 }

@@ -18,9 +18,9 @@ import (
 	"glasshouse/jail"
 )
 
-// hostIDs are host ids for so many jails at a time.
+// hostIDs has host ids for a limited number of jails.
 type hostIDs struct {
-	left  atomic.Int32 // ranges that More can still give
+	left  atomic.Int32 // ranges that More can return
 	first atomic.Uint32
 	keep  func([]jail.IDRange) ([]jail.IDRange, error) // nil: all
 	kept  [][]jail.IDRange
@@ -36,18 +36,18 @@ func (h *hostIDs) Keep(_ context.Context, used []jail.IDRange) ([]jail.IDRange, 
 
 func (h *hostIDs) More(context.Context) (jail.IDRange, error) {
 	if h.left.Add(-1) < 0 {
-		return jail.IDRange{}, fault.Newf(fault.Exhausted, "ids", "", "none is left")
+		return jail.IDRange{}, fault.Newf(fault.Exhausted, "ids", "", "no ranges left")
 	}
 	return jail.IDRange{First: 0x30000000 + (h.first.Add(1)-1)*65536, Count: 65536}, nil
 }
 
-func TestAJailWithoutHostIDsIsRefusedAndOthersGetTheirs(t *testing.T) {
-	w := newWorld(t)
+func TestHostIDExhaustion(t *testing.T) {
+	h := newHarness(t)
 	ids := &hostIDs{}
 	ids.left.Store(2)
-	w.with = func(c *jail.Config) { c.IDs = ids }
-	m, s := w.scripted()
-	img, of := w.image(m)
+	h.configure = func(c *jail.Config) { c.IDs = ids }
+	m, s := h.scripted()
+	img, of := h.image(m)
 	second, err := m.Create(t.Context(), jail.Spec{})
 	if err != nil {
 		t.Fatal(err)
@@ -56,33 +56,33 @@ func TestAJailWithoutHostIDsIsRefusedAndOthersGetTheirs(t *testing.T) {
 		"Create":             func() error { _, err := m.Create(t.Context(), jail.Spec{}); return err },
 		"Branch":             func() error { _, err := branch(m, t.Context(), img, false); return err },
 		"Rewind":             func() error { _, err := m.Rewind(t.Context(), of, img, jail.RewindOptions{}); return err },
-		"stacked Checkpoint": func() error { _, err := w.checkpoint(m, of, jail.Stacked); return err },
+		"stacked Checkpoint": func() error { _, err := h.checkpoint(m, of, jail.Stacked); return err },
 	} {
 		if err := op(); !errors.Is(err, fault.Exhausted) {
 			t.Errorf("%s without host ids = %v, want exhausted", name, err)
 		}
-		w.holds(of, second.ID)
-		if got := w.sh(m, of, "echo fine"); got != "fine" {
-			t.Errorf("after %s the jail says %q, want fine", name, got)
+		h.wantJails(of, second.ID)
+		if got := h.sh(m, of, "echo fine"); got != "fine" {
+			t.Errorf("output after %s = %q, want fine", name, got)
 		}
 	}
 	if err := m.Delete(t.Context(), second.ID); err != nil {
 		t.Fatal(err)
 	}
 	if b, err := branch(m, t.Context(), img, false); err != nil || b.IDs != second.IDs {
-		t.Errorf("Branch has the ids %v, %v; want %v of the jail that was deleted", b.IDs, err, second.IDs)
+		t.Errorf("ids of the branch = %v, %v; want %v of the deleted jail", b.IDs, err, second.IDs)
 	}
 	s.fail("create", nil)
 }
 
-// Another daemon may have claimed the host ids of a jail while this one was away.
-func TestAJailWhoseHostIDsWereClaimedGetsOthersAtItsNextStart(t *testing.T) {
-	w := newWorld(t)
+// Another daemon may have claimed the host ids of a jail while this one did not run.
+func TestLostHostIDsAreReplacedAtStart(t *testing.T) {
+	h := newHarness(t)
 	ids := &hostIDs{}
 	ids.left.Store(10)
-	w.with = func(c *jail.Config) { c.IDs = ids }
-	m := w.manager()
-	lost, kept := w.running(m), w.running(m)
+	h.configure = func(c *jail.Config) { c.IDs = ids }
+	m := h.manager()
+	lost, kept := h.running(m), h.running(m)
 	for _, j := range []jail.Jail{lost, kept} {
 		if _, err := m.Stop(t.Context(), j.ID, jail.StopOptions{}); err != nil {
 			t.Fatal(err)
@@ -90,30 +90,30 @@ func TestAJailWhoseHostIDsWereClaimedGetsOthersAtItsNextStart(t *testing.T) {
 	}
 	m.Close()
 	if last := ids.kept[len(ids.kept)-1]; !slices.Contains(last, lost.IDs) || !slices.Contains(last, kept.IDs) {
-		t.Errorf("Close kept the ids %v, want those of both jails", last)
+		t.Errorf("Close: kept ids = %v, want those of both jails", last)
 	}
 	ids.keep = func(used []jail.IDRange) ([]jail.IDRange, error) {
 		return slices.DeleteFunc(slices.Clone(used), func(r jail.IDRange) bool { return r == lost.IDs }), nil
 	}
-	m = w.manager()
+	m = h.manager()
 	got, err := m.Start(t.Context(), lost.ID)
 	if err != nil || got.IDs == lost.IDs || got.IDs == kept.IDs || got.IDs.Count != 65536 {
-		t.Errorf("the jail that lost %v starts with %v, %v; want others", lost.IDs, got.IDs, err)
+		t.Errorf("ids of the jail that lost %v = %v, %v; want others", lost.IDs, got.IDs, err)
 	}
 	if got, err := m.Start(t.Context(), kept.ID); err != nil || got.IDs != kept.IDs {
-		t.Errorf("the other starts with %v, %v; want %v", got.IDs, err, kept.IDs)
+		t.Errorf("ids of the other jail = %v, %v; want %v", got.IDs, err, kept.IDs)
 	}
 	if _, err := m.Stop(t.Context(), lost.ID, jail.StopOptions{}); err != nil {
 		t.Fatal(err)
 	}
 	if again, err := m.Start(t.Context(), lost.ID); err != nil || again.IDs != got.IDs {
-		t.Errorf("started again it has %v, %v; want %v", again.IDs, err, got.IDs)
+		t.Errorf("ids after a restart = %v, %v; want %v", again.IDs, err, got.IDs)
 	}
 }
 
-func TestADaemonThatCannotClaimHostIDsDoesNotOpen(t *testing.T) {
-	w := newWorld(t)
-	cfg := w.config(w.backend)
+func TestOpenFailsWithoutHostIDs(t *testing.T) {
+	h := newHarness(t)
+	cfg := h.config(h.backend)
 	cfg.IDs = &hostIDs{keep: func([]jail.IDRange) ([]jail.IDRange, error) { return nil, errScripted }}
 	m := jail.NewManager(cfg)
 	if err := m.Open(t.Context()); !errors.Is(err, errScripted) {
@@ -127,20 +127,20 @@ func TestADaemonThatCannotClaimHostIDsDoesNotOpen(t *testing.T) {
 	}
 }
 
-// A jail of a backend that is not configured any longer is left alone.
-func TestAJailOfABackendThatIsGoneIsLeftAsItIs(t *testing.T) {
-	w := newWorld(t)
-	first := w.manager()
-	j := w.running(first)
+// A jail whose backend is no longer configured is not changed.
+func TestJailOfUnconfiguredBackendIsLeftAlone(t *testing.T) {
+	h := newHarness(t)
+	first := h.manager()
+	j := h.running(first)
 	first.Close()
-	w.with = func(c *jail.Config) { c.Runtimes[0].Runtime, c.Runtime = "other", "other" }
-	m := jail.NewManager(w.config(w.backend))
+	h.configure = func(c *jail.Config) { c.Runtimes[0].Runtime, c.Runtime = "other", "other" }
+	m := jail.NewManager(h.config(h.backend))
 	if err := m.Open(t.Context()); err != nil {
 		t.Fatal(err)
 	}
 	defer m.Close()
 	if got, err := m.Get(t.Context(), j.ID); err != nil || got.State != jail.Running {
-		t.Errorf("the jail is %s, %v; want running as on record", got.State, err)
+		t.Errorf("state = %s, %v; want running as recorded", got.State, err)
 	}
 	for name, op := range map[string]func() error{
 		"Stop":   func() error { _, err := m.Stop(t.Context(), j.ID, jail.StopOptions{}); return err },
@@ -150,125 +150,125 @@ func TestAJailOfABackendThatIsGoneIsLeftAsItIs(t *testing.T) {
 			t.Errorf("%s = %v, want invalid runtime that names oci/other", name, err)
 		}
 	}
-	if !alive(w.pid(j.ID)) {
-		t.Error("its init has ended, want it running")
+	if !alive(h.pid(j.ID)) {
+		t.Error("init has ended, want it running")
 	}
-	w.with = nil
+	h.configure = nil
 }
 
-// An Open that fails for a while is no proof that a jail has ended.
-func TestAJailThatCannotBeOpenedIsLeftAsItIs(t *testing.T) {
+// A failure of Open may be temporary and does not prove that the jail has ended.
+func TestJailThatCannotBeOpenedIsLeftAlone(t *testing.T) {
 	for _, op := range []string{"open", "thaw"} {
 		t.Run(op, func(t *testing.T) {
-			w := newWorld(t)
-			m, s := w.scripted()
-			j := w.running(m)
+			h := newHarness(t)
+			m, s := h.scripted()
+			j := h.running(m)
 			m.Close()
-			s.fail(op, ways["error"])
-			second := w.scriptedManager(s)
+			s.fail(op, failureModes["error"])
+			second := h.scriptedManager(s)
 			if got, err := second.Get(t.Context(), j.ID); err != nil || got.State != jail.Running {
-				t.Errorf("the jail is %s, %v; want running as on record", got.State, err)
+				t.Errorf("state = %s, %v; want running as recorded", got.State, err)
 			}
 			if _, _, err := second.Exec(t.Context(), j.ID, jail.ExecRequest{Cmd: "true"}, nil); !errors.Is(err, fault.Conflict) {
 				t.Errorf("Exec = %v, want conflict", err)
 			}
 			second.Close()
 			s.fail(op, nil)
-			third := w.scriptedManager(s)
-			if got := w.sh(third, j.ID, "echo fine"); got != "fine" {
-				t.Errorf("the next daemon's jail says %q, want fine", got)
+			third := h.scriptedManager(s)
+			if got := h.sh(third, j.ID, "echo fine"); got != "fine" {
+				t.Errorf("output after the next restart = %q, want fine", got)
 			}
 		})
 	}
 }
 
-func TestAJailThatEndedWithItsHostSaysSo(t *testing.T) {
-	w := newWorld(t)
-	first := w.manager()
-	j := w.running(first)
+func TestHostRestartIsRecordedAsReason(t *testing.T) {
+	h := newHarness(t)
+	first := h.manager()
+	j := h.running(first)
 	first.Close()
-	syscall.Kill(w.pid(j.ID), syscall.SIGKILL)
-	for alive(w.pid(j.ID)) {
+	syscall.Kill(h.pid(j.ID), syscall.SIGKILL)
+	for alive(h.pid(j.ID)) {
 		time.Sleep(time.Millisecond)
 	}
-	w.with = func(c *jail.Config) { c.Boot = "boot-2" }
-	m := w.manager()
+	h.configure = func(c *jail.Config) { c.Boot = "boot-2" }
+	m := h.manager()
 	if got, err := m.Get(t.Context(), j.ID); err != nil || got.State != jail.Stopped || got.Reason != "the host restarted" {
-		t.Errorf("the jail is %s because of %q, %v; want stopped because the host restarted", got.State, got.Reason, err)
+		t.Errorf("state %s, reason %q, %v; want stopped, the host restarted", got.State, got.Reason, err)
 	}
 }
 
-// dying is a backend whose instances know why they ended.
-type dying struct{ *bare }
+// witnessBackend is a backend whose instances know why they ended.
+type witnessBackend struct{ *processBackend }
 
 type witness struct{ jail.Instance }
 
-func (witness) Why() string { return "its memory server is gone" }
+func (witness) Why() string { return "its memory server has ended" }
 
-func (d dying) Create(ctx context.Context, p jail.Plan) (jail.Instance, error) {
-	i, err := d.bare.Create(ctx, p)
+func (d witnessBackend) Create(ctx context.Context, p jail.Plan) (jail.Instance, error) {
+	i, err := d.processBackend.Create(ctx, p)
 	return witness{i}, err
 }
 
-func TestTheEndOfAnInitHasItsReason(t *testing.T) {
+func TestInitExitReason(t *testing.T) {
 	for _, c := range []struct {
 		name    string
 		counts  func(jail.Plan) jail.Stats
-		backend func(*bare) jail.Backend
+		backend func(*processBackend) jail.Backend
 		want    string
 		oom     bool
 	}{
-		{"unknown", nil, func(b *bare) jail.Backend { return b }, "its init ended unexpectedly", false},
-		{"memory", func(jail.Plan) jail.Stats { return jail.Stats{OOMKills: 1} }, func(b *bare) jail.Backend { return b },
+		{"unknown", nil, func(b *processBackend) jail.Backend { return b }, "its init ended unexpectedly", false},
+		{"memory", func(jail.Plan) jail.Stats { return jail.Stats{OOMKills: 1} }, func(b *processBackend) jail.Backend { return b },
 			"its init ended unexpectedly; the jail ran out of memory", true},
-		{"witness", nil, func(b *bare) jail.Backend { return dying{b} }, "its memory server is gone", false},
+		{"witness", nil, func(b *processBackend) jail.Backend { return witnessBackend{b} }, "its memory server has ended", false},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			w := newWorld(t)
-			w.backend.counts = c.counts
+			h := newHarness(t)
+			h.backend.counts = c.counts
 			ended := make(chan jail.Jail, 1)
-			w.with = func(cfg *jail.Config) { cfg.Warden = endings{scriptedWarden{&script{}}, ended} }
-			m := w.open(w.config(c.backend(w.backend)))
-			j := w.running(m)
-			syscall.Kill(w.pid(j.ID), syscall.SIGKILL)
+			h.configure = func(cfg *jail.Config) { cfg.Warden = failureWarden{scriptedWarden{&newScript{}}, ended} }
+			m := h.open(h.config(c.backend(h.backend)))
+			j := h.running(m)
+			syscall.Kill(h.pid(j.ID), syscall.SIGKILL)
 			select {
 			case got := <-ended:
 				if got.Reason != c.want || got.OutOfMemory() != c.oom {
-					t.Errorf("it failed because of %q, out of memory %v; want %q, %v", got.Reason, got.OutOfMemory(), c.want, c.oom)
+					t.Errorf("reason = %q, out of memory %v; want %q, %v", got.Reason, got.OutOfMemory(), c.want, c.oom)
 				}
 			case <-time.After(time.Minute):
-				t.Fatal("nobody noticed")
+				t.Fatal("timeout: the jail is not failed")
 			}
 		})
 	}
 }
 
-// endings is a Warden that sends the jails that fail.
-type endings struct {
+// failureWarden is a Warden that sends the jails that fail.
+type failureWarden struct {
 	scriptedWarden
 	failed chan<- jail.Jail
 }
 
-func (e endings) Moved(j jail.Jail, _ jail.State) {
+func (e failureWarden) Moved(j jail.Jail, _ jail.State) {
 	if j.State == jail.Failed {
 		e.failed <- j
 	}
 }
 
 func TestBackendsAreProbed(t *testing.T) {
-	w := newWorld(t)
-	m := w.manager()
+	h := newHarness(t)
+	m := h.manager()
 	got := m.Backends(t.Context())
 	if len(got) != 1 || !got[0].Usable || got[0].Name != "oci" || got[0].Runtime != "bare" || got[0].Lacks["network"] == "" {
 		t.Errorf("Backends = %+v, want oci with bare, usable without a network", got)
 	}
-	w.backend.broken = fault.Cannot("probe", "no kernel", "install one")
+	h.backend.probeErr = fault.Cannot("probe", "no kernel", "install one")
 	if got := m.Backends(t.Context())[0]; got.Usable || !strings.Contains(got.Reason, "no kernel") || got.Remedy != "install one" || got.Lacks != nil {
 		t.Errorf("Backends = %+v, want it unusable with reason and remedy", got)
 	}
 }
 
-func TestWhatABackendLacksIsRefused(t *testing.T) {
+func TestUnsupportedBackendFeaturesAreRefused(t *testing.T) {
 	mount := t.TempDir()
 	for _, c := range []struct {
 		lacks string
@@ -280,23 +280,23 @@ func TestWhatABackendLacksIsRefused(t *testing.T) {
 		{"enforcement", jail.Spec{Enforce: true}, "enforce"},
 		{"mounts", jail.Spec{Granted: []string{mount}, Mounts: []jail.Mount{{Source: mount, Target: "/mnt"}}}, "mounts"},
 	} {
-		w := newWorld(t)
-		w.backend.lacks = map[string]string{c.lacks: "this host has none"}
-		m, _ := w.scripted()
+		h := newHarness(t)
+		h.backend.lacks = map[string]string{c.lacks: "not on this host"}
+		m, _ := h.scripted()
 		_, err := m.Create(t.Context(), c.spec)
-		if !errors.Is(err, fault.Unsupported) || fault.FieldOf(err) != c.field || !strings.Contains(err.Error(), "this host has none") {
+		if !errors.Is(err, fault.Unsupported) || fault.FieldOf(err) != c.field || !strings.Contains(err.Error(), "not on this host") {
 			t.Errorf("Create without %s = %v, want unsupported %s", c.lacks, err, c.field)
 		}
-		w.holds()
-		w.backend.lacks = map[string]string{}
+		h.wantJails()
+		h.backend.lacks = map[string]string{}
 		if _, err := m.Create(t.Context(), c.spec); err != nil {
-			t.Errorf("Create with %s = %v, want success", c.lacks, err)
+			t.Errorf("Create with %s = %v, want nil", c.lacks, err)
 		}
 	}
-	w := newWorld(t)
-	w.backend.lacks = map[string]string{"freeze": "no freezer", "memory": "no memory controller"}
-	m := w.manager()
-	j := w.running(m)
+	h := newHarness(t)
+	h.backend.lacks = map[string]string{"freeze": "no freezer", "memory": "no memory controller"}
+	m := h.manager()
+	j := h.running(m)
 	if _, err := m.Pause(t.Context(), j.ID); !errors.Is(err, fault.Unsupported) {
 		t.Errorf("Pause = %v, want unsupported", err)
 	}
@@ -308,29 +308,29 @@ func TestWhatABackendLacksIsRefused(t *testing.T) {
 	}
 }
 
-// A record that cannot be written changes no limit.
-func TestLimitsThatCannotBeRecordedAreNotChanged(t *testing.T) {
+// If the record cannot be written, the limits do not change.
+func TestLimitIsUnchangedOnStoreError(t *testing.T) {
 	for n, in := range []jail.Limits{{MemoryMB: 1024}, {MemoryMB: 64}} {
-		w := newWorld(t)
-		b := w.bounds()
-		m, s := w.scripted()
-		j := w.running(m)
+		h := newHarness(t)
+		b := h.recordLimits()
+		m, s := h.scripted()
+		j := h.running(m)
 		s.store.failAfter(0)
 		if _, err := m.Limit(t.Context(), j.ID, jail.LimitChange{Limits: in}); !errors.Is(err, errScripted) {
 			t.Errorf("Limit(%+v) = %v, want %v", in, err, errScripted)
 		}
 		if got, err := m.Get(t.Context(), j.ID); err != nil || got.Spec.Limits != jail.DefaultLimits {
-			t.Errorf("its limits are %+v, %v; want the default", got.Spec.Limits, err)
+			t.Errorf("limits = %+v, %v; want the default", got.Spec.Limits, err)
 		}
-		if b.told != n { // more is recorded first, less is in force first
-			t.Errorf("the backend was called %d times, want %d", b.told, n)
+		if b.calls != n { // a raise is recorded first, a reduction is applied first
+			t.Errorf("backend calls = %d, want %d", b.calls, n)
 		}
 	}
 }
 
-func TestListChoosesAndRefusesAPageThatNeverWas(t *testing.T) {
-	w := newWorld(t)
-	m := w.manager()
+func TestListFiltersAndRejectsUnknownPage(t *testing.T) {
+	h := newHarness(t)
+	m := h.manager()
 	ctx := t.Context()
 	made := map[string]id.Jail{}
 	for _, name := range []string{"a", "b"} {
@@ -364,7 +364,7 @@ func TestListChoosesAndRefusesAPageThatNeverWas(t *testing.T) {
 		}
 	}
 	if _, err := m.List(ctx, jail.ListOptions{After: id.NewJail()}); !errors.Is(err, fault.Invalid) || fault.FieldOf(err) != "after" {
-		t.Errorf("List after a jail that never was = %v, want invalid after", err)
+		t.Errorf("List after an unknown jail = %v, want invalid after", err)
 	}
 	if got := m.Digests(); !slices.Equal(got, []string{"dir:/"}) {
 		t.Errorf("Digests = %q, want dir:/ once", got)
@@ -383,18 +383,18 @@ func TestListChoosesAndRefusesAPageThatNeverWas(t *testing.T) {
 	}
 }
 
-// Snapshots stay when their jail is deleted, also over a restart.
-func TestSnapshotsOutliveTheirJail(t *testing.T) {
-	w := newWorld(t)
-	m, _ := w.scripted()
-	j := w.running(m)
-	keep := filepath.Join(w.dir, "jails", string(j.ID), "snapshots", "s-1")
+// Snapshots stay when their jail is deleted, also after a restart of the daemon.
+func TestSnapshotsOutliveJail(t *testing.T) {
+	h := newHarness(t)
+	m, _ := h.scripted()
+	j := h.running(m)
+	keep := filepath.Join(h.dir, "jails", string(j.ID), "snapshots", "s-1")
 	mustMkdir(t, keep)
 	if err := m.Delete(t.Context(), j.ID); err != nil {
 		t.Fatal(err)
 	}
 	m.Close()
-	w.manager()
+	h.manager()
 	for dir, want := range map[string][]string{filepath.Dir(keep): {"s-1"}, filepath.Dir(filepath.Dir(keep)): {"snapshots"}} {
 		entries, err := os.ReadDir(dir)
 		var got []string
@@ -402,19 +402,19 @@ func TestSnapshotsOutliveTheirJail(t *testing.T) {
 			got = append(got, e.Name())
 		}
 		if err != nil || !slices.Equal(got, want) {
-			t.Errorf("%s has %q, %v; want %q", dir, got, err, want)
+			t.Errorf("entries of %s = %q, %v; want %q", dir, got, err, want)
 		}
 	}
 }
 
-func TestRestackMovesStoppedJailsAlone(t *testing.T) {
-	w := newWorld(t)
-	m, s := w.scripted()
-	j := w.running(m)
+func TestRestackOnlyStoppedJails(t *testing.T) {
+	h := newHarness(t)
+	m, s := h.scripted()
+	j := h.running(m)
 	if _, err := m.Stop(t.Context(), j.ID, jail.StopOptions{}); err != nil {
 		t.Fatal(err)
 	}
-	made, err := w.checkpoint(m, j.ID, "")
+	made, err := h.checkpoint(m, j.ID, "")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -428,7 +428,7 @@ func TestRestackMovesStoppedJailsAlone(t *testing.T) {
 			t.Errorf("Restack = %v, %v; want %v", done, err, want)
 		}
 		if got, err := m.Get(t.Context(), j.ID); err != nil || !slices.Equal(got.Sealed, on) {
-			t.Errorf("it stands on %q, %v; want %q", got.Sealed, err, on)
+			t.Errorf("sealed layers = %q, %v; want %q", got.Sealed, err, on)
 		}
 	}
 	restack([]string{"/other"}, []string{"/new"}, false, layer...)

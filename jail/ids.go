@@ -8,17 +8,17 @@ import (
 	"glasshouse/fault"
 )
 
-// HostIDs gives a Manager host ids that no other daemon on the host uses.
+// HostIDs allocates host ids to a Manager that no other daemon on the host uses.
 type HostIDs interface {
-	// Keep claims ranges in which those of jails are, and gives up all others. It
-	// returns the claimed ranges, without ids that belong to another daemon.
+	// Keep claims the ranges that contain the ids of jails and releases all others. It returns
+	// the claimed ranges, without ids that belong to another daemon.
 	Keep(ctx context.Context, used []IDRange) (kept []IDRange, err error)
 
-	// More claims another range, of ids for at least one jail.
+	// More claims an additional range with ids for at least one jail.
 	More(ctx context.Context) (IDRange, error)
 }
 
-// fixedIDs is one range for all jails, which no other Manager may have.
+// fixedIDs is one range for all jails of the only Manager on the host.
 type fixedIDs struct {
 	first uint32
 	taken bool
@@ -39,8 +39,8 @@ func (r IDRange) contains(o IDRange) bool {
 	return r.First <= o.First && uint64(o.First)+uint64(o.Count) <= uint64(r.First)+uint64(r.Count)
 }
 
-// keepIDs claims the ids of jails that are on record.
-func (m *Manager) keepIDs(ctx context.Context, all []Jail) error {
+// claimIDs claims the ids of all recorded jails.
+func (m *Manager) claimIDs(ctx context.Context, all []Jail) error {
 	var used []IDRange
 	for _, j := range all {
 		used = append(used, j.ranges()...)
@@ -51,19 +51,19 @@ func (m *Manager) keepIDs(ctx context.Context, all []Jail) error {
 	}
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	m.ranges, m.lost = kept, nil
+	m.ranges, m.lostIDs = kept, nil
 	for _, u := range used {
 		m.ids[u.First] = struct{}{}
 		if !slices.ContainsFunc(kept, func(r IDRange) bool { return r.contains(u) }) {
 			m.cfg.Log.Warn("another daemon on this host uses the host ids of a jail; the jail gets others when it starts the next time", "first", u.First)
-			m.lost = append(m.lost, u)
+			m.lostIDs = append(m.lostIDs, u)
 		}
 	}
 	return nil
 }
 
-// takeIDs reserves the lowest free block of host ids.
-func (m *Manager) takeIDs(ctx context.Context) (IDRange, error) {
+// reserveIDs reserves the lowest free block of host ids.
+func (m *Manager) reserveIDs(ctx context.Context) (IDRange, error) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	for {
@@ -78,7 +78,7 @@ func (m *Manager) takeIDs(ctx context.Context) (IDRange, error) {
 	}
 }
 
-// freeIDsLocked reserves a block of the ranges that are claimed already.
+// freeIDsLocked reserves a block in the ranges that are already claimed.
 //
 // +checklocks:m.mu
 func (m *Manager) freeIDsLocked() (IDRange, bool) {
@@ -94,17 +94,16 @@ func (m *Manager) freeIDsLocked() (IDRange, bool) {
 	return IDRange{}, false
 }
 
-// replaceLostIDs gives a jail that does not run other ids if another daemon has
-// claimed those it had. Its files do not change: on disk they have the ids that they
-// have in the jail.
+// replaceLostIDs assigns other ids to a jail that does not run if another daemon has claimed
+// its ids. The files do not change, because ids on disk are those in the jail.
 func (m *Manager) replaceLostIDs(ctx context.Context, j *Jail) error {
 	m.mu.Lock()
-	lost := slices.Contains(m.lost, j.IDs)
+	lost := slices.Contains(m.lostIDs, j.IDs)
 	m.mu.Unlock()
 	if !lost {
 		return nil
 	}
-	ids, err := m.takeIDs(ctx)
+	ids, err := m.reserveIDs(ctx)
 	if err != nil {
 		return err
 	}

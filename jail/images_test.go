@@ -15,42 +15,42 @@ import (
 	"glasshouse/jail"
 )
 
-// preDumps is a scripted backend that can write down memory ahead, and whose jails
-// tell of their processes.
-type preDumps struct{ *script }
+// preDumpBackend is a scripted backend that supports pre-dumps, and whose instances list their
+// processes.
+type preDumpBackend struct{ *newScript }
 
-func (p preDumps) PreDump(context.Context, jail.Plan, jail.Instance, string) (bool, error) {
-	return true, p.at("predump")
+func (p preDumpBackend) PreDump(context.Context, jail.Plan, jail.Instance, string) (bool, error) {
+	return true, p.step("predump")
 }
-func (p preDumps) Whole(string) error { return p.at("merge") }
+func (p preDumpBackend) Whole(string) error { return p.step("merge") }
 
-func (p preDumps) Create(ctx context.Context, plan jail.Plan) (jail.Instance, error) {
-	return lists(p.script.Create(ctx, plan))
-}
-
-func (p preDumps) Restore(ctx context.Context, plan jail.Plan, dir string) (jail.Instance, error) {
-	return lists(p.script.Restore(ctx, plan, dir))
+func (p preDumpBackend) Create(ctx context.Context, plan jail.Plan) (jail.Instance, error) {
+	return withProcessList(p.newScript.Create(ctx, plan))
 }
 
-type listing struct{ *scriptedInstance }
+func (p preDumpBackend) Restore(ctx context.Context, plan jail.Plan, dir string) (jail.Instance, error) {
+	return withProcessList(p.newScript.Restore(ctx, plan, dir))
+}
 
-func lists(i jail.Instance, err error) (jail.Instance, error) {
+type listingInstance struct{ *scriptedInstance }
+
+func withProcessList(i jail.Instance, err error) (jail.Instance, error) {
 	if err != nil {
 		return nil, err
 	}
-	return listing{i.(*scriptedInstance)}, nil
+	return listingInstance{i.(*scriptedInstance)}, nil
 }
 
-func (l listing) Processes(context.Context) ([]jail.Process, error) {
-	return []jail.Process{{PID: l.pid, Comm: "init"}}, l.s.at("processes")
+func (l listingInstance) Processes(context.Context) ([]jail.Process, error) {
+	return []jail.Process{{PID: l.pid, Comm: "init"}}, l.s.step("processes")
 }
 
-// preDumping opens a Manager on such a backend.
-func (w *world) preDumping() (*jail.Manager, *script) {
-	w.Helper()
-	s := w.script()
-	m := w.open(w.config(preDumps{s}))
-	w.Cleanup(func() {
+// preDumpManager opens a Manager on a preDumpBackend.
+func (h *harness) preDumpManager() (*jail.Manager, *newScript) {
+	h.Helper()
+	s := h.newScript()
+	m := h.open(h.config(preDumpBackend{s}))
+	h.Cleanup(func() {
 		s.mu.Lock()
 		clear(s.fails)
 		s.mu.Unlock()
@@ -58,26 +58,26 @@ func (w *world) preDumping() (*jail.Manager, *script) {
 	return m, s
 }
 
-// Memory is pre-dumped only where that shortens the pause, and its images are merged,
+// Memory is pre-dumped only if that shortens the pause. The images are merged in any case,
 // also if the jail is stopped.
-func TestMemoryIsPreDumpedWhereItHelps(t *testing.T) {
-	const ahead, merged, plain = "predump, dump, merge", "dump, merge", "dump"
+func TestPreDumpConditions(t *testing.T) {
+	const preDumped, merged, plain = "predump, dump, merge", "dump, merge", "dump"
 	for _, c := range []struct {
 		name   string
 		o      jail.CheckpointOptions
 		paused bool
 		want   string
 	}{
-		{"copied", jail.CheckpointOptions{Layering: jail.Copied}, false, ahead},
-		{"chosen", jail.CheckpointOptions{}, false, ahead},
+		{"copied", jail.CheckpointOptions{Layering: jail.Copied}, false, preDumped},
+		{"chosen", jail.CheckpointOptions{}, false, preDumped},
 		{"paused", jail.CheckpointOptions{Layering: jail.Copied}, true, merged},
 		{"stacked", jail.CheckpointOptions{Layering: jail.Stacked}, false, "dump, merge, merge"},
 		{"stopped", jail.CheckpointOptions{Stop: true}, false, "dump, merge, merge"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			w := newWorld(t)
-			m, s := w.preDumping()
-			j := w.running(m)
+			h := newHarness(t)
+			m, s := h.preDumpManager()
+			j := h.running(m)
 			if c.paused {
 				if _, err := m.Pause(t.Context(), j.ID); err != nil {
 					t.Fatal(err)
@@ -85,111 +85,112 @@ func TestMemoryIsPreDumpedWhereItHelps(t *testing.T) {
 			}
 			dir := t.TempDir()
 			c.o.Snapshot, c.o.Images, c.o.Layer = id.NewSnapshot(), dir, filepath.Join(dir, "layer")
-			s.took()
+			s.takeCalls()
 			made, err := m.Checkpoint(t.Context(), j.ID, c.o)
 			if err != nil {
 				t.Fatal(err)
 			}
-			got := slices.DeleteFunc(s.took(), func(op string) bool { return op != "predump" && op != "dump" && op != "merge" })
+			got := slices.DeleteFunc(s.takeCalls(), func(op string) bool { return op != "predump" && op != "dump" && op != "merge" })
 			wantCalls(t, c.name, got, c.want)
 			if len(made.Processes) != 1 || made.Processes[0].Comm != "init" || made.Untold != nil {
-				t.Errorf("the checkpoint has the processes %v, %v; want init", made.Processes, made.Untold)
+				t.Errorf("checkpoint processes = %v, %v; want init", made.Processes, made.Untold)
 			}
 		})
 	}
-	t.Run("fails", func(t *testing.T) { // it is no more than a longer wait
-		w := newWorld(t)
-		m, s := w.preDumping()
-		j := w.running(m)
-		s.fail("predump", ways["error"])
-		s.fail("processes", ways["error"])
-		made, err := w.checkpoint(m, j.ID, jail.Copied)
+	t.Run("fails", func(t *testing.T) { // a failed pre-dump only makes the pause longer
+		h := newHarness(t)
+		m, s := h.preDumpManager()
+		j := h.running(m)
+		s.fail("predump", failureModes["error"])
+		s.fail("processes", failureModes["error"])
+		made, err := h.checkpoint(m, j.ID, jail.Copied)
 		if err != nil || !errors.Is(made.Untold, errScripted) {
-			t.Errorf("Checkpoint = %v, processes not told because of %v; want success and %v", err, made.Untold, errScripted)
+			t.Errorf("Checkpoint = %v, error of the process list %v; want nil and %v", err, made.Untold, errScripted)
 		}
 		if _, err := m.Processes(t.Context(), j.ID); !errors.Is(err, errScripted) {
 			t.Errorf("Processes = %v, want %v", err, errScripted)
 		}
-		s.fail("merge", ways["error"])
-		if _, err := w.checkpoint(m, j.ID, jail.Copied); !errors.Is(err, errScripted) {
+		s.fail("merge", failureModes["error"])
+		if _, err := h.checkpoint(m, j.ID, jail.Copied); !errors.Is(err, errScripted) {
 			t.Errorf("Checkpoint that cannot be merged = %v, want %v", err, errScripted)
 		}
-		if got := w.sh(m, j.ID, "echo fine"); got != "fine" {
-			t.Errorf("it says %q, want fine", got)
+		if got := h.sh(m, j.ID, "echo fine"); got != "fine" {
+			t.Errorf("output = %q, want fine", got)
 		}
 	})
 }
 
-// A layer that is too large to be copied is stacked, unless it has to be copied.
-func TestALayerThatIsTooLargeToCopyIsStacked(t *testing.T) {
+// A layer that is too large to copy is stacked, unless the caller requires a copy.
+func TestTooLargeLayerIsStacked(t *testing.T) {
 	tooLarge := func() error { return fault.Newf(fault.TooLarge, "script", "", "too large") }
 	for _, op := range []string{"copy", "take"} {
 		t.Run(op, func(t *testing.T) {
-			w := newWorld(t)
-			m, s := w.scripted()
-			j := w.running(m)
+			h := newHarness(t)
+			m, s := h.scripted()
+			j := h.running(m)
 			s.fail(op, tooLarge)
-			if _, err := w.checkpoint(m, j.ID, jail.Copied); !errors.Is(err, fault.TooLarge) {
-				t.Errorf("Checkpoint that has to be copied = %v, want too large", err)
+			if _, err := h.checkpoint(m, j.ID, jail.Copied); !errors.Is(err, fault.TooLarge) {
+				t.Errorf("Checkpoint with layering copied = %v, want too large", err)
 			}
-			w.holds(j.ID)
-			s.took()
-			made, err := w.checkpoint(m, j.ID, "")
+			h.wantJails(j.ID)
+			s.takeCalls()
+			made, err := h.checkpoint(m, j.ID, "")
 			if err != nil || made.Layering != jail.Stacked {
-				t.Fatalf("Checkpoint is %q, %v; want stacked", made.Layering, err)
+				t.Fatalf("layering = %q, %v; want stacked", made.Layering, err)
 			}
-			calls := s.took()
+			calls := s.takeCalls()
 			if !slices.Contains(calls, "seal") || !slices.Contains(calls, "restore") {
-				t.Errorf("the operations are %q, want seal and restore", calls)
+				t.Errorf("calls = %q, want seal and restore", calls)
 			}
 			if op == "take" && !slices.Contains(calls, "end") {
-				t.Errorf("the operations are %q, want that the copy was ended", calls)
+				t.Errorf("calls = %q, want end", calls)
 			}
-			if got := w.sh(m, j.ID, "echo fine"); got != "fine" {
-				t.Errorf("it says %q, want fine", got)
+			if got := h.sh(m, j.ID, "echo fine"); got != "fine" {
+				t.Errorf("output = %q, want fine", got)
 			}
-			s.fail("end", ways["error"])
-			if _, err := w.checkpoint(m, j.ID, ""); op == "take" && !errors.Is(err, errScripted) {
+			s.fail("end", failureModes["error"])
+			if _, err := h.checkpoint(m, j.ID, ""); op == "take" && !errors.Is(err, errScripted) {
 				t.Errorf("Checkpoint whose copy cannot be ended = %v, want %v", err, errScripted)
 			}
-			if got := w.sh(m, j.ID, "echo fine"); got != "fine" {
-				t.Errorf("it says %q, want fine", got)
+			if got := h.sh(m, j.ID, "echo fine"); got != "fine" {
+				t.Errorf("output = %q, want fine", got)
 			}
 		})
 	}
 }
 
-// A rewind to a snapshot without memory stops the jail on the snapshot's layers.
-func TestARewindToFilesStopsTheJail(t *testing.T) {
-	w := newWorld(t)
-	m, s := w.scripted()
-	j := w.running(m)
+// A rewind to a snapshot without memory stops the jail, and the jail uses the snapshot's
+// layers.
+func TestRewindToFilesOnlySnapshotStopsJail(t *testing.T) {
+	h := newHarness(t)
+	m, s := h.scripted()
+	j := h.running(m)
 	img := jail.Image{Snapshot: id.NewSnapshot(), Jail: j}
 	img.Jail.Sealed = []string{"/sealed"}
 	for _, op := range []string{"kill", "clean", "shed"} {
-		s.fail(op, ways["error"])
+		s.fail(op, failureModes["error"])
 		if _, err := m.Rewind(t.Context(), j.ID, img, jail.RewindOptions{}); err == nil {
 			t.Errorf("Rewind when %s fails = nil, want an error", op)
 		}
 		s.fail(op, nil)
 		if got, err := m.Get(t.Context(), j.ID); err != nil || len(got.Sealed) != 0 {
-			t.Errorf("when %s fails it stands on %q, %v; want its own layer", op, got.Sealed, err)
+			t.Errorf("after a failed %s: sealed layers = %q, %v; want none", op, got.Sealed, err)
 		}
 	}
 	got, err := m.Rewind(t.Context(), j.ID, img, jail.RewindOptions{})
 	if err != nil || got.State != jail.Stopped || !slices.Equal(got.Sealed, img.Jail.Sealed) {
 		t.Errorf("Rewind = %s on %q, %v; want stopped on %q", got.State, got.Sealed, err, img.Jail.Sealed)
 	}
-	w.noProcesses()
+	h.wantNoInits()
 	if got, err := m.Start(t.Context(), j.ID); err != nil || got.State != jail.Running {
 		t.Errorf("Start = %s, %v; want running", got.State, err)
 	}
 }
 
-func TestARewindToAnotherKindOfJailIsRefused(t *testing.T) {
-	w := newWorld(t)
-	m, _ := w.scripted()
-	img, of := w.image(m)
+func TestRewindToIncompatibleSnapshot(t *testing.T) {
+	h := newHarness(t)
+	m, _ := h.scripted()
+	img, of := h.image(m)
 	for name, change := range map[string]func(*jail.Jail){
 		"backend": func(j *jail.Jail) { j.Spec.Backend = "bwrap" },
 		"runtime": func(j *jail.Jail) { j.Spec.Runtime = "crun" },
@@ -203,28 +204,28 @@ func TestARewindToAnotherKindOfJailIsRefused(t *testing.T) {
 	}
 	keep := true
 	if _, err := m.Rewind(t.Context(), of, img, jail.RewindOptions{KeepConnections: &keep}); err != nil {
-		t.Errorf("Rewind of an isolated jail with its connections = %v, want success: there are none", err)
+		t.Errorf("Rewind of an isolated jail with its connections = %v, want nil", err)
 	}
 }
 
-// rewires is a scripted backend whose jails keep their connections.
-type rewires struct{ *script }
+// rewireBackend is a scripted backend whose jails can keep their connections.
+type rewireBackend struct{ *newScript }
 
-func (r rewires) CanRewire(jail.Plan) error { return r.at("can rewire") }
-func (r rewires) Rewire(_ context.Context, _ jail.Plan, _ jail.Instance, _ jail.Plan, _ jail.Instance) (jail.Rewired, error) {
-	return r, r.at("rewire")
+func (r rewireBackend) CanRewire(jail.Plan) error { return r.step("can rewire") }
+func (r rewireBackend) Rewire(_ context.Context, _ jail.Plan, _ jail.Instance, _ jail.Plan, _ jail.Instance) (jail.Rewired, error) {
+	return r, r.step("rewire")
 }
-func (r rewires) GoOn() (kept, closed int, err error) { return 1, 2, r.at("go on") }
-func (r rewires) Undo() error                         { return r.at("undo") }
-func (r rewires) Close() error                        { return r.at("close") }
+func (r rewireBackend) GoOn() (kept, closed int, err error) { return 1, 2, r.step("go on") }
+func (r rewireBackend) Undo() error                         { return r.step("undo") }
+func (r rewireBackend) Close() error                        { return r.step("close") }
 
-func TestARewindKeepsConnectionsOrGivesThemBack(t *testing.T) {
+func TestRewindKeepConnections(t *testing.T) {
 	yes, no := true, false
 	for _, c := range []struct {
 		name  string
 		keep  *bool
-		spec  bool   // the jail's own wish
-		fails string // which operation
+		spec  bool   // the jail's setting
+		fails string // the operation that fails
 		want  []string
 		err   bool
 	}{
@@ -239,51 +240,51 @@ func TestARewindKeepsConnectionsOrGivesThemBack(t *testing.T) {
 		{"record fails", &yes, false, "put", []string{"can rewire", "rewire", "go on", "undo", "close"}, true},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			w := newWorld(t)
-			w.backend.lacks = map[string]string{}
-			s := w.script()
-			cfg := w.config(rewires{s})
+			h := newHarness(t)
+			h.backend.lacks = map[string]string{}
+			s := h.newScript()
+			cfg := h.config(rewireBackend{s})
 			cfg.Store = &s.store
-			m := w.open(cfg)
+			m := h.open(cfg)
 			j, err := m.Create(t.Context(), jail.Spec{Network: jail.Bridged, Start: true, Snapshots: jail.Snapshots{KeepConnections: c.spec}})
 			if err != nil {
 				t.Fatal(err)
 			}
-			made, err := w.checkpoint(m, j.ID, jail.Copied)
+			made, err := h.checkpoint(m, j.ID, jail.Copied)
 			if err != nil {
 				t.Fatal(err)
 			}
-			s.took()
+			s.takeCalls()
 			switch c.fails {
-			case "put": // the second: the first is the new instance's record
+			case "put": // the second Put; the first one records the new instance
 				s.store.failAfter(1)
 			default:
-				s.fail(c.fails, ways["error"])
+				s.fail(c.fails, failureModes["error"])
 			}
 			got, err := m.Rewind(t.Context(), j.ID, made.Image, jail.RewindOptions{KeepConnections: c.keep})
 			if (err != nil) != c.err {
-				t.Errorf("Rewind = %v, want an error %v", err, c.err)
+				t.Errorf("Rewind = %v, want error %v", err, c.err)
 			}
-			calls := slices.DeleteFunc(s.took(), func(op string) bool {
+			calls := slices.DeleteFunc(s.takeCalls(), func(op string) bool {
 				return !slices.Contains([]string{"can rewire", "rewire", "go on", "undo", "close"}, op)
 			})
 			if !slices.Equal(calls, c.want) {
-				t.Errorf("the operations are %q, want %q", calls, c.want)
+				t.Errorf("calls = %q, want %q", calls, c.want)
 			}
 			if kept := got.Wire != nil && got.Wire.Name == j.ID; err == nil && kept != slices.Contains(c.want, "rewire") {
-				t.Errorf("its wire is %+v, want that it is kept: %v", got.Wire, !kept)
+				t.Errorf("Wire = %+v, want the previous link %v", got.Wire, !kept)
 			}
-			if got := w.sh(m, j.ID, "echo fine"); got != "fine" {
-				t.Errorf("it says %q, want fine", got)
+			if got := h.sh(m, j.ID, "echo fine"); got != "fine" {
+				t.Errorf("output = %q, want fine", got)
 			}
 		})
 	}
 }
 
-func TestCopiesAreTakenOnlyForTheSameLimitsAndCanBeDropped(t *testing.T) {
-	w := newWorld(t)
-	m, s := w.scripted()
-	img, of := w.image(m)
+func TestCopiesMatchLimitsAndCanBeDropped(t *testing.T) {
+	h := newHarness(t)
+	m, s := h.scripted()
+	img, of := h.image(m)
 	for range 2 {
 		if _, err := branch(m, t.Context(), img, true); err != nil {
 			t.Fatal(err)
@@ -293,44 +294,44 @@ func TestCopiesAreTakenOnlyForTheSameLimitsAndCanBeDropped(t *testing.T) {
 	spec.Limits.MemoryMB = 64
 	other, err := m.Branch(t.Context(), img, jail.BranchOptions{Spec: spec, Number: 1, Op: event.OpBranch, At: time.Unix(1e9, 0)})
 	if err != nil || !other.Created.Equal(time.Unix(1e9, 0)) || other.Origin.Snapshot != img.Snapshot {
-		t.Fatalf("Branch = %+v, %v; want it of the snapshot, created when it was asked for", other, err)
+		t.Fatalf("Branch = %+v, %v; want a branch of the snapshot, created at the time of the request", other, err)
 	}
 	if n := m.Copies(img.Snapshot); n != 2 {
-		t.Errorf("%d copies wait, want both: the branch has other limits", n)
+		t.Errorf("Copies = %d, want 2: the branch has other limits", n)
 	}
 	if _, err := branch(m, t.Context(), img, false); err != nil {
 		t.Fatal(err)
 	}
 	if n := m.Copies(img.Snapshot); n != 1 {
-		t.Errorf("%d copies wait, want one", n)
+		t.Errorf("Copies = %d, want 1", n)
 	}
-	s.fail("clean", ways["error"])
+	s.fail("clean", failureModes["error"])
 	if err := m.DropCopies(t.Context(), img.Snapshot); !errors.Is(err, errScripted) {
 		t.Errorf("DropCopies = %v, want %v", err, errScripted)
 	}
 	if n := m.Copies(img.Snapshot); n != 0 {
-		t.Errorf("%d copies wait, want none: one that is half removed is no use", n)
+		t.Errorf("Copies = %d, want 0, also if the removal failed", n)
 	}
 	s.fail("clean", nil)
 	if err := m.DropCopies(t.Context(), img.Snapshot); err != nil {
-		t.Errorf("DropCopies of none = %v, want nil", err)
+		t.Errorf("DropCopies without copies = %v, want nil", err)
 	}
 	m.Close()
-	m = w.scriptedManager(s) // removes what is left of it
+	m = h.scriptedManager(s) // removes the partly removed copy
 	all, err := m.List(t.Context(), jail.ListOptions{})
 	if err != nil || len(all) != 3 {
-		t.Errorf("%d jails, %v; want the jail and two branches", len(all), err)
+		t.Errorf("jails = %d, %v; want 3: the jail and two branches", len(all), err)
 	}
-	w.holdsBodies(all)
+	h.wantInstances(all)
 	_ = of
 }
 
-// Unused spares are removed, and a spare that died is not handed out.
-func TestThePoolForgetsSparesThatAreOldOrDead(t *testing.T) {
-	w := newWorld(t)
-	w.pool = jail.PoolConfig{Size: 1, TTL: time.Hour}
-	w.attended = true
-	m, s := w.scripted()
+// Unused spares are removed, and a spare that has ended is not handed out.
+func TestPoolRemovesOldAndDeadSpares(t *testing.T) {
+	h := newHarness(t)
+	h.pool = jail.PoolConfig{Size: 1, TTL: time.Hour}
+	h.scriptParts = true
+	m, s := h.scripted()
 	ctx := t.Context()
 	first, err := m.Create(ctx, jail.Spec{})
 	if err != nil {
@@ -341,7 +342,7 @@ func TestThePoolForgetsSparesThatAreOldOrDead(t *testing.T) {
 	if len(pool) != 1 || pool[0].Ready != 1 || pool[0].Backend != "oci" || pool[0].Network != "isolated" || pool[0].Digest != "dir:/" || time.Since(pool[0].Used) > time.Hour {
 		t.Errorf("Pool = %+v, want one spare of the shape", pool)
 	}
-	// Each part that refuses the spare has it removed.
+	// If a part fails the claim of a spare, the spare is removed.
 	for _, op := range []string{"select", "adapt", "secrets", "show"} {
 		waitSpares(t, m, 1)
 		s.fail(op, func() error { s.fail(op, nil); return errScripted })
@@ -350,14 +351,14 @@ func TestThePoolForgetsSparesThatAreOldOrDead(t *testing.T) {
 		}
 	}
 	waitSpares(t, m, 1)
-	records, err := w.db.Jails().All(ctx)
+	records, err := h.db.Jails().All(ctx)
 	if err != nil || len(records) != 2 {
-		t.Fatalf("%d records, %v; want the jail and the spare", len(records), err)
+		t.Fatalf("records = %d, %v; want 2: the jail and the spare", len(records), err)
 	}
 	spare := records[slices.IndexFunc(records, func(j jail.Jail) bool { return j.ID != first.ID })]
 	gone := make(chan struct{})
 	s.fail("forget record", func() error { s.fail("forget record", nil); close(gone); return nil })
-	if p, err := os.FindProcess(w.pid(spare.ID)); err != nil {
+	if p, err := os.FindProcess(h.pid(spare.ID)); err != nil {
 		t.Fatal(err)
 	} else if err := p.Kill(); err != nil {
 		t.Fatal(err)
@@ -365,43 +366,43 @@ func TestThePoolForgetsSparesThatAreOldOrDead(t *testing.T) {
 	<-gone
 	got, err := m.Create(ctx, jail.Spec{Start: true})
 	if err != nil || got.ID == spare.ID || got.State != jail.Running {
-		t.Errorf("Create = %s that is %s, %v; want another than the dead spare", got.ID, got.State, err)
+		t.Errorf("Create = %s in state %s, %v; want a running jail other than the dead spare", got.ID, got.State, err)
 	}
-	// What cannot be in a pool is made cold, and teaches it nothing.
+	// Jails that cannot be pooled are created cold, and the pool does not learn their shape.
 	for _, spec := range []jail.Spec{{Hostname: "own"}, {Trusted: true, Workspace: &jail.Workspace{Source: t.TempDir()}}} {
 		if _, err := m.Create(ctx, spec); err != nil {
 			t.Fatal(err)
 		}
 	}
 	if n := len(m.Pool()); n != 1 {
-		t.Errorf("the pool has %d shapes, want 1", n)
+		t.Errorf("shapes in the pool = %d, want 1", n)
 	}
 	m.Close()
-	w.pool.TTL = 20 * time.Millisecond
-	m = w.scriptedManager(s)
+	h.pool.TTL = 20 * time.Millisecond
+	m = h.scriptedManager(s)
 	if _, err := m.Create(ctx, jail.Spec{}); err != nil {
 		t.Fatal(err)
 	}
 	for deadline := time.Now().Add(time.Minute); len(m.Pool()) > 0; time.Sleep(time.Millisecond) {
 		if time.Now().After(deadline) {
-			t.Fatalf("Pool = %+v, want that it is forgotten", m.Pool())
+			t.Fatalf("Pool = %+v, want no shapes after the TTL", m.Pool())
 		}
 	}
 	waitSpares(t, m, 0)
 }
 
-// A caller with many shapes takes no more of the pool than eight.
-func TestThePoolLearnsFewShapes(t *testing.T) {
-	w := newWorld(t)
-	w.pool = jail.PoolConfig{Size: 1, TTL: time.Hour}
-	m := w.manager()
+// The pool learns at most eight shapes.
+func TestPoolLimitsShapes(t *testing.T) {
+	h := newHarness(t)
+	h.pool = jail.PoolConfig{Size: 1, TTL: time.Hour}
+	m := h.manager()
 	for n := range 10 {
 		if _, err := m.Create(t.Context(), jail.Spec{Limits: jail.Limits{MemoryMB: int64(64 + n)}}); err != nil {
 			t.Fatal(err)
 		}
 	}
 	if n := len(m.Pool()); n != 8 {
-		t.Errorf("the pool has %d shapes, want 8", n)
+		t.Errorf("shapes in the pool = %d, want 8", n)
 	}
 	waitSpares(t, m, 8)
 }

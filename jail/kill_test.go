@@ -11,80 +11,80 @@ import (
 	"glasshouse/jail"
 )
 
-// An interrupted operation is one that the daemon is killed in. prepare makes what it
-// needs, run does it, and states are those that the first jail may have afterwards; ""
-// means that the jail does not exist.
+// interrupted is an operation during which the daemon is killed. prepare creates what the
+// operation needs, run executes it, and states are the valid states of the first jail
+// afterwards; "" means that the jail does not exist.
 type interrupted struct {
 	name    string
-	prepare func(w *world, m *jail.Manager) (of id.Jail, img jail.Image)
+	prepare func(h *harness, m *jail.Manager) (of id.Jail, img jail.Image)
 	run     func(m *jail.Manager, ctx context.Context, of id.Jail, img jail.Image) error
 	states  []jail.State
 }
 
 var interruptions = []interrupted{
-	{"create", nothing, func(m *jail.Manager, ctx context.Context, _ id.Jail, _ jail.Image) error {
+	{"create", noJail, func(m *jail.Manager, ctx context.Context, _ id.Jail, _ jail.Image) error {
 		_, err := m.Create(ctx, jail.Spec{Start: true})
 		return err
 	}, []jail.State{"", jail.Created, jail.Running}},
-	{"start", halted, func(m *jail.Manager, ctx context.Context, of id.Jail, _ jail.Image) error {
+	{"start", stoppedJail, func(m *jail.Manager, ctx context.Context, of id.Jail, _ jail.Image) error {
 		_, err := m.Start(ctx, of)
 		return err
 	}, []jail.State{jail.Stopped, jail.Running, jail.Failed}},
-	{"stop", runs, func(m *jail.Manager, ctx context.Context, of id.Jail, _ jail.Image) error {
+	{"stop", running, func(m *jail.Manager, ctx context.Context, of id.Jail, _ jail.Image) error {
 		_, err := m.Stop(ctx, of, jail.StopOptions{})
 		return err
 	}, []jail.State{jail.Running, jail.Stopped}},
-	{"pause", runs, func(m *jail.Manager, ctx context.Context, of id.Jail, _ jail.Image) error {
+	{"pause", running, func(m *jail.Manager, ctx context.Context, of id.Jail, _ jail.Image) error {
 		_, err := m.Pause(ctx, of)
 		return err
 	}, []jail.State{jail.Running, jail.Paused}},
-	{"delete", runs, func(m *jail.Manager, ctx context.Context, of id.Jail, _ jail.Image) error {
+	{"delete", running, func(m *jail.Manager, ctx context.Context, of id.Jail, _ jail.Image) error {
 		return m.Delete(ctx, of)
 	}, []jail.State{"", jail.Running}},
-	{"checkpoint copied", runs, snapshotAs(jail.Copied), []jail.State{jail.Running}},
-	{"checkpoint stacked", runs, snapshotAs(jail.Stacked), []jail.State{jail.Running}},
-	{"branch", imaged, func(m *jail.Manager, ctx context.Context, _ id.Jail, img jail.Image) error {
+	{"checkpoint copied", running, snapshotAs(jail.Copied), []jail.State{jail.Running}},
+	{"checkpoint stacked", running, snapshotAs(jail.Stacked), []jail.State{jail.Running}},
+	{"branch", snapshotted, func(m *jail.Manager, ctx context.Context, _ id.Jail, img jail.Image) error {
 		_, err := branch(m, ctx, img, false)
 		return err
 	}, []jail.State{jail.Running}},
-	{"copy", imaged, func(m *jail.Manager, ctx context.Context, _ id.Jail, img jail.Image) error {
+	{"copy", snapshotted, func(m *jail.Manager, ctx context.Context, _ id.Jail, img jail.Image) error {
 		_, err := branch(m, ctx, img, true)
 		return err
 	}, []jail.State{jail.Running}},
-	{"rewind", imaged, func(m *jail.Manager, ctx context.Context, of id.Jail, img jail.Image) error {
+	{"rewind", snapshotted, func(m *jail.Manager, ctx context.Context, of id.Jail, img jail.Image) error {
 		_, err := m.Rewind(ctx, of, img, jail.RewindOptions{})
 		return err
 	}, []jail.State{jail.Running}},
-	{"rewind to a copy", func(w *world, m *jail.Manager) (id.Jail, jail.Image) {
-		of, img := imaged(w, m)
-		if _, err := branch(m, w.Context(), img, true); err != nil {
-			w.Fatal(err)
+	{"rewind to a copy", func(h *harness, m *jail.Manager) (id.Jail, jail.Image) {
+		of, img := snapshotted(h, m)
+		if _, err := branch(m, h.Context(), img, true); err != nil {
+			h.Fatal(err)
 		}
 		return of, img
 	}, func(m *jail.Manager, ctx context.Context, of id.Jail, img jail.Image) error {
 		_, err := m.Rewind(ctx, of, img, jail.RewindOptions{})
 		return err
 	}, []jail.State{jail.Running}},
-	{"limits", runs, func(m *jail.Manager, ctx context.Context, of id.Jail, _ jail.Image) error {
+	{"limits", running, func(m *jail.Manager, ctx context.Context, of id.Jail, _ jail.Image) error {
 		_, err := m.Limit(ctx, of, jail.LimitChange{Limits: jail.Limits{MemoryMB: 64, MaxPIDs: 256}})
 		return err
 	}, []jail.State{jail.Running}},
 }
 
-func nothing(*world, *jail.Manager) (id.Jail, jail.Image) { return "", jail.Image{} }
+func noJail(*harness, *jail.Manager) (id.Jail, jail.Image) { return "", jail.Image{} }
 
-func runs(w *world, m *jail.Manager) (id.Jail, jail.Image) { return w.running(m).ID, jail.Image{} }
+func running(h *harness, m *jail.Manager) (id.Jail, jail.Image) { return h.running(m).ID, jail.Image{} }
 
-func halted(w *world, m *jail.Manager) (id.Jail, jail.Image) {
-	j := w.running(m)
-	if _, err := m.Stop(w.Context(), j.ID, jail.StopOptions{}); err != nil {
-		w.Fatal(err)
+func stoppedJail(h *harness, m *jail.Manager) (id.Jail, jail.Image) {
+	j := h.running(m)
+	if _, err := m.Stop(h.Context(), j.ID, jail.StopOptions{}); err != nil {
+		h.Fatal(err)
 	}
 	return j.ID, jail.Image{}
 }
 
-func imaged(w *world, m *jail.Manager) (id.Jail, jail.Image) {
-	img, of := w.image(m)
+func snapshotted(h *harness, m *jail.Manager) (id.Jail, jail.Image) {
+	img, of := h.image(m)
 	return of, img
 }
 
@@ -96,9 +96,9 @@ func snapshotAs(how jail.Layering) func(*jail.Manager, context.Context, id.Jail,
 	}
 }
 
-// The daemon is killed at the first, the second, … operation of each change of a jail.
-// The next daemon has a jail that works, or none, and nothing else.
-func TestADaemonThatIsKilledAtAnyStepLeavesNothingHalfDone(t *testing.T) {
+// The daemon is killed at each step of each operation. After a restart of the daemon every
+// jail works, and nothing else remains.
+func TestKillAtEveryStep(t *testing.T) {
 	for _, op := range interruptions {
 		t.Run(op.name, func(t *testing.T) {
 			t.Parallel()
@@ -113,12 +113,12 @@ func TestADaemonThatIsKilledAtAnyStepLeavesNothingHalfDone(t *testing.T) {
 	}
 }
 
-// interrupt kills the daemon at the nth step, and reports whether op has fewer.
+// interrupt kills the daemon at the nth step, and reports whether op has fewer steps.
 func interrupt(t *testing.T, op interrupted, n int) (over bool) {
-	w := newWorld(t)
-	w.attended = true
-	m, s := w.scripted()
-	of, img := op.prepare(w, m)
+	h := newHarness(t)
+	h.scriptParts = true
+	m, s := h.scripted()
+	of, img := op.prepare(h, m)
 	if img.Images == "" {
 		img.Images = t.TempDir()
 	}
@@ -127,23 +127,23 @@ func interrupt(t *testing.T, op interrupted, n int) (over bool) {
 	m.Close()
 	if !s.wasKilled() {
 		if err != nil {
-			t.Errorf("with nothing in its way it returned %v, want success", err)
+			t.Errorf("%s without a kill = %v, want nil", op.name, err)
 		}
 		over = true
 	}
 	s.killAt(0)
 
-	m = w.scriptedManager(s)
+	m = h.scriptedManager(s)
 	all, err := m.List(t.Context(), jail.ListOptions{})
 	if err != nil {
 		t.Fatal(err)
 	}
-	var bodies []id.Jail
+	var instances []id.Jail
 	found := jail.State("")
 	for _, j := range all {
-		bodies = append(bodies, j.ID)
+		instances = append(instances, j.ID)
 		if j.Body != "" {
-			bodies = append(bodies, j.Body)
+			instances = append(instances, j.Body)
 		}
 		if j.ID == of || of == "" {
 			found = j.State
@@ -160,38 +160,38 @@ func interrupt(t *testing.T, op interrupted, n int) (over bool) {
 				t.Fatalf("Start = %v, want success", err)
 			}
 		}
-		if got := w.sh(m, j.ID, "echo fine"); got != "fine" {
-			t.Errorf("%s says %q, want fine", j.ID, got)
+		if got := h.sh(m, j.ID, "echo fine"); got != "fine" {
+			t.Errorf("output of %s = %q, want fine", j.ID, got)
 		}
 	}
 	if !slices.Contains(op.states, found) {
-		t.Errorf("the jail is %q, want one of %q", found, op.states)
+		t.Errorf("state = %q, want one of %q", found, op.states)
 	}
-	w.holdsBodies(all)
-	w.noProcesses(bodies...)
+	h.wantInstances(all)
+	h.wantNoInits(instances...)
 	return over
 }
 
-// holdsBodies insists that there are records and directories of these jails alone. A
-// jail that has left its first instance has two directories and one record.
-func (w *world) holdsBodies(jails []jail.Jail) {
-	w.Helper()
-	records, err := w.db.Jails().All(w.Context())
+// wantInstances checks that there are records and directories of these jails only. A jail that
+// has had several instances can have two directories and one record.
+func (h *harness) wantInstances(jails []jail.Jail) {
+	h.Helper()
+	records, err := h.db.Jails().All(h.Context())
 	if err != nil {
-		w.Fatal(err)
+		h.Fatal(err)
 	}
 	if len(records) != len(jails) {
-		w.Errorf("%d records, want %d", len(records), len(jails))
+		h.Errorf("records = %d, want %d", len(records), len(jails))
 	}
-	dirs, err := filepath.Glob(filepath.Join(w.dir, "jails", "*"))
+	dirs, err := filepath.Glob(filepath.Join(h.dir, "jails", "*"))
 	if err != nil {
-		w.Fatal(err)
+		h.Fatal(err)
 	}
 	for _, dir := range dirs {
 		if !slices.ContainsFunc(jails, func(j jail.Jail) bool {
 			return id.Jail(filepath.Base(dir)) == j.ID || id.Jail(filepath.Base(dir)) == j.Body
 		}) {
-			w.Errorf("%s is left", dir)
+			h.Errorf("%s exists, want it removed", dir)
 		}
 	}
 }

@@ -9,17 +9,17 @@ import (
 	"glasshouse/id"
 )
 
-// A LimitChange says what of a jail's limits changes.
+// A LimitChange is a change of a jail's limits.
 type LimitChange struct {
-	Limits Limits // of which 0 leaves one as it is
+	Limits Limits // 0 keeps a limit
 
-	// Lent has them hold for a time: the jail has its own beside, and what is made
-	// from snapshots of it has those. They may be beyond MaxLimits. Never from a
-	// request body.
+	// Lent makes the change temporary: the jail keeps its own limits in its record, and jails
+	// that are made from its snapshots get those. Lent limits may exceed MaxLimits. It is
+	// never set from a request body.
 	Lent bool
 }
 
-// Own returns the limits of a jail without what is lent to it.
+// Own returns the jail's own limits, without lent ones.
 func (j *Jail) Own() Limits {
 	if j.Base != nil {
 		return *j.Base
@@ -27,68 +27,68 @@ func (j *Jail) Own() Limits {
 	return j.Spec.Limits
 }
 
-// Limit changes the limits of a jail, at once if it is live. Unless the change is
-// Lent they are its own, and whatever was lent to it before is taken back.
+// Limit changes the limits of a jail, immediately if it is live. Unless the change is Lent, it
+// sets the jail's own limits and ends all lent ones.
 //
-// Memory that is in use is not taken away: a fault.Conflict. A disk does not become
-// smaller. What the backend cannot hold or cannot change is a fault.Unsupported that
-// names it; then nothing is changed.
+// It returns fault.Conflict if the memory limit would be below the memory in use or if the
+// disk would shrink. It returns fault.Unsupported if the backend cannot enforce or change a
+// limit; the error names the limit and nothing is changed.
 func (m *Manager) Limit(ctx context.Context, jid id.Jail, q LimitChange) (Jail, error) {
 	const op = "jail.Limit"
-	return m.change(ctx, jid, op, func(ctx context.Context, b Backend, c *cell) error {
-		was := *c.jail.Load()
+	return m.withLock(ctx, jid, op, func(ctx context.Context, b Backend, e *entry) error {
+		was := *e.jail.Load()
 		next, own := was, was.Own()
 		next.Base = nil
 		if q.Lent {
-			next.Spec.Limits = was.Spec.Limits.with(q.Limits)
+			next.Spec.Limits = was.Spec.Limits.override(q.Limits)
 			if own != next.Spec.Limits {
 				next.Base = &own
 			}
 		} else {
-			own.DiskMB = was.Spec.Limits.DiskMB // which does not shrink
-			next.Spec.Limits = own.with(q.Limits)
+			own.DiskMB = was.Spec.Limits.DiskMB // a disk cannot shrink
+			next.Spec.Limits = own.override(q.Limits)
 		}
 		if err := q.check(op, was, next); err != nil {
 			return err
 		}
-		return m.limit(ctx, b, c, was, next)
+		return m.limit(ctx, b, e, was, next)
 	})
 }
 
-// limit takes a jail from one record to another with other limits. What becomes more
-// is recorded before, and what becomes less after: whenever the daemon is killed, the
-// record is what the jail has or can be given.
-func (m *Manager) limit(ctx context.Context, b Backend, c *cell, was, next Jail) error {
+// limit changes the limits and the record of a jail. Raised limits are recorded before the
+// change, and lowered ones after it. So after a crash the recorded limits are at least those
+// in force.
+func (m *Manager) limit(ctx context.Context, b Backend, e *entry, was, next Jail) error {
 	if next.Spec.Limits == was.Spec.Limits {
 		if (next.Base == nil) == (was.Base == nil) {
 			return nil
 		}
-		return m.save(ctx, c, next)
+		return m.save(ctx, e, next)
 	}
-	if err := refuseLimits(b, was, next); err != nil {
+	if err := checkLimitSupport(b, was, next); err != nil {
 		return err
 	}
 	first := next
-	first.Spec.Limits = was.Spec.Limits.most(next.Spec.Limits)
+	first.Spec.Limits = was.Spec.Limits.maxOf(next.Spec.Limits)
 	if first.Spec.Limits != was.Spec.Limits {
-		if err := m.save(ctx, c, first); err != nil {
+		if err := m.save(ctx, e, first); err != nil {
 			return err
 		}
 	}
 	var inst Instance
-	if l := c.live.Load(); l != nil {
+	if l := e.live.Load(); l != nil {
 		inst = l.inst
 	}
 	if err := b.(Limiter).Limit(ctx, m.plan(was), inst, next.Spec.Limits); err != nil {
-		return errors.Join(err, m.save(ctx, c, was))
+		return errors.Join(err, m.save(ctx, e, was))
 	}
 	if first.Spec.Limits == next.Spec.Limits {
 		return nil
 	}
-	return m.save(ctx, c, next)
+	return m.save(ctx, e, next)
 }
 
-// check refuses limits that no jail may have.
+// check returns an error if the limits are out of range.
 func (q LimitChange) check(op string, was, next Jail) error {
 	if q.Limits == (Limits{}) {
 		return fault.Fieldf(op, "limits", "nothing is changed")
@@ -110,11 +110,11 @@ func (q LimitChange) check(op string, was, next Jail) error {
 	return nil
 }
 
-// refuseLimits refuses to change what the backend does not hold.
-func refuseLimits(b Backend, was, next Jail) error {
+// checkLimitSupport returns an error if the backend cannot change a limit that differs.
+func checkLimitSupport(b Backend, was, next Jail) error {
 	const op = "jail.Limit"
 	if _, ok := b.(Limiter); !ok {
-		return fault.Cannot(op, "the limits of jails of the backend "+was.Spec.Backend+" cannot be changed", "make jails with --backend oci")
+		return fault.Cannot(op, "the limits of jails of the backend "+was.Spec.Backend+" cannot be changed", "create the jail with --backend oci")
 	}
 	lacks, to := b.Lacks(), next.Spec.Limits.bounds()
 	for i, bound := range was.Spec.Limits.bounds() {
@@ -126,11 +126,11 @@ func refuseLimits(b Backend, was, next Jail) error {
 	return nil
 }
 
-// limitNames are the words of Backend.Lacks for the bounds of limits.
+// limitNames are the names in Backend.Lacks, in the order of Limits.bounds.
 var limitNames = [...]string{"cpu", "memory", "disk", "pids"}
 
-// with is l with what is asked for in its place.
-func (l Limits) with(asked Limits) Limits {
+// override returns l with the nonzero limits of asked.
+func (l Limits) override(asked Limits) Limits {
 	to := l.bounds()
 	for i, b := range asked.bounds() {
 		if *b.value != 0 {
@@ -140,8 +140,8 @@ func (l Limits) with(asked Limits) Limits {
 	return l
 }
 
-// most is the larger of each.
-func (l Limits) most(other Limits) Limits {
+// maxOf returns the larger value of each limit.
+func (l Limits) maxOf(other Limits) Limits {
 	to := l.bounds()
 	for i, b := range other.bounds() {
 		*to[i].value = max(*to[i].value, *b.value)
@@ -149,19 +149,19 @@ func (l Limits) most(other Limits) Limits {
 	return l
 }
 
-// holdLimits puts the limits of a jail's record in force again: a daemon may have died
-// between writing them and that.
-func (m *Manager) holdLimits(ctx context.Context, b Backend, j Jail, inst Instance) {
+// reapplyLimits applies the recorded limits of a jail, because a daemon may have died after it
+// recorded them and before it applied them.
+func (m *Manager) reapplyLimits(ctx context.Context, b Backend, j Jail, inst Instance) {
 	if lim, ok := b.(Limiter); ok {
 		if err := lim.Limit(ctx, m.plan(j), inst, j.Spec.Limits); err != nil && !errors.Is(err, fault.Unsupported) {
-			m.cfg.Log.Error("a jail may not have the limits of its record", "jail", j.ID, "err", err)
+			m.cfg.Log.Error("cannot apply the recorded limits of a jail", "jail", j.ID, "err", err)
 		}
 	}
 }
 
-// forOthers is a jail as those made from it are to have it: with its own limits, and
-// of memory as much as they need to be made.
-func (j Jail) forOthers(s Stats) Jail {
+// asTemplate returns the record for jails that are made from this one. They get its own
+// limits, and at least the memory that the restore needs.
+func (j Jail) asTemplate(s Stats) Jail {
 	j.Wire = nil
 	if j.Base == nil {
 		return j

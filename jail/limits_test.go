@@ -9,23 +9,23 @@ import (
 	"glasshouse/jail"
 )
 
-// bounds is what the world's backend was last told of its one jail, and what the
-// record said then.
-type bounds struct {
+// limitCalls has the limits of the last backend call for the harness's only jail, and the
+// record at that time.
+type recordLimits struct {
 	now, recorded jail.Limits
 	live          bool
-	told          int
+	calls         int
 	refuse        error
 }
 
-func (w *world) bounds() *bounds {
-	b := &bounds{}
-	w.backend.limit = func(_ jail.Plan, live bool, l jail.Limits) error {
-		all, err := w.db.Jails().All(w.Context())
+func (h *harness) recordLimits() *recordLimits {
+	b := &recordLimits{}
+	h.backend.limit = func(_ jail.Plan, live bool, l jail.Limits) error {
+		all, err := h.db.Jails().All(h.Context())
 		if err != nil {
 			return err
 		}
-		b.told++
+		b.calls++
 		if b.refuse != nil {
 			return b.refuse
 		}
@@ -35,63 +35,63 @@ func (w *world) bounds() *bounds {
 	return b
 }
 
-func (w *world) limit(m *jail.Manager, j id.Jail, q jail.LimitChange) jail.Jail {
-	w.Helper()
-	got, err := m.Limit(w.Context(), j, q)
+func (h *harness) limit(m *jail.Manager, j id.Jail, q jail.LimitChange) jail.Jail {
+	h.Helper()
+	got, err := m.Limit(h.Context(), j, q)
 	if err != nil {
-		w.Fatal(err)
+		h.Fatal(err)
 	}
 	return got
 }
 
-func TestARunningJailIsGivenMoreAndLess(t *testing.T) {
-	w := newWorld(t)
-	b := w.bounds()
-	m := w.manager()
-	j := w.running(m)
+func TestLimitRaisesAndLowers(t *testing.T) {
+	h := newHarness(t)
+	b := h.recordLimits()
+	m := h.manager()
+	j := h.running(m)
 
 	more := jail.DefaultLimits
 	more.MemoryMB, more.MaxPIDs = 2048, 256
-	if got := w.limit(m, j.ID, jail.LimitChange{Limits: jail.Limits{MemoryMB: 2048, MaxPIDs: 256}}); got.Spec.Limits != more || got.Base != nil {
-		t.Errorf("its record says %+v, lent over %v, want %+v of its own", got.Spec.Limits, got.Base, more)
+	if got := h.limit(m, j.ID, jail.LimitChange{Limits: jail.Limits{MemoryMB: 2048, MaxPIDs: 256}}); got.Spec.Limits != more || got.Base != nil {
+		t.Errorf("recorded limits %+v, base %v; want %+v without base", got.Spec.Limits, got.Base, more)
 	}
 	if b.now != more || !b.live || b.recorded != more {
-		t.Errorf("in force is %+v, live %v, while the record said %+v; want %+v, recorded before", b.now, b.live, b.recorded, more)
+		t.Errorf("applied %+v, live %v, recorded %+v; want %+v, recorded before", b.now, b.live, b.recorded, more)
 	}
 	less := more
 	less.MemoryMB = 64
-	w.limit(m, j.ID, jail.LimitChange{Limits: jail.Limits{MemoryMB: 64}})
+	h.limit(m, j.ID, jail.LimitChange{Limits: jail.Limits{MemoryMB: 64}})
 	if b.now != less || b.recorded != more {
-		t.Errorf("in force is %+v while the record said %+v; want %+v, and the record to follow", b.now, b.recorded, less)
+		t.Errorf("applied %+v, recorded %+v; want %+v, recorded afterwards", b.now, b.recorded, less)
 	}
 
-	// A daemon that comes after puts in force what the record says.
+	// The next daemon applies the recorded limits.
 	m.Close()
 	b.now = jail.Limits{}
-	m = w.manager()
+	m = h.manager()
 	if b.now != less {
-		t.Errorf("the next daemon puts %+v in force, want %+v", b.now, less)
+		t.Errorf("limits after a restart of the daemon = %+v, want %+v", b.now, less)
 	}
 
-	// What stands still has it from when it starts.
+	// A stopped jail gets changed limits at its start.
 	if _, err := m.Stop(t.Context(), j.ID, jail.StopOptions{}); err != nil {
 		t.Fatal(err)
 	}
-	w.limit(m, j.ID, jail.LimitChange{Limits: jail.Limits{DiskMB: 2048}})
+	h.limit(m, j.ID, jail.LimitChange{Limits: jail.Limits{DiskMB: 2048}})
 	if got, err := m.Start(t.Context(), j.ID); err != nil || got.Spec.Limits.DiskMB != 2048 || b.live {
-		t.Errorf("started again it has %+v, %v; the backend was told that it is live: %v", got.Spec.Limits, err, b.live)
+		t.Errorf("limits after Start = %+v, %v, live at the change %v; want a disk of 2048 MB and not live", got.Spec.Limits, err, b.live)
 	}
 }
 
-func TestLimitsThatCannotBeAreRefusedAndNothingChanges(t *testing.T) {
-	w := newWorld(t)
-	b := w.bounds()
-	m := w.manager()
-	j := w.running(m)
+func TestInvalidLimitsAreRefused(t *testing.T) {
+	h := newHarness(t)
+	b := h.recordLimits()
+	m := h.manager()
+	j := h.running(m)
 	inUse := fault.Newf(fault.Conflict, "bare", "", "300 MB are in use")
 	for _, c := range []struct {
 		limits jail.Limits
-		by     error // by the backend
+		by     error // of the backend
 		kind   fault.Kind
 		field  string
 	}{
@@ -109,33 +109,33 @@ func TestLimitsThatCannotBeAreRefusedAndNothingChanges(t *testing.T) {
 		}
 	}
 	if got, err := m.Get(t.Context(), j.ID); err != nil || got.Spec.Limits != jail.DefaultLimits {
-		t.Errorf("after all that its limits are %+v, %v", got.Spec.Limits, err)
+		t.Errorf("limits = %+v, %v; want the default", got.Spec.Limits, err)
 	}
-	if all, err := w.db.Jails().All(t.Context()); err != nil || all[0].Spec.Limits != jail.DefaultLimits {
-		t.Errorf("and its record says %+v, %v", all[0].Spec.Limits, err)
+	if all, err := h.db.Jails().All(t.Context()); err != nil || all[0].Spec.Limits != jail.DefaultLimits {
+		t.Errorf("recorded limits = %+v, %v; want the default", all[0].Spec.Limits, err)
 	}
 	if _, err := m.Limit(t.Context(), "j-none", jail.LimitChange{Limits: jail.Limits{MemoryMB: 64}}); !errors.Is(err, fault.NotFound) {
-		t.Errorf("of no jail: %v", err)
+		t.Errorf("Limit of an unknown jail = %v, want not found", err)
 	}
 }
 
-func TestWhatIsLentIsNotItsOwn(t *testing.T) {
-	w := newWorld(t)
-	m := w.manager()
-	j := w.running(m)
-	lent := w.limit(m, j.ID, jail.LimitChange{Limits: jail.Limits{CPUShares: 4096, MemoryMB: 4096}, Lent: true})
+func TestLentLimits(t *testing.T) {
+	h := newHarness(t)
+	m := h.manager()
+	j := h.running(m)
+	lent := h.limit(m, j.ID, jail.LimitChange{Limits: jail.Limits{CPUShares: 4096, MemoryMB: 4096}, Lent: true})
 	if lent.Spec.Limits.CPUShares != 4096 || lent.Own() != jail.DefaultLimits {
-		t.Errorf("lent 4096 shares it has %+v, and %+v of its own", lent.Spec.Limits, lent.Own())
+		t.Errorf("after lending 4096 shares: limits %+v, own %+v; want 4096 shares, default", lent.Spec.Limits, lent.Own())
 	}
-	lent = w.limit(m, j.ID, jail.LimitChange{Limits: jail.Limits{MemoryMB: 1024}, Lent: true})
+	lent = h.limit(m, j.ID, jail.LimitChange{Limits: jail.Limits{MemoryMB: 1024}, Lent: true})
 	if lent.Own() != jail.DefaultLimits {
-		t.Errorf("lent something else its own are %+v", lent.Own())
+		t.Errorf("after lending other limits: own %+v, want default", lent.Own())
 	}
-	if back := w.limit(m, j.ID, jail.LimitChange{Limits: jail.DefaultLimits, Lent: true}); back.Base != nil || back.Spec.Limits != jail.DefaultLimits {
-		t.Errorf("when all is given back it has %+v over %v", back.Spec.Limits, back.Base)
+	if back := h.limit(m, j.ID, jail.LimitChange{Limits: jail.DefaultLimits, Lent: true}); back.Base != nil || back.Spec.Limits != jail.DefaultLimits {
+		t.Errorf("after the end of the lending: limits %+v, base %v; want default without base", back.Spec.Limits, back.Base)
 	}
-	w.limit(m, j.ID, jail.LimitChange{Limits: jail.Limits{CPUShares: 4096, MemoryMB: 4096}, Lent: true})
-	if own := w.limit(m, j.ID, jail.LimitChange{Limits: jail.Limits{MemoryMB: 1024}}); own.Base != nil || own.Own().MemoryMB != 1024 || own.Own().CPUShares != 256 {
-		t.Errorf("what a person sets is %+v over %v, want its own", own.Spec.Limits, own.Base)
+	h.limit(m, j.ID, jail.LimitChange{Limits: jail.Limits{CPUShares: 4096, MemoryMB: 4096}, Lent: true})
+	if own := h.limit(m, j.ID, jail.LimitChange{Limits: jail.Limits{MemoryMB: 1024}}); own.Base != nil || own.Own().MemoryMB != 1024 || own.Own().CPUShares != 256 {
+		t.Errorf("after a permanent change: limits %+v, base %v; want them as its own", own.Spec.Limits, own.Base)
 	}
 }

@@ -25,8 +25,7 @@ import (
 	"glasshouse/jailinit/control"
 )
 
-// A Store keeps the record of every jail. Put returns when the record would
-// survive a power cut.
+// A Store has the record of every jail. Put returns when the record is durable.
 type Store interface {
 	Put(ctx context.Context, j Jail) error
 	All(ctx context.Context) ([]Jail, error)
@@ -37,25 +36,25 @@ type Store interface {
 type Layers struct {
 	Dirs   []string // topmost first, owned by the ids they have inside
 	Digest string
-	Env    []string // what the image sets for every process
+	Env    []string // environment that the image sets
 	Cwd    string
 	User   string
 }
 
-// A RootfsProvider finds or makes the lower layers a Rootfs names. It may take
-// minutes the first time.
+// A RootfsProvider finds or creates the lower layers that a Rootfs names. The first call for a
+// Rootfs may take minutes.
 type RootfsProvider interface {
 	Resolve(ctx context.Context, r Rootfs) (Layers, error)
 }
 
-// A Runtime is one backend under the names a Spec gives it.
+// A Runtime is a backend with the names by which a Spec selects it.
 type Runtime struct {
 	Name    string // Spec.Backend
 	Runtime string // Spec.Runtime, "" where the backend has none
 	Backend Backend
 }
 
-// Config is what a Manager needs. Fields without a default must be set.
+// Config configures a Manager. Fields without a documented default are required.
 type Config struct {
 	Dir      string // {DATA}/jails
 	Store    Store
@@ -64,16 +63,16 @@ type Config struct {
 	Init     string // the host's path of the glasshouse-init binary
 	Boot     string // the host's boot id
 	Log      *slog.Logger
-	Observer Observer // nil: nobody watches
-	Warden   Warden   // nil: nobody governs
-	Secrets  Secrets  // nil: jails have none
-	Commands Commands // nil: nobody is told
+	Observer Observer // nil: jails are not observed
+	Warden   Warden   // nil: no policy
+	Secrets  Secrets  // nil: no secrets
+	Commands Commands // nil: no notifications
 
-	Observe event.Selection // of what a Spec leaves open
+	Observe event.Selection // default of Spec.Observe
 
-	Backend       string // of a Spec that names none
-	Runtime       string // of a Spec that says oci and no more
-	DefaultRootfs Rootfs // of a Spec that names none
+	Backend       string // default of Spec.Backend
+	Runtime       string // default of Spec.Runtime for the backend oci
+	DefaultRootfs Rootfs // default of Spec.Rootfs
 
 	AllowMounts     []string // host prefixes that jails may mount
 	AllowWorkspaces []string // host prefixes that jails may use copy-on-write
@@ -89,18 +88,18 @@ const (
 	defaultFirst = 0x20000000
 	maxJails     = 20000 // as many blocks of ids as fit under 2^31
 
-	// makeTime bounds one creation, start or removal. It is long: a loaded
-	// machine is slow, and giving up half-way helps nobody.
-	makeTime = 2 * time.Minute
+	// operationTimeout bounds one creation, start or removal. It is long because a loaded
+	// machine is slow and an aborted operation has no benefit.
+	operationTimeout = 2 * time.Minute
 )
 
-// Manager makes, runs and removes jails. It is safe for concurrent use; two
-// operations on one jail take their turns.
+// Manager creates, runs and removes jails. It is safe for concurrent use. Operations on one
+// jail are serialized.
 type Manager struct {
-	cfg    Config
-	pool   *pool
-	copies *copies
-	wg     sync.WaitGroup // watchers and pool fillers
+	cfg         Config
+	pool        *pool
+	recordFiles *recordFiles
+	wg          sync.WaitGroup // watchers and pool fillers
 
 	closing sync.Once
 	ctx     context.Context // ends with Close
@@ -108,63 +107,62 @@ type Manager struct {
 
 	mu sync.Mutex
 	// +checklocks:mu
-	cells map[id.Jail]*cell // every jail, also those not visible
+	entries map[id.Jail]*entry // all jails, also those that are not visible
 	// +checklocks:mu
-	ids map[uint32]struct{} // blocks of ids in use
+	ids map[uint32]struct{} // first ids of the blocks in use
 	// +checklocks:mu
 	ranges []IDRange // host ids that jails may have
 	// +checklocks:mu
-	lost []IDRange // ids of jails that belong to another daemon
+	lostIDs []IDRange // recorded ids of jails that another daemon has claimed
 	// +checklocks:mu
-	frozen map[id.Snapshot][]*cell // copies of snapshots that wait for a branch
+	frozenCopies map[id.Snapshot][]*entry // unused frozen copies of snapshots
 	// +checklocks:mu
-	gone []place // where the jails removed last stood in the list
+	deleted []listKey // list keys of the most recently removed jails
 }
 
-// A place is where a jail stands in the list of all.
-type place struct {
+// listKey is the sort key of a jail in a list.
+type listKey struct {
 	created time.Time
 	id      id.Jail
 }
 
-func (a place) compare(b place) int {
+func (a listKey) compare(b listKey) int {
 	return cmp.Or(a.created.Compare(b.created), cmp.Compare(a.id, b.id))
 }
 
-// maxGone is how many removed jails can still be named as the end of a page.
-const maxGone = 1024
+// maxDeleted is how many removed jails can be used as ListOptions.After.
+const maxDeleted = 1024
 
-// A cell is one jail in memory.
-type cell struct {
-	turn chan struct{} // capacity 1; whoever holds the token may change the jail
-	left chan struct{} // closed when the body that the jail was in before is gone; nil if it is. guarded by turn
+// An entry is the in-memory state of one jail.
+type entry struct {
+	sem         chan struct{} // lock of the jail: a semaphore of capacity 1
+	prevRemoved chan struct{} // closed when the previous instance has been removed; otherwise nil. guarded by sem
 
-	jail atomic.Pointer[Jail] // replaced, never changed in place
-	live atomic.Pointer[live] // nil when no init runs
+	jail atomic.Pointer[Jail]         // replaced, never modified
+	live atomic.Pointer[liveInstance] // nil if no init runs
 
-	file sync.Mutex // held while jail.json is written
+	file sync.Mutex // held during a write of jail.json
 	// +checklocks:file
-	gone bool // the directory is being removed
+	removed bool // the directory is being removed
 }
 
-// live is what a jail has while its init runs.
-type live struct {
-	inst   Instance
-	ctl    *control.Client
-	ice    ice
-	parked bool  // nobody may talk to init. guarded by the cell's turn
-	keeps  bool  // parked, init has kept what cannot be written down. guarded by the cell's turn
-	mark   *Mark // how it was when it was last written down. guarded by the cell's turn
+// A liveInstance is an Instance with the state that the Manager has for it.
+type liveInstance struct {
+	inst          Instance
+	ctl           *control.Client
+	freeze        freezeReasons
+	parked        bool  // connections to init are suspended. guarded by entry.sem
+	keepsListener bool  // while parked, init has a copy of the listener, which cannot be dumped. guarded by entry.sem
+	lastMark      *Mark // position in the event log at the last snapshot. guarded by entry.sem
 
-	restored bool // it is of a snapshot, and had not run when it was first watched
-	rewound  bool // it is so in the place of another one
+	restored bool // restored from a snapshot, and observed before it ran
+	rewound  bool // restored in place of another instance
 
-	carried Carried // used since the jail was started, by instances before this one
+	prior Carried // usage of previous instances since the jail was started
 }
 
-// close lets go of the jail. Whoever waits to talk to its init learns that there
-// is none.
-func (l *live) close() {
+// close releases the instance. Callers that wait for a parked init get an error.
+func (l *liveInstance) close() {
 	l.inst.Close()
 	if l.parked {
 		l.parked = false
@@ -172,32 +170,32 @@ func (l *live) close() {
 	}
 }
 
-func newCell(j Jail) *cell {
-	c := &cell{turn: make(chan struct{}, 1)}
+func newEntry(j Jail) *entry {
+	c := &entry{sem: make(chan struct{}, 1)}
 	c.jail.Store(&j)
 	return c
 }
 
-// lock takes the cell's turn, or gives up when ctx ends.
-func (c *cell) lock(ctx context.Context, op string) (unlock func(), err error) {
+// lock locks the jail. It gives up when ctx ends.
+func (e *entry) lock(ctx context.Context, op string) (unlock func(), err error) {
 	select {
-	case c.turn <- struct{}{}:
-		if c.left == nil {
-			return func() { <-c.turn }, nil
+	case e.sem <- struct{}{}:
+		if e.prevRemoved == nil {
+			return func() { <-e.sem }, nil
 		}
 		select {
-		case <-c.left:
-			c.left = nil
-			return func() { <-c.turn }, nil
+		case <-e.prevRemoved:
+			e.prevRemoved = nil
+			return func() { <-e.sem }, nil
 		case <-ctx.Done():
-			<-c.turn
+			<-e.sem
 		}
 	case <-ctx.Done():
 	}
-	return nil, fault.Newf(fault.Unavailable, op, string(c.jail.Load().ID), "another operation on this jail is still running: %w", context.Cause(ctx))
+	return nil, fault.Newf(fault.Unavailable, op, string(e.jail.Load().ID), "another operation on this jail is still running: %w", context.Cause(ctx))
 }
 
-// NewManager returns a Manager that has touched nothing yet.
+// NewManager returns a Manager. It has no side effects before Open.
 func NewManager(cfg Config) *Manager {
 	if cfg.FirstID == 0 {
 		cfg.FirstID = defaultFirst
@@ -208,73 +206,72 @@ func NewManager(cfg Config) *Manager {
 	if cfg.Log == nil {
 		cfg.Log = slog.New(slog.DiscardHandler)
 	}
-	m := &Manager{cfg: cfg, cells: map[id.Jail]*cell{}, ids: map[uint32]struct{}{}, frozen: map[id.Snapshot][]*cell{}}
+	m := &Manager{cfg: cfg, entries: map[id.Jail]*entry{}, ids: map[uint32]struct{}{}, frozenCopies: map[id.Snapshot][]*entry{}}
 	m.pool = newPool(m, cfg.Pool)
-	m.copies = newCopies(m)
+	m.recordFiles = newRecordFiles(m)
 	return m
 }
 
-// Open finds every jail an earlier daemon left: it reattaches to those whose
-// init lives, says of the others that they stopped, and removes what was half
-// made or half removed. One broken jail never keeps the others from opening.
+// Open loads all jails of the previous daemon. It reattaches to jails whose init is alive,
+// records the others as stopped, and removes jails that were partly created or removed. An
+// error of one jail does not prevent the others from opening.
 func (m *Manager) Open(ctx context.Context) error {
 	m.ctx, m.cancel = context.WithCancel(context.WithoutCancel(ctx))
-	m.wg.Go(m.copies.run)
+	m.wg.Go(m.recordFiles.run)
 	if err := os.MkdirAll(m.cfg.Dir, 0o711); err != nil {
 		return err
 	}
 	all, err := m.cfg.Store.All(ctx)
 	if err != nil {
-		return fmt.Errorf("read the record of jails: %w", err)
+		return fmt.Errorf("read the records of jails: %w", err)
 	}
-	bodies, wires := map[id.Jail]bool{}, map[id.Jail]bool{}
+	instances, wires := map[id.Jail]bool{}, map[id.Jail]bool{}
 	for _, j := range all {
-		bodies[j.Body] = true
+		instances[j.Body] = true
 		if j.Wire != nil {
 			wires[j.Wire.Name] = true
 		}
 	}
-	if err := m.keepIDs(ctx, all); err != nil {
+	if err := m.claimIDs(ctx, all); err != nil {
 		return err
 	}
-	var cells []*cell
+	var cells []*entry
 	for _, j := range all {
-		if !bodies[j.ID] || j.Body != "" {
-			cells = append(cells, newCell(j))
-		} else if err := m.cfg.Store.Delete(ctx, j.ID); err != nil { // a jail has moved in since
-			return fmt.Errorf("forget the record of body %s: %w", j.ID, err)
+		if !instances[j.ID] || j.Body != "" {
+			cells = append(cells, newEntry(j))
+		} else if err := m.cfg.Store.Delete(ctx, j.ID); err != nil { // a jail uses the instance, so the pending record is obsolete
+			return fmt.Errorf("delete the pending record of instance %s: %w", j.ID, err)
 		}
 	}
 	m.mu.Lock()
-	for _, c := range cells {
-		m.cells[c.jail.Load().ID] = c
+	for _, e := range cells {
+		m.entries[e.jail.Load().ID] = e
 	}
 	m.mu.Unlock()
-	m.removeStrays(ctx, bodies, wires)
+	m.removeStrays(ctx, instances, wires)
 
 	var wg sync.WaitGroup
 	slots := make(chan struct{}, 8)
-	for _, c := range cells { // not m.cells, from which reconcile removes
+	for _, e := range cells { // not m.entries, from which reconcile deletes
 		slots <- struct{}{}
 		wg.Go(func() {
 			defer func() { <-slots }()
-			m.reconcile(ctx, c)
+			m.reconcile(ctx, e)
 		})
 	}
 	wg.Wait()
 
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	for id, c := range m.cells {
-		if !c.jail.Load().State.visible() {
-			delete(m.cells, id)
+	for id, e := range m.entries {
+		if !e.jail.Load().State.visible() {
+			delete(m.entries, id)
 		}
 	}
 	return nil
 }
 
-// Close lets go of every jail and leaves them running, save the spares, which
-// nobody asked for.
+// Close releases all jails and leaves them running, except for spares, which it removes.
 func (m *Manager) Close() error {
 	if m.cancel == nil {
 		return nil
@@ -282,15 +279,15 @@ func (m *Manager) Close() error {
 	m.cancel()
 	m.closing.Do(func() {
 		m.pool.close()
-		m.copies.close()
+		m.recordFiles.close()
 	})
 	m.wg.Wait()
 
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	var errs []error
-	for _, c := range m.cells {
-		if l := c.live.Swap(nil); l != nil {
+	for _, e := range m.entries {
+		if l := e.live.Swap(nil); l != nil {
 			errs = append(errs, l.inst.Close())
 		}
 	}
@@ -302,78 +299,77 @@ func (m *Manager) Close() error {
 	return errors.Join(append(errs, err)...)
 }
 
-// reconcile brings one recorded jail in line with what the host really holds.
-func (m *Manager) reconcile(ctx context.Context, c *cell) {
-	j := *c.jail.Load()
+// reconcile brings one recorded jail in line with the state of the host.
+func (m *Manager) reconcile(ctx context.Context, e *entry) {
+	j := *e.jail.Load()
 	log := m.cfg.Log.With("jail", j.ID)
 	b, err := m.backend(j.Spec)
 	if err != nil {
-		log.Warn("jail left alone: its backend is not configured", "backend", j.Spec.Backend, "runtime", j.Spec.Runtime)
+		log.Warn("ignoring a jail: its backend is not configured", "backend", j.Spec.Backend, "runtime", j.Spec.Runtime)
 		return
 	}
 	if cp, ok := b.(Checkpointer); ok && j.Body != "" {
-		// The body it left last may not have been removed to its end.
+		// The removal of the previous instance may have been interrupted.
 		own := j
 		own.Body, own.Wire = "", nil
 		p := m.plan(own)
 		p.Unwired = j.Wire != nil && j.Wire.Name == j.ID
 		if err := cp.Shed(ctx, p); err != nil {
-			log.Error("a body that was left is not gone", "err", err)
+			log.Error("cannot remove the previous instance of a jail", "err", err)
 		}
 	}
 	switch {
 	case !j.State.visible():
-		log.Info("removing a jail that was half made or half removed", "state", j.State)
-		if err := m.destroy(ctx, b, c); err != nil {
-			log.Error("jail not removed", "err", err)
+		log.Info("removing a partly created or removed jail", "state", j.State)
+		if err := m.destroy(ctx, b, e); err != nil {
+			log.Error("cannot remove the jail", "err", err)
 		}
 	case j.State.live():
-		m.reattach(ctx, b, c)
+		m.reattach(ctx, b, e)
 	case j.State == Starting:
-		m.settle(ctx, b, c, Stopped, "the daemon ended while the jail was starting")
+		m.recordEnded(ctx, b, e, Stopped, "the daemon ended while the jail was starting")
 	}
 }
 
-// reattach finds a live jail's init again, or records that it is gone.
-func (m *Manager) reattach(ctx context.Context, b Backend, c *cell) {
-	j := *c.jail.Load()
+// reattach reattaches to the init of a live jail, or records that it has ended.
+func (m *Manager) reattach(ctx context.Context, b Backend, e *entry) {
+	j := *e.jail.Load()
 	inst, err := b.Open(ctx, m.plan(j))
 	if err == nil {
-		err = asRecorded(ctx, b, j, inst)
+		err = restoreFreezeState(ctx, b, j, inst)
 	}
 	switch {
 	case err == nil:
-		l := m.attach(c, inst)
+		l := m.attach(e, inst)
 		if j.State == Paused {
-			// Nobody could talk to its init, which still has the descriptors of
-			// those who did when the last daemon ended.
-			l.ice.setPaused(true)
+			// The init has open connections of the last daemon, so the jail cannot be parked.
+			l.freeze.setPaused(true)
 		}
 		m.cfg.Log.Info("jail reattached", "jail", j.ID, "state", j.State)
-		m.holdLimits(ctx, b, j, inst)
-		if err := m.observe(ctx, b, c, true); err != nil {
-			m.cfg.Log.Error("jail goes on unobserved", "jail", j.ID, "err", err)
+		m.reapplyLimits(ctx, b, j, inst)
+		if err := m.observe(ctx, b, e, true); err != nil {
+			m.cfg.Log.Error("cannot observe a reattached jail", "jail", j.ID, "err", err)
 		}
-		if j.State != Created { // some may have been taken away meanwhile
+		if j.State != Created { // some may have been revoked meanwhile
 			if err := m.refreshSecrets(ctx, j, inst); err != nil {
-				m.cfg.Log.Error("jail may go on with secrets it had", "jail", j.ID, "err", err)
+				m.cfg.Log.Error("cannot refresh the secrets of a reattached jail", "jail", j.ID, "err", err)
 			}
 		}
 	case errors.Is(err, fault.NotFound):
-		reason := "its processes were gone when the daemon came back"
+		reason := "its processes had ended when the daemon restarted"
 		if j.Boot != m.cfg.Boot {
 			reason = "the host restarted"
 		}
-		m.settle(ctx, b, c, Stopped, reason)
+		m.recordEnded(ctx, b, e, Stopped, reason)
 	default:
-		// What cannot be told apart from a passing trouble is left as it is.
-		m.cfg.Log.Error("jail not reattached", "jail", j.ID, "err", err)
+		// The error may be temporary, so the record is unchanged.
+		m.cfg.Log.Error("cannot reattach to a jail", "jail", j.ID, "err", err)
 	}
 }
 
-// asRecorded freezes or thaws a jail as its record says: a daemon that died in
-// the middle of a pause may have done one and not written the other.
-func asRecorded(ctx context.Context, b Backend, j Jail, inst Instance) error {
+// restoreFreezeState freezes or thaws a jail according to its record. They can differ if a
+// daemon died during a pause or resume.
+func restoreFreezeState(ctx context.Context, b Backend, j Jail, inst Instance) error {
 	if _, lacking := b.Lacks()["freeze"]; lacking {
 		return nil
 	}
@@ -387,66 +383,67 @@ func asRecorded(ctx context.Context, b Backend, j Jail, inst Instance) error {
 	return nil
 }
 
-// settle releases what a jail that is no longer live holds on the host and
-// records where it ended. The caller holds the cell's turn, or is alone.
-func (m *Manager) settle(ctx context.Context, b Backend, c *cell, to State, reason string) {
-	l := c.live.Load()
-	m.account(ctx, b, c, l)
-	if c.live.Store(nil); l != nil {
+// recordEnded releases the host resources of a jail whose processes have ended, and records
+// its final state. The caller holds the jail's lock, or is its only user.
+func (m *Manager) recordEnded(ctx context.Context, b Backend, e *entry, to State, reason string) {
+	l := e.live.Load()
+	m.recordUsage(ctx, b, e, l)
+	e.live.Store(nil)
+	if l != nil {
 		l.close()
 	}
-	j := *c.jail.Load()
+	j := *e.jail.Load()
 	m.unobserve(ctx, j.ID)
 	if err := b.Clean(ctx, m.plan(j)); err != nil {
-		to, reason = Failed, fmt.Sprintf("%s; not all of it could be released: %v", reason, err)
+		to, reason = Failed, fmt.Sprintf("%s; its resources could not be released: %v", reason, err)
 	}
 	if to != Failed && j.Wire != nil {
-		m.giveIDs(j.Wire.IDs)
-		j.Wire = nil // it is gone, and the jail gets one of its own when it starts
+		m.releaseIDs(j.Wire.IDs)
+		j.Wire = nil // removed by Clean; the next start creates a new link
 	}
 	now := time.Now()
 	j.State, j.Reason, j.Stopped = to, reason, &now
 	m.cfg.Log.Info("jail ended", "jail", j.ID, "state", to, "reason", reason)
-	if err := m.save(ctx, c, j); err != nil {
-		m.cfg.Log.Error("jail's state not recorded", "jail", j.ID, "err", err)
+	if err := m.save(ctx, e, j); err != nil {
+		m.cfg.Log.Error("cannot record the state of a jail", "jail", j.ID, "err", err)
 	}
 }
 
-// removeStrays removes directories that no record knows, as a database restored
-// from a backup would leave. Whatever still holds on to them is left, and said.
+// removeStrays removes directories without a record, which a database that was restored from a
+// backup can leave. Directories that cannot be removed are logged.
 //
-// Only the start calls it, before any request is served.
+// Only Open calls it, before any request is served.
 //
 // +checklocksignore
-func (m *Manager) removeStrays(ctx context.Context, bodies, wires map[id.Jail]bool) {
+func (m *Manager) removeStrays(ctx context.Context, instances, wires map[id.Jail]bool) {
 	entries, err := os.ReadDir(m.cfg.Dir)
 	if err != nil {
-		m.cfg.Log.Error("jails directory not read", "err", err)
+		m.cfg.Log.Error("cannot read the jails directory", "err", err)
 		return
 	}
 	for _, e := range entries {
 		jid := id.Jail(e.Name())
-		if _, known := m.cells[jid]; known || bodies[jid] || !id.Valid('j', e.Name()) || m.onlySnapshots(jid) {
+		if _, known := m.entries[jid]; known || instances[jid] || !id.Valid('j', e.Name()) || m.onlySnapshots(jid) {
 			continue
 		}
-		m.cfg.Log.Warn("removing a jail directory that no record knows", "jail", jid)
+		m.cfg.Log.Warn("removing a jail directory without a record", "jail", jid)
 		j := Jail{ID: jid}
 		if data, err := os.ReadFile(filepath.Join(m.cfg.Dir, e.Name(), "jail.json")); err == nil {
 			json.Unmarshal(data, &j)
-			j.ID = jid // the file is a copy for people; the name is what we know
+			j.ID = jid // the file is not authoritative; the directory name is
 		}
 		if err := m.cleanStray(ctx, j, wires[jid]); err != nil {
-			m.cfg.Log.Error("stray jail not released", "jail", jid, "err", err)
+			m.cfg.Log.Error("cannot release the resources of a stray jail", "jail", jid, "err", err)
 		}
 		if err := m.removeDir(jid); err != nil {
-			m.cfg.Log.Error("stray jail not removed", "jail", jid, "err", err)
+			m.cfg.Log.Error("cannot remove the directory of a stray jail", "jail", jid, "err", err)
 		}
 	}
 }
 
-// cleanStray releases a jail of which it may not be known whose it was. Then one
-// backend may wait for what another has yet to let go of, so all come to a turn
-// before any has much time.
+// cleanStray releases the resources of a jail whose backend may be unknown. It then calls all
+// backends. One of them may block until another has released a resource, so all are tried with
+// a short timeout before any gets the full time.
 func (m *Manager) cleanStray(ctx context.Context, j Jail, unwired bool) error {
 	p := m.plan(j)
 	p.Wire, p.Unwired = nil, unwired
@@ -466,51 +463,51 @@ func (m *Manager) cleanStray(ctx context.Context, j Jail, unwired bool) error {
 	return clean(ctx)
 }
 
-// attach makes inst the cell's live instance and watches for its end.
-func (m *Manager) attach(c *cell, inst Instance) *live {
-	l := &live{inst: inst, ctl: control.Dial(inst.Control()), carried: c.jail.Load().Carried}
-	l.ctl.Asleep(l.ice.asleep)
-	c.live.Store(l)
-	m.wg.Go(func() { m.watch(c, l) })
+// attach makes inst the live instance of the entry and watches for its end.
+func (m *Manager) attach(e *entry, inst Instance) *liveInstance {
+	l := &liveInstance{inst: inst, ctl: control.Dial(inst.Control()), prior: e.jail.Load().Carried}
+	l.ctl.Asleep(l.freeze.isFrozen)
+	e.live.Store(l)
+	m.wg.Go(func() { m.watch(e, l) })
 	return l
 }
 
-// watch waits for an init that ends without having been asked to.
-func (m *Manager) watch(c *cell, l *live) {
+// watch waits for the unexpected end of an init.
+func (m *Manager) watch(e *entry, l *liveInstance) {
 	select {
 	case <-l.inst.Done():
 	case <-m.ctx.Done():
 		return
 	}
-	unlock, err := c.lock(m.ctx, "jail.watch")
+	unlock, err := e.lock(m.ctx, "jail.watch")
 	if err != nil {
 		return
 	}
 	defer unlock()
-	if c.live.Load() != l {
-		return // a stop or delete was quicker
+	if e.live.Load() != l {
+		return // a stop or delete was first
 	}
-	ctx, cancel := context.WithTimeout(m.ctx, makeTime)
+	ctx, cancel := context.WithTimeout(m.ctx, operationTimeout)
 	defer cancel()
-	j := *c.jail.Load()
+	j := *e.jail.Load()
 	b, err := m.backend(j.Spec)
 	if err != nil {
 		return
 	}
 	if j.State == Spare {
-		m.destroy(ctx, b, c)
+		m.destroy(ctx, b, e)
 		return
 	}
 	reason := "its init ended unexpectedly" + oomNote(l)
 	if w, ok := l.inst.(Witness); ok && w.Why() != "" {
 		reason = w.Why()
 	}
-	m.settle(ctx, b, c, Failed, reason)
+	m.recordEnded(ctx, b, e, Failed, reason)
 }
 
-// oomNote says whether the kernel killed something for memory, if that can
-// still be told.
-func oomNote(l *live) string {
+// oomNote returns a suffix for the reason if the kernel's OOM killer has ended a process of
+// the jail and the counter can still be read.
+func oomNote(l *liveInstance) string {
 	ctx, cancel := context.WithTimeout(context.Background(), time.Second)
 	defer cancel()
 	if st, err := l.inst.Stats(ctx); err == nil && st.OOMKills > 0 {
@@ -519,40 +516,40 @@ func oomNote(l *live) string {
 	return ""
 }
 
-// save records j durably, then shows it.
-func (m *Manager) save(ctx context.Context, c *cell, j Jail) error {
+// save records j durably, then publishes it to readers.
+func (m *Manager) save(ctx context.Context, e *entry, j Jail) error {
 	if err := m.cfg.Store.Put(ctx, j); err != nil {
 		return fmt.Errorf("record jail %s: %w", j.ID, err)
 	}
-	was := c.jail.Swap(&j)
-	m.copies.want(c)
+	was := e.jail.Swap(&j)
+	m.recordFiles.schedule(e)
 	if was != nil {
-		m.moved(j, was.State)
+		m.notifyStateChanged(j, was.State)
 	}
 	return nil
 }
 
 func (m *Manager) dir(jid id.Jail) string { return filepath.Join(m.cfg.Dir, string(jid)) }
 
-// remove deletes a jail's files, but not its snapshots. Without root, what other
-// users of the jail wrote belongs to ids that only the backend can act for.
+// remove deletes a jail's files, but not its snapshots. Without root, only the backend can
+// delete files of other users of the jail.
 func (m *Manager) remove(ctx context.Context, b Backend, j Jail) error {
 	if r, ok := b.(Remover); ok {
 		return r.Remove(ctx, m.plan(j))
 	}
-	if j.body() != j.ID {
-		if err := os.RemoveAll(m.dir(j.body())); err != nil {
+	if j.instanceID() != j.ID {
+		if err := os.RemoveAll(m.dir(j.instanceID())); err != nil {
 			return err
 		}
 	}
 	return m.removeDir(j.ID)
 }
 
-// snapshotsDir holds, in the directory of a jail, its snapshots. They stay when
-// it goes: others may stand on them.
+// snapshotsDir is the subdirectory of a jail with its snapshots. It stays when the jail is
+// deleted, because other jails may depend on them.
 const snapshotsDir = "snapshots"
 
-// removeDir deletes a jail's directory, or all of it but its snapshots.
+// removeDir deletes a jail's directory except for its snapshots.
 func (m *Manager) removeDir(jid id.Jail) error {
 	entries, err := os.ReadDir(m.dir(jid))
 	if errors.Is(err, fs.ErrNotExist) {
@@ -577,7 +574,7 @@ func (m *Manager) removeDir(jid id.Jail) error {
 	return nil
 }
 
-// onlySnapshots reports whether that is all that is left of a jail.
+// onlySnapshots reports whether the directory of a jail has only snapshots.
 func (m *Manager) onlySnapshots(jid id.Jail) bool {
 	entries, err := os.ReadDir(m.dir(jid))
 	return err == nil && len(entries) == 1 && entries[0].Name() == snapshotsDir
@@ -589,7 +586,7 @@ func (m *Manager) plan(j Jail) Plan {
 		hostname = string(j.ID)
 	}
 	return Plan{
-		ID: j.body(), Dir: m.dir(j.body()), Runtime: j.Spec.Runtime, Hostname: hostname,
+		ID: j.instanceID(), Dir: m.dir(j.instanceID()), Runtime: j.Spec.Runtime, Hostname: hostname,
 		Lower: j.Lower, Sealed: j.Sealed, IDs: j.IDs, Limits: j.Spec.Limits, Network: j.Spec.Network, Group: j.Spec.Group,
 		Mounts: j.Spec.Mounts, Workspace: j.Spec.Workspace, Init: m.cfg.Init, Enforce: j.Spec.Enforce,
 		SecretFiles: j.Spec.SecretFiles,
@@ -612,23 +609,23 @@ func (m *Manager) backend(s Spec) (Backend, error) {
 	return nil, fault.Fieldf("jail.Create", field, "%q is not one of %s", got, strings.Join(names, ", "))
 }
 
-func (m *Manager) giveIDs(r IDRange) {
+func (m *Manager) releaseIDs(r IDRange) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	delete(m.ids, r.First)
 }
 
-// giveIDsOf gives back what a jail had that it has not any more.
-func (m *Manager) giveIDsOf(was, now Jail) {
+// releaseUnusedIDs releases the id ranges that was has and now does not have.
+func (m *Manager) releaseUnusedIDs(was, now Jail) {
 	for _, r := range was.ranges() {
 		if !slices.Contains(now.ranges(), r) {
-			m.giveIDs(r)
+			m.releaseIDs(r)
 		}
 	}
 }
 
-// ranges returns the ranges of host ids that the jail holds. The record of an instance
-// that no jail uses yet has none.
+// ranges returns the ranges of host ids that the jail uses. The record of a pending instance
+// has none.
 func (j *Jail) ranges() []IDRange {
 	var all []IDRange
 	if j.IDs.Count > 0 {
@@ -640,47 +637,47 @@ func (j *Jail) ranges() []IDRange {
 	return all
 }
 
-// find returns a visible jail's cell.
-func (m *Manager) find(jid id.Jail, op string) (*cell, error) {
+// find returns the entry of a visible jail.
+func (m *Manager) find(jid id.Jail, op string) (*entry, error) {
 	m.mu.Lock()
-	c := m.cells[jid]
+	e := m.entries[jid]
 	m.mu.Unlock()
-	if c == nil || !c.jail.Load().State.visible() {
+	if e == nil || !e.jail.Load().State.visible() {
 		return nil, fault.Newf(fault.NotFound, op, string(jid), "no such jail")
 	}
-	return c, nil
+	return e, nil
 }
 
-// lock finds a visible jail and waits until no other operation changes it. If that
-// operation was a Delete there is no jail.
-func (m *Manager) lock(ctx context.Context, jid id.Jail, op string) (c *cell, unlock func(), err error) {
-	c, err = m.find(jid, op)
+// lock finds a visible jail and locks it. It returns fault.NotFound if a Delete was the
+// previous operation.
+func (m *Manager) lock(ctx context.Context, jid id.Jail, op string) (e *entry, unlock func(), err error) {
+	e, err = m.find(jid, op)
 	if err != nil {
 		return nil, nil, err
 	}
-	unlock, err = c.lock(ctx, op)
+	unlock, err = e.lock(ctx, op)
 	if err != nil {
 		return nil, nil, err
 	}
-	if !c.jail.Load().State.visible() {
+	if !e.jail.Load().State.visible() {
 		unlock()
 		return nil, nil, fault.Newf(fault.NotFound, op, string(jid), "no such jail")
 	}
-	return c, unlock, nil
+	return e, unlock, nil
 }
 
 // Get returns a jail's record.
 func (m *Manager) Get(_ context.Context, jid id.Jail) (Jail, error) {
-	c, err := m.find(jid, "jail.Get")
+	e, err := m.find(jid, "jail.Get")
 	if err != nil {
 		return Jail{}, err
 	}
-	return c.shown(), nil
+	return e.withConditions(), nil
 }
 
-// ListOptions choose and page a list of jails. Zero fields choose all.
+// ListOptions filter and page a list of jails. Zero fields select all.
 type ListOptions struct {
-	After id.Jail // the last jail of the page before
+	After id.Jail // the last jail of the previous page
 	Limit int     // 0 means all
 	State State
 	Name  string
@@ -702,67 +699,67 @@ func (o ListOptions) match(j *Jail) bool {
 // List returns jails in the order they were created.
 func (m *Manager) List(_ context.Context, o ListOptions) ([]Jail, error) {
 	m.mu.Lock()
-	cells := slices.Collect(maps.Values(m.cells))
-	after, known := m.placeOf(o.After)
+	cells := slices.Collect(maps.Values(m.entries))
+	after, known := m.listKeyOf(o.After)
 	m.mu.Unlock()
 	if !known {
-		return nil, fault.Fieldf("jail.List", "after", "no jail %s is or was there; start the list again", o.After)
+		return nil, fault.Fieldf("jail.List", "after", "no jail %s exists or was removed recently; start from the first page", o.After)
 	}
 
 	var all []Jail
-	for _, c := range cells {
-		if j := c.jail.Load(); o.match(j) && (place{j.Created, j.ID}).compare(after) > 0 {
-			all = append(all, c.shown())
+	for _, e := range cells {
+		if j := e.jail.Load(); o.match(j) && (listKey{j.Created, j.ID}).compare(after) > 0 {
+			all = append(all, e.withConditions())
 		}
 	}
-	slices.SortFunc(all, func(a, b Jail) int { return place{a.Created, a.ID}.compare(place{b.Created, b.ID}) })
+	slices.SortFunc(all, func(a, b Jail) int { return listKey{a.Created, a.ID}.compare(listKey{b.Created, b.ID}) })
 	if o.Limit > 0 && len(all) > o.Limit {
 		all = all[:o.Limit]
 	}
 	return all, nil
 }
 
-// placeOf finds where a page ended, also when its last jail has been removed
-// since. The caller holds mu.
+// listKeyOf returns the list key of the last jail of a page, also if that jail was removed
+// recently. The caller holds mu.
 //
 // +checklocks:m.mu
-func (m *Manager) placeOf(jid id.Jail) (p place, known bool) {
+func (m *Manager) listKeyOf(jid id.Jail) (p listKey, known bool) {
 	if jid == "" {
-		return place{}, true
+		return listKey{}, true
 	}
-	if c := m.cells[jid]; c != nil {
-		return place{c.jail.Load().Created, jid}, true
+	if e := m.entries[jid]; e != nil {
+		return listKey{e.jail.Load().Created, jid}, true
 	}
-	i := slices.IndexFunc(m.gone, func(p place) bool { return p.id == jid })
+	i := slices.IndexFunc(m.deleted, func(p listKey) bool { return p.id == jid })
 	if i < 0 {
-		return place{}, false
+		return listKey{}, false
 	}
-	return m.gone[i], true
+	return m.deleted[i], true
 }
 
-// Digests returns the root filesystems that jails stand on, spares included.
+// Digests returns the digests of root filesystems in use, including spares.
 func (m *Manager) Digests() []string {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	var all []string
-	for _, c := range m.cells {
-		all = append(all, c.jail.Load().Digest)
+	for _, e := range m.entries {
+		all = append(all, e.jail.Load().Digest)
 	}
 	slices.Sort(all)
 	return slices.Compact(all)
 }
 
-// Stats returns what a jail uses now. Of a jail without an init it knows the
-// limits only. It returns fault.Conflict for a jail that is recorded as running or
-// paused and has no instance, as one that is about to be recorded as ended.
+// Stats returns the current resource usage of a jail. For a jail without an init it returns
+// only the limits. It returns fault.Conflict for a jail that is recorded as running or paused
+// and has no instance, for example because its end is about to be recorded.
 func (m *Manager) Stats(ctx context.Context, jid id.Jail) (Stats, error) {
 	const op = "jail.Stats"
-	c, err := m.find(jid, op)
+	e, err := m.find(jid, op)
 	if err != nil {
 		return Stats{}, err
 	}
 	for {
-		j, l := c.jail.Load(), c.live.Load()
+		j, l := e.jail.Load(), e.live.Load()
 		if l == nil {
 			if j.State == Running || j.State == Paused {
 				return Stats{}, fault.Newf(fault.Conflict, op, string(jid), "the jail is recorded as %s and has no instance: it has ended, or could not be reattached", j.State)
@@ -770,15 +767,15 @@ func (m *Manager) Stats(ctx context.Context, jid id.Jail) (Stats, error) {
 			return Stats{DiskLimit: j.Spec.Limits.DiskMB << 20}, nil
 		}
 		st, err := l.stats(ctx)
-		// The counters of an instance are removed after it is no longer live. Then
-		// they read as zero.
-		if c.live.Load() == l {
+		// If the instance ended meanwhile, its counters may have been removed and read as
+		// zero.
+		if e.live.Load() == l {
 			return st, err
 		}
 	}
 }
 
-// BackendInfo says of one backend whether it works on this host.
+// BackendInfo describes one backend and whether it works on this host.
 type BackendInfo struct {
 	Name    string            `json:"name"`
 	Runtime string            `json:"runtime,omitempty"`

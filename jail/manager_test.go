@@ -26,32 +26,31 @@ import (
 	"glasshouse/store/storetest"
 )
 
-// bare is a backend that isolates nothing: a real init, run as an ordinary
-// process. What the Manager does with a backend shows without a kernel that can
-// isolate.
-type bare struct {
-	t       *testing.T
-	creates atomic.Int32
-	slow    time.Duration
-	fail    atomic.Pointer[error]
-	limit   func(p jail.Plan, live bool, l jail.Limits) error // nil: limits can be changed
-	counts  func(p jail.Plan) jail.Stats                      // nil: nothing
-	stuck   atomic.Bool                                       // Clean fails
-	broken  error                                             // what Probe returns
-	lacks   map[string]string                                 // nil: a network
-	pids    sync.Map                                          // of every init that was started
-	mounts  atomic.Int32                                      // that are not unmounted yet
+// processBackend is a backend without isolation: a real init, run as an ordinary process. It
+// tests the Manager without a kernel that supports isolation.
+type processBackend struct {
+	t        *testing.T
+	creates  atomic.Int32
+	slow     time.Duration
+	fail     atomic.Pointer[error]
+	limit    func(p jail.Plan, live bool, l jail.Limits) error // nil: every change succeeds
+	counts   func(p jail.Plan) jail.Stats                      // nil: all counters are 0
+	stuck    atomic.Bool                                       // Clean fails
+	probeErr error                                             // returned by Probe
+	lacks    map[string]string                                 // nil: a network
+	pids     sync.Map                                          // pid of every init to the id of its instance
+	mounts   atomic.Int32                                      // current mounts
 }
 
-func (b *bare) Probe(context.Context) error { return b.broken }
-func (b *bare) Lacks() map[string]string {
+func (b *processBackend) Probe(context.Context) error { return b.probeErr }
+func (b *processBackend) Lacks() map[string]string {
 	if b.lacks != nil {
 		return b.lacks
 	}
-	return map[string]string{"network": "nothing is isolated"}
+	return map[string]string{"network": "no isolation"}
 }
 
-func (b *bare) Create(ctx context.Context, p jail.Plan) (jail.Instance, error) {
+func (b *processBackend) Create(ctx context.Context, p jail.Plan) (jail.Instance, error) {
 	b.creates.Add(1)
 	time.Sleep(b.slow)
 	if err := b.fail.Load(); err != nil {
@@ -72,33 +71,33 @@ func (b *bare) Create(ctx context.Context, p jail.Plan) (jail.Instance, error) {
 	if err := os.WriteFile(filepath.Join(p.Dir, "pid"), []byte(pid), 0o600); err != nil {
 		return nil, err
 	}
-	inst := newBareInstance(b, p, cmd.Process.Pid)
+	inst := newProcessInstance(b, p, cmd.Process.Pid)
 	_, err := control.Dial(inst.Control()).WaitReady(ctx)
 	return inst, err
 }
 
-func (b *bare) Open(ctx context.Context, p jail.Plan) (jail.Instance, error) {
+func (b *processBackend) Open(ctx context.Context, p jail.Plan) (jail.Instance, error) {
 	data, err := os.ReadFile(filepath.Join(p.Dir, "pid"))
 	if err != nil {
 		return nil, fault.New(fault.NotFound, "bare.Open", string(p.ID), err)
 	}
 	pid, _ := strconv.Atoi(string(data))
 	if !alive(pid) {
-		return nil, fault.Newf(fault.NotFound, "bare.Open", string(p.ID), "init is gone")
+		return nil, fault.Newf(fault.NotFound, "bare.Open", string(p.ID), "init has ended")
 	}
-	return newBareInstance(b, p, pid), nil
+	return newProcessInstance(b, p, pid), nil
 }
 
-func (b *bare) Left(_ context.Context, p jail.Plan) (jail.Stats, error) {
+func (b *processBackend) Left(_ context.Context, p jail.Plan) (jail.Stats, error) {
 	if b.counts == nil {
 		return jail.Stats{}, nil
 	}
 	return b.counts(p), nil
 }
 
-func (b *bare) Clean(ctx context.Context, p jail.Plan) error {
+func (b *processBackend) Clean(ctx context.Context, p jail.Plan) error {
 	if b.stuck.Load() {
-		return errors.New("it is stuck")
+		return errors.New("clean is stuck")
 	}
 	if inst, err := b.Open(ctx, p); err == nil {
 		defer inst.Close()
@@ -107,14 +106,14 @@ func (b *bare) Clean(ctx context.Context, p jail.Plan) error {
 	return nil
 }
 
-func (b *bare) Mount(ctx context.Context, p jail.Plan) (string, func() error, error) {
+func (b *processBackend) Mount(ctx context.Context, p jail.Plan) (string, func() error, error) {
 	dir := filepath.Join(p.Dir, "files")
 	err := os.MkdirAll(dir, 0o700)
 	b.mounts.Add(1)
 	return dir, func() error { b.mounts.Add(-1); return nil }, err
 }
 
-func (b *bare) Limit(_ context.Context, p jail.Plan, i jail.Instance, l jail.Limits) error {
+func (b *processBackend) Limit(_ context.Context, p jail.Plan, i jail.Instance, l jail.Limits) error {
 	if b.limit == nil {
 		return nil
 	}
@@ -130,8 +129,8 @@ func alive(pid int) bool {
 	return !strings.HasPrefix(rest, "Z")
 }
 
-type bareInstance struct {
-	b    *bare
+type processInstance struct {
+	b    *processBackend
 	p    jail.Plan
 	pid  int
 	done chan struct{}
@@ -139,8 +138,8 @@ type bareInstance struct {
 	once sync.Once
 }
 
-func newBareInstance(b *bare, p jail.Plan, pid int) *bareInstance {
-	i := &bareInstance{b: b, p: p, pid: pid, done: make(chan struct{}), stop: make(chan struct{})}
+func newProcessInstance(b *processBackend, p jail.Plan, pid int) *processInstance {
+	i := &processInstance{b: b, p: p, pid: pid, done: make(chan struct{}), stop: make(chan struct{})}
 	go func() {
 		for alive(pid) {
 			select {
@@ -154,15 +153,15 @@ func newBareInstance(b *bare, p jail.Plan, pid int) *bareInstance {
 	return i
 }
 
-func (i *bareInstance) Control() string       { return filepath.Join(i.p.Dir, "ctl/init.sock") }
-func (i *bareInstance) PID() int              { return i.pid }
-func (i *bareInstance) Done() <-chan struct{} { return i.done }
-func (i *bareInstance) Close() error          { i.once.Do(func() { close(i.stop) }); return nil }
+func (i *processInstance) Control() string       { return filepath.Join(i.p.Dir, "ctl/init.sock") }
+func (i *processInstance) PID() int              { return i.pid }
+func (i *processInstance) Done() <-chan struct{} { return i.done }
+func (i *processInstance) Close() error          { i.once.Do(func() { close(i.stop) }); return nil }
 
-func (i *bareInstance) Freeze(ctx context.Context) error { return freeze(ctx, i.pid) }
-func (i *bareInstance) Thaw(context.Context) error       { return syscall.Kill(i.pid, syscall.SIGCONT) }
+func (i *processInstance) Freeze(ctx context.Context) error { return freeze(ctx, i.pid) }
+func (i *processInstance) Thaw(context.Context) error       { return syscall.Kill(i.pid, syscall.SIGCONT) }
 
-// freeze stops a process and returns when each of its threads has stopped.
+// freeze stops a process and returns when all its threads have stopped.
 func freeze(ctx context.Context, pid int) error {
 	if err := syscall.Kill(pid, syscall.SIGSTOP); err != nil {
 		return err
@@ -189,8 +188,8 @@ func stopped(pid int) bool {
 	return true
 }
 
-func (i *bareInstance) Kill(ctx context.Context) error {
-	// Nothing but init knows what it started: there is no namespace to end.
+func (i *processInstance) Kill(ctx context.Context) error {
+	// Only init knows its children, because there is no namespace.
 	syscall.Kill(i.pid, syscall.SIGCONT)
 	left := 1
 	for n := 0; left > 0 && n < 100 && alive(i.pid); n++ {
@@ -207,9 +206,9 @@ func (i *bareInstance) Kill(ctx context.Context) error {
 	return nil
 }
 
-func (i *bareInstance) Sight() jail.Sight { return jail.Sight{} }
+func (i *processInstance) Sight() jail.Sight { return jail.Sight{} }
 
-func (i *bareInstance) Stats(context.Context) (jail.Stats, error) {
+func (i *processInstance) Stats(context.Context) (jail.Stats, error) {
 	st, err := i.b.Left(context.Background(), i.p)
 	st.DiskLimit = i.p.Limits.DiskMB << 20
 	return st, err
@@ -221,64 +220,64 @@ func (noRootfs) Resolve(context.Context, jail.Rootfs) (jail.Layers, error) {
 	return jail.Layers{Dirs: []string{"/"}, Digest: "dir:/", Env: []string{"FROM_IMAGE=yes"}}, nil
 }
 
-// world is a data directory with a daemon's worth of parts that can be dropped
-// and opened again.
-type world struct {
+// A harness is a data directory and a database on which Managers can be opened one after
+// another.
+type harness struct {
 	*testing.T
-	dir      string
-	db       *store.Store
-	backend  *bare
-	pool     jail.PoolConfig
-	allow    []string
-	attended bool               // scripted Managers have an Observer, a Warden, Secrets and Commands
-	with     func(*jail.Config) // changes the configuration of each Manager; nil: nothing
+	dir         string
+	db          *store.Store
+	backend     *processBackend
+	pool        jail.PoolConfig
+	allow       []string
+	scriptParts bool               // scripted Managers have an Observer, a Warden, Secrets and Commands
+	configure   func(*jail.Config) // changes the configuration of each Manager; nil: nothing
 }
 
-func newWorld(t *testing.T) *world {
+func newHarness(t *testing.T) *harness {
 	t.Helper()
-	w := &world{T: t, dir: t.TempDir(), backend: &bare{t: t}}
-	db, err := storetest.Open(t, filepath.Join(w.dir, "db"))
+	h := &harness{T: t, dir: t.TempDir(), backend: &processBackend{t: t}}
+	db, err := storetest.Open(t, filepath.Join(h.dir, "db"))
 	if err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { db.Close() })
-	w.db = db
-	return w
+	h.db = db
+	return h
 }
 
-// manager opens a Manager on the world. At the end every jail is deleted.
-func (w *world) manager() *jail.Manager {
-	w.Helper()
-	return w.open(w.config(w.backend))
+// manager opens a Manager. All jails are deleted at the end of the test.
+func (h *harness) manager() *jail.Manager {
+	h.Helper()
+	return h.open(h.config(h.backend))
 }
 
-func (w *world) config(b jail.Backend) jail.Config {
-	w.Helper()
+func (h *harness) config(b jail.Backend) jail.Config {
+	h.Helper()
 	cfg := jail.Config{
-		Dir: filepath.Join(w.dir, "jails"), Store: w.db.Jails(), Rootfs: noRootfs{},
+		Dir: filepath.Join(h.dir, "jails"), Store: h.db.Jails(), Rootfs: noRootfs{},
 		Runtimes: []jail.Runtime{{Name: "oci", Runtime: "bare", Backend: b}},
-		Init:     backendtest.Init(w.T), Boot: "boot-1", Backend: "oci", Runtime: "bare",
-		Pool: w.pool, AllowWorkspaces: w.allow,
+		Init:     backendtest.Init(h.T), Boot: "boot-1", Backend: "oci", Runtime: "bare",
+		Pool: h.pool, AllowWorkspaces: h.allow,
 	}
-	if w.with != nil {
-		w.with(&cfg)
+	if h.configure != nil {
+		h.configure(&cfg)
 	}
 	return cfg
 }
 
-// open opens a Manager. At the end every jail is deleted.
-func (w *world) open(cfg jail.Config) *jail.Manager {
-	w.Helper()
+// open opens a Manager. All jails are deleted at the end of the test.
+func (h *harness) open(cfg jail.Config) *jail.Manager {
+	h.Helper()
 	m := jail.NewManager(cfg)
-	if err := m.Open(w.Context()); err != nil {
-		w.Fatal(err)
+	if err := m.Open(h.Context()); err != nil {
+		h.Fatal(err)
 	}
-	w.Cleanup(func() {
+	h.Cleanup(func() {
 		ctx := context.Background()
 		all, _ := m.List(ctx, jail.ListOptions{})
 		for _, j := range all {
 			if err := m.Delete(ctx, j.ID); err != nil {
-				w.Errorf("delete %s: %v", j.ID, err)
+				h.Errorf("delete %s: %v", j.ID, err)
 			}
 		}
 		m.Close()
@@ -286,23 +285,23 @@ func (w *world) open(cfg jail.Config) *jail.Manager {
 	return m
 }
 
-func (w *world) running(m *jail.Manager) jail.Jail {
-	w.Helper()
-	j, err := m.Create(w.Context(), jail.Spec{})
+func (h *harness) running(m *jail.Manager) jail.Jail {
+	h.Helper()
+	j, err := m.Create(h.Context(), jail.Spec{})
 	if err != nil {
-		w.Fatal(err)
+		h.Fatal(err)
 	}
-	if j, err = m.Start(w.Context(), j.ID); err != nil {
-		w.Fatal(err)
+	if j, err = m.Start(h.Context(), j.ID); err != nil {
+		h.Fatal(err)
 	}
 	return j
 }
 
-func (w *world) sh(m *jail.Manager, jid id.Jail, line string) string {
-	w.Helper()
-	s, _, err := m.Exec(w.Context(), jid, jail.ExecRequest{Cmd: line}, &control.AttachOptions{From: -1, Lossless: true, Follow: true})
+func (h *harness) sh(m *jail.Manager, jid id.Jail, line string) string {
+	h.Helper()
+	s, _, err := m.Exec(h.Context(), jid, jail.ExecRequest{Cmd: line}, &control.AttachOptions{From: -1, Lossless: true, Follow: true})
 	if err != nil {
-		w.Fatal(err)
+		h.Fatal(err)
 	}
 	defer s.Close()
 	var out strings.Builder
@@ -312,22 +311,22 @@ func (w *world) sh(m *jail.Manager, jid id.Jail, line string) string {
 			return strings.TrimSpace(out.String())
 		}
 		if err != nil {
-			w.Fatal(err)
+			h.Fatal(err)
 		}
 		out.Write(ch.Data)
 	}
 }
 
-func TestALifeFromCreateToDelete(t *testing.T) {
-	w := newWorld(t)
-	m := w.manager()
+func TestLifecycle(t *testing.T) {
+	h := newHarness(t)
+	m := h.manager()
 	ctx := t.Context()
 	j, err := m.Create(ctx, jail.Spec{Name: "box", Env: map[string]string{"A": "1"}})
 	if err != nil {
 		t.Fatal(err)
 	}
 	if j.State != jail.Created || j.Spec.Limits != jail.DefaultLimits {
-		t.Errorf("after create: state %s, limits %+v; want created with the defaults", j.State, j.Spec.Limits)
+		t.Errorf("after Create: state %s, limits %+v; want created with the defaults", j.State, j.Spec.Limits)
 	}
 	if _, _, err := m.Exec(ctx, j.ID, jail.ExecRequest{Cmd: "true"}, nil); !errors.Is(err, fault.Conflict) || fault.RemedyOf(err) == "" {
 		t.Errorf("exec before start = %v, want a conflict with a remedy", err)
@@ -338,7 +337,7 @@ func TestALifeFromCreateToDelete(t *testing.T) {
 	if _, err := m.Start(ctx, j.ID); !errors.Is(err, fault.Conflict) {
 		t.Errorf("second Start = %v, want conflict", err)
 	}
-	if got := w.sh(m, j.ID, "echo $A $FROM_IMAGE"); got != "1 yes" {
+	if got := h.sh(m, j.ID, "echo $A $FROM_IMAGE"); got != "1 yes" {
 		t.Errorf("environment = %q, want the jail's and the image's", got)
 	}
 	if j, err = m.Stop(ctx, j.ID, jail.StopOptions{}); err != nil || j.State != jail.Stopped {
@@ -350,10 +349,10 @@ func TestALifeFromCreateToDelete(t *testing.T) {
 	}
 	var out strings.Builder
 	if _, err := m.Output(ctx, j.ID, execs[0].ID, func(c protocol.Chunk) error { out.Write(c.Data); return nil }); err != nil || out.String() != "1 yes\n" {
-		t.Errorf("output after stop = %q, %v", out.String(), err)
+		t.Errorf("output after Stop = %q, %v; want 1 yes", out.String(), err)
 	}
 	if j, err = m.Start(ctx, j.ID); err != nil || j.State != jail.Running {
-		t.Fatalf("Start after stop = %+v, %v", j, err)
+		t.Fatalf("Start after Stop = %+v, %v; want running", j, err)
 	}
 	if err := m.Delete(ctx, j.ID); err != nil {
 		t.Fatal(err)
@@ -361,16 +360,16 @@ func TestALifeFromCreateToDelete(t *testing.T) {
 	if _, err := m.Get(ctx, j.ID); !errors.Is(err, fault.NotFound) {
 		t.Errorf("Get after delete = %v, want not found", err)
 	}
-	if _, err := os.Stat(filepath.Join(w.dir, "jails", string(j.ID))); err == nil {
-		t.Error("the jail's directory is still there")
+	if _, err := os.Stat(filepath.Join(h.dir, "jails", string(j.ID))); err == nil {
+		t.Error("the jail's directory exists after Delete")
 	}
 }
 
-func TestWhatIsAskedForIsChecked(t *testing.T) {
-	w := newWorld(t)
+func TestCreateValidatesSpec(t *testing.T) {
+	h := newHarness(t)
 	outside, inside := t.TempDir(), t.TempDir()
-	w.allow = []string{inside}
-	m := w.manager()
+	h.allow = []string{inside}
+	m := h.manager()
 	if err := os.Symlink(outside, filepath.Join(inside, "out")); err != nil {
 		t.Fatal(err)
 	}
@@ -404,23 +403,23 @@ func TestWhatIsAskedForIsChecked(t *testing.T) {
 			t.Errorf("Create(%+v) = %v, want %s of %s", c.spec, err, c.kind, c.field)
 		}
 	}
-	if n := w.backend.creates.Load(); n != 0 {
-		t.Errorf("%d of the refused jails reached the backend", n)
+	if n := h.backend.creates.Load(); n != 0 {
+		t.Errorf("backend creates = %d, want 0", n)
 	}
 	j, err := m.Create(t.Context(), jail.Spec{Trusted: true, Workspace: &jail.Workspace{Source: outside}})
 	if err != nil || j.Spec.Workspace.Target != outside {
 		t.Errorf("a trusted caller's workspace = %+v, %v; want it at its own path", j.Spec.Workspace, err)
 	}
 	if _, err := m.Check(jail.Spec{Granted: []string{outside}, Mounts: []jail.Mount{{Source: outside, Target: "/mnt"}}}); err != nil {
-		t.Errorf("a mount that was granted: %v", err)
+		t.Errorf("Check of a granted mount = %v, want nil", err)
 	}
 }
 
-func TestTheNextDaemonFindsWhatTheKilledOneLeft(t *testing.T) {
-	w := newWorld(t)
-	first := w.manager()
+func TestOpenReconcilesAfterKill(t *testing.T) {
+	h := newHarness(t)
+	first := h.manager()
 	ctx := t.Context()
-	run, dead, created := w.running(first), w.running(first), jail.Jail{}
+	run, dead, created := h.running(first), h.running(first), jail.Jail{}
 	created, err := first.Create(ctx, jail.Spec{})
 	if err != nil {
 		t.Fatal(err)
@@ -429,44 +428,44 @@ func TestTheNextDaemonFindsWhatTheKilledOneLeft(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	// Half made, as a kill -9 in the middle of a create leaves it.
+	// Partly created, as after a SIGKILL in the middle of Create.
 	half := jail.Jail{ID: id.NewJail(), Spec: run.Spec, State: jail.Creating, IDs: jail.IDRange{First: 1}}
 	starting := jail.Jail{ID: id.NewJail(), Spec: run.Spec, State: jail.Starting, IDs: jail.IDRange{First: 2}}
 	for _, j := range []jail.Jail{half, starting} {
-		os.MkdirAll(filepath.Join(w.dir, "jails", string(j.ID)), 0o700)
-		if err := w.db.Jails().Put(ctx, j); err != nil {
+		os.MkdirAll(filepath.Join(h.dir, "jails", string(j.ID)), 0o700)
+		if err := h.db.Jails().Put(ctx, j); err != nil {
 			t.Fatal(err)
 		}
 	}
-	stray := filepath.Join(w.dir, "jails", string(id.NewJail()))
+	stray := filepath.Join(h.dir, "jails", string(id.NewJail()))
 	os.MkdirAll(stray, 0o700)
-	pid, _ := os.ReadFile(filepath.Join(w.dir, "jails", string(dead.ID), "pid"))
+	pid, _ := os.ReadFile(filepath.Join(h.dir, "jails", string(dead.ID), "pid"))
 
-	// The first daemon is gone without a word: it is simply not used again.
+	// This simulates a killed daemon: the first Manager is not used any longer.
 	kill, _ := strconv.Atoi(string(pid))
 	first.Close()
 	syscall.Kill(kill, syscall.SIGKILL)
 	for alive(kill) {
 		time.Sleep(time.Millisecond)
 	}
-	second := w.manager()
+	second := h.manager()
 
 	for _, c := range []struct {
 		j    jail.Jail
 		want jail.State
 	}{{run, jail.Running}, {created, jail.Created}, {dead, jail.Stopped}, {starting, jail.Stopped}} {
 		if got, err := second.Get(ctx, c.j.ID); err != nil || got.State != c.want {
-			t.Errorf("%s that was %s: state %q, %v; want %s", c.j.ID, c.j.State, got.State, err, c.want)
+			t.Errorf("%s, before in state %s: state %q, %v; want %s", c.j.ID, c.j.State, got.State, err, c.want)
 		}
 	}
 	if got, _ := second.Get(ctx, dead.ID); got.Reason == "" {
-		t.Error("a jail that lost its processes does not say why it is stopped")
+		t.Error("reason of a jail that lost its processes is empty")
 	}
 	if _, err := second.Get(ctx, half.ID); !errors.Is(err, fault.NotFound) {
-		t.Errorf("the half-made jail: %v, want not found", err)
+		t.Errorf("Get of the partly created jail = %v, want not found", err)
 	}
 	if _, err := os.Stat(stray); err == nil {
-		t.Error("a directory that no record knows is still there")
+		t.Error("a directory without a record exists after Open")
 	}
 	s, err := second.Attach(ctx, run.ID, st.ID, control.AttachOptions{From: 0, Follow: true, Lossless: true})
 	if err != nil {
@@ -485,90 +484,90 @@ func TestTheNextDaemonFindsWhatTheKilledOneLeft(t *testing.T) {
 		out.Write(ch.Data)
 	}
 	if out.String() != "before\nafter\n" || s.Status().Code != 0 {
-		t.Errorf("output across daemons = %q, code %d; want all of it", out.String(), s.Status().Code)
+		t.Errorf("output across daemons = %q, code %d; want before and after, code 0", out.String(), s.Status().Code)
 	}
 }
 
-// The goroutines that remove half-made jails use the same map as Open. The race detector,
-// or the runtime's check of maps, reports it if Open reads the map without the lock.
+// The goroutines that remove partly created jails use the same map as Open. The race detector
+// or the runtime's map check reports it if Open reads the map without the lock.
 func TestOpenRemovesManyHalfMadeJails(t *testing.T) {
-	w := newWorld(t)
+	h := newHarness(t)
 	for range 100 {
 		half := jail.Jail{ID: id.NewJail(), Spec: jail.Spec{Backend: "oci", Runtime: "bare"}, State: jail.Creating, IDs: jail.IDRange{First: 1}}
-		if err := w.db.Jails().Put(t.Context(), half); err != nil {
+		if err := h.db.Jails().Put(t.Context(), half); err != nil {
 			t.Fatal(err)
 		}
 	}
-	w.manager()
-	left, err := w.db.Jails().All(t.Context())
+	h.manager()
+	left, err := h.db.Jails().All(t.Context())
 	if err != nil {
 		t.Fatal(err)
 	}
 	if len(left) != 0 {
-		t.Errorf("%d half-made jails are left, want 0", len(left))
+		t.Errorf("records after Open = %d, want 0", len(left))
 	}
 }
 
-func TestAFailedCreateLeavesNothing(t *testing.T) {
-	w := newWorld(t)
-	m := w.manager()
-	boom := errors.New("the kernel said no")
-	w.backend.fail.Store(&boom)
+func TestFailedCreateCleansUp(t *testing.T) {
+	h := newHarness(t)
+	m := h.manager()
+	boom := errors.New("create refused")
+	h.backend.fail.Store(&boom)
 	if _, err := m.Create(t.Context(), jail.Spec{}); !errors.Is(err, boom) {
 		t.Fatalf("Create = %v, want the backend's error", err)
 	}
-	if all, _ := w.db.Jails().All(t.Context()); len(all) != 0 {
-		t.Errorf("%d records left", len(all))
+	if all, _ := h.db.Jails().All(t.Context()); len(all) != 0 {
+		t.Errorf("records = %d, want 0", len(all))
 	}
-	if es, _ := os.ReadDir(filepath.Join(w.dir, "jails")); len(es) != 0 {
-		t.Errorf("%d directories left", len(es))
+	if es, _ := os.ReadDir(filepath.Join(h.dir, "jails")); len(es) != 0 {
+		t.Errorf("directories = %d, want 0", len(es))
 	}
 }
 
-func TestAJailThatCannotStartAgainSaysWhyAndCanBeTriedAgain(t *testing.T) {
-	w := newWorld(t)
-	m := w.manager()
-	j := w.running(m)
+func TestFailedRestartRecordsReasonAndCanBeRetried(t *testing.T) {
+	h := newHarness(t)
+	m := h.manager()
+	j := h.running(m)
 	m.Stop(t.Context(), j.ID, jail.StopOptions{})
-	boom := errors.New("no room")
-	w.backend.fail.Store(&boom)
+	boom := errors.New("no space")
+	h.backend.fail.Store(&boom)
 	if _, err := m.Start(t.Context(), j.ID); !errors.Is(err, boom) {
-		t.Fatalf("Start = %v", err)
+		t.Fatalf("Start = %v, want %v", err, boom)
 	}
-	if got, _ := m.Get(t.Context(), j.ID); got.State != jail.Failed || !strings.Contains(got.Reason, "no room") {
+	if got, _ := m.Get(t.Context(), j.ID); got.State != jail.Failed || !strings.Contains(got.Reason, "no space") {
 		t.Errorf("state %s, reason %q; want failed with the cause", got.State, got.Reason)
 	}
-	w.backend.fail.Store(nil)
+	h.backend.fail.Store(nil)
 	if got, err := m.Start(t.Context(), j.ID); err != nil || got.State != jail.Running || got.Reason != "" {
 		t.Errorf("second Start = %+v, %v; want running", got, err)
 	}
 }
 
-func TestACommandThatIsNotThereFailsTheJail(t *testing.T) {
-	m := newWorld(t).manager()
+func TestMissingCommandFailsJail(t *testing.T) {
+	m := newHarness(t).manager()
 	j, err := m.Create(t.Context(), jail.Spec{Command: []string{"/no/such/program"}})
 	if err != nil {
 		t.Fatal(err)
 	}
 	if _, err := m.Start(t.Context(), j.ID); err == nil {
-		t.Fatal("Start of a missing command = nil")
+		t.Fatal("Start of a missing command = nil, want an error")
 	}
 	if got, _ := m.Get(t.Context(), j.ID); got.State != jail.Failed {
 		t.Errorf("state %s, want failed", got.State)
 	}
 	if _, err := m.Create(t.Context(), jail.Spec{Command: []string{"/no/such/program"}, Start: true}); err == nil {
-		t.Error("Create and start of a missing command = nil")
+		t.Error("Create with Start of a missing command = nil, want an error")
 	}
 	if all, _ := m.List(t.Context(), jail.ListOptions{}); len(all) != 1 {
-		t.Errorf("%d jails, want 1: one that could not be started is not kept", len(all))
+		t.Errorf("jails = %d, want 1: a jail that cannot be started is removed", len(all))
 	}
 }
 
-func TestInitThatDiesIsNoticed(t *testing.T) {
-	w := newWorld(t)
-	m := w.manager()
-	j := w.running(m)
-	pid, _ := os.ReadFile(filepath.Join(w.dir, "jails", string(j.ID), "pid"))
+func TestInitDeathIsDetected(t *testing.T) {
+	h := newHarness(t)
+	m := h.manager()
+	j := h.running(m)
+	pid, _ := os.ReadFile(filepath.Join(h.dir, "jails", string(j.ID), "pid"))
 	n, _ := strconv.Atoi(string(pid))
 	syscall.Kill(n, syscall.SIGKILL)
 	deadline := time.Now().Add(30 * time.Second)
@@ -587,31 +586,31 @@ func TestInitThatDiesIsNoticed(t *testing.T) {
 	}
 }
 
-func TestTwoWhoStopAtOnceBothSucceedAndDeleteWaitsForStart(t *testing.T) {
-	w := newWorld(t)
-	m := w.manager()
-	j := w.running(m)
+func TestConcurrentStopsSucceedAndDeleteWaitsForStart(t *testing.T) {
+	h := newHarness(t)
+	m := h.manager()
+	j := h.running(m)
 	var wg sync.WaitGroup
 	for range 2 {
 		wg.Go(func() {
 			if got, err := m.Stop(t.Context(), j.ID, jail.StopOptions{Grace: time.Second}); err != nil || got.State != jail.Stopped {
-				t.Errorf("Stop = %s, %v", got.State, err)
+				t.Errorf("Stop = %s, %v; want stopped", got.State, err)
 			}
 		})
 	}
 	wg.Wait()
 
-	w.backend.slow = 100 * time.Millisecond
+	h.backend.slow = 100 * time.Millisecond
 	wg.Go(func() {
 		if _, err := m.Start(t.Context(), j.ID); err != nil {
-			t.Errorf("Start = %v", err)
+			t.Errorf("Start = %v, want nil", err)
 		}
 	})
-	for w.backend.creates.Load() < 2 {
+	for h.backend.creates.Load() < 2 {
 		time.Sleep(time.Millisecond)
 	}
 	if err := m.Delete(t.Context(), j.ID); err != nil {
-		t.Errorf("Delete while starting = %v", err)
+		t.Errorf("Delete while starting = %v, want nil", err)
 	}
 	wg.Wait()
 	if _, err := m.Get(t.Context(), j.ID); !errors.Is(err, fault.NotFound) {
@@ -620,11 +619,11 @@ func TestTwoWhoStopAtOnceBothSucceedAndDeleteWaitsForStart(t *testing.T) {
 }
 
 func TestPauseAndResume(t *testing.T) {
-	w := newWorld(t)
-	m := w.manager()
-	j := w.running(m)
+	h := newHarness(t)
+	m := h.manager()
+	j := h.running(m)
 	if got, err := m.Pause(t.Context(), j.ID); err != nil || got.State != jail.Paused {
-		t.Fatalf("Pause = %s, %v", got.State, err)
+		t.Fatalf("Pause = %s, %v; want paused", got.State, err)
 	}
 	if _, err := m.Pause(t.Context(), j.ID); !errors.Is(err, fault.Conflict) {
 		t.Errorf("second Pause = %v, want conflict", err)
@@ -633,24 +632,24 @@ func TestPauseAndResume(t *testing.T) {
 		t.Errorf("exec while paused = %v, want conflict", err)
 	}
 	if got, err := m.Resume(t.Context(), j.ID); err != nil || got.State != jail.Running {
-		t.Fatalf("Resume = %s, %v", got.State, err)
+		t.Fatalf("Resume = %s, %v; want running", got.State, err)
 	}
-	if got := w.sh(m, j.ID, "echo on"); got != "on" {
-		t.Errorf("after resume: %q", got)
+	if got := h.sh(m, j.ID, "echo on"); got != "on" {
+		t.Errorf("output after Resume = %q, want on", got)
 	}
 }
 
-func TestAPauseThatWasCutShortIsUndone(t *testing.T) {
-	w := newWorld(t)
-	first := w.manager()
-	frozen, thawed := w.running(first), w.running(first)
+func TestInterruptedPauseIsUndone(t *testing.T) {
+	h := newHarness(t)
+	first := h.manager()
+	frozen, thawed := h.running(first), h.running(first)
 	if _, err := first.Pause(t.Context(), thawed.ID); err != nil {
 		t.Fatal(err)
 	}
 	first.Close()
-	// As a kill between the deed and its record leaves them.
+	// As after a SIGKILL between freeze or thaw and the write of the record.
 	pid := func(j id.Jail) int {
-		text, _ := os.ReadFile(filepath.Join(w.dir, "jails", string(j), "pid"))
+		text, _ := os.ReadFile(filepath.Join(h.dir, "jails", string(j), "pid"))
 		n, err := strconv.Atoi(string(text))
 		if err != nil {
 			t.Fatal(err)
@@ -663,25 +662,25 @@ func TestAPauseThatWasCutShortIsUndone(t *testing.T) {
 	if err := syscall.Kill(pid(thawed.ID), syscall.SIGCONT); err != nil {
 		t.Fatal(err)
 	}
-	second := w.manager()
-	if got := w.sh(second, frozen.ID, "echo on"); got != "on" {
-		t.Errorf("the running jail answers %q", got)
+	second := h.manager()
+	if got := h.sh(second, frozen.ID, "echo on"); got != "on" {
+		t.Errorf("output of the running jail = %q, want on", got)
 	}
 	ctx, cancel := context.WithTimeout(t.Context(), 300*time.Millisecond)
 	defer cancel()
-	if _, err := control.Dial(filepath.Join(w.dir, "jails", string(thawed.ID), "ctl/init.sock")).Hello(ctx); err == nil {
-		t.Error("the paused jail is not frozen")
+	if _, err := control.Dial(filepath.Join(h.dir, "jails", string(thawed.ID), "ctl/init.sock")).Hello(ctx); err == nil {
+		t.Error("the init of the paused jail answers, want it frozen")
 	}
 }
 
-func TestGraceLetsAProcessSayGoodbye(t *testing.T) {
-	w := newWorld(t)
-	m := w.manager()
+func TestStopGracePeriod(t *testing.T) {
+	h := newHarness(t)
+	m := h.manager()
 	for _, c := range []struct {
 		trap string
 		bye  bool
-	}{{"trap 'echo bye > $F; exit' TERM", true}, {"trap '' TERM", false}} {
-		j := w.running(m)
+	}{{"trap 'echo exit > $F; exit' TERM", true}, {"trap '' TERM", false}} {
+		j := h.running(m)
 		file := filepath.Join(t.TempDir(), "bye")
 		_, _, err := m.Exec(t.Context(), j.ID, jail.ExecRequest{Cmd: c.trap + "; echo > $F.up; while :; do sleep 0.01; done", Env: map[string]string{"F": file}}, nil)
 		if err != nil {
@@ -695,29 +694,29 @@ func TestGraceLetsAProcessSayGoodbye(t *testing.T) {
 			t.Fatal(err)
 		}
 		if _, err := os.Stat(file); (err == nil) != c.bye {
-			t.Errorf("%s: said goodbye %v, want %v", c.trap, err == nil, c.bye)
+			t.Errorf("%s: trap ran = %v, want %v", c.trap, err == nil, c.bye)
 		}
 		if took := time.Since(begun); took > 30*time.Second {
-			t.Errorf("%s: stop took %v", c.trap, took)
+			t.Errorf("%s: Stop took %v, want less than 30 s", c.trap, took)
 		}
 	}
 }
 
-func TestThePoolHandsOutSparesAndIsRefilled(t *testing.T) {
-	w := newWorld(t)
-	w.pool = jail.PoolConfig{Size: 2, TTL: time.Hour}
-	m := w.manager()
+func TestPoolHandsOutSparesAndRefills(t *testing.T) {
+	h := newHarness(t)
+	h.pool = jail.PoolConfig{Size: 2, TTL: time.Hour}
+	m := h.manager()
 	ctx := t.Context()
-	if _, err := m.Create(ctx, jail.Spec{}); err != nil { // cold: teaches the shape
+	if _, err := m.Create(ctx, jail.Spec{}); err != nil { // cold: the pool learns the shape
 		t.Fatal(err)
 	}
 	waitSpares(t, m, 2)
 	if all, _ := m.List(ctx, jail.ListOptions{}); len(all) != 1 {
-		t.Errorf("%d jails listed, want 1: spares are nobody's", len(all))
+		t.Errorf("jails listed = %d, want 1: spares are not visible", len(all))
 	}
-	made := w.backend.creates.Load()
+	made := h.backend.creates.Load()
 	spares := map[id.Jail]bool{}
-	records, err := w.db.Jails().All(ctx)
+	records, err := h.db.Jails().All(ctx)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -726,32 +725,32 @@ func TestThePoolHandsOutSparesAndIsRefilled(t *testing.T) {
 	}
 	j, err := m.Create(ctx, jail.Spec{Name: "warm", Env: map[string]string{"K": "v"}, Start: true})
 	if err != nil || j.State != jail.Running || !spares[j.ID] {
-		t.Fatalf("Create from the pool = %s, %v, a spare: %v; want a spare that runs", j.State, err, spares[j.ID])
+		t.Fatalf("Create from the pool = %s, %v, spare %v; want a running spare", j.State, err, spares[j.ID])
 	}
-	if got := w.sh(m, j.ID, "echo $K"); got != "v" {
-		t.Errorf("the spare's environment = %q, want the caller's", got)
+	if got := h.sh(m, j.ID, "echo $K"); got != "v" {
+		t.Errorf("environment of the spare = %q, want the caller's", got)
 	}
 	waitSpares(t, m, 2)
-	if n := w.backend.creates.Load(); n != made+1 {
-		t.Errorf("%d creates to refill, want 1", n-made)
+	if n := h.backend.creates.Load(); n != made+1 {
+		t.Errorf("creates for the refill = %d, want 1", n-made)
 	}
 	if _, err := m.Create(ctx, jail.Spec{Start: true, Command: []string{"/no/such"}}); err == nil {
-		t.Error("a spare whose command is not there was handed out")
+		t.Error("Create with a missing command = nil, want an error")
 	}
 	waitSpares(t, m, 2)
 	if _, err := m.Create(ctx, jail.Spec{Limits: jail.Limits{MemoryMB: 64}}); err != nil {
-		t.Fatal(err) // another shape: cold, not from the wrong pool
+		t.Fatal(err) // another shape: created cold
 	}
 	if err := m.Close(); err != nil {
 		t.Fatal(err)
 	}
-	all, err := w.db.Jails().All(ctx)
+	all, err := h.db.Jails().All(ctx)
 	if err != nil {
 		t.Fatal(err)
 	}
 	for _, j := range all {
 		if j.State == jail.Spare {
-			t.Errorf("spare %s outlived the daemon", j.ID)
+			t.Errorf("spare %s exists after Close", j.ID)
 		}
 	}
 }
@@ -760,14 +759,14 @@ func waitSpares(t *testing.T, m *jail.Manager, want int) {
 	t.Helper()
 	for deadline := time.Now().Add(30 * time.Second); m.Spares() != want; time.Sleep(time.Millisecond) {
 		if time.Now().After(deadline) {
-			t.Fatalf("%d spares, want %d", m.Spares(), want)
+			t.Fatalf("spares = %d, want %d", m.Spares(), want)
 		}
 	}
 }
 
-func TestFiftyAtOnce(t *testing.T) {
-	w := newWorld(t)
-	m := w.manager()
+func TestFiftyConcurrentCreates(t *testing.T) {
+	h := newHarness(t)
+	m := h.manager()
 	var wg sync.WaitGroup
 	first := sync.Map{}
 	for range 50 {
@@ -778,7 +777,7 @@ func TestFiftyAtOnce(t *testing.T) {
 				return
 			}
 			if _, twice := first.LoadOrStore(j.IDs.First, j.ID); twice {
-				t.Errorf("two jails share the ids from %d", j.IDs.First)
+				t.Errorf("two jails have the host ids from %d", j.IDs.First)
 			}
 			if _, err := m.Start(t.Context(), j.ID); err != nil {
 				t.Error(err)
@@ -791,13 +790,13 @@ func TestFiftyAtOnce(t *testing.T) {
 	}
 	wg.Wait()
 	if all, _ := m.List(t.Context(), jail.ListOptions{}); len(all) != 0 {
-		t.Errorf("%d jails left", len(all))
+		t.Errorf("jails = %d, want 0", len(all))
 	}
 }
 
-func TestPagesAreInOrderAndSkipNobody(t *testing.T) {
-	w := newWorld(t)
-	m := w.manager()
+func TestListPagesAreOrderedAndComplete(t *testing.T) {
+	h := newHarness(t)
+	m := h.manager()
 	var want []id.Jail
 	for i := range 5 {
 		j, err := m.Create(t.Context(), jail.Spec{Labels: map[string]string{"even": strconv.FormatBool(i%2 == 0)}})
@@ -824,12 +823,12 @@ func TestPagesAreInOrderAndSkipNobody(t *testing.T) {
 		t.Fatal(err)
 	}
 	if page, err := m.List(t.Context(), jail.ListOptions{After: want[1]}); err != nil || len(page) != 3 {
-		t.Errorf("page after a jail that is gone = %d jails, %v; want 3", len(page), err)
+		t.Errorf("page after a removed jail = %d jails, %v; want 3", len(page), err)
 	}
 	if fmt.Sprint(got) != fmt.Sprint(want) {
 		t.Errorf("pages = %v, want %v", got, want)
 	}
 	if even, _ := m.List(t.Context(), jail.ListOptions{Label: map[string]string{"even": "true"}}); len(even) != 3 {
-		t.Errorf("%d jails with the label, want 3", len(even))
+		t.Errorf("jails with the label = %d, want 3", len(even))
 	}
 }

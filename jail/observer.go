@@ -14,95 +14,94 @@ import (
 	"glasshouse/jailinit/control"
 )
 
-// An Observer sees what jails do. The Manager calls it for one jail at a time.
+// An Observer records the events of jails. The Manager does not make concurrent calls for one
+// jail.
 type Observer interface {
-	// Attach begins to watch a jail whose init answers. Of a new jail nothing
-	// else has run yet; of one that an earlier daemon watched, what is missing
-	// is said in its log. An error means that the jail would not be watched as
-	// its record says.
+	// Attach starts the observation of a jail whose init answers. In a new jail, only init has
+	// run. If an earlier daemon observed the jail, missing events are recorded as a gap in its
+	// log. An error means that the jail cannot be observed as its record says.
 	Attach(ctx context.Context, j Jail, s Sight) error
 
-	// Select follows a change of the jail's Spec.Observe.
+	// Select applies a change of the jail's Spec.Observe.
 	Select(ctx context.Context, j Jail) error
 
-	// Reattach goes on to watch a jail that has got another body, which is frozen
-	// and has not run yet: Sight is of that one. Nothing is missed, and nothing
-	// is told twice. The body it had does not run any more; what it did is in the
-	// log. After an error it is watched as it was.
+	// Reattach continues the observation of a jail in a new instance, which is frozen and has
+	// not run yet. Sight describes the new instance. No event is lost or recorded twice: the
+	// old instance does not run any longer, and its events are in the log. After an error the
+	// observation is unchanged.
 	Reattach(ctx context.Context, j Jail, s Sight) error
 
-	// Mute has what a jail's processes do marked as not their own, until
-	// Mute(false): others act in their name while they are written down. The jail
-	// should be frozen when either is called, so that none of its own doings is
-	// marked. Where watching would be in the way it pauses, and the log says so.
+	// Mute(true) marks events of the jail's processes as caused by the daemon, until
+	// Mute(false), because a checkpoint executes code in these processes. The jail should be
+	// frozen at both calls, so that no event of its own is marked. Observation that would
+	// interfere is suspended, which the log records.
 	Mute(ctx context.Context, jid id.Jail, on bool) error
 
-	// Lineage says in a jail's log that a snapshot was taken of it, or that it
-	// goes on from one. The log of a new jail must not have any record yet, so
-	// Lineage comes before Attach: it is made to count on from l.Seq. It returns
-	// the number that the record has as that of the parent: l.Seq or, if the
-	// snapshot is being taken, what was given last.
+	// Lineage records in a jail's log that a snapshot was taken of it, or that it continues
+	// from a snapshot. The log of a new jail must be empty, so Lineage comes before Attach:
+	// the event numbers continue from l.Seq. Lineage returns the parent's event number in the
+	// record: l.Seq or, for a snapshot in progress, the last number assigned.
 	Lineage(ctx context.Context, jid id.Jail, l Lineage) (seq uint64, err error)
 
-	// Mark remembers how a jail is now, best while it is frozen. Changed reports
-	// whether it may have changed since: no is certain, and yes is said as well
-	// when nobody can know. Of the zero Mark, everything has changed.
+	// Mark returns the current position in the jail's events, preferably while the jail is
+	// frozen. Changed reports whether the jail may have changed since. Only false is certain;
+	// Changed returns true if that is unknown, and for the zero Mark.
 	Mark(ctx context.Context, jid id.Jail) (Mark, error)
 	Changed(ctx context.Context, jid id.Jail, since Mark) (bool, error)
 
-	// Detach ends the watch of a jail whose processes have ended, with all they
-	// did in the log. It may be called for a jail that nobody watches.
+	// Detach ends the observation of a jail whose processes have ended. All events are in the
+	// log when it returns. It may be called for a jail that is not observed.
 	Detach(ctx context.Context, jid id.Jail) error
 
-	// Forget lets go of a jail's log, whose files are about to be removed.
+	// Forget closes a jail's log, whose files are about to be removed.
 	Forget(jid id.Jail) error
 }
 
-// A Lineage is what a snapshot has to do with a jail. Op is one of event.OpSnapshot
-// and its like.
+// A Lineage is the relation of a snapshot to a jail. Op is event.OpSnapshot or another
+// operation of package event.
 type Lineage struct {
 	Op       string
 	Snapshot id.Snapshot
-	Parent   id.Jail // of which the snapshot was taken
-	Seq      uint64  // of the last record in the parent's log then
+	Parent   id.Jail // source of the snapshot
+	Seq      uint64  // last event in the parent's log at the snapshot
 }
 
-// A Mark is how a jail was at one moment.
+// A Mark is a position in the events of a jail.
 type Mark struct {
-	Seq  uint64 // of its last record then
-	Then any    // the Observer's own
+	Seq  uint64 // last event
+	Then any    // private data of the Observer
 }
 
-// A Sight is how the host's kernel knows a running jail.
+// A Sight has the host kernel's identifiers of a running jail, and functions that an Observer
+// or Warden needs.
 type Sight struct {
-	PID       int        // its init
-	Cgroup    uint64     // by which tracing knows it; 0 if it has no cgroup of the second generation
-	CgroupDir string     // of the second generation, "" is none
-	Link      string     // the host's end of its wire; "" is none
-	Door      string     // the network namespace in which the daemon listens for it; "" is none
-	Address   netip.Addr // where others of its group see it; zero is none
-	Again     bool       // an earlier daemon let go of it while it ran
-	Restored  bool       // its processes are a snapshot's, and have not run yet
-	Rewound   bool       // they are in the place of others, which do not run any more
+	PID       int        // host pid of its init
+	Cgroup    uint64     // id for tracing; 0 without cgroup v2
+	CgroupDir string     // cgroup v2; "" is none
+	Link      string     // host end of its network link; "" is none
+	Door      string     // network namespace of the agent endpoint; "" is none
+	Address   netip.Addr // address in its group; zero is none
+	Again     bool       // reattached: it ran while no daemon observed it
+	Restored  bool       // restored from a snapshot; has not run yet
+	Rewound   bool       // restored in place of an instance that has ended
 
-	// Freeze and Thaw hold the jail, beside and below a pause that somebody
-	// asked for. Nil where the backend cannot.
+	// Freeze and Thaw hold and release the jail, independent of a pause by a client. Nil if
+	// the backend cannot freeze.
 	Freeze, Thaw func(context.Context) error
 
-	// Control talks to the jail's init. A frozen one does not answer.
+	// Control is the client of the jail's init. A frozen init does not answer.
 	Control *control.Client
 
-	// Listener returns what the jail's commands ask on, as Enforced has it. Nil if
-	// they ask nobody.
+	// Listener is Enforced.Listener. Nil if the jail has no enforcement.
 	Listener func() (*notify.Listener, error)
 
 	Stats func(context.Context) (Stats, error)
 }
 
-// ice is who wants a jail frozen: the one who paused it, the observers until
-// they have caught up, and whoever works on it in its sleep. It thaws when nobody
-// does.
-type ice struct {
+// freezeReasons are the reasons for which a jail is frozen: a pause by a client, throttling by
+// the observers until they have caught up, and work of the daemon that needs a frozen jail.
+// The jail is thawed when no reason is left.
+type freezeReasons struct {
 	mu sync.Mutex
 	// +checklocks:mu
 	paused bool
@@ -111,73 +110,74 @@ type ice struct {
 	// +checklocks:mu
 	held bool
 
-	// throttledSince is set while throttled is. It is read without mu, which is locked while
-	// the jail is being frozen: a list of jails does not wait for that.
+	// throttledSince is set while throttled is set. It is read without mu, which is locked
+	// while the jail is being frozen, so that a list of jails is not delayed by that.
 	throttledSince atomic.Pointer[time.Time]
 }
 
-// frozen reports whether anything keeps the jail frozen. The caller holds i.mu.
+// frozen reports whether there is a reason to freeze the jail. The caller holds i.mu.
 //
 // +checklocks:i.mu
-func (i *ice) frozen() bool { return i.paused || i.throttled || i.held }
+func (r *freezeReasons) frozen() bool { return r.paused || r.throttled || r.held }
 
-// asleep is frozen for a caller that does not hold mu.
-func (i *ice) asleep() bool {
-	i.mu.Lock()
-	defer i.mu.Unlock()
-	return i.frozen()
+// isFrozen is frozen for a caller that does not hold i.mu.
+func (r *freezeReasons) isFrozen() bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.frozen()
 }
 
-// unwrittenAfter is how long the observers hold a jail before that is a Condition. They
-// hold one that is only too fast for moments, which a busy disk makes seconds.
+// unwrittenAfter is how long the observers must hold a jail before that is a Condition.
+// Throttling of a jail that is too fast lasts moments, or seconds if the disk is busy.
 const unwrittenAfter = 10 * time.Second
 
 // unwritten reports whether the observers have held the jail for so long that its events
 // cannot be written.
-func (i *ice) unwritten() bool {
-	since := i.throttledSince.Load()
+func (r *freezeReasons) unwritten() bool {
+	since := r.throttledSince.Load()
 	return since != nil && time.Since(*since) > unwrittenAfter
 }
 
-// setPaused notes that the jail is paused or not, where it is frozen or thawed elsewhere.
-func (i *ice) setPaused(to bool) {
-	i.mu.Lock()
-	defer i.mu.Unlock()
-	i.paused = to
+// setPaused sets paused for a caller that freezes or thaws the jail itself.
+func (r *freezeReasons) setPaused(to bool) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.paused = to
 }
 
 // isPaused reports whether the jail is paused.
-func (i *ice) isPaused() bool {
-	i.mu.Lock()
-	defer i.mu.Unlock()
-	return i.paused
+func (r *freezeReasons) isPaused() bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.paused
 }
 
-// setHeld notes that work on the frozen jail is in progress or not.
-func (i *ice) setHeld(to bool) {
-	i.mu.Lock()
-	defer i.mu.Unlock()
-	i.held = to
+// setHeld sets held for a caller that freezes or thaws the jail itself.
+func (r *freezeReasons) setHeld(to bool) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.held = to
 }
 
-// set changes one of the wishes of l.ice, and freezes or thaws the jail as all of them
-// together want. It locks ice.mu before it uses wish, so callers take the address without.
-func (l *live) set(ctx context.Context, wish *bool, to bool) error {
-	l.ice.mu.Lock()
-	defer l.ice.mu.Unlock()
-	return l.change(ctx, wish, to)
+// setReason sets one reason of l.freeze, and freezes or thaws the jail if that changes the
+// result. It locks l.freeze.mu before it uses reason, so callers take the address without the
+// lock.
+func (l *liveInstance) setReason(ctx context.Context, reason *bool, to bool) error {
+	l.freeze.mu.Lock()
+	defer l.freeze.mu.Unlock()
+	return l.setReasonLocked(ctx, reason, to)
 }
 
-// change is set for a caller that holds ice.mu.
+// setReasonLocked is setReason for a caller that holds l.freeze.mu.
 //
 // +checklocks:l.ice.mu
-func (l *live) change(ctx context.Context, wish *bool, to bool) error {
-	if *wish == to {
+func (l *liveInstance) setReasonLocked(ctx context.Context, reason *bool, to bool) error {
+	if *reason == to {
 		return nil
 	}
-	was := l.ice.frozen()
-	*wish = to
-	will := l.ice.frozen()
+	was := l.freeze.frozen()
+	*reason = to
+	will := l.freeze.frozen()
 	if was == will {
 		return nil
 	}
@@ -185,119 +185,126 @@ func (l *live) change(ctx context.Context, wish *bool, to bool) error {
 	if will {
 		do = l.inst.Freeze
 	}
-	// After a panic too the wishes are what the jail was before, so that it can be thawed.
+	// The reason is reset after a panic too, so that the jail can be thawed.
 	if err := fault.Catch(func() error { return do(ctx) })(); err != nil {
-		*wish = !to
+		*reason = !to
 		return err
 	}
 	return nil
 }
 
-func (l *live) throttle(ctx context.Context) error {
-	l.ice.mu.Lock()
-	defer l.ice.mu.Unlock()
-	if err := l.change(ctx, &l.ice.throttled, true); err != nil {
+func (l *liveInstance) throttle(ctx context.Context) error {
+	l.freeze.mu.Lock()
+	defer l.freeze.mu.Unlock()
+	if err := l.setReasonLocked(ctx, &l.freeze.throttled, true); err != nil {
 		return err
 	}
 	now := time.Now()
-	l.ice.throttledSince.CompareAndSwap(nil, &now)
+	l.freeze.throttledSince.CompareAndSwap(nil, &now)
 	return nil
 }
 
-func (l *live) relent(ctx context.Context) error {
-	l.ice.mu.Lock()
-	defer l.ice.mu.Unlock()
-	if err := l.change(ctx, &l.ice.throttled, false); err != nil {
+func (l *liveInstance) unthrottle(ctx context.Context) error {
+	l.freeze.mu.Lock()
+	defer l.freeze.mu.Unlock()
+	if err := l.setReasonLocked(ctx, &l.freeze.throttled, false); err != nil {
 		return err
 	}
-	l.ice.throttledSince.Store(nil)
+	l.freeze.throttledSince.Store(nil)
 	return nil
 }
 
-func (l *live) hold(ctx context.Context) error  { return l.set(ctx, &l.ice.held, true) }  // +checklocksignore
-func (l *live) letGo(ctx context.Context) error { return l.set(ctx, &l.ice.held, false) } // +checklocksignore
+// holdFrozen freezes the jail for work of the daemon.
+func (l *liveInstance) holdFrozen(ctx context.Context) error {
+	return l.setReason(ctx, &l.freeze.held, true) // +checklocksignore
+}
 
-// pause freezes the jail with nobody talking to its init, so that it can be
-// written down as it is. A transfer that does not end keeps no jail from being
-// paused. If the jail's commands ask somebody, init keeps what they ask on: a pause
-// can last longer than this daemon, and without it they could never ask again.
-func (l *live) pause(ctx context.Context) error {
-	parked := l.parkAs(ctx, l.asks())
-	err := l.set(ctx, &l.ice.paused, true) // +checklocksignore
+// releaseHold ends holdFrozen.
+func (l *liveInstance) releaseHold(ctx context.Context) error {
+	return l.setReason(ctx, &l.freeze.held, false) // +checklocksignore
+}
+
+// pause parks init and freezes the jail, so that the jail can be dumped while it is paused. A
+// transfer in progress does not prevent the pause: after parkTimeout the jail is frozen with
+// open connections. If the jail has enforcement, init keeps a copy of the listener. A pause
+// can outlast this daemon, and without a listener the jail could not be enforced again.
+func (l *liveInstance) pause(ctx context.Context) error {
+	parked := l.parkWith(ctx, l.hasListener())
+	err := l.setReason(ctx, &l.freeze.paused, true) // +checklocksignore
 	if err != nil && parked == nil {
 		l.unpark()
 	}
 	return err
 }
 
-func (l *live) resume(ctx context.Context) error {
-	err := l.set(ctx, &l.ice.paused, false) // +checklocksignore
+func (l *liveInstance) resume(ctx context.Context) error {
+	err := l.setReason(ctx, &l.freeze.paused, false) // +checklocksignore
 	if err == nil {
 		l.unpark()
 	}
 	return err
 }
 
-// park ends all talk with init until unpark. Whoever talks waits. The caller
-// holds the cell's turn.
-func (l *live) park(ctx context.Context) error { return l.parkAs(ctx, false) }
+// park suspends all connections to init until unpark. Callers of init wait. The caller holds
+// the jail's lock.
+func (l *liveInstance) park(ctx context.Context) error { return l.parkWith(ctx, false) }
 
-func (l *live) parkAs(ctx context.Context, keep bool) error {
-	if l.parked && l.keeps && !keep {
-		return fault.Newf(fault.Conflict, "jail.Checkpoint", "", "a jail with enforcement cannot be written down while it is paused: resume it, and try again")
+func (l *liveInstance) parkWith(ctx context.Context, keepListener bool) error {
+	if l.parked && l.keepsListener && !keepListener {
+		return fault.Newf(fault.Conflict, "jail.Checkpoint", "", "a jail with enforcement cannot be dumped while it is paused: resume it and try again")
 	}
 	if l.parked {
 		return nil
 	}
-	if l.ice.isPaused() {
-		return fault.Newf(fault.Conflict, "jail.Checkpoint", "", "the jail was paused by an earlier daemon, or in the middle of a transfer, and may have connections that cannot be written down: resume it, and try again")
+	if l.freeze.isPaused() {
+		return fault.Newf(fault.Conflict, "jail.Checkpoint", "", "the jail was paused by an earlier daemon or during a transfer, and may have connections that cannot be dumped: resume it and try again")
 	}
 	park := l.ctl.Park
-	if keep {
+	if keepListener {
 		park = l.ctl.ParkKeeping
 	}
-	if err := park(ctx, patience); err != nil {
+	if err := park(ctx, parkTimeout); err != nil {
 		return err
 	}
-	l.parked, l.keeps = true, keep
+	l.parked, l.keepsListener = true, keepListener
 	return nil
 }
 
-// abandon ends all talk with init, for a jail of which nothing will be written down:
-// it goes on somewhere else. One that an earlier daemon paused cannot be asked to, and
-// does not run for it. The caller says afterwards if the jail stays after all.
-func (l *live) abandon(ctx context.Context) (stays func(), err error) {
-	if l.parked || !l.ice.isPaused() {
-		return func() {}, l.parkAs(ctx, l.keeps)
+// disconnect closes all connections to init of a jail that is about to be replaced and needs
+// no dump. It also works for a jail that an earlier daemon paused, whose init cannot answer.
+// If the jail is not replaced after all, the caller calls reconnect.
+func (l *liveInstance) disconnect(ctx context.Context) (reconnect func(), err error) {
+	if l.parked || !l.freeze.isPaused() {
+		return func() {}, l.parkWith(ctx, l.keepsListener)
 	}
-	if err := l.ctl.HangUp(ctx, patience); err != nil {
+	if err := l.ctl.HangUp(ctx, parkTimeout); err != nil {
 		return nil, err
 	}
 	l.parked = true
-	return func() { // it is not parked in a way in which it could be written down
+	return func() { // init was not parked properly, so the jail could not be dumped
 		l.parked = false
 		l.ctl.Unpark()
 	}, nil
 }
 
-// unpark lets the talk go on, unless the jail is paused.
-func (l *live) unpark() {
-	if l.parked && !l.ice.isPaused() {
-		l.parked, l.keeps = false, false
+// unpark allows connections to init again, unless the jail is paused.
+func (l *liveInstance) unpark() {
+	if l.parked && !l.freeze.isPaused() {
+		l.parked, l.keepsListener = false, false
 		l.ctl.Unpark()
-		l.giveBack()
+		l.restoreListener()
 	}
 }
 
-// unpark lets the talk go on with the init that the jail has now, if it has one.
-func (c *cell) unpark() {
-	if l := c.live.Load(); l != nil {
+// unpark unparks the present instance, if any.
+func (e *entry) unpark() {
+	if l := e.live.Load(); l != nil {
 		l.unpark()
 	}
 }
 
-// asks reports whether the jail's commands ask somebody.
-func (l *live) asks() bool {
+// hasListener reports whether the jail has a notification listener for enforcement.
+func (l *liveInstance) hasListener() bool {
 	e, ok := l.inst.(Enforced)
 	if !ok {
 		return false
@@ -310,63 +317,62 @@ func (l *live) asks() bool {
 	return true
 }
 
-// giveBack gives init what it gave up when it was parked: its copy of what the
-// jail's commands ask on. It holds it for the case that this daemon dies; nobody
-// waits for that.
-func (l *live) giveBack() {
+// restoreListener gives init a copy of the notification listener, which it dropped when it was
+// parked. Init keeps it for the case that this daemon dies, so this is done in the background.
+func (l *liveInstance) restoreListener() {
 	e, ok := l.inst.(Enforced)
 	if !ok {
 		return
 	}
 	listener, err := e.Listener()
 	if err != nil {
-		return // the jail has none
+		return // no enforcement
 	}
 	go func() {
 		defer listener.Close()
-		ctx, cancel := context.WithTimeout(context.Background(), answerTime)
+		ctx, cancel := context.WithTimeout(context.Background(), initTimeout)
 		defer cancel()
 		listener.Control(func(fd int) error { return l.ctl.Keep(ctx, fd) })
 	}()
 }
 
-// answerTime is how long an init may take to answer.
-const answerTime = 15 * time.Second
+// initTimeout is how long an init may take to answer.
+const initTimeout = 15 * time.Second
 
-// observe has a jail watched that has just come to life, or is found alive.
-func (m *Manager) observe(ctx context.Context, b Backend, c *cell, again bool) error {
-	j, l := *c.jail.Load(), c.live.Load()
-	s := sight(b, l)
-	s.Again, s.Restored = again, l.restored
+// observe starts observation and policy of a jail that has been created or reattached.
+func (m *Manager) observe(ctx context.Context, b Backend, e *entry, reattached bool) error {
+	j, l := *e.jail.Load(), e.live.Load()
+	s := hostInfo(b, l)
+	s.Again, s.Restored = reattached, l.restored
 	if m.cfg.Observer != nil {
 		if err := m.cfg.Observer.Attach(ctx, j, s); err != nil {
 			return fmt.Errorf("observe jail %s: %w", j.ID, err)
 		}
 	}
-	return m.guard(ctx, j, s)
+	return m.applyPolicy(ctx, j, s)
 }
 
-// watchAnew has a jail watched in the body it is about to move into.
-func (m *Manager) watchAnew(ctx context.Context, b Backend, j Jail, l *live, watched bool) error {
-	s := sight(b, l)
+// observeInstance starts observation and policy of the next instance of a jail.
+func (m *Manager) observeInstance(ctx context.Context, b Backend, j Jail, l *liveInstance, observed bool) error {
+	s := hostInfo(b, l)
 	s.Restored, s.Rewound = l.restored, l.rewound
 	if m.cfg.Observer != nil {
 		attach := m.cfg.Observer.Attach
-		if watched {
+		if observed {
 			attach = m.cfg.Observer.Reattach
 		}
 		if err := attach(ctx, j, s); err != nil {
 			return fmt.Errorf("observe jail %s: %w", j.ID, err)
 		}
 	}
-	return m.guard(ctx, j, s)
+	return m.applyPolicy(ctx, j, s)
 }
 
-func sight(b Backend, l *live) Sight {
+func hostInfo(b Backend, l *liveInstance) Sight {
 	s := l.inst.Sight()
 	s.PID, s.Stats, s.Control = l.inst.PID(), l.stats, l.ctl
 	if _, lacking := b.Lacks()["freeze"]; !lacking {
-		s.Freeze, s.Thaw = l.throttle, l.relent
+		s.Freeze, s.Thaw = l.throttle, l.unthrottle
 	}
 	if e, ok := l.inst.(Enforced); ok {
 		s.Listener = e.Listener
@@ -390,12 +396,12 @@ func (m *Manager) lineage(ctx context.Context, jid id.Jail, l Lineage) (uint64, 
 	}
 	seq, err := m.cfg.Observer.Lineage(ctx, jid, l)
 	if err != nil {
-		return 0, fmt.Errorf("note in the log of %s: %w", jid, err)
+		return 0, fmt.Errorf("record lineage in the log of %s: %w", jid, err)
 	}
 	return seq, nil
 }
 
-// unobserve ends the watch of a jail without processes.
+// unobserve ends observation and policy of a jail without processes.
 func (m *Manager) unobserve(ctx context.Context, jid id.Jail) {
 	if m.cfg.Warden != nil {
 		m.cfg.Warden.Release(jid)
@@ -404,6 +410,6 @@ func (m *Manager) unobserve(ctx context.Context, jid id.Jail) {
 		return
 	}
 	if err := m.cfg.Observer.Detach(ctx, jid); err != nil {
-		m.cfg.Log.Error("a jail's record may not be whole", "jail", jid, "err", err)
+		m.cfg.Log.Error("the event log of a jail may be incomplete", "jail", jid, "err", err)
 	}
 }

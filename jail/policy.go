@@ -8,27 +8,27 @@ import (
 	"glasshouse/fault"
 )
 
-// Snapshots says when snapshots of a jail are taken unasked, and which of those
-// stay. The zero value takes none.
+// Snapshots is the policy for automatic snapshots of a jail and their retention. The zero
+// value takes none.
 type Snapshots struct {
 	Every  time.Duration `json:"every,omitempty"`
 	Before []string      `json:"before,omitempty"` // exec:PROGRAM WORD...
-	After  string        `json:"after,omitempty"`  // exec: each command that was asked for
+	After  string        `json:"after,omitempty"`  // exec: after each command of a client
 	Keep   Keep          `json:"keep,omitzero"`
 
-	// KeepConnections is what RewindOptions says if it says nothing.
+	// KeepConnections is the default of RewindOptions.KeepConnections.
 	KeepConnections bool `json:"keep_connections,omitempty"`
 }
 
-// Keep says which of a jail's automatic snapshots stay: the last so many, and the
-// last of each of so many hours and days in which there is one.
+// Keep is the retention policy for automatic snapshots: the last Last ones, and the last one
+// of each of Hourly hours and Daily days that have one.
 type Keep struct {
 	Last   int `json:"last,omitempty"`
 	Hourly int `json:"hourly,omitempty"`
 	Daily  int `json:"daily,omitempty"`
 }
 
-// AfterExec is what Snapshots.After may say.
+// AfterExec is the only valid value of Snapshots.After.
 const AfterExec = "exec"
 
 const (
@@ -40,14 +40,13 @@ const (
 	maxKeep       = 10_000
 )
 
-// defaultKeep is that of a policy which does not say.
+// defaultKeep is the retention of a policy without one.
 var defaultKeep = Keep{Last: 5, Hourly: 24, Daily: 7}
 
-// Any reports whether there is anything to be done.
+// Any reports whether the policy takes snapshots.
 func (s Snapshots) Any() bool { return s.Every > 0 || len(s.Before) > 0 || s.After != "" }
 
-// check fills in defaults and returns an Invalid error that names the first field
-// at fault.
+// check fills in defaults and returns an Invalid error that names the first invalid field.
 func (s Snapshots) check(op string) (Snapshots, error) {
 	if s.Every != 0 && (s.Every < minEvery || s.Every > maxEvery) {
 		return s, fault.Fieldf(op, "snapshots.every", "%v is not between %v and %v", s.Every, minEvery, maxEvery)
@@ -74,7 +73,7 @@ func (s Snapshots) check(op string) (Snapshots, error) {
 		}
 	}
 	if !s.Any() && s.Keep != (Keep{}) {
-		return s, fault.Fieldf(op, "snapshots.keep", "none is taken: say every, before or after")
+		return s, fault.Fieldf(op, "snapshots.keep", "no snapshots are taken: set every, before or after")
 	}
 	if s.Any() && s.Keep == (Keep{}) {
 		s.Keep = defaultKeep

@@ -10,7 +10,7 @@ import (
 	"glasshouse/jail"
 )
 
-func TestAPolicyThatMakesNoSenseIsRefusedByField(t *testing.T) {
+func TestSnapshotPolicyValidation(t *testing.T) {
 	m := jail.NewManager(jail.Config{Backend: "oci", Runtime: "runc"})
 	good := jail.Snapshots{Every: time.Minute, Before: []string{"exec:git push"}, After: jail.AfterExec}
 	s, err := m.Check(jail.Spec{Snapshots: good})
@@ -18,10 +18,10 @@ func TestAPolicyThatMakesNoSenseIsRefusedByField(t *testing.T) {
 		t.Fatal(err)
 	}
 	if want := (jail.Keep{Last: 5, Hourly: 24, Daily: 7}); s.Snapshots.Keep != want {
-		t.Errorf("without keep it keeps %+v, want %+v", s.Snapshots.Keep, want)
+		t.Errorf("default Keep = %+v, want %+v", s.Snapshots.Keep, want)
 	}
 	if s, err := m.Check(jail.Spec{}); err != nil || s.Snapshots.Any() || s.Snapshots.Keep != (jail.Keep{}) {
-		t.Errorf("no policy is %+v, %v", s.Snapshots, err)
+		t.Errorf("Check without a policy = %+v, %v; want the zero value", s.Snapshots, err)
 	}
 	for _, c := range []struct {
 		p     jail.Snapshots
@@ -42,12 +42,12 @@ func TestAPolicyThatMakesNoSenseIsRefusedByField(t *testing.T) {
 		_, err := m.Check(jail.Spec{Snapshots: c.p})
 		var e *fault.Error
 		if !errors.Is(err, fault.Invalid) || !errors.As(err, &e) || e.Field != c.field {
-			t.Errorf("%+v: %v, want a fault of %s", c.p, err, c.field)
+			t.Errorf("Check(%+v) = %v, want invalid %s", c.p, err, c.field)
 		}
 	}
 }
 
-func TestLayersAreReplacedFromBelow(t *testing.T) {
+func TestRestacked(t *testing.T) {
 	for _, c := range []struct {
 		layers, from, to, want string
 		ok                     bool
@@ -62,7 +62,7 @@ func TestLayersAreReplacedFromBelow(t *testing.T) {
 		layers := strings.Fields(c.layers)
 		got, ok := jail.Restacked(layers, strings.Fields(c.from), strings.Fields(c.to))
 		if strings.Join(got, " ") != c.want || ok != c.ok || strings.Join(layers, " ") != c.layers {
-			t.Errorf("%q with %q for %q is %q, %v", c.layers, c.to, c.from, got, ok)
+			t.Errorf("Restacked(%q, to %q, from %q) = %q, %v; want %q, %v", c.layers, c.to, c.from, got, ok, c.want, c.ok)
 		}
 	}
 }

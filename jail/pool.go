@@ -10,16 +10,16 @@ import (
 	"glasshouse/fault"
 )
 
-// PoolConfig says how many jails are made ahead of need.
+// PoolConfig configures the warm pool.
 type PoolConfig struct {
-	Size int           // spares per shape; 0 means no pool
-	TTL  time.Duration // a spare older than this is removed; 0 means 10 minutes
+	Size int           // spares per shape; 0 disables the pool
+	TTL  time.Duration // spares of a shape are removed after this time without use; 0 means 10 minutes
 }
 
-// A pool keeps spares: jails made ahead of need, isolated and waiting, one set
-// per shape. A shape is what cannot be changed later: backend, root filesystem,
-// limits, network and whether a policy is enforced. Shapes are learnt: the first jail of a shape is made
-// cold, and as long as jails of it are asked for, spares are kept.
+// A pool is a warm pool. It has spares, which are jails that were created in advance, for each
+// shape. A shape consists of the properties that cannot be changed later: backend, root
+// filesystem, limits, network and enforcement. Shapes are learned: the first jail of a shape
+// is created cold, and the pool keeps spares as long as jails of the shape are requested.
 type pool struct {
 	m    *Manager
 	size int
@@ -34,16 +34,16 @@ type pool struct {
 	sweeper *time.Timer
 }
 
-// maxShapes bounds the memory that a caller with many shapes could take.
+// maxShapes bounds the memory that a caller with many shapes can use.
 const maxShapes = 8
 
 type shape struct {
-	spec   Spec
-	layers Layers
-	spares []*cell
-	making int
-	later  *time.Timer // runs fill; nil before the first spare was taken
-	used   time.Time   // when a jail of this shape was last asked for
+	spec      Spec
+	layers    Layers
+	spares    []*entry
+	making    int
+	fillTimer *time.Timer // runs fill; nil before the first spare was taken
+	used      time.Time   // last request for a jail of this shape
 }
 
 func newPool(m *Manager, cfg PoolConfig) *pool {
@@ -53,8 +53,8 @@ func newPool(m *Manager, cfg PoolConfig) *pool {
 	return &pool{m: m, size: cfg.Size, ttl: cfg.TTL, shapes: map[string]*shape{}}
 }
 
-// shapeOf returns the shape of a jail, or "" for one that cannot be pooled
-// because the host's paths or its own name are part of it.
+// shapeOf returns the shape of a jail, or "" for a jail that cannot be pooled because host
+// paths or its hostname are part of it.
 func shapeOf(s Spec, l Layers) string {
 	if len(s.Mounts) > 0 || s.Workspace != nil || s.Hostname != "" || s.SecretFiles {
 		return ""
@@ -66,8 +66,8 @@ func shapeOf(s Spec, l Layers) string {
 	return string(key)
 }
 
-// take returns a spare of the right shape, or nil, and has another one made.
-func (p *pool) take(s Spec, l Layers) *cell {
+// take returns a spare of the right shape, or nil, and schedules its replacement.
+func (p *pool) take(s Spec, l Layers) *entry {
 	key := shapeOf(s, l)
 	if p.size == 0 || key == "" {
 		return nil
@@ -80,30 +80,29 @@ func (p *pool) take(s Spec, l Layers) *cell {
 	}
 	sh.used = time.Now()
 	for len(sh.spares) > 0 {
-		c := sh.spares[0]
+		e := sh.spares[0]
 		sh.spares = sh.spares[1:]
-		if c.live.Load() != nil {
+		if e.live.Load() != nil {
 			p.fillLater(key, sh)
-			return c
+			return e
 		}
 	}
 	return nil
 }
 
-// settleTime is how long the pool waits after a spare was taken before it makes
-// another: whoever took it is about to start it and to run something.
-const settleTime = 100 * time.Millisecond
+// fillDelay is how long the pool waits after the use of a spare before it creates another,
+// because the caller is about to start the jail and a command.
+const fillDelay = 100 * time.Millisecond
 
-// fillLater has the shape filled when nobody has taken a spare for a moment. The
-// caller holds mu.
+// fillLater fills the shape after fillDelay without further use. The caller holds mu.
 //
 // +checklocks:p.mu
 func (p *pool) fillLater(key string, sh *shape) {
-	if sh.later != nil {
-		sh.later.Reset(settleTime)
+	if sh.fillTimer != nil {
+		sh.fillTimer.Reset(fillDelay)
 		return
 	}
-	sh.later = time.AfterFunc(settleTime, func() {
+	sh.fillTimer = time.AfterFunc(fillDelay, func() {
 		p.mu.Lock()
 		defer p.mu.Unlock()
 		if p.shapes[key] == sh {
@@ -112,8 +111,8 @@ func (p *pool) fillLater(key string, sh *shape) {
 	})
 }
 
-// wanted notes that a jail of this shape was made cold.
-func (p *pool) wanted(s Spec, l Layers) {
+// learn records that a jail of this shape was created cold.
+func (p *pool) learn(s Spec, l Layers) {
 	key := shapeOf(s, l)
 	if p.size == 0 || key == "" {
 		return
@@ -128,7 +127,7 @@ func (p *pool) wanted(s Spec, l Layers) {
 		if len(p.shapes) >= maxShapes {
 			return
 		}
-		// Only what makes the shape: the rest is each caller's own.
+		// Only the properties of the shape are kept. The others depend on the caller.
 		sh = &shape{layers: l, spec: Spec{Backend: s.Backend, Runtime: s.Runtime, Rootfs: s.Rootfs, Limits: s.Limits, Network: s.Network, Group: s.Group, Enforce: s.Enforce}}
 		p.shapes[key] = sh
 	}
@@ -139,8 +138,8 @@ func (p *pool) wanted(s Spec, l Layers) {
 	}
 }
 
-// fill starts making what is missing, one after the other so that spares never
-// compete with what somebody waits for. The caller holds mu.
+// fill creates the missing spares sequentially, so that they compete little with requests of
+// clients. The caller holds mu.
 //
 // +checklocks:p.mu
 func (p *pool) fill(key string, sh *shape) {
@@ -153,43 +152,43 @@ func (p *pool) fill(key string, sh *shape) {
 	}
 	sh.making++
 	p.m.wg.Go(func() {
-		var c *cell
+		var e *entry
 		err := fault.Catch(func() error {
-			j, err := p.m.fresh(p.m.ctx, sh.spec, sh.layers)
+			j, err := p.m.newJail(p.m.ctx, sh.spec, sh.layers)
 			if err != nil {
 				return err
 			}
-			c, err = p.m.make(p.m.ctx, b, j, source{}, Spare)
+			e, err = p.m.createJail(p.m.ctx, b, j, source{}, Spare)
 			return err
 		})()
 		p.mu.Lock()
 		defer p.mu.Unlock()
 		sh.making--
 		if err != nil {
-			p.m.cfg.Log.Warn("no spare made", "err", err)
+			p.m.cfg.Log.Warn("cannot create a spare", "err", err)
 			return
 		}
 		if p.closed || p.shapes[key] != sh {
-			p.m.wg.Go(func() { p.drop([]*cell{c}) })
+			p.m.wg.Go(func() { p.drop([]*entry{e}) })
 			return
 		}
-		sh.spares = append(sh.spares, c)
+		sh.spares = append(sh.spares, e)
 		p.fill(key, sh)
 	})
 }
 
-// sweep removes spares nobody has asked for in a while.
+// sweep removes the spares of shapes that have not been requested for the TTL.
 func (p *pool) sweep() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if p.closed {
 		return
 	}
-	var old []*cell
+	var old []*entry
 	for key, sh := range p.shapes {
 		if time.Since(sh.used) > p.ttl {
-			if sh.later != nil {
-				sh.later.Stop()
+			if sh.fillTimer != nil {
+				sh.fillTimer.Stop()
 			}
 			old = append(old, sh.spares...)
 			delete(p.shapes, key)
@@ -199,38 +198,38 @@ func (p *pool) sweep() {
 	p.sweeper.Reset(p.ttl / 4)
 }
 
-func (p *pool) drop(cells []*cell) {
-	for _, c := range cells {
-		b, err := p.m.backend(c.jail.Load().Spec)
+func (p *pool) drop(cells []*entry) {
+	for _, e := range cells {
+		b, err := p.m.backend(e.jail.Load().Spec)
 		if err != nil {
 			continue
 		}
-		ctx, cancel := context.WithTimeout(context.WithoutCancel(p.m.ctx), makeTime)
-		unlock, err := c.lock(ctx, "jail.pool")
+		ctx, cancel := context.WithTimeout(context.WithoutCancel(p.m.ctx), operationTimeout)
+		unlock, err := e.lock(ctx, "jail.pool")
 		if err == nil {
-			if c.jail.Load().State == Spare {
-				err = p.m.destroy(ctx, b, c)
+			if e.jail.Load().State == Spare {
+				err = p.m.destroy(ctx, b, e)
 			}
 			unlock()
 		}
 		if err != nil {
-			p.m.cfg.Log.Warn("spare not removed", "jail", c.jail.Load().ID, "err", err)
+			p.m.cfg.Log.Warn("cannot remove a spare", "jail", e.jail.Load().ID, "err", err)
 		}
 		cancel()
 	}
 }
 
-// close removes every spare. Later calls make none.
+// close removes every spare. Later calls create none.
 func (p *pool) close() {
 	p.mu.Lock()
 	p.closed = true
 	if p.sweeper != nil {
 		p.sweeper.Stop()
 	}
-	var all []*cell
+	var all []*entry
 	for _, sh := range p.shapes {
-		if sh.later != nil {
-			sh.later.Stop()
+		if sh.fillTimer != nil {
+			sh.fillTimer.Stop()
 		}
 		all = append(all, sh.spares...)
 		sh.spares = nil
@@ -239,7 +238,7 @@ func (p *pool) close() {
 	p.drop(all)
 }
 
-// Spares returns how many jails wait to be asked for.
+// Spares returns the number of spares.
 func (m *Manager) Spares() int {
 	p := m.pool
 	p.mu.Lock()
@@ -251,7 +250,7 @@ func (m *Manager) Spares() int {
 	return n
 }
 
-// Spares are the jails of one shape that are made ahead of need.
+// Spares describes the spares of one shape.
 type Spares struct {
 	Backend string
 	Runtime string
@@ -259,10 +258,10 @@ type Spares struct {
 	Digest  string // of the root filesystem
 	Ready   int
 	Making  int
-	Used    time.Time // when one was last asked for
+	Used    time.Time // last request
 }
 
-// Pool returns what is made ahead of need, what was last asked for first.
+// Pool returns the shapes of the pool, the most recently used first.
 func (m *Manager) Pool() []Spares {
 	p := m.pool
 	p.mu.Lock()

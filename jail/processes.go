@@ -8,28 +8,28 @@ import (
 	"glasshouse/id"
 )
 
-// A Process is one process of a jail, as the host sees it. Its strings are the
-// jail's bytes.
+// A Process is one process of a jail, as the host sees it. Its strings are controlled by the
+// jail.
 type Process struct {
 	PID   int       // in the jail
-	PPID  int       // 0: none of the jail's
-	Began time.Time // about
+	PPID  int       // 0: the parent is outside of the jail
+	Began time.Time // approximate
 	Start uint64    // in ticks since the host started
 	Comm  string
 	Exe   string
 	Cwd   string
 	Argv  []string
 	Env   []string
-	Cut   bool // there is more of argv, the environment or sockets than is told
+	Cut   bool // argv, the environment or sockets are truncated
 
-	Sockets []Socket // of TCP and UDP
+	Sockets []Socket // TCP and UDP
 
-	// Inherited: it was made again from the images of the snapshot that the jail
-	// stands on, where it has the same PID, and began when the other did.
+	// Inherited is set if the process was restored from the snapshot that the jail is based
+	// on. The original has the same PID and Began.
 	Inherited bool
 }
 
-// A Socket is one end of a connection, or where one may come in.
+// A Socket is one end of a connection, or a listening socket.
 type Socket struct {
 	Proto  string `json:"proto"` // tcp, udp
 	Local  string `json:"local"`
@@ -37,21 +37,21 @@ type Socket struct {
 	State  string `json:"state"` // listening, established, …; of udp: open
 }
 
-// A ProcessLister is an Instance that can tell what runs in it.
+// A ProcessLister is an Instance that can list its processes.
 type ProcessLister interface {
-	// Processes returns the processes of the jail, frozen or not, without a word
-	// with any of them.
+	// Processes returns the processes of the jail, frozen or not. It does not need their
+	// cooperation.
 	Processes(ctx context.Context) ([]Process, error)
 }
 
-// Processes returns what runs in a jail. In one that is not live nothing does.
+// Processes returns the processes of a jail. It returns none for a jail that is not live.
 func (m *Manager) Processes(ctx context.Context, jid id.Jail) ([]Process, error) {
 	const op = "jail.Processes"
-	c, err := m.find(jid, op)
+	e, err := m.find(jid, op)
 	if err != nil {
 		return nil, err
 	}
-	l := c.live.Load()
+	l := e.live.Load()
 	if l == nil {
 		return nil, nil
 	}
@@ -61,7 +61,7 @@ func (m *Manager) Processes(ctx context.Context, jid id.Jail) ([]Process, error)
 func processes(ctx context.Context, i Instance) ([]Process, error) {
 	lister, ok := i.(ProcessLister)
 	if !ok {
-		return nil, fault.Cannot("jail.Processes", "this backend cannot tell what runs in its jails", "make jails with --backend oci")
+		return nil, fault.Cannot("jail.Processes", "this backend cannot list processes", "create the jail with --backend oci")
 	}
 	return lister.Processes(ctx)
 }

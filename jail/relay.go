@@ -7,9 +7,9 @@ import (
 	"glasshouse/id"
 )
 
-// Dial connects to a server in a running jail, at a port of the jail's own loopback,
-// however far the jail itself reaches. The connection outlives ctx, and is lost when
-// the jail is paused or written down.
+// Dial connects to a server in a running jail, at a port of the jail's loopback. It does not
+// depend on the jail's network mode. The connection outlives ctx. It is closed when the jail
+// is paused or dumped.
 func (m *Manager) Dial(ctx context.Context, jid id.Jail, port int) (net.Conn, error) {
 	_, l, err := m.running(jid, "jail.Dial")
 	if err != nil {
@@ -18,8 +18,8 @@ func (m *Manager) Dial(ctx context.Context, jid id.Jail, port int) (net.Conn, er
 	return l.ctl.Dial(ctx, port)
 }
 
-// Listen makes a socket in a running jail. The listener accepts the processes of this
-// jail that connect to it, and nobody else.
+// Listen creates a unix socket in a running jail. The listener accepts only connections from
+// processes of this jail.
 func (m *Manager) Listen(ctx context.Context, jid id.Jail, path string) (net.Listener, error) {
 	_, l, err := m.running(jid, "jail.Listen")
 	if err != nil {
@@ -28,7 +28,7 @@ func (m *Manager) Listen(ctx context.Context, jid id.Jail, path string) (net.Lis
 	return l.ctl.Listen(ctx, path)
 }
 
-// ListenTCP is Listen at a port of the jail's own loopback.
+// ListenTCP is Listen for a TCP port of the jail's loopback.
 func (m *Manager) ListenTCP(ctx context.Context, jid id.Jail, port int) (net.Listener, error) {
 	_, l, err := m.running(jid, "jail.ListenTCP")
 	if err != nil {

@@ -7,14 +7,14 @@ import (
 	"glasshouse/id"
 )
 
-// Restack has a jail without processes stand on other layers, which show the same
-// as the last of those it stands on. It reports whether the jail is one that does.
+// Restack replaces the sealed layers from, the lowest ones of a jail without processes, by the
+// equivalent layers to. It reports whether the jail uses to now.
 func (m *Manager) Restack(ctx context.Context, jid id.Jail, from, to []string) (bool, error) {
 	const op = "jail.Restack"
 	done := false
-	_, err := m.change(ctx, jid, op, func(ctx context.Context, _ Backend, c *cell) error {
-		j := *c.jail.Load()
-		if c.live.Load() != nil || j.State.live() {
+	_, err := m.withLock(ctx, jid, op, func(ctx context.Context, _ Backend, e *entry) error {
+		j := *e.jail.Load()
+		if e.live.Load() != nil || j.State.live() {
 			return nil
 		}
 		sealed, ok := Restacked(j.Sealed, from, to)
@@ -23,12 +23,13 @@ func (m *Manager) Restack(ctx context.Context, jid id.Jail, from, to []string) (
 		}
 		done = true
 		j.Sealed = sealed
-		return m.save(ctx, c, j)
+		return m.save(ctx, e, j)
 	})
 	return done, err
 }
 
-// Restacked returns layers with to in the place of from, if they end with that.
+// Restacked returns layers with the suffix from replaced by to, and whether layers had that
+// suffix.
 func Restacked(layers, from, to []string) ([]string, bool) {
 	n := len(layers) - len(from)
 	if n < 0 || len(from) == 0 || !slices.Equal(layers[n:], from) {

@@ -15,17 +15,18 @@ import (
 	"glasshouse/jail"
 )
 
-// script is the backend bare with checkpoints. Each operation can be made to fail. Its images hold no memory: a restored jail is a new init.
-type script struct {
-	*bare
+// scriptedBackend is processBackend with checkpoints. Each operation can be made to fail. Its
+// images have no memory: a restored jail is a new init.
+type newScript struct {
+	*processBackend
 	store failingStore
 
-	mu     sync.Mutex
-	fails  map[string]func() error // by operation, called in its place. guarded by mu
-	calls  []string                // guarded by mu
-	steps  int                     // until the daemon is killed; 0: it is not. guarded by mu
-	killed bool                    // nothing works any longer. guarded by mu
-	shown  map[id.Jail][]string    // secrets that an instance sees, by its name on the host. guarded by mu
+	mu        sync.Mutex
+	fails     map[string]func() error // by operation, called before it. guarded by mu
+	calls     []string                // guarded by mu
+	stepsLeft int                     // operations until the daemon is killed; 0: never. guarded by mu
+	killed    bool                    // all operations fail. guarded by mu
+	shown     map[id.Jail][]string    // visible secrets by instance. guarded by mu
 }
 
 var (
@@ -33,34 +34,35 @@ var (
 	errKilled   = errors.New("the daemon was killed")
 )
 
-// killAt has the daemon killed at the nth of the following operations: that one and all
-// later ones do nothing. With 0 the daemon lives again.
-func (s *script) killAt(n int) {
+// killAt simulates a kill of the daemon at the nth operation from now: that one and all later
+// ones fail and have no effect. killAt(0) ends the simulation.
+func (s *newScript) killAt(n int) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.steps, s.killed = n, false
+	s.stepsLeft, s.killed = n, false
 }
 
-func (s *script) wasKilled() bool {
+func (s *newScript) wasKilled() bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.killed
 }
 
-// fail has an operation fail; nil has it work.
-func (s *script) fail(op string, f func() error) {
+// fail makes an operation call f first, and fail with its error. With nil the operation works
+// again.
+func (s *newScript) fail(op string, f func() error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.fails[op] = f
 }
 
-// at notes that an operation was called, and fails it if it is to.
-func (s *script) at(op string) error {
+// step records the call of an operation, and returns its scripted error.
+func (s *newScript) step(op string) error {
 	s.mu.Lock()
 	s.calls = append(s.calls, op)
 	f := s.fails[op]
-	s.steps--
-	s.killed = s.killed || s.steps == 0
+	s.stepsLeft--
+	s.killed = s.killed || s.stepsLeft == 0
 	killed := s.killed
 	s.mu.Unlock()
 	if killed {
@@ -72,7 +74,7 @@ func (s *script) at(op string) error {
 	return nil
 }
 
-func (s *script) called(op string) int {
+func (s *newScript) called(op string) int {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	n := 0
@@ -84,59 +86,59 @@ func (s *script) called(op string) int {
 	return n
 }
 
-func (s *script) wrap(i jail.Instance, err error) (jail.Instance, error) {
+func (s *newScript) wrap(i jail.Instance, err error) (jail.Instance, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &scriptedInstance{i.(*bareInstance), s}, nil
+	return &scriptedInstance{i.(*processInstance), s}, nil
 }
 
-func (s *script) Create(ctx context.Context, p jail.Plan) (jail.Instance, error) {
-	if err := s.at("create"); err != nil {
+func (s *newScript) Create(ctx context.Context, p jail.Plan) (jail.Instance, error) {
+	if err := s.step("create"); err != nil {
 		return nil, err
 	}
-	return s.wrap(s.bare.Create(ctx, p))
+	return s.wrap(s.processBackend.Create(ctx, p))
 }
 
-func (s *script) Open(ctx context.Context, p jail.Plan) (jail.Instance, error) {
-	if err := s.at("open"); err != nil {
+func (s *newScript) Open(ctx context.Context, p jail.Plan) (jail.Instance, error) {
+	if err := s.step("open"); err != nil {
 		return nil, err
 	}
-	return s.wrap(s.bare.Open(ctx, p))
+	return s.wrap(s.processBackend.Open(ctx, p))
 }
 
-func (s *script) Clean(ctx context.Context, p jail.Plan) error {
-	if err := s.at("clean"); err != nil {
+func (s *newScript) Clean(ctx context.Context, p jail.Plan) error {
+	if err := s.step("clean"); err != nil {
 		return err
 	}
-	return s.bare.Clean(ctx, p)
+	return s.processBackend.Clean(ctx, p)
 }
 
-func (s *script) Mount(ctx context.Context, p jail.Plan) (string, func() error, error) {
-	if err := s.at("mount"); err != nil {
+func (s *newScript) Mount(ctx context.Context, p jail.Plan) (string, func() error, error) {
+	if err := s.step("mount"); err != nil {
 		return "", nil, err
 	}
-	dir, unmount, err := s.bare.Mount(ctx, p)
-	return dir, unmount, errors.Join(err, s.at("mounted"))
+	dir, unmount, err := s.processBackend.Mount(ctx, p)
+	return dir, unmount, errors.Join(err, s.step("mounted"))
 }
 
-func (s *script) Changes(_ context.Context, _ jail.Plan, o jail.ChangesOptions) ([]jail.Change, error) {
-	return s.changes(o), s.at("changes")
+func (s *newScript) Changes(_ context.Context, _ jail.Plan, o jail.ChangesOptions) ([]jail.Change, error) {
+	return s.changes(o), s.step("changes")
 }
 
-func (s *script) Compare(_ context.Context, from, to jail.Tree, o jail.ChangesOptions) ([]jail.Change, error) {
-	return s.changes(o), s.at(compared(from) + " to " + compared(to))
+func (s *newScript) Compare(_ context.Context, from, to jail.Tree, o jail.ChangesOptions) ([]jail.Change, error) {
+	return s.changes(o), s.step(treeName(from) + " to " + treeName(to))
 }
 
-func compared(t jail.Tree) string {
+func treeName(t jail.Tree) string {
 	if t.Own {
 		return "now"
 	}
 	return "then"
 }
 
-// changes has one file that the jail wrote and two directories that were made for it.
-func (s *script) changes(o jail.ChangesOptions) []jail.Change {
+// changes returns one file that the jail wrote and two directories that the daemon created.
+func (s *newScript) changes(o jail.ChangesOptions) []jail.Change {
 	if o.Workspace {
 		return []jail.Change{{Path: "/w/file", Kind: "modified", Type: "file"}}
 	}
@@ -147,103 +149,105 @@ func (s *script) changes(o jail.ChangesOptions) []jail.Change {
 	}
 }
 
-func (s *script) CanCheckpoint(context.Context) error { return nil }
+func (s *newScript) CanCheckpoint(context.Context) error { return nil }
 
-func (s *script) Dumpable(context.Context, jail.Plan, jail.Instance) error { return s.at("dumpable") }
+func (s *newScript) Dumpable(context.Context, jail.Plan, jail.Instance) error {
+	return s.step("dumpable")
+}
 
-func (s *script) Steady(context.Context, jail.Plan, jail.Instance) error { return s.at("steady") }
+func (s *newScript) Steady(context.Context, jail.Plan, jail.Instance) error { return s.step("steady") }
 
-func (s *script) Dump(_ context.Context, _ jail.Plan, _ jail.Instance, dir string) error {
-	if err := s.at("dump"); err != nil {
+func (s *newScript) Dump(_ context.Context, _ jail.Plan, _ jail.Instance, dir string) error {
+	if err := s.step("dump"); err != nil {
 		return err
 	}
 	return os.WriteFile(filepath.Join(dir, "image"), nil, 0o600)
 }
 
-func (s *script) Restore(ctx context.Context, p jail.Plan, dir string) (jail.Instance, error) {
-	if err := s.at("restore"); err != nil {
+func (s *newScript) Restore(ctx context.Context, p jail.Plan, dir string) (jail.Instance, error) {
+	if err := s.step("restore"); err != nil {
 		return nil, err
 	}
 	if _, err := os.Stat(filepath.Join(dir, "image")); err != nil {
 		return nil, err
 	}
-	i, err := s.wrap(s.bare.Create(ctx, p))
+	i, err := s.wrap(s.processBackend.Create(ctx, p))
 	if err != nil {
 		return nil, err
 	}
-	return i, i.(*scriptedInstance).bareInstance.Freeze(ctx)
+	return i, i.(*scriptedInstance).processInstance.Freeze(ctx)
 }
 
-func (s *script) BeginCopy(_ context.Context, _ jail.Plan, to string) (jail.LayerCopy, error) {
-	if err := s.at("copy"); err != nil {
+func (s *newScript) BeginCopy(_ context.Context, _ jail.Plan, to string) (jail.LayerCopy, error) {
+	if err := s.step("copy"); err != nil {
 		return nil, err
 	}
 	return scriptedCopy{s, to}, nil
 }
 
-func (s *script) FlushLayer(context.Context, jail.Plan) error {
+func (s *newScript) FlushLayer(context.Context, jail.Plan) error {
 	if s.called("seal") > s.called("flush sealed") {
-		return s.at("flush sealed")
+		return s.step("flush sealed")
 	}
-	return s.at("flush")
+	return s.step("flush")
 }
 
-func (s *script) SealLayer(_ context.Context, _ jail.Plan, to string) error {
-	if err := s.at("seal"); err != nil {
+func (s *newScript) SealLayer(_ context.Context, _ jail.Plan, to string) error {
+	if err := s.step("seal"); err != nil {
 		return err
 	}
 	return os.WriteFile(to, nil, 0o600)
 }
 
-func (s *script) Shed(ctx context.Context, p jail.Plan) error {
-	if err := s.at("shed"); err != nil {
+func (s *newScript) Shed(ctx context.Context, p jail.Plan) error {
+	if err := s.step("shed"); err != nil {
 		return err
 	}
-	return s.bare.Clean(ctx, p)
+	return s.processBackend.Clean(ctx, p)
 }
 
 type scriptedCopy struct {
-	s  *script
+	s  *newScript
 	to string
 }
 
 func (c scriptedCopy) Take(context.Context) error {
-	if err := c.s.at("take"); err != nil {
+	if err := c.s.step("take"); err != nil {
 		return err
 	}
 	return os.WriteFile(c.to, nil, 0o600)
 }
 
-func (c scriptedCopy) End() error { return c.s.at("end") }
+func (c scriptedCopy) End() error { return c.s.step("end") }
 
 type scriptedInstance struct {
-	*bareInstance
-	s *script
+	*processInstance
+	s *newScript
 }
 
 func (i *scriptedInstance) Freeze(ctx context.Context) error {
-	if err := i.s.at("freeze"); err != nil {
+	if err := i.s.step("freeze"); err != nil {
 		return err
 	}
-	return i.bareInstance.Freeze(ctx)
+	return i.processInstance.Freeze(ctx)
 }
 
 func (i *scriptedInstance) Thaw(ctx context.Context) error {
-	if err := i.s.at("thaw"); err != nil {
+	if err := i.s.step("thaw"); err != nil {
 		return err
 	}
-	return i.bareInstance.Thaw(ctx)
+	return i.processInstance.Thaw(ctx)
 }
 
 func (i *scriptedInstance) Kill(ctx context.Context) error {
-	if err := i.s.at("kill"); err != nil {
+	if err := i.s.step("kill"); err != nil {
 		return err
 	}
-	return i.bareInstance.Kill(ctx)
+	return i.processInstance.Kill(ctx)
 }
 
 func (i *scriptedInstance) ShowSecrets(_ context.Context, files []jail.SecretFile) error {
-	if err := i.s.at("show"); err != nil {
+	if err := i.s.step("show"); err != nil {
 		return err
 	}
 	var names []string
@@ -257,7 +261,7 @@ func (i *scriptedInstance) ShowSecrets(_ context.Context, files []jail.SecretFil
 }
 
 func (i *scriptedInstance) HideSecrets(context.Context) error {
-	if err := i.s.at("hide"); err != nil {
+	if err := i.s.step("hide"); err != nil {
 		return err
 	}
 	i.s.mu.Lock()
@@ -266,12 +270,12 @@ func (i *scriptedInstance) HideSecrets(context.Context) error {
 	return nil
 }
 
-// failingStore is a Store whose Put fails once the given number of calls is over.
+// failingStore is a Store whose Put fails once after the given number of successful calls.
 type failingStore struct {
 	jail.Store
-	at   func(op string) error
+	step func(op string) error
 	mu   sync.Mutex
-	left int // of calls that work; negative: all do. guarded by mu
+	left int // successful Put calls before the failure; negative: no failure. guarded by mu
 }
 
 func (f *failingStore) failAfter(n int) {
@@ -288,42 +292,42 @@ func (f *failingStore) Put(ctx context.Context, j jail.Jail) error {
 	if fails {
 		return errScripted
 	}
-	if err := f.at("put"); err != nil {
+	if err := f.step("put"); err != nil {
 		return err
 	}
 	return f.Store.Put(ctx, j)
 }
 
 func (f *failingStore) Delete(ctx context.Context, jid id.Jail) error {
-	if err := f.at("forget record"); err != nil {
+	if err := f.step("forget record"); err != nil {
 		return err
 	}
 	return f.Store.Delete(ctx, jid)
 }
 
-// scripted opens a Manager on a scripted backend and store. At the end every jail
-// is deleted.
-func (w *world) scripted() (*jail.Manager, *script) {
-	w.Helper()
-	s := w.script()
-	return w.scriptedManager(s), s
+// scripted opens a Manager on a scripted backend and store. All jails are deleted at the end
+// of the test.
+func (h *harness) scripted() (*jail.Manager, *newScript) {
+	h.Helper()
+	s := h.newScript()
+	return h.scriptedManager(s), s
 }
 
-func (w *world) script() *script {
-	s := &script{bare: w.backend, fails: map[string]func() error{}, shown: map[id.Jail][]string{}}
-	s.store.Store, s.store.at, s.store.left = w.db.Jails(), s.at, -1
+func (h *harness) newScript() *newScript {
+	s := &newScript{processBackend: h.backend, fails: map[string]func() error{}, shown: map[id.Jail][]string{}}
+	s.store.Store, s.store.step, s.store.left = h.db.Jails(), s.step, -1
 	return s
 }
 
-func (w *world) scriptedManager(s *script) *jail.Manager {
-	w.Helper()
-	cfg := w.config(s)
+func (h *harness) scriptedManager(s *newScript) *jail.Manager {
+	h.Helper()
+	cfg := h.config(s)
 	cfg.Store = &s.store
-	if w.attended {
-		s.attend(&cfg)
+	if h.scriptParts {
+		s.installParts(&cfg)
 	}
-	m := w.open(cfg)
-	w.Cleanup(func() { // before the jails are deleted
+	m := h.open(cfg)
+	h.Cleanup(func() { // before the jails are deleted
 		s.mu.Lock()
 		clear(s.fails)
 		s.mu.Unlock()
@@ -334,26 +338,26 @@ func (w *world) scriptedManager(s *script) *jail.Manager {
 }
 
 // checkpoint takes a checkpoint of a jail.
-func (w *world) checkpoint(m *jail.Manager, j id.Jail, how jail.Layering) (jail.Checkpoint, error) {
-	w.Helper()
-	dir := w.TempDir()
-	return m.Checkpoint(w.Context(), j, jail.CheckpointOptions{
+func (h *harness) checkpoint(m *jail.Manager, j id.Jail, how jail.Layering) (jail.Checkpoint, error) {
+	h.Helper()
+	dir := h.TempDir()
+	return m.Checkpoint(h.Context(), j, jail.CheckpointOptions{
 		Snapshot: id.NewSnapshot(), Images: dir, Layer: filepath.Join(dir, "layer"), Layering: how,
 	})
 }
 
-// holds insists on the jails that the database and the data directory have.
-func (w *world) holds(want ...id.Jail) {
-	w.Helper()
-	all, err := w.db.Jails().All(w.Context())
+// wantJails checks the jails in the database and in the data directory.
+func (h *harness) wantJails(want ...id.Jail) {
+	h.Helper()
+	all, err := h.db.Jails().All(h.Context())
 	if err != nil {
-		w.Fatal(err)
+		h.Fatal(err)
 	}
 	var records, dirs []id.Jail
 	for _, j := range all {
 		records = append(records, j.ID)
 	}
-	entries, _ := os.ReadDir(filepath.Join(w.dir, "jails"))
+	entries, _ := os.ReadDir(filepath.Join(h.dir, "jails"))
 	for _, e := range entries {
 		dirs = append(dirs, id.Jail(e.Name()))
 	}
@@ -361,24 +365,24 @@ func (w *world) holds(want ...id.Jail) {
 	slices.Sort(records)
 	slices.Sort(dirs)
 	if !slices.Equal(records, want) {
-		w.Errorf("the database has records of %v, want %v", records, want)
+		h.Errorf("records = %v, want %v", records, want)
 	}
 	if !slices.Equal(dirs, want) {
-		w.Errorf("the data directory has %v, want %v", dirs, want)
+		h.Errorf("directories = %v, want %v", dirs, want)
 	}
 }
 
-// ways are how an operation can fail.
-var ways = map[string]func() error{
+// failureModes are the ways in which an operation can fail.
+var failureModes = map[string]func() error{
 	"error": func() error { return errScripted },
 	"panic": func() error { panic(errScripted) },
 }
 
-// failedAs insists that err is of the scripted failure.
-func failedAs(t *testing.T, way string, err error) {
+// wantFailure checks that err is the scripted failure.
+func wantFailure(t *testing.T, mode string, err error) {
 	t.Helper()
 	var p *fault.Panic
-	if way == "panic" {
+	if mode == "panic" {
 		if !errors.As(err, &p) || p.Value != errScripted {
 			t.Errorf("error = %v, want the panic", err)
 		}

@@ -15,19 +15,18 @@ import (
 	"glasshouse/jailfs"
 )
 
-// SecretsDir is where a jail finds the secrets that it was given, one file each.
+// SecretsDir is the directory in a jail with its secrets, one file each.
 const SecretsDir = "/run/secrets"
 
-// Secrets says which secrets jails are to have. The Manager asks whenever a jail
-// begins to run, and before it does anything: at its start, and in each of its
-// bodies.
+// Secrets provides the secrets of jails. The Manager calls For before a jail runs: at its
+// start, and in each new instance.
 type Secrets interface {
-	// For returns what a jail is to have now, by different names. The Manager
-	// zeroes it. What cannot be had is without bytes, and an error says why.
+	// For returns the secrets that are granted to a jail, with distinct names. The Manager
+	// zeroes them. A secret that cannot be read has no bytes, and the error says why.
 	For(ctx context.Context, jid id.Jail) ([]Secret, error)
 
-	// Branched is told of a jail that is being made of a snapshot of another,
-	// before it runs. Gone is told of one that is no more.
+	// Branched is called for a branch before it runs. Gone is called for a jail that has been
+	// removed.
 	Branched(ctx context.Context, from, branch id.Jail) error
 	Gone(ctx context.Context, jid id.Jail) error
 }
@@ -39,33 +38,34 @@ type Secret interface {
 	Zero()
 }
 
-// A SecretFile is a secret and who in the jail may read it.
+// A SecretFile is a secret and its owner in the jail.
 type SecretFile struct {
 	Secret
 	UID, GID uint32 // in the jail
 }
 
-// A SecretHolder is an Instance that can be given secrets, in a filesystem in
-// memory at SecretsDir. It is no part of the jail's files: nothing of it is in
-// what a Checkpointer writes down, nor in what a Differ finds.
+// A SecretHolder is an Instance that supports secrets, in a tmpfs at SecretsDir. The tmpfs is
+// not part of the jail's files: a Checkpointer does not dump it, and a Differ does not report
+// it.
 type SecretHolder interface {
-	// ShowSecrets has the jail see exactly these, frozen or not, each for its
-	// owner alone to read; of one without bytes, what it saw under that name. Nobody
-	// in the jail can change them. Of one that goes nothing is left, also for who
-	// has it open. It returns fault.Unsupported if the jail cannot be given any.
+	// ShowSecrets makes exactly these files visible in the jail, frozen or not, each readable
+	// only by its owner. A file without bytes keeps its previous content. Processes of the
+	// jail cannot change the files. The content of a removed file is erased, also for
+	// processes that have it open. It returns fault.Unsupported if the jail cannot have
+	// secrets.
 	ShowSecrets(ctx context.Context, files []SecretFile) error
 
-	// HideSecrets takes them all away until they are shown again. It returns
-	// fault.Conflict, and has changed nothing, if a process holds one open.
+	// HideSecrets removes all files until the next ShowSecrets. If a process has one of them
+	// open, it returns fault.Conflict and changes nothing.
 	HideSecrets(ctx context.Context) error
 }
 
-// RefreshSecrets has a jail see the secrets that it is to have now. One that does
-// not run will when it starts. If some cannot be had, those it sees of them stay,
-// the others are as they are to be, and it returns an error.
+// RefreshSecrets updates the secrets of a live jail to those that are granted now. A jail that
+// does not run gets them at its start. If some secrets cannot be read, the jail keeps their
+// previous values, the others are updated, and RefreshSecrets returns an error.
 func (m *Manager) RefreshSecrets(ctx context.Context, jid id.Jail) error {
-	_, err := m.change(ctx, jid, "jail.RefreshSecrets", func(ctx context.Context, _ Backend, c *cell) error {
-		j, l := *c.jail.Load(), c.live.Load()
+	_, err := m.withLock(ctx, jid, "jail.RefreshSecrets", func(ctx context.Context, _ Backend, e *entry) error {
+		j, l := *e.jail.Load(), e.live.Load()
 		if l == nil || !j.State.live() || j.State == Created {
 			return nil
 		}
@@ -74,16 +74,16 @@ func (m *Manager) RefreshSecrets(ctx context.Context, jid id.Jail) error {
 	return err
 }
 
-// refreshSecrets takes away what a jail is not to have any more, also when what it
-// is to have cannot be had.
+// refreshSecrets removes revoked secrets, also if granted ones cannot be read.
 func (m *Manager) refreshSecrets(ctx context.Context, j Jail, inst Instance) error {
 	values, err := m.secretsOf(ctx, j)
 	defer zero(values)
 	return errors.Join(err, m.showSecrets(ctx, j, inst, values))
 }
 
-// giveSecrets shows a jail that is to begin all that it is to have.
-func (m *Manager) giveSecrets(ctx context.Context, j Jail, inst Instance) error {
+// mountSecrets makes all granted secrets visible in a jail that is about to run. It fails if
+// one cannot be read.
+func (m *Manager) mountSecrets(ctx context.Context, j Jail, inst Instance) error {
 	values, err := m.secretsOf(ctx, j)
 	defer zero(values)
 	if err != nil {
@@ -92,7 +92,8 @@ func (m *Manager) giveSecrets(ctx context.Context, j Jail, inst Instance) error 
 	return m.showSecrets(ctx, j, inst, values)
 }
 
-// secretsOf returns what a jail is to have now, as For does. The caller zeroes it.
+// secretsOf returns the granted secrets of a jail, as Secrets.For does. The caller zeroes
+// them.
 func (m *Manager) secretsOf(ctx context.Context, j Jail) ([]Secret, error) {
 	if m.cfg.Secrets == nil {
 		return nil, nil
@@ -119,13 +120,13 @@ func (m *Manager) showSecrets(ctx context.Context, j Jail, inst Instance, values
 		if len(values) == 0 {
 			return nil
 		}
-		return fault.Cannot("jail.Secrets", "jails of the backend "+j.Spec.Backend+" cannot be given secrets", "make jails with --backend oci")
+		return fault.Cannot("jail.Secrets", "jails of the backend "+j.Spec.Backend+" cannot have secrets", "create the jail with --backend oci")
 	}
 	var owner account
 	if len(values) > 0 {
 		var err error
 		if owner, err = accountOf(ctx, inst.PID(), j.Spec.User); err != nil {
-			return fmt.Errorf("give %s its secrets: %w", j.ID, err)
+			return fmt.Errorf("mount the secrets of %s: %w", j.ID, err)
 		}
 	}
 	files := make([]SecretFile, len(values))
@@ -133,13 +134,13 @@ func (m *Manager) showSecrets(ctx context.Context, j Jail, inst Instance, values
 		files[i] = SecretFile{v, owner.uid, owner.gid}
 	}
 	if err := holder.ShowSecrets(ctx, files); err != nil {
-		return fmt.Errorf("give %s its secrets: %w", j.ID, err)
+		return fmt.Errorf("mount the secrets of %s: %w", j.ID, err)
 	}
 	return nil
 }
 
-// hideSecrets takes the secrets of a frozen jail away, to be shown again before it
-// goes on.
+// hideSecrets removes the secrets of a frozen jail. The caller shows them again before the
+// jail is thawed.
 func (m *Manager) hideSecrets(ctx context.Context, inst Instance) error {
 	if holder, ok := inst.(SecretHolder); ok && m.cfg.Secrets != nil {
 		return holder.HideSecrets(ctx)
@@ -147,33 +148,32 @@ func (m *Manager) hideSecrets(ctx context.Context, inst Instance) error {
 	return nil
 }
 
-// branched has a new jail get what it is to have of the one it was made from.
-func (m *Manager) branched(ctx context.Context, from, branch id.Jail) error {
+// inheritSecrets grants a branch the inheritable secrets of its parent.
+func (m *Manager) inheritSecrets(ctx context.Context, from, branch id.Jail) error {
 	if m.cfg.Secrets == nil {
 		return nil
 	}
 	return m.cfg.Secrets.Branched(ctx, from, branch)
 }
 
-// forgetSecrets ends what a jail that is no more was to have.
+// forgetSecrets ends the secret grants of a removed jail.
 func (m *Manager) forgetSecrets(ctx context.Context, jid id.Jail) {
 	if m.cfg.Secrets == nil {
 		return
 	}
 	if err := m.cfg.Secrets.Gone(ctx, jid); err != nil {
-		m.cfg.Log.Warn("the grants of a jail's secrets did not end", "jail", jid, "err", err)
+		m.cfg.Log.Warn("cannot end the secret grants of a jail", "jail", jid, "err", err)
 	}
 }
 
-// An account is whom a jail's commands run as.
+// An account is the user and group that a jail's commands run as.
 type account struct{ uid, gid uint32 }
 
-// maxAccounts bounds what is read of a jail's /etc/passwd and /etc/group.
+// maxAccounts bounds the bytes that are read of a jail's /etc/passwd and /etc/group.
 const maxAccounts = 4 << 20
 
-// accountOf finds whom "name", "uid", "name:group" or "uid:gid" is in a jail, by
-// its own files, as its init does; a jail that is frozen has no init to ask. Empty
-// is root.
+// accountOf resolves "name", "uid", "name:group" or "uid:gid" by the files of the jail, as the
+// jail's init does. Init cannot do it because the jail may be frozen. Empty is root.
 func accountOf(ctx context.Context, pid int, spec string) (account, error) {
 	if spec == "" || spec == "0" || spec == "root" || spec == "0:0" {
 		return account{}, nil
@@ -184,35 +184,36 @@ func accountOf(ctx context.Context, pid int, spec string) (account, error) {
 	}
 	defer root.Close()
 	name, group, hasGroup := strings.Cut(spec, ":")
-	var who account
+	var acct account
 	uid, numeric := idNumber(name)
-	who.uid = uid
-	passwd := line(ctx, root, "/etc/passwd", 4, func(f []string) bool { return f[0] == name || numeric && f[2] == name })
+	acct.uid = uid
+	passwd := findLine(ctx, root, "/etc/passwd", 4, func(f []string) bool { return f[0] == name || numeric && f[2] == name })
 	switch {
 	case passwd != nil:
-		who.uid, _ = idNumber(passwd[2])
-		who.gid, _ = idNumber(passwd[3])
+		acct.uid, _ = idNumber(passwd[2])
+		acct.gid, _ = idNumber(passwd[3])
 	case !numeric:
 		return account{}, fault.Fieldf("jail.Secrets", "user", "%q is not in the jail's /etc/passwd", name)
 	}
 	if !hasGroup {
-		return who, nil
+		return acct, nil
 	}
 	gid, numeric := idNumber(group)
-	who.gid = gid
-	entry := line(ctx, root, "/etc/group", 3, func(f []string) bool { return f[0] == group })
+	acct.gid = gid
+	entry := findLine(ctx, root, "/etc/group", 3, func(f []string) bool { return f[0] == group })
 	switch {
 	case entry != nil:
-		who.gid, _ = idNumber(entry[2])
+		acct.gid, _ = idNumber(entry[2])
 	case !numeric:
 		return account{}, fault.Fieldf("jail.Secrets", "user", "group %q is not in the jail's /etc/group", group)
 	}
-	return who, nil
+	return acct, nil
 }
 
-// line returns the fields of the first line that match likes, at least as many as
-// given, of a file that is the jail's to write. One that cannot be read has none.
-func line(ctx context.Context, root *jailfs.Root, name string, fields int, match func([]string) bool) []string {
+// findLine returns the fields of the first line for which match returns true. The line has at
+// least the given number of fields. The jail controls the file; findLine returns nil if it
+// cannot be read.
+func findLine(ctx context.Context, root *jailfs.Root, name string, fields int, match func([]string) bool) []string {
 	f, _, err := root.Read(ctx, name, 0, maxAccounts)
 	if err != nil {
 		return nil
@@ -235,10 +236,10 @@ func idNumber(s string) (uint32, bool) {
 	return uint32(n), err == nil && n != 1<<32-1
 }
 
-// Host returns the ids that the owner of a secret has on the host.
+// Host returns the host ids of the owner of a secret.
 func (f SecretFile) Host(ids IDRange) (uid, gid uint32, err error) {
 	if f.UID >= ids.Count || f.GID >= ids.Count {
-		return 0, 0, errors.New("its user has an id that no user of a jail has")
+		return 0, 0, errors.New("the owner's id is out of the jail's id range")
 	}
 	return ids.First + f.UID, ids.First + f.GID, nil
 }

@@ -9,8 +9,8 @@ import (
 	"glasshouse/id"
 )
 
-// A Spec says what jail somebody wants. Its zero value, after Defaults, is a
-// small isolated jail on the default root filesystem.
+// A Spec specifies a jail. Its zero value, with defaults filled in, is a small isolated jail
+// on the default root filesystem.
 type Spec struct {
 	Name      string            `json:"name,omitempty"`
 	Labels    map[string]string `json:"labels,omitempty"`
@@ -19,41 +19,41 @@ type Spec struct {
 	Rootfs    Rootfs            `json:"rootfs"`
 	Limits    Limits            `json:"limits"`
 	Network   Network           `json:"network"`
-	Group     string            `json:"network_group,omitempty"` // of bridged: whom it sees
-	Govern    json.RawMessage   `json:"govern,omitempty"`        // what the Warden is to go by, in its own words
+	Group     string            `json:"network_group,omitempty"` // of network mode bridged
+	Govern    json.RawMessage   `json:"govern,omitempty"`        // configuration of the Warden, in its own format
 	Hostname  string            `json:"hostname,omitempty"`      // default: the jail's id
-	Env       map[string]string `json:"env,omitempty"`           // of every exec
+	Env       map[string]string `json:"env,omitempty"`           // for every command
 	Cwd       string            `json:"cwd,omitempty"`
 	User      string            `json:"user,omitempty"`
 	Command   []string          `json:"command,omitempty"` // run at start; its end does not end the jail
 	Mounts    []Mount           `json:"mounts,omitempty"`
 	Workspace *Workspace        `json:"workspace,omitempty"`
 	Observe   event.Selection   `json:"observe"`
-	Snapshots Snapshots         `json:"snapshots,omitzero"` // taken unasked
+	Snapshots Snapshots         `json:"snapshots,omitzero"` // policy for automatic snapshots
 
-	// Enforce has a policy decide, below whoever runs in the jail, which programs
-	// are started, files changed and connections made.
+	// Enforce makes a policy decide which programs are started, files changed and connections
+	// made, in the kernel and independent of the programs in the jail.
 	Enforce bool `json:"enforce,omitempty"`
 
-	// SecretFiles says that the jail will be given secrets as files. A jail of gVisor
-	// is only given any if that was said when it was made; it is then not snapshotted
-	// with its memory. Never from a request body.
+	// SecretFiles means that the jail will have secrets as files. A jail of gVisor can only
+	// have secrets if this was set at its creation, and snapshots of it then have no memory.
+	// It is never set from a request body.
 	SecretFiles bool `json:"secret_files,omitempty"`
 
-	// Start has Create start the jail as well, at the price of the creation alone.
+	// Start makes Create start the jail too, without an additional write of its record.
 	Start bool `json:"-"`
 
-	// Trusted says the caller could read any host directory anyway, so that its
-	// workspace needs no leave from the configuration. Never from a request body.
+	// Trusted means that the caller can read any host directory anyway, so that its workspace
+	// does not need permission by the configuration. It is never set from a request body.
 	Trusted bool `json:"-"`
 
-	// Granted are directories of the host of which the jail may mount what it asks
-	// for, whatever the configuration says. Never from a request body.
+	// Granted are host directories that the jail may mount, independent of the configuration.
+	// It is never set from a request body.
 	Granted []string `json:"-"`
 }
 
-// Rootfs names the read-only lower layer. At most one field but User is set; none
-// means the daemon's default.
+// Rootfs names the read-only lower layer. At most one field is set, not counting User. If none
+// is set, the daemon's default is used.
 type Rootfs struct {
 	Debian string `json:"debian,omitempty"` // suite of the default tree: bookworm, trixie
 	Dir    string `json:"dir,omitempty"`    // a directory of the host
@@ -61,10 +61,10 @@ type Rootfs struct {
 	Nix    string `json:"nix,omitempty"`    // profile of the flake: base, python, node, build
 	Host   bool   `json:"host,omitempty"`   // the host's own /usr and /etc, read-only; bwrap only
 
-	User string `json:"user,omitempty"` // whom the tree is to have beside its own: uid 1000, with a home
+	User string `json:"user,omitempty"` // additional user in the tree: uid 1000, with a home directory
 }
 
-// Limits bound what a jail may use.
+// Limits are the resource limits of a jail.
 type Limits struct {
 	CPUShares int64 `json:"cpu_shares"`
 	MemoryMB  int64 `json:"memory_mb"`
@@ -83,43 +83,44 @@ const InitThreads = 24
 // command before init: init raises the value of its commands to 500.
 const InitOOMScore = 250
 
-// DefaultLimits and MaxLimits are the seed's table.
+// DefaultLimits are the limits of a Spec without any. MaxLimits are the highest limits in a
+// request.
 var (
 	DefaultLimits = Limits{CPUShares: 256, MemoryMB: 512, DiskMB: 1024, MaxPIDs: 128}
 	MaxLimits     = Limits{CPUShares: 1024, MemoryMB: 8192, DiskMB: 16384, MaxPIDs: 4096}
 )
 
-// Network is how far a jail reaches.
+// Network is the network mode of a jail.
 type Network string
 
 const (
-	Isolated Network = "isolated" // its own loopback and nothing else
-	Proxied  Network = "proxy"    // what the egress proxy carries, and nothing else
-	Bridged  Network = "bridged"  // jails of the same group, and nothing else
-	Full     Network = "full"     // outward through the host, by address translation
+	Isolated Network = "isolated" // loopback only
+	Proxied  Network = "proxy"    // egress proxy only
+	Bridged  Network = "bridged"  // jails of the same group only
+	Full     Network = "full"     // outbound through the host, with NAT
 )
 
-// Mount shows a host path inside the jail. The daemon's configuration must
-// allow the source; it is read-only unless Write is set.
+// Mount mounts a host path in the jail. The daemon's configuration must allow the source. The
+// mount is read-only unless Write is set.
 type Mount struct {
 	Source string `json:"source"`
 	Target string `json:"target"`
 	Write  bool   `json:"write,omitempty"`
 
-	// Owners says that what is there belongs to jails, whose ids are on disk: who is
-	// 1000 in one jail is 1000 in every other that mounts it. The filesystem must be one
-	// that nobody of the host works on. Never from a request body.
+	// Owners means that the files belong to jails and have the ids of jails on disk: uid 1000
+	// in one jail is uid 1000 in every other jail that mounts the source. Users of the host
+	// must not use the filesystem. It is never set from a request body.
 	Owners bool `json:"owners,omitempty"`
 }
 
-// Workspace shows a host directory inside the jail copy-on-write: the jail
-// writes to a layer of its own and the host's files do not change.
+// Workspace mounts a host directory in the jail copy-on-write: the jail writes to a layer of
+// its own, and the host's files do not change.
 type Workspace struct {
 	Source string `json:"source"`
 	Target string `json:"target"` // default: the same path as Source
 }
 
-// Project is the directory that relative paths in a jail are in.
+// Project is the directory to which relative paths in a jail refer.
 func (s Spec) Project() string {
 	if s.Workspace != nil {
 		return s.Workspace.At()
@@ -134,11 +135,11 @@ type IDRange struct {
 	Count uint32 `json:"count"`
 }
 
-// Stats is what a jail uses now.
+// Stats is the resource usage of a jail.
 type Stats struct {
 	CPU          time.Duration `json:"cpu"` // since the jail was started, as are MemoryPeak, OOMKills, RxBytes and TxBytes
 	MemoryBytes  int64         `json:"memory_bytes"`
-	CacheBytes   int64         `json:"cache_bytes,omitempty"` // of that: of files, which can be read again
+	CacheBytes   int64         `json:"cache_bytes,omitempty"` // part of MemoryBytes: page cache, which is reclaimable
 	MemoryPeak   int64         `json:"memory_peak"`
 	PIDs         int64         `json:"pids"`
 	DiskBytes    int64         `json:"disk_bytes"` // written by the jail
@@ -146,59 +147,59 @@ type Stats struct {
 	OOMKills     int64         `json:"oom_kills"`
 	RxBytes      int64         `json:"rx_bytes"`
 	TxBytes      int64         `json:"tx_bytes"`
-	NotMeasured  []string      `json:"not_measured,omitempty"` // fields this backend cannot tell
+	NotMeasured  []string      `json:"not_measured,omitempty"` // fields that this backend cannot measure
 	ProcessesMax int64         `json:"processes_max"`
 	DiskFailed   bool          `json:"disk_failed,omitempty"` // see DiskReadOnly
 }
 
-// Jail is a jail as the daemon records it.
+// Jail is the record of a jail.
 type Jail struct {
 	ID      id.Jail    `json:"id"`
 	Spec    Spec       `json:"spec"` // with defaults filled in
 	State   State      `json:"state"`
-	Reason  string     `json:"reason,omitempty"` // of failed, or of an unasked-for stop
+	Reason  string     `json:"reason,omitempty"` // of a failure or an unexpected stop
 	IDs     IDRange    `json:"ids"`
-	Lower   []string   `json:"lower"`              // layers under the writable one, topmost first
+	Lower   []string   `json:"lower"`              // read-only layers, topmost first
 	Digest  string     `json:"digest"`             // of the root filesystem
-	BaseEnv []string   `json:"base_env,omitempty"` // what the root filesystem's image sets
+	BaseEnv []string   `json:"base_env,omitempty"` // environment that the image sets
 	Created time.Time  `json:"created"`
 	Started *time.Time `json:"started,omitempty"`
 	Stopped *time.Time `json:"stopped,omitempty"`
-	Boot    string     `json:"boot,omitempty"` // the host's boot id it was last running under
+	Boot    string     `json:"boot,omitempty"` // host boot id of its last run
 
-	Body   id.Jail  `json:"body,omitempty"`   // the name it has on the host and in the data directory, if that is not its id: it was rewound, or went on over a new layer
+	Body   id.Jail  `json:"body,omitempty"`   // id of its instance on the host and in the data directory, if that differs from ID: after a rewind or a stacked snapshot
 	Sealed []string `json:"sealed,omitempty"` // layers of snapshots, between Lower and the writable one, topmost first
-	Origin *Origin  `json:"origin,omitempty"` // of a jail made from a snapshot
+	Origin *Origin  `json:"origin,omitempty"` // snapshot that it was made from
 
-	Wire *Wire `json:"wire,omitempty"` // to the outside, if it has that of a body that it has left
+	Wire *Wire `json:"wire,omitempty"` // network link, if it was created for a previous instance
 
-	Used Used `json:"used,omitzero"`      // by bodies that it has left
-	Last Used `json:"last_used,omitzero"` // by the one that it has or had last, when that was about to end
+	Used Used `json:"used,omitzero"`      // by previous instances
+	Last Used `json:"last_used,omitzero"` // by the present or last instance, when it was about to end
 
-	Carried Carried `json:"carried,omitzero"` // used since Started, by instances that it has left without stopping
+	Carried Carried `json:"carried,omitzero"` // used since Started by previous instances
 
-	Base *Limits `json:"base_limits,omitempty"` // its own, while it is lent others, which are in Spec
+	Base *Limits `json:"base_limits,omitempty"` // its own limits while Spec has lent ones
 
-	Conditions []Condition `json:"-"` // at the moment; not recorded
+	Conditions []Condition `json:"-"` // current conditions; not recorded
 }
 
-// OutOfMemory reports whether a failed jail ended when its memory did.
+// OutOfMemory reports whether a failed jail ended because it ran out of memory.
 func (j *Jail) OutOfMemory() bool { return strings.HasSuffix(j.Reason, outOfMemory) }
 
-// outOfMemory ends the reason of such a jail.
+// outOfMemory is the suffix of Jail.Reason in that case.
 const outOfMemory = "; the jail ran out of memory"
 
-// body is the name a jail has on the host.
-func (j *Jail) body() id.Jail {
+// instanceID returns the id of the jail's instance on the host.
+func (j *Jail) instanceID() id.Jail {
 	if j.Body != "" {
 		return j.Body
 	}
 	return j.ID
 }
 
-// Origin is what a jail was made from.
+// Origin is the snapshot that a jail was made from.
 type Origin struct {
 	Snapshot id.Snapshot `json:"snapshot"`
-	Jail     id.Jail     `json:"jail"`   // of which that is
-	Number   int         `json:"number"` // among those made with it, from 1
+	Jail     id.Jail     `json:"jail"`   // source of the snapshot
+	Number   int         `json:"number"` // among the jails of one request, from 1
 }

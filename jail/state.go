@@ -6,22 +6,22 @@ import (
 	"glasshouse/fault"
 )
 
-// State is where a jail is in its life.
+// State is the state of a jail in its lifecycle.
 type State string
 
 const (
-	Creating State = "creating" // being made; never shown, removed if the daemon dies here
-	Spare    State = "spare"    // made ahead of need, in the pool; never shown
-	Created  State = "created"  // isolated, its init waiting
-	Starting State = "starting" // being isolated again; cleaned and stopped if the daemon dies here
+	Creating State = "creating" // being created; never shown; removed if the daemon dies
+	Spare    State = "spare"    // created in advance for the pool; never shown
+	Created  State = "created"  // isolated, init is idle
+	Starting State = "starting" // being isolated again; stopped if the daemon dies
 	Running  State = "running"
 	Paused   State = "paused" // frozen
 	Stopped  State = "stopped"
-	Failed   State = "failed"   // see Jail.Reason; its files can still be read
-	Deleting State = "deleting" // being removed; finished at the next start if the daemon dies here
+	Failed   State = "failed"   // see Jail.Reason; its files can be read
+	Deleting State = "deleting" // being removed; the next daemon finishes if this one dies
 )
 
-// next is every legal move. docs/architecture.md draws it.
+// next has every legal transition. docs/architecture.md has a diagram.
 var next = map[State][]State{
 	Creating: {Created, Spare, Deleting},
 	Spare:    {Created, Deleting},
@@ -37,10 +37,10 @@ var next = map[State][]State{
 // visible reports whether callers may see a jail in this state.
 func (s State) visible() bool { return s != Creating && s != Spare && s != Deleting }
 
-// live reports whether a jail in this state has an init to talk to.
+// live reports whether a jail in this state has an init that can answer.
 func (s State) live() bool { return s == Created || s == Running || s == Paused || s == Spare }
 
-// move changes j's state, or returns fault.Conflict if that is not a legal move.
+// move changes j's state, or returns fault.Conflict if the transition is illegal.
 func (j *Jail) move(to State, op string) error {
 	if !slices.Contains(next[j.State], to) {
 		return fault.Newf(fault.Conflict, op, string(j.ID), "the jail is %s", j.State)

@@ -7,35 +7,35 @@ import (
 	"glasshouse/fault"
 )
 
-func TestEveryStateIsInTheTableAndOnlyDeletingIsFinal(t *testing.T) {
+func TestStateTableIsComplete(t *testing.T) {
 	for s, to := range next {
 		for _, n := range to {
 			if _, ok := next[n]; !ok {
-				t.Errorf("%s leads to %s, which is not in the table", s, n)
+				t.Errorf("%s has the successor %s, which is not in the table", s, n)
 			}
 		}
 		if (len(to) == 0) != (s == Deleting) {
-			t.Errorf("%s leads to %v; only deleting is the end", s, to)
+			t.Errorf("successors of %s = %v, want none only for deleting", s, to)
 		}
 	}
 	for s := range next {
 		if s.live() && s != Spare && !s.visible() {
-			t.Errorf("%s has an init but is never shown", s)
+			t.Errorf("%s is live and not visible", s)
 		}
 	}
 }
 
-func TestMoveRefusesWhatTheTableDoesNotList(t *testing.T) {
+func TestMoveRejectsIllegalTransition(t *testing.T) {
 	j := &Jail{ID: "j-1", State: Stopped}
 	if err := j.move(Paused, "jail.Pause"); !errors.Is(err, fault.Conflict) || j.State != Stopped {
 		t.Errorf("stopped to paused = %v, state %s; want a conflict and no change", err, j.State)
 	}
 	if err := j.move(Starting, "jail.Start"); err != nil || j.State != Starting {
-		t.Errorf("stopped to starting = %v, state %s", err, j.State)
+		t.Errorf("stopped to starting = %v, state %s; want nil and starting", err, j.State)
 	}
 }
 
-func TestPlacesForMountsAreNotTheJailsChanges(t *testing.T) {
+func TestMadeByDaemon(t *testing.T) {
 	s := Spec{Workspace: &Workspace{Target: "/home/u/proj"}, Mounts: []Mount{{Target: "/data"}}}
 	for _, c := range []struct {
 		change Change
@@ -53,7 +53,7 @@ func TestPlacesForMountsAreNotTheJailsChanges(t *testing.T) {
 		{Change{Path: "/run/glasshouse/branch.json", Kind: "modified", Type: "file", Size: 2000}, false},
 		{Change{Path: "/run/glasshouse/hidden", Kind: "added", Type: "file"}, false},
 	} {
-		if got := s.madePlace(c.change, "added"); got != c.want {
+		if got := s.madeByDaemon(c.change, "added"); got != c.want {
 			t.Errorf("madePlace(%+v) = %v, want %v", c.change, got, c.want)
 		}
 	}

@@ -12,49 +12,49 @@ import (
 	"glasshouse/jail"
 )
 
-// Two backends meet a directory of which neither knows whose it is: one waits for
-// the disk, which the other has.
+// Two backends clean a directory whose backend is unknown: waitingBackend needs a resource
+// that holdingBackend releases.
 type (
-	waits struct {
-		*bare
+	waitingBackend struct {
+		*processBackend
 		free <-chan struct{}
 	}
-	has struct {
-		*bare
+	holdingBackend struct {
+		*processBackend
 		free chan struct{}
 	}
 )
 
-func (b waits) Clean(ctx context.Context, p jail.Plan) error {
+func (b waitingBackend) Clean(ctx context.Context, p jail.Plan) error {
 	select {
 	case <-b.free:
-		return b.bare.Clean(ctx, p)
+		return b.processBackend.Clean(ctx, p)
 	case <-ctx.Done():
 		return context.Cause(ctx)
 	}
 }
 
-func (b has) Clean(ctx context.Context, p jail.Plan) error {
+func (b holdingBackend) Clean(ctx context.Context, p jail.Plan) error {
 	select {
 	case <-b.free:
 	default:
 		close(b.free)
 	}
-	return b.bare.Clean(ctx, p)
+	return b.processBackend.Clean(ctx, p)
 }
 
-func TestAStrayJailIsReleasedByWhoHasIt(t *testing.T) {
-	w := newWorld(t)
-	stray := filepath.Join(w.dir, "jails", string(id.NewJail()))
+func TestStrayJailWithInterdependentBackends(t *testing.T) {
+	h := newHarness(t)
+	stray := filepath.Join(h.dir, "jails", string(id.NewJail()))
 	if err := os.MkdirAll(stray, 0o700); err != nil {
 		t.Fatal(err)
 	}
 	free := make(chan struct{})
 	m := jail.NewManager(jail.Config{
-		Dir: filepath.Join(w.dir, "jails"), Store: w.db.Jails(), Rootfs: noRootfs{},
+		Dir: filepath.Join(h.dir, "jails"), Store: h.db.Jails(), Rootfs: noRootfs{},
 		Runtimes: []jail.Runtime{
-			{Name: "bwrap", Backend: waits{w.backend, free}},
-			{Name: "oci", Runtime: "bare", Backend: has{w.backend, free}},
+			{Name: "bwrap", Backend: waitingBackend{h.backend, free}},
+			{Name: "oci", Runtime: "bare", Backend: holdingBackend{h.backend, free}},
 		},
 		Init: backendtest.Init(t), Boot: "boot-1", Backend: "oci", Runtime: "bare",
 	})
@@ -65,9 +65,9 @@ func TestAStrayJailIsReleasedByWhoHasIt(t *testing.T) {
 		t.Fatal(err)
 	}
 	if ctx.Err() != nil {
-		t.Error("one waited for the other until the end")
+		t.Error("Open used its whole timeout, want both backends tried early")
 	}
 	if _, err := os.Stat(stray); err == nil {
-		t.Error("the directory is still there")
+		t.Error("the stray directory exists after Open")
 	}
 }

@@ -10,13 +10,13 @@ import (
 	"glasshouse/fault"
 )
 
-// reserved are the places in a jail that are its own, and no mount's to cover.
+// reserved are the paths in a jail that are its own. Mounts must not cover them.
 var reserved = []string{"/proc", "/sys", "/dev", "/.glasshouse"}
 
-// Reserved returns the places in a jail that nothing may be mounted on.
+// Reserved returns the paths in a jail on which nothing may be mounted.
 func Reserved() []string { return slices.Clone(reserved) }
 
-// CheckTarget returns why nothing can be mounted on path in a jail, or nil.
+// CheckTarget returns an error if nothing can be mounted on path p in a jail.
 func CheckTarget(p string) error {
 	switch {
 	case !path.IsAbs(p):
@@ -24,21 +24,21 @@ func CheckTarget(p string) error {
 	case path.Clean(p) != p:
 		return fmt.Errorf("%q is not a clean path, such as %q", p, path.Clean(p))
 	case strings.ContainsAny(p, "\x00\n"):
-		return fmt.Errorf("%q holds a NUL byte or a line break", p)
+		return fmt.Errorf("%q contains a NUL byte or a line break", p)
 	case p == "/":
 		return errors.New("a mount cannot replace the root directory")
 	}
 	for _, r := range reserved {
 		if Under(p, r) {
-			return fmt.Errorf("%s belongs to the jail itself", r)
+			return fmt.Errorf("%s is reserved for the jail", r)
 		}
 	}
 	return nil
 }
 
-// CheckTargets refuses mounts that would cover the jail's own machinery, be
-// ambiguous, or lie in one another. A mount may lie inside the workspace. The
-// error is an Invalid one that names the field of the jail's specification.
+// CheckTargets returns an error if a mount would cover a reserved path, another mount or the
+// workspace. A mount may lie inside the workspace. The error is an Invalid one and names the
+// field of the jail's specification.
 func (p Plan) CheckTargets() error {
 	const op = "jail.Create"
 	at := ""
@@ -65,7 +65,7 @@ func (p Plan) CheckTargets() error {
 	return nil
 }
 
-// At is where a workspace shows in its jail.
+// At returns the path of a workspace in its jail.
 func (w Workspace) At() string {
 	if w.Target != "" {
 		return w.Target

@@ -14,88 +14,88 @@ import (
 	"glasshouse/jail"
 )
 
-func TestCreateUndoesWhatItDidWhenAStepFails(t *testing.T) {
-	for way, f := range ways {
-		t.Run("backend-"+way, func(t *testing.T) {
-			w := newWorld(t)
-			m, s := w.scripted()
+func TestCreateUndoesFailedSteps(t *testing.T) {
+	for mode, f := range failureModes {
+		t.Run("backend-"+mode, func(t *testing.T) {
+			h := newHarness(t)
+			m, s := h.scripted()
 			s.fail("create", f)
 			_, err := m.Create(t.Context(), jail.Spec{})
-			failedAs(t, way, err)
-			w.holds()
+			wantFailure(t, mode, err)
+			h.wantJails()
 			s.fail("create", nil)
 			if _, err := m.Create(t.Context(), jail.Spec{}); err != nil {
-				t.Errorf("the next Create = %v, want success", err)
+				t.Errorf("second Create = %v, want nil", err)
 			}
 		})
 	}
-	for n, step := range []string{"recording that it begins", "recording that it is made"} {
+	for n, step := range []string{"first record", "second record"} {
 		t.Run(step, func(t *testing.T) {
-			w := newWorld(t)
-			m, s := w.scripted()
+			h := newHarness(t)
+			m, s := h.scripted()
 			s.store.failAfter(n)
 			if _, err := m.Create(t.Context(), jail.Spec{}); !errors.Is(err, errScripted) {
 				t.Errorf("Create = %v, want %v", err, errScripted)
 			}
-			w.holds()
+			h.wantJails()
 		})
 	}
-	t.Run("starting it", func(t *testing.T) {
-		w := newWorld(t)
-		m, s := w.scripted()
+	t.Run("start", func(t *testing.T) {
+		h := newHarness(t)
+		m, s := h.scripted()
 		s.store.failAfter(2)
 		if _, err := m.Create(t.Context(), jail.Spec{Start: true}); !errors.Is(err, errScripted) {
 			t.Errorf("Create = %v, want %v", err, errScripted)
 		}
-		w.holds()
+		h.wantJails()
 	})
 }
 
-func TestAJailIsFailedWhoseStartPanics(t *testing.T) {
-	w := newWorld(t)
-	m, s := w.scripted()
-	j := w.running(m)
+func TestStartPanicMarksJailFailed(t *testing.T) {
+	h := newHarness(t)
+	m, s := h.scripted()
+	j := h.running(m)
 	if _, err := m.Stop(t.Context(), j.ID, jail.StopOptions{}); err != nil {
 		t.Fatal(err)
 	}
-	s.fail("create", ways["panic"])
+	s.fail("create", failureModes["panic"])
 	_, err := m.Start(t.Context(), j.ID)
-	failedAs(t, "panic", err)
+	wantFailure(t, "panic", err)
 	if got, err := m.Get(t.Context(), j.ID); err != nil || got.State != jail.Failed {
-		t.Errorf("the jail is %s, %v; want failed", got.State, err)
+		t.Errorf("state = %s, %v; want failed", got.State, err)
 	}
 	s.fail("create", nil)
 	if got, err := m.Start(t.Context(), j.ID); err != nil || got.State != jail.Running {
-		t.Errorf("the next Start = %s, %v; want running", got.State, err)
+		t.Errorf("second Start = %s, %v; want running", got.State, err)
 	}
 }
 
-// A checkpoint that fails leaves the jail running where it was.
-func TestAJailRunsOnAfterEachFailureOfACheckpoint(t *testing.T) {
+// A failed checkpoint leaves the jail running.
+func TestJailRunsAfterFailedCheckpoint(t *testing.T) {
 	steps := map[jail.Layering][]string{
 		jail.Copied:  {"dumpable", "copy", "freeze", "steady", "dump", "take", "end"},
 		jail.Stacked: {"dumpable", "flush", "freeze", "steady", "dump", "seal", "flush sealed", "restore"},
 	}
 	for how, ops := range steps {
 		for _, op := range ops {
-			for way, f := range ways {
-				t.Run(fmt.Sprintf("%s-%s-%s", how, op, way), func(t *testing.T) {
-					w := newWorld(t)
-					m, s := w.scripted()
-					j := w.running(m)
+			for mode, f := range failureModes {
+				t.Run(fmt.Sprintf("%s-%s-%s", how, op, mode), func(t *testing.T) {
+					h := newHarness(t)
+					m, s := h.scripted()
+					j := h.running(m)
 					s.fail(op, f)
-					_, err := w.checkpoint(m, j.ID, how)
-					failedAs(t, way, err)
+					_, err := h.checkpoint(m, j.ID, how)
+					wantFailure(t, mode, err)
 					s.fail(op, nil)
 					if got, err := m.Get(t.Context(), j.ID); err != nil || got.State != jail.Running {
-						t.Fatalf("the jail is %s, %v; want running", got.State, err)
+						t.Fatalf("state = %s, %v; want running", got.State, err)
 					}
-					if got := w.sh(m, j.ID, "echo fine"); got != "fine" {
-						t.Errorf("it says %q, want fine", got)
+					if got := h.sh(m, j.ID, "echo fine"); got != "fine" {
+						t.Errorf("output = %q, want fine", got)
 					}
-					w.holds(j.ID)
-					if _, err := w.checkpoint(m, j.ID, how); err != nil {
-						t.Errorf("the next checkpoint = %v, want success", err)
+					h.wantJails(j.ID)
+					if _, err := h.checkpoint(m, j.ID, how); err != nil {
+						t.Errorf("second Checkpoint = %v, want nil", err)
 					}
 				})
 			}
@@ -103,31 +103,31 @@ func TestAJailRunsOnAfterEachFailureOfACheckpoint(t *testing.T) {
 	}
 }
 
-// A jail whose thaw fails once after a checkpoint is thawed by the second try.
-func TestAJailIsThawedAfterACheckpointAtTheSecondTry(t *testing.T) {
-	for way, f := range ways {
-		t.Run(way, func(t *testing.T) {
-			w := newWorld(t)
-			m, s := w.scripted()
-			j := w.running(m)
+// If the thaw after a checkpoint fails, it is tried a second time.
+func TestThawIsRetriedAfterCheckpoint(t *testing.T) {
+	for mode, f := range failureModes {
+		t.Run(mode, func(t *testing.T) {
+			h := newHarness(t)
+			m, s := h.scripted()
+			j := h.running(m)
 			s.fail("thaw", func() error { s.fail("thaw", nil); return f() })
-			_, err := w.checkpoint(m, j.ID, jail.Copied)
-			failedAs(t, way, err)
-			if got := w.sh(m, j.ID, "echo fine"); got != "fine" {
-				t.Errorf("it says %q, want fine", got)
+			_, err := h.checkpoint(m, j.ID, jail.Copied)
+			wantFailure(t, mode, err)
+			if got := h.sh(m, j.ID, "echo fine"); got != "fine" {
+				t.Errorf("output = %q, want fine", got)
 			}
-			w.holds(j.ID)
+			h.wantJails(j.ID)
 		})
 	}
 }
 
-// image is of a jail that runs.
-func (w *world) image(m *jail.Manager) (jail.Image, id.Jail) {
-	w.Helper()
-	j := w.running(m)
-	made, err := w.checkpoint(m, j.ID, jail.Copied)
+// image returns the image of a running jail.
+func (h *harness) image(m *jail.Manager) (jail.Image, id.Jail) {
+	h.Helper()
+	j := h.running(m)
+	made, err := h.checkpoint(m, j.ID, jail.Copied)
 	if err != nil {
-		w.Fatal(err)
+		h.Fatal(err)
 	}
 	return made.Image, j.ID
 }
@@ -136,82 +136,82 @@ func branch(m *jail.Manager, ctx context.Context, img jail.Image, spare bool) (j
 	return m.Branch(ctx, img, jail.BranchOptions{Spec: img.Jail.Spec, Number: 1, Op: "branch", Spare: spare})
 }
 
-func TestABranchUndoesWhatItDidWhenAStepFails(t *testing.T) {
+func TestBranchUndoesFailedSteps(t *testing.T) {
 	for _, op := range []string{"restore", "thaw"} {
-		for way, f := range ways {
-			t.Run(op+"-"+way, func(t *testing.T) {
-				w := newWorld(t)
-				m, s := w.scripted()
-				img, of := w.image(m)
+		for mode, f := range failureModes {
+			t.Run(op+"-"+mode, func(t *testing.T) {
+				h := newHarness(t)
+				m, s := h.scripted()
+				img, of := h.image(m)
 				s.fail(op, f)
 				_, err := branch(m, t.Context(), img, false)
-				failedAs(t, way, err)
-				w.holds(of)
+				wantFailure(t, mode, err)
+				h.wantJails(of)
 				s.fail(op, nil)
 				b, err := branch(m, t.Context(), img, false)
 				if err != nil {
-					t.Fatalf("the next branch = %v, want success", err)
+					t.Fatalf("second Branch = %v, want nil", err)
 				}
-				if got := w.sh(m, b.ID, "echo fine"); got != "fine" {
-					t.Errorf("it says %q, want fine", got)
+				if got := h.sh(m, b.ID, "echo fine"); got != "fine" {
+					t.Errorf("output = %q, want fine", got)
 				}
 			})
 		}
 	}
 }
 
-func TestAFrozenCopyThatCannotBeWokenIsRemoved(t *testing.T) {
-	for way, f := range ways {
-		t.Run(way, func(t *testing.T) {
-			w := newWorld(t)
-			m, s := w.scripted()
-			img, of := w.image(m)
+func TestCopyIsRemovedWhenThawFails(t *testing.T) {
+	for mode, f := range failureModes {
+		t.Run(mode, func(t *testing.T) {
+			h := newHarness(t)
+			m, s := h.scripted()
+			img, of := h.image(m)
 			if _, err := branch(m, t.Context(), img, true); err != nil {
 				t.Fatal(err)
 			}
 			if n := m.Copies(img.Snapshot); n != 1 {
-				t.Fatalf("%d copies wait, want 1", n)
+				t.Fatalf("Copies = %d, want 1", n)
 			}
 			s.fail("thaw", f)
 			_, err := branch(m, t.Context(), img, false)
-			failedAs(t, way, err)
+			wantFailure(t, mode, err)
 			if n := m.Copies(img.Snapshot); n != 0 {
-				t.Errorf("%d copies wait, want none", n)
+				t.Errorf("Copies = %d, want 0", n)
 			}
-			w.holds(of)
+			h.wantJails(of)
 		})
 	}
 }
 
-// A rewind that fails leaves the jail as it was.
-func TestAJailRunsOnAfterEachFailureOfARewind(t *testing.T) {
+// A failed rewind leaves the jail unchanged.
+func TestJailRunsAfterFailedRewind(t *testing.T) {
 	for _, op := range []string{"restore", "thaw"} {
-		for way, f := range ways {
-			t.Run(op+"-"+way, func(t *testing.T) {
-				w := newWorld(t)
-				m, s := w.scripted()
-				img, of := w.image(m)
-				once := f // the jail itself has to be thawed after that
+		for mode, f := range failureModes {
+			t.Run(op+"-"+mode, func(t *testing.T) {
+				h := newHarness(t)
+				m, s := h.scripted()
+				img, of := h.image(m)
+				once := f // the thaw of the jail itself must succeed later
 				s.fail(op, func() error { s.fail(op, nil); return once() })
 				_, err := m.Rewind(t.Context(), of, img, jail.RewindOptions{})
-				failedAs(t, way, err)
+				wantFailure(t, mode, err)
 				if got, err := m.Get(t.Context(), of); err != nil || got.State != jail.Running {
-					t.Fatalf("the jail is %s, %v; want running", got.State, err)
+					t.Fatalf("state = %s, %v; want running", got.State, err)
 				}
-				if got := w.sh(m, of, "echo fine"); got != "fine" {
-					t.Errorf("it says %q, want fine", got)
+				if got := h.sh(m, of, "echo fine"); got != "fine" {
+					t.Errorf("output = %q, want fine", got)
 				}
-				w.holds(of)
+				h.wantJails(of)
 			})
 		}
 	}
 }
 
-// The pool makes its jails in the background, where a panic would end the daemon.
-func TestAPanicInThePoolLeavesTheDaemonAlive(t *testing.T) {
-	w := newWorld(t)
-	w.pool = jail.PoolConfig{Size: 1}
-	m, s := w.scripted()
+// The pool creates its jails in goroutines, where a panic would end the daemon.
+func TestPoolRecoversPanic(t *testing.T) {
+	h := newHarness(t)
+	h.pool = jail.PoolConfig{Size: 1}
+	m, s := h.scripted()
 	made := 0
 	s.fail("create", func() error {
 		s.mu.Lock()
@@ -227,28 +227,28 @@ func TestAPanicInThePoolLeavesTheDaemonAlive(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for s.called("clean") == 0 { // the spare's remains
+	for s.called("clean") == 0 { // of the failed spare
 		time.Sleep(time.Millisecond)
 	}
-	if err := m.Close(); err != nil { // it waits for the pool
+	if err := m.Close(); err != nil { // waits for the pool
 		t.Fatal(err)
 	}
 	if n := m.Spares(); n != 0 {
-		t.Errorf("%d spares, want none", n)
+		t.Errorf("spares = %d, want 0", n)
 	}
-	w.holds(j.ID)
-	m = w.scriptedManager(s) // removes the jail at the end
+	h.wantJails(j.ID)
+	m = h.scriptedManager(s) // removes the jail at the end
 	if _, err := m.Get(t.Context(), j.ID); err != nil {
 		t.Error(err)
 	}
 }
 
-// A client that stops waiting for a jail that another request changes gets an error. An
-// operation that has begun is finished.
-func TestACancelledRequestWaitsForNothingAndEndsNothing(t *testing.T) {
-	w := newWorld(t)
-	m, s := w.scripted()
-	j := w.running(m)
+// A client that stops waiting for the lock of a jail gets an error. An operation that holds
+// the lock is finished.
+func TestCancelledRequestStopsWaitingButNotRunning(t *testing.T) {
+	h := newHarness(t)
+	m, s := h.scripted()
+	j := h.running(m)
 	begun, finish := make(chan struct{}), make(chan struct{})
 	s.fail("freeze", func() error {
 		close(begun)
@@ -286,24 +286,24 @@ func TestACancelledRequestWaitsForNothingAndEndsNothing(t *testing.T) {
 		ctx, cancel := context.WithCancel(t.Context())
 		cancel()
 		if err := op(ctx); !errors.Is(err, context.Canceled) || !errors.Is(err, fault.Unavailable) {
-			t.Errorf("%s of a jail that is busy = %v, want unavailable and context.Canceled", name, err)
+			t.Errorf("%s of a locked jail = %v, want unavailable and context.Canceled", name, err)
 		}
 	}
 	close(finish)
 	if err := <-paused; err != nil {
-		t.Errorf("Pause whose caller went away = %v, want that it was finished", err)
+		t.Errorf("Pause with a cancelled context = %v, want nil", err)
 	}
 	if got, err := m.Get(t.Context(), j.ID); err != nil || got.State != jail.Paused {
-		t.Errorf("the jail is %s, %v; want paused", got.State, err)
+		t.Errorf("state = %s, %v; want paused", got.State, err)
 	}
 }
 
-// The next daemon finishes what a killed one had begun.
-func TestTheNextDaemonFinishesWhatWasHalfDone(t *testing.T) {
+// The next daemon finishes the operations of a killed one.
+func TestOpenFinishesInterruptedTransitions(t *testing.T) {
 	for _, tt := range []struct {
 		state jail.State
 		dir   bool
-		want  jail.State // "" is gone
+		want  jail.State // "" means removed
 	}{
 		{jail.Creating, false, ""},
 		{jail.Creating, true, ""},
@@ -311,29 +311,29 @@ func TestTheNextDaemonFinishesWhatWasHalfDone(t *testing.T) {
 		{jail.Deleting, true, ""},
 		{jail.Deleting, false, ""},
 		{jail.Starting, true, jail.Stopped},
-		{jail.Running, true, jail.Stopped}, // its init is gone
+		{jail.Running, true, jail.Stopped}, // its init has ended
 		{jail.Paused, true, jail.Stopped},
 		{jail.Created, true, jail.Stopped},
 		{jail.Stopped, true, jail.Stopped},
 		{jail.Failed, true, jail.Failed},
 	} {
 		t.Run(fmt.Sprintf("%s-%v", tt.state, tt.dir), func(t *testing.T) {
-			w := newWorld(t)
+			h := newHarness(t)
 			spec := jail.Spec{Backend: "oci", Runtime: "bare", Limits: jail.DefaultLimits, Network: jail.Isolated}
 			j := jail.Jail{ID: id.NewJail(), Spec: spec, State: tt.state, Created: time.Now(), Boot: "boot-1", IDs: jail.IDRange{First: 0x20000000, Count: 65536}}
-			if err := w.db.Jails().Put(t.Context(), j); err != nil {
+			if err := h.db.Jails().Put(t.Context(), j); err != nil {
 				t.Fatal(err)
 			}
 			if tt.dir {
-				mustMkdir(t, filepath.Join(w.dir, "jails", string(j.ID)))
+				mustMkdir(t, filepath.Join(h.dir, "jails", string(j.ID)))
 			}
-			m, _ := w.scripted()
+			m, _ := h.scripted()
 			got, err := m.Get(t.Context(), j.ID)
 			if tt.want == "" {
 				if !errors.Is(err, fault.NotFound) {
 					t.Errorf("Get = %s, %v; want not found", got.State, err)
 				}
-				w.holds()
+				h.wantJails()
 				return
 			}
 			if err != nil || got.State != tt.want {
@@ -341,68 +341,68 @@ func TestTheNextDaemonFinishesWhatWasHalfDone(t *testing.T) {
 			}
 			next, err := m.Create(t.Context(), jail.Spec{})
 			if err != nil || next.IDs == j.IDs {
-				t.Errorf("the next jail has the ids %v, %v; want others than %v", next.IDs, err, j.IDs)
+				t.Errorf("ids of the next jail = %v, %v; want others than %v", next.IDs, err, j.IDs)
 			}
 		})
 	}
 }
 
-// A backend that cannot release a jail keeps its record, so that it is tried again.
-func TestADeleteThatFailsCanBeTriedAgain(t *testing.T) {
+// If a backend cannot release a jail, the record stays, so that the delete can be repeated.
+func TestFailedDeleteCanBeRetried(t *testing.T) {
 	for _, op := range []string{"clean", "kill"} {
 		t.Run(op, func(t *testing.T) {
-			w := newWorld(t)
-			m, s := w.scripted()
-			j := w.running(m)
-			s.fail(op, ways["error"])
+			h := newHarness(t)
+			m, s := h.scripted()
+			j := h.running(m)
+			s.fail(op, failureModes["error"])
 			err := m.Delete(t.Context(), j.ID)
-			if op == "kill" { // clean tries harder
+			if op == "kill" { // clean kills again
 				if err != nil {
 					t.Errorf("Delete = %v, want success", err)
 				}
-				w.holds()
+				h.wantJails()
 				return
 			}
 			if !errors.Is(err, errScripted) {
 				t.Errorf("Delete = %v, want %v", err, errScripted)
 			}
-			all, _ := w.db.Jails().All(t.Context())
+			all, _ := h.db.Jails().All(t.Context())
 			if len(all) != 1 || all[0].State != jail.Deleting {
-				t.Fatalf("the database has %v, want the jail as deleting", all)
+				t.Fatalf("records = %v, want the jail in state deleting", all)
 			}
 			m.Close()
 			s.fail(op, nil)
-			w.scriptedManager(s)
-			w.holds()
+			h.scriptedManager(s)
+			h.wantJails()
 		})
 	}
 }
 
-func TestStopKeepsAJailWhoseProcessesCannotBeKilled(t *testing.T) {
-	w := newWorld(t)
-	m, s := w.scripted()
-	j := w.running(m)
-	s.fail("kill", ways["error"])
+func TestStopFailsWhenKillFails(t *testing.T) {
+	h := newHarness(t)
+	m, s := h.scripted()
+	j := h.running(m)
+	s.fail("kill", failureModes["error"])
 	if _, err := m.Stop(t.Context(), j.ID, jail.StopOptions{}); !errors.Is(err, errScripted) {
 		t.Errorf("Stop = %v, want %v", err, errScripted)
 	}
 	if got, err := m.Get(t.Context(), j.ID); err != nil || got.State != jail.Running {
-		t.Errorf("the jail is %s, %v; want running", got.State, err)
+		t.Errorf("state = %s, %v; want running", got.State, err)
 	}
 	s.fail("kill", nil)
 	if got, err := m.Stop(t.Context(), j.ID, jail.StopOptions{}); err != nil || got.State != jail.Stopped {
-		t.Errorf("the next Stop = %s, %v; want stopped", got.State, err)
+		t.Errorf("second Stop = %s, %v; want stopped", got.State, err)
 	}
 }
 
-func TestPauseAndResumeThatCannotBeRecordedAreUndone(t *testing.T) {
-	w := newWorld(t)
-	m, s := w.scripted()
-	j := w.running(m)
+func TestPauseAndResumeAreUndoneOnStoreError(t *testing.T) {
+	h := newHarness(t)
+	m, s := h.scripted()
+	j := h.running(m)
 	state := func(want jail.State) {
 		t.Helper()
 		if got, err := m.Get(t.Context(), j.ID); err != nil || got.State != want {
-			t.Errorf("the jail is %s, %v; want %s", got.State, err, want)
+			t.Errorf("state = %s, %v; want %s", got.State, err, want)
 		}
 	}
 	s.store.failAfter(0)
@@ -410,10 +410,10 @@ func TestPauseAndResumeThatCannotBeRecordedAreUndone(t *testing.T) {
 		t.Errorf("Pause = %v, want %v", err, errScripted)
 	}
 	state(jail.Running)
-	if got := w.sh(m, j.ID, "echo runs"); got != "runs" {
-		t.Errorf("after a Pause that failed it says %q", got)
+	if got := h.sh(m, j.ID, "echo runs"); got != "runs" {
+		t.Errorf("output after a failed Pause = %q, want runs", got)
 	}
-	s.fail("freeze", ways["error"])
+	s.fail("freeze", failureModes["error"])
 	if _, err := m.Pause(t.Context(), j.ID); !errors.Is(err, errScripted) {
 		t.Errorf("Pause = %v, want %v", err, errScripted)
 	}
@@ -427,7 +427,7 @@ func TestPauseAndResumeThatCannotBeRecordedAreUndone(t *testing.T) {
 		t.Errorf("Resume = %v, want %v", err, errScripted)
 	}
 	state(jail.Paused)
-	s.fail("thaw", ways["error"])
+	s.fail("thaw", failureModes["error"])
 	if _, err := m.Resume(t.Context(), j.ID); !errors.Is(err, errScripted) {
 		t.Errorf("Resume = %v, want %v", err, errScripted)
 	}
@@ -436,45 +436,45 @@ func TestPauseAndResumeThatCannotBeRecordedAreUndone(t *testing.T) {
 	if _, err := m.Resume(t.Context(), j.ID); err != nil {
 		t.Error(err)
 	}
-	if got := w.sh(m, j.ID, "echo runs"); got != "runs" {
-		t.Errorf("after Resume it says %q", got)
+	if got := h.sh(m, j.ID, "echo runs"); got != "runs" {
+		t.Errorf("output after Resume = %q, want runs", got)
 	}
 }
 
-func TestACheckpointOfAStoppedJailIsItsLayer(t *testing.T) {
-	w := newWorld(t)
-	m, s := w.scripted()
-	j := w.running(m)
+func TestCheckpointOfStoppedJailSealsLayer(t *testing.T) {
+	h := newHarness(t)
+	m, s := h.scripted()
+	j := h.running(m)
 	if _, err := m.Stop(t.Context(), j.ID, jail.StopOptions{}); err != nil {
 		t.Fatal(err)
 	}
-	s.fail("seal", ways["error"])
-	if _, err := w.checkpoint(m, j.ID, ""); !errors.Is(err, errScripted) {
+	s.fail("seal", failureModes["error"])
+	if _, err := h.checkpoint(m, j.ID, ""); !errors.Is(err, errScripted) {
 		t.Errorf("Checkpoint = %v, want %v", err, errScripted)
 	}
 	s.fail("seal", nil)
-	made, err := w.checkpoint(m, j.ID, "")
+	made, err := h.checkpoint(m, j.ID, "")
 	if err != nil || made.Images != "" || len(made.Jail.Sealed) != 1 {
 		t.Fatalf("Checkpoint = %+v, %v; want one sealed layer and no images", made, err)
 	}
 	b, err := branch(m, t.Context(), made.Image, false)
 	if err != nil || b.State != jail.Created || !slices.Equal(b.Sealed, made.Jail.Sealed) {
-		t.Errorf("a branch of it is %s on %v, %v; want created on %v", b.State, b.Sealed, err, made.Jail.Sealed)
+		t.Errorf("branch: state %s, sealed layers %v, %v; want created, %v", b.State, b.Sealed, err, made.Jail.Sealed)
 	}
 }
 
-func TestACheckpointThatStopsLeavesTheJailStopped(t *testing.T) {
-	w := newWorld(t)
-	m, s := w.scripted()
-	j := w.running(m)
+func TestCheckpointWithStop(t *testing.T) {
+	h := newHarness(t)
+	m, s := h.scripted()
+	j := h.running(m)
 	dir := t.TempDir()
 	o := jail.CheckpointOptions{Snapshot: id.NewSnapshot(), Images: dir, Layer: filepath.Join(dir, "layer"), Stop: true}
-	s.fail("kill", ways["error"])
+	s.fail("kill", failureModes["error"])
 	if _, err := m.Checkpoint(t.Context(), j.ID, o); !errors.Is(err, errScripted) {
 		t.Errorf("Checkpoint = %v, want %v", err, errScripted)
 	}
 	if got, _ := m.Get(t.Context(), j.ID); got.State != jail.Running {
-		t.Fatalf("after a failure the jail is %s, want running", got.State)
+		t.Fatalf("state after a failed Checkpoint = %s, want running", got.State)
 	}
 	s.fail("kill", nil)
 	o.Images = t.TempDir()
@@ -483,6 +483,6 @@ func TestACheckpointThatStopsLeavesTheJailStopped(t *testing.T) {
 		t.Fatalf("Checkpoint = %+v, %v; want images", made, err)
 	}
 	if got, _ := m.Get(t.Context(), j.ID); got.State != jail.Stopped || len(got.Sealed) != 1 {
-		t.Errorf("the jail is %s on %v, want stopped on the sealed layer", got.State, got.Sealed)
+		t.Errorf("state %s, sealed layers %v; want stopped and one sealed layer", got.State, got.Sealed)
 	}
 }

@@ -7,7 +7,7 @@ import (
 	"glasshouse/id"
 )
 
-// Used is what a jail has used of what is counted.
+// Used has cumulative counters of a jail.
 type Used struct {
 	CPU     time.Duration `json:"cpu,omitempty"`
 	RxBytes int64         `json:"rx_bytes,omitempty"`
@@ -18,81 +18,80 @@ func (u Used) plus(v Used) Used {
 	return Used{u.CPU + v.CPU, u.RxBytes + v.RxBytes, u.TxBytes + v.TxBytes}
 }
 
-// most is the larger of each: a counter that was read twice.
-func (u Used) most(v Used) Used {
+// maxOf returns the larger value of each counter, for two readings of the same counters.
+func (u Used) maxOf(v Used) Used {
 	return Used{max(u.CPU, v.CPU), max(u.RxBytes, v.RxBytes), max(u.TxBytes, v.TxBytes)}
 }
 
 func (s Stats) used() Used { return Used{s.CPU, s.RxBytes, s.TxBytes} }
 
-// Carried is what a jail has used since it was started, in instances that it has
-// left without stopping: a stacked snapshot gives it a new one, whose counters in
-// the kernel begin at 0.
+// Carried is the usage of a jail since it was started, in previous instances. A stacked
+// snapshot gives the jail a new instance, whose kernel counters begin at 0.
 type Carried struct {
 	Used
 	MemoryPeak int64 `json:"memory_peak,omitempty"`
 	OOMKills   int64 `json:"oom_kills,omitempty"`
 }
 
-// onto adds to the counters of the present instance what was used before it.
-func (c Carried) onto(st Stats) Stats {
+// addTo adds the earlier usage to the counters of the present instance.
+func (c Carried) addTo(st Stats) Stats {
 	st.CPU, st.RxBytes, st.TxBytes = c.CPU+st.CPU, c.RxBytes+st.RxBytes, c.TxBytes+st.TxBytes
 	st.MemoryPeak, st.OOMKills = max(c.MemoryPeak, st.MemoryPeak), c.OOMKills+st.OOMKills
 	return st
 }
 
-// carriedFrom returns what a jail carries on from an instance with the counters st,
-// to which onto was applied.
-func carriedFrom(st Stats) Carried { return Carried{st.used(), st.MemoryPeak, st.OOMKills} }
+// priorUsage returns the usage before the next instance. The counters st include all earlier
+// instances, see addTo.
+func priorUsage(st Stats) Carried { return Carried{st.used(), st.MemoryPeak, st.OOMKills} }
 
-// stats returns what the jail uses, counted since it was started.
-func (l *live) stats(ctx context.Context) (Stats, error) {
+// stats returns the resource usage of the jail, with counters since its start.
+func (l *liveInstance) stats(ctx context.Context) (Stats, error) {
 	st, err := l.inst.Stats(ctx)
 	st.DiskFailed = err == nil && l.volumeFailed()
-	return l.carried.onto(st), err
+	return l.prior.addTo(st), err
 }
 
-// Usage is what a jail has used since it was made, in whichever body, and what its
-// files take now.
+// Usage is the usage of a jail since its creation, in all instances, and the current size of
+// its files.
 type Usage struct {
 	Used
 	DiskBytes int64
 }
 
-// An Accountant is a Backend that can tell what a jail has used whose init is gone, as
-// long as Clean was not called.
+// An Accountant is a Backend that can return the counters of a jail whose init has ended,
+// until Clean is called.
 type Accountant interface {
 	Left(ctx context.Context, p Plan) (Stats, error)
 }
 
-// Usage returns what a jail has used. It never becomes less, whatever becomes of the
-// jail or the daemon, but for what is on its disk.
+// Usage returns the cumulative usage of a jail. Except for DiskBytes it never decreases, also
+// after a failure of the jail or the daemon.
 func (m *Manager) Usage(ctx context.Context, jid id.Jail) (Usage, error) {
-	c, err := m.find(jid, "jail.Usage")
+	e, err := m.find(jid, "jail.Usage")
 	if err != nil {
 		return Usage{}, err
 	}
 	for {
-		j, l := c.jail.Load(), c.live.Load()
+		j, l := e.jail.Load(), e.live.Load()
 		u := Usage{Used: j.Used.plus(j.Last)}
 		if l != nil {
 			st, err := l.inst.Stats(ctx)
-			if c.jail.Load() != j || c.live.Load() != l {
-				continue // it has another body now, or another record
+			if e.jail.Load() != j || e.live.Load() != l {
+				continue // the instance or the record has changed
 			}
 			if err != nil {
 				return Usage{}, err
 			}
-			u.Used, u.DiskBytes = j.Used.plus(j.Last.most(st.used())), st.DiskBytes
+			u.Used, u.DiskBytes = j.Used.plus(j.Last.maxOf(st.used())), st.DiskBytes
 		}
 		return u, nil
 	}
 }
 
-// account notes in j what the body has used that it is about to lose. It is kept before
-// the body is gone: whoever finds it half gone adds nothing twice.
-func (m *Manager) account(ctx context.Context, b Backend, c *cell, l *live) {
-	j := *c.jail.Load()
+// recordUsage records the counters of the instance that is about to end. It stores totals and
+// not differences, so a repetition after a crash adds nothing twice.
+func (m *Manager) recordUsage(ctx context.Context, b Backend, e *entry, l *liveInstance) {
+	j := *e.jail.Load()
 	var st Stats
 	var err error
 	if l != nil {
@@ -101,21 +100,22 @@ func (m *Manager) account(ctx context.Context, b Backend, c *cell, l *live) {
 		st, err = a.Left(ctx, m.plan(j))
 	}
 	if err != nil {
-		m.cfg.Log.Warn("what a jail used last is not known", "jail", j.ID, "err", err)
+		m.cfg.Log.Warn("cannot read the final usage of a jail", "jail", j.ID, "err", err)
 		return
 	}
-	last := j.Last.most(st.used())
+	last := j.Last.maxOf(st.used())
 	if last == j.Last {
 		return
 	}
 	j.Last = last
-	if err := m.save(ctx, c, j); err != nil {
-		m.cfg.Log.Warn("what a jail used last is not kept", "jail", j.ID, "err", err)
+	if err := m.save(ctx, e, j); err != nil {
+		m.cfg.Log.Warn("cannot record the final usage of a jail", "jail", j.ID, "err", err)
 	}
 }
 
-// anew is a jail that is about to have a body whose counters are at 0.
-func (j Jail) anew() Jail {
+// foldUsage returns the record of a jail that is about to get a new instance, whose counters
+// begin at 0.
+func (j Jail) foldUsage() Jail {
 	j.Used, j.Last = j.Used.plus(j.Last), Used{}
 	return j
 }

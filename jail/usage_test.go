@@ -17,21 +17,21 @@ import (
 	"glasshouse/jail"
 )
 
-// A counter of the kernel's begins at 0 with each body of a jail.
-func TestWhatAJailHasUsedIsCountedOverItsBodiesAndDaemons(t *testing.T) {
-	w := newWorld(t)
-	var body atomic.Int64 // seconds that the present body has used
-	w.backend.counts = func(jail.Plan) jail.Stats {
-		n := body.Load()
+// Kernel counters begin at 0 in each instance of a jail.
+func TestUsageAcrossInstancesAndDaemons(t *testing.T) {
+	h := newHarness(t)
+	var seconds atomic.Int64 // CPU seconds of the present instance
+	h.backend.counts = func(jail.Plan) jail.Stats {
+		n := seconds.Load()
 		return jail.Stats{CPU: time.Duration(n) * time.Second, RxBytes: 10 * n, TxBytes: n, DiskBytes: 7}
 	}
-	m := w.manager()
-	j := w.running(m)
+	m := h.manager()
+	j := h.running(m)
 	used := func(want int64) {
 		t.Helper()
 		u, err := m.Usage(t.Context(), j.ID)
 		if err != nil || u.CPU != time.Duration(want)*time.Second || u.RxBytes != 10*want || u.TxBytes != want {
-			t.Fatalf("it has used %+v, %v; want %d seconds", u, err, want)
+			t.Fatalf("Usage = %+v, %v; want %d seconds", u, err, want)
 		}
 	}
 	stop := func() {
@@ -42,77 +42,77 @@ func TestWhatAJailHasUsedIsCountedOverItsBodiesAndDaemons(t *testing.T) {
 	}
 	start := func() {
 		t.Helper()
-		body.Store(0)
+		seconds.Store(0)
 		if _, err := m.Start(t.Context(), j.ID); err != nil {
 			t.Fatal(err)
 		}
 	}
-	body.Store(5)
+	seconds.Store(5)
 	used(5)
 	stop()
 	used(5)
 	start()
 	used(5)
-	body.Store(3)
+	seconds.Store(3)
 	used(8)
 
-	// A daemon goes, and another comes.
+	// The daemon restarts.
 	m.Close()
-	m = w.manager()
+	m = h.manager()
 	used(8)
 
-	// The jail ends while there is none.
+	// The jail ends while no daemon runs.
 	m.Close()
-	body.Store(4)
-	syscall.Kill(w.pid(j.ID), syscall.SIGKILL)
-	for alive(w.pid(j.ID)) {
+	seconds.Store(4)
+	syscall.Kill(h.pid(j.ID), syscall.SIGKILL)
+	for alive(h.pid(j.ID)) {
 		time.Sleep(time.Millisecond)
 	}
-	m = w.manager()
+	m = h.manager()
 	used(9)
 
-	// A daemon dies when it has counted and not yet removed what it counted.
+	// The daemon dies after it has recorded the usage and before Clean.
 	start()
-	body.Store(2)
-	w.backend.stuck.Store(true)
+	seconds.Store(2)
+	h.backend.stuck.Store(true)
 	if _, err := m.Stop(t.Context(), j.ID, jail.StopOptions{}); err == nil {
-		t.Fatal("it stopped, though it is stuck")
+		t.Fatal("Stop = nil, want the error of Clean")
 	}
 	used(11)
 	m.Close()
-	w.backend.stuck.Store(false)
-	m = w.manager()
+	h.backend.stuck.Store(false)
+	m = h.manager()
 	used(11)
 	start()
 	used(11)
 	if u, err := m.Usage(t.Context(), j.ID); err != nil || u.DiskBytes != 7 {
-		t.Errorf("on its disk are %d bytes, %v, want 7", u.DiskBytes, err)
+		t.Errorf("DiskBytes = %d, %v; want 7", u.DiskBytes, err)
 	}
 	if _, err := m.Usage(t.Context(), "j-none"); !errors.Is(err, fault.NotFound) {
-		t.Errorf("of no jail: %v", err)
+		t.Errorf("Usage of an unknown jail = %v, want not found", err)
 	}
 }
 
-// pid is the init of a jail.
-func (w *world) pid(j id.Jail) int {
-	w.Helper()
-	data, err := os.ReadFile(filepath.Join(w.dir, "jails", string(j), "pid"))
+// pid returns the pid of a jail's init.
+func (h *harness) pid(j id.Jail) int {
+	h.Helper()
+	data, err := os.ReadFile(filepath.Join(h.dir, "jails", string(j), "pid"))
 	if err != nil {
-		w.Fatal(err)
+		h.Fatal(err)
 	}
 	n, err := strconv.Atoi(string(data))
 	if err != nil {
-		w.Fatal(err)
+		h.Fatal(err)
 	}
 	return n
 }
 
-// While a jail ends, its instance is gone and its record still says that it runs. Zeros
-// would mean that it has used nothing.
-func TestStatsOfAJailThatIsEndingAreAConflict(t *testing.T) {
-	w := newWorld(t)
-	m, s := w.scripted()
-	j := w.running(m)
+// While a jail ends, it has no instance, and its record says that it runs. Zero counters would
+// mean that it has used nothing.
+func TestStatsConflictWhileJailEnds(t *testing.T) {
+	h := newHarness(t)
+	m, s := h.scripted()
+	j := h.running(m)
 	cleaned := false
 	s.fail("clean", func() error {
 		cleaned = true
@@ -129,26 +129,26 @@ func TestStatsOfAJailThatIsEndingAreAConflict(t *testing.T) {
 	}
 	s.fail("clean", nil)
 	if !cleaned {
-		t.Error("Stop did not clean up, want Stats called meanwhile")
+		t.Error("Stop did not call Clean, so Stats was not tested")
 	}
 	if st, err := m.Stats(t.Context(), j.ID); err != nil || st.DiskLimit == 0 {
 		t.Errorf("Stats of the stopped jail = %+v, %v, want its limits", st, err)
 	}
 }
 
-// Counters that are read while their jail ends may be removed already.
-func TestStatsThatAreReadWhileAJailStopsAreThoseOfTheStoppedJail(t *testing.T) {
-	w := newWorld(t)
-	var read func() // called once, while counters are read
+// Counters may have been removed when they are read while the jail ends.
+func TestStatsRacingWithStop(t *testing.T) {
+	h := newHarness(t)
+	var read func() // called once, during a read of the counters
 	var reads atomic.Int64
-	w.backend.counts = func(jail.Plan) jail.Stats {
+	h.backend.counts = func(jail.Plan) jail.Stats {
 		if reads.Add(-1) == 0 {
 			read()
 		}
 		return jail.Stats{PIDs: 7}
 	}
-	m, _ := w.scripted()
-	j := w.running(m)
+	m, _ := h.scripted()
+	j := h.running(m)
 	read = func() {
 		if _, err := m.Stop(t.Context(), j.ID, jail.StopOptions{}); err != nil {
 			t.Errorf("Stop = %v, want nil", err)
@@ -162,19 +162,19 @@ func TestStatsThatAreReadWhileAJailStopsAreThoseOfTheStoppedJail(t *testing.T) {
 	}
 }
 
-// A stacked snapshot gives the jail a new instance, whose counters begin at 0. What is
-// shown is counted since the jail was started.
-func TestStatsAreCountedSinceTheStartOverStackedSnapshots(t *testing.T) {
-	w := newWorld(t)
-	var busy atomic.Pointer[id.Jail] // the instance that is the jail's now
-	w.backend.counts = func(p jail.Plan) jail.Stats {
+// A stacked snapshot gives the jail a new instance, whose counters begin at 0. Stats counts
+// since the start of the jail.
+func TestStatsAcrossStackedSnapshots(t *testing.T) {
+	h := newHarness(t)
+	var busy atomic.Pointer[id.Jail] // the present instance of the jail
+	h.backend.counts = func(p jail.Plan) jail.Stats {
 		if at := busy.Load(); at != nil && *at == p.ID {
 			return jail.Stats{CPU: time.Second, RxBytes: 10, TxBytes: 1, MemoryPeak: 100, OOMKills: 1, MemoryBytes: 7, PIDs: 3}
 		}
 		return jail.Stats{MemoryPeak: 6, MemoryBytes: 5, PIDs: 2}
 	}
-	m, s := w.scripted()
-	j := w.running(m)
+	m, s := h.scripted()
+	j := h.running(m)
 	busy.Store(&j.ID)
 	stats := func(want jail.Stats) {
 		t.Helper()
@@ -185,42 +185,42 @@ func TestStatsAreCountedSinceTheStartOverStackedSnapshots(t *testing.T) {
 		}
 	}
 	stats(jail.Stats{CPU: time.Second, RxBytes: 10, TxBytes: 1, MemoryPeak: 100, OOMKills: 1, MemoryBytes: 7, PIDs: 3})
-	made, err := w.checkpoint(m, j.ID, jail.Stacked)
+	made, err := h.checkpoint(m, j.ID, jail.Stacked)
 	if err != nil {
 		t.Fatal(err)
 	}
 	if made.Stats.CPU != time.Second || made.Stats.MemoryPeak != 100 {
-		t.Errorf("the snapshot says %+v, want what the jail had used", made.Stats)
+		t.Errorf("stats of the snapshot = %+v, want the jail's usage", made.Stats)
 	}
 	carried := jail.Stats{CPU: time.Second, RxBytes: 10, TxBytes: 1, MemoryPeak: 100, OOMKills: 1, MemoryBytes: 5, PIDs: 2}
 	stats(carried)
 	if u, err := m.Usage(t.Context(), j.ID); err != nil || u.CPU != time.Second || u.RxBytes != 10 {
-		t.Errorf("Usage = %+v, %v; want it counted once", u, err)
+		t.Errorf("Usage = %+v, %v; want 1 s and 10 bytes, counted once", u, err)
 	}
 
-	// The new instance uses as much again, and a third one nothing.
+	// The second instance uses the same amount, and the third one nothing.
 	now, _ := m.Get(t.Context(), j.ID)
 	busy.Store(&now.Body)
 	twice := jail.Stats{CPU: 2 * time.Second, RxBytes: 20, TxBytes: 2, MemoryPeak: 100, OOMKills: 2, MemoryBytes: 7, PIDs: 3}
 	stats(twice)
-	if _, err := w.checkpoint(m, j.ID, jail.Stacked); err != nil {
+	if _, err := h.checkpoint(m, j.ID, jail.Stacked); err != nil {
 		t.Fatal(err)
 	}
 	twice.MemoryBytes, twice.PIDs = 5, 2
 	stats(twice)
 
-	// The next daemon knows it too.
+	// The counters survive a restart of the daemon.
 	m.Close()
-	m = w.scriptedManager(s)
+	m = h.scriptedManager(s)
 	stats(twice)
 
-	// With a start, and with a rewind, it begins again.
+	// A rewind and a start reset the counters.
 	if _, err := m.Rewind(t.Context(), j.ID, made.Image, jail.RewindOptions{}); err != nil {
 		t.Fatal(err)
 	}
 	begun := jail.Stats{MemoryPeak: 6, MemoryBytes: 5, PIDs: 2}
 	stats(begun)
-	if _, err := w.checkpoint(m, j.ID, jail.Stacked); err != nil {
+	if _, err := h.checkpoint(m, j.ID, jail.Stacked); err != nil {
 		t.Fatal(err)
 	}
 	if _, err := m.Stop(t.Context(), j.ID, jail.StopOptions{}); err != nil {

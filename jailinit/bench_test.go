@@ -13,8 +13,8 @@ import (
 	"glasshouse/jailinit/protocol"
 )
 
-// BenchmarkExecTrue is a command through init, from the connection to its exit
-// status. Beside it, what the kernel alone needs.
+// BenchmarkExecTrue measures a command through init, from the connection to its exit status.
+// BenchmarkBareForkExec measures the kernel's part.
 func BenchmarkExecTrue(b *testing.B) {
 	j := start(b)
 	for b.Loop() {
@@ -46,7 +46,7 @@ func BenchmarkBareForkExec(b *testing.B) {
 	}
 }
 
-// BenchmarkOutput is how fast a command's output passes through init.
+// BenchmarkOutput measures the throughput of a command's output through init.
 func BenchmarkOutput(b *testing.B) {
 	const size = 64 << 20
 	b.SetBytes(size)
@@ -66,8 +66,8 @@ func BenchmarkOutput(b *testing.B) {
 	}
 }
 
-// BenchmarkStart is from the start of init's process to its first answer, which
-// every start of a jail waits for.
+// BenchmarkStart measures the time from the start of init's process to its first reply, which
+// is part of every start of a jail.
 func BenchmarkStart(b *testing.B) {
 	for b.Loop() {
 		j := start(b)
@@ -77,8 +77,8 @@ func BenchmarkStart(b *testing.B) {
 	}
 }
 
-// BenchmarkPark is what every snapshot waits for before the jail is frozen, with
-// a reader, a writer and somebody who waits.
+// BenchmarkPark measures the park that precedes every freeze for a snapshot, with a reader, a
+// writer and a Wait in progress.
 func BenchmarkPark(b *testing.B) {
 	j := start(b)
 	e := sh("cat")

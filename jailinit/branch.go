@@ -21,20 +21,20 @@ import (
 )
 
 const (
-	branchHooks = "/etc/glasshouse/branch.d" // programs to run
+	branchHooks = "/etc/glasshouse/branch.d" // hook programs
 
 	maxHooks    = 64
-	maxEntries  = 1024 // looked at in a directory, which is the jail's to fill
+	maxEntries  = 1024 // limit for a directory, which the jail controls
 	hookTimeout = 5 * time.Second
-	hookBound   = hookTimeout + 2*drainAtMost // after which even one that cannot be killed is waited for no more
+	hookBound   = hookTimeout + 2*maxDrain // maximal wait, also for a hook that cannot be killed
 
-	// hookPath is searched by what a hook runs.
+	// hookPath is the environment of hooks.
 	hookPath = "PATH=" + defaultPath
 )
 
-// branched runs the hooks of a branch and sends the signals that processes asked
-// for. The daemon has written the notice before. Problems do not fail the request:
-// the daemon logs them.
+// branched runs the hooks of a branch and sends the signals that processes have registered.
+// The daemon has written the notice before. Problems do not fail the request; the daemon logs
+// them.
 func (in *Init) branched(c *conn, q *protocol.Request) error {
 	if err := q.Branched.Check(); err != nil {
 		return err
@@ -50,15 +50,15 @@ func (in *Init) branched(c *conn, q *protocol.Request) error {
 	return c.reply(reply)
 }
 
-// runHooks runs the jail's hooks one after the other, as ordinary commands.
-// One that fails is kept, so that its output can be read.
+// runHooks runs the jail's hooks sequentially, as ordinary commands. A failed one is not
+// removed, so that its output can be read.
 func (in *Init) runHooks(b *protocol.Branched, problem func(string, ...any)) {
 	names, err := in.hooks()
 	if err != nil {
 		problem("%s: %v", branchHooks, err)
 	}
 	if len(names) > maxHooks {
-		problem("%s: more than %d programs, of which the first are run", branchHooks, maxHooks)
+		problem("%s: more than %d programs, only the first ones are run", branchHooks, maxHooks)
 		names = names[:maxHooks]
 	}
 	env := []string{hookPath,
@@ -74,7 +74,7 @@ func (in *Init) runHooks(b *protocol.Branched, problem func(string, ...any)) {
 	}
 }
 
-// hooks is the executable files of the hooks' directory, sorted.
+// hooks returns the executable files in the hook directory, sorted.
 func (in *Init) hooks() (names []string, err error) {
 	in.slots <- struct{}{}
 	defer func() { <-in.slots }()
@@ -88,7 +88,7 @@ func (in *Init) hooks() (names []string, err error) {
 	return names, err
 }
 
-// readDir is the entries of a directory, sorted. One that is not there is empty.
+// readDir returns the entries of a directory, sorted. A missing directory is empty.
 func readDir(dir string) ([]os.DirEntry, error) {
 	f, err := os.Open(dir)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -103,7 +103,7 @@ func readDir(dir string) ([]os.DirEntry, error) {
 		err = nil
 	}
 	if len(entries) > maxEntries {
-		entries, err = entries[:maxEntries], fmt.Errorf("more than %d files, of which some are left out", maxEntries)
+		entries, err = entries[:maxEntries], fmt.Errorf("more than %d files, some are ignored", maxEntries)
 	}
 	slices.SortFunc(entries, func(a, b os.DirEntry) int { return strings.Compare(a.Name(), b.Name()) })
 	return entries, err
@@ -119,7 +119,7 @@ func (in *Init) runHook(name string, env []string) error {
 	select {
 	case <-p.ended:
 	case <-bound.C:
-		return fmt.Errorf("it did not end, nor could it be killed (command %s)", p.id)
+		return fmt.Errorf("it did not end and could not be killed (command %s)", p.id)
 	}
 	switch s := p.snapshot(); {
 	case s.TimedOut:
@@ -131,8 +131,8 @@ func (in *Init) runHook(name string, env []string) error {
 	return err
 }
 
-// notifyProcesses sends the signals that processes have asked for. They know
-// nothing of having been copied otherwise.
+// notifyProcesses sends the signals that processes have registered. Without a signal, they
+// cannot detect that they have been copied.
 func (in *Init) notifyProcesses(problem func(string, ...any)) {
 	in.slots <- struct{}{}
 	defer func() { <-in.slots }()
@@ -147,19 +147,19 @@ func (in *Init) notifyProcesses(problem func(string, ...any)) {
 	}
 }
 
-// notify sends the signal that file asks for to the process it is named after,
-// if that runs as the file's owner: nobody gets to signal others' processes.
-// A process that has ended is no problem.
+// notify sends the signal that is registered in file to the process that the file is named
+// after, if the process runs as the file's owner. So a user cannot signal processes of others.
+// A process that has ended is not an error.
 func notify(file string) error {
 	pid, err := strconv.Atoi(path.Base(file))
 	if err != nil || pid <= 1 || pid == os.Getpid() || path.Base(file) != strconv.Itoa(pid) {
-		return errors.New("not the number of a process that can be notified")
+		return errors.New("not the pid of a process that can be notified")
 	}
 	sig, owner, err := registration(file)
 	if err != nil {
 		return err
 	}
-	fd, err := unix.PidfdOpen(pid, 0) // so that it stays the same process below
+	fd, err := unix.PidfdOpen(pid, 0) // pins the process for the checks below
 	if err == unix.ESRCH {
 		return nil
 	}
@@ -172,7 +172,7 @@ func notify(file string) error {
 		return nil // it has ended
 	}
 	if !runsAs(string(uids), owner) {
-		return fmt.Errorf("process %d is not its owner's", pid)
+		return fmt.Errorf("process %d does not run as the owner of the file", pid)
 	}
 	if err := unix.PidfdSendSignal(fd, sig, nil, 0); err != nil && err != unix.ESRCH {
 		return os.NewSyscallError("pidfd_send_signal", err)
@@ -180,11 +180,11 @@ func notify(file string) error {
 	return nil
 }
 
-// maxRegistration is more than any signal's name.
+// maxRegistration bounds the size of a registration file.
 const maxRegistration = 32
 
-// registration reads which signal a file asks for, and whose file it is. A
-// link to somebody else's is none.
+// registration returns the signal in a registration file and the owner of the file. It rejects
+// links.
 func registration(file string) (sig unix.Signal, owner uint32, err error) {
 	fd, err := unix.Open(file, unix.O_RDONLY|unix.O_NOFOLLOW|unix.O_NONBLOCK|unix.O_CLOEXEC, 0)
 	if err != nil {
@@ -197,7 +197,7 @@ func registration(file string) (sig unix.Signal, owner uint32, err error) {
 		return 0, 0, err
 	}
 	if st.Mode&unix.S_IFMT != unix.S_IFREG || st.Nlink != 1 {
-		return 0, 0, errors.New("not a plain file of its own")
+		return 0, 0, errors.New("not a regular file with one link")
 	}
 	text, err := io.ReadAll(io.LimitReader(f, maxRegistration))
 	if err != nil {
@@ -207,7 +207,7 @@ func registration(file string) (sig unix.Signal, owner uint32, err error) {
 	return sig, st.Uid, err
 }
 
-// notification is the signal a registration names, SIGUSR1 if it is empty.
+// notification returns the signal that a registration names, SIGUSR1 if it is empty.
 func notification(text string) (unix.Signal, error) {
 	name := strings.TrimSpace(text)
 	if name == "" {
@@ -218,13 +218,13 @@ func notification(text string) (unix.Signal, error) {
 		return 0, err
 	}
 	if sig == 0 || sig == unix.SIGKILL || sig == unix.SIGSTOP {
-		return 0, fault.Fieldf("init.Branched", "signal", "%q is not a signal a process can be notified by", name)
+		return 0, fault.Fieldf("init.Branched", "signal", "%q cannot be used as a notification signal", name)
 	}
 	return sig, nil
 }
 
-// runsAs tells whether all user ids in a process's status are uid: a program
-// that has changed its identity is not its caller's to signal.
+// runsAs reports whether all user ids in a process's status are uid. A program with other ids,
+// such as a setuid program, must not be signalled by its caller.
 func runsAs(status string, uid uint32) bool {
 	for line := range strings.Lines(status) {
 		ids, ok := strings.CutPrefix(line, "Uid:")

@@ -14,7 +14,7 @@ import (
 	"glasshouse/jailinit/protocol"
 )
 
-// startBranch runs an init with a /run and an /etc/glasshouse of its own.
+// startBranch starts an init with a private /run and /etc/glasshouse.
 func startBranch(t *testing.T) *jail {
 	t.Helper()
 	needRoot(t)
@@ -22,12 +22,12 @@ func startBranch(t *testing.T) *jail {
 mount -t overlay -o lowerdir=/etc,upperdir=/run/upper,workdir=/run/work etc /etc || exit
 exec "$0"`
 	j := startIn(t, t.TempDir(), exec.Command("unshare", "--fork", "--pid", "--mount-proc", "--kill-child", "sh", "-c", own, os.Args[0]))
-	j.runs("mkdir -p /etc/glasshouse/branch.d; mkdir -p -m 1777 /run/glasshouse/notify; chmod 1777 /run/glasshouse/notify")
+	j.output("mkdir -p /etc/glasshouse/branch.d; mkdir -p -m 1777 /run/glasshouse/notify; chmod 1777 /run/glasshouse/notify")
 	return j
 }
 
-// runs runs a script that must do well.
-func (j *jail) runs(script string) (stdout string) {
+// output runs a script that must succeed, and returns its output.
+func (j *jail) output(script string) (stdout string) {
 	j.t.Helper()
 	out, stderr, s := j.run(sh(script))
 	if s.Code != 0 || stderr != "" {
@@ -36,34 +36,34 @@ func (j *jail) runs(script string) (stdout string) {
 	return out
 }
 
-func aBranch() protocol.Branched {
+func testBranch() protocol.Branched {
 	return protocol.Branched{Jail: id.NewJail(), Snapshot: id.NewSnapshot(), Hostname: "second", Branch: 2, Seed: bytes.Repeat([]byte{0xab, 1}, 16)}
 }
 
-func TestHooksRunInTheirOrder(t *testing.T) {
+func TestBranchHooksRunInOrder(t *testing.T) {
 	j := startBranch(t)
-	j.runs(`cd /etc/glasshouse/branch.d
+	j.output(`cd /etc/glasshouse/branch.d
 printf '#!/bin/sh\necho first $(id -u) $GLASSHOUSE_BRANCH >>/run/ran' >10-first
 printf '#!/bin/sh\necho second $GLASSHOUSE_JAIL $GLASSHOUSE_SNAPSHOT $GLASSHOUSE_SEED >>/run/ran' >20-second
 echo 'echo never >>/run/ran' >15-not-executable
 mkdir 16-directory
 chmod +x 10-first 20-second`)
-	b := aBranch()
+	b := testBranch()
 	if err := j.Branched(j.ctx(), b); err != nil {
 		t.Fatal(err)
 	}
 	seed := hex.EncodeToString(b.Seed)
 	want := "first 0 2\nsecond " + string(b.Jail) + " " + string(b.Snapshot) + " " + seed + "\n"
-	if ran := j.runs("cat /run/ran"); ran != want {
+	if ran := j.output("cat /run/ran"); ran != want {
 		t.Errorf("hooks wrote %q, want %q", ran, want)
 	}
 }
 
-func TestProcessesAreNotifiedOfTheBranch(t *testing.T) {
+func TestBranchSignals(t *testing.T) {
 	j := startBranch(t)
-	const listen = `trap 'echo usr1 >>/tmp/told-$$; mv /tmp/told-$$ /run/$1' USR1; trap 'echo hup >/run/$1' HUP
+	const listen = `trap 'echo usr1 >>/tmp/got-$$; mv /tmp/got-$$ /run/$1' USR1; trap 'echo hup >/run/$1' HUP
 echo "$2" >/run/glasshouse/notify/$$; echo $$ >/run/$1.pid; while :; do sleep 0.02; done`
-	j.runs("chmod 1777 /run")
+	j.output("chmod 1777 /run")
 	for _, p := range []struct{ name, signal, user string }{
 		{"default", "", ""}, {"hangup", "SIGHUP", "daemon"}, {"kill", "KILL", ""}, {"nonsense", "whatever", ""}, {"forged", "", "root"},
 	} {
@@ -71,60 +71,60 @@ echo "$2" >/run/glasshouse/notify/$$; echo $$ >/run/$1.pid; while :; do sleep 0.
 		if _, _, err := j.Exec(j.ctx(), e, nil); err != nil {
 			t.Fatal(err)
 		}
-		j.runs("until test -s /run/" + p.name + ".pid; do sleep 0.02; done")
+		j.output("until test -s /run/" + p.name + ".pid; do sleep 0.02; done")
 	}
-	// Somebody asks for a signal to a process that is not theirs.
-	j.runs(`pid=$(cat /run/forged.pid); rm /run/glasshouse/notify/$pid`)
+	// A user registers a signal for a process of another user.
+	j.output(`pid=$(cat /run/forged.pid); rm /run/glasshouse/notify/$pid`)
 	forge := sh(`echo TERM >/run/glasshouse/notify/$(cat /run/forged.pid)`)
 	forge.User = "daemon"
 	j.run(forge)
-	// Nor does a link to a file of the process's owner count, nor a fifo.
-	j.runs(`cd /run/glasshouse/notify; echo TERM >1; echo TERM >../term; ln -s ../term 2; mkfifo 3; echo TERM >0004; echo USR1 >999999`)
+	// Links and FIFOs are rejected too.
+	j.output(`cd /run/glasshouse/notify; echo TERM >1; echo TERM >../term; ln -s ../term 2; mkfifo 3; echo TERM >0004; echo USR1 >999999`)
 
-	err := j.Branched(j.ctx(), aBranch())
+	err := j.Branched(j.ctx(), testBranch())
 	if err == nil || fault.KindOf(err) != "" {
-		t.Fatalf("Branched: %v, want the problems", err)
+		t.Fatalf("Branched = %v, want the problems", err)
 	}
-	j.runs("until test -s /run/default && test -s /run/hangup; do sleep 0.02; done")
-	if told := j.runs("cat /run/default /run/hangup"); told != "usr1\nhup\n" {
-		t.Errorf("the processes were told %q", told)
+	j.output("until test -s /run/default && test -s /run/hangup; do sleep 0.02; done")
+	if got := j.output("cat /run/default /run/hangup"); got != "usr1\nhup\n" {
+		t.Errorf("received signals = %q, want usr1 and hup", got)
 	}
 	for _, name := range []string{"kill", "nonsense", "forged"} {
-		pid := strings.TrimSpace(j.runs("cat /run/" + name + ".pid"))
-		j.runs("kill -0 " + pid)
+		pid := strings.TrimSpace(j.output("cat /run/" + name + ".pid"))
+		j.output("kill -0 " + pid)
 		if !strings.Contains(err.Error(), "/notify/"+pid+":") {
-			t.Errorf("the %s registration was not refused: %v", name, err)
+			t.Errorf("problems without the %s registration: %v", name, err)
 		}
 	}
 	for _, name := range []string{"1", "2", "3", "0004"} {
 		if !strings.Contains(err.Error(), "/notify/"+name+":") {
-			t.Errorf("%s was not refused: %v", name, err)
+			t.Errorf("problems without %s: %v", name, err)
 		}
 	}
-	if strings.Contains(err.Error(), "999999") || strings.Contains(err.Error(), strings.TrimSpace(j.runs("cat /run/default.pid"))+":") {
-		t.Errorf("what is no problem was told as one: %v", err)
+	if strings.Contains(err.Error(), "999999") || strings.Contains(err.Error(), strings.TrimSpace(j.output("cat /run/default.pid"))+":") {
+		t.Errorf("problems include a valid registration or an ended process: %v", err)
 	}
 }
 
-func TestHooksThatFailDoNotFailTheBranch(t *testing.T) {
+func TestFailingHooksDoNotFailBranch(t *testing.T) {
 	j := startBranch(t)
-	j.runs(`cd /etc/glasshouse/branch.d
+	j.output(`cd /etc/glasshouse/branch.d
 printf '#!/bin/sh\necho why; exit 3' >1-fails
 printf '#!/no/such\n' >2-cannot-run
 printf '#!/bin/sh\nsleep 60' >3-hangs
 printf '#!/bin/sh\necho ran >/run/ran' >4-runs
 chmod +x *`)
-	err := j.Branched(j.ctx(), aBranch())
+	err := j.Branched(j.ctx(), testBranch())
 	if err == nil || fault.KindOf(err) != "" {
-		t.Fatalf("Branched: %v, want the problems", err)
+		t.Fatalf("Branched = %v, want the problems", err)
 	}
 	for _, want := range []string{"1-fails: it ended with code 3", "2-cannot-run", "3-hangs: it did not end within"} {
 		if !strings.Contains(err.Error(), want) {
-			t.Errorf("%q is not told: %v", want, err)
+			t.Errorf("problems without %q: %v", want, err)
 		}
 	}
-	if ran := j.runs("cat /run/ran"); ran != "ran\n" {
-		t.Errorf("the hook after the ones that failed: %q", ran)
+	if ran := j.output("cat /run/ran"); ran != "ran\n" {
+		t.Errorf("output of the hook after failed ones = %q, want ran", ran)
 	}
 	all, listErr := j.Execs(j.ctx())
 	kept := 0
@@ -134,11 +134,11 @@ chmod +x *`)
 		}
 	}
 	if listErr != nil || kept != 2 {
-		t.Errorf("%d hooks are kept, %v; want the two that ran and failed", kept, listErr)
+		t.Errorf("kept hooks = %d, %v; want the two that ran and failed", kept, listErr)
 	}
 }
 
-func TestImpossibleBranchesAreRefused(t *testing.T) {
+func TestInvalidBranchRequests(t *testing.T) {
 	j := start(t)
 	for what, change := range map[string]func(*protocol.Branched){
 		"no jail":       func(b *protocol.Branched) { b.Jail = "" },
@@ -148,7 +148,7 @@ func TestImpossibleBranchesAreRefused(t *testing.T) {
 		"a long name":   func(b *protocol.Branched) { b.Hostname = strings.Repeat("x", 65) },
 		"an empty seed": func(b *protocol.Branched) { b.Seed = nil },
 	} {
-		b := aBranch()
+		b := testBranch()
 		change(&b)
 		if err := j.Branched(j.ctx(), b); !errors.Is(err, fault.Invalid) {
 			t.Errorf("%s: %v, want invalid", what, err)

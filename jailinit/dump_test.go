@@ -16,7 +16,7 @@ import (
 	"glasshouse/jailinit/protocol"
 )
 
-// needCRIU skips where there is none that fits the kernel.
+// needCRIU skips the test without a CRIU that supports the kernel.
 func needCRIU(t *testing.T) (criu string) {
 	t.Helper()
 	needRoot(t)
@@ -30,8 +30,8 @@ func needCRIU(t *testing.T) (criu string) {
 	return criu
 }
 
-// startDumpable runs an init that CRIU can dump: its session is in its own pid
-// namespace, and it has nothing from the test.
+// startDumpable starts an init that CRIU can dump: its session is in its own pid namespace,
+// and it has no descriptors of the test.
 func startDumpable(t *testing.T) (j *jail, pid string) {
 	t.Helper()
 	dir := t.TempDir()
@@ -55,7 +55,7 @@ func startDumpable(t *testing.T) (j *jail, pid string) {
 	return j, children(t, cmd.Process.Pid)[0]
 }
 
-// initsOf is the processes whose environment names a socket in dir.
+// initsOf returns the processes whose environment names a socket in dir.
 func initsOf(dir string) (pids []int) {
 	files, _ := filepath.Glob("/proc/[0-9]*/environ")
 	for _, file := range files {
@@ -67,9 +67,9 @@ func initsOf(dir string) (pids []int) {
 	return pids
 }
 
-// A jail that is parked can be written down, ended and made again, and those
-// who read, write and wait do not notice.
-func TestParkedJailIsDumpedAndRestored(t *testing.T) {
+// A parked jail can be dumped, killed and restored. Clients that read, write and wait are not
+// affected.
+func TestDumpAndRestoreOfParkedJail(t *testing.T) {
 	criu := needCRIU(t)
 	j, pid := startDumpable(t)
 	e := protocol.Exec{ID: id.NewExec(), Argv: []string{"sh", "-c", "while read x; do echo got $x; done; exit 3"}, Stdin: true, Timeout: time.Minute}
@@ -96,7 +96,7 @@ func TestParkedJailIsDumpedAndRestored(t *testing.T) {
 			t.Fatal(err)
 		}
 		if c, err := s.Next(); err != nil || string(c.Data) != "got "+word+"\n" {
-			t.Fatalf("it answered %q to %s, %v", c.Data, word, err)
+			t.Fatalf("reply %q to %s, %v", c.Data, word, err)
 		}
 	}
 	for i := range 3 {
@@ -115,7 +115,7 @@ func TestParkedJailIsDumpedAndRestored(t *testing.T) {
 		}
 		run("dump", "-t", pid)
 		if i == 0 {
-			j.cmd.Wait() // its parent has nothing to do any more
+			j.cmd.Wait() // unshare ends with init
 		}
 		run("restore", "-d", "--pidfile", "pid")
 		b, err := os.ReadFile(images + "/pid")
@@ -130,9 +130,9 @@ func TestParkedJailIsDumpedAndRestored(t *testing.T) {
 		t.Error(err)
 	}
 	if _, err := s.Next(); err != io.EOF {
-		t.Errorf("at the end: %v", err)
+		t.Errorf("Next after the end = %v, want EOF", err)
 	}
 	if status := <-waited; status.Code != 3 || status.TimedOut {
-		t.Errorf("status %+v", status)
+		t.Errorf("status %+v, want code 3", status)
 	}
 }

@@ -12,19 +12,18 @@ import (
 
 	"glasshouse/fault"
 	"glasshouse/internal/fork"
-	asks "glasshouse/internal/notify"
+	seccompnotify "glasshouse/internal/notify"
 	"glasshouse/internal/thread"
 	"glasshouse/jailinit/protocol"
 )
 
 const opEnforce = "init.Enforce"
 
-// Enforcement. A thread that does nothing else has the daemon's filter on it, and
-// all commands are its children: so they have it, and all that they start, and
-// init has not. The daemon takes a copy of the descriptor on which the filter
-// asks. Init keeps one too, so that calls wait for the next daemon when one dies
-// and do not fail. A memory image cannot hold it: it is given up when init is
-// parked, and the daemon gives it back.
+// Enforcement. A dedicated thread has the daemon's seccomp filter, and all commands are its
+// children. So all commands and their children have the filter, and init has not. The daemon
+// has a copy of the notification listener. Init keeps one too, so that system calls wait for
+// the next daemon if one dies, and do not fail. A checkpoint cannot include the listener: init
+// closes it when it is parked, and the daemon sends it again.
 
 // A forker is that thread.
 type forker struct {
@@ -49,12 +48,12 @@ func (f *forker) start(c *fork.Command) (int, *fork.Start, error) {
 	return r.pid, r.start, r.err
 }
 
-// newForker returns when the filter is installed.
+// newForker starts the thread and returns when the filter is installed.
 func newForker(filter []byte) (f *forker, listener int, err error) {
 	f = &forker{orders: make(chan forkOrder)}
 	installed := make(chan error, 1)
-	go thread.Alone(func() (err error) { // for good
-		listener, err = asks.Install(filter)
+	go thread.Alone(func() (err error) { // never ends
+		listener, err = seccompnotify.Install(filter)
 		installed <- err
 		if err != nil {
 			return err
@@ -68,53 +67,52 @@ func newForker(filter []byte) (f *forker, listener int, err error) {
 	return f, listener, <-installed
 }
 
-// asking tells whether commands are to ask.
-func (in *Init) asking() bool {
+// enforcing reports whether commands get the filter.
+func (in *Init) enforcing() bool {
 	in.mu.Lock()
 	defer in.mu.Unlock()
 	return in.forker != nil
 }
 
-// enforce has every command from now on ask before it starts programs, changes
-// files and makes connections.
+// enforce installs the filter for all later commands.
 func (in *Init) enforce(c *conn, q *protocol.Request) error {
 	in.mu.Lock()
 	defer in.mu.Unlock()
 	if in.forker != nil {
-		return fault.Newf(fault.Conflict, opEnforce, "", "commands of this jail ask already")
+		return fault.Newf(fault.Conflict, opEnforce, "", "enforcement is already active in this jail")
 	}
 	if len(in.execs) > 0 {
-		return fault.Newf(fault.Conflict, opEnforce, "", "a command was started already")
+		return fault.Newf(fault.Conflict, opEnforce, "", "commands have already been started")
 	}
 	f, listener, err := newForker(q.Filter)
 	if err != nil {
-		return fault.Newf(fault.Unsupported, opEnforce, "", "the kernel does not take the filter: %w", err)
+		return fault.Newf(fault.Unsupported, opEnforce, "", "the kernel rejects the filter: %w", err)
 	}
-	in.forker, in.listening = f, os.NewFile(uintptr(listener), "listener")
+	in.forker, in.enforceListener = f, os.NewFile(uintptr(listener), "listener")
 	return c.reply(protocol.Enforced{FD: listener})
 }
 
-// keep takes the listener of the jail's filter to keep.
+// keep receives the notification listener and stores it.
 func (in *Init) keep(c *conn, _ *protocol.Request) error {
 	uc, ok := c.net.(*net.UnixConn)
 	if !ok {
 		return errors.ErrUnsupported
 	}
-	if err := c.reply(nil); err != nil { // the client sends nothing before it has this
+	if err := c.reply(nil); err != nil { // the client sends the descriptor after this reply
 		return err
 	}
-	uc.SetReadDeadline(time.Now().Add(requestPatience))
+	uc.SetReadDeadline(time.Now().Add(requestTimeout))
 	fd, err := receiveFD(uc)
 	if err != nil {
 		return err
 	}
 	f := os.NewFile(uintptr(fd), "listener")
-	if link, err := os.Readlink("/proc/self/fd/" + strconv.Itoa(fd)); err == nil && !asks.Is(link) {
+	if link, err := os.Readlink("/proc/self/fd/" + strconv.Itoa(fd)); err == nil && !seccompnotify.Is(link) {
 		return errors.Join(fault.Newf(fault.Invalid, "init.Keep", "", "not a listener"), f.Close())
 	}
 	in.mu.Lock()
-	old := in.listening
-	in.listening = f
+	old := in.enforceListener
+	in.enforceListener = f
 	in.mu.Unlock()
 	if old != nil {
 		old.Close()
@@ -122,7 +120,7 @@ func (in *Init) keep(c *conn, _ *protocol.Request) error {
 	return c.reply(nil)
 }
 
-// receiveFD reads one byte, with which exactly one descriptor comes.
+// receiveFD reads one byte with exactly one SCM_RIGHTS descriptor.
 func receiveFD(uc *net.UnixConn) (int, error) {
 	oob := make([]byte, unix.CmsgSpace(4*4))
 	_, n, _, _, err := uc.ReadMsgUnix(make([]byte, 1), oob)
@@ -147,40 +145,40 @@ func receiveFD(uc *net.UnixConn) (int, error) {
 		for _, fd := range fds {
 			unix.Close(fd)
 		}
-		return -1, fault.Newf(fault.Invalid, "init.Keep", "", "%d descriptors instead of one", len(fds))
+		return -1, fault.Newf(fault.Invalid, "init.Keep", "", "got %d descriptors, want one", len(fds))
 	}
 	return fds[0], nil
 }
 
-// letGo gives up the listener, which cannot be part of a memory image. in.mu is
+// closeListener closes the notification listener, which a checkpoint cannot include. in.mu is
 // held.
 //
 // +checklocks:in.mu
-func (in *Init) letGo() {
-	if in.listening != nil {
-		in.listening.Close()
-		in.listening = nil
+func (in *Init) closeListener() {
+	if in.enforceListener != nil {
+		in.enforceListener.Close()
+		in.enforceListener = nil
 	}
 }
 
-// startsWithin is how long who asks for a command is kept waiting until its
-// program has started. It may be that a person is asked first.
-const startsWithin = 250 * time.Millisecond
+// startWait is how long a request waits until the program of its command has started. It is
+// limited because the start may need an approval by a person.
+const startWait = 250 * time.Millisecond
 
-// forkAsking is fork for commands that ask.
-func (in *Init) forkAsking(p *process, file string, argv []string, attr *syscall.ProcAttr) error {
+// forkEnforced is fork for commands with enforcement.
+func (in *Init) forkEnforced(p *process, file string, argv []string, attr *syscall.ProcAttr) error {
 	c := &fork.Command{
 		File: file, Argv: argv, Env: attr.Env, Dir: attr.Dir,
 		Files: [3]uintptr{attr.Files[0], attr.Files[1], attr.Files[2]}, Ctty: attr.Sys.Setctty, Who: attr.Sys.Credential,
 		Failing: "glasshouse: " + argv[0] + " was not started: it is not permitted, or cannot be run\n",
 	}
-	if c.File[0] != '/' { // as the shell would find it
+	if c.File[0] != '/' { // relative to the working directory, as in a shell
 		c.File = attr.Dir + "/" + c.File
 	}
 	in.pids.Lock()
-	// p is not among the commands yet, and reaping it needs in.pids.
+	// p is not published yet, and reaping it needs in.pids.
 	p.status.Started = time.Now().Round(0) // +checklocksignore
-	// The forker was set before asking returned true, and is never replaced.
+	// The forker was set before enforcing returned true, and is never replaced.
 	pid, start, err := in.forker.start(c) // +checklocksignore
 	if err != nil {
 		in.pids.Unlock()
@@ -191,7 +189,7 @@ func (in *Init) forkAsking(p *process, file string, argv []string, attr *syscall
 	preferAsVictim(pid)
 	in.pids.Unlock()
 
-	start.File().SetReadDeadline(time.Now().Add(startsWithin))
+	start.File().SetReadDeadline(time.Now().Add(startWait))
 	err = start.Wait()
 	switch {
 	case err == nil:
@@ -203,7 +201,7 @@ func (in *Init) forkAsking(p *process, file string, argv []string, attr *syscall
 		return nil
 	}
 	in.pids.Lock()
-	delete(in.byPID, pid) // its end is nobody's business
+	delete(in.byPID, pid) // its exit status is not needed
 	in.pids.Unlock()
 	start.End(false)
 	return err

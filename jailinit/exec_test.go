@@ -19,15 +19,15 @@ func TestEnvironmentIsExact(t *testing.T) {
 	j := start(t)
 	e := protocol.Exec{ID: id.NewExec(), Argv: []string{"/usr/bin/env"}, Env: []string{"A=1", "HOME=/x", "USER=u", "B=two words", "A=2"}}
 	if out, _, _ := j.run(e); out != "A=1\nHOME=/x\nUSER=u\nB=two words\nA=2\n" {
-		t.Errorf("environment is %q", out)
+		t.Errorf("environment = %q", out)
 	}
 	e = protocol.Exec{ID: id.NewExec(), Argv: []string{"/usr/bin/env"}, Env: []string{"A=1"}}
 	if out, _, _ := j.run(e); out != "A=1\nHOME=/root\nUSER=root\n" {
-		t.Errorf("environment without HOME and USER is %q", out)
+		t.Errorf("environment without HOME and USER = %q", out)
 	}
 }
 
-func TestUserIsLookedUpInTheJail(t *testing.T) {
+func TestUserLookup(t *testing.T) {
 	needRoot(t)
 	j := start(t)
 	const show = "id -u; id -g; id -G; echo $HOME $USER; echo through >/dev/stdout"
@@ -49,7 +49,7 @@ func TestUserIsLookedUpInTheJail(t *testing.T) {
 	}
 }
 
-func TestADirectoryIsSaidAsBeneathTheUsersHome(t *testing.T) {
+func TestCwdBelowHome(t *testing.T) {
 	needRoot(t)
 	j := start(t)
 	for _, c := range []struct{ user, cwd, want string }{
@@ -66,7 +66,7 @@ func TestADirectoryIsSaidAsBeneathTheUsersHome(t *testing.T) {
 	}
 }
 
-func TestACommandsStatusRepeatsItsNote(t *testing.T) {
+func TestStatusReturnsNote(t *testing.T) {
 	j := start(t)
 	e := sh("true")
 	e.Note = `{"tag":"mine"}`
@@ -76,7 +76,7 @@ func TestACommandsStatusRepeatsItsNote(t *testing.T) {
 	}
 }
 
-func TestWhatCannotBeRun(t *testing.T) {
+func TestExecErrors(t *testing.T) {
 	j := start(t)
 	dir := t.TempDir()
 	write := func(name, text string, mode os.FileMode) string {
@@ -98,28 +98,28 @@ func TestWhatCannotBeRun(t *testing.T) {
 		field string
 		text  string
 	}{
-		{"a name not in PATH", protocol.Exec{Argv: []string{"nosuch"}}, fault.NotFound, "argv", `exec: "nosuch": not found in PATH`},
-		{"a path that is not there", protocol.Exec{Argv: []string{"/no/such"}}, fault.NotFound, "argv", `exec: "/no/such": no such file`},
+		{"name not in PATH", protocol.Exec{Argv: []string{"nosuch"}}, fault.NotFound, "argv", `exec: "nosuch": not found in PATH`},
+		{"missing file", protocol.Exec{Argv: []string{"/no/such"}}, fault.NotFound, "argv", `exec: "/no/such": no such file`},
 		{"a file without x", protocol.Exec{Argv: []string{plain}}, fault.Invalid, "argv", "permission denied"},
 		{"a file without x in PATH", protocol.Exec{Argv: []string{"plain"}, Env: []string{"PATH=" + dir}}, fault.Invalid, "argv", "permission denied"},
 		{"a directory", protocol.Exec{Argv: []string{dir}}, fault.Invalid, "argv", "is a directory"},
 		{"a script without interpreter", protocol.Exec{Argv: []string{orphan}}, fault.Invalid, "argv", "interpreter it names is missing"},
-		{"no program", protocol.Exec{Argv: []string{garbage}}, fault.Invalid, "argv", "not a program this machine can run"},
+		{"invalid executable", protocol.Exec{Argv: []string{garbage}}, fault.Invalid, "argv", "not a program this machine can run"},
 		{"too many arguments", protocol.Exec{Argv: []string{"true", strings.Repeat("x", 3<<20)}}, fault.Invalid, "argv", "too long"},
-		{"no command", protocol.Exec{}, fault.Invalid, "argv", "no command"},
+		{"no command", protocol.Exec{}, fault.Invalid, "argv", "argv is empty"},
 		{"a zero byte", protocol.Exec{Argv: []string{"a\x00b"}}, fault.Invalid, "argv", "zero byte"},
 		{"text that is not UTF-8", protocol.Exec{Argv: []string{"a\xff"}}, fault.Invalid, "argv", "UTF-8"},
 		{"a variable without name", protocol.Exec{Argv: []string{"true"}, Env: []string{"=x"}}, fault.Invalid, "env", "KEY=VALUE"},
-		{"a directory that is not there", protocol.Exec{Argv: []string{"true"}, Cwd: "/no/such"}, fault.Invalid, "cwd", "/no/such: no such directory"},
+		{"missing directory", protocol.Exec{Argv: []string{"true"}, Cwd: "/no/such"}, fault.Invalid, "cwd", "/no/such: no such directory"},
 		{"a directory that is a file", protocol.Exec{Argv: []string{"true"}, Cwd: plain}, fault.Invalid, "cwd", "not a directory"},
-		{"another's home", protocol.Exec{Argv: []string{"true"}, Cwd: "~daemon"}, fault.Invalid, "cwd", "not an absolute path"},
-		{"a note too long", protocol.Exec{Argv: []string{"true"}, Note: strings.Repeat("n", protocol.MaxNote+1)}, fault.Invalid, "note", "at most"},
+		{"home of another user", protocol.Exec{Argv: []string{"true"}, Cwd: "~daemon"}, fault.Invalid, "cwd", "not an absolute path"},
+		{"a note too long", protocol.Exec{Argv: []string{"true"}, Note: strings.Repeat("n", protocol.MaxNote+1)}, fault.Invalid, "note", "maximum"},
 		{"a relative directory", protocol.Exec{Argv: []string{"true"}, Cwd: "tmp"}, fault.Invalid, "cwd", "not an absolute path"},
 		{"an unknown user", protocol.Exec{Argv: []string{"true"}, User: "nobody-here"}, fault.Invalid, "user", `"nobody-here" is not in the jail's /etc/passwd`},
 		{"an unknown group", protocol.Exec{Argv: []string{"true"}, User: "root:nosuch"}, fault.Invalid, "user", `group "nosuch"`},
 		{"a ring too large", protocol.Exec{Argv: []string{"true"}, Ring: 17 << 20}, fault.Invalid, "ring", "maximum"},
 		{"a negative timeout", protocol.Exec{Argv: []string{"true"}, Timeout: -1}, fault.Invalid, "timeout", "negative"},
-		{"a made-up id", protocol.Exec{ID: "../etc", Argv: []string{"true"}}, fault.Invalid, "id", "identifier"},
+		{"invalid id", protocol.Exec{ID: "../etc", Argv: []string{"true"}}, fault.Invalid, "id", "identifier"},
 	} {
 		if c.e.ID == "" {
 			c.e.ID = id.NewExec()
@@ -130,30 +130,30 @@ func TestWhatCannotBeRun(t *testing.T) {
 		}
 	}
 	if all, err := j.Execs(j.ctx()); err != nil || len(all) != 0 {
-		t.Errorf("%d commands remembered of those that never ran, %v", len(all), err)
+		t.Errorf("recorded commands = %d, %v; want 0", len(all), err)
 	}
 }
 
-func TestOneIDIsOneCommand(t *testing.T) {
+func TestDuplicateExecID(t *testing.T) {
 	j := start(t)
 	e := sh("sleep 60")
 	if _, _, err := j.Exec(j.ctx(), e, nil); err != nil {
 		t.Fatal(err)
 	}
 	if _, _, err := j.Exec(j.ctx(), e, nil); !errors.Is(err, fault.Conflict) {
-		t.Errorf("the same id again: %v, want a conflict", err)
+		t.Errorf("Exec with a used id = %v, want conflict", err)
 	}
 	if err := j.Forget(j.ctx(), e.ID); !errors.Is(err, fault.Conflict) {
 		t.Errorf("Forget of a running command: %v, want a conflict", err)
 	}
 }
 
-// A command must not inherit what init needs for itself: descriptors, blocked
-// or ignored signals, a session, a higher rank when memory runs out.
+// A command must not inherit init's descriptors, blocked or ignored signals, session or OOM
+// score.
 func TestCommandStartsClean(t *testing.T) {
 	j := start(t)
 	out, _, _ := j.run(protocol.Exec{ID: id.NewExec(), Argv: []string{"ls", "/proc/self/fd"}})
-	if want := "0\n1\n2\n3\n"; out != want { // 3 is the listing itself
+	if want := "0\n1\n2\n3\n"; out != want { // ls opens 3
 		t.Errorf("descriptors %q, want %q", out, want)
 	}
 	out, _, _ = j.run(protocol.Exec{ID: id.NewExec(), Argv: []string{"grep", "-E", "^Sig(Blk|Ign)", "/proc/self/status"}})
@@ -175,8 +175,7 @@ func TestStdinIsWrittenAndClosed(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer s.Close()
-	// A client that is lost, once the command has what it wrote, leaves stdin open
-	// for the next one.
+	// A lost client leaves stdin open for the next one.
 	ctx, lose := context.WithCancel(j.ctx())
 	defer lose()
 	for n, ctx := range []context.Context{ctx, j.ctx()} {
@@ -189,7 +188,7 @@ func TestStdinIsWrittenAndClosed(t *testing.T) {
 		}
 		if n == 0 {
 			if ch, err := s.Next(); err != nil || string(ch.Data) != "500000\n" {
-				t.Fatalf("the first was counted as %q, %v", ch.Data, err)
+				t.Fatalf("count of the first writer = %q, %v; want 500000", ch.Data, err)
 			}
 			lose()
 		}
@@ -198,14 +197,14 @@ func TestStdinIsWrittenAndClosed(t *testing.T) {
 		}
 	}
 	if out := j.collect(s)[protocol.Stdout]; out != "500000\n" {
-		t.Errorf("the second was counted as %q", out)
+		t.Errorf("count of the second writer = %q, want 500000", out)
 	}
 	if _, err := j.Stdin(j.ctx(), e.ID); !errors.Is(err, fault.Conflict) {
 		t.Errorf("Stdin of an ended command: %v, want a conflict", err)
 	}
 }
 
-func TestStdinLeftForTheNextWriter(t *testing.T) {
+func TestStdinKeptForNextWriter(t *testing.T) {
 	j := start(t)
 	e := protocol.Exec{ID: id.NewExec(), Argv: []string{"cat"}, Stdin: true}
 	s, _, err := j.Exec(j.ctx(), e, &attachLossless)
@@ -230,11 +229,11 @@ func TestStdinLeftForTheNextWriter(t *testing.T) {
 		}
 	}
 	if out := j.collect(s)[protocol.Stdout]; out != "one two three" {
-		t.Errorf("cat saw %q", out)
+		t.Errorf("output of cat = %q, want all words", out)
 	}
 }
 
-func TestStdinToldThatNobodyReads(t *testing.T) {
+func TestStdinWithoutReader(t *testing.T) {
 	j := start(t)
 	e := sh("exec <&-; sleep 60")
 	e.Stdin = true
@@ -249,16 +248,16 @@ func TestStdinToldThatNobodyReads(t *testing.T) {
 		_, err = w.Write(make([]byte, 1000))
 	}
 	if !errors.Is(err, fault.Conflict) {
-		t.Errorf("writing to a closed stdin: %v, want a conflict", err)
+		t.Errorf("Write to a closed stdin = %v, want conflict", err)
 	}
 	if _, err := j.Stdin(j.ctx(), sh("").ID); !errors.Is(err, fault.NotFound) {
-		t.Errorf("Stdin of nothing: %v, want not found", err)
+		t.Errorf("Stdin of an unknown command = %v, want not found", err)
 	}
 }
 
 func TestTimeoutKillsTheWholeGroupAndSession(t *testing.T) {
 	j := start(t)
-	// A child, one in a process group of its own, and a stubborn parent.
+	// A child, a child in its own process group, and a parent that ignores SIGTERM.
 	e := sh(`trap "" TERM INT; sleep 61 & set -m; sleep 62 & sleep 63`)
 	e.Timeout = 200 * time.Millisecond
 	began := time.Now()
@@ -267,7 +266,7 @@ func TestTimeoutKillsTheWholeGroupAndSession(t *testing.T) {
 		t.Errorf("status %+v, want timed out, KILL, 137", status)
 	}
 	if took := time.Since(began); took > 30*time.Second {
-		t.Errorf("it took %v, want it over before its processes end by themselves", took)
+		t.Errorf("the timeout took %v, want less than 30 s", took)
 	}
 	j.wantProcesses(0)
 }
@@ -290,7 +289,7 @@ func TestSignals(t *testing.T) {
 			t.Errorf("after %s: %+v, %v; want code %d by %s", c.sig, s, err, c.code, c.signal)
 		}
 		if err := j.Signal(j.ctx(), e.ID, "TERM", false); !errors.Is(err, fault.Conflict) {
-			t.Errorf("signal after the end: %v, want a conflict", err)
+			t.Errorf("Signal after the end = %v, want conflict", err)
 		}
 		for _, bad := range []string{"", "NOPE", "0", "65", "-1"} {
 			if err := j.Signal(j.ctx(), e.ID, bad, false); !errors.Is(err, fault.Invalid) {
@@ -309,7 +308,7 @@ func TestSignals(t *testing.T) {
 	j.wantProcesses(0)
 }
 
-func TestTerminateReachesEverybody(t *testing.T) {
+func TestTerminateSignalsAllProcesses(t *testing.T) {
 	j := start(t)
 	for range 3 {
 		if _, _, err := j.Exec(j.ctx(), sh("setsid sleep 60 & trap '' TERM; sleep 60 & wait"), nil); err != nil {
@@ -326,7 +325,7 @@ func TestTerminateReachesEverybody(t *testing.T) {
 	j.wantProcesses(0)
 }
 
-// wantProcesses waits until so many processes are in the jail.
+// wantProcesses waits until the jail has that number of processes.
 func (j *jail) wantProcesses(want int) {
 	j.t.Helper()
 	left := -1
@@ -339,12 +338,12 @@ func (j *jail) wantProcesses(want int) {
 			return
 		}
 	}
-	j.t.Errorf("%d processes in the jail, want %d", left, want)
+	j.t.Errorf("processes in the jail = %d, want %d", left, want)
 }
 
 func TestOrphansAreReaped(t *testing.T) {
 	j := start(t)
-	// Grandchildren whose parents end before them become init's.
+	// Init adopts grandchildren whose parents end first.
 	j.run(sh(`for i in 1 2 3 4 5 6 7 8; do (sleep 0.0$i & ) ; done`))
 	j.wantProcesses(0)
 	for end := time.Now().Add(30 * time.Second); time.Now().Before(end); time.Sleep(10 * time.Millisecond) {
@@ -352,28 +351,28 @@ func TestOrphansAreReaped(t *testing.T) {
 			return
 		}
 	}
-	t.Errorf("children %v of init are left as zombies", children(t, j.cmd.Process.Pid))
+	t.Errorf("children of init = %v, want none", children(t, j.cmd.Process.Pid))
 }
 
-func TestDaemonHoldingTheOutputDoesNotHoldTheCommand(t *testing.T) {
+func TestBackgroundProcessDoesNotDelayEnd(t *testing.T) {
 	j := start(t)
 	dir := t.TempDir()
 	began := time.Now()
-	// The daemon writes on and on, to pipes that nobody asks for any more, and
-	// would die of SIGPIPE if they were closed.
+	// The background process writes without pause to pipes that no client reads. SIGPIPE would
+	// end it if they were closed.
 	out, _, status := j.run(sh(`setsid sh -c 'i=0; while [ $i -lt 150 ]; do i=$((i+1)); sleep 0.3; echo $i; done; touch ` + dir + `/lived' & echo started`))
 	if took := time.Since(began); took > 30*time.Second || status.Ended == nil || status.Code != 0 {
-		t.Errorf("ended after %v with %+v", took, status)
+		t.Errorf("ended after %v with %+v, want code 0 in less than 30 s", took, status)
 	}
 	if !strings.HasPrefix(out, "started\n") {
-		t.Errorf("output %q", out)
+		t.Errorf("output = %q, want started first", out)
 	}
 	j.wantProcesses(2)
 	time.Sleep(time.Second)
 	j.wantProcesses(2)
 }
 
-func TestDaemonThatIsNeverSilent(t *testing.T) {
+func TestBackgroundProcessWithEndlessOutput(t *testing.T) {
 	j := start(t)
 	began := time.Now()
 	_, _, status := j.run(sh(`yes & sleep 0.1; exit 3`))
@@ -383,7 +382,7 @@ func TestDaemonThatIsNeverSilent(t *testing.T) {
 	j.wantProcesses(1)
 }
 
-func TestForgettingFinishedCommands(t *testing.T) {
+func TestForgetFinishedCommands(t *testing.T) {
 	j := start(t)
 	var first, last protocol.ExecStatus
 	for i := range protocol.MaxFinished + 6 {
@@ -395,13 +394,13 @@ func TestForgettingFinishedCommands(t *testing.T) {
 	}
 	all, err := j.Execs(j.ctx())
 	if err != nil || len(all) != protocol.MaxFinished {
-		t.Fatalf("%d commands remembered, %v; want %d", len(all), err, protocol.MaxFinished)
+		t.Fatalf("recorded commands = %d, %v; want %d", len(all), err, protocol.MaxFinished)
 	}
 	if all[len(all)-1].ID != last.ID {
-		t.Errorf("the newest is %s, want %s", all[len(all)-1].ID, last.ID)
+		t.Errorf("newest command = %s, want %s", all[len(all)-1].ID, last.ID)
 	}
 	if _, err := j.ExecStatus(j.ctx(), first.ID); !errors.Is(err, fault.NotFound) {
-		t.Errorf("status of the oldest: %v, want not found", err)
+		t.Errorf("ExecStatus of the oldest command = %v, want not found", err)
 	}
 	if err := j.Forget(j.ctx(), last.ID); err != nil {
 		t.Error(err)
@@ -420,6 +419,6 @@ func TestFinishedOutputIsBounded(t *testing.T) {
 	}
 	all, err := j.Execs(j.ctx())
 	if err != nil || len(all) != 2 {
-		t.Errorf("%d commands with 6 MB of output each remembered, %v; want 2", len(all), err)
+		t.Errorf("recorded commands with 6 MB of output each = %d, %v; want 2", len(all), err)
 	}
 }

@@ -24,8 +24,8 @@ func TestFilesContract(t *testing.T) {
 	j.wantSmall()
 }
 
-// A source that is cut off by its context must not become a file.
-func TestCancelledUploadLeavesNothing(t *testing.T) {
+// An upload that is cancelled by its context must not leave a file.
+func TestCancelledUploadLeavesNoFile(t *testing.T) {
 	j := start(t)
 	dir := t.TempDir()
 	ctx, cancel := context.WithCancel(j.ctx())
@@ -36,7 +36,7 @@ func TestCancelledUploadLeavesNothing(t *testing.T) {
 		write.Close()
 	}()
 	if _, err := j.Write(ctx, dir+"/f", read, protocol.WriteOptions{}); err == nil {
-		t.Error("the upload was not cancelled")
+		t.Error("Write = nil, want an error")
 	}
 	for end := time.Now().Add(30 * time.Second); time.Now().Before(end); time.Sleep(10 * time.Millisecond) {
 		if entries, _ := os.ReadDir(dir); len(entries) == 0 {
@@ -44,12 +44,11 @@ func TestCancelledUploadLeavesNothing(t *testing.T) {
 		}
 	}
 	entries, _ := os.ReadDir(dir)
-	t.Errorf("%v are left", entries)
+	t.Errorf("files after the cancelled upload = %v, want none", entries)
 }
 
-// More transfers that stand still than init has threads for must not keep
-// others from their work.
-func TestStalledTransfersHoldUpNobody(t *testing.T) {
+// Stalled transfers that outnumber init's threads must not block other requests.
+func TestStalledTransfersDoNotBlockOthers(t *testing.T) {
 	j := start(t)
 	dir := t.TempDir()
 	if err := os.WriteFile(dir+"/big", make([]byte, 8<<20), 0o644); err != nil {
@@ -75,15 +74,15 @@ func TestStalledTransfersHoldUpNobody(t *testing.T) {
 		t.Error(err)
 	}
 	if out, _, _ := j.run(sh("echo hi")); out != "hi\n" {
-		t.Errorf("output %q", out)
+		t.Errorf("output = %q", out)
 	}
 	if took := time.Since(began); took > 30*time.Second {
-		t.Errorf("it took %v", took)
+		t.Errorf("the other requests took %v, want less than 30 s", took)
 	}
 }
 
-// events collects what a watch tells until it has told want.
-func events(t *testing.T, from <-chan protocol.FileEvent, want ...protocol.FileEvent) {
+// wantEvents reads events of a watch until it has received want.
+func wantEvents(t *testing.T, from <-chan protocol.FileEvent, want ...protocol.FileEvent) {
 	t.Helper()
 	left := want
 	timeout := time.After(30 * time.Second)
@@ -91,13 +90,13 @@ func events(t *testing.T, from <-chan protocol.FileEvent, want ...protocol.FileE
 		select {
 		case e, ok := <-from:
 			if !ok {
-				t.Fatalf("the watch ended; still expected: %+v", left)
+				t.Fatalf("the watch ended before %+v", left)
 			}
 			if e == left[0] {
 				left = left[1:]
 			}
 		case <-timeout:
-			t.Fatalf("still expected: %+v", left)
+			t.Fatalf("timeout before %+v", left)
 		}
 	}
 }
@@ -124,12 +123,12 @@ func TestWatch(t *testing.T) {
 	do(os.Chmod(dir+"/f", 0o600))
 	do(os.Rename(dir+"/f", dir+"/g"))
 	do(os.WriteFile(dir+"/old/deep", nil, 0o644))
-	// A tree that comes at once is told in full.
+	// All entries of a new tree are reported.
 	do(os.MkdirAll(dir+"/new/a/b", 0o755))
 	do(os.WriteFile(dir+"/new/a/b/f", nil, 0o644))
 	do(os.Remove(dir + "/g"))
 
-	events(t, all,
+	wantEvents(t, all,
 		protocol.FileEvent{Path: dir + "/f", Op: "create"},
 		protocol.FileEvent{Path: dir + "/f", Op: "write"},
 		protocol.FileEvent{Path: dir + "/f", Op: "attrib"},
@@ -138,23 +137,23 @@ func TestWatch(t *testing.T) {
 		protocol.FileEvent{Path: dir + "/old/deep", Op: "create"},
 		protocol.FileEvent{Path: dir + "/new", Op: "create", Dir: true})
 	do(os.WriteFile(dir+"/new/a/b/later", []byte("x"), 0o644))
-	events(t, all, protocol.FileEvent{Path: dir + "/new/a/b/later", Op: "create"})
-	events(t, flat,
+	wantEvents(t, all, protocol.FileEvent{Path: dir + "/new/a/b/later", Op: "create"})
+	wantEvents(t, flat,
 		protocol.FileEvent{Path: dir + "/new", Op: "create", Dir: true},
 		protocol.FileEvent{Path: dir + "/g", Op: "delete"})
 
-	// A directory that is moved is told by its new name from then on.
+	// Events below a renamed directory have its new name.
 	do(os.Rename(dir+"/new/a", dir+"/moved"))
-	events(t, all, protocol.FileEvent{Path: dir + "/moved", Op: "create", Dir: true})
+	wantEvents(t, all, protocol.FileEvent{Path: dir + "/moved", Op: "create", Dir: true})
 	do(os.WriteFile(dir+"/moved/b/again", nil, 0o644))
-	events(t, all, protocol.FileEvent{Path: dir + "/moved/b/again", Op: "create"})
+	wantEvents(t, all, protocol.FileEvent{Path: dir + "/moved/b/again", Op: "create"})
 
 	cancel()
-	for range all { // it is closed
+	for range all { // until it is closed
 	}
 }
 
-func TestWatchEndsWithWhatIsWatched(t *testing.T) {
+func TestWatchEndsWhenRootIsRemoved(t *testing.T) {
 	j := start(t)
 	dir := t.TempDir()
 	os.Mkdir(dir+"/d", 0o755)
@@ -163,16 +162,15 @@ func TestWatchEndsWithWhatIsWatched(t *testing.T) {
 		t.Fatal(err)
 	}
 	os.Remove(dir + "/d")
-	events(t, w, protocol.FileEvent{Path: dir + "/d", Op: "delete"})
+	wantEvents(t, w, protocol.FileEvent{Path: dir + "/d", Op: "delete"})
 	for range w {
 	}
 	if _, err := j.Watch(j.ctx(), dir+"/d", false); !errors.Is(err, fault.NotFound) {
-		t.Errorf("Watch of nothing: %v, want not found", err)
+		t.Errorf("Watch of a missing file = %v, want not found", err)
 	}
 }
 
-// A receiver that does not receive is told that it has missed something, and
-// costs no memory meanwhile.
+// A client that does not read gets an overflow event, and does not use memory meanwhile.
 func TestWatchOverflow(t *testing.T) {
 	j := start(t)
 	dir := t.TempDir()
@@ -184,10 +182,10 @@ func TestWatchOverflow(t *testing.T) {
 	if b, err := os.ReadFile("/proc/sys/fs/inotify/max_queued_events"); err == nil {
 		limit, _ = strconv.Atoi(strings.TrimSpace(string(b)))
 	}
-	for i := range limit { // two or three events each; some more are in the socket
+	for i := range limit { // two or three events each; the socket buffers some
 		os.WriteFile(dir+"/"+itoa(i%100), nil, 0o644)
 		os.Remove(dir + "/" + itoa(i%100))
 	}
-	events(t, w, protocol.FileEvent{Path: dir, Op: "overflow", Dir: true})
+	wantEvents(t, w, protocol.FileEvent{Path: dir, Op: "overflow", Dir: true})
 	j.wantSmall()
 }

@@ -22,7 +22,7 @@ func needRoot(t testing.TB) {
 
 func itoa(n int) string { return strconv.Itoa(n) }
 
-// children of a process, zombies included.
+// children returns the children of a process, including zombies.
 func children(t testing.TB, pid int) []string {
 	t.Helper()
 	var all []string
@@ -40,7 +40,7 @@ func children(t testing.TB, pid int) []string {
 	return all
 }
 
-// statusField is a number from /proc/PID/status, which may be in kB.
+// statusField returns a number from /proc/PID/status, possibly in kB.
 func statusField(t testing.TB, pid int, key string) int {
 	t.Helper()
 	b, err := os.ReadFile("/proc/" + itoa(pid) + "/status")

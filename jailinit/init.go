@@ -1,10 +1,10 @@
-// Package jailinit is PID 1 of a jail: it reaps what dies, and runs commands
-// and moves files for the daemon, which talks to it through a unix socket.
+// Package jailinit implements init, PID 1 of a jail. Init reaps processes, and runs commands
+// and transfers files for the daemon, which connects through a unix socket.
 //
-// Init must outlive everything the jail does to itself. Memory is bounded: by
-// rings for output, by limits for everything else. Threads are made at the
-// start and none later (see spawnThreads), since the Go runtime dies when it
-// needs one and the jail has used up its process limit.
+// Init must survive everything that the jail does to itself. Its memory is bounded: ring
+// buffers bound output, and limits bound everything else. All threads are created at the start
+// (see spawnThreads), because the Go runtime aborts if it needs a thread and the jail has
+// reached its process limit.
 package jailinit
 
 import (
@@ -29,60 +29,60 @@ import (
 
 const (
 	maxConns     = 256
-	ringBudget   = 32 << 20 // of all commands together
-	finishedKept = 16 << 20 // of the output of finished ones
+	ringBudget   = 32 << 20 // memory of the output of all commands
+	finishedKept = 16 << 20 // memory of the output of finished commands
 )
 
 // Init serves one jail. Set the fields before Open.
 type Init struct {
 	Socket string        // path to listen on
-	Door   bool          // or else: take the connections that come in by standard input
-	Grace  time.Duration // how long a lossless reader that is not heard from may stall its command; 0 means 10 s
-	Idle   time.Duration // silence that ends a command whose output others hold open; 0 means 100 ms
+	Door   bool          // accept connections through standard input instead of Socket
+	Grace  time.Duration // how long a silent lossless reader may block its command; 0 means 10 s
+	Idle   time.Duration // time without output that ends a command whose output is held open by others; 0 means 100 ms
 
-	started  time.Time
-	listener net.Listener
-	files    *jailfs.Root
-	hiding   hiding
-	slots    chan struct{} // one per blocking file operation
-	forks    chan struct{} // the same for starting and ending commands, so that they wait for no files
-	conns    chan struct{} // one per connection
-	rings    budget
-	doorways doorways
-	children chan os.Signal
-	wg       sync.WaitGroup
+	started   time.Time
+	listener  net.Listener
+	files     *jailfs.Root
+	secrets   secretMounts
+	slots     chan struct{} // one per blocking file operation
+	forks     chan struct{} // one per start or end of a command, separate so that they do not wait for files
+	conns     chan struct{} // one per connection
+	rings     budget
+	endpoints endpoints
+	children  chan os.Signal
+	wg        sync.WaitGroup
 
-	// Locks are taken in the order pids, mu, process.mu.
+	// The lock order is pids, mu, process.mu.
 
-	// pids is held while a pid must not be reaped and so cannot be reused.
+	// pids is held while a pid must not be reaped and therefore cannot be reused.
 	pids sync.Mutex
 	// +checklocks:pids
 	byPID map[int]*process
 
 	mu sync.Mutex
 	// +checklocks:mu
-	execs map[id.Exec]*process // nil while one is being started
+	execs map[id.Exec]*process // nil while a command is being started
 	// +checklocks:mu
 	finished []*process // oldest first
 	// +checklocks:mu
 	open map[*conn]struct{}
 	// +checklocks:mu
-	fewer notice // a connection is gone from open
+	connClosed broadcast // signals the removal of a connection from open
 	// +checklocks:mu
 	closed bool
 	// +checklocks:mu
-	parking *conn // the connection on which init is asked to park, or nil
+	parking *conn // the connection of the Park request, or nil
 	// +checklocks:mu
-	parked bool // time stands still
+	parked bool // timers are stopped
 	// +checklocks:mu
-	forker *forker // starts commands that ask; nil if they do not
+	forker *forker // starts commands with enforcement; nil without it
 	// +checklocks:mu
-	listening *os.File // on which they ask, or nil
+	enforceListener *os.File // seccomp notification listener, or nil
 	// +checklocks:mu
-	unparked *time.Timer // ends parking without a client
+	unparkTimer *time.Timer // unparks if no client connects
 }
 
-// Open prepares the process to be an init and listens.
+// Open prepares the process to be an init and starts to listen.
 func (in *Init) Open() error {
 	in.Grace = cmp.Or(in.Grace, 10*time.Second)
 	in.Idle = cmp.Or(in.Idle, 100*time.Millisecond)
@@ -91,7 +91,7 @@ func (in *Init) Open() error {
 	in.forks = make(chan struct{}, forkSlots)
 	in.conns = make(chan struct{}, maxConns)
 	in.rings.left.Store(ringBudget)
-	// Nothing else uses in before Open returns.
+	// No other goroutine uses in before Open returns.
 	in.byPID = map[int]*process{}     // +checklocksignore
 	in.execs = map[id.Exec]*process{} // +checklocksignore
 	in.open = map[*conn]struct{}{}    // +checklocksignore
@@ -100,9 +100,9 @@ func (in *Init) Open() error {
 	if in.files, err = jailfs.Open("/"); err != nil {
 		return err
 	}
-	in.files.Hide(in.hiding.on)
-	if in.Door { // before the standard streams become init's own
-		if in.listener, err = openDoor(); err != nil {
+	in.files.Hide(in.secrets.contains)
+	if in.Door { // before the standard streams are replaced
+		if in.listener, err = listenStdin(); err != nil {
 			return errors.Join(err, in.files.Close())
 		}
 	}
@@ -122,10 +122,10 @@ func (in *Init) Open() error {
 	return nil
 }
 
-// Serve answers until ctx ends. What runs goes on then: the daemon ends jails.
+// Serve serves requests until ctx ends. Commands continue to run; the daemon ends jails.
 func (in *Init) Serve(ctx context.Context) error {
 	in.wg.Go(func() { in.reapLoop(ctx) })
-	stop := context.AfterFunc(ctx, in.shut)
+	stop := context.AfterFunc(ctx, in.closeAll)
 	defer stop()
 	defer in.wg.Wait()
 
@@ -137,7 +137,7 @@ func (in *Init) Serve(ctx context.Context) error {
 		if errors.Is(err, net.ErrClosed) {
 			return err
 		}
-		if err != nil { // no descriptors left, or the peer has gone
+		if err != nil { // no free descriptors, or the peer has closed the connection
 			time.Sleep(5 * time.Millisecond)
 			continue
 		}
@@ -145,18 +145,18 @@ func (in *Init) Serve(ctx context.Context) error {
 	}
 }
 
-// Close releases what Open took.
+// Close releases the resources of Open.
 func (in *Init) Close() error {
 	if in.listener == nil {
 		return nil
 	}
-	in.shut()
-	in.closeDoorways()
+	in.closeAll()
+	in.closeEndpoints()
 	in.wg.Wait()
 	return in.files.Close()
 }
 
-func (in *Init) shut() {
+func (in *Init) closeAll() {
 	in.listener.Close()
 	in.mu.Lock()
 	defer in.mu.Unlock()
@@ -166,7 +166,7 @@ func (in *Init) shut() {
 	}
 }
 
-// admit serves conn, or refuses it if there are too many.
+// admit serves conn, or rejects it if there are too many connections.
 func (in *Init) admit(conn net.Conn) {
 	select {
 	case in.conns <- struct{}{}:
@@ -177,17 +177,17 @@ func (in *Init) admit(conn net.Conn) {
 		return
 	}
 	c := newConn(conn)
-	in.enter(c)
+	in.register(c)
 	in.wg.Go(func() {
 		in.serve(c)
-		in.leave(c)
+		in.unregister(c)
 		<-in.conns
 	})
 }
 
-// enter records a connection. While init is being parked it is turned away;
-// the first one after that wakes a parked init.
-func (in *Init) enter(c *conn) {
+// register records a connection. During a Park request the connection is closed; the first
+// connection after it unparks init.
+func (in *Init) register(c *conn) {
 	in.mu.Lock()
 	defer in.mu.Unlock()
 	in.open[c] = struct{}{}
@@ -196,25 +196,25 @@ func (in *Init) enter(c *conn) {
 	}
 	switch {
 	case in.parking != nil:
-		c.giveUp()
+		c.requestPark()
 	case in.parked:
-		in.goOn()
+		in.unpark()
 	}
 }
 
-// leave forgets a connection that is closed.
-func (in *Init) leave(c *conn) {
+// unregister removes a closed connection.
+func (in *Init) unregister(c *conn) {
 	in.mu.Lock()
 	defer in.mu.Unlock()
 	delete(in.open, c)
-	in.fewer.wake()
+	in.connClosed.send()
 }
 
-// listen binds path for the owner alone, in place of whatever an earlier init
-// left there.
+// listen listens on path with access for the owner only. It replaces the socket of an earlier
+// init.
 func listen(path string) (net.Listener, error) {
 	addr := path
-	if len(path) > 100 { // sun_path has 108 bytes
+	if len(path) > 100 { // unix(7): sun_path has 108 bytes
 		dir, err := os.Open(dirOf(path))
 		if err != nil {
 			return nil, err
@@ -231,7 +231,7 @@ func listen(path string) (net.Listener, error) {
 	if err != nil {
 		return nil, err
 	}
-	l.SetUnlinkOnClose(false) // the name may be another init's by then
+	l.SetUnlinkOnClose(false) // the path may belong to another init at that time
 	return l, nil
 }
 
@@ -244,7 +244,7 @@ func dirOf(path string) string {
 	return "."
 }
 
-// reapLoop waits for every child that dies, also those it inherits.
+// reapLoop reaps all children, including adopted orphans.
 func (in *Init) reapLoop(ctx context.Context) {
 	for {
 		select {
@@ -275,12 +275,12 @@ func (in *Init) reap() {
 	}
 }
 
-// reserve takes the identifier of a command about to be started.
+// reserve reserves the id of a command that is about to be started.
 func (in *Init) reserve(x id.Exec) error {
 	in.mu.Lock()
 	defer in.mu.Unlock()
 	if _, ok := in.execs[x]; ok {
-		return fault.Newf(fault.Conflict, opExec, string(x), "there is a command of this id already")
+		return fault.Newf(fault.Conflict, opExec, string(x), "a command with this id exists")
 	}
 	if running := len(in.execs) - len(in.finished); running >= protocol.MaxRunning {
 		return fault.Newf(fault.Exhausted, opExec, string(x), "%d commands are running in the jail", running)
@@ -289,8 +289,8 @@ func (in *Init) reserve(x id.Exec) error {
 	return nil
 }
 
-// settle gives the reserved identifier to p, or frees it if p is nil.
-func (in *Init) settle(x id.Exec, p *process) {
+// publish assigns the reserved id to p, or releases it if p is nil.
+func (in *Init) publish(x id.Exec, p *process) {
 	in.mu.Lock()
 	defer in.mu.Unlock()
 	if p == nil {
@@ -306,7 +306,7 @@ func (in *Init) find(x id.Exec) (*process, error) {
 	if p := in.execs[x]; p != nil {
 		return p, nil
 	}
-	return nil, fault.Newf(fault.NotFound, "exec", string(x), "no such command, or it was forgotten")
+	return nil, fault.Newf(fault.NotFound, "exec", string(x), "no such command, or its status was removed")
 }
 
 // list returns every command, oldest first.
@@ -330,8 +330,8 @@ func (in *Init) list() []protocol.ExecStatus {
 	return statuses
 }
 
-// retire remembers that p has ended, and forgets the oldest if there are too
-// many or their output takes too much memory. in.mu is held.
+// retire adds p to the finished commands, and removes the oldest ones if there are too many or
+// their output uses too much memory. in.mu is held.
 //
 // +checklocks:in.mu
 func (in *Init) retire(p *process) {

@@ -19,12 +19,12 @@ import (
 	"glasshouse/jailinit/protocol"
 )
 
-// TestMain lets the test binary be an init, a client of one, or who sends it
-// signals, in a process of its own.
+// TestMain lets the test binary run as an init, as a client of one, or as a process that sends
+// signals to one.
 func TestMain(m *testing.M) {
 	if socket := os.Getenv("TEST_INIT_SOCKET"); socket != "" {
 		os.Unsetenv("TEST_INIT_SOCKET")
-		in := &jailinit.Init{Socket: socket, Door: os.Getenv("TEST_INIT_DOOR") != ""}
+		in := &jailinit.Init{Socket: socket, Door: os.Getenv("TEST_INIT_FDLISTENER") != ""}
 		in.Grace, _ = time.ParseDuration(os.Getenv("TEST_INIT_GRACE"))
 		if err := in.Open(); err != nil {
 			fmt.Fprintln(os.Stderr, err)
@@ -45,7 +45,7 @@ func TestMain(m *testing.M) {
 	os.Exit(m.Run())
 }
 
-// A jail is an init of its own process with a client.
+// A jail is an init in its own process, and a client of it.
 type jail struct {
 	*control.Client
 	t   testing.TB
@@ -53,7 +53,7 @@ type jail struct {
 	dir string
 }
 
-// start runs an init with the environment given besides PATH.
+// start starts an init with the given environment and PATH.
 func start(t testing.TB, env ...string) *jail {
 	t.Helper()
 	dir := t.TempDir()
@@ -92,7 +92,7 @@ func (j *jail) end() {
 	j.cmd.Wait()
 }
 
-// sh is a shell command as an exec.
+// sh returns a request that runs a shell script.
 func sh(script string) protocol.Exec {
 	return protocol.Exec{ID: id.NewExec(), Argv: []string{"sh", "-c", script}}
 }

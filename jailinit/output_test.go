@@ -20,8 +20,8 @@ import (
 	"glasshouse/jailinit/protocol"
 )
 
-// maxResident is what init may take whatever its commands write, in kB. The
-// test binary alone is about 20 MB.
+// maxResident is the maximal resident memory of init in kB, whatever its commands write. The
+// test binary alone uses about 20 MB.
 const maxResident = 80 << 10
 
 const gigabyte = 1 << 30
@@ -37,7 +37,7 @@ func (j *jail) wantSmall() {
 		most *= 5
 	}
 	if kb := statusField(j.t, j.cmd.Process.Pid, "VmHWM"); kb > most {
-		j.t.Errorf("init took %d kB of memory, at most %d are allowed", kb, most)
+		j.t.Errorf("resident memory of init = %d kB, want at most %d", kb, most)
 	}
 }
 
@@ -49,7 +49,7 @@ func TestGigabyteWithoutReader(t *testing.T) {
 	}
 	s, err := j.Wait(j.ctx(), e.ID)
 	if err != nil || s.Code != 0 || s.Stdout != gigabyte || s.Next != gigabyte || s.Oldest != gigabyte-protocol.DefaultRing {
-		t.Errorf("status %+v, %v; want all written, the last MiB kept", s, err)
+		t.Errorf("status %+v, %v; want 1 GiB written, the last MiB kept", s, err)
 	}
 	j.wantSmall()
 
@@ -60,7 +60,7 @@ func TestGigabyteWithoutReader(t *testing.T) {
 	defer stream.Close()
 	c, err := stream.Next()
 	if err != nil || c.Lost != gigabyte-protocol.DefaultRing || c.Offset != s.Oldest {
-		t.Errorf("first chunk at %d with %d lost, %v; want the gap told", c.Offset, c.Lost, err)
+		t.Errorf("first chunk at %d with %d lost, %v; want the gap reported", c.Offset, c.Lost, err)
 	}
 }
 
@@ -78,12 +78,12 @@ func TestGigabyteWithFastReader(t *testing.T) {
 			break
 		}
 		if err != nil || c.Lost != 0 || c.Offset != got {
-			t.Fatalf("chunk at %d, %d lost, after %d bytes: %v", c.Offset, c.Lost, got, err)
+			t.Fatalf("chunk at %d, %d lost, after %d bytes, %v; want no loss", c.Offset, c.Lost, got, err)
 		}
 		got += int64(len(c.Data))
 	}
 	if got != gigabyte {
-		t.Errorf("%d bytes, want 1 GiB", got)
+		t.Errorf("output = %d bytes, want 1 GiB", got)
 	}
 	j.wantSmall()
 }
@@ -105,10 +105,10 @@ func TestGigabyteWithStalledReaders(t *testing.T) {
 	began := time.Now()
 	s, err := j.Wait(j.ctx(), x)
 	if err != nil || s.Stdout != gigabyte {
-		t.Fatalf("status %+v, %v; want all written", s, err)
+		t.Fatalf("status %+v, %v; want 1 GiB written", s, err)
 	}
 	if took := time.Since(began); took < 200*time.Millisecond {
-		t.Errorf("it ended after %v: the lossless reader was not waited for", took)
+		t.Errorf("the command ended after %v, want at least the grace time of the lossless reader", took)
 	}
 	j.wantSmall()
 	for name, s := range map[string]*control.Stream{"lossless": lossless, "careless": careless} {
@@ -124,14 +124,14 @@ func TestGigabyteWithStalledReaders(t *testing.T) {
 			got, lost = got+int64(len(c.Data)), lost+c.Lost
 		}
 		if lost == 0 || got+lost != gigabyte {
-			t.Errorf("the %s reader got %d bytes and was told of %d lost, want 1 GiB together", name, got, lost)
+			t.Errorf("the %s reader got %d bytes and %d lost, want 1 GiB together", name, got, lost)
 		}
 	}
 }
 
-// A reader that takes nothing, but says that it is there, keeps the command waiting for
-// longer than the grace time.
-func TestALosslessReaderThatIsRenewedLosesNothing(t *testing.T) {
+// A reader that reads nothing, but sends acknowledgements, makes the command wait longer than
+// the grace time.
+func TestRenewedLosslessReader(t *testing.T) {
 	const grace = time.Second
 	j := start(t, "TEST_INIT_GRACE="+grace.String())
 	e := sh("seq 1 400000")
@@ -147,7 +147,7 @@ func TestALosslessReaderThatIsRenewedLosesNothing(t *testing.T) {
 		s.Renew()
 	}
 	if st, err := j.ExecStatus(j.ctx(), e.ID); err != nil || st.Ended != nil {
-		t.Errorf("the command has not waited: %+v, %v", st, err)
+		t.Errorf("status = %+v, %v; want a command that waits", st, err)
 	}
 	read, write := io.Pipe()
 	go func() {
@@ -166,7 +166,7 @@ func TestALosslessReaderThatIsRenewedLosesNothing(t *testing.T) {
 	wantNumbers(t, read, 400000)
 }
 
-func TestSlowLosslessReaderLosesNothing(t *testing.T) {
+func TestSlowLosslessReader(t *testing.T) {
 	j := start(t, "TEST_INIT_GRACE=5s")
 	e := sh("seq 1 400000")
 	e.Ring = 64 << 10
@@ -192,22 +192,23 @@ func TestSlowLosslessReaderLosesNothing(t *testing.T) {
 	wantNumbers(t, read, 400000)
 }
 
-// wantNumbers checks that r gives the numbers from 1 on, each in a line.
+// wantNumbers checks that r has the numbers from 1 to want, one per line.
 func wantNumbers(t *testing.T, r io.Reader, want int) {
 	t.Helper()
 	lines := bufio.NewScanner(r)
 	n := 0
 	for lines.Scan() {
-		if n++; lines.Text() != itoa(n) {
+		n++
+		if lines.Text() != itoa(n) {
 			t.Fatalf("line %d is %q", n, lines.Text())
 		}
 	}
 	if n != want || lines.Err() != nil {
-		t.Errorf("%d lines, %v; want %d", n, lines.Err(), want)
+		t.Errorf("lines = %d, %v; want %d", n, lines.Err(), want)
 	}
 }
 
-func TestTwoReadersAndOneWhoComesLater(t *testing.T) {
+func TestTwoReadersAndLateReader(t *testing.T) {
 	j := start(t)
 	e := sh("for i in 1 2 3 4 5; do seq 1 2000; seq 1 2000 >&2; sleep 0.05; done")
 	first, _, err := j.Exec(j.ctx(), e, &attachLossless)
@@ -262,12 +263,12 @@ func TestAttachWithoutFollow(t *testing.T) {
 		t.Fatal(err)
 	}
 	if out := j.collect(s)[protocol.Stdout]; out != "now\n" || s.Status().Ended != nil {
-		t.Errorf("got %q, status %+v; want what is there, and that it runs", out, s.Status())
+		t.Errorf("output %q, status %+v; want the present output of a running command", out, s.Status())
 	}
 	if _, err := j.Attach(j.ctx(), e.ID, control.AttachOptions{From: 100}); !errors.Is(err, fault.Invalid) {
-		t.Errorf("attach past the end: %v, want invalid", err)
+		t.Errorf("Attach past the end = %v, want invalid", err)
 	}
-	// A daemon that writes without pause must not keep such a reader.
+	// A background process that writes without pause must not block such a reader.
 	busy := sh("yes")
 	if _, _, err := j.Exec(j.ctx(), busy, nil); err != nil {
 		t.Fatal(err)
@@ -283,11 +284,11 @@ func TestAttachWithoutFollow(t *testing.T) {
 	}
 }
 
-// TestAnEndDuringAnAttachWithoutFollow has a command write more and end while what was
-// there is sent.
-func TestAnEndDuringAnAttachWithoutFollow(t *testing.T) {
+// TestCommandEndsDuringAttachWithoutFollow tests a command that writes more output and ends
+// while the present output is sent.
+func TestCommandEndsDuringAttachWithoutFollow(t *testing.T) {
 	j := start(t)
-	const before = 3 << 20 // more than the socket holds
+	const before = 3 << 20 // more than the socket buffer
 	e := sh("head -c 3145728 /dev/zero; read -r x; echo end")
 	e.Ring, e.Stdin = 4<<20, true
 	s, _, err := j.Exec(j.ctx(), e, &control.AttachOptions{})
@@ -332,12 +333,12 @@ func TestAnEndDuringAnAttachWithoutFollow(t *testing.T) {
 		last = c.Data
 	}
 	if st := s.Status(); st.Ended == nil || !bytes.HasSuffix(last, []byte("end\n")) {
-		t.Errorf("ended at %v, the output ends with %q, want the end and %q", st.Ended, last[max(0, len(last)-10):], "end\n")
+		t.Errorf("ended at %v, output ends with %q; want an end time and %q", st.Ended, last[max(0, len(last)-10):], "end\n")
 	}
 }
 
-// clientMain is a client in a process of its own, to be killed: it copies a
-// command's output to stdout.
+// clientMain is a client in its own process, which the test kills. It copies a command's
+// output to stdout.
 func clientMain(socket string, args []string) int {
 	opts := attachLossless
 	fmt.Sscan(args[1], &opts.From)
@@ -352,7 +353,7 @@ func clientMain(socket string, args []string) int {
 	return 1
 }
 
-func TestClientKilledAndBackLosesNothing(t *testing.T) {
+func TestReattachAfterClientKill(t *testing.T) {
 	j := start(t)
 	e := sh("seq 1 3000000") // 22 MB through a ring of 128 kB
 	e.Ring = 128 << 10
@@ -365,10 +366,10 @@ func TestClientKilledAndBackLosesNothing(t *testing.T) {
 	go func() {
 		var at int64
 		for range 5 {
-			// The killed client's own output tells how far it had come: what
-			// it has written it had been given.
+			// The output of the killed client shows how much it had received.
 			n, err := killClientAfter(j, e.ID, at, 2<<20, write)
-			if at += n; err != nil {
+			at += n
+			if err != nil {
 				write.CloseWithError(err)
 				return
 			}
@@ -392,8 +393,8 @@ func TestClientKilledAndBackLosesNothing(t *testing.T) {
 	wantNumbers(t, read, 3000000)
 }
 
-// killClientAfter runs a client from offset at, kills it in the middle of its
-// work and returns how many bytes it had.
+// killClientAfter runs a client from offset at, kills it during its work and returns the
+// number of bytes it has written.
 func killClientAfter(j *jail, x id.Exec, at, enough int64, w io.Writer) (int64, error) {
 	cmd := exec.Command(os.Args[0], string(x), fmt.Sprint(at))
 	cmd.Env = []string{"TEST_CLIENT_SOCKET=" + j.dir + "/init.sock"}
@@ -406,14 +407,13 @@ func killClientAfter(j *jail, x id.Exec, at, enough int64, w io.Writer) (int64, 
 	}
 	n, err := io.CopyN(w, out, enough)
 	cmd.Process.Kill()
-	rest, restErr := io.Copy(w, out) // what was in the pipe when it died
+	rest, restErr := io.Copy(w, out) // bytes in the pipe when it was killed
 	cmd.Wait()
 	return n + rest, errors.Join(err, restErr)
 }
 
-// A jail that was frozen for longer than the grace time has not been waited
-// for by its readers.
-func TestFreezingCostsNoOutput(t *testing.T) {
+// A freeze that is longer than the grace time does not count for readers.
+func TestFreezeLosesNoOutput(t *testing.T) {
 	j := start(t, "TEST_INIT_GRACE=1500ms")
 	e := sh("seq 1 200000")
 	e.Ring = 64 << 10
@@ -445,7 +445,7 @@ func TestFreezingCostsNoOutput(t *testing.T) {
 	wantNumbers(t, read, 200000)
 }
 
-func TestDetachHoldsThePlace(t *testing.T) {
+func TestDetachKeepsPosition(t *testing.T) {
 	j := start(t)
 	e := sh("seq 1 300000")
 	e.Ring = 64 << 10
@@ -479,20 +479,20 @@ func TestDetachHoldsThePlace(t *testing.T) {
 	wantNumbers(t, read, 300000)
 }
 
-func TestClosedReaderHoldsNothing(t *testing.T) {
+func TestClosedReaderDoesNotBlock(t *testing.T) {
 	j := start(t, "TEST_INIT_GRACE=50s")
-	s, _, err := j.Exec(j.ctx(), sh("head -c 10000000 /dev/zero"), &attachLossless) // more than the ring holds
+	s, _, err := j.Exec(j.ctx(), sh("head -c 10000000 /dev/zero"), &attachLossless) // more than the ring's size
 	if err != nil {
 		t.Fatal(err)
 	}
 	s.Close()
 	began := time.Now()
 	if _, err := j.Wait(j.ctx(), s.Status().ID); err != nil || time.Since(began) > 30*time.Second {
-		t.Errorf("it went on after %v, %v; want at once", time.Since(began), err)
+		t.Errorf("the command ended after %v, %v; want immediately", time.Since(began), err)
 	}
 }
 
-func TestReaderOfWhatIsThereHoldsNothing(t *testing.T) {
+func TestReaderWithoutFollowDoesNotBlock(t *testing.T) {
 	j := start(t, "TEST_INIT_GRACE=50s")
 	e := sh("echo first; read go; head -c 10000000 /dev/zero")
 	e.Stdin = true
@@ -515,12 +515,12 @@ func TestReaderOfWhatIsThereHoldsNothing(t *testing.T) {
 	io.WriteString(w, "go\n")
 	w.Close()
 	if _, err := j.Wait(j.ctx(), e.ID); err != nil || time.Since(began) > 30*time.Second {
-		t.Errorf("it went on after %v, %v; want at once", time.Since(began), err)
+		t.Errorf("the command ended after %v, %v; want immediately", time.Since(began), err)
 	}
 }
 
-// Single bytes to both streams in turn cost the most to keep account of.
-func TestAlternatingBytesCostNoMore(t *testing.T) {
+// Alternating single bytes to both streams need the most memory for segments.
+func TestAlternatingStreamsAreBounded(t *testing.T) {
 	j := start(t)
 	e := protocol.Exec{ID: id.NewExec(), Ring: protocol.MaxRing, Argv: []string{"python3", "-c", "import os\nfor i in range(400000): os.write(1+i%2, b'x')"}}
 	if _, err := exec.LookPath("python3"); err != nil {
@@ -528,7 +528,7 @@ func TestAlternatingBytesCostNoMore(t *testing.T) {
 	}
 	_, _, status := j.run(e)
 	if status.Stdout != 200000 || status.Stderr != 200000 {
-		t.Errorf("status %+v", status)
+		t.Errorf("status = %+v, want code 0", status)
 	}
 	j.wantSmall()
 }

@@ -9,69 +9,67 @@ import (
 )
 
 const (
-	// farewellPatience is how long a connection that is given up may take to
-	// send its last frame.
-	farewellPatience = 20 * time.Millisecond
+	// parkedFrameTimeout is how long the last frame of an interrupted connection may take.
+	parkedFrameTimeout = 20 * time.Millisecond
 
-	// lastWord is how long it is listened to after that. What the client had
-	// sent before is there already.
-	lastWord = 2 * time.Millisecond
+	// parkedDrainTime is how long init reads after that. Data that the client has sent before
+	// is already in the socket buffer.
+	parkedDrainTime = 2 * time.Millisecond
 
-	// maxParkPatience bounds what a daemon may ask for.
-	maxParkPatience = time.Minute
+	// maxParkTimeout bounds the timeout of a Park request.
+	maxParkTimeout = time.Minute
 
-	// parkedAtMost is how long a parked init that is not dumped keeps its time
-	// standing still while nobody talks to it.
-	parkedAtMost = 30 * time.Second
+	// maxParked is how long a parked init keeps its timers stopped if it is not dumped and no
+	// client connects.
+	maxParked = 30 * time.Second
 )
 
 var past = time.Unix(1, 0)
 
-// Parking. A connection to the outside cannot be part of a memory image, so
-// before a dump every one has to go. Those that wait for something say Parked
-// and close; their clients take them up again. The others are waited for: they
-// are short, or, as a client that stopped in the middle of an upload, cannot
-// be given up without harm and make the parking fail.
+// Parking. A checkpoint cannot include a connection to the outside, so all connections must
+// end before a dump. Operations that wait send a Parked frame and close, and their clients
+// retry them later. Park waits for the other operations: they are short, or they cannot be
+// interrupted without damage, such as an upload in progress, and make the Park request fail.
 //
-// While a jail is parked its time stands still, since the clock of where it
-// wakes may be anywhere: timeouts do not run, and readers who have been sent
-// away keep their places. The next connection lets it go on.
+// While init is parked its timers are stopped, because the clock of the host where it is
+// restored can differ: timeouts do not run, and readers that were interrupted keep their
+// positions. The next connection unparks init.
 
-// begin tells whether the request on c may be carried out. If not, c is to be
-// parked.
+// begin reports whether the operation of c may start. Otherwise the client gets a Parked
+// frame.
 func (in *Init) begin(c *conn) bool {
 	in.mu.Lock()
 	defer in.mu.Unlock()
-	c.begun = !c.isParked()
-	return c.begun
+	c.started = !c.isParked()
+	return c.started
 }
 
-// parkable says that c's operation, which from now on only waits or moves
-// bytes, can be given up. Wake makes it look at c.parked.
+// parkable declares that c's operation only waits or moves bytes until its end, and can be
+// interrupted. wake makes it check c.parked.
 func (in *Init) parkable(c *conn, wake func()) {
 	in.mu.Lock()
-	c.wake = wake
+	c.interrupt = wake
 	in.mu.Unlock()
-	if c.isParked() { // just before
+	if c.isParked() { // requestPark came first
 		wake()
 	}
 }
 
-// giveUp asks c's operation to end, once. in.mu is held.
-func (c *conn) giveUp() {
+// requestPark makes c's operation end. Later calls have no effect. in.mu is held.
+func (c *conn) requestPark() {
 	if c.isParked() {
 		return
 	}
 	close(c.parked)
 	switch {
-	case c.wake != nil:
-		c.wake()
-	case !c.begun:
+	case c.interrupt != nil:
+		c.interrupt()
+	case !c.started:
 		c.net.SetReadDeadline(past)
 	}
 }
 
-// isParked tells whether c is to be given up.
+// isParked reports whether c must end because init is being parked.
 func (c *conn) isParked() bool {
 	select {
 	case <-c.parked:
@@ -81,17 +79,17 @@ func (c *conn) isParked() bool {
 	}
 }
 
-// farewell ends a connection that is given up. A client that is in the middle
-// of a frame, which it does not take, is left with half of it.
-func (c *conn) farewell(p protocol.Parked) {
+// sendParked sends the Parked frame, which ends a connection. If the last write ended in the
+// middle of a frame, it sends nothing, because the stream is no longer valid.
+func (c *conn) sendParked(p protocol.Parked) {
 	if c.out.torn {
 		return
 	}
-	c.net.SetWriteDeadline(time.Now().Add(farewellPatience))
+	c.net.SetWriteDeadline(time.Now().Add(parkedFrameTimeout))
 	c.w.JSON(protocol.FrameParked, p)
 }
 
-// A tornWriter remembers whether the last write ended in the middle.
+// A tornWriter records whether the last write was partial.
 type tornWriter struct {
 	net.Conn
 	torn bool
@@ -103,57 +101,58 @@ func (w *tornWriter) Write(p []byte) (int, error) {
 	return n, err
 }
 
-// park gives up every connection but c, which follows when it is answered.
+// park ends all connections except for c, which ends after the reply.
 func (in *Init) park(c *conn, q *protocol.Request) error {
-	patience := min(max(q.Patience, 0), maxParkPatience)
+	timeout := min(max(q.Patience, 0), maxParkTimeout)
 	if err := in.startParking(c); err != nil {
 		return err
 	}
-	timer := time.NewTimer(patience)
-	defer timer.Stop()
-	gone := c.gone()
+	expired := time.NewTimer(timeout)
+	defer expired.Stop()
+	gone := c.disconnected()
 	for {
-		left, fewer := in.others()
+		left, closed := in.otherConns()
 		if left == 0 {
-			if err := dumpable(); err != nil {
+			if err := makeDumpable(); err != nil {
 				in.stopParking(c, false)
 				return err
 			}
-			in.standStill(q.Keep)
+			in.stopTimers(q.Keep)
 			err := c.reply(nil)
 			in.stopParking(c, true)
 			return err
 		}
 		select {
-		case <-fewer:
+		case <-closed:
 		case <-gone:
 			in.stopParking(c, true)
 			return nil
-		case <-timer.C:
-			in.stopParking(c, false) // before the client is told, who may send others at once
-			return fault.Newf(fault.Conflict, "init.Park", "", "%d operations on files or commands did not end within %v", left, patience)
+		case <-expired.C:
+			in.stopParking(c, false) // before the reply, because the client may send other requests immediately
+			return fault.Newf(fault.Conflict, "init.Park", "", "%d operations on files or commands did not end within %v", left, timeout)
 		}
 	}
 }
 
-// startParking asks all but c to go, and whoever comes until c has gone too.
+// startParking requests the end of all connections except for c, and of new ones until
+// stopParking.
 func (in *Init) startParking(c *conn) error {
 	in.mu.Lock()
 	defer in.mu.Unlock()
 	if in.parking != nil {
-		return fault.Newf(fault.Conflict, "init.Park", "", "the jail is being parked already")
+		return fault.Newf(fault.Conflict, "init.Park", "", "the jail is already being parked")
 	}
 	in.parking = c
 	for other := range in.open {
 		if other != c {
-			other.giveUp()
+			other.requestPark()
 		}
 	}
 	return nil
 }
 
-// stopParking lets others come again: before the client can know that c is
-// closed, since it may send them at once.
+// stopParking accepts connections again. It is called before the client can see that c is
+// closed, because the client may then connect immediately.
 func (in *Init) stopParking(c *conn, hangUp bool) {
 	in.mu.Lock()
 	defer in.mu.Unlock()
@@ -163,87 +162,88 @@ func (in *Init) stopParking(c *conn, hangUp bool) {
 	in.parking = nil
 }
 
-// others is how many connections are left beside the one that parks, and what
-// to wait for.
-func (in *Init) others() (left int, fewer <-chan struct{}) {
+// otherConns returns the number of connections other than the parking one, and a channel that
+// is closed when one of them ends.
+func (in *Init) otherConns() (left int, closed <-chan struct{}) {
 	in.mu.Lock()
 	defer in.mu.Unlock()
-	return len(in.open) - 1, in.fewer.wait()
+	return len(in.open) - 1, in.connClosed.wait()
 }
 
-// standStill stops the time of all commands.
-func (in *Init) standStill(keep bool) {
+// stopTimers stops the timers of all commands. It closes the notification listener unless keep
+// is set.
+func (in *Init) stopTimers(keep bool) {
 	in.mu.Lock()
 	defer in.mu.Unlock()
 	in.parked = true
 	if !keep {
-		in.letGo()
+		in.closeListener()
 	}
 	for _, p := range in.execs {
 		if p != nil {
-			p.standStill()
+			p.stopTimers()
 		}
 	}
-	in.sleep()
+	in.startUnparkTimer()
 }
 
-// sleep waits for somebody to come. in.mu is held.
+// startUnparkTimer starts the timer that unparks init if no client connects. in.mu is held.
 //
 // +checklocks:in.mu
-func (in *Init) sleep() {
-	due := time.Now().Add(parkedAtMost)
-	in.unparked = time.AfterFunc(parkedAtMost, func() { in.overslept(due) })
+func (in *Init) startUnparkTimer() {
+	due := time.Now().Add(maxParked)
+	in.unparkTimer = time.AfterFunc(maxParked, func() { in.unparkTimeout(due) })
 }
 
-// overslept lets time go on if nobody has come by now. If it is much later
-// than due the jail was frozen, or is a copy somewhere else: whoever restored
-// it has only had time since.
-func (in *Init) overslept(due time.Time) {
+// unparkTimeout unparks init if no client has connected. If it runs much later than due, the
+// jail was frozen, or is a restored copy: then the time starts again, because a client could
+// not connect before.
+func (in *Init) unparkTimeout(due time.Time) {
 	in.mu.Lock()
 	defer in.mu.Unlock()
 	if !in.parked {
 		return
 	}
-	if time.Since(due) > thawing {
-		in.sleep()
+	if time.Since(due) > freezeTolerance {
+		in.startUnparkTimer()
 		return
 	}
-	in.goOn()
+	in.unpark()
 }
 
-// goOn lets time go on for a parked init. in.mu is held.
+// unpark restarts the timers of a parked init. in.mu is held.
 //
 // +checklocks:in.mu
-func (in *Init) goOn() {
+func (in *Init) unpark() {
 	in.parked = false
-	in.hiding.forget()
-	in.unparked.Stop()
+	in.secrets.reset()
+	in.unparkTimer.Stop()
 	for _, p := range in.execs {
 		if p != nil {
-			p.goOn()
+			p.restartTimers()
 		}
 	}
 }
 
-// standStill keeps what is left of the command's timeout, and its readers'
-// places, until goOn.
-func (p *process) standStill() {
+// stopTimers keeps the remaining timeout of the command and the positions of its readers until
+// restartTimers.
+func (p *process) stopTimers() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	p.still = true
-	p.alarm.hold()
+	p.timersStopped = true
+	p.timer.pause()
 }
 
-func (p *process) goOn() {
+func (p *process) restartTimers() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	p.still = false
-	now := p.thawed()
-	p.thaws++
+	p.timersStopped = false
+	now := p.restartGrace()
+	p.restarts++
 	p.lastRead = now
-	if !p.draining.IsZero() {
-		p.draining = now
+	if !p.drainSince.IsZero() {
+		p.drainSince = now
 	}
-	p.alarm.goOn()
-	p.freed.wake()
+	p.timer.resume()
+	p.readerMoved.send()
 }

@@ -26,8 +26,8 @@ import (
 
 const parkPatience = 30 * time.Second
 
-// connected is the sockets that process pid has open, but those it listens on.
-func connected(t testing.TB, pid int) (sockets []string) {
+// openSockets returns the sockets of process pid, except for listening ones.
+func openSockets(t testing.TB, pid int) (sockets []string) {
 	t.Helper()
 	listening := map[string]bool{}
 	table, err := os.ReadFile("/proc/" + itoa(pid) + "/net/unix")
@@ -35,7 +35,7 @@ func connected(t testing.TB, pid int) (sockets []string) {
 		t.Fatal(err)
 	}
 	for line := range strings.Lines(string(table)) {
-		if f := strings.Fields(line); len(f) > 6 && f[3] == "00010000" { // accepts connections
+		if f := strings.Fields(line); len(f) > 6 && f[3] == "00010000" { // __SO_ACCEPTCON: listening
 			listening["socket:["+f[6]+"]"] = true
 		}
 	}
@@ -55,24 +55,24 @@ func connected(t testing.TB, pid int) (sockets []string) {
 		}
 	}
 	if found != 1 {
-		t.Fatalf("%d listening sockets, want init's one", found)
+		t.Fatalf("listening sockets = %d, want 1", found)
 	}
 	return sockets
 }
 
-// park parks the jail and checks that init is alone.
+// park parks the jail and checks that init has no connections.
 func (j *jail) park() {
 	j.t.Helper()
 	if err := j.Park(j.ctx(), parkPatience); err != nil {
 		j.t.Fatalf("Park: %v", err)
 	}
-	if left := connected(j.t, j.cmd.Process.Pid); len(left) > 0 {
-		j.t.Errorf("a parked init has the connections %v", left)
+	if left := openSockets(j.t, j.cmd.Process.Pid); len(left) > 0 {
+		j.t.Errorf("connections of a parked init = %v, want none", left)
 	}
 }
 
-// parkOften parks the jail until stop is closed, and returns how often it did.
-func (j *jail) parkOften(stop <-chan struct{}, atMost int) (parks int) {
+// parkRepeatedly parks the jail until stop is closed, and returns the number of parks.
+func (j *jail) parkRepeatedly(stop <-chan struct{}, atMost int) (parks int) {
 	for ; parks < atMost; parks++ {
 		select {
 		case <-stop:
@@ -86,7 +86,7 @@ func (j *jail) parkOften(stop <-chan struct{}, atMost int) (parks int) {
 	return parks
 }
 
-// lines collects numbers, each in a line, and checks their order.
+// lines checks the order of numbers, one per line.
 type lines struct {
 	rest []byte
 	n    int
@@ -99,21 +99,22 @@ func (l *lines) add(p []byte) error {
 		if !ok {
 			return nil
 		}
-		if l.n++; string(line) != itoa(l.n) {
+		l.n++
+		if string(line) != itoa(l.n) {
 			return fmt.Errorf("line %d is %q", l.n, line)
 		}
 		l.rest = rest
 	}
 }
 
-func TestReadersOfAMillionLinesDoNotNoticeFiftyParks(t *testing.T) {
+func TestReadersDuringFiftyParks(t *testing.T) {
 	for _, lossless := range []bool{true, false} {
 		t.Run(fmt.Sprintf("lossless=%v", lossless), func(t *testing.T) {
 			j := start(t)
 			e := sh("seq 1 500000 & seq 1 500000 >&2; wait")
 			e.Ring = 64 << 10
 			if !lossless {
-				e.Ring = protocol.MaxRing // keeps all: nothing is lost because the reader was away
+				e.Ring = protocol.MaxRing // large enough to lose nothing while the reader is disconnected
 			}
 			s, _, err := j.Exec(j.ctx(), e, &control.AttachOptions{Lossless: lossless, Follow: true})
 			if err != nil {
@@ -130,7 +131,7 @@ func TestReadersOfAMillionLinesDoNotNoticeFiftyParks(t *testing.T) {
 						break
 					}
 					if err != nil || c.Offset != at || c.Lost != 0 {
-						t.Errorf("chunk at %d, %d lost, where %d was next: %v", c.Offset, c.Lost, at, err)
+						t.Errorf("chunk at %d, %d lost, %v; want offset %d", c.Offset, c.Lost, at, err)
 						return
 					}
 					if err := got[c.Stream].add(c.Data); err != nil {
@@ -138,21 +139,21 @@ func TestReadersOfAMillionLinesDoNotNoticeFiftyParks(t *testing.T) {
 						return
 					}
 					at += int64(len(c.Data))
-					time.Sleep(200 * time.Microsecond) // so that there is something to park
+					time.Sleep(200 * time.Microsecond) // leaves time for parks
 				}
 				if got[1].n != 500000 || got[2].n != 500000 {
-					t.Errorf("%d and %d lines, want 500000 each", got[1].n, got[2].n)
+					t.Errorf("lines = %d and %d, want 500000 each", got[1].n, got[2].n)
 				}
 			}()
-			if parks := j.parkOften(done, 50); parks < 10 {
-				t.Errorf("it was over after %d parks", parks)
+			if parks := j.parkRepeatedly(done, 50); parks < 10 {
+				t.Errorf("parks = %d, want more", parks)
 			}
 			<-done
 		})
 	}
 }
 
-func TestStdinIsIntactHoweverOftenTheJailIsParked(t *testing.T) {
+func TestStdinDuringParks(t *testing.T) {
 	j := start(t)
 	e := protocol.Exec{ID: id.NewExec(), Argv: []string{"sha256sum"}, Stdin: true}
 	s, _, err := j.Exec(j.ctx(), e, &attachLossless)
@@ -185,18 +186,17 @@ func TestStdinIsIntactHoweverOftenTheJailIsParked(t *testing.T) {
 			t.Error(err)
 		}
 	}()
-	if parks := j.parkOften(done, 1000); parks < 5 {
-		t.Errorf("it was over after %d parks", parks)
+	if parks := j.parkRepeatedly(done, 1000); parks < 5 {
+		t.Errorf("parks = %d, want more", parks)
 	}
 	<-done
 	if got, want := j.collect(s)[protocol.Stdout], fmt.Sprintf("%x  -\n", sha256.Sum256(data)); got != want {
-		t.Errorf("the command read %q, want %q", got, want)
+		t.Errorf("input of the command = %q, want %q", got, want)
 	}
 }
 
-// What was typed while the jail was being parked reaches the command though
-// nothing more is typed.
-func TestKeysTypedDuringAParkArrive(t *testing.T) {
+// Keys that are typed during a park reach the command, even if no key follows.
+func TestTerminalInputDuringPark(t *testing.T) {
 	j := start(t)
 	e := protocol.Exec{ID: id.NewExec(), Argv: []string{"cat"}, Stdin: true}
 	s, _, err := j.Exec(j.ctx(), e, &attachLossless)
@@ -210,7 +210,7 @@ func TestKeysTypedDuringAParkArrive(t *testing.T) {
 	}
 	for i := range 30 {
 		word := fmt.Sprintf("word %d\n", i)
-		stopped(t, j, func() { // init reads none of it before it parks
+		stopped(t, j, func() { // init does not read it before the park
 			done := make(chan error, 2)
 			go func() { done <- j.Park(j.ctx(), parkPatience) }()
 			go func() { _, err := io.WriteString(w, word); done <- err }()
@@ -220,7 +220,7 @@ func TestKeysTypedDuringAParkArrive(t *testing.T) {
 				t.Fatal(err)
 			}
 			time.Sleep(rand.N(5 * time.Millisecond))
-			j.Unpark() // at the latest when Park has ended
+			j.Unpark() // the write ends at the latest after Park
 			if err := <-done; err != nil {
 				t.Fatal(err)
 			}
@@ -237,7 +237,7 @@ func TestKeysTypedDuringAParkArrive(t *testing.T) {
 	}
 }
 
-func TestBlockedWriterOfStdinIsParkedAtOnce(t *testing.T) {
+func TestBlockedStdinWriterIsParked(t *testing.T) {
 	j := start(t)
 	e := sh("read go < " + fifo(t) + "; wc -c")
 	e.Stdin = true
@@ -257,19 +257,19 @@ func TestBlockedWriterOfStdinIsParkedAtOnce(t *testing.T) {
 	}()
 	for range 5 {
 		time.Sleep(50 * time.Millisecond)
-		ctx, cancel := contextWithTimeout(t, 30*time.Second) // the write would never end
+		ctx, cancel := contextWithTimeout(t, 30*time.Second) // a blocked write would not end
 		if err := j.Park(ctx, parkPatience); err != nil {
 			t.Fatalf("Park: %v", err)
 		}
 		cancel()
-		if left := connected(t, j.cmd.Process.Pid); len(left) > 0 {
-			t.Errorf("a parked init has the connections %v", left)
+		if left := openSockets(t, j.cmd.Process.Pid); len(left) > 0 {
+			t.Errorf("connections of a parked init = %v, want none", left)
 		}
 		j.Unpark()
 	}
 	select {
 	case err := <-wrote:
-		t.Fatalf("the write ended before the command read: %v", err)
+		t.Fatalf("Write before the command reads = %v, want it to block", err)
 	default:
 	}
 	name := strings.TrimSuffix(strings.TrimPrefix(e.Argv[2], "read go < "), "; wc -c")
@@ -280,7 +280,7 @@ func TestBlockedWriterOfStdinIsParkedAtOnce(t *testing.T) {
 		t.Error(err)
 	}
 	if out := j.collect(s)[protocol.Stdout]; out != "3145728\n" {
-		t.Errorf("wc counted %q, want 3145728", out)
+		t.Errorf("output of wc = %q, want 3145728", out)
 	}
 }
 
@@ -293,9 +293,8 @@ func fifo(t *testing.T) string {
 	return name
 }
 
-// Each command of this load is started exactly once: it appends a byte to its
-// file.
-func TestShortCallsAreDelayedNotRepeated(t *testing.T) {
+// Each command of this load must run exactly once: it appends a byte to its file.
+func TestShortCallsDuringParkRunOnce(t *testing.T) {
 	j := start(t)
 	dir := t.TempDir()
 	stop := make(chan struct{})
@@ -337,18 +336,18 @@ func TestShortCallsAreDelayedNotRepeated(t *testing.T) {
 			}
 		})
 	}
-	j.parkOften(nil, 40)
+	j.parkRepeatedly(nil, 40)
 	close(stop)
 	load.Wait()
 	for i, n := range ran {
 		b, err := os.ReadFile(dir + "/" + itoa(i))
 		if n == 0 || err != nil || len(b) != n {
-			t.Errorf("%d commands were asked for and %d ran, %v", n, len(b), err)
+			t.Errorf("requested commands = %d, executed = %d, %v", n, len(b), err)
 		}
 	}
 }
 
-func TestStuckUploadIsNotParked(t *testing.T) {
+func TestStuckUploadPreventsPark(t *testing.T) {
 	for _, whose := range []string{"this client's", "another client's"} {
 		t.Run(whose, func(t *testing.T) {
 			j := start(t)
@@ -369,10 +368,10 @@ func TestStuckUploadIsNotParked(t *testing.T) {
 			}()
 			io.WriteString(write, "first, ")
 			if err := j.Park(j.ctx(), 200*time.Millisecond); !errors.Is(err, fault.Conflict) {
-				t.Fatalf("Park beside a stuck upload: %v, want a conflict", err)
+				t.Fatalf("Park during a stuck upload = %v, want conflict", err)
 			}
 			if _, err := j.Hello(j.ctx()); err != nil {
-				t.Errorf("Hello after that: %v", err)
+				t.Errorf("Hello after the failed Park = %v, want nil", err)
 			}
 			var out strings.Builder
 			for out.Len() < len("one\ntwo\n") {
@@ -388,10 +387,10 @@ func TestStuckUploadIsNotParked(t *testing.T) {
 			io.WriteString(write, "then the rest")
 			write.Close()
 			if err := <-done; err != nil {
-				t.Errorf("the upload: %v", err)
+				t.Errorf("upload = %v, want nil", err)
 			}
 			if b, _ := os.ReadFile(name); string(b) != "first, then the rest" {
-				t.Errorf("the file is %q", b)
+				t.Errorf("content = %q", b)
 			}
 			j.park()
 			j.Unpark()
@@ -399,7 +398,7 @@ func TestStuckUploadIsNotParked(t *testing.T) {
 	}
 }
 
-func TestWaitAndWatchGoOn(t *testing.T) {
+func TestWaitAndWatchContinueAfterPark(t *testing.T) {
 	j := start(t)
 	e := sh("read x; exit 7")
 	e.Stdin = true
@@ -424,7 +423,7 @@ func TestWaitAndWatchGoOn(t *testing.T) {
 		for e := range events {
 			if e.Op == op {
 				if e.Path != filepath.Join(dir, name) {
-					t.Errorf("%s of %s, want %s", op, e.Path, name)
+					t.Errorf("event %s of %s, want %s", op, e.Path, name)
 				}
 				return
 			}
@@ -451,13 +450,13 @@ func TestWaitAndWatchGoOn(t *testing.T) {
 	}
 }
 
-// A client that is not the one that parks, and one that reads nothing, are
-// sent away and come back.
-func TestOtherClientsComeBack(t *testing.T) {
+// Other clients than the parking one, also one that does not read, are disconnected and
+// reconnect.
+func TestOtherClientsReconnectAfterPark(t *testing.T) {
 	j := start(t)
 	e := sh("seq 1 200000")
 	e.Ring = 64 << 10
-	own, _, err := j.Exec(j.ctx(), e, &attachLossless) // from the beginning: the command waits for it
+	own, _, err := j.Exec(j.ctx(), e, &attachLossless) // from the start: the command waits for this reader
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -468,7 +467,7 @@ func TestOtherClientsComeBack(t *testing.T) {
 	}
 	defer other.Close()
 	for range 3 {
-		time.Sleep(20 * time.Millisecond) // they are in the middle of frames that nobody takes
+		time.Sleep(20 * time.Millisecond) // writes are blocked in the middle of frames
 		j.park()
 		j.Unpark()
 	}
@@ -485,19 +484,19 @@ func TestOtherClientsComeBack(t *testing.T) {
 					err = l.add(c.Data)
 				}
 				if err != nil || c.Lost > 0 {
-					t.Errorf("the %s client: %v, %d lost", name, err, c.Lost)
+					t.Errorf("%s client: %v, %d lost; want no loss", name, err, c.Lost)
 					return
 				}
 			}
 			if l.n != 200000 {
-				t.Errorf("the %s client got %d lines", name, l.n)
+				t.Errorf("lines of the %s client = %d, want all", name, l.n)
 			}
 		})
 	}
 	wg.Wait()
 }
 
-func TestTwoClientsParkAtOnce(t *testing.T) {
+func TestConcurrentParks(t *testing.T) {
 	j := start(t)
 	clients := []*control.Client{j.Client, control.Dial(j.dir + "/init.sock")}
 	var mu sync.Mutex
@@ -512,7 +511,7 @@ func TestTwoClientsParkAtOnce(t *testing.T) {
 					parked++
 					mu.Unlock()
 				case !errors.Is(err, fault.Conflict):
-					t.Errorf("Park: %v, want it done or a conflict", err)
+					t.Errorf("Park = %v, want nil or conflict", err)
 				}
 				c.Unpark()
 			}
@@ -520,14 +519,14 @@ func TestTwoClientsParkAtOnce(t *testing.T) {
 	}
 	wg.Wait()
 	if parked == 0 {
-		t.Error("nobody ever parked the jail")
+		t.Error("parks = 0, want more")
 	}
 	if _, err := j.Hello(j.ctx()); err != nil {
 		t.Error(err)
 	}
 }
 
-func TestParkedTwiceIsParked(t *testing.T) {
+func TestParkTwice(t *testing.T) {
 	j := start(t)
 	j.Unpark()
 	j.park()
@@ -535,7 +534,7 @@ func TestParkedTwiceIsParked(t *testing.T) {
 	ctx, cancel := contextWithTimeout(t, 50*time.Millisecond)
 	defer cancel()
 	if _, err := j.Hello(ctx); !errors.Is(err, fault.Timeout) {
-		t.Errorf("Hello while parked: %v, want that it waits until its time is over", err)
+		t.Errorf("Hello while parked = %v, want a timeout", err)
 	}
 	began := make(chan error, 1)
 	go func() {
@@ -554,11 +553,11 @@ func TestParkWithoutInit(t *testing.T) {
 		t.Errorf("Park: %v, want unavailable", err)
 	}
 	if _, err := c.Hello(t.Context()); !errors.Is(err, fault.Unavailable) {
-		t.Errorf("Hello: %v: the gate is still shut", err)
+		t.Errorf("Hello after a failed Park = %v, want unavailable at once", err)
 	}
 }
 
-// A connection that says nothing does not keep init from parking.
+// A connection without a request does not prevent a park.
 func TestSilentConnectionsAreParked(t *testing.T) {
 	j := start(t)
 	var all []net.Conn
@@ -575,13 +574,12 @@ func TestSilentConnectionsAreParked(t *testing.T) {
 	j.Unpark()
 	for _, c := range all {
 		if kind, _, err := protocol.NewReader(c).Next(); kind != protocol.FrameParked || err != nil {
-			t.Errorf("it was told kind %d, %v; want that it is parked", kind, err)
+			t.Errorf("frame kind %d, %v; want Parked", kind, err)
 		}
 	}
 }
 
-// The jail goes on elsewhere: under another path, and maybe at another time of
-// its life.
+// The jail continues under another socket path, possibly restored from an earlier state.
 func TestMovedJail(t *testing.T) {
 	j, stranger := start(t), start(t)
 	e := sh("echo 12345; exec sleep 60")
@@ -604,7 +602,7 @@ func TestMovedJail(t *testing.T) {
 		}
 		for now, end := given, time.Now().Add(20*time.Second); now != given+int64(len("input")); time.Sleep(time.Millisecond) {
 			if time.Now().After(end) {
-				t.Fatalf("the command was given %d bytes, want %d more", now, len("input")) // by init, not only to it
+				t.Fatalf("bytes written to the command = %d, want %d more", now, len("input")) // written by init to the command
 			}
 			another, err := j.Stdin(j.ctx(), e.ID)
 			if err != nil {
@@ -626,10 +624,10 @@ func TestMovedJail(t *testing.T) {
 		j.MoveTo(path)
 		j.Unpark()
 		if c, err := s.Next(); !errors.Is(err, kind) {
-			t.Errorf("output %s: %q, %v; want %v", what, c.Data, err, kind)
+			t.Errorf("Next %s = %q, %v; want %v", what, c.Data, err, kind)
 		}
 		if err := w.Close(); !errors.Is(err, kind) {
-			t.Errorf("stdin %s: %v, want %v", what, err, kind)
+			t.Errorf("Write %s = %v, want %v", what, err, kind)
 		}
 		s.Close()
 	}
@@ -638,7 +636,7 @@ func TestMovedJail(t *testing.T) {
 	if err := os.Rename(j.dir+"/init.sock", j.dir+"/moved.sock"); err != nil {
 		t.Fatal(err)
 	}
-	j.MoveTo(j.dir + "/moved.sock") // where it is parked; Park itself must find it there
+	j.MoveTo(j.dir + "/moved.sock") // before Park, which must use the new path
 	j.park()
 	j.Unpark()
 	if out := make(chan error, 1); true {
@@ -663,7 +661,7 @@ func TestMovedJail(t *testing.T) {
 
 	j.MoveTo(j.dir + "/moved.sock")
 	s, w = open()
-	// As the jail was before the command had written or read anything.
+	// The state of the jail before the command had written or read anything.
 	early := e
 	early.Argv = []string{"sleep", "60"}
 	if _, _, err := stranger.Exec(j.ctx(), early, nil); err != nil {
@@ -700,7 +698,7 @@ time.sleep(600)
 		}
 	}
 	if !full {
-		t.Fatal("the limit was not reached")
+		t.Fatal("the process limit was not reached")
 	}
 	for range 20 {
 		j.park()
@@ -722,7 +720,7 @@ func TestParkAtTheMemoryLimit(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer s.Close()
-	for range 5 { // memory is full most of the time, and empty for a moment at each line
+	for range 5 { // memory is mostly full, and briefly free after each line
 		if _, err := s.Next(); err != nil {
 			t.Fatal(err)
 		}
@@ -732,11 +730,11 @@ func TestParkAtTheMemoryLimit(t *testing.T) {
 	}
 }
 
-// While a jail is parked its clock stands still.
-func TestTimeoutDoesNotRunWhileParked(t *testing.T) {
+// The timeout of a command does not run while the jail is parked.
+func TestTimeoutIsStoppedWhileParked(t *testing.T) {
 	j := start(t)
 	e := sh("exec sleep 60")
-	e.Timeout = 4 * time.Second // enough to be parked within, on a busy machine
+	e.Timeout = 4 * time.Second // long enough to park within it on a busy machine
 	began := time.Now()
 	if _, _, err := j.Exec(j.ctx(), e, nil); err != nil {
 		t.Fatal(err)
@@ -745,15 +743,15 @@ func TestTimeoutDoesNotRunWhileParked(t *testing.T) {
 	time.Sleep(time.Second)
 	j.Unpark()
 	if s, err := j.Wait(j.ctx(), e.ID); err != nil || !s.TimedOut {
-		t.Errorf("status %+v, %v; want it timed out", s, err)
+		t.Errorf("status %+v, %v; want timed out", s, err)
 	}
 	if took := time.Since(began); took < e.Timeout+time.Second {
-		t.Errorf("it timed out after %v, want its timeout of %v and the second in which it was parked", took, e.Timeout)
+		t.Errorf("timed out after %v, want %v and the second for which it was parked", took, e.Timeout)
 	}
 }
 
-// A parked reader's place is held however long the jail is parked.
-func TestPlaceIsHeldWhileParked(t *testing.T) {
+// The position of an interrupted reader is retained as long as the jail is parked.
+func TestReaderPositionIsKeptWhileParked(t *testing.T) {
 	j := start(t, "TEST_INIT_GRACE=2s")
 	e := sh("seq 1 100000")
 	e.Ring = 64 << 10
@@ -781,11 +779,11 @@ func TestPlaceIsHeldWhileParked(t *testing.T) {
 		}
 	}
 	if l.n != 100000 {
-		t.Errorf("%d lines, want 100000", l.n)
+		t.Errorf("lines = %d, want 100000", l.n)
 	}
 }
 
-func TestParkGivesUpWithItsContext(t *testing.T) {
+func TestParkCancelled(t *testing.T) {
 	j := start(t)
 	read, write := io.Pipe()
 	done := make(chan error, 1)
@@ -798,7 +796,7 @@ func TestParkGivesUpWithItsContext(t *testing.T) {
 	ctx, cancel := context.WithCancel(j.ctx())
 	time.AfterFunc(50*time.Millisecond, cancel)
 	if err := j.Park(ctx, time.Minute); !errors.Is(err, context.Canceled) {
-		t.Errorf("Park: %v, want that it was cancelled", err)
+		t.Errorf("Park = %v, want cancelled", err)
 	}
 	if _, err := j.Hello(j.ctx()); err != nil {
 		t.Errorf("Hello after that: %v", err)

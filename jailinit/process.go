@@ -16,34 +16,34 @@ import (
 	"glasshouse/jailinit/protocol"
 )
 
-// drainAtMost ends a command whose output goes on without it: by then only
-// what was in the pipes at its end is waited for.
-const drainAtMost = 2 * time.Second
+// maxDrain bounds how long a command's output is read after the end of its main process. Then
+// only output from before that end is still read.
+const maxDrain = 2 * time.Second
 
-// writePatience is how often a writer of stdin looks whether its client is
-// still there.
-const writePatience = 200 * time.Millisecond
+// writeTimeout is the interval in which a writer of stdin checks whether its client is
+// connected.
+const writeTimeout = 200 * time.Millisecond
 
-// pumpSize is how much is read from a pipe at a time: all it can hold.
+// pumpSize is the size of a read from a pipe: the default capacity of a pipe (pipe(7)).
 const pumpSize = 64 << 10
 
 var pumpBuffers = sync.Pool{New: func() any { return new([pumpSize]byte) }}
 
-// A process is a command: its main process, its output, and what holds it.
+// A process is a command: its main process, its output, and its clients.
 type process struct {
 	id   id.Exec
 	in   *Init
 	pid  int
 	tty  *os.File   // the terminal's master side, or nil
-	outs []*os.File // what its output is read from
+	outs []*os.File // output pipes or terminal
 
-	stdin      *os.File // nil without stdin; the same as tty on a terminal
-	closeStdin sync.Once
-	reaped     chan struct{} // closed when the main process was reaped
-	ended      chan struct{} // closed when the command has ended, output and all
-	inHand     atomic.Int32  // pumps with output that is in neither pipe nor ring
-	taken      atomic.Int64  // bytes of output read
-	given      atomic.Int64  // bytes of stdin written
+	stdin        *os.File // nil without stdin; the same as tty on a terminal
+	closeStdin   sync.Once
+	reaped       chan struct{} // closed when the main process was reaped
+	ended        chan struct{} // closed when the command and its output have ended
+	inFlight     atomic.Int32  // pumps with output that is neither in the pipe nor in the ring
+	taken        atomic.Int64  // bytes of output read
+	stdinWritten atomic.Int64  // bytes of stdin written
 
 	mu sync.Mutex
 	// +checklocks:mu
@@ -53,53 +53,53 @@ type process struct {
 	// +checklocks:mu
 	readers map[*reader]struct{}
 	// +checklocks:mu
-	grown notice // there is more output, or it has ended
+	moreOutput broadcast // more output, or the end of the output
 	// +checklocks:mu
-	freed notice // a lossless reader has taken something, or has gone
+	readerMoved broadcast // a lossless reader has advanced or ended
 	// +checklocks:mu
-	alarm alarm // its timeout, then what ends it when its output does not
+	timer pausableTimer // its timeout; after its end, the drain timer
 	// +checklocks:mu
-	still bool // init is parked: time does not count
+	timersStopped bool // init is parked
 	// +checklocks:mu
-	thaws int // how often that was over
+	restarts int // number of unparks
 	// +checklocks:mu
-	pumps int // outputs not at their end
+	pumps int // outputs that have not ended
 	// +checklocks:mu
 	lastRead time.Time // when output was last read
 	// +checklocks:mu
 	exited time.Time // when the main process was reaped
 	// +checklocks:mu
-	draining time.Time // since when its output is waited for: exited, or when time last went on
+	drainSince time.Time // start of the drain: exited, or the last unpark
 	// +checklocks:mu
-	pending int64 // output offset of the end of its output
+	drainUntil int64 // offset of the end of the output that was written before exited
 }
 
 // A reader is the position of a client in the output.
 type reader struct {
-	pos      int64 // everything before it was taken
+	pos      int64 // output before it is acknowledged
 	lossless bool
-	progress time.Time // when it was last heard from
-	gone     time.Time // when its connection broke, or zero
+	lastSeen time.Time // time of the last acknowledgement
+	lostAt   time.Time // when its connection was lost, or zero
 }
 
-// A notice wakes all who wait for it.
-type notice struct{ ch chan struct{} }
+// A broadcast wakes all its waiters.
+type broadcast struct{ ch chan struct{} }
 
-func (n *notice) wait() <-chan struct{} {
+func (n *broadcast) wait() <-chan struct{} {
 	if n.ch == nil {
 		n.ch = make(chan struct{})
 	}
 	return n.ch
 }
 
-func (n *notice) wake() {
+func (n *broadcast) send() {
 	if n.ch != nil {
 		close(n.ch)
 		n.ch = nil
 	}
 }
 
-// snapshot is the command's status now.
+// snapshot returns the present status of the command.
 func (p *process) snapshot() protocol.ExecStatus {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -115,7 +115,7 @@ func (p *process) current() protocol.ExecStatus {
 	return s
 }
 
-// run begins to read the output. The main process has been started.
+// run starts to read the output. The main process has been started.
 func (p *process) run(timeout time.Duration) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -124,12 +124,12 @@ func (p *process) run(timeout time.Duration) {
 		p.in.wg.Go(func() { p.pump(f, protocol.Stream(i+1)) })
 	}
 	if timeout > 0 && p.exited.IsZero() {
-		p.alarm.set(timeout, p.timeOut)
+		p.timer.set(timeout, p.timeOut)
 	}
 }
 
-// pump reads f until nobody holds its other end. After the command has ended
-// it goes on, so that a daemon left behind does not die of a broken pipe.
+// pump reads f until all writers have closed it. It continues after the end of the command, so
+// that a background process does not get SIGPIPE.
 func (p *process) pump(f *os.File, stream protocol.Stream) {
 	defer p.outputClosed(f)
 	raw, err := f.SyscallConn()
@@ -141,12 +141,12 @@ func (p *process) pump(f *os.File, stream protocol.Stream) {
 		var n int
 		var readErr error
 		err := raw.Read(func(fd uintptr) bool {
-			p.inHand.Add(1)
+			p.inFlight.Add(1)
 			buf = pumpBuffers.Get().(*[pumpSize]byte)
 			n, readErr = ignoringEINTR(func() (int, error) { return unix.Read(int(fd), buf[:]) })
-			if readErr == unix.EAGAIN { // an idle command holds no buffer
+			if readErr == unix.EAGAIN { // no buffer for an idle command
 				pumpBuffers.Put(buf)
-				p.inHand.Add(-1)
+				p.inFlight.Add(-1)
 				return false
 			}
 			return true
@@ -159,8 +159,8 @@ func (p *process) pump(f *os.File, stream protocol.Stream) {
 			p.output(stream, buf[:n])
 		}
 		pumpBuffers.Put(buf)
-		p.inHand.Add(-1)
-		if readErr == unix.EIO && p.unattended(f) {
+		p.inFlight.Add(-1)
+		if readErr == unix.EIO && p.waitForTTY(f) {
 			continue
 		}
 		if n <= 0 || readErr != nil {
@@ -169,11 +169,10 @@ func (p *process) pump(f *os.File, stream protocol.Stream) {
 	}
 }
 
-// unattended tells whether f is a terminal that nobody has open, though the
-// main process is alive and may open it again. Closing it would send that one
-// SIGHUP, also when it is just about to exit. It waits a little before it
-// returns true.
-func (p *process) unattended(f *os.File) bool {
+// waitForTTY reports whether f is a terminal that no process has open while the main process
+// is alive and may open it again. Closing the master would send SIGHUP to the main process,
+// also when it is about to exit. waitForTTY waits briefly before it returns true.
+func (p *process) waitForTTY(f *os.File) bool {
 	if f != p.tty {
 		return false
 	}
@@ -183,17 +182,17 @@ func (p *process) unattended(f *os.File) bool {
 	default:
 	}
 	p.mu.Lock()
-	freed := p.freed.wait()
+	freed := p.readerMoved.wait()
 	p.mu.Unlock()
 	select {
 	case <-p.reaped: // read once more
-	case <-freed: // maybe time goes on after init was parked, and the clock is another
+	case <-freed: // possibly after an unpark with another clock
 	case <-time.After(50 * time.Millisecond):
 	}
 	return true
 }
 
-// output keeps data, waiting for lossless readers where it must.
+// output stores data. It waits for lossless readers if necessary.
 func (p *process) output(stream protocol.Stream, data []byte) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -201,7 +200,7 @@ func (p *process) output(stream protocol.Stream, data []byte) {
 	for len(data) > 0 {
 		n := p.makeRoom(stream, len(data))
 		if p.status.Ended != nil {
-			return // nobody will ask for it
+			return // the output has ended already
 		}
 		p.ring.append(stream, data[:n])
 		data = data[n:]
@@ -210,26 +209,25 @@ func (p *process) output(stream protocol.Stream, data []byte) {
 		} else {
 			p.status.Stderr += int64(n)
 		}
-		p.grown.wake()
+		p.moreOutput.send()
 	}
 	p.lastRead = time.Now()
 }
 
-// makeRoom waits until no lossless reader needs what the next output will
-// overwrite, and returns how much of n bytes may be appended. A reader that
-// was not heard from for the grace time is lossless no more. p.mu is held, but
-// not while waiting.
+// makeRoom waits until no lossless reader needs the output that is overwritten next, and
+// returns how many of n bytes may be appended. A reader that has been silent for the grace
+// time is no longer lossless. p.mu is held, but not during the wait.
 //
 // +checklocks:p.mu
 func (p *process) makeRoom(stream protocol.Stream, n int) int {
-	began, thaws := time.Now(), p.thaws
+	began, restarts := time.Now(), p.restarts
 	for {
 		fit := p.ring.fit(n)
-		until := p.hold(p.ring.reserve(stream, fit), began)
+		until := p.retainUntil(p.ring.reserve(stream, fit), began)
 		if until.IsZero() || p.status.Ended != nil {
 			return fit
 		}
-		freed := p.freed.wait()
+		freed := p.readerMoved.wait()
 		p.mu.Unlock()
 		timer := time.NewTimer(time.Until(until))
 		select {
@@ -238,52 +236,51 @@ func (p *process) makeRoom(stream protocol.Stream, n int) int {
 		}
 		timer.Stop()
 		p.mu.Lock()
-		if time.Since(until) > thawing || thaws != p.thaws {
-			began, thaws = p.thawed(), p.thaws
+		if time.Since(until) > freezeTolerance || restarts != p.restarts {
+			began, restarts = p.restartGrace(), p.restarts
 		}
 	}
 }
 
-// thawing is how late a timer is if the jail was frozen meanwhile. A reader
-// could not be heard then, and has its grace again.
-const thawing = time.Second
+// freezeTolerance is the delay of a timer from which on it is assumed that the jail was
+// frozen. Readers could not send acknowledgements then, and their grace time starts again.
+const freezeTolerance = time.Second
 
-// thawed lets the grace of all readers begin now, which it returns. What is
-// recorded of the time before means nothing on the clock of another host. The caller
-// holds p.mu.
+// restartGrace restarts the grace time of all readers at the present time, which it returns.
+// Times from before are meaningless on the clock of another host. The caller holds p.mu.
 //
 // +checklocks:p.mu
-func (p *process) thawed() time.Time {
+func (p *process) restartGrace() time.Time {
 	now := time.Now()
 	for r := range p.readers {
-		r.progress = now
-		if !r.gone.IsZero() {
-			r.gone = now
+		r.lastSeen = now
+		if !r.lostAt.IsZero() {
+			r.lostAt = now
 		}
 	}
 	return now
 }
 
-// hold returns until when output before offset drop has to be kept, which
-// somebody has been waiting to overwrite since began; zero if nobody needs it.
-// Readers whose grace is over are not asked again. The caller holds p.mu.
+// retainUntil returns how long output before offset drop must be retained, zero if it may be
+// overwritten. The writer has been waiting since began. Readers whose grace time is over lose
+// the right to it. The caller holds p.mu.
 //
 // +checklocks:p.mu
-func (p *process) hold(drop int64, began time.Time) (until time.Time) {
+func (p *process) retainUntil(drop int64, began time.Time) (until time.Time) {
 	now := time.Now()
 	for r := range p.readers {
-		deadline := later(r.progress, began).Add(p.in.Grace)
-		if !r.gone.IsZero() {
-			deadline = r.gone.Add(p.in.Grace)
+		deadline := later(r.lastSeen, began).Add(p.in.Grace)
+		if !r.lostAt.IsZero() {
+			deadline = r.lostAt.Add(p.in.Grace)
 		}
-		if p.still { // nobody can come
+		if p.timersStopped { // clients cannot connect
 			deadline = now.Add(p.in.Grace)
 		}
 		switch {
 		case !r.lossless || r.pos >= drop:
 		case deadline.After(now):
 			until = later(until, deadline)
-		case r.gone.IsZero():
+		case r.lostAt.IsZero():
 			r.lossless = false
 		default:
 			delete(p.readers, r)
@@ -299,7 +296,7 @@ func later(a, b time.Time) time.Time {
 	return b
 }
 
-// outputClosed tells that nobody can write to f any more.
+// outputClosed records that all writers of f have closed it.
 func (p *process) outputClosed(f *os.File) {
 	f.Close()
 	p.in.mu.Lock()
@@ -309,7 +306,7 @@ func (p *process) outputClosed(f *os.File) {
 	p.conclude(p.pumps == 0 && !p.exited.IsZero())
 }
 
-// exit records how the main process ended. Init.pids is held.
+// exit records the exit status of the main process. Init.pids is held.
 func (p *process) exit(status unix.WaitStatus) {
 	p.in.mu.Lock()
 	defer p.in.mu.Unlock()
@@ -321,27 +318,27 @@ func (p *process) exit(status unix.WaitStatus) {
 		p.status.Code = 128 + int(status.Signal())
 		p.status.Signal = signalName(status.Signal())
 	}
-	p.alarm.stop()
+	p.timer.stop()
 	if p.pumps > 0 {
-		p.draining = p.exited
-		p.pending = p.taken.Load() + p.unread()
-		p.alarm.set(p.in.Idle, p.drain)
+		p.drainSince = p.exited
+		p.drainUntil = p.taken.Load() + p.unread()
+		p.timer.set(p.in.Idle, p.drain)
 	}
 	p.conclude(p.pumps == 0)
 }
 
-// drain ends a command whose main process has gone but whose output somebody
-// still holds open: once it falls silent or, if it never does, once all that
-// was written before is read.
+// drain ends a command whose main process has ended and whose output is held open by others.
+// The command ends when there is no output for Init.Idle or, with continuous output, when all
+// output from before the exit has been read and maxDrain is over.
 func (p *process) drain() {
 	p.in.mu.Lock()
 	defer p.in.mu.Unlock()
 	p.mu.Lock()
-	silent := time.Since(p.lastRead) >= p.in.Idle && p.unread() == 0 && p.inHand.Load() == 0
-	drained := p.ring.next >= p.pending && time.Since(p.draining) >= drainAtMost
+	silent := time.Since(p.lastRead) >= p.in.Idle && p.unread() == 0 && p.inFlight.Load() == 0
+	drained := p.ring.next >= p.drainUntil && time.Since(p.drainSince) >= maxDrain
 	over := silent || drained
 	if !over && p.status.Ended == nil {
-		p.alarm.set(max(p.in.Idle-time.Since(p.lastRead), p.in.Idle/10), p.drain)
+		p.timer.set(max(p.in.Idle-time.Since(p.lastRead), p.in.Idle/10), p.drain)
 	}
 	p.conclude(over)
 }
@@ -357,12 +354,12 @@ func (p *process) conclude(over bool) {
 		p.status.Ended = &p.exited
 		p.ring.shrink()
 		close(p.ended)
-		p.grown.wake()
-		p.freed.wake()
+		p.moreOutput.send()
+		p.readerMoved.send()
 	}
 	p.mu.Unlock()
 	if ended {
-		p.dropStdin()
+		p.closeStdinPipe()
 		p.in.retire(p)
 	}
 }
@@ -373,74 +370,75 @@ func (p *process) memory() int {
 	return p.ring.memory()
 }
 
-// release gives the output's memory back. Readers learn what they have lost.
+// release frees the memory of the output. Readers see the lost bytes as a gap.
 func (p *process) release() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.ring.release()
 }
 
-// join adds a reader from offset a.From on.
-func (p *process) join(a protocol.Attach) (*reader, protocol.ExecStatus, error) {
+// addReader adds a reader at offset a.From.
+func (p *process) addReader(a protocol.Attach) (*reader, protocol.ExecStatus, error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if a.From > p.ring.next {
 		return nil, protocol.ExecStatus{}, fault.Fieldf("exec.Attach", "from", "%d is past the end of the output at %d", a.From, p.ring.next)
 	}
-	r := &reader{pos: a.From, lossless: a.Lossless, progress: time.Now()}
+	r := &reader{pos: a.From, lossless: a.Lossless, lastSeen: time.Now()}
 	if a.From < 0 {
 		r.pos = p.ring.oldest
 	}
 	if r.lossless {
-		p.resume(r.pos)
+		p.replaceReader(r.pos)
 	}
 	p.readers[r] = struct{}{}
 	return r, p.current(), nil
 }
 
-// resume frees the place that was held for a reader that is back at pos. The caller
-// holds p.mu.
+// replaceReader removes the retained position of a lost reader that has reconnected at pos.
+// The caller holds p.mu.
 //
 // +checklocks:p.mu
-func (p *process) resume(pos int64) {
+func (p *process) replaceReader(pos int64) {
 	var back *reader
 	for r := range p.readers {
-		if !r.gone.IsZero() && r.pos <= pos && (back == nil || r.pos > back.pos) {
+		if !r.lostAt.IsZero() && r.pos <= pos && (back == nil || r.pos > back.pos) {
 			back = r
 		}
 	}
 	if back != nil {
 		delete(p.readers, back)
 	}
-	p.freed.wake()
+	p.readerMoved.send()
 }
 
-// leave takes a reader out. If its connection broke, its place is held.
-func (p *process) leave(r *reader, broke bool) {
+// removeReader removes a reader. If its connection was lost, its position is retained for the
+// grace time.
+func (p *process) removeReader(r *reader, lost bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if broke && r.lossless && p.status.Ended == nil {
-		r.gone = time.Now()
+	if lost && r.lossless && p.status.Ended == nil {
+		r.lostAt = time.Now()
 	} else {
 		delete(p.readers, r)
 	}
-	p.freed.wake()
+	p.readerMoved.send()
 }
 
-// took records that r has everything before offset. If it had that already, it only
-// says that it is still there: its grace begins again.
-func (p *process) took(r *reader, offset int64) {
+// acknowledge records that r has all output before offset. An acknowledgement of the same
+// offset restarts the grace time.
+func (p *process) acknowledge(r *reader, offset int64) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if offset < r.pos || offset > p.ring.next {
 		return
 	}
-	r.pos, r.progress = offset, time.Now()
-	p.freed.wake()
+	r.pos, r.lastSeen = offset, time.Now()
+	p.readerMoved.send()
 }
 
-// read returns output from offset pos on, copied into buf. If there is none
-// it returns what to wait for, or nothing at all if there will be none.
+// read returns output from offset pos on, copied into buf. Without such output it returns a
+// channel to wait on, or nil if the output has ended.
 func (p *process) read(pos int64, buf []byte) (c protocol.Chunk, ok bool, more <-chan struct{}) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -450,36 +448,36 @@ func (p *process) read(pos int64, buf []byte) (c protocol.Chunk, ok bool, more <
 	if p.status.Ended != nil {
 		return c, false, nil
 	}
-	return c, false, p.grown.wait()
+	return c, false, p.moreOutput.wait()
 }
 
-// dropStdin closes stdin, unless that is a terminal, which its pump closes.
-func (p *process) dropStdin() {
+// closeStdinPipe closes stdin, except for a terminal, which its pump closes.
+func (p *process) closeStdinPipe() {
 	if p.stdin != nil && p.stdin != p.tty {
 		p.closeStdin.Do(func() { p.stdin.Close() })
 	}
 }
 
-// errParked means that a write was given up because init is to be parked.
-var errParked = errors.New("init is to be parked")
+// errParked means that a write was interrupted because init is being parked.
+var errParked = errors.New("init is being parked")
 
-// write gives data to the command's stdin or terminal, and returns how much of
-// it that took. When quit is closed it goes on only as long as the command
-// takes something, when parked is closed not at all.
+// write writes data to the command's stdin or terminal, and returns the number of bytes
+// written. After quit is closed it continues only as long as the command reads. After parked
+// is closed it stops.
 func (p *process) write(data []byte, quit, parked <-chan struct{}) (taken int, err error) {
 	for taken < len(data) {
-		// Another writer moves the deadline too, which is as good.
-		p.stdin.SetWriteDeadline(time.Now().Add(writePatience))
+		// Another writer may change the deadline, which has the same effect.
+		p.stdin.SetWriteDeadline(time.Now().Add(writeTimeout))
 		select {
-		case <-parked: // after the deadline was set, or who parks would set it too early
+		case <-parked: // checked after the deadline was set, which would overwrite that of requestPark
 			return taken, errParked
 		default:
 		}
 		n, err := p.stdin.Write(data[taken:])
 		taken += n
-		p.given.Add(int64(n))
+		p.stdinWritten.Add(int64(n))
 		if err != nil && !errors.Is(err, os.ErrDeadlineExceeded) {
-			return taken, fault.Newf(fault.Conflict, "exec.Stdin", string(p.id), "the command takes no more input")
+			return taken, fault.Newf(fault.Conflict, "exec.Stdin", string(p.id), "the command does not read its input")
 		}
 		if n > 0 {
 			continue
@@ -500,11 +498,12 @@ func (p *process) resize(size protocol.Size) error {
 	return setSize(p.tty, size)
 }
 
-// truncated is argv as far as a status repeats it.
+// truncated returns argv, shortened to the size limit of a status.
 func truncated(argv []string) []string {
 	left := protocol.MaxStatusArgv
 	for i, a := range argv {
-		if left -= len(a) + 1; left < 0 {
+		left -= len(a) + 1
+		if left < 0 {
 			cut := a[:max(0, left+len(a)+1)]
 			return append(append([]string{}, argv[:i]...), strings.ToValidUTF8(cut, "")+"…")
 		}
@@ -512,7 +511,7 @@ func truncated(argv []string) []string {
 	return argv
 }
 
-// unread is how many bytes wait in the command's pipes or terminal.
+// unread returns the number of bytes in the command's pipes or terminal.
 func (p *process) unread() (sum int64) {
 	for _, f := range p.outs {
 		raw, err := f.SyscallConn()

@@ -12,10 +12,10 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// auditArch is AUDIT_ARCH_* of linux/audit.h, which a filter compares with.
+// auditArch is AUDIT_ARCH_* of linux/audit.h by GOARCH.
 var auditArch = map[string]uint32{"amd64": unix.AUDIT_ARCH_X86_64, "arm64": unix.AUDIT_ARCH_AARCH64}
 
-// Offsets in struct seccomp_data (seccomp(2)). All our processors are little-endian.
+// Offsets in struct seccomp_data (seccomp(2)). All supported processors are little-endian.
 const (
 	dataNumber = 0
 	dataArch   = 4
@@ -33,29 +33,30 @@ var (
 	filterReturn = func(k uint32) unix.SockFilter { return unix.SockFilter{Code: unix.BPF_RET | unix.BPF_K, K: k} }
 )
 
-// protect refuses, in this process and all that it starts, the calls by which root in
-// a jail of gVisor could stop or starve init: SIGSTOP, which gVisor delivers to the
-// first process of a pid namespace although Linux does not, and changes of its resource
-// limits. For the other runtimes the filter of package seccomp is enough, which runsc
-// does not apply to programs inside.
+// protect installs a seccomp filter, for this process and its descendants, against system
+// calls by which root in a gVisor jail could stop or starve init: SIGSTOP, which gVisor
+// delivers to the first process of a pid namespace although Linux does not, and changes of
+// init's resource limits. The other runtimes use the filter of package seccomp, which runsc
+// does not apply to programs in the sandbox.
 //
-// The threads of init are those that it has now: none is made later (see spawnThreads).
+// The filter protects the present threads of init. No thread is created later (see
+// spawnThreads).
 func protect() error {
 	last, err := lastThread()
 	if err != nil {
-		return fmt.Errorf("protect init from the jail's root: %w", err)
+		return fmt.Errorf("protect init from root in the jail: %w", err)
 	}
-	program := protection(last)
+	program := protectionFilter(last)
 	prog := unix.SockFprog{Len: uint16(len(program)), Filter: &program[0]}
 	_, _, errno := unix.Syscall(unix.SYS_SECCOMP, unix.SECCOMP_SET_MODE_FILTER, unix.SECCOMP_FILTER_FLAG_TSYNC, uintptr(unsafe.Pointer(&prog)))
 	if errno != 0 {
-		return fmt.Errorf("protect init from the jail's root: %w", os.NewSyscallError("seccomp", errno))
+		return fmt.Errorf("protect init from root in the jail: %w", os.NewSyscallError("seccomp", errno))
 	}
 	return nil
 }
 
-// lastThread returns the highest number of a thread of this process, also of those that
-// Go's runtime has decided to make and that exist only a moment later.
+// lastThread returns the highest thread id of this process. It waits for threads that the Go
+// runtime is about to create.
 func lastThread() (uint32, error) {
 	count := []metrics.Sample{{Name: "/sched/threads/total:threads"}}
 	for deadline := time.Now().Add(10 * time.Second); ; time.Sleep(time.Millisecond) {
@@ -80,20 +81,19 @@ func lastThread() (uint32, error) {
 	}
 }
 
-// protection is the filter of protect, for an init whose threads have the numbers up to
-// last.
-func protection(last uint32) []unix.SockFilter {
+// protectionFilter returns the filter of protect for an init with thread ids up to last.
+func protectionFilter(last uint32) []unix.SockFilter {
 	allow := filterReturn(unix.SECCOMP_RET_ALLOW)
 	refuse := filterReturn(uint32(unix.SECCOMP_RET_ERRNO) | uint32(unix.EPERM))
 	arg := func(n uint32) uint32 { return dataArgs + 8*n }
 	program := []unix.SockFilter{
 		filterLoad(dataArch),
 		filterJump(unix.BPF_JEQ, auditArch[runtime.GOARCH], 1, 0),
-		allow, // gVisor runs no program of another architecture
+		allow, // gVisor does not run programs of other architectures
 		filterLoad(dataNumber),
 
-		// prlimit64(pid, resource, new, old): the caller's own limits, which are those
-		// of pid 0, or with no new limit.
+		// prlimit64(pid, resource, new, old): allow pid 0, which is the caller, and calls
+		// without a new limit.
 		filterJump(unix.BPF_JEQ, unix.SYS_PRLIMIT64, 0, 8),
 		filterLoad(arg(0)),
 		filterJump(unix.BPF_JEQ, 0, 4, 0),
@@ -119,8 +119,8 @@ func protection(last uint32) []unix.SockFilter {
 			filterJump(unix.BPF_JEQ, uint32(unix.SIGSTOP), 1, 0),
 			allow,
 			filterLoad(arg(call.target)),
-			// 0 and negative numbers, which name groups that init is not in, become
-			// large ones.
+			// 0 and negative numbers, which name process groups without init, become large
+			// numbers.
 			unix.SockFilter{Code: unix.BPF_ALU | unix.BPF_SUB | unix.BPF_K, K: 1},
 			filterJump(unix.BPF_JGT, last-1, 0, 1),
 			allow,

@@ -12,14 +12,14 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-func TestTheProtectionOfInitRefusesOnlyWhatReachesIt(t *testing.T) {
+func TestProtectionFilter(t *testing.T) {
 	var raw []bpf.RawInstruction
-	for _, in := range protection(18) {
+	for _, in := range protectionFilter(18) {
 		raw = append(raw, bpf.RawInstruction{Op: in.Code, Jt: in.Jt, Jf: in.Jf, K: in.K})
 	}
 	program, ok := bpf.Disassemble(raw)
 	if !ok {
-		t.Fatal("the filter has instructions that are not valid")
+		t.Fatal("the filter has invalid instructions")
 	}
 	vm, err := bpf.NewVM(program)
 	if err != nil {
@@ -52,7 +52,7 @@ func TestTheProtectionOfInitRefusesOnlyWhatReachesIt(t *testing.T) {
 		{"pidfd_send_signal TERM", unix.SYS_PIDFD_SEND_SIGNAL, []uint64{3, term}, false},
 		{"read", unix.SYS_READ, []uint64{1, stop, stop}, false},
 	} {
-		data := make([]byte, 64) // in big-endian words: so the VM reads them
+		data := make([]byte, 64) // the VM reads big-endian words
 		binary.BigEndian.PutUint32(data[dataNumber:], tt.nr)
 		binary.BigEndian.PutUint32(data[dataArch:], auditArch[runtime.GOARCH])
 		for i, a := range tt.args {
@@ -68,15 +68,15 @@ func TestTheProtectionOfInitRefusesOnlyWhatReachesIt(t *testing.T) {
 			want = unix.SECCOMP_RET_ERRNO | int(unix.EPERM)
 		}
 		if got != want {
-			t.Errorf("%s is answered %#x, want %#x", tt.name, got, want)
+			t.Errorf("filter result of %s = %#x, want %#x", tt.name, got, want)
 		}
 	}
 }
 
-func TestNoThreadIsAboveTheLast(t *testing.T) {
+func TestLastThread(t *testing.T) {
 	release := make(chan struct{})
 	var ready, done sync.WaitGroup
-	for range 20 { // the runtime makes a thread for each
+	for range 20 { // the runtime creates a thread for each
 		ready.Add(1)
 		done.Go(func() {
 			runtime.LockOSThread()
@@ -98,10 +98,10 @@ func TestNoThreadIsAboveTheLast(t *testing.T) {
 	}
 	for _, dir := range threads {
 		if tid, err := strconv.Atoi(filepath.Base(dir)); err != nil || uint32(tid) > last {
-			t.Errorf("thread %d exists (%v); the last is said to be %d", tid, err, last)
+			t.Errorf("thread %d exists (%v), above lastThread = %d", tid, err, last)
 		}
 	}
 	if len(threads) < 20 {
-		t.Errorf("%d threads exist, want 20 or more", len(threads))
+		t.Errorf("threads = %d, want 20 or more", len(threads))
 	}
 }

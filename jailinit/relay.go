@@ -15,23 +15,23 @@ import (
 	"glasshouse/jailinit/protocol"
 )
 
-// The daemon reaches servers in the jail, and programs in the jail reach the daemon,
-// through init: whatever stands between jail and host, init is on the inside of it.
-// A connection is a client's like any other, on which no frames follow the Reply.
+// The daemon connects to servers in the jail, and programs in the jail connect to the daemon,
+// through init, because init is inside all namespaces of the jail. Such a connection starts as
+// a client connection with a request; after the Reply it carries raw bytes without frames.
 
 const (
-	// dialPatience bounds how long a server may take to be there.
-	dialPatience = 5 * time.Second
+	// dialTimeout bounds a connection attempt to a server.
+	dialTimeout = 5 * time.Second
 
 	relayBuffer = 32 << 10
 
-	// maxDoors bounds the sockets that are listened on for the daemon, and
-	// maxDoorPath their paths, as the kernel does.
-	maxDoors    = 8
-	maxDoorPath = 100
+	// maxEndpoints bounds the sockets that init listens on for the daemon, and maxEndpointPath
+	// their paths (unix(7): sun_path).
+	maxEndpoints    = 8
+	maxEndpointPath = 100
 )
 
-// dial connects the client to a server on the jail's own loopback.
+// dial connects the client to a server on the jail's loopback.
 func (in *Init) dial(c *conn, q *protocol.Request) error {
 	const op = "init.Dial"
 	if q.Port < 1 || q.Port > 0xffff {
@@ -39,7 +39,7 @@ func (in *Init) dial(c *conn, q *protocol.Request) error {
 	}
 	var errs []error
 	for _, host := range []string{"127.0.0.1", "::1"} {
-		d := net.Dialer{Timeout: dialPatience, KeepAlive: -1}
+		d := net.Dialer{Timeout: dialTimeout, KeepAlive: -1}
 		to, err := d.Dial("tcp", net.JoinHostPort(host, strconv.Itoa(q.Port)))
 		if err == nil {
 			if err := c.reply(nil); err != nil {
@@ -50,70 +50,69 @@ func (in *Init) dial(c *conn, q *protocol.Request) error {
 		}
 		errs = append(errs, err)
 	}
-	return fault.Newf(fault.Unavailable, op, "", "nobody answers at port %d: %w", q.Port, errs[0])
+	return fault.Newf(fault.Unavailable, op, "", "no server answers at port %d: %w", q.Port, errs[0])
 }
 
-// doorways are the sockets in the jail at which its processes find the daemon. They
-// stay as long as init does.
-type doorways struct {
+// endpoints are the sockets in the jail through which its processes connect to the daemon.
+// They are closed when init ends.
+type endpoints struct {
 	mu sync.Mutex
 	// +checklocks:mu
-	open map[string]*doorway // by place
+	open map[string]*endpoint // by endpointKey
 	wg   sync.WaitGroup
 }
 
-// A doorway hands whoever comes to one of those who wait for somebody.
-type doorway struct {
-	net    net.Listener
-	come   chan net.Conn
-	closed chan struct{}
+// An endpoint delivers connections of jail processes to Accept requests of the daemon.
+type endpoint struct {
+	net      net.Listener
+	accepted chan net.Conn
+	closed   chan struct{}
 }
 
-// place is where the processes of the jail find a doorway: a socket's path, or a port
-// of their loopback.
-func place(q *protocol.Request) string {
+// endpointKey returns the address of an endpoint: a socket path, or a port of the loopback.
+func endpointKey(q *protocol.Request) string {
 	if q.Path == "" {
 		return net.JoinHostPort("127.0.0.1", strconv.Itoa(q.Port))
 	}
 	return q.Path
 }
 
-// listenOn makes a socket that every process of the jail may use.
+// listenOn creates an endpoint that every process of the jail may use.
 func (in *Init) listenOn(c *conn, q *protocol.Request) error {
 	const op = "init.Listen"
 	switch {
 	case q.Path == "" && (q.Port < 1 || q.Port > 0xffff):
 		return fault.Fieldf(op, "port", "%d is not a port", q.Port)
-	case q.Path != "" && (!path.IsAbs(q.Path) || path.Clean(q.Path) != q.Path || len(q.Path) > maxDoorPath):
-		return fault.Fieldf(op, "path", "%.128q is not a clean absolute path of at most %d bytes", q.Path, maxDoorPath)
+	case q.Path != "" && (!path.IsAbs(q.Path) || path.Clean(q.Path) != q.Path || len(q.Path) > maxEndpointPath):
+		return fault.Fieldf(op, "path", "%.128q is not a clean absolute path of at most %d bytes", q.Path, maxEndpointPath)
 	}
-	in.doorways.mu.Lock()
-	defer in.doorways.mu.Unlock()
-	at := place(q)
-	if in.doorways.open[at] != nil {
+	in.endpoints.mu.Lock()
+	defer in.endpoints.mu.Unlock()
+	at := endpointKey(q)
+	if in.endpoints.open[at] != nil {
 		return c.reply(nil)
 	}
-	if len(in.doorways.open) >= maxDoors {
-		return fault.Newf(fault.Exhausted, op, at, "%d sockets are listened on already", maxDoors)
+	if len(in.endpoints.open) >= maxEndpoints {
+		return fault.Newf(fault.Exhausted, op, at, "the maximum of %d sockets is reached", maxEndpoints)
 	}
-	l, err := in.doorway(q)
+	l, err := in.openEndpoint(q)
 	if err != nil {
 		return err
 	}
-	d := &doorway{net: l, come: make(chan net.Conn), closed: make(chan struct{})}
-	if in.doorways.open == nil {
-		in.doorways.open = map[string]*doorway{}
+	d := &endpoint{net: l, accepted: make(chan net.Conn), closed: make(chan struct{})}
+	if in.endpoints.open == nil {
+		in.endpoints.open = map[string]*endpoint{}
 	}
-	in.doorways.open[at] = d
-	in.doorways.wg.Go(d.serve)
+	in.endpoints.open[at] = d
+	in.endpoints.wg.Go(d.serve)
 	return c.reply(nil)
 }
 
-func (in *Init) doorway(q *protocol.Request) (net.Listener, error) {
+func (in *Init) openEndpoint(q *protocol.Request) (net.Listener, error) {
 	if q.Path == "" {
-		l, err := net.Listen("tcp4", place(q))
+		l, err := net.Listen("tcp4", endpointKey(q))
 		if err != nil {
-			return nil, fault.New(fault.Conflict, "init.Listen", place(q), err)
+			return nil, fault.New(fault.Conflict, "init.Listen", endpointKey(q), err)
 		}
 		return l, nil
 	}
@@ -130,75 +129,76 @@ func (in *Init) doorway(q *protocol.Request) (net.Listener, error) {
 	return l, nil
 }
 
-// serve lets one in after the other. Who comes while nobody waits for him waits
-// himself, in the queue of the socket.
-func (d *doorway) serve() {
+// serve accepts connections sequentially. A connection for which no Accept request waits stays
+// in the backlog of the socket.
+func (d *endpoint) serve() {
 	for {
 		conn, err := d.net.Accept()
 		switch {
 		case errors.Is(err, net.ErrClosed):
 			return
-		case err != nil: // no descriptors left
+		case err != nil: // no free descriptors
 			time.Sleep(5 * time.Millisecond)
 			continue
 		}
-		d.offer(conn)
+		d.deliver(conn)
 	}
 }
 
-// offer waits until a client takes conn, and closes it if the socket is closed first.
-func (d *doorway) offer(conn net.Conn) {
+// deliver waits until an Accept request takes conn. It closes conn if the endpoint is closed
+// first.
+func (d *endpoint) deliver(conn net.Conn) {
 	select {
-	case d.come <- conn:
+	case d.accepted <- conn:
 	case <-d.closed:
 		conn.Close()
 	}
 }
 
-// closeDoorways ends what listenOn began.
-func (in *Init) closeDoorways() {
-	in.doorways.mu.Lock()
-	for _, d := range in.doorways.open {
+// closeEndpoints closes all endpoints and waits for their goroutines.
+func (in *Init) closeEndpoints() {
+	in.endpoints.mu.Lock()
+	for _, d := range in.endpoints.open {
 		close(d.closed)
 		d.net.Close()
 	}
-	clear(in.doorways.open)
-	in.doorways.mu.Unlock()
-	in.doorways.wg.Wait()
+	clear(in.endpoints.open)
+	in.endpoints.mu.Unlock()
+	in.endpoints.wg.Wait()
 }
 
-// accept connects the client to the next process that comes to a socket.
+// accept connects the client to the next connection at an endpoint.
 func (in *Init) accept(c *conn, q *protocol.Request) error {
-	in.doorways.mu.Lock()
-	d := in.doorways.open[place(q)]
-	in.doorways.mu.Unlock()
+	in.endpoints.mu.Lock()
+	d := in.endpoints.open[endpointKey(q)]
+	in.endpoints.mu.Unlock()
 	if d == nil {
-		return fault.Newf(fault.NotFound, "init.Accept", place(q), "nobody listens there")
+		return fault.Newf(fault.NotFound, "init.Accept", endpointKey(q), "there is no listener at this address")
 	}
 	in.parkable(c, func() {})
-	gone := c.gone()
+	gone := c.disconnected()
 	select {
-	case come := <-d.come:
-		// The client says nothing before it is answered: nothing of it is lost.
+	case come := <-d.accepted:
+		// The client sends no data before the reply, so no data is lost.
 		c.net.SetReadDeadline(past)
 		<-gone
 		c.net.SetReadDeadline(time.Time{})
-		if c.reply(nil) != nil { // this client has left: the connection waits for the next
-			go d.offer(come)
+		if c.reply(nil) != nil { // the client has disconnected: deliver the connection to the next one
+			go d.deliver(come)
 			return nil
 		}
 		in.relay(c, come)
 	case <-c.parked:
-		c.farewell(protocol.Parked{})
+		c.sendParked(protocol.Parked{})
 	case <-d.closed:
-		return fault.Newf(fault.Unavailable, "init.Accept", place(q), "init ends")
+		return fault.Newf(fault.Unavailable, "init.Accept", endpointKey(q), "init is shutting down")
 	case <-gone:
 	}
 	return nil
 }
 
-// relay passes on what either end says until both have said all, or one of them
-// is gone. A jail that is parked loses what goes through it.
+// relay copies data in both directions until both ends have sent EOF or one of them is closed.
+// A park closes relayed connections.
 func (in *Init) relay(c *conn, to net.Conn) {
 	defer to.Close()
 	hangUp := func() {
@@ -207,14 +207,14 @@ func (in *Init) relay(c *conn, to net.Conn) {
 	}
 	in.parkable(c, hangUp)
 	var both sync.WaitGroup
-	both.Go(func() { pass(to, c.r.Rest(), hangUp) })
-	both.Go(func() { pass(c.net, to, hangUp) })
+	both.Go(func() { copyHalf(to, c.r.Rest(), hangUp) })
+	both.Go(func() { copyHalf(c.net, to, hangUp) })
 	both.Wait()
 }
 
-// pass copies to the end of what from says and tells to that it was the end. It
-// ends all if it cannot.
-func pass(to net.Conn, from io.Reader, hangUp func()) {
+// copyHalf copies data from from to to until EOF, and then closes the write side of to. It
+// calls hangUp on an error.
+func copyHalf(to net.Conn, from io.Reader, hangUp func()) {
 	buf := make([]byte, relayBuffer)
 	for {
 		n, err := from.Read(buf)

@@ -15,16 +15,17 @@ import (
 	"glasshouse/fault"
 )
 
-// eachWay runs a test with an init that has a socket, and one that has a door.
-func eachWay(t *testing.T, f func(*testing.T, *jail)) {
+// forEachTransport runs a test with an init that has a unix socket, and with one that has an
+// fdListener.
+func forEachTransport(t *testing.T, f func(*testing.T, *jail)) {
 	t.Run("socket", func(t *testing.T) { f(t, start(t)) })
 	t.Run("door", func(t *testing.T) {
-		j, _ := startAtDoor(t)
+		j, _ := startWithFDListener(t)
 		f(t, j)
 	})
 }
 
-// echo answers everybody with what he says, and ends when he does.
+// echo accepts connections and sends all data back until EOF.
 func echo(t *testing.T, l net.Listener) (port int) {
 	var all sync.WaitGroup
 	all.Go(func() {
@@ -49,7 +50,7 @@ func echo(t *testing.T, l net.Listener) (port int) {
 	return 0
 }
 
-// exchange says text, then that this was all, and returns the answer.
+// exchange sends text and EOF, and returns the reply.
 func exchange(t *testing.T, c net.Conn, text []byte) []byte {
 	t.Helper()
 	var said sync.WaitGroup
@@ -69,7 +70,7 @@ func exchange(t *testing.T, c net.Conn, text []byte) []byte {
 	return got
 }
 
-func TestAServerInTheJailIsReached(t *testing.T) {
+func TestDial(t *testing.T) {
 	for _, host := range []string{"127.0.0.1:0", "[::1]:0"} {
 		l, err := net.Listen("tcp", host)
 		if err != nil {
@@ -77,7 +78,7 @@ func TestAServerInTheJailIsReached(t *testing.T) {
 			continue
 		}
 		port := echo(t, l)
-		eachWay(t, func(t *testing.T, j *jail) {
+		forEachTransport(t, func(t *testing.T, j *jail) {
 			text := bytes.Repeat([]byte("and so on. "), 50_000)
 			var all sync.WaitGroup
 			for range 8 {
@@ -89,10 +90,10 @@ func TestAServerInTheJailIsReached(t *testing.T) {
 						cancel()
 						return
 					}
-					cancel() // which is of the dialing alone
+					cancel() // the context covers only the dial
 					defer c.Close()
 					if got := exchange(t, c, text); !bytes.Equal(got, text) {
-						t.Errorf("%d bytes came back of %d", len(got), len(text))
+						t.Errorf("received %d bytes, want %d", len(got), len(text))
 					}
 				})
 			}
@@ -101,7 +102,7 @@ func TestAServerInTheJailIsReached(t *testing.T) {
 	}
 }
 
-func TestAServerThatIsNotThereIsSaidToBeNot(t *testing.T) {
+func TestDialWithoutServer(t *testing.T) {
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)
@@ -119,7 +120,7 @@ func TestAServerThatIsNotThereIsSaidToBeNot(t *testing.T) {
 	}
 }
 
-func TestAnAnswerEndsWithItsServer(t *testing.T) {
+func TestRelayEndsWithServer(t *testing.T) {
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)
@@ -130,9 +131,9 @@ func TestAnAnswerEndsWithItsServer(t *testing.T) {
 		if err != nil {
 			return
 		}
-		c.Read(make([]byte, 1)) // the connection stands
+		c.Read(make([]byte, 1)) // waits until the connection is established
 		c.Write([]byte("half"))
-		c.(*net.TCPConn).SetLinger(0) // a reset, as of a process that was killed
+		c.(*net.TCPConn).SetLinger(0) // sends RST, as the end of a killed process does
 		c.Close()
 	}()
 	j := start(t)
@@ -146,12 +147,12 @@ func TestAnAnswerEndsWithItsServer(t *testing.T) {
 	}
 	c.SetReadDeadline(time.Now().Add(time.Minute))
 	if _, err := io.ReadAll(c); errors.Is(err, os.ErrDeadlineExceeded) {
-		t.Errorf("the end of the server is not the end of the answer: %v", err)
+		t.Errorf("read after the end of the server = %v, want an end of the connection", err)
 	}
 }
 
-func TestProgramsInTheJailReachWhoListens(t *testing.T) {
-	eachWay(t, func(t *testing.T, j *jail) {
+func TestListenUnixSocket(t *testing.T) {
+	forEachTransport(t, func(t *testing.T, j *jail) {
 		path := filepath.Join(j.dir, "made", "call.sock")
 		l, err := j.Listen(j.ctx(), path)
 		if err != nil {
@@ -169,7 +170,7 @@ func TestProgramsInTheJailReachWhoListens(t *testing.T) {
 				}
 				defer c.Close()
 				if got := exchange(t, c, text); !bytes.Equal(got, text) {
-					t.Errorf("%d bytes came back of %d", len(got), len(text))
+					t.Errorf("received %d bytes, want %d", len(got), len(text))
 				}
 			})
 		}
@@ -177,15 +178,15 @@ func TestProgramsInTheJailReachWhoListens(t *testing.T) {
 	})
 }
 
-func TestProgramsInTheJailReachAPort(t *testing.T) {
+func TestListenPort(t *testing.T) {
 	free, err := net.Listen("tcp4", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)
 	}
 	port := free.Addr().(*net.TCPAddr).Port
-	eachWay(t, func(t *testing.T, j *jail) {
+	forEachTransport(t, func(t *testing.T, j *jail) {
 		if _, err := j.ListenTCP(j.ctx(), port); !errors.Is(err, fault.Conflict) {
-			t.Errorf("ListenTCP at a port that is taken = %v, want a conflict", err)
+			t.Errorf("ListenTCP at a used port = %v, want conflict", err)
 		}
 	})
 	free.Close()
@@ -195,7 +196,7 @@ func TestProgramsInTheJailReachAPort(t *testing.T) {
 		t.Fatal(err)
 	}
 	if got := l.Addr().String(); got != free.Addr().String() {
-		t.Errorf("it says that it listens at %s", got)
+		t.Errorf("Addr = %s", got)
 	}
 	echo(t, l)
 	c, err := net.Dial("tcp4", l.Addr().String())
@@ -205,7 +206,7 @@ func TestProgramsInTheJailReachAPort(t *testing.T) {
 	defer c.Close()
 	text := bytes.Repeat([]byte("and so on. "), 50_000)
 	if got := exchange(t, c, text); !bytes.Equal(got, text) {
-		t.Errorf("%d bytes came back of %d", len(got), len(text))
+		t.Errorf("received %d bytes, want %d", len(got), len(text))
 	}
 	for _, port := range []int{0, -1, 1 << 16} {
 		if _, err := j.ListenTCP(j.ctx(), port); !errors.Is(err, fault.Invalid) {
@@ -214,7 +215,7 @@ func TestProgramsInTheJailReachAPort(t *testing.T) {
 	}
 }
 
-func TestASocketWaitsForItsNextListener(t *testing.T) {
+func TestEndpointQueuesConnections(t *testing.T) {
 	j := start(t)
 	path := filepath.Join(j.dir, "call.sock")
 	first, err := j.Listen(j.ctx(), path)
@@ -228,9 +229,9 @@ func TestASocketWaitsForItsNextListener(t *testing.T) {
 	}()
 	first.Close()
 	if err := <-accepted; !errors.Is(err, net.ErrClosed) {
-		t.Errorf("Accept of a closed listener = %v", err)
+		t.Errorf("Accept of a closed listener = %v, want an error", err)
 	}
-	c, err := net.Dial("unix", path) // nobody listens now
+	c, err := net.Dial("unix", path) // no Accept request is pending
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -241,11 +242,11 @@ func TestASocketWaitsForItsNextListener(t *testing.T) {
 	}
 	echo(t, second)
 	if got := exchange(t, c, []byte("hello")); string(got) != "hello" {
-		t.Errorf("the next listener answers %q", got)
+		t.Errorf("reply through the next listener = %q", got)
 	}
 }
 
-func TestASocketIsWhereItMayBe(t *testing.T) {
+func TestListenValidatesAddress(t *testing.T) {
 	j := start(t)
 	for _, path := range []string{"", "call.sock", j.dir + "/../call.sock", j.dir + "/" + string(bytes.Repeat([]byte("x"), 120))} {
 		if _, err := j.Listen(j.ctx(), path); !errors.Is(err, fault.Invalid) {
@@ -254,7 +255,7 @@ func TestASocketIsWhereItMayBe(t *testing.T) {
 	}
 }
 
-func TestAParkedJailHasNoConnectionOfARelay(t *testing.T) {
+func TestParkClosesRelayedConnections(t *testing.T) {
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)
@@ -271,12 +272,12 @@ func TestAParkedJailHasNoConnectionOfARelay(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	echo(t, calls) // which waits in Accept
+	echo(t, calls) // waits in Accept
 	if err := j.Park(j.ctx(), parkPatience); err != nil {
 		t.Fatalf("Park: %v", err)
 	}
 	if n, err := c.Read(make([]byte, 1)); err == nil {
-		t.Errorf("%d bytes read of a connection that is gone", n)
+		t.Errorf("read %d bytes from a closed connection, want none", n)
 	}
 	j.Unpark()
 	again, err := net.Dial("unix", path)
@@ -285,6 +286,6 @@ func TestAParkedJailHasNoConnectionOfARelay(t *testing.T) {
 	}
 	defer again.Close()
 	if got := exchange(t, again, []byte("hello")); string(got) != "hello" {
-		t.Errorf("after the park the listener answers %q", got)
+		t.Errorf("reply through the listener after the park = %q", got)
 	}
 }

@@ -15,8 +15,8 @@ import (
 	"glasshouse/jailinit/protocol"
 )
 
-// FuzzRequest gives init whatever a stranger might send. Its files are those
-// of an empty directory; commands it does not run, as they would not be.
+// FuzzRequest sends arbitrary requests to init. Its files are those of an empty directory, and
+// it does not run commands.
 func FuzzRequest(f *testing.F) {
 	add := func(frames ...func(*protocol.Writer)) {
 		var b bytes.Buffer
@@ -57,11 +57,11 @@ func FuzzRequest(f *testing.F) {
 		}()
 		done := make(chan struct{})
 		c := newConn(ours)
-		i.enter(c)
+		i.register(c)
 		go func() {
 			defer close(done)
 			i.serve(c)
-			i.leave(c)
+			i.unregister(c)
 		}()
 		r := protocol.NewReader(theirs)
 		for err := error(nil); err == nil; {
@@ -70,23 +70,23 @@ func FuzzRequest(f *testing.F) {
 		select {
 		case <-done:
 		case <-time.After(30 * time.Second):
-			t.Fatal("the request is not dealt with")
+			t.Fatal("timeout: the request is not finished")
 		}
 		if len(i.slots)+len(i.forks) != 0 {
-			t.Error("a slot was not given back")
+			t.Error("a slot was not released")
 		}
 		theirs.Close()
 	})
 }
 
-// dangerous requests would act on the machine that runs the test.
+// dangerous reports whether a request would affect the machine that runs the test.
 func dangerous(request []byte) bool {
 	for _, op := range []protocol.Op{protocol.OpExec, protocol.OpTerminate, protocol.OpWatch, protocol.OpBranched} {
 		if bytes.Contains(request, []byte(op)) {
 			return true
 		}
 	}
-	return bytes.Contains(request, []byte(`\u`)) // the same, spelt otherwise
+	return bytes.Contains(request, []byte(`\u`)) // escaped names
 }
 
 func socketPair(t *testing.T) (a, b *net.UnixConn) {
@@ -118,7 +118,7 @@ func FuzzCheck(f *testing.F) {
 			return
 		}
 		if !id.Valid('x', x) || arg == "" || strings.ContainsRune(arg+env+cwd, 0) || ring < 0 || ring > protocol.MaxRing || timeout < 0 {
-			t.Errorf("%+v passes", e)
+			t.Errorf("check(%+v) = nil, want an error", e)
 		}
 	})
 }
@@ -129,57 +129,57 @@ func FuzzRegistration(f *testing.F) {
 	f.Add("19", "Uid:\n", uint32(0))
 	f.Fuzz(func(t *testing.T, text, status string, uid uint32) {
 		if sig, err := notification(text); err == nil && (sig < 1 || sig > 64 || sig == unix.SIGKILL || sig == unix.SIGSTOP) {
-			t.Errorf("%q asks for signal %d", text, sig)
+			t.Errorf("notification(%q) = signal %d, want an error", text, sig)
 		}
 		if runsAs(status, uid) && !strings.Contains(status, "Uid:") {
-			t.Errorf("%q is user %d", status, uid)
+			t.Errorf("runsAs(%q) is true for user %d", status, uid)
 		}
 	})
 }
 
-func TestIdentityOfAProcess(t *testing.T) {
+func TestRunsAs(t *testing.T) {
 	for status, want := range map[string]bool{
 		"Name:\tUid:\nUid:\t5\t5\t5\t5\nGid:\t0\t0\t0\t0\n": true,
-		"Uid:\t5\t0\t0\t0\n": false, // a program that took on another's
+		"Uid:\t5\t0\t0\t0\n": false, // a setuid program
 		"Uid:\t0\t5\t5\t5\n": false,
 		"Uid:\n":             false,
 		"":                   false,
 	} {
 		if got := runsAs(status, 5); got != want {
-			t.Errorf("%q runs as user 5: %v, want %v", status, got, want)
+			t.Errorf("runsAs(%q, 5) = %v, want %v", status, got, want)
 		}
 	}
 }
 
-func TestStatLinesOfOddNames(t *testing.T) {
+func TestParseStatWithUnusualNames(t *testing.T) {
 	for line, want := range map[string]stat{
 		"12 (cat) R 1 12 10 0 -1":                {parent: 1, session: 10},
 		"12 (a) Z 9 (b) S 3 12 11 0 -1 4194304 ": {parent: 3, session: 11},
 		"12 (x\n) ) Z 3 12 11 0":                 {parent: 3, session: 11, zombie: true},
 	} {
 		if got, ok := parseStat(line); !ok || got != want {
-			t.Errorf("%q is %+v, %v; want %+v", line, got, ok, want)
+			t.Errorf("parseStat(%q) = %+v, %v; want %+v", line, got, ok, want)
 		}
 	}
 	for _, line := range []string{"", "12 (cat", "12 (cat) R", "12 (cat) R x 1 y 0"} {
 		if got, ok := parseStat(line); ok {
-			t.Errorf("%q is %+v", line, got)
+			t.Errorf("parseStat(%q) = %+v, want false", line, got)
 		}
 	}
 }
 
-func TestLongCommandLinesAreCut(t *testing.T) {
+func TestTruncatedArgv(t *testing.T) {
 	long := strings.Repeat("ü", protocol.MaxStatusArgv)
 	for _, argv := range [][]string{{"short", "one"}, {long}, {"a", long, "b"}, strings.Split(strings.Repeat("a ", protocol.MaxStatusArgv), " ")} {
 		got, size := truncated(argv), 0
 		for _, a := range got {
 			size += len(a) + 1
 			if !bytes.Equal([]byte(a), bytes.ToValidUTF8([]byte(a), nil)) {
-				t.Errorf("%.10q… is cut inside a character", a)
+				t.Errorf("%.10q… is cut inside of a character", a)
 			}
 		}
 		if size > protocol.MaxStatusArgv+8 || len(argv) < 3 && len(argv[0]) < 10 && len(got) != len(argv) {
-			t.Errorf("%d arguments became %d of %d bytes", len(argv), len(got), size)
+			t.Errorf("truncated %d arguments to %d of %d bytes", len(argv), len(got), size)
 		}
 	}
 }

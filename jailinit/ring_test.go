@@ -8,14 +8,14 @@ import (
 	"glasshouse/jailinit/protocol"
 )
 
-// A model is what a ring should be: everything ever written.
+// A model is the reference of a ring: all bytes ever written.
 type model struct {
 	data   []byte
 	stream []protocol.Stream
 }
 
-// FuzzRing writes as the input says and compares what the ring gives with what
-// was written. Each two bytes are a write: its stream and length.
+// FuzzRing performs the writes of the input and compares the ring with the model. Two bytes of
+// input are a write: its stream and length.
 func FuzzRing(f *testing.F) {
 	f.Add([]byte{1, 10, 0, 200, 1, 255, 1, 1, 0, 1, 1, 1}, 300, 1000)
 	f.Add(bytes.Repeat([]byte{0, 1, 1, 1}, 200), 64, 100)
@@ -36,7 +36,7 @@ func FuzzRing(f *testing.F) {
 				drop := r.reserve(stream, n)
 				r.append(stream, data[:n])
 				if r.oldest > drop {
-					t.Fatalf("dropped to %d, announced %d", r.oldest, drop)
+					t.Fatalf("oldest = %d, want %d as reserve returned", r.oldest, drop)
 				}
 				m.data = append(m.data, data[:n]...)
 				m.stream = append(m.stream, slices.Repeat([]protocol.Stream{stream}, n)...)
@@ -48,13 +48,13 @@ func FuzzRing(f *testing.F) {
 		m.check(t, r)
 		r.release()
 		if r.memory() != 0 {
-			t.Errorf("%d bytes are kept after release", r.memory())
+			t.Errorf("memory after release = %d, want 0", r.memory())
 		}
 		if left := b.left.Load(); left != int64(max(0, allowed%100_000)) {
-			t.Errorf("the budget has %d left of %d", left, max(0, allowed%100_000))
+			t.Errorf("budget = %d, want %d", left, max(0, allowed%100_000))
 		}
 		if c, ok := r.read(0, make([]byte, 10)); ok != (len(m.data) > 0) || int(c.Lost) != len(m.data) {
-			t.Errorf("after release %+v, %v; want all %d lost", c, ok, len(m.data))
+			t.Errorf("read after release = %+v, %v; want all %d lost", c, ok, len(m.data))
 		}
 	})
 }
@@ -62,19 +62,19 @@ func FuzzRing(f *testing.F) {
 func (m *model) check(t *testing.T, r *ring) {
 	t.Helper()
 	if r.next != int64(len(m.data)) || r.next-r.oldest > int64(r.limit) {
-		t.Fatalf("ring from %d to %d, limit %d, after %d bytes", r.oldest, r.next, r.limit, len(m.data))
+		t.Fatalf("ring from %d to %d, limit %d, after %d bytes written", r.oldest, r.next, r.limit, len(m.data))
 	}
 	buf := make([]byte, 77)
 	for at := int64(0); ; {
 		c, ok := r.read(at, buf)
 		if !ok {
 			if at != r.next {
-				t.Fatalf("nothing at %d of %d", at, r.next)
+				t.Fatalf("no output at %d of %d", at, r.next)
 			}
 			return
 		}
 		if c.Offset != at+c.Lost || c.Lost != 0 && c.Offset != r.oldest {
-			t.Fatalf("asked for %d, got %d with %d lost; oldest is %d", at, c.Offset, c.Lost, r.oldest)
+			t.Fatalf("read(%d) = offset %d with %d lost, oldest %d", at, c.Offset, c.Lost, r.oldest)
 		}
 		end := c.Offset + int64(len(c.Data))
 		if !bytes.Equal(c.Data, m.data[c.Offset:end]) {

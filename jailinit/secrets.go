@@ -11,34 +11,33 @@ import (
 )
 
 const (
-	// secretsDir is where the host shows a jail its secrets, on a filesystem of
-	// the name secretsSource. Init has no part in it but to leave it out of what
-	// it tells of files.
+	// secretsDir is the mount point of the jail's secrets, a filesystem with the source
+	// secretsSource. The host mounts it. Init only hides it from file requests.
 	secretsDir    = "/run/secrets"
 	secretsSource = "glasshouse-secrets"
 )
 
-// hiding knows which filesystems are those of secrets, by their device.
-type hiding struct {
+// secretMounts identifies the filesystems with secrets by their device.
+type secretMounts struct {
 	mu sync.Mutex
 	// +checklocks:mu
-	at uint64 // the device at secretsDir when known was begun
+	device uint64 // the device at secretsDir when known was created
 	// +checklocks:mu
 	known map[uint64]bool
 }
 
-// on reports whether a device is one. The list of mounts is read anew when another
-// is mounted at secretsDir; the jail may have moved the directory above one that
-// was there before.
-func (h *hiding) on(dev uint64) bool {
+// contains reports whether a device has secrets. The list of mounts is read again when another
+// filesystem is mounted at secretsDir, because the jail may have renamed the directory above
+// an earlier mount.
+func (h *secretMounts) contains(dev uint64) bool {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	var st unix.Stat_t
 	if unix.Lstat(secretsDir, &st) != nil {
 		st.Dev = 0
 	}
-	if st.Dev != h.at || h.known == nil {
-		h.at, h.known = st.Dev, map[uint64]bool{}
+	if st.Dev != h.device || h.known == nil {
+		h.device, h.known = st.Dev, map[uint64]bool{}
 	}
 	hidden, ok := h.known[dev]
 	if !ok {
@@ -48,15 +47,15 @@ func (h *hiding) on(dev uint64) bool {
 	return hidden
 }
 
-// forget is called when the jail may be another, whose devices have other numbers.
-func (h *hiding) forget() {
+// reset is called when the jail may have been restored with other device numbers.
+func (h *secretMounts) reset() {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	h.known = nil
 }
 
-// holdsSecrets looks for a device in the list of mounts. If there is no telling, it
-// is taken to hold some.
+// holdsSecrets searches a device in the list of mounts. It returns true if the list cannot be
+// read.
 func holdsSecrets(dev uint64) bool {
 	f, err := os.Open("/proc/self/mountinfo")
 	if err != nil {

@@ -15,28 +15,28 @@ import (
 	"glasshouse/jailinit/protocol"
 )
 
-// requestPatience is how long a client may take to say what it wants.
-const requestPatience = 10 * time.Second
+// requestTimeout is how long a client may take to send its request.
+const requestTimeout = 10 * time.Second
 
-// A conn is one client with one request.
+// A conn is a client connection, which has one request.
 type conn struct {
 	net net.Conn
 	r   *protocol.Reader
 	out *tornWriter
 	w   *protocol.Writer
 
-	parked chan struct{} // closed when the connection is to be given up
-	begun  bool          // the request is being carried out. guarded by Init.mu
-	wake   func()        // makes the operation look at parked; nil while it cannot be given up. guarded by Init.mu
+	parked    chan struct{} // closed when the connection must end because init is being parked
+	started   bool          // the operation has started. guarded by Init.mu
+	interrupt func()        // makes the operation check parked; nil while it cannot be interrupted. guarded by Init.mu
 }
 
 func newConn(nc net.Conn) *conn {
-	nc.SetReadDeadline(time.Now().Add(requestPatience))
+	nc.SetReadDeadline(time.Now().Add(requestTimeout))
 	out := &tornWriter{Conn: nc}
 	return &conn{net: nc, r: protocol.NewReader(nc), out: out, w: protocol.NewWriter(out), parked: make(chan struct{})}
 }
 
-// operations is everything init can be asked.
+// operations are the handlers of all requests.
 var operations = map[protocol.Op]func(*Init, *conn, *protocol.Request) error{
 	protocol.OpHello:     (*Init).hello,
 	protocol.OpExec:      (*Init).exec,
@@ -71,9 +71,8 @@ var operations = map[protocol.Op]func(*Init, *conn, *protocol.Request) error{
 	protocol.OpKeep:     (*Init).keep,
 }
 
-// serve reads a request from c, does it and closes the connection. A client
-// that is turned away because init is being parked learns that nothing was
-// begun.
+// serve reads a request from c, executes it and closes the connection. A client that connects
+// while init is being parked gets a Parked frame, which means that no operation was started.
 func (in *Init) serve(c *conn) {
 	defer c.net.Close()
 	if !in.Door && fromInside(c.net) {
@@ -81,11 +80,11 @@ func (in *Init) serve(c *conn) {
 	}
 	kind, payload, err := c.r.Next()
 	if !in.begin(c) {
-		c.farewell(protocol.Parked{})
+		c.sendParked(protocol.Parked{})
 		return
 	}
 	if err != nil || kind != protocol.FrameRequest {
-		return // not one of ours
+		return // not a client of this protocol
 	}
 	c.net.SetReadDeadline(time.Time{})
 
@@ -100,7 +99,7 @@ func (in *Init) serve(c *conn) {
 	}
 	do := operations[q.Op]
 	if do == nil {
-		c.fail(fault.Newf(fault.Unsupported, "init", "", "there is no operation %q", q.Op))
+		c.fail(fault.Newf(fault.Unsupported, "init", "", "unknown operation %q", q.Op))
 		return
 	}
 	if err := do(in, c, &q); err != nil {
@@ -108,9 +107,9 @@ func (in *Init) serve(c *conn) {
 	}
 }
 
-// fromInside tells whether the peer is a process of the jail. Those can do for
-// themselves whatever init would do for them, and it would look like the
-// daemon's doing. From outside of the pid namespace comes pid 0.
+// fromInside reports whether the peer is a process of the jail. Such processes do not need
+// init, and their requests would look like the daemon's. A peer outside of the pid namespace
+// has pid 0 (SO_PEERCRED, unix(7)).
 func fromInside(nc net.Conn) bool {
 	if os.Getpid() != 1 {
 		return false
@@ -124,18 +123,19 @@ func fromInside(nc net.Conn) bool {
 	return err == nil && peer.Pid != 0
 }
 
-// fail tells the client. If it has gone, nobody needs to know.
+// fail sends err to the client. Write errors are ignored, because the client may have
+// disconnected.
 func (c *conn) fail(err error) {
-	c.net.SetWriteDeadline(time.Now().Add(requestPatience))
+	c.net.SetWriteDeadline(time.Now().Add(requestTimeout))
 	c.w.JSON(protocol.FrameError, protocol.NewFailure(err))
 }
 
 func (c *conn) reply(v any) error { return c.w.JSON(protocol.FrameReply, v) }
 func (c *conn) end(v any) error   { return c.w.JSON(protocol.FrameEnd, v) }
 
-// gone is closed when the client closes the connection. Nothing else may read
-// from it then.
-func (c *conn) gone() <-chan struct{} {
+// disconnected returns a channel that is closed when the client closes the connection. Nothing
+// else may read from the connection afterwards.
+func (c *conn) disconnected() <-chan struct{} {
 	gone := make(chan struct{})
 	go func() {
 		defer close(gone)
@@ -173,42 +173,43 @@ func (in *Init) attach(c *conn, q *protocol.Request) error {
 	return in.stream(c, p, *q.Attach)
 }
 
-// stream gives p's output to the client as it comes.
+// stream sends p's output to the client as it is produced.
 func (in *Init) stream(c *conn, p *process, a protocol.Attach) error {
-	r, status, err := p.join(a)
+	r, status, err := p.addReader(a)
 	if err != nil {
 		return err
 	}
-	quit, broke := make(chan struct{}), false
+	quit, lost := make(chan struct{}), false
 	go func() {
 		defer close(quit)
-		broke = p.acknowledged(c, r)
+		lost = p.readAcks(c, r)
 		c.net.Close() // wakes a blocked write
 	}()
 	complete := false
-	if c.reply(status) == nil { // also to a client that is sent away then: the command has been started
+	if c.reply(status) == nil { // the client gets the status even if init is being parked, because the command has started
 		in.parkable(c, func() { c.net.SetWriteDeadline(past) })
 		complete = c.output(p, a, status, quit)
 	}
 	switch {
 	case complete:
 		c.net.Close()
-	case c.isParked(): // what the client has sent may still be on its way through here
-		c.farewell(protocol.Parked{})
-		c.net.SetReadDeadline(time.Now().Add(lastWord))
-	default: // the client has gone, and may have said goodbye
-		c.net.SetReadDeadline(time.Now().Add(goodbyePatience))
+	case c.isParked(): // read the acknowledgements that the client has sent already
+		c.sendParked(protocol.Parked{})
+		c.net.SetReadDeadline(time.Now().Add(parkedDrainTime))
+	default: // the client has disconnected, and may have sent an End frame
+		c.net.SetReadDeadline(time.Now().Add(endFrameTimeout))
 	}
 	<-quit
-	p.leave(r, broke && !complete)
+	p.removeReader(r, lost && !complete)
 	return nil
 }
 
-// goodbyePatience is how long a client that takes no more may take to say so.
-const goodbyePatience = time.Second
+// endFrameTimeout is how long init waits for the End frame of a client that does not read any
+// longer.
+const endFrameTimeout = time.Second
 
-// output writes chunks until there are no more to come, or returns false when
-// the client takes no more or is to be sent away.
+// output writes chunks until the end of the output. It returns false if the client disconnects
+// or init is being parked.
 func (c *conn) output(p *process, a protocol.Attach, status protocol.ExecStatus, quit <-chan struct{}) (complete bool) {
 	at := a.From
 	if at < 0 {
@@ -218,7 +219,7 @@ func (c *conn) output(p *process, a protocol.Attach, status protocol.ExecStatus,
 	for !c.isParked() {
 		if !a.Follow && at >= status.Next {
 			status = p.snapshot()
-			// A command that has ended meanwhile is shown with all of its output.
+			// If the command has ended meanwhile, all of its output is sent.
 			if status.Ended == nil || at >= status.Next {
 				return c.end(status) == nil
 			}
@@ -230,7 +231,7 @@ func (c *conn) output(p *process, a protocol.Attach, status protocol.ExecStatus,
 				return false
 			}
 			at = chunk.Offset + int64(len(chunk.Data))
-		case more == nil: // there will be no more
+		case more == nil: // end of the output
 			return c.end(p.snapshot()) == nil
 		default:
 			select {
@@ -244,9 +245,9 @@ func (c *conn) output(p *process, a protocol.Attach, status protocol.ExecStatus,
 	return false
 }
 
-// acknowledged records what the client has taken until it says goodbye with an
-// End frame, or, which it then reports as broken, the connection is lost.
-func (p *process) acknowledged(c *conn, r *reader) (broke bool) {
+// readAcks records the client's acknowledgements until an End frame arrives. It returns true
+// if the connection is lost instead.
+func (p *process) readAcks(c *conn, r *reader) (lost bool) {
 	for {
 		kind, payload, err := c.r.Next()
 		if err != nil {
@@ -259,14 +260,14 @@ func (p *process) acknowledged(c *conn, r *reader) (broke bool) {
 		if kind != protocol.FrameAck || err != nil {
 			return true
 		}
-		p.took(r, offset)
+		p.acknowledge(r, offset)
 	}
 }
 
-// stdin writes what the client sends to the command until it sends End, which
-// closes a pipe unless it says to keep it. A lost connection closes nothing:
-// the client may come back. What the command was given is acknowledged, so that
-// the client knows what it has to send again after the jail was parked.
+// stdin writes the client's data to the command until the client sends End, which closes a
+// pipe unless its Keep is set. A lost connection does not close the pipe, because the client
+// may reconnect. Written bytes are acknowledged, so that the client knows what to send again
+// after a park.
 func (in *Init) stdin(c *conn, q *protocol.Request) error {
 	p, err := in.find(q.ID)
 	if err != nil {
@@ -279,7 +280,7 @@ func (in *Init) stdin(c *conn, q *protocol.Request) error {
 	if status.Ended != nil {
 		return fault.Newf(fault.Conflict, "exec.Stdin", string(q.ID), "the command has ended")
 	}
-	begun := protocol.StdinBegun{ExecStatus: status, Counted: true, Given: p.given.Load()}
+	begun := protocol.StdinBegun{ExecStatus: status, Counted: true, Given: p.stdinWritten.Load()}
 	if err := c.reply(begun); err != nil {
 		return nil
 	}
@@ -290,7 +291,7 @@ func (in *Init) stdin(c *conn, q *protocol.Request) error {
 	for taken := int64(0); ; {
 		select {
 		case <-c.parked:
-			c.farewell(protocol.Parked{Taken: taken, Given: p.given.Load()})
+			c.sendParked(protocol.Parked{Taken: taken, Given: p.stdinWritten.Load()})
 			return nil
 		case f, ok := <-frames:
 			if !ok {
@@ -301,7 +302,7 @@ func (in *Init) stdin(c *conn, q *protocol.Request) error {
 				n, err := p.write(f.payload, quit, c.parked)
 				taken += int64(n)
 				if err == errParked {
-					c.farewell(protocol.Parked{Taken: taken, Given: p.given.Load()})
+					c.sendParked(protocol.Parked{Taken: taken, Given: p.stdinWritten.Load()})
 					return nil
 				}
 				if err != nil {
@@ -317,14 +318,14 @@ func (in *Init) stdin(c *conn, q *protocol.Request) error {
 	}
 }
 
-// stdinEnd answers the end of what a client writes.
+// stdinEnd handles the End frame of a stdin client.
 func (p *process) stdinEnd(c *conn, f frame) error {
 	var end protocol.StdinEnd
 	if err := protocol.Decode(f.kind, f.payload, protocol.FrameEnd, &end); len(f.payload) > 0 && err != nil {
 		return err
 	}
 	if !end.Keep {
-		p.dropStdin()
+		p.closeStdinPipe()
 	}
 	return c.end(nil)
 }
@@ -334,9 +335,9 @@ type frame struct {
 	payload []byte
 }
 
-// incoming reads ahead by one frame, so that quit, closed when the client has
-// gone, is noticed while the frame before is being dealt with. The caller
-// closes stop when it wants no more.
+// incoming reads ahead by one frame, so that the end of the connection, which closes quit, is
+// detected during the processing of the previous frame. The caller closes stop when it needs
+// no more frames.
 func (c *conn) incoming(stop <-chan struct{}) (frames <-chan frame, quit <-chan struct{}) {
 	out, gone := make(chan frame, 1), make(chan struct{})
 	go func() {
@@ -413,9 +414,9 @@ func (in *Init) wait(c *conn, q *protocol.Request) error {
 	case <-p.ended:
 		return c.reply(p.snapshot())
 	case <-c.parked:
-		c.farewell(protocol.Parked{})
+		c.sendParked(protocol.Parked{})
 		return nil
-	case <-c.gone():
+	case <-c.disconnected():
 		return nil
 	}
 }
@@ -455,7 +456,7 @@ func (in *Init) stat(c *conn, q *protocol.Request) error {
 	return c.reply(info)
 }
 
-// listBatch is how many entries go into one frame.
+// listBatch is the number of entries per frame.
 const listBatch = 100
 
 func (in *Init) listDir(c *conn, q *protocol.Request) error {
@@ -520,8 +521,8 @@ func (in *Init) writeFile(c *conn, q *protocol.Request) error {
 	return c.end(info)
 }
 
-// An upload is the bytes the client sends, up to its End frame. Its reader
-// holds a file slot, which is free while the network is waited for.
+// An upload reads the bytes that the client sends up to its End frame. Its reader holds a file
+// slot, which is released while it waits for the network.
 type upload struct {
 	in   *Init
 	c    *conn
@@ -538,7 +539,7 @@ func (u *upload) Read(p []byte) (int, error) {
 		}
 		kind, payload, err := u.c.r.Next()
 		if err != nil {
-			return 0, io.ErrUnexpectedEOF // the client has gone before the end
+			return 0, io.ErrUnexpectedEOF // the client has disconnected before the End frame
 		}
 		switch kind {
 		case protocol.FrameData:
@@ -604,8 +605,8 @@ func (in *Init) tar(c *conn, q *protocol.Request) error {
 	return c.end(nil)
 }
 
-// A download sends bytes to the client. Its writer holds a file slot, which is
-// free while the network is waited for.
+// A download sends bytes to the client. Its writer holds a file slot, which is released while
+// it waits for the network.
 type download struct {
 	in *Init
 	c  *conn

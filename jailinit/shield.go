@@ -9,64 +9,63 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// shield gives every signal that can end init a handler: signals do not end
-// init, whoever in the jail sends them and however. A handler, unlike SIG_IGN,
-// is not inherited by the commands.
+// shield installs a handler for every signal that can end init, so that processes in the jail
+// cannot end it by signals. A handler, unlike SIG_IGN, is not inherited by commands.
 //
-// That PID 1 is immune to signals it has no handler for is true only of a
-// process with one thread. The kernel drops such a signal unless the main
-// thread has it blocked, as it does while it handles another; then any
-// other thread that has not blocked it dies of it, and the process with it.
+// The kernel ignores signals without a handler for PID 1, but this is reliable only for a
+// process with one thread. The kernel does not drop such a signal if the main thread has it
+// blocked, as during another handler. Then any other thread that has not blocked it receives
+// it, which ends the process.
 func shield() error {
-	catch()
-	if err := dropSent(); err != nil {
+	catchSignals()
+	if err := ignoreSentFaults(); err != nil {
 		return err
 	}
-	return dropForeign()
+	return ignoreForeignSignals()
 }
 
-// faults are the signals by which the kernel tells a program what it did wrong.
+// faults are the signals by which the kernel reports errors of a program.
 var faults = []unix.Signal{unix.SIGILL, unix.SIGTRAP, unix.SIGBUS, unix.SIGFPE, unix.SIGSEGV, unix.SIGSYS}
 
-// catch has package signal catch what it can.
-func catch() {
+// catchSignals makes package signal handle all signals that it can.
+func catchSignals() {
 	var all []os.Signal
 	for n := unix.Signal(1); n <= 64; n++ {
 		switch {
-		case n == unix.SIGKILL, n == unix.SIGSTOP: // nobody can
-		case n == unix.SIGCHLD: // reapLoop does
+		case n == unix.SIGKILL, n == unix.SIGSTOP: // cannot be handled, signal(7)
+		case n == unix.SIGCHLD: // handled by reapLoop
 		case n == unix.SIGCONT, n == unix.SIGURG, n == unix.SIGPROF: // harmless; the runtime uses the latter two
 		case slices.Contains(faults, n), n == unix.SIGSTKFLT, n >= 32 && n <= 34: // see below
 		default:
 			all = append(all, n)
 		}
 	}
-	// Nobody receives: package signal drops what the channel cannot take.
+	// The channel has no receiver: package signal drops signals that do not fit.
 	signal.Notify(make(chan os.Signal, 1), all...)
 }
 
-// The handlers, in assembly: the kernel calls them on the signal stack of a
-// thread about which Go code may assume nothing.
+// The handlers are in assembly, because the kernel calls them on the signal stack of a thread
+// on which Go code cannot run.
 var (
-	// handleFaultPC is the address of one that passes a signal to faultHandler
-	// if the kernel raised it, and drops it if a process sent it.
+	// handleFaultPC is the address of a handler that passes a signal to faultHandler if the
+	// kernel raised it, and drops it if a process sent it.
 	handleFaultPC uintptr
-	// handleNothingPC is the address of one that returns.
+	// handleNothingPC is the address of a handler that returns.
 	handleNothingPC uintptr
 
-	faultHandler uintptr // the Go runtime's
+	faultHandler uintptr // handler of the Go runtime
 )
 
-// dropSent keeps the signals of faults from the runtime unless there was one: it
-// would panic or throw.
-func dropSent() error {
+// ignoreSentFaults hides fault signals that a process has sent from the Go runtime, which
+// would panic or abort.
+func ignoreSentFaults() error {
 	for _, n := range faults {
 		a, err := actionOf(n)
 		if err != nil {
 			return err
 		}
 		if a.handler != handleFaultPC {
-			faultHandler = a.handler // the same for all
+			faultHandler = a.handler // the same for all faults
 		}
 		a.handler = handleFaultPC
 		if err := a.set(n); err != nil {
@@ -76,11 +75,11 @@ func dropSent() error {
 	return nil
 }
 
-// dropForeign takes the signals that are of no use in a Go program: one that
-// Linux never raises, at which the runtime throws, and the C library's own,
-// which the runtime leaves alone. The latter may have been ignored by who
-// started init, which the commands would inherit.
-func dropForeign() error {
+// ignoreForeignSignals handles the signals that have no use in a Go program: SIGSTKFLT, which
+// Linux never raises and at which the runtime aborts, and signals 32 to 34 of the C library,
+// which the runtime does not handle. The parent of init may have set the latter to SIG_IGN,
+// which commands would inherit.
+func ignoreForeignSignals() error {
 	a, err := actionOf(unix.SIGSTKFLT)
 	if err != nil {
 		return err
@@ -105,8 +104,8 @@ func dropForeign() error {
 	return nil
 }
 
-// action is the kernel's struct sigaction. An action taken from the runtime has
-// the flags that its threads need: to run on the signal stack, above all.
+// action is the kernel's struct sigaction. An action that is copied from the runtime has the
+// flags that its threads need, above all SA_ONSTACK.
 type action struct {
 	handler, flags, restorer uintptr
 	mask                     uint64

@@ -20,8 +20,8 @@ import (
 	"glasshouse/jailinit/protocol"
 )
 
-// waysToSignal is how root in the jail can send init a signal, and how often to
-// send each.
+// waysToSignal are the ways in which root in the jail can send a signal to init, and how often
+// the test uses each.
 var waysToSignal = map[string]struct {
 	rounds int
 	send   func(unix.Signal) error
@@ -37,7 +37,8 @@ var waysToSignal = map[string]struct {
 		return err
 	}},
 
-	// A sender chooses si_code, but not a positive one: that is the kernel's.
+	// A sender can choose si_code, except for positive values, which only the kernel sets
+	// (rt_sigqueueinfo(2)).
 	"queue": {10, func(n unix.Signal) error {
 		const queue, timer, messageQueue, asyncIO, sigio = -1, -2, -3, -4, -5
 		for _, code := range []int32{queue, timer, messageQueue, asyncIO, sigio} {
@@ -45,14 +46,14 @@ var waysToSignal = map[string]struct {
 			binary.NativeEndian.PutUint32(info[0:], uint32(n))
 			binary.NativeEndian.PutUint32(info[8:], uint32(code))
 			_, _, errno := unix.RawSyscall(unix.SYS_RT_SIGQUEUEINFO, 1, uintptr(n), uintptr(unsafe.Pointer(&info)))
-			if errno != 0 && errno != unix.EAGAIN { // so many wait already
+			if errno != 0 && errno != unix.EAGAIN { // too many signals are pending
 				return errno
 			}
 		}
 		return nil
 	}},
 
-	// The kernel sends the signal chosen when a descriptor becomes ready.
+	// The kernel sends the signal of F_SETSIG when a descriptor becomes ready.
 	"descriptor": {10, func(n unix.Signal) error {
 		var p [2]int
 		if err := unix.Pipe2(p[:], unix.O_NONBLOCK|unix.O_CLOEXEC); err != nil {
@@ -68,8 +69,8 @@ var waysToSignal = map[string]struct {
 	}},
 }
 
-// signalMain sends init all signals, from several threads at a time and many
-// times over: some do harm only while init is handling another.
+// signalMain sends all signals to init, concurrently from several threads and many times,
+// because some are harmful only while init handles another.
 func signalMain(way string) int {
 	w := waysToSignal[way]
 	var wg sync.WaitGroup
@@ -77,7 +78,7 @@ func signalMain(way string) int {
 	for s := range 4 {
 		wg.Go(func() {
 			for i := range 64 * w.rounds {
-				n := unix.Signal(1 + (i+16*s)%64) // not all the same at a time
+				n := unix.Signal(1 + (i+16*s)%64) // different signals concurrently
 				if err := w.send(n); err != nil {
 					failed.Store(err.Error(), true)
 				}
@@ -90,14 +91,14 @@ func signalMain(way string) int {
 	return 0
 }
 
-// Root in the jail may do to init what it likes, but init stays.
-func TestNoSignalFromInsideEndsInit(t *testing.T) {
+// Init survives all signals from root in the jail.
+func TestInitSurvivesSignalsFromJail(t *testing.T) {
 	for way := range waysToSignal {
 		t.Run(way, func(t *testing.T) {
 			j := startIsolated(t)
 			stdout, stderr, status := j.run(protocol.Exec{ID: id.NewExec(), Argv: []string{os.Args[0]}, Env: []string{"TEST_SIGNALS=" + way}})
 			if stdout != "sent\n" || stderr != "" {
-				t.Fatalf("the sender: %+v, stdout %q, stderr %q", status, stdout, stderr)
+				t.Fatalf("sender: status %+v, stdout %q, stderr %q", status, stdout, stderr)
 			}
 			if h, err := j.Hello(j.ctx()); err != nil || h.PID != 1 {
 				t.Errorf("Hello = %+v, %v", h, err)
@@ -106,7 +107,7 @@ func TestNoSignalFromInsideEndsInit(t *testing.T) {
 	}
 }
 
-// A signal without a handler can end even PID 1, if rarely.
+// A signal without a handler can end even PID 1 in rare cases.
 func TestEverySignalHasAHandler(t *testing.T) {
 	j := start(t)
 	b, err := os.ReadFile("/proc/" + itoa(j.cmd.Process.Pid) + "/status")
@@ -120,7 +121,7 @@ func TestEverySignalHasAHandler(t *testing.T) {
 		t.Fatal(err)
 	}
 	for n := unix.Signal(1); n <= 64; n++ {
-		// Nobody can catch the first two; the third ends nothing.
+		// SIGKILL and SIGSTOP cannot be caught, and SIGCONT ends nothing.
 		if n == unix.SIGKILL || n == unix.SIGSTOP || n == unix.SIGCONT {
 			continue
 		}
@@ -130,7 +131,7 @@ func TestEverySignalHasAHandler(t *testing.T) {
 	}
 }
 
-// A fault of init's own is still a panic that Go code can recover from.
+// A fault in init itself remains a panic that Go code can recover from.
 func TestFaultsReachTheRuntime(t *testing.T) {
 	cmd := exec.Command(os.Args[0])
 	cmd.Env = []string{"TEST_FAULT=" + filepath.Join(t.TempDir(), "init.sock")}
@@ -151,7 +152,7 @@ func faultMain() int {
 	return int(crash(nil))
 }
 
-// crash panics on a nil pointer, which static analysis must not see.
+// crash dereferences a nil pointer that static analysis cannot see.
 //
 //go:noinline
 func crash(p *byte) byte {

@@ -10,8 +10,8 @@ import (
 	"glasshouse/fault"
 )
 
-// parseSignal understands "TERM", "SIGTERM" and "15". 0 asks whether anybody
-// is there.
+// parseSignal accepts "TERM", "SIGTERM" and "15". Signal 0 tests whether a process exists
+// (kill(2)).
 func parseSignal(s string) (unix.Signal, error) {
 	if n, err := strconv.Atoi(s); err == nil && n >= 0 && n <= 64 {
 		return unix.Signal(n), nil
@@ -26,7 +26,7 @@ func parseSignal(s string) (unix.Signal, error) {
 	return 0, fault.Fieldf("exec.Signal", "signal", "%q is not a signal", s)
 }
 
-// signalName is a signal without its SIG: "KILL".
+// signalName returns the name of a signal without "SIG", such as "KILL".
 func signalName(sig unix.Signal) string {
 	if name := unix.SignalName(sig); name != "" {
 		return strings.TrimPrefix(name, "SIG")
@@ -34,9 +34,8 @@ func signalName(sig unix.Signal) string {
 	return strconv.Itoa(int(sig))
 }
 
-// kill signals the command's main process, or its process group. On a
-// terminal the signals that keys send go to the group in the foreground, as
-// from the key.
+// kill signals the command's main process, or its process group. On a terminal, signals that
+// have a key go to the foreground process group, as the key would send them.
 func (p *process) kill(sig unix.Signal, group bool) error {
 	p.in.pids.Lock()
 	defer p.in.pids.Unlock()
@@ -46,17 +45,17 @@ func (p *process) kill(sig unix.Signal, group bool) error {
 	if !group {
 		return unix.Kill(p.pid, sig)
 	}
-	front := p.foreground()
-	if front > 0 && (sig == unix.SIGINT || sig == unix.SIGQUIT || sig == unix.SIGTSTP) {
-		return unix.Kill(-front, sig)
+	foreground := p.foreground()
+	if foreground > 0 && (sig == unix.SIGINT || sig == unix.SIGQUIT || sig == unix.SIGTSTP) {
+		return unix.Kill(-foreground, sig)
 	}
-	if front > 0 && front != p.pid {
-		unix.Kill(-front, sig) // it may have ended just now
+	if foreground > 0 && foreground != p.pid {
+		unix.Kill(-foreground, sig) // an error means that it has ended
 	}
 	return unix.Kill(-p.pid, sig)
 }
 
-// foreground is the process group that the terminal's keys reach, or 0.
+// foreground returns the foreground process group of the terminal, or 0.
 func (p *process) foreground() (group int) {
 	if p.tty == nil {
 		return 0
@@ -69,8 +68,8 @@ func (p *process) foreground() (group int) {
 	return max(group, 0)
 }
 
-// timeOut kills the command's process group, and what else is in its session:
-// a shell's jobs have groups of their own.
+// timeOut kills the command's process group and all other processes of its session, because
+// the jobs of a shell have groups of their own.
 func (p *process) timeOut() {
 	p.in.forks <- struct{}{}
 	defer func() { <-p.in.forks }()
@@ -83,10 +82,9 @@ func (p *process) timeOut() {
 	p.status.TimedOut = true
 	p.mu.Unlock()
 
-	// The main process goes first, so that it does not see its children die.
-	// Not reaped now, it keeps the session's number from being given to
-	// another. Whoever forks while it is looked through is found in the next
-	// round.
+	// The main process is killed first, so that it does not observe the end of its children.
+	// It is not reaped meanwhile, so the session id cannot be reused. Processes that are
+	// forked during one round are found in the next.
 	for range 10 {
 		unix.Kill(-p.pid, unix.SIGKILL)
 		found := 0
@@ -101,8 +99,7 @@ func (p *process) timeOut() {
 	}
 }
 
-// signalAll signals every process of the jail but init and returns how many
-// there are.
+// signalAll signals every process of the jail except for init and returns their number.
 func (in *Init) signalAll(sig unix.Signal) (left int, err error) {
 	in.pids.Lock()
 	defer in.pids.Unlock()
@@ -126,8 +123,8 @@ func (in *Init) signalAll(sig unix.Signal) (left int, err error) {
 	return left, nil
 }
 
-// descendants is who comes from pid. When that is PID 1, it is everybody,
-// also those who entered the jail from outside and have no parent in it.
+// descendants returns the descendants of pid. For PID 1 these are all processes, including
+// those that entered the pid namespace from outside and have no parent in it.
 func descendants(all []stat, pid int) map[int]bool {
 	found := map[int]bool{}
 	for {
@@ -143,13 +140,13 @@ func descendants(all []stat, pid int) map[int]bool {
 	}
 }
 
-// stat is what /proc says of a process.
+// stat is the part of /proc/PID/stat that is needed.
 type stat struct {
 	pid, parent, session int
 	zombie               bool
 }
 
-// processes is everything /proc shows, or nothing without it.
+// processes returns all processes in /proc, or none without /proc.
 func processes() []stat {
 	dir, err := os.Open("/proc")
 	if err != nil {
@@ -175,8 +172,8 @@ func processes() []stat {
 	return all
 }
 
-// parseStat reads /proc/PID/stat. The command's name, in parentheses, can hold
-// anything, also parentheses.
+// parseStat parses /proc/PID/stat (proc_pid_stat(5)). The command name in parentheses can
+// contain any characters, also parentheses.
 func parseStat(line string) (stat, bool) {
 	_, rest, ok := cutLast(line, ") ")
 	f := strings.Fields(rest) // state, ppid, pgrp, session, …

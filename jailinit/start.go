@@ -25,7 +25,7 @@ const opExec = "exec.Start"
 // defaultPath is searched for a command if its environment has no PATH.
 const defaultPath = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 
-// start runs a command.
+// start starts a command.
 func (in *Init) start(e *protocol.Exec) (*process, error) {
 	if err := check(e); err != nil {
 		return nil, err
@@ -34,7 +34,7 @@ func (in *Init) start(e *protocol.Exec) (*process, error) {
 		return nil, err
 	}
 	p, err := in.launch(e)
-	in.settle(e.ID, p)
+	in.publish(e.ID, p)
 	if err != nil {
 		return nil, err
 	}
@@ -42,13 +42,13 @@ func (in *Init) start(e *protocol.Exec) (*process, error) {
 	return p, nil
 }
 
-// check refuses what cannot be run as it is written.
+// check returns an error if the request is invalid.
 func check(e *protocol.Exec) error {
 	if !id.Valid('x', string(e.ID)) {
 		return fault.Fieldf(opExec, "id", "%q is not the identifier of a command", e.ID)
 	}
 	if len(e.Argv) == 0 || e.Argv[0] == "" {
-		return fault.Fieldf(opExec, "argv", "there is no command")
+		return fault.Fieldf(opExec, "argv", "argv is empty")
 	}
 	for _, a := range e.Argv {
 		if strings.ContainsRune(a, 0) {
@@ -67,7 +67,7 @@ func check(e *protocol.Exec) error {
 		return fault.Fieldf(opExec, "timeout", "%v is negative", e.Timeout)
 	}
 	if len(e.Note) > protocol.MaxNote {
-		return fault.Fieldf(opExec, "note", "%d bytes, at most %d are kept", len(e.Note), protocol.MaxNote)
+		return fault.Fieldf(opExec, "note", "%d bytes, over the maximum of %d", len(e.Note), protocol.MaxNote)
 	}
 	if e.Ring < 0 || e.Ring > protocol.MaxRing {
 		return fault.Fieldf(opExec, "ring", "%d is over the maximum of %d", e.Ring, protocol.MaxRing)
@@ -75,10 +75,10 @@ func check(e *protocol.Exec) error {
 	return nil
 }
 
-// inHome tells whether a directory is said as beneath the user's home.
+// inHome reports whether a directory is given relative to the user's home, with ~.
 func inHome(dir string) bool { return dir == "~" || strings.HasPrefix(dir, "~/") }
 
-// launch looks up what the command needs and forks it.
+// launch resolves the user, directory and file of the command and forks it.
 func (in *Init) launch(e *protocol.Exec) (*process, error) {
 	in.forks <- struct{}{}
 	defer func() { <-in.forks }()
@@ -87,12 +87,12 @@ func (in *Init) launch(e *protocol.Exec) (*process, error) {
 	if env == nil {
 		env = os.Environ()
 	}
-	who, err := in.lookUp(e.User)
+	u, err := in.lookUp(e.User)
 	if err != nil {
 		return nil, err
 	}
-	env = who.complete(in, env)
-	cwd := who.directory(in, e.Cwd)
+	env = u.addHomeAndUser(in, env)
+	cwd := u.directory(in, e.Cwd)
 	if err := checkDir(cwd); err != nil {
 		return nil, err
 	}
@@ -100,9 +100,9 @@ func (in *Init) launch(e *protocol.Exec) (*process, error) {
 	if err != nil {
 		return nil, err
 	}
-	std, err := openStdio(e, who)
+	std, err := openStdio(e, u)
 	if err != nil {
-		return nil, exhausted(err, e.Argv[0])
+		return nil, explainLimit(err, e.Argv[0])
 	}
 	defer std.closeChild()
 
@@ -119,23 +119,23 @@ func (in *Init) launch(e *protocol.Exec) (*process, error) {
 		Dir:   cwd,
 		Env:   env,
 		Files: std.child(),
-		Sys:   &syscall.SysProcAttr{Setsid: true, Setctty: std.tty != nil, Credential: who.credential()},
+		Sys:   &syscall.SysProcAttr{Setsid: true, Setctty: std.tty != nil, Credential: u.credential()},
 	}
 	if err := in.fork(p, file, e.Argv, attr); err != nil {
 		std.closeParent()
-		return nil, refused(err, e, cwd, file)
+		return nil, explainExecError(err, e, cwd, file)
 	}
 	return p, nil
 }
 
 func (in *Init) fork(p *process, file string, argv []string, attr *syscall.ProcAttr) error {
-	if in.asking() {
-		return in.forkAsking(p, file, argv, attr)
+	if in.enforcing() {
+		return in.forkEnforced(p, file, argv, attr)
 	}
 	in.pids.Lock()
 	defer in.pids.Unlock()
-	// Commands are sorted by Started, and a restored jail's monotonic clock may lie behind.
-	// p is not among the commands yet, and the reaper of p needs in.pids.
+	// Commands are sorted by Started. Round removes the monotonic clock reading, which can go
+	// backwards in a restored jail. p is not published yet, and the reaper of p needs in.pids.
 	p.status.Started = time.Now().Round(0) // +checklocksignore
 	pid, err := syscall.ForkExec(file, argv, attr)
 	if err != nil {
@@ -143,11 +143,11 @@ func (in *Init) fork(p *process, file string, argv []string, attr *syscall.ProcA
 	}
 	p.pid, p.status.PID = pid, pid // +checklocksignore
 	in.byPID[pid] = p
-	preferAsVictim(pid) // it cannot have been reaped yet
+	preferAsVictim(pid) // not reaped yet, because in.pids is held
 	return nil
 }
 
-// checkDir makes the most common mistakes about a working directory clear.
+// checkDir returns a clear error for common mistakes about a working directory.
 func checkDir(cwd string) error {
 	info, err := os.Stat(cwd)
 	switch {
@@ -161,7 +161,7 @@ func checkDir(cwd string) error {
 	return nil
 }
 
-// resolve finds the file of a command, as a shell would.
+// resolve finds the file of a command in PATH, as a shell does.
 func resolve(name, cwd string, env []string) (string, error) {
 	if strings.Contains(name, "/") {
 		file := name
@@ -195,8 +195,8 @@ func resolve(name, cwd string, env []string) (string, error) {
 	return "", notFound(name, "not found in PATH")
 }
 
-// executable reports why file, called name by the caller, cannot be executed.
-// Whether the user may is the kernel's to say.
+// executable returns the reason why file, which the caller calls name, cannot be executed. It
+// does not check the user's permission, which the kernel does.
 func executable(name, file string) error {
 	info, err := os.Stat(file)
 	switch {
@@ -216,8 +216,8 @@ func notFound(name, why string) error {
 	return &fault.Error{Op: opExec, Kind: fault.NotFound, Field: "argv", Err: fmt.Errorf("exec: %q: %s", name, why)}
 }
 
-// refused explains why fork or exec did not work.
-func refused(err error, e *protocol.Exec, cwd, file string) error {
+// explainExecError returns a readable error for a failed fork or exec.
+func explainExecError(err error, e *protocol.Exec, cwd, file string) error {
 	name := e.Argv[0]
 	switch {
 	case errors.Is(err, unix.E2BIG):
@@ -227,28 +227,28 @@ func refused(err error, e *protocol.Exec, cwd, file string) error {
 	case errors.Is(err, unix.ENOENT):
 		return fault.Fieldf(opExec, "argv", "exec: %q: the interpreter it names is missing", name)
 	case errors.Is(err, unix.EACCES) && !reachable(cwd, e.User):
-		return fault.Fieldf(opExec, "cwd", "%s: the user may not enter it", cwd)
+		return fault.Fieldf(opExec, "cwd", "%s: the user has no permission to enter the directory", cwd)
 	case errors.Is(err, unix.EACCES):
 		return fault.Fieldf(opExec, "argv", "exec: %q: permission denied", name)
 	case errors.Is(err, unix.EPERM) && e.User == "":
-		// Linux security modules refuse programs with EPERM, the one of package enforce too.
+		// Linux security modules deny programs with EPERM, and so does package enforce.
 		return &fault.Error{Op: opExec, Kind: fault.Invalid, Field: "argv", Err: fmt.Errorf("exec: %q: operation not permitted", name),
 			Remedy: "change the policy of the jail, if it denies this program: see glasshouse policy show"}
 	case errors.Is(err, unix.EINVAL) && e.User != "", errors.Is(err, unix.EPERM) && e.User != "":
-		return fault.Fieldf(opExec, "user", "%q cannot be taken on in this jail: %w", e.User, err)
+		return fault.Fieldf(opExec, "user", "cannot switch to user %q in this jail: %w", e.User, err)
 	}
-	return exhausted(err, name)
+	return explainLimit(err, name)
 }
 
-// reachable tells for an exec that was denied whether the directory rather
-// than the file may be to blame: nobody else may enter it.
+// reachable reports, for a denied exec, whether the directory is accessible to the user. It
+// returns false if others have no permission to enter it.
 func reachable(cwd, user string) bool {
 	info, err := os.Stat(cwd)
 	return user == "" || err == nil && info.Mode()&0o001 != 0
 }
 
-// exhausted turns what the kernel says at a limit into the limit's name.
-func exhausted(err error, name string) error {
+// explainLimit names the limit for an error that the kernel returns at a limit.
+func explainLimit(err error, name string) error {
 	switch {
 	case errors.Is(err, unix.EAGAIN):
 		return &fault.Error{Op: opExec, Kind: fault.Exhausted, Remedy: "end some of the jail's processes, or give it a higher limits.max_pids",
@@ -262,7 +262,7 @@ func exhausted(err error, name string) error {
 	return fmt.Errorf("exec: %q: %w", name, err)
 }
 
-// errno takes the path out of err: the message has it already.
+// errno returns the error number in err without the path, which the message already has.
 func errno(err error) error {
 	if e, ok := errors.AsType[syscall.Errno](err); ok {
 		return e
@@ -270,16 +270,16 @@ func errno(err error) error {
 	return err
 }
 
-// stdio is both ends of a command's standard streams.
+// stdio has both ends of a command's standard streams.
 type stdio struct {
 	tty   *os.File   // master side of a terminal, or nil
-	stdin *os.File   // where its input is written, or nil
-	outs  []*os.File // where its output is read
+	stdin *os.File   // to write its input, or nil
+	outs  []*os.File // to read its output
 	in    *os.File   // the command's own ends
 	out   []*os.File
 }
 
-func openStdio(e *protocol.Exec, who user) (s *stdio, err error) {
+func openStdio(e *protocol.Exec, u user) (s *stdio, err error) {
 	s = &stdio{}
 	defer func() {
 		if err != nil {
@@ -288,13 +288,13 @@ func openStdio(e *protocol.Exec, who user) (s *stdio, err error) {
 		}
 	}()
 	if e.PTY != nil {
-		return s, s.openTerminal(*e.PTY, who)
+		return s, s.openTerminal(*e.PTY, u)
 	}
 	if e.Stdin {
 		if s.in, s.stdin, err = pipe(true); err != nil {
 			return s, err
 		}
-		who.own(s.in)
+		u.chown(s.in)
 	} else if s.in, err = null(); err != nil {
 		return s, err
 	}
@@ -304,18 +304,18 @@ func openStdio(e *protocol.Exec, who user) (s *stdio, err error) {
 			return s, err
 		}
 		s.outs, s.out = append(s.outs, r), append(s.out, w)
-		who.own(w) // so that it can open /dev/stdout
+		u.chown(w) // so that it can open /dev/stdout
 	}
 	return s, nil
 }
 
-func (s *stdio) openTerminal(size protocol.Size, who user) error {
+func (s *stdio) openTerminal(size protocol.Size, u user) error {
 	master, slave, err := pty.Open()
 	if err != nil {
 		return fault.Newf(fault.Unavailable, opExec, "", "open a terminal: %w", err)
 	}
 	s.tty, s.stdin, s.outs, s.in, s.out = master, master, []*os.File{master}, slave, []*os.File{slave, slave}
-	who.own(slave)
+	u.chown(slave)
 	return setSize(master, size)
 }
 
@@ -327,7 +327,7 @@ func setSize(tty *os.File, size protocol.Size) error {
 	return err
 }
 
-// child is the descriptors of the command.
+// child returns the descriptors of the command.
 func (s *stdio) child() []uintptr {
 	return []uintptr{s.in.Fd(), s.out[0].Fd(), s.out[1].Fd()}
 }
@@ -348,8 +348,7 @@ func (s *stdio) closeParent() {
 	}
 }
 
-// pipe returns a pipe of which init's end is non-blocking and the command's is
-// an ordinary one.
+// pipe returns a pipe. Init's end is non-blocking, the command's end is blocking.
 func pipe(initWrites bool) (r, w *os.File, err error) {
 	var fds [2]int
 	if err := unix.Pipe2(fds[:], unix.O_CLOEXEC); err != nil {
@@ -367,7 +366,7 @@ func pipe(initWrites bool) (r, w *os.File, err error) {
 	return os.NewFile(uintptr(fds[0]), "pipe"), os.NewFile(uintptr(fds[1]), "pipe"), nil
 }
 
-// null is an input at its end. A jail without /dev/null gets an empty pipe.
+// null returns an empty input. A jail without /dev/null gets a closed pipe.
 func null() (*os.File, error) {
 	fd, err := unix.Open("/dev/null", unix.O_RDWR|unix.O_CLOEXEC, 0)
 	if err == nil {

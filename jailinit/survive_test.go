@@ -19,7 +19,7 @@ import (
 	"glasshouse/jailinit/protocol"
 )
 
-// startIsolated runs an init as PID 1 of a pid namespace.
+// startIsolated starts an init as PID 1 of a pid namespace.
 func startIsolated(t *testing.T, env ...string) *jail {
 	t.Helper()
 	needRoot(t)
@@ -32,7 +32,7 @@ func TestAsPIDOne(t *testing.T) {
 	if err != nil || h.PID != 1 || h.Version != protocol.Version || time.Since(h.Started) > time.Minute {
 		t.Errorf("Hello = %+v, %v", h, err)
 	}
-	// Orphans become its children and are reaped.
+	// Init adopts and reaps orphans.
 	j.run(sh(`for i in 1 2 3 4; do (sleep 0.0$i & ) ; done`))
 	j.wantProcesses(0)
 
@@ -47,38 +47,38 @@ func TestAsPIDOne(t *testing.T) {
 	}
 	j.wantProcesses(0)
 	zombies := "not looked for"
-	for end := time.Now().Add(30 * time.Second); zombies != "" && time.Now().Before(end); { // init may be reaping the last
+	for end := time.Now().Add(30 * time.Second); zombies != "" && time.Now().Before(end); { // init may not have reaped the last one yet
 		zombies, _, _ = j.run(sh(`grep -l "State:.Z" /proc/[0-9]*/status`))
 	}
 	if zombies != "" {
-		t.Errorf("zombies: %s", zombies)
+		t.Errorf("zombies = %s, want none", zombies)
 	}
 }
 
-func TestProcessesOfTheJailAreNotServed(t *testing.T) {
+func TestConnectionsFromJailAreRejected(t *testing.T) {
 	j := startIsolated(t)
 	e := protocol.Exec{ID: id.NewExec(), Argv: []string{os.Args[0], string(id.NewExec()), "0"},
 		Env: []string{"TEST_CLIENT_SOCKET=" + j.dir + "/init.sock"}}
 	_, stderr, _ := j.run(e)
-	if !strings.Contains(stderr, "hung up") {
-		t.Errorf("a client in the jail was told %q, want to be hung up on", stderr)
+	if !strings.Contains(stderr, "closed the connection") {
+		t.Errorf("stderr of a client in the jail = %q, want a closed connection", stderr)
 	}
 }
 
-func TestInitCannotBeLookedInto(t *testing.T) {
+func TestInitCannotBeTraced(t *testing.T) {
 	j := startIsolated(t)
 	e := sh("cat /proc/1/environ /proc/1/maps; ls /proc/1/fd")
 	e.User = "daemon"
 	if out, stderr, _ := j.run(e); out != "" || !strings.Contains(stderr, "Permission denied") {
-		t.Errorf("an ordinary user read %q of init, stderr %q", out, stderr)
+		t.Errorf("an ordinary user read %q from init, stderr %q; want an error", out, stderr)
 	}
 }
 
-func TestSocketIsForTheOwnerAlone(t *testing.T) {
+func TestSocketMode(t *testing.T) {
 	j := start(t)
 	info, err := os.Stat(j.dir + "/init.sock")
 	if err != nil || info.Mode().Perm() != 0o600 {
-		t.Errorf("the socket's mode is %v, %v; want 0600", info.Mode(), err)
+		t.Errorf("mode of the socket = %v, %v; want 0600", info.Mode(), err)
 	}
 }
 
@@ -96,8 +96,8 @@ func TestLongSocketPathAndStaleSocket(t *testing.T) {
 	}
 }
 
-// cgroup makes a cgroup of a v1 or v2 controller with one limit, and returns
-// the shell command that enters it.
+// cgroup creates a cgroup of a v1 or v2 controller with one limit, and returns the shell
+// command that enters it.
 func cgroup(t *testing.T, controller, limit, value string) (enter string) {
 	t.Helper()
 	needRoot(t)
@@ -107,7 +107,7 @@ func cgroup(t *testing.T, controller, limit, value string) (enter string) {
 	}
 	dir := fmt.Sprintf("%s/glasshouse-init-test-%d-%s", d, os.Getpid(), controller)
 	if err := os.Mkdir(dir, 0o755); err != nil {
-		t.Skipf("no %s cgroup can be made: %v", controller, err)
+		t.Skipf("cannot create a %s cgroup: %v", controller, err)
 	}
 	t.Cleanup(func() {
 		for end := time.Now().Add(30 * time.Second); time.Now().Before(end); time.Sleep(20 * time.Millisecond) {
@@ -115,7 +115,7 @@ func cgroup(t *testing.T, controller, limit, value string) (enter string) {
 				return
 			}
 		}
-		t.Errorf("the cgroup %s is left", dir)
+		t.Errorf("cannot remove the cgroup %s", dir)
 	})
 	if err := os.WriteFile(filepath.Join(dir, limit), []byte(value), 0o644); err != nil {
 		t.Skipf("no limit %s: %v", limit, err)
@@ -127,7 +127,7 @@ func TestForkBomb(t *testing.T) {
 	enter := cgroup(t, "pids", "pids.max", "64")
 	j := startIn(t, t.TempDir(), exec.Command("unshare", "--fork", "--pid", "--mount-proc", "--kill-child",
 		"sh", "-c", enter+`exec "$0"`, os.Args[0]))
-	// Every thread that init will ever need is there by now.
+	// All threads of init exist when the bomb starts.
 	bomb := protocol.Exec{ID: id.NewExec(), Argv: []string{"python3", "-c", `
 import os, time
 while True:
@@ -139,7 +139,7 @@ while True:
 	if _, _, err := j.Exec(j.ctx(), bomb, nil); err != nil {
 		t.Fatal(err)
 	}
-	for { // until there are as many as there may be
+	for { // until the limit is reached
 		_, _, err := j.Exec(j.ctx(), sh("true"), nil)
 		if errors.Is(err, fault.Exhausted) {
 			break
@@ -148,12 +148,12 @@ while True:
 			t.Fatal(err)
 		}
 	}
-	j.underSiege(3 * time.Second)
+	j.wantResponsive(3 * time.Second)
 
 	if _, err := j.Terminate(j.ctx(), "KILL"); err != nil {
 		t.Fatal(err)
 	}
-	for range 100 { // forks that were under way
+	for range 100 { // forks in progress
 		if left, _ := j.Terminate(j.ctx(), "KILL"); left == 0 {
 			break
 		}
@@ -161,12 +161,12 @@ while True:
 	}
 	j.wantProcesses(0)
 	if out, _, _ := j.run(sh("echo recovered")); out != "recovered\n" {
-		t.Errorf("after the bomb: %q", out)
+		t.Errorf("output after the bomb = %q", out)
 	}
 }
 
-// underSiege uses everything init can do while it can make no thread.
-func (j *jail) underSiege(length time.Duration) {
+// wantResponsive uses all operations of init while it cannot create threads.
+func (j *jail) wantResponsive(length time.Duration) {
 	j.t.Helper()
 	var wg sync.WaitGroup
 	var mu sync.Mutex
@@ -202,7 +202,7 @@ func (j *jail) underSiege(length time.Duration) {
 	}
 	wg.Wait()
 	if refused == 0 {
-		j.t.Error("no exec was refused: the limit was not reached")
+		j.t.Error("all Exec calls succeeded, want errors at the process limit")
 	}
 }
 
@@ -223,19 +223,19 @@ func TestThreadsAreBounded(t *testing.T) {
 	}
 	wg.Wait()
 	if after := statusField(t, j.cmd.Process.Pid, "Threads"); after > before || after > 20 {
-		t.Errorf("%d threads at the start, %d later", before, after)
+		t.Errorf("threads: %d at the start, %d later", before, after)
 	}
 }
 
-func TestMemoryBombHitsTheCommand(t *testing.T) {
+func TestMemoryBombKillsCommandNotInit(t *testing.T) {
 	enter := cgroup(t, "memory", memoryLimitFile(), "134217728")
 	j := startIn(t, t.TempDir(), exec.Command("sh", "-c", enter+`exec "$0"`, os.Args[0]))
 	e := protocol.Exec{ID: id.NewExec(), Argv: []string{"python3", "-c", "x=[]\nwhile True: x.append(bytearray(1<<20))"}}
 	if _, _, status := j.run(e); status.Code == 0 {
-		t.Errorf("status %+v, want it killed", status)
+		t.Errorf("status %+v, want killed", status)
 	}
 	if out, _, _ := j.run(sh("echo recovered")); out != "recovered\n" {
-		t.Errorf("after the bomb: %q", out)
+		t.Errorf("output after the bomb = %q", out)
 	}
 }
 
@@ -260,7 +260,7 @@ func TestMalformedFramesCloseTheConnection(t *testing.T) {
 		c.(*net.UnixConn).CloseWrite()
 		c.SetReadDeadline(time.Now().Add(30 * time.Second))
 		if n, err := c.Read(make([]byte, 100)); errors.Is(err, os.ErrDeadlineExceeded) {
-			t.Errorf("%.20q: the connection stays open (%d bytes)", bytes, n)
+			t.Errorf("connection after %.20q is open (%d bytes), want it closed", bytes, n)
 		}
 		c.Close()
 	}
@@ -280,12 +280,12 @@ func TestTooManyConnections(t *testing.T) {
 		all = append(all, c)
 	}
 	if _, err := j.Hello(j.ctx()); !errors.Is(err, fault.Exhausted) && !errors.Is(err, fault.Unavailable) {
-		t.Errorf("Hello beside 300 idle connections: %v, want exhausted", err)
+		t.Errorf("Hello with 300 idle connections = %v, want exhausted", err)
 	}
 	for _, c := range all {
 		c.Close()
 	}
-	// Init notices the end of each connection by itself.
+	// Init detects the end of each connection.
 	for deadline := time.Now().Add(30 * time.Second); ; time.Sleep(10 * time.Millisecond) {
 		_, err := j.Hello(j.ctx())
 		if err == nil {
@@ -297,7 +297,7 @@ func TestTooManyConnections(t *testing.T) {
 	}
 }
 
-func TestCancelledCallsReturnAtOnce(t *testing.T) {
+func TestCancelledCallsReturnImmediately(t *testing.T) {
 	j := start(t)
 	e := sh("sleep 60")
 	if _, _, err := j.Exec(j.ctx(), e, nil); err != nil {
@@ -311,7 +311,7 @@ func TestCancelledCallsReturnAtOnce(t *testing.T) {
 			t.Errorf("Hello to a stopped init: %v, want a timeout", err)
 		}
 		if took := time.Since(began); took > 30*time.Second {
-			t.Errorf("it took %v", took)
+			t.Errorf("Hello took %v, want the timeout of its context", took)
 		}
 	})
 	ctx, cancel := contextWithTimeout(t, 100*time.Millisecond)
@@ -321,7 +321,7 @@ func TestCancelledCallsReturnAtOnce(t *testing.T) {
 	}
 }
 
-// stopped freezes init while f runs.
+// stopped stops init while f runs.
 func stopped(t *testing.T, j *jail, f func()) {
 	t.Helper()
 	if err := j.cmd.Process.Signal(syscall.SIGSTOP); err != nil {

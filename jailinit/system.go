@@ -12,32 +12,31 @@ import (
 )
 
 const (
-	// fileSlots is how many file operations may block at a time, each in a
-	// thread of its own. The others wait in goroutines.
+	// fileSlots is the number of file operations that may block concurrently, each in a
+	// thread. Others wait in goroutines.
 	fileSlots = 4
-	forkSlots = 2 // the same for starting commands
+	forkSlots = 2 // the same for starts of commands
 
-	// threads is what init needs at most: two that run Go, one for each slot,
-	// one each for the poller, signals, and the runtime's own work.
+	// threads is the maximal number of threads that init needs: two that run Go code, one for
+	// each slot, and one each for the poller, signals, and the runtime's own work.
 	threads = 12
 
 	memoryLimit = 64 << 20
 )
 
-// becomeInit makes this process fit to be PID 1. Deaths of children are told
-// to children.
+// becomeInit prepares this process for its role as PID 1. SIGCHLD is sent to children.
 func becomeInit(children chan<- os.Signal) error {
 	runtime.GOMAXPROCS(min(2, runtime.NumCPU()))
 	debug.SetGCPercent(50)
 	debug.SetMemoryLimit(memoryLimit)
-	debug.SetTraceback("none") // a trace would go to the jail's log
+	debug.SetTraceback("none") // a stack trace would appear in the jail's log
 
 	if os.Getpid() != 1 {
 		if err := unix.Prctl(unix.PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0); err != nil {
 			return os.NewSyscallError("prctl PR_SET_CHILD_SUBREAPER", err)
 		}
 	}
-	if err := guard(); err != nil {
+	if err := preventTracing(); err != nil {
 		return err
 	}
 	unix.Umask(0o022)
@@ -51,9 +50,8 @@ func becomeInit(children chan<- os.Signal) error {
 	return nil
 }
 
-// ownStreams puts the jail's own /dev/null in place of the standard streams,
-// where there is one: a runtime may have left init those of the host, which no
-// checkpoint could name.
+// ownStreams replaces the standard streams by the jail's /dev/null, if it exists. A runtime
+// may have passed files of the host, which a checkpoint cannot include.
 func ownStreams() {
 	if os.Getpid() != 1 {
 		return
@@ -68,9 +66,8 @@ func ownStreams() {
 	unix.Close(fd)
 }
 
-// spawnThreads makes the threads that init will ever need, so that none has to
-// be made when the jail's process limit is reached. The runtime keeps idle
-// threads for reuse.
+// spawnThreads creates all threads that init can need, so that none has to be created when the
+// jail has reached its process limit. The runtime keeps idle threads for reuse.
 func spawnThreads() {
 	var ready, done sync.WaitGroup
 	ready.Add(threads)
@@ -88,15 +85,15 @@ func spawnThreads() {
 	done.Wait()
 }
 
-// closeOnExec marks every descriptor but the standard ones, so that none that
-// the runtime passed to init reaches a command.
+// closeOnExec sets FD_CLOEXEC for all but the standard descriptors, so that commands do not
+// inherit descriptors that the runtime passed to init.
 func closeOnExec() {
 	err := unix.CloseRange(3, ^uint(0), unix.CLOSE_RANGE_CLOEXEC)
 	if err == nil {
 		return
 	}
 	names, err := os.ReadDir("/proc/self/fd")
-	if err != nil { // no /proc: the usual few
+	if err != nil { // without /proc: the lowest numbers
 		for fd := 3; fd < 256; fd++ {
 			unix.CloseOnExec(fd)
 		}
@@ -109,9 +106,9 @@ func closeOnExec() {
 	}
 }
 
-// preferAsVictim makes the kernel end a command before it ends init when the
-// jail is out of memory. It does what it can: without the privilege, or if the
-// command has ended already, nothing.
+// preferAsVictim makes the kernel's OOM killer prefer a command to init when the jail is out
+// of memory. It is best effort: it does nothing without the privilege or if the command has
+// ended.
 func preferAsVictim(pid int) {
 	fd, err := unix.Open("/proc/"+strconv.Itoa(pid)+"/oom_score_adj", unix.O_WRONLY|unix.O_CLOEXEC, 0)
 	if err != nil {

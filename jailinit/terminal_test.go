@@ -12,7 +12,7 @@ import (
 	"glasshouse/jailinit/protocol"
 )
 
-// A terminal is a shell that somebody types into.
+// A terminal is a shell on a terminal with scripted input.
 type terminal struct {
 	*jail
 	x      id.Exec
@@ -44,7 +44,7 @@ func (tt *terminal) typeIn(keys string) {
 	}
 }
 
-// see waits until text is on the screen, and takes what is up to it off.
+// see waits until text is on the screen, and removes the output up to it.
 func (tt *terminal) see(text string) {
 	tt.t.Helper()
 	for {
@@ -74,7 +74,7 @@ func TestTerminal(t *testing.T) {
 	tt.typeIn("stty size\n")
 	tt.see("50 132")
 
-	// ^C reaches the command in the foreground and not the shell.
+	// ^C signals the foreground command and not the shell.
 	tt.typeIn("sh -c 'echo run\"\"ning; exec sleep 60'\n")
 	tt.see("running")
 	tt.typeIn("\x03")
@@ -82,7 +82,7 @@ func TestTerminal(t *testing.T) {
 	tt.typeIn("echo still $((40+2))\n")
 	tt.see("still 42")
 
-	// So does a signal for the group.
+	// So does a signal to the group.
 	tt.typeIn("sh -c 'echo run\"\"ning; exec sleep 60'\n")
 	tt.see("running")
 	if err := j.Signal(j.ctx(), tt.x, "INT", true); err != nil {
@@ -90,7 +90,7 @@ func TestTerminal(t *testing.T) {
 	}
 	j.wantProcesses(1)
 
-	// Somebody else looks at the same screen, and the shell's end ends both.
+	// A second reader sees the same screen, and the end of the shell ends both.
 	other, err := j.Attach(j.ctx(), tt.x, control.AttachOptions{From: -1, Follow: true})
 	if err != nil {
 		t.Fatal(err)
@@ -99,20 +99,20 @@ func TestTerminal(t *testing.T) {
 	tt.typeIn("exit 5\n")
 	out := j.collect(other)
 	if !strings.Contains(out[protocol.Stdout], "still 42") || out[protocol.Stderr] != "" {
-		t.Errorf("the other reader saw %q", out)
+		t.Errorf("output of the other reader = %q", out)
 	}
 	if s := other.Status(); s.Code != 5 || !s.PTY {
 		t.Errorf("status %+v, want code 5 on a terminal", s)
 	}
 	if err := j.Resize(j.ctx(), tt.x, protocol.Size{Cols: 1, Rows: 1}); !errors.Is(err, fault.Conflict) {
-		t.Errorf("Resize after the end: %v, want a conflict", err)
+		t.Errorf("Resize after the end: %v, want conflict", err)
 	}
 }
 
-func TestEndOfTerminalInputIsTheUsersToType(t *testing.T) {
+func TestTerminalEndOfInput(t *testing.T) {
 	j := start(t)
 	tt := j.terminal("cat")
-	tt.typeIn("hello\n") // and its Stdin is closed
+	tt.typeIn("hello\n") // then Stdin is closed
 	tt.see("hello")
 	tt.typeIn("again\n")
 	tt.see("again")
@@ -127,17 +127,17 @@ func TestEndOfTerminalInputIsTheUsersToType(t *testing.T) {
 	}
 }
 
-func TestTerminalBelongsToItsUser(t *testing.T) {
+func TestTerminalOwner(t *testing.T) {
 	needRoot(t)
 	j := start(t)
 	e := sh(`stat -c %U $(tty) && echo written > $(tty)`)
 	e.User, e.PTY = "daemon", &protocol.Size{Cols: 80, Rows: 24}
 	if out, _, status := j.run(e); out != "daemon\r\nwritten\r\n" || status.Code != 0 {
-		t.Errorf("output %q, code %d", out, status.Code)
+		t.Errorf("output = %q, code %d", out, status.Code)
 	}
 }
 
-func TestHangUpOfATerminalLeftBehind(t *testing.T) {
+func TestTerminalHangup(t *testing.T) {
 	j := start(t)
 	e := sh("trap '' HUP; sleep 60 & exit 0")
 	e.PTY = &protocol.Size{Cols: 80, Rows: 24}
@@ -154,9 +154,9 @@ func TestResizeWithoutTerminal(t *testing.T) {
 		t.Fatal(err)
 	}
 	if err := j.Resize(j.ctx(), e.ID, protocol.Size{Cols: 1, Rows: 1}); !errors.Is(err, fault.Conflict) {
-		t.Errorf("Resize: %v, want a conflict", err)
+		t.Errorf("Resize: %v, want conflict", err)
 	}
 	if _, err := j.Stdin(j.ctx(), e.ID); !errors.Is(err, fault.Conflict) {
-		t.Errorf("Stdin: %v, want a conflict", err)
+		t.Errorf("Stdin: %v, want conflict", err)
 	}
 }

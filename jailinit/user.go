@@ -14,28 +14,28 @@ import (
 	"glasshouse/fault"
 )
 
-// maxAccounts bounds what is read of /etc/passwd and /etc/group, which are the
-// jail's to write.
+// maxAccounts bounds the bytes that are read of /etc/passwd and /etc/group, which the jail
+// controls.
 const maxAccounts = 4 << 20
 
-// user is whom a command runs as.
+// user is the user of a command.
 type user struct {
-	given  bool // somebody asked for it; otherwise init's own ids are kept
-	uid    uint32
-	gid    uint32
-	groups []uint32
-	name   string // empty if /etc/passwd does not know the uid
-	home   string
+	requested bool // named in the request; otherwise init's own ids are kept
+	uid       uint32
+	gid       uint32
+	groups    []uint32
+	name      string // empty if the uid is not in /etc/passwd
+	home      string
 }
 
-// lookUp reads "name", "uid", "name:group" or "uid:gid" with the jail's own
-// /etc/passwd and /etc/group. Empty is root.
+// lookUp resolves "name", "uid", "name:group" or "uid:gid" with the jail's /etc/passwd and
+// /etc/group. Empty is init's own user.
 func (in *Init) lookUp(spec string) (user, error) {
 	if spec == "" {
 		return user{uid: uint32(os.Getuid()), gid: uint32(os.Getgid())}, nil
 	}
 	name, group, hasGroup := strings.Cut(spec, ":")
-	u := user{given: true}
+	u := user{requested: true}
 	uid, numeric := number(name)
 	found := in.accounts("/etc/passwd", 7, func(f []string) bool {
 		return f[0] == name || numeric && f[2] == name
@@ -62,7 +62,7 @@ func (in *Init) lookUp(spec string) (user, error) {
 	return u, nil
 }
 
-// fill takes a line of /etc/passwd.
+// fill sets the fields from a line of /etc/passwd.
 func (u *user) fill(f []string) {
 	u.name, u.home = f[0], f[5]
 	u.uid, _ = number(f[2])
@@ -81,12 +81,12 @@ func (in *Init) supplementary(u *user) {
 		if gid, ok := number(f[2]); ok && len(u.groups) < 1024 {
 			u.groups = append(u.groups, gid)
 		}
-		return false // go on to the next line
+		return false // continue with the next line
 	}, nil)
 }
 
-// accounts calls take with the fields of the first line that match likes.
-// A file that cannot be read has no lines.
+// accounts calls take with the fields of the first line for which match returns true. It
+// reports whether it has found a line. A file that cannot be read has no lines.
 func (in *Init) accounts(path string, fields int, match func([]string) bool, take func([]string)) bool {
 	f, _, err := in.files.Read(context.Background(), path, 0, maxAccounts)
 	if err != nil {
@@ -109,10 +109,10 @@ func (in *Init) accounts(path string, fields int, match func([]string) bool, tak
 
 func number(s string) (uint32, bool) {
 	n, err := strconv.ParseUint(s, 10, 32)
-	return uint32(n), err == nil && n != 1<<32-1 // -1 means "leave as it is" to the kernel
+	return uint32(n), err == nil && n != 1<<32-1 // chown(2): -1 means unchanged
 }
 
-// directory is where a command that was given dir runs.
+// directory returns the working directory of a command that requested dir.
 func (u *user) directory(in *Init, dir string) string {
 	switch {
 	case dir == "":
@@ -120,13 +120,13 @@ func (u *user) directory(in *Init, dir string) string {
 	case !inHome(dir):
 		return dir
 	}
-	u.known(in)
+	u.lookUpName(in)
 	return path.Join("/", u.home, dir[1:])
 }
 
-// known looks up whom nobody asked for: init's own user.
-func (u *user) known(in *Init) {
-	if u.given || u.home != "" {
+// lookUpName resolves the name and home of init's own user.
+func (u *user) lookUpName(in *Init) {
+	if u.requested || u.home != "" {
 		return
 	}
 	uid := strconv.Itoa(int(u.uid))
@@ -134,8 +134,8 @@ func (u *user) known(in *Init) {
 		func(f []string) { u.name, u.home = f[0], f[5] })
 }
 
-// complete adds HOME and USER to an environment without them.
-func (u user) complete(in *Init, env []string) []string {
+// addHomeAndUser adds HOME and USER to an environment that lacks them.
+func (u user) addHomeAndUser(in *Init, env []string) []string {
 	has := func(key string) bool {
 		return slices.ContainsFunc(env, func(v string) bool { return strings.HasPrefix(v, key) })
 	}
@@ -143,7 +143,7 @@ func (u user) complete(in *Init, env []string) []string {
 	if !noHome && !noUser {
 		return env
 	}
-	u.known(in)
+	u.lookUpName(in)
 	env = slices.Clone(env)
 	if noHome {
 		home := u.home
@@ -158,9 +158,9 @@ func (u user) complete(in *Init, env []string) []string {
 	return env
 }
 
-// credential is what the command changes to, or nil if it stays what init is.
+// credential returns the ids that the command switches to, or nil if it keeps those of init.
 func (u user) credential() *syscall.Credential {
-	if !u.given {
+	if !u.requested {
 		return nil
 	}
 	c := &syscall.Credential{Uid: u.uid, Gid: u.gid, Groups: u.groups, NoSetGroups: !maySetGroups()}
@@ -170,15 +170,17 @@ func (u user) credential() *syscall.Credential {
 	return c
 }
 
-// maySetGroups is false in a user namespace made without privilege.
+// maySetGroups returns false in a user namespace that was created without privilege
+// (user_namespaces(7)).
 func maySetGroups() bool {
 	deny, err := os.ReadFile("/proc/self/setgroups")
 	return err != nil || strings.TrimSpace(string(deny)) != "deny"
 }
 
-// own gives f to the user, so that opening it by name works as well.
-func (u user) own(f *os.File) {
-	if !u.given || int(u.uid) == os.Getuid() {
+// chown changes the owner of f to the user, so that it can be opened by name, for example as
+// /dev/stdout.
+func (u user) chown(f *os.File) {
+	if !u.requested || int(u.uid) == os.Getuid() {
 		return
 	}
 	if raw, err := f.SyscallConn(); err == nil {

@@ -13,14 +13,14 @@ import (
 	"glasshouse/jailinit/protocol"
 )
 
-// maxWatched is how many directories one watch covers. What is below others is
-// reported as overflow.
+// maxWatched is the number of directories that one watch covers. Others are reported as
+// overflow.
 const maxWatched = 8192
 
 const watchMask = unix.IN_CREATE | unix.IN_MODIFY | unix.IN_DELETE | unix.IN_DELETE_SELF | unix.IN_MOVED_FROM |
 	unix.IN_MOVED_TO | unix.IN_MOVE_SELF | unix.IN_ATTRIB
 
-// watch reports changes until the client goes or what is watched is gone.
+// watch reports changes until the client disconnects or the watched file is removed.
 func (in *Init) watch(c *conn, q *protocol.Request) error {
 	w, err := in.openWatch(q.Path, q.Recursive)
 	if err != nil {
@@ -32,7 +32,7 @@ func (in *Init) watch(c *conn, q *protocol.Request) error {
 	}
 	go func() {
 		c.r.Next()
-		w.file.Close() // ends the reading below
+		w.file.Close() // ends the read in run
 	}()
 	in.parkable(c, func() {
 		c.net.SetWriteDeadline(past)
@@ -40,22 +40,22 @@ func (in *Init) watch(c *conn, q *protocol.Request) error {
 	})
 	err = w.run(func(e protocol.FileEvent) error { return c.w.JSON(protocol.FrameEvent, e) })
 	if c.isParked() {
-		c.farewell(protocol.Parked{})
+		c.sendParked(protocol.Parked{})
 		return nil
 	}
 	return err
 }
 
-// A watcher is an inotify instance. Paths are what they were when a watch was
-// made, or where its directory was seen to move.
+// A watcher is an inotify instance. A path is the one at the time when its watch was added, or
+// after the last observed rename of its directory.
 type watcher struct {
-	in        *Init
-	file      *os.File
-	root      string
-	recursive bool
-	paths     map[int32]string
-	full      bool // maxWatched was reached
-	last      protocol.FileEvent
+	in         *Init
+	file       *os.File
+	root       string
+	recursive  bool
+	paths      map[int32]string
+	incomplete bool // not all directories are watched
+	last       protocol.FileEvent
 }
 
 func (in *Init) openWatch(name string, recursive bool) (*watcher, error) {
@@ -80,7 +80,7 @@ func (in *Init) openWatch(name string, recursive bool) (*watcher, error) {
 	return w, nil
 }
 
-// add watches one file or directory.
+// add adds a watch for one file or directory.
 func (w *watcher) add(name string, flags uint32) error {
 	raw, err := w.file.SyscallConn()
 	if err != nil {
@@ -93,7 +93,7 @@ func (w *watcher) add(name string, flags uint32) error {
 	}); err != nil {
 		return err
 	}
-	if addErr == unix.ENOSPC { // inotify_add_watch(2): no disk is full
+	if addErr == unix.ENOSPC { // inotify_add_watch(2): the limit of watches, not a full disk
 		return fault.Newf(fault.Exhausted, "watch", name, "the user's limit of inotify watches is reached: sysctl fs.inotify.max_user_watches")
 	}
 	if addErr == nil {
@@ -102,13 +102,13 @@ func (w *watcher) add(name string, flags uint32) error {
 	return addErr
 }
 
-// addBelow watches the directories below dir, breadth first. What it finds
-// there is told to found, since it may have come before the watch.
+// addBelow adds watches for the directories below dir, breadth first. It reports existing
+// entries to found, because they may have been created before the watch.
 func (w *watcher) addBelow(dir string, found func(protocol.FileEvent) error) error {
 	for queue := []string{dir}; len(queue) > 0; queue = queue[1:] {
 		entries, err := os.ReadDir(queue[0])
 		if err != nil {
-			continue // gone already, or not a directory
+			continue // removed, or not a directory
 		}
 		for _, e := range entries {
 			name := path.Join(queue[0], e.Name())
@@ -117,40 +117,40 @@ func (w *watcher) addBelow(dir string, found func(protocol.FileEvent) error) err
 					return err
 				}
 			}
-			if !e.IsDir() || name == "/proc" || name == "/sys" || name == secretsDir { // these never tell, or are not to
+			if !e.IsDir() || name == "/proc" || name == "/sys" || name == secretsDir { // no events, or hidden
 				continue
 			}
 			if len(w.paths) >= maxWatched {
-				w.full = true
+				w.incomplete = true
 				continue
 			}
 			if err := w.add(name, unix.IN_ONLYDIR|unix.IN_DONT_FOLLOW); err == unix.ENOSPC {
-				w.full = true
+				w.incomplete = true
 			}
 			queue = append(queue, name)
 		}
-		if w.full {
+		if w.incomplete {
 			return nil
 		}
 	}
 	return nil
 }
 
-// run gives events to send until that fails, or nothing is left to watch.
+// run passes events to send until send fails or no watch is left.
 func (w *watcher) run(send func(protocol.FileEvent) error) error {
 	defer w.file.Close()
-	told := false
+	reported := false
 	buf := make([]byte, 64<<10)
 	for len(w.paths) > 0 {
-		if w.full && !told {
-			told = true
+		if w.incomplete && !reported {
+			reported = true
 			if send(protocol.FileEvent{Path: w.root, Op: "overflow", Dir: true}) != nil {
 				return nil
 			}
 		}
 		n, err := w.file.Read(buf)
 		if err != nil {
-			return nil // the client has gone, or is sent away
+			return nil // the client has disconnected, or init is being parked
 		}
 		for b := buf[:n]; len(b) >= unix.SizeofInotifyEvent; {
 			wd, mask := int32(binary.NativeEndian.Uint32(b)), binary.NativeEndian.Uint32(b[4:])
@@ -180,7 +180,7 @@ var watchOps = []struct {
 	{unix.IN_ATTRIB, "attrib"},
 }
 
-// event tells one event of the kernel to send.
+// event converts one inotify event and passes it to send.
 func (w *watcher) event(wd int32, mask uint32, name string, send func(protocol.FileEvent) error) error {
 	if mask&unix.IN_Q_OVERFLOW != 0 {
 		return send(protocol.FileEvent{Path: w.root, Op: "overflow", Dir: true})
@@ -195,10 +195,10 @@ func (w *watcher) event(wd int32, mask uint32, name string, send func(protocol.F
 		delete(w.paths, wd)
 		return nil
 	case mask&(unix.IN_DELETE_SELF|unix.IN_MOVE_SELF) != 0:
-		if dir != w.root { // its parent's watch tells
+		if dir != w.root { // the parent's watch reports it
 			return nil
 		}
-		clear(w.paths) // what was watched has gone: the end
+		clear(w.paths) // the root has been removed: the watch ends
 		e.Op = "delete"
 		if mask&unix.IN_MOVE_SELF != 0 {
 			e.Op = "rename"
@@ -226,27 +226,27 @@ func (w *watcher) event(wd int32, mask uint32, name string, send func(protocol.F
 	return nil
 }
 
-// addTree watches a directory that has come, and tells what is in it.
+// addTree adds watches for a new directory tree and reports its entries.
 func (w *watcher) addTree(dir string, send func(protocol.FileEvent) error) error {
 	w.in.slots <- struct{}{}
 	defer func() { <-w.in.slots }()
 	if len(w.paths) >= maxWatched {
-		w.full = true
+		w.incomplete = true
 		return nil
 	}
 	if err := w.add(dir, unix.IN_ONLYDIR|unix.IN_DONT_FOLLOW); err != nil {
-		w.full = w.full || err == unix.ENOSPC
+		w.incomplete = w.incomplete || err == unix.ENOSPC
 		return nil
 	}
 	return w.addBelow(dir, func(e protocol.FileEvent) error {
-		<-w.in.slots // the client may take its time
+		<-w.in.slots // send may block
 		defer func() { w.in.slots <- struct{}{} }()
 		return send(e)
 	})
 }
 
-// dropTree stops watching a directory that was moved away: its path is wrong,
-// and if it is still in the tree it comes again under the right one.
+// dropTree removes the watches of a directory that was moved away, because their paths are
+// wrong. If it is still in the tree, it is reported as created under its new path.
 func (w *watcher) dropTree(dir string) {
 	raw, err := w.file.SyscallConn()
 	if err != nil {

@@ -1,8 +1,8 @@
-// Package control is the daemon's side of the conversation with a jail's init.
+// Package control is the daemon's client of a jail's init.
 //
-// The jail may have replaced its init's socket, or its init: whatever comes
-// back is a stranger's and bounded before it is believed. Only how long to
-// wait is up to the caller, by the context.
+// The jail may have replaced the socket of its init, or init itself. All replies are therefore
+// untrusted, and their sizes are checked. Timeouts are the caller's, through the context,
+// apart from the silence limit in silence.go.
 package control
 
 import (
@@ -29,25 +29,25 @@ type (
 	AttachOptions = protocol.Attach
 )
 
-// A Client talks to one jail's init. It holds no connection: each call makes
-// its own. It is safe for concurrent use.
+// A Client sends requests to one jail's init. Each call opens its own connection. A Client is
+// safe for concurrent use.
 type Client struct {
 	gate   gate
-	asleep func() bool // reports that the jail is frozen; nil means never
+	frozen func() bool // reports whether the jail is frozen; nil means never
 
-	answerWithin, parkWithin time.Duration // constants but in tests
+	answerTimeout, parkGrace time.Duration // constants, except in tests
 }
 
 // Dial returns a client for the socket at path. It does no I/O.
 func Dial(path string) *Client {
-	return &Client{gate: gate{path: path, conns: map[*conn]struct{}{}}, answerWithin: answerWithin, parkWithin: parkWithin}
+	return &Client{gate: gate{path: path, conns: map[*conn]struct{}{}}, answerTimeout: answerTimeout, parkGrace: parkGrace}
 }
 
-// Asleep makes the client call frozen before it takes silence for a failure of init.
-// Set it before the first operation.
-func (c *Client) Asleep(frozen func() bool) { c.asleep = frozen }
+// Asleep sets a function that reports whether the jail is frozen. The client calls it before
+// it treats missing replies as a failure of init. Set it before the first operation.
+func (c *Client) Asleep(frozen func() bool) { c.frozen = frozen }
 
-// Hello asks init who it is.
+// Hello returns the version and pid of init.
 func (c *Client) Hello(ctx context.Context) (Hello, error) {
 	var h Hello
 	err := c.call(ctx, &protocol.Request{Op: protocol.OpHello}, &h)
@@ -70,10 +70,9 @@ func (c *Client) WaitReady(ctx context.Context) (Hello, error) {
 	}
 }
 
-// Exec runs a command. With opts the stream of its output, from the start and
-// until its end, comes on the same connection; without, the Stream is nil.
-// Of opts only Lossless counts. When ctx ends the stream does, the command
-// goes on.
+// Exec starts a command. If opts is not nil, Exec also returns the stream of its output, from
+// the start to its end, on the same connection; only opts.Lossless is used. Otherwise the
+// Stream is nil. When ctx ends, the stream ends and the command continues.
 func (c *Client) Exec(ctx context.Context, e protocol.Exec, opts *AttachOptions) (*Stream, protocol.ExecStatus, error) {
 	if err := checkText(&e); err != nil {
 		return nil, protocol.ExecStatus{}, err
@@ -87,7 +86,7 @@ func (c *Client) Exec(ctx context.Context, e protocol.Exec, opts *AttachOptions)
 	return c.stream(ctx, q, e.ID)
 }
 
-// checkText refuses what JSON would change on the way.
+// checkText returns an error for strings that JSON would modify.
 func checkText(e *protocol.Exec) error {
 	for field, list := range map[string][]string{"argv": e.Argv, "env": e.Env, "cwd": {e.Cwd}, "user": {e.User}, "note": {e.Note}} {
 		for _, s := range list {
@@ -105,16 +104,16 @@ func (c *Client) Resize(ctx context.Context, x id.Exec, size protocol.Size) erro
 	return err
 }
 
-// Signal sends "TERM", "SIGTERM" or "15" to a command's main process, or to
-// its process group. On a terminal INT, QUIT and TSTP for the group go to the
-// foreground, as from the keyboard.
+// Signal sends "TERM", "SIGTERM" or "15" to a command's main process, or to its process group.
+// On a terminal, INT, QUIT and TSTP for the group go to the foreground process group, as from
+// the keyboard.
 func (c *Client) Signal(ctx context.Context, x id.Exec, sig string, group bool) error {
 	_, err := c.exec(ctx, &protocol.Request{Op: protocol.OpSignal, ID: x, Signal: sig, Group: group}, x)
 	return err
 }
 
-// Terminate signals every process of the jail but init and returns how many
-// there are. Signal "0" only counts them.
+// Terminate signals every process of the jail except for init and returns their number. Signal
+// "0" only counts them.
 func (c *Client) Terminate(ctx context.Context, sig string) (remaining int, err error) {
 	var left protocol.Remaining
 	err = c.call(ctx, &protocol.Request{Op: protocol.OpTerminate, Signal: sig}, &left)
@@ -126,18 +125,18 @@ func (c *Client) Wait(ctx context.Context, x id.Exec) (protocol.ExecStatus, erro
 	return c.exec(ctx, &protocol.Request{Op: protocol.OpWait, ID: x}, x)
 }
 
-// ExecStatus returns what init knows of a command.
+// ExecStatus returns the status of a command.
 func (c *Client) ExecStatus(ctx context.Context, x id.Exec) (protocol.ExecStatus, error) {
 	return c.exec(ctx, &protocol.Request{Op: protocol.OpStatus, ID: x}, x)
 }
 
-// Forget makes init forget a command that has ended.
+// Forget makes init remove the status and output of a finished command.
 func (c *Client) Forget(ctx context.Context, x id.Exec) error {
 	_, err := c.exec(ctx, &protocol.Request{Op: protocol.OpForget, ID: x}, x)
 	return err
 }
 
-// Execs returns every command that init remembers, oldest first.
+// Execs returns all commands that init keeps, oldest first.
 func (c *Client) Execs(ctx context.Context) ([]protocol.ExecStatus, error) {
 	conn, err := c.open(ctx, &protocol.Request{Op: protocol.OpExecs})
 	if err != nil {
@@ -160,13 +159,14 @@ func (c *Client) Execs(ctx context.Context) ([]protocol.ExecStatus, error) {
 		if err := checkStatus(s, s.ID); err != nil {
 			return nil, err
 		}
-		if all = append(all, s); len(all) > protocol.MaxRunning+protocol.MaxFinished {
-			return nil, hostile("more commands than an init keeps")
+		all = append(all, s)
+		if len(all) > protocol.MaxRunning+protocol.MaxFinished {
+			return nil, hostile("too many commands")
 		}
 	}
 }
 
-// exec makes a call that is answered with the status of command x.
+// exec makes a call whose reply is the status of command x.
 func (c *Client) exec(ctx context.Context, q *protocol.Request, x id.Exec) (protocol.ExecStatus, error) {
 	var s protocol.ExecStatus
 	if err := c.call(ctx, q, &s); err != nil {
@@ -175,7 +175,7 @@ func (c *Client) exec(ctx context.Context, q *protocol.Request, x id.Exec) (prot
 	return s, checkStatus(s, x)
 }
 
-// checkStatus refuses a status that no init of ours would give.
+// checkStatus returns an error for a status that a genuine init does not send.
 func checkStatus(s protocol.ExecStatus, x id.Exec) error {
 	size := 0
 	for _, a := range s.Argv {
@@ -183,20 +183,20 @@ func checkStatus(s protocol.ExecStatus, x id.Exec) error {
 	}
 	switch {
 	case s.ID != x || !id.Valid('x', string(s.ID)):
-		return hostile(fmt.Sprintf("the status of command %.20q instead of %s", string(s.ID), x))
+		return hostile(fmt.Sprintf("the status of command %.20q, want %s", string(s.ID), x))
 	case size > protocol.MaxStatusArgv+16:
 		return hostile("a command line that is too long")
 	case len(s.Note) > protocol.MaxNote:
 		return hostile("a note that is too long")
 	case s.Oldest < 0 || s.Next < s.Oldest || s.Stdout < 0 || s.Stderr < 0:
-		return hostile("output offsets that cannot be")
+		return hostile("invalid output offsets")
 	case s.Code < 0 || s.Code > 255 || len(s.Signal) > 16:
-		return hostile("an exit code that cannot be")
+		return hostile("an invalid exit code")
 	}
 	return nil
 }
 
-// call makes a request that is answered with one Reply.
+// call makes a request with a single Reply.
 func (c *Client) call(ctx context.Context, q *protocol.Request, reply any) error {
 	conn, err := c.open(ctx, q)
 	if err != nil {
@@ -206,30 +206,30 @@ func (c *Client) call(ctx context.Context, q *protocol.Request, reply any) error
 	return conn.expect(protocol.FrameReply, reply)
 }
 
-// A conn is one operation.
+// A conn is the connection of one operation.
 type conn struct {
-	ctx  context.Context
-	gate *gate
-	era  int // of the gate, when the connection was made
-	made time.Time
+	ctx        context.Context
+	gate       *gate
+	generation int // generation of the gate at connect time
+	created    time.Time
 
-	turns int // how often in a row the operation had been parked by somebody else. Only reopen uses it
-	net   net.Conn
-	r     *protocol.Reader
-	stop  func() bool
+	retries int // consecutive parks of the operation by other clients; used only by reopen
+	net     net.Conn
+	r       *protocol.Reader
+	stop    func() bool
 
-	mu sync.Mutex // held while a frame is written
+	mu sync.Mutex // held during the write of a frame
 	w  *protocol.Writer
 
-	first *frame // was read when the connection was made
+	first *frame // the first frame, read by begin
 
-	silence      *time.Timer   // ends an operation to which init does not react; nil while there is no limit
-	answerWithin time.Duration // what silence is set to
-	long         atomic.Bool   // the operation may rightly take longer
-	over         atomic.Bool   // the limit no longer applies
-	late         atomic.Bool   // silence has ended the operation
+	silence       *time.Timer   // aborts the operation if init does not reply; nil without a limit
+	answerTimeout time.Duration // duration of silence
+	long          atomic.Bool   // the operation may take longer than answerTimeout
+	over          atomic.Bool   // the limit does not apply any longer
+	late          atomic.Bool   // silence has aborted the operation
 
-	busy bool // Park waits for it. guarded by gate.mu
+	busy bool // Park waits for this operation. guarded by gate.mu
 }
 
 type frame struct {
@@ -237,52 +237,52 @@ type frame struct {
 	payload []byte
 }
 
-// open connects, sends q and waits for the first frame of init's answer. A
-// request that init turns away because it is being parked is made again.
+// open connects, sends q and waits for the first frame of the reply. If init rejects the
+// request because it is being parked, open retries it.
 func (c *Client) open(ctx context.Context, q *protocol.Request) (*conn, error) {
 	return c.reopen(ctx, q, nil)
 }
 
-// reopen is open for an operation that was under way on a connection which init
-// gave up.
+// reopen is open for an operation whose connection was closed by a park.
 func (c *Client) reopen(ctx context.Context, q *protocol.Request, parked *conn) (*conn, error) {
-	turns := parked.turnsSoFar()
+	retries := parked.retryCount()
 	for {
-		if parked == nil || c.gate.shutSince(parked.era) {
-			turns = 0
+		if parked == nil || c.gate.closedSince(parked.generation) {
+			retries = 0
 		} else {
-			turns++
-			if err := stayAway(ctx, turns); err != nil {
+			retries++
+			if err := backOff(ctx, retries); err != nil {
 				return nil, err
 			}
 		}
 		conn, err := c.begin(ctx, q)
 		switch {
 		case err == errParked:
-			if conn.turns = turns; conn.turnsSoFar() == 0 {
-				turns = 0
+			conn.retries = retries
+			if conn.retryCount() == 0 {
+				retries = 0
 			}
 			parked = conn
-		case turns > 0 && isAbsent(err): // it is being restored
+		case retries > 0 && isAbsent(err): // the jail is being restored
 		case err != nil:
 			return nil, err
 		default:
-			conn.turns = turns
+			conn.retries = retries
 			return conn, nil
 		}
 	}
 }
 
-// turnsSoFar is how often in a row an operation was parked by somebody else,
-// before the connection c that has now been parked.
-func (c *conn) turnsSoFar() int {
-	if c == nil || time.Since(c.made) > lasting {
+// retryCount returns the number of consecutive parks of an operation by other clients before
+// the connection c, which has now been parked.
+func (c *conn) retryCount() int {
+	if c == nil || time.Since(c.created) > retryReset {
 		return 0
 	}
-	return c.turns
+	return c.retries
 }
 
-// begin makes a request. If the error is errParked it was not begun.
+// begin sends a request. The error errParked means that init has not started the operation.
 func (c *Client) begin(ctx context.Context, q *protocol.Request) (*conn, error) {
 	conn, err := c.connect(ctx)
 	if err != nil {
@@ -295,10 +295,10 @@ func (c *Client) begin(ctx context.Context, q *protocol.Request) (*conn, error) 
 		conn.close()
 		return nil, fault.New(fault.TooLarge, "control", "", e)
 	}
-	if waits[q.Op] {
-		c.gate.rest(conn)
+	if interruptible[q.Op] {
+		c.gate.markInterruptible(conn)
 	}
-	kind, payload, err := conn.r.Next() // also when the request could not be sent: init may have said why
+	kind, payload, err := conn.r.Next() // also if the write failed: init may have sent the reason
 	switch {
 	case err != nil:
 		conn.close()
@@ -308,15 +308,15 @@ func (c *Client) begin(ctx context.Context, q *protocol.Request) (*conn, error) 
 		return conn, errParked
 	}
 	conn.first = &frame{kind, payload}
-	if q.Op == protocol.OpExec { // the command runs; its output may take any time
+	if q.Op == protocol.OpExec { // the command runs; its output has no time limit
 		conn.long.Store(true)
 	}
-	conn.heard()
+	conn.resetSilence()
 	return conn, nil
 }
 
-// connect passes the gate and makes a connection. Until the gate is told
-// otherwise Park waits for it.
+// connect waits for the gate and connects. Park waits for the connection until it is marked as
+// interruptible.
 func (c *Client) connect(ctx context.Context) (*conn, error) {
 	conn := &conn{ctx: ctx, gate: &c.gate}
 	path, err := c.gate.enter(conn)
@@ -331,19 +331,19 @@ func (c *Client) connect(ctx context.Context) (*conn, error) {
 	return conn, nil
 }
 
-// start prepares a connection that was made.
+// start prepares a new connection.
 func (c *conn) start() {
-	c.made = time.Now()
+	c.created = time.Now()
 	c.r, c.w = protocol.NewReader(c.net), protocol.NewWriter(c.net)
 	c.stop = context.AfterFunc(c.ctx, func() { c.net.SetDeadline(past) })
 }
 
 var past = time.Unix(1, 0)
 
-// close ends the operation. It may be called again.
+// close ends the operation. It may be called more than once.
 func (c *conn) close() error {
 	c.stop()
-	c.unlimited()
+	c.stopLimit()
 	err := c.net.Close()
 	if c.gate != nil {
 		c.gate.leave(c)
@@ -351,13 +351,13 @@ func (c *conn) close() error {
 	return err
 }
 
-// read is the next frame, or why there is none, as it is.
+// read returns the next frame, or the unmodified error.
 func (c *conn) read() (protocol.Frame, []byte, error) {
 	if f := c.first; f != nil {
 		c.first = nil
 		return f.kind, f.payload, nil
 	}
-	defer c.heard()
+	defer c.resetSilence()
 	return c.r.Next()
 }
 
@@ -385,7 +385,8 @@ func (c *conn) decode(kind protocol.Frame, payload []byte, want protocol.Frame, 
 	return err
 }
 
-// send writes one frame. If init hangs up, the reason it gave is returned.
+// send writes one frame. If init has closed the connection, send returns the reason that init
+// sent.
 func (c *conn) send(frame func(*protocol.Writer) error) error {
 	if err := c.ctx.Err(); err != nil {
 		return ended(c.ctx, err)
@@ -407,7 +408,7 @@ func (c *conn) write(frame func(*protocol.Writer) error) error {
 func (c *conn) reason(err error) error {
 	if c.ctx.Err() == nil {
 		c.net.SetReadDeadline(time.Now().Add(time.Second))
-		for range 16 { // what it had sent before
+		for range 16 { // frames that were sent before the error
 			kind, payload, readErr := c.read()
 			if readErr != nil {
 				break
@@ -420,49 +421,48 @@ func (c *conn) reason(err error) error {
 	return c.lost(err)
 }
 
-// lost explains a connection that ended early.
+// lost returns the error for a connection that ended early.
 func (c *conn) lost(err error) error {
 	if c.ctx.Err() != nil {
 		return ended(c.ctx, err)
 	}
 	if c.late.Load() {
-		return silent(c.answerWithin)
+		return noAnswer(c.answerTimeout)
 	}
 	if errors.Is(err, protocol.ErrMalformed) {
 		return hostile(err.Error())
 	}
-	return fault.Newf(fault.Unavailable, "control", "", "the jail's init hung up: %w", err)
+	return fault.Newf(fault.Unavailable, "control", "", "the jail's init closed the connection: %w", err)
 }
 
-// A brokenError is a connection that init closed without a word. It does so when
-// it is parked while the client does not read: it cannot say anything in the
-// middle of a frame. It also does so when it ends.
+// A brokenError is a connection that init closed without a final frame. Init does so when it
+// is parked while the client does not read, because it cannot send a Parked frame in the
+// middle of another frame. It also does so when it ends.
 type brokenError struct{ error }
 
 func (e *brokenError) Unwrap() error { return e.error }
 
-// ended explains a connection that ended early, of an operation that can be
-// taken up again: errParked if this client has parked it, a brokenError if it
-// may be that another has.
+// ended returns the error for the early end of an operation that can be retried: errParked if
+// this client has parked the jail, and a brokenError if another client may have.
 func (c *conn) ended(err error) error {
 	lost := c.lost(err)
 	switch {
 	case c.ctx.Err() != nil, c.late.Load(), errors.Is(err, protocol.ErrMalformed):
 		return lost
-	case c.gate.shutSince(c.era):
+	case c.gate.closedSince(c.generation):
 		return errParked
 	}
 	return &brokenError{lost}
 }
 
-// broke tells whether err is that a connection ended without a word. Then it
-// is worth to ask once more, if there was an init that answered.
-func broke(err error) bool {
+// isBroken reports whether err is a connection that ended without a final frame. A retry is
+// then useful if init has replied before.
+func isBroken(err error) bool {
 	_, ok := errors.AsType[*brokenError](err)
 	return ok
 }
 
-// ended is the error of an operation whose context ended.
+// ended returns the error of an operation whose context has ended.
 func ended(ctx context.Context, last error) error {
 	err := context.Cause(ctx)
 	if errors.Is(ctx.Err(), context.DeadlineExceeded) {
@@ -471,14 +471,14 @@ func ended(ctx context.Context, last error) error {
 	return fmt.Errorf("control: %w", err)
 }
 
-// hostile is the error for an init that does not behave like ours.
+// hostile returns the error for an init that violates the protocol.
 func hostile(what string) error {
-	return fault.Newf(fault.Unavailable, "control", "", "the jail's init is not to be trusted: it sent %s", what)
+	return fault.Newf(fault.Unavailable, "control", "", "the jail's init is not trustworthy: it sent %s", what)
 }
 
-// dial opens a connection to the socket itself: a symlink in its place
-// could lead anywhere on the host. Through its descriptor the path can have
-// any length too.
+// dial connects to the socket itself and does not follow a symlink in its place, which could
+// lead anywhere on the host. The path through the descriptor also avoids the length limit of
+// sun_path (unix(7)).
 func dial(ctx context.Context, path string) (net.Conn, error) {
 	fd, err := unix.Open(path, unix.O_PATH|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0)
 	if err != nil {
@@ -491,37 +491,39 @@ func dial(ctx context.Context, path string) (net.Conn, error) {
 		return nil, fmt.Errorf("stat %s: %w", path, err)
 	}
 	if st.Mode&unix.S_IFMT != unix.S_IFSOCK {
-		return nil, hostile("something else in place of its socket")
+		return nil, hostile("another file in place of its socket")
 	}
 	var d net.Dialer
 	for patience := 200; ; patience-- {
 		conn, err := d.DialContext(ctx, "unix", fmt.Sprintf("/proc/self/fd/%d", fd))
 		if errors.Is(err, unix.EPROTOTYPE) {
-			conn, err = knock(fd)
+			conn, err = dialDatagram(fd)
 		}
 		switch {
 		case err == nil:
 			return conn, nil
-		case isOver(ctx):
+		case contextEnded(ctx):
 			return nil, ended(ctx, err)
 		case !errors.Is(err, unix.EAGAIN) || patience == 0:
 			return nil, absent(err)
 		}
-		time.Sleep(5 * time.Millisecond) // its queue is full: it is busy, or frozen
+		time.Sleep(5 * time.Millisecond) // connect(2): the backlog is full, init is busy or frozen
 	}
 }
 
-// isOver reports whether a context has ended, also if only its deadline has passed and its
-// own timer has not run yet: what waited until the same deadline can know it earlier.
-func isOver(ctx context.Context) bool {
+// contextEnded reports whether a context has ended. It returns true after the deadline even if
+// the context's own timer has not fired yet, because a dial with the same deadline can fail
+// earlier.
+func contextEnded(ctx context.Context) bool {
 	if by, ok := ctx.Deadline(); ok && !time.Now().Before(by) {
 		<-ctx.Done()
 	}
 	return ctx.Err() != nil
 }
 
-// knock makes a connection where init takes datagrams that bring one.
-func knock(fd int) (net.Conn, error) {
+// dialDatagram connects to an init with an fdListener: it sends one end of a socket pair in a
+// datagram.
+func dialDatagram(fd int) (net.Conn, error) {
 	ends, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
 	if err != nil {
 		return nil, os.NewSyscallError("socketpair", err)
@@ -541,11 +543,11 @@ func knock(fd int) (net.Conn, error) {
 	return net.FileConn(ours)
 }
 
-// isAbsent tells whether nobody listened on the socket.
+// isAbsent reports whether no process listened on the socket.
 func isAbsent(err error) bool {
 	return errors.Is(err, unix.ENOENT) || errors.Is(err, unix.ECONNREFUSED)
 }
 
 func absent(err error) error {
-	return fault.Newf(fault.Unavailable, "control", "", "the jail's init is not there: %w", err)
+	return fault.Newf(fault.Unavailable, "control", "", "the jail's init is not running: %w", err)
 }

@@ -19,7 +19,7 @@ import (
 	"glasshouse/jailinit/protocol"
 )
 
-// hostile is an init that answers every request with the same bytes.
+// hostile returns a client of an init that answers every request with the same bytes.
 func hostile(t testing.TB, answer []byte) *control.Client {
 	t.Helper()
 	return listener(t, func(c net.Conn) {
@@ -29,7 +29,7 @@ func hostile(t testing.TB, answer []byte) *control.Client {
 	})
 }
 
-// shortDir is a directory with a name that is short enough for a socket's path.
+// shortDir returns a directory with a path that is short enough for a socket.
 func shortDir(t testing.TB) string {
 	t.Helper()
 	dir, err := os.MkdirTemp("", "control")
@@ -42,7 +42,7 @@ func shortDir(t testing.TB) string {
 
 const x = id.Exec("x-aaaaaaaaaaaa")
 
-// calls is every method that gets an answer.
+// calls are all methods that get a reply.
 var calls = map[string]func(context.Context, *control.Client) error{
 	"Hello": func(ctx context.Context, c *control.Client) error { _, err := c.Hello(ctx); return err },
 	"Exec": func(ctx context.Context, c *control.Client) error {
@@ -150,7 +150,7 @@ func frame(kind protocol.Frame, payload string) string {
 	return string([]byte{byte(kind), byte(n >> 24), byte(n >> 16), byte(n >> 8), byte(n)}) + payload
 }
 
-func TestNothingHostileIsBelieved(t *testing.T) {
+func TestHostileRepliesAreRejected(t *testing.T) {
 	status := frame(protocol.FrameReply, `{"id":"`+string(x)+`"}`)
 	for what, answer := range map[string]string{
 		"nothing":                         "",
@@ -178,14 +178,13 @@ func TestNothingHostileIsBelieved(t *testing.T) {
 		c := hostile(t, []byte(answer))
 		for name, call := range calls {
 			if err := finish(t, call, c); err == nil && answerMeansNothing(what, name) {
-				t.Errorf("%s: %s believes it", what, name)
+				t.Errorf("%s: %s = nil, want an error", what, name)
 			}
 		}
 	}
 }
 
-// answerMeansNothing leaves out the calls to which an answer says too little
-// to be wrong.
+// answerMeansNothing reports whether a reply cannot be invalid for a call.
 func answerMeansNothing(what, call string) bool {
 	switch call {
 	case "Hello", "Terminate", "Mkdir", "Remove", "Move", "Branched", "Park":
@@ -198,24 +197,24 @@ func answerMeansNothing(what, call string) bool {
 	return true
 }
 
-// finish makes a call that has to end soon.
+// finish makes a call that must end soon.
 func finish(t testing.TB, call func(context.Context, *control.Client) error, c *control.Client) error {
 	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
 	defer cancel()
 	err := call(ctx, c)
 	if ctx.Err() != nil {
-		t.Errorf("the call did not end: %v", err)
+		t.Errorf("timeout: the call has not returned: %v", err)
 	}
 	return err
 }
 
-func TestInitThatSaysNothing(t *testing.T) {
+func TestInitThatDoesNotReply(t *testing.T) {
 	dir := t.TempDir()
 	l, err := net.Listen("unix", dir+"/s")
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer l.Close() // it accepts nothing either
+	defer l.Close() // accepts no connection
 	for name, call := range calls {
 		ctx, cancel := context.WithTimeout(t.Context(), 20*time.Millisecond)
 		began := time.Now()
@@ -227,9 +226,9 @@ func TestInitThatSaysNothing(t *testing.T) {
 	}
 }
 
-// Root in a jail can put a symlink in place of init's socket. The daemon, which
-// is root on the host, must not talk to what it leads to.
-func TestSymlinkInPlaceOfTheSocket(t *testing.T) {
+// Root in a jail can replace init's socket by a symlink. The daemon, which is root on the
+// host, must not connect to its target.
+func TestSymlinkIsNotFollowed(t *testing.T) {
 	dir := t.TempDir()
 	l, err := net.Listen("unix", dir+"/host-service")
 	if err != nil {
@@ -247,11 +246,11 @@ func TestSymlinkInPlaceOfTheSocket(t *testing.T) {
 		}
 	}()
 	if _, err := control.Dial(dir + "/init.sock").Hello(t.Context()); !errors.Is(err, fault.Unavailable) {
-		t.Errorf("Hello: %v, want unavailable", err)
+		t.Errorf("Hello = %v, want unavailable", err)
 	}
 	select {
 	case <-reached:
-		t.Error("the symlink was followed")
+		t.Error("the client has followed the symlink")
 	case <-time.After(50 * time.Millisecond):
 	}
 	if err := os.WriteFile(dir+"/plain", nil, 0o644); err != nil {
@@ -291,7 +290,7 @@ func FuzzClient(f *testing.F) {
 	})
 }
 
-// lateTimer is a context whose deadline has passed, and whose own timer has not run yet.
+// lateTimer is a context whose deadline has passed, and whose timer has not fired yet.
 type lateTimer struct {
 	context.Context
 	deadline time.Time
@@ -299,7 +298,7 @@ type lateTimer struct {
 
 func (c lateTimer) Deadline() (time.Time, bool) { return c.deadline, true }
 
-func TestARequestWhoseDeadlineHasPassedIsATimeout(t *testing.T) {
+func TestPassedDeadlineIsTimeout(t *testing.T) {
 	c := listener(t, func(c net.Conn) { c.Close() })
 	deadline := time.Now()
 	ctx, end := context.WithDeadline(t.Context(), deadline.Add(50*time.Millisecond))

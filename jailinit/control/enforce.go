@@ -10,22 +10,21 @@ import (
 	"glasshouse/jailinit/protocol"
 )
 
-// Enforce has every command of the jail, from the first on, ask before it does
-// what filter asks about. It returns init's number of the descriptor on which it
-// asks.
+// Enforce installs the seccomp filter for all commands of the jail. It must be called before
+// the first command. It returns the descriptor number of the notification listener in init.
 func (c *Client) Enforce(ctx context.Context, filter []byte) (fd int, err error) {
 	var reply protocol.Enforced
 	if err := c.call(ctx, &protocol.Request{Op: protocol.OpEnforce, Filter: filter}, &reply); err != nil {
 		return -1, err
 	}
 	if reply.FD < 3 || reply.FD > 1<<20 {
-		return -1, hostile("a descriptor that cannot be")
+		return -1, hostile("an invalid descriptor")
 	}
 	return reply.FD, nil
 }
 
-// Keep gives init the descriptor fd, on which the jail's filter asks, to hold
-// while there is no daemon. Init gives it up when it is parked.
+// Keep sends the notification listener fd to init, which keeps it open while no daemon runs.
+// Init closes it when it is parked.
 func (c *Client) Keep(ctx context.Context, fd int) error {
 	conn, err := c.open(ctx, &protocol.Request{Op: protocol.OpKeep})
 	if err != nil {

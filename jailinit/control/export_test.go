@@ -2,9 +2,8 @@ package control
 
 import "time"
 
-// HurryBack shortens how long a client stays away from an init that was parked
-// by somebody else.
-func HurryBack() { awayAtFirst = time.Millisecond }
+// HurryBack shortens the backoff after a park by another client.
+func HurryBack() { firstBackoff = time.Millisecond }
 
-// Hurry shortens how long the init of c may say nothing. It is called before the first operation.
-func (c *Client) Hurry(d time.Duration) { c.answerWithin, c.parkWithin = d, d }
+// Hurry shortens the silence limits of c. It is called before the first operation.
+func (c *Client) Hurry(d time.Duration) { c.answerTimeout, c.parkGrace = d, d }

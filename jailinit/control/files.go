@@ -12,11 +12,11 @@ import (
 	"glasshouse/jailinit/protocol"
 )
 
-// maxName bounds a file name. A name of the kernel's 255 bytes can be longer
-// once what is not UTF-8 in it is replaced.
+// maxName bounds a file name. A name of 255 bytes, the kernel's limit, becomes longer when
+// invalid UTF-8 in it is replaced.
 const maxName = 1024
 
-// fileRequest checks what JSON would change on the way.
+// fileRequest returns a request after it has checked for paths that JSON would modify.
 func fileRequest(op protocol.Op, p string) (*protocol.Request, error) {
 	if !utf8.ValidString(p) {
 		return nil, fault.Fieldf(string(op), "path", "%.40q is not UTF-8", p)
@@ -37,9 +37,8 @@ func (c *Client) Stat(ctx context.Context, path string) (protocol.FileInfo, erro
 	return info, checkInfo(info)
 }
 
-// List returns the entries of a directory sorted by name, beginning after the
-// name given, at most limit of them (0 means 1000). More tells that there are
-// others.
+// List returns at most limit entries of a directory (0 means 1000), sorted by name, that
+// follow the name after. more reports whether there are others.
 func (c *Client) List(ctx context.Context, dir, after string, limit int) (infos []protocol.FileInfo, more bool, err error) {
 	q, err := fileRequest(protocol.OpList, dir)
 	if err != nil {
@@ -70,7 +69,7 @@ func (c *Client) List(ctx context.Context, dir, after string, limit int) (infos 
 				return nil, false, err
 			}
 			if info.Name < last || info.Name == "" || strings.Contains(info.Name, "/") {
-				return nil, false, hostile("a listing that is not one")
+				return nil, false, hostile("an invalid listing")
 			}
 			info.Path = path.Join("/", dir, info.Name)
 			infos, last = append(infos, info), info.Name
@@ -85,13 +84,13 @@ var fileTypes = map[string]bool{"file": true, "dir": true, "symlink": true, "fif
 
 func checkInfo(info protocol.FileInfo) error {
 	if !fileTypes[info.Type] || info.Size < 0 || len(info.Name) > maxName || len(info.Path) > 4*protocol.MaxPath || len(info.Target) > 4*protocol.MaxPath {
-		return hostile("a file that cannot be")
+		return hostile("an invalid file description")
 	}
 	return nil
 }
 
-// Read returns the bytes of a regular file from offset on, at most limit of
-// them, or with limit below 0 to the end. The caller closes the reader.
+// Read returns at most limit bytes of a regular file from offset on, or all if limit is
+// negative. The caller closes the reader.
 func (c *Client) Read(ctx context.Context, path string, offset, limit int64) (io.ReadCloser, protocol.FileInfo, error) {
 	q, err := fileRequest(protocol.OpRead, path)
 	if err != nil {
@@ -116,7 +115,7 @@ func (c *Client) Read(ctx context.Context, path string, offset, limit int64) (io
 	return &download{conn: conn, allowed: limit}, info, nil
 }
 
-// A download is Data frames up to an End.
+// A download reads Data frames up to an End frame.
 type download struct {
 	conn    *conn
 	allowed int64 // bytes that may still come
@@ -147,16 +146,17 @@ func (d *download) next() ([]byte, error) {
 	if err := d.conn.decode(kind, payload, protocol.FrameData, nil); err != nil {
 		return nil, err
 	}
-	if d.allowed -= int64(len(payload)); d.allowed < 0 {
-		return nil, hostile("more of a file than was asked for")
+	d.allowed -= int64(len(payload))
+	if d.allowed < 0 {
+		return nil, hostile("more data than requested")
 	}
 	return payload, nil
 }
 
 func (d *download) Close() error { return d.conn.close() }
 
-// Write makes a file of what r gives, or appends to one. If r fails the file
-// stays as it was, unless it was to be appended to.
+// Write creates or replaces a file with the content of r, or appends to it. If r fails the
+// file is unchanged, except after a partial append.
 func (c *Client) Write(ctx context.Context, path string, r io.Reader, opts protocol.WriteOptions) (protocol.FileInfo, error) {
 	var info protocol.FileInfo
 	q, err := fileRequest(protocol.OpWrite, path)
@@ -170,7 +170,7 @@ func (c *Client) Write(ctx context.Context, path string, r io.Reader, opts proto
 	return info, checkInfo(info)
 }
 
-// upload sends r after q, and decodes the answer into end.
+// upload sends q and the content of r, and decodes the reply into end.
 func (c *Client) upload(ctx context.Context, q *protocol.Request, r io.Reader, end any) error {
 	conn, err := c.open(ctx, q)
 	if err != nil {
@@ -190,13 +190,13 @@ func (c *Client) upload(ctx context.Context, q *protocol.Request, r io.Reader, e
 			return conn.finish(end)
 		}
 		if err != nil {
-			return err // closing without End takes it back
+			return err // init discards an upload without End
 		}
 	}
 }
 
-// Mkdir makes a directory, with parents also the missing ones above it; then
-// it may be there already. Mode 0 means 0755.
+// Mkdir creates a directory. With parents it also creates missing parents, and the directory
+// may exist. Mode 0 means 0755.
 func (c *Client) Mkdir(ctx context.Context, path string, mode fs.FileMode, parents bool) error {
 	q, err := fileRequest(protocol.OpMkdir, path)
 	if err != nil {
@@ -206,8 +206,7 @@ func (c *Client) Mkdir(ctx context.Context, path string, mode fs.FileMode, paren
 	return c.call(ctx, q, nil)
 }
 
-// MkdirFor makes a directory and the missing ones above it, which are all o's. It may
-// be there already.
+// MkdirFor creates a directory and its missing parents with owner o. The directory may exist.
 func (c *Client) MkdirFor(ctx context.Context, path string, o protocol.Owner) error {
 	q, err := fileRequest(protocol.OpMkdir, path)
 	if err != nil {
@@ -217,7 +216,7 @@ func (c *Client) MkdirFor(ctx context.Context, path string, o protocol.Owner) er
 	return c.call(ctx, q, nil)
 }
 
-// Remove removes a file or an empty directory, or recursively a full one.
+// Remove removes a file or an empty directory, or with recursive a directory and its contents.
 func (c *Client) Remove(ctx context.Context, path string, recursive bool) error {
 	q, err := fileRequest(protocol.OpRemove, path)
 	if err != nil {
@@ -240,7 +239,7 @@ func (c *Client) Move(ctx context.Context, from, to string, replace bool) error 
 	return c.call(ctx, q, nil)
 }
 
-// Tar returns a tar archive of what is below path. The caller closes it.
+// Tar returns a tar archive of the tree at path. The caller closes it.
 func (c *Client) Tar(ctx context.Context, path string) (io.ReadCloser, error) {
 	q, err := fileRequest(protocol.OpTar, path)
 	if err != nil {
@@ -268,10 +267,9 @@ func (c *Client) Untar(ctx context.Context, path string, r io.Reader) error {
 
 var fileOps = map[string]bool{"create": true, "write": true, "delete": true, "rename": true, "attrib": true, "overflow": true}
 
-// Watch reports changes of a file, or of what is in a directory, until ctx
-// ends or what is watched is gone; then the channel is closed. A receiver that
-// is too slow is told so by an overflow event, as is one whose jail was parked
-// meanwhile.
+// Watch reports changes of a file, or of the entries of a directory, until ctx ends or the
+// file is removed; then the channel is closed. A receiver that is too slow gets an overflow
+// event, and so does one whose jail was parked.
 func (c *Client) Watch(ctx context.Context, path string, recursive bool) (<-chan protocol.FileEvent, error) {
 	q, err := fileRequest(protocol.OpWatch, path)
 	if err != nil {
@@ -287,7 +285,7 @@ func (c *Client) Watch(ctx context.Context, path string, recursive bool) (<-chan
 	return w.events, nil
 }
 
-// watch begins to watch, or does again what init gave up.
+// watch starts a watch, or restarts it after a park.
 func (c *Client) watch(ctx context.Context, q *protocol.Request, parked *conn) (*conn, error) {
 	conn, err := c.reopen(ctx, q, parked)
 	if err != nil {
@@ -316,7 +314,7 @@ func (w *watch) run(ctx context.Context) {
 		switch {
 		case err == errParked:
 			e, err = w.again(ctx, w.conn)
-		case broke(err) && w.came:
+		case isBroken(err) && w.came:
 			e, err = w.again(ctx, nil)
 		}
 		if err != nil {
@@ -330,7 +328,7 @@ func (w *watch) run(ctx context.Context) {
 	}
 }
 
-// next is errParked if the connection was given up.
+// next returns errParked if the connection was closed by a park.
 func (w *watch) next() (e protocol.FileEvent, err error) {
 	kind, payload, err := w.conn.read()
 	switch {
@@ -344,12 +342,12 @@ func (w *watch) next() (e protocol.FileEvent, err error) {
 		return e, err
 	}
 	if !fileOps[e.Op] || len(e.Path) > 4*protocol.MaxPath {
-		return e, hostile("an event that cannot be")
+		return e, hostile("an invalid event")
 	}
 	return e, nil
 }
 
-// again watches once more. What changed meanwhile nobody knows.
+// again restarts the watch. Changes in the meantime are lost.
 func (w *watch) again(ctx context.Context, parked *conn) (protocol.FileEvent, error) {
 	w.conn.close()
 	conn, err := w.client.watch(ctx, w.q, parked)

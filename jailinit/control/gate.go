@@ -10,43 +10,42 @@ import (
 	"glasshouse/jailinit/protocol"
 )
 
-// errParked means that init gave up a connection before it had begun what was
-// asked.
+// errParked means that init closed a connection before it started the operation.
 var errParked = errors.New("the jail's init is parked")
 
-// waits is the operations that Park does not wait for: init gives them up, and
-// their clients take them up again.
-var waits = map[protocol.Op]bool{protocol.OpAttach: true, protocol.OpStdin: true, protocol.OpWait: true, protocol.OpWatch: true, protocol.OpAccept: true}
+// interruptible are the operations that Park does not wait for: init interrupts them, and
+// their clients retry them.
+var interruptible = map[protocol.Op]bool{protocol.OpAttach: true, protocol.OpStdin: true, protocol.OpWait: true, protocol.OpWatch: true, protocol.OpAccept: true}
 
-// A gate lets operations through, but for the time between Park and Unpark.
+// A gate blocks new operations between Park and Unpark.
 type gate struct {
-	parking sync.Mutex // held while Park or Unpark is under way
+	parking sync.Mutex // held during Park and Unpark
 
 	mu sync.Mutex
 	// +checklocks:mu
-	path string // of the socket
+	path string // path of the socket
 	// +checklocks:mu
-	shut chan struct{} // closed when the gate opens; nil while it is open
+	closed chan struct{} // closed when the gate opens; nil while it is open
 	// +checklocks:mu
-	era int // how often it was shut
+	generation int // number of close calls
 	// +checklocks:mu
 	busy int // connections that Park waits for
 	// +checklocks:mu
 	idle chan struct{} // closed when busy becomes 0; nil without a waiter
 	// +checklocks:mu
-	conns map[*conn]struct{} // connections that are open, or being made
+	conns map[*conn]struct{} // connections that are open or being opened
 }
 
-// enter waits until the gate is open and records c, as one that Park waits for.
-// It returns where to connect to.
+// enter waits until the gate is open and registers c as a connection that Park waits for. It
+// returns the path of the socket.
 func (g *gate) enter(c *conn) (path string, err error) {
 	for {
 		g.mu.Lock()
-		shut := g.shut
+		shut := g.closed
 		if shut == nil {
 			defer g.mu.Unlock()
 			g.conns[c] = struct{}{}
-			c.era, c.busy = g.era, true
+			c.generation, c.busy = g.generation, true
 			g.busy++
 			return g.path, nil
 		}
@@ -59,35 +58,36 @@ func (g *gate) enter(c *conn) (path string, err error) {
 	}
 }
 
-// leave forgets c.
+// leave removes c.
 func (g *gate) leave(c *conn) {
-	g.rest(c)
+	g.markInterruptible(c)
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	delete(g.conns, c)
 }
 
-// rest says that init can give c up from now on: Park need not wait for it.
-func (g *gate) rest(c *conn) {
+// markInterruptible declares that init can interrupt c, so that Park does not wait for it.
+func (g *gate) markInterruptible(c *conn) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	if !c.busy {
 		return
 	}
 	c.busy = false
-	if g.busy--; g.busy == 0 && g.idle != nil {
+	g.busy--
+	if g.busy == 0 && g.idle != nil {
 		close(g.idle)
 		g.idle = nil
 	}
 }
 
-// close shuts the gate. It returns what is closed when no operation that has
-// to be waited for is under way.
+// close closes the gate. It returns a channel that is closed when no operation is in progress
+// that Park must wait for.
 func (g *gate) close() (idle <-chan struct{}) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	g.shut = make(chan struct{})
-	g.era++
+	g.closed = make(chan struct{})
+	g.generation++
 	done := make(chan struct{})
 	if g.busy == 0 {
 		close(done)
@@ -97,26 +97,25 @@ func (g *gate) close() (idle <-chan struct{}) {
 	return done
 }
 
-// open lets everybody through who waits.
+// open opens the gate and wakes all waiters.
 func (g *gate) open() {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	if g.shut != nil {
-		close(g.shut)
-		g.shut, g.idle = nil, nil
+	if g.closed != nil {
+		close(g.closed)
+		g.closed, g.idle = nil, nil
 	}
 }
 
-// shutSince tells whether the gate was shut after the era given: a connection
-// of that era which ended was parked by this client, and the gate is what to
-// wait for.
-func (g *gate) shutSince(era int) bool {
+// closedSince reports whether the gate was closed after the given generation. Then this client
+// has parked a connection of that generation, and a retry waits at the gate.
+func (g *gate) closedSince(generation int) bool {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	return g.era != era
+	return g.generation != generation
 }
 
-// all is the connections that there are.
+// all returns the registered connections.
 func (g *gate) all() (conns []*conn) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -126,22 +125,22 @@ func (g *gate) all() (conns []*conn) {
 	return conns
 }
 
-// A connection that somebody else parked is made again a little later, since a
-// dump that finds one fails. An init that goes on like that is given up.
-var awayAtFirst = 250 * time.Millisecond
+// Backoff for a connection that another client has parked. An early retry would make the dump
+// fail, because it would be an open connection. After maxRetries init is considered broken.
+var firstBackoff = 250 * time.Millisecond
 
 const (
-	awayTurns = 5
-	lasting   = time.Second // a connection that lasted so long was not just turned away
+	maxRetries = 5
+	retryReset = time.Second // a connection of this age was not rejected, so retries start again
 )
 
-// stayAway waits, for the turnth time in a row.
-func stayAway(ctx context.Context, turn int) error {
-	if turn > awayTurns {
-		return fault.Newf(fault.Unavailable, "control", "", "the jail's init gives up every connection")
+// backOff waits before the given retry.
+func backOff(ctx context.Context, retry int) error {
+	if retry > maxRetries {
+		return fault.Newf(fault.Unavailable, "control", "", "the jail's init closes every connection")
 	}
 	select {
-	case <-time.After(awayAtFirst << (turn - 1)):
+	case <-time.After(firstBackoff << (retry - 1)):
 		return nil
 	case <-ctx.Done():
 		return ended(ctx, errParked)

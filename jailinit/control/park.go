@@ -14,28 +14,26 @@ import (
 	"glasshouse/jailinit/protocol"
 )
 
-// Park ends every connection to the jail's init, so that the jail can be
-// dumped, and returns when init has none. Operations that only wait or stream
-// go on after Unpark as if nothing had been; so do those that are asked for
-// until then. Others are waited for, by this client and by init for at most
-// patience each; if that is not enough, as with an upload that has stalled,
-// Park fails with fault.Conflict and everything goes on. To be parked already
-// is no error.
+// Park closes all connections to the jail's init, so that the jail can be dumped, and returns
+// when init has none. Operations that only wait or stream continue after Unpark, and new
+// operations block until Unpark. For other operations this client and init wait at most
+// patience each. If they do not end, as a stalled upload, Park fails with fault.Conflict and
+// all operations continue. Park of a parked jail returns nil.
 func (c *Client) Park(ctx context.Context, patience time.Duration) error {
-	return c.parkAs(ctx, patience, false)
+	return c.parkWith(ctx, patience, false)
 }
 
-// ParkKeeping is Park of a jail that is not about to be dumped: init keeps its copy
-// of what the jail's commands ask on, which would be gone with this process.
+// ParkKeeping is Park for a jail that is not dumped: init keeps its copy of the notification
+// listener, which would be lost with this process.
 func (c *Client) ParkKeeping(ctx context.Context, patience time.Duration) error {
-	return c.parkAs(ctx, patience, true)
+	return c.parkWith(ctx, patience, true)
 }
 
-func (c *Client) parkAs(ctx context.Context, patience time.Duration, keep bool) error {
+func (c *Client) parkWith(ctx context.Context, patience time.Duration, keep bool) error {
 	g := &c.gate
 	g.parking.Lock()
 	defer g.parking.Unlock()
-	if g.isShut() {
+	if g.isClosed() {
 		return nil
 	}
 	err := c.park(ctx, g.close(), patience, keep)
@@ -45,13 +43,13 @@ func (c *Client) parkAs(ctx context.Context, patience time.Duration, keep bool) 
 	return err
 }
 
-// HangUp is Park of a jail whose init is frozen, and is not going to be woken: it is
-// not asked. If it is woken after all, it finds that its connections have ended.
+// HangUp is Park for a jail whose init is frozen and will not be thawed. It closes the
+// connections without a request to init.
 func (c *Client) HangUp(ctx context.Context, patience time.Duration) error {
 	g := &c.gate
 	g.parking.Lock()
 	defer g.parking.Unlock()
-	if g.isShut() {
+	if g.isClosed() {
 		return nil
 	}
 	err := c.await(ctx, g.close(), patience)
@@ -60,29 +58,29 @@ func (c *Client) HangUp(ctx context.Context, patience time.Duration) error {
 		return err
 	}
 	for _, conn := range g.all() {
-		conn.net.Close() // whose reader waits until the gate opens
+		conn.net.Close() // the reader then waits at the gate
 	}
 	return nil
 }
 
-// Unpark lets everything go on, with the init at the path last given to MoveTo.
+// Unpark continues all operations, with the init at the path of the last MoveTo.
 func (c *Client) Unpark() {
 	c.gate.parking.Lock()
 	defer c.gate.parking.Unlock()
 	c.gate.open()
 }
 
-// MoveTo changes where the jail's init is reached, while the client is parked:
-// the jail goes on somewhere else.
+// MoveTo changes the path of init's socket while the client is parked, because the jail has a
+// new instance.
 func (c *Client) MoveTo(path string) {
 	c.gate.mu.Lock()
 	defer c.gate.mu.Unlock()
 	c.gate.path = path
 }
 
-// Branched has a restored init run the jail's hooks for branches and send the signals
-// that processes asked for, and waits for the hooks. An error of no kind is what went
-// wrong in the jail, which is a branch all the same.
+// Branched makes a restored init run the jail's branch hooks and send the registered signals,
+// and waits for the hooks. An error without a kind has the problems in the jail, which is a
+// valid branch nevertheless.
 func (c *Client) Branched(ctx context.Context, b protocol.Branched) error {
 	if err := b.Check(); err != nil {
 		return err
@@ -94,10 +92,10 @@ func (c *Client) Branched(ctx context.Context, b protocol.Branched) error {
 	return reply.Err()
 }
 
-func (g *gate) isShut() bool {
+func (g *gate) isClosed() bool {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	return g.shut != nil
+	return g.closed != nil
 }
 
 func (g *gate) address() string {
@@ -106,15 +104,15 @@ func (g *gate) address() string {
 	return g.path
 }
 
-// parkWithin is how much longer than the patience that it is given init may take to
-// park. A jail is paused without it then.
-const parkWithin = 8 * time.Second
+// parkGrace is the time that init may take for a park in addition to patience. After that the
+// jail is paused without a park.
+const parkGrace = 8 * time.Second
 
 func (c *Client) park(ctx context.Context, idle <-chan struct{}, patience time.Duration, keep bool) error {
 	if err := c.await(ctx, idle, patience); err != nil {
 		return err
 	}
-	ctx, cancel := context.WithTimeout(ctx, patience+c.parkWithin)
+	ctx, cancel := context.WithTimeout(ctx, patience+c.parkGrace)
 	defer cancel()
 	nc, err := dial(ctx, c.gate.address())
 	if err != nil {
@@ -127,14 +125,14 @@ func (c *Client) park(ctx context.Context, idle <-chan struct{}, patience time.D
 		return err
 	}
 	for _, other := range c.gate.all() {
-		if !hungUp(other.net) {
-			return hostile("that it has parked, and kept a connection")
+		if !peerClosed(other.net) {
+			return hostile("a reply that it is parked, and kept a connection")
 		}
 	}
 	return nil
 }
 
-// await waits until no operation is under way that has to be waited for.
+// await waits until no operation is in progress that Park must wait for.
 func (c *Client) await(ctx context.Context, idle <-chan struct{}, patience time.Duration) error {
 	timer := time.NewTimer(patience)
 	defer timer.Stop()
@@ -148,11 +146,11 @@ func (c *Client) await(ctx context.Context, idle <-chan struct{}, patience time.
 	}
 }
 
-// park asks init to give up everything else, and reads to the end.
+// park sends the Park request and reads until EOF.
 func (c *conn) park(patience time.Duration, keep bool) error {
 	q := &protocol.Request{Version: protocol.Version, Op: protocol.OpPark, Patience: patience, Keep: keep}
 	sendErr := c.w.JSON(protocol.FrameRequest, q)
-	kind, payload, err := c.r.Next() // also when it could not be sent: init may have said why
+	kind, payload, err := c.r.Next() // also if the write failed: init may have sent the reason
 	if err != nil {
 		return c.lost(cmp.Or(sendErr, err))
 	}
@@ -168,12 +166,12 @@ func (c *conn) park(patience time.Duration, keep bool) error {
 	case err != nil:
 		return c.lost(err)
 	}
-	return hostile("more than an answer")
+	return hostile("more than one reply")
 }
 
-// hungUp tells whether init has closed its end of a connection, whatever is
-// still to be read from it. One that we have closed is no connection.
-func hungUp(nc net.Conn) bool {
+// peerClosed reports whether init has closed its end of a connection, even if there is unread
+// data. It returns true for a connection that is closed on this side.
+func peerClosed(nc net.Conn) bool {
 	raw, err := nc.(*net.UnixConn).SyscallConn()
 	if err != nil {
 		return true

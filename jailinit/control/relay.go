@@ -10,13 +10,13 @@ import (
 	"glasshouse/jailinit/protocol"
 )
 
-// Dial connects to a port of the jail's own loopback. The connection outlives ctx.
-// It is lost when the jail is parked.
+// Dial connects to a port of the jail's loopback. The connection outlives ctx. It is closed
+// when the jail is parked.
 func (c *Client) Dial(ctx context.Context, port int) (net.Conn, error) {
 	return c.through(ctx, &protocol.Request{Op: protocol.OpDial, Port: port})
 }
 
-// through makes a request after whose Reply the connection is somebody else's.
+// through makes a request and returns its connection, which carries raw bytes after the Reply.
 func (c *Client) through(ctx context.Context, q *protocol.Request) (net.Conn, error) {
 	conn, err := c.open(ctx, q)
 	if err != nil {
@@ -26,16 +26,16 @@ func (c *Client) through(ctx context.Context, q *protocol.Request) (net.Conn, er
 		conn.close()
 		return nil, err
 	}
-	conn.unlimited()
-	if !conn.stop() { // its deadline is past already
+	conn.stopLimit()
+	if !conn.stop() { // the context has already set its deadline
 		conn.close()
 		return nil, ended(ctx, errors.New("connected"))
 	}
-	c.gate.rest(conn)
+	c.gate.markInterruptible(conn)
 	return &tunnel{conn.net, conn}, nil
 }
 
-// A tunnel is a connection that init passes on. It implements net.Conn.
+// A tunnel is a connection that init relays. It implements net.Conn.
 type tunnel struct {
 	net.Conn
 	conn *conn
@@ -44,7 +44,7 @@ type tunnel struct {
 func (t *tunnel) Read(p []byte) (int, error) { return t.conn.r.Rest().Read(p) }
 func (t *tunnel) Close() error               { return t.conn.close() }
 
-// CloseWrite says that nothing more will be said.
+// CloseWrite sends EOF.
 func (t *tunnel) CloseWrite() error {
 	half, ok := t.Conn.(interface{ CloseWrite() error })
 	if !ok {
@@ -53,14 +53,14 @@ func (t *tunnel) CloseWrite() error {
 	return half.CloseWrite()
 }
 
-// Listen makes a socket at a path in the jail, for all its processes to use. Who
-// connects to it is whom the listener accepts. Close ends the accepting; the socket
-// stays, and whoever connects then waits for another listener.
+// Listen creates a unix socket at a path in the jail, which all its processes may use. The
+// listener accepts their connections. After Close the socket stays, and new connections wait
+// for another listener.
 func (c *Client) Listen(ctx context.Context, path string) (net.Listener, error) {
 	return c.listen(ctx, &listener{client: c, path: path})
 }
 
-// ListenTCP is Listen at a port of the jail's own loopback.
+// ListenTCP is Listen for a port of the jail's loopback.
 func (c *Client) ListenTCP(ctx context.Context, port int) (net.Listener, error) {
 	return c.listen(ctx, &listener{client: c, port: port})
 }
@@ -76,17 +76,17 @@ func (c *Client) listen(ctx context.Context, l *listener) (net.Listener, error) 
 // A listener implements net.Listener.
 type listener struct {
 	client *Client
-	path   string // "": it is a port
+	path   string // "" for a port
 	port   int
 	ctx    context.Context
 	cancel context.CancelFunc
 }
 
-// acceptAgain is how long after a failure it is tried again.
+// acceptAgain is the delay of a retry after a failed Accept.
 const acceptAgain = 20 * time.Millisecond
 
-// Accept implements net.Listener. It fails only when the listener is closed or the
-// jail's init is gone.
+// Accept implements net.Listener. It fails only if the listener is closed or the jail's init
+// has ended.
 func (l *listener) Accept() (net.Conn, error) {
 	for {
 		conn, err := l.client.through(l.ctx, &protocol.Request{Op: protocol.OpAccept, Path: l.path, Port: l.port})

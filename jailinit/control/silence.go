@@ -11,51 +11,51 @@ import (
 	"glasshouse/jailinit/protocol"
 )
 
-// answerWithin is how long init may take for a request that is short, and how long it
-// may say nothing during a longer one before the client checks that it still answers.
-// It is far more than a busy machine needs.
-const answerWithin = 30 * time.Second
+// answerTimeout is how long init may take for a short request, and the time without data after
+// which the client checks, during a long request, whether init still replies. It is much
+// longer than a busy machine needs.
+const answerTimeout = 30 * time.Second
 
-// long is the operations that may rightly take longer than answerWithin: they wait for
-// a program or a person, or their work depends on how many files there are. Waiting
-// for init's answer to all others is bounded.
+// long are the operations that may take longer than answerTimeout: they wait for a program or
+// a person, or their duration depends on the number of files. All others must be answered in
+// that time.
 var long = map[protocol.Op]bool{
 	protocol.OpAttach: true, protocol.OpStdin: true, protocol.OpWait: true, protocol.OpWatch: true, protocol.OpAccept: true,
 	protocol.OpRead: true, protocol.OpWrite: true, protocol.OpTar: true, protocol.OpUntar: true,
 	protocol.OpRemove: true, protocol.OpMove: true, protocol.OpList: true, protocol.OpBranched: true,
 }
 
-// limit bounds how long init may say nothing on conn. A short operation ends then. A
-// long one continues as long as init answers a Hello on another connection, so that the
-// caller learns of an init that was stopped or starved.
+// limit bounds the time without data on conn. A short operation is then aborted. A long one
+// continues as long as init replies to a Hello on another connection, so that the caller gets
+// an error if init is stopped or starved.
 func (c *Client) limit(conn *conn, op protocol.Op) {
 	conn.long.Store(long[op])
-	conn.answerWithin = c.answerWithin
-	conn.silence = time.AfterFunc(conn.answerWithin, func() { c.check(conn) })
+	conn.answerTimeout = c.answerTimeout
+	conn.silence = time.AfterFunc(conn.answerTimeout, func() { c.check(conn) })
 }
 
-// check ends conn, unless its operation may take longer and init answers or the jail
-// is parked or frozen.
+// check aborts conn, unless its operation may take longer and init replies, or the jail is
+// parked or frozen.
 func (c *Client) check(conn *conn) {
 	switch {
 	case conn.over.Load():
-	case conn.long.Load() && (c.gate.isShut() || c.asleep != nil && c.asleep() || c.answers()):
-		conn.silence.Reset(conn.answerWithin)
+	case conn.long.Load() && (c.gate.isClosed() || c.frozen != nil && c.frozen() || c.answers()):
+		conn.silence.Reset(conn.answerTimeout)
 	default:
-		conn.giveUp()
+		conn.abort()
 	}
 }
 
-// answers reports whether init answers, or is not there at all, which the operation
-// itself finds out.
+// answers reports whether init replies. It also returns true if init does not run, which the
+// operation itself detects.
 func (c *Client) answers() bool {
 	err := c.alive()
-	return !errors.Is(err, fault.Timeout) && !errors.Is(err, unix.EAGAIN) // the queue of its socket is full
+	return !errors.Is(err, fault.Timeout) && !errors.Is(err, unix.EAGAIN) // connect(2): the backlog of the socket is full
 }
 
-// alive asks init for a sign of life. It passes by the gate: to be parked is one too.
+// alive sends a Hello to init. It bypasses the gate, and a Parked reply also counts.
 func (c *Client) alive() error {
-	ctx, cancel := context.WithTimeout(context.Background(), c.answerWithin)
+	ctx, cancel := context.WithTimeout(context.Background(), c.answerTimeout)
 	defer cancel()
 	nc, err := dial(ctx, c.gate.address())
 	if err != nil {
@@ -71,32 +71,33 @@ func (c *Client) alive() error {
 	return err
 }
 
-// giveUp ends what is waiting on the connection.
-func (c *conn) giveUp() {
+// abort makes all blocked calls on the connection return.
+func (c *conn) abort() {
 	c.late.Store(true)
 	c.net.SetDeadline(past)
 }
 
-// heard begins the time of silence again.
-func (c *conn) heard() {
+// resetSilence restarts the silence limit.
+func (c *conn) resetSilence() {
 	if c.silence != nil {
-		c.silence.Reset(c.answerWithin)
+		c.silence.Reset(c.answerTimeout)
 	}
 }
 
-// unlimited ends the limit: the operation is over, or the connection is another's.
-func (c *conn) unlimited() {
+// stopLimit stops the silence limit, because the operation has ended or the connection has
+// another owner.
+func (c *conn) stopLimit() {
 	c.over.Store(true)
 	if c.silence != nil {
 		c.silence.Stop()
 	}
 }
 
-// silent is the error for an init that does not answer.
-func silent(within time.Duration) error {
+// noAnswer returns the error for an init that does not reply.
+func noAnswer(within time.Duration) error {
 	return &fault.Error{
 		Op: "control", Kind: fault.Timeout,
 		Err:    errors.New("the jail's init did not answer within " + within.String() + ": the jail may be overloaded, or its processes keep init from running"),
-		Remedy: "stop or delete the jail, which needs no answer of its init",
+		Remedy: "stop or delete the jail: this works without a reply of its init",
 	}
 }

@@ -13,8 +13,8 @@ import (
 	"glasshouse/jailinit/protocol"
 )
 
-// listener is a socket of an init. It serves each connection with serve, and closes all
-// connections when the test ends.
+// listener creates the socket of an init and returns a client. It serves each connection with
+// serve, and closes all connections when the test ends.
 func listener(t testing.TB, serve func(net.Conn)) *control.Client {
 	t.Helper()
 	l, err := net.Listen("unix", shortDir(t)+"/s")
@@ -35,10 +35,10 @@ func listener(t testing.TB, serve func(net.Conn)) *control.Client {
 	return control.Dial(l.Addr().String())
 }
 
-func TestEveryCallToAnInitThatIsStoppedEnds(t *testing.T) {
+func TestCallsToStoppedInitTimeOut(t *testing.T) {
 	for name, call := range calls {
 		t.Run(name, func(t *testing.T) {
-			c := listener(t, func(net.Conn) {}) // it takes requests, and never answers
+			c := listener(t, func(net.Conn) {}) // accepts requests and does not reply
 			c.Hurry(50 * time.Millisecond)
 			ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
 			defer cancel()
@@ -47,13 +47,13 @@ func TestEveryCallToAnInitThatIsStoppedEnds(t *testing.T) {
 				t.Fatalf("%s = %v, want a timeout", name, err)
 			}
 			if ctx.Err() != nil {
-				t.Errorf("%s ended with its caller's context, want it to end by itself", name)
+				t.Errorf("%s ended with its context, want the silence limit", name)
 			}
 		})
 	}
 }
 
-func TestAPauseDoesNotWaitForAnInitThatIsStopped(t *testing.T) {
+func TestParkOfStoppedInitTimesOut(t *testing.T) {
 	c := listener(t, func(net.Conn) {})
 	c.Hurry(50 * time.Millisecond)
 	begun := time.Now()
@@ -66,9 +66,9 @@ func TestAPauseDoesNotWaitForAnInitThatIsStopped(t *testing.T) {
 	}
 }
 
-// TestALongCallGoesOnWhileInitAnswers has one command whose end is waited for while
-// init answers other requests, and then is stopped.
-func TestALongCallGoesOnWhileInitAnswers(t *testing.T) {
+// TestLongCallContinuesWhileInitAnswers waits for the end of a command while init replies to
+// other requests, and then stops.
+func TestLongCallContinuesWhileInitAnswers(t *testing.T) {
 	stopped := make(chan struct{})
 	hellos := make(chan struct{}, 1000)
 	c := listener(t, func(nc net.Conn) {
@@ -83,7 +83,7 @@ func TestALongCallGoesOnWhileInitAnswers(t *testing.T) {
 			hellos <- struct{}{}
 		}
 	})
-	c.Hurry(time.Second) // this process may get no processor for a while
+	c.Hurry(time.Second) // long enough for a busy machine
 	done := make(chan error, 1)
 	go func() {
 		_, err := c.Wait(t.Context(), x)
@@ -93,7 +93,7 @@ func TestALongCallGoesOnWhileInitAnswers(t *testing.T) {
 		select {
 		case <-hellos:
 		case err := <-done:
-			t.Fatalf("Wait = %v while init answers, want it to wait on", err)
+			t.Fatalf("Wait = %v while init replies, want no return", err)
 		}
 	}
 	close(stopped)
@@ -102,7 +102,7 @@ func TestALongCallGoesOnWhileInitAnswers(t *testing.T) {
 	}
 }
 
-func TestAFrozenJailIsNotTakenForOneThatIsStopped(t *testing.T) {
+func TestFrozenJailIsNotTimedOut(t *testing.T) {
 	c := listener(t, func(net.Conn) {})
 	c.Hurry(20 * time.Millisecond)
 	asked := make(chan struct{}, 1000)
@@ -117,7 +117,7 @@ func TestAFrozenJailIsNotTakenForOneThatIsStopped(t *testing.T) {
 		select {
 		case <-asked:
 		case err := <-done:
-			t.Fatalf("Wait = %v while the jail is frozen, want it to wait on", err)
+			t.Fatalf("Wait = %v while the jail is frozen, want no return", err)
 		}
 	}
 	cancel()

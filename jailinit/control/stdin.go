@@ -11,14 +11,13 @@ import (
 	"glasshouse/jailinit/protocol"
 )
 
-// Stdin writes to a command's stdin or terminal. Write returns when the bytes
-// are on their way; Close waits until the command has been given them all,
-// then closes its stdin. A terminal is only detached: its end of input is the
-// user's to type. What is returned has a method Leave() error too, which is
-// Close but leaves stdin open for the next writer, and a method Given() int64: how many
-// bytes the command was ever given when this writer came. If ctx ends first, stdin
-// stays open, and what the command had not taken by then may be lost. When the
-// jail is parked, what the command was not given is sent again after that.
+// Stdin returns a writer to a command's stdin or terminal. Write returns when the bytes have
+// been sent. Close waits until they have been written to the command, and then closes its
+// stdin; a terminal stays open, because its end of input is typed. The writer also has a
+// method Leave() error, which is Close but leaves stdin open for the next writer, and a method
+// Given() int64, which returns the number of bytes that had been written to the command
+// before. If ctx ends first, stdin stays open, and bytes that the command had not read may be
+// lost. After a park, bytes that were not written to the command are sent again.
 func (c *Client) Stdin(ctx context.Context, x id.Exec) (io.WriteCloser, error) {
 	conn, err := c.open(ctx, &protocol.Request{Op: protocol.OpStdin, ID: x})
 	if err != nil {
@@ -30,7 +29,7 @@ func (c *Client) Stdin(ctx context.Context, x id.Exec) (io.WriteCloser, error) {
 		return nil, err
 	}
 	s := &stdin{client: c, ctx: ctx, id: x, counted: begun.Counted, given: begun.Given, conn: conn, changed: make(chan struct{}), over: make(chan struct{})}
-	go s.listen(conn)
+	go s.receiveLoop(conn)
 	return s, nil
 }
 
@@ -41,35 +40,34 @@ func (c *conn) stdinBegun(x id.Exec) (begun protocol.StdinBegun, err error) {
 	return begun, checkStatus(begun.ExecStatus, x)
 }
 
-// stdin is a writer for one goroutine. Beside it, one listens to what init
-// says, and opens a new connection when init gave up the old one. It ends with
-// the writer, or with ctx.
+// stdin is a writer for one goroutine. A second goroutine reads the replies of init, and opens
+// a new connection after a park. It ends with the writer, or with ctx.
 type stdin struct {
 	client  *Client
 	ctx     context.Context
 	id      id.Exec
-	counted bool // init says what the command was given
+	counted bool // init acknowledges bytes that were written to the command
 	given   int64
 	closed  bool
 
-	over chan struct{} // closed when there is no connection any more
-	err  error         // why, unless all went well. Read it after over
+	over chan struct{} // closed when the last connection has ended
+	err  error         // the cause, or nil on success. Read it after over is closed
 
-	// sending is held while something is sent, and while the connection is
-	// changed. It is locked before mu.
+	// sending is held during a send and during a change of the connection. It is locked before
+	// mu.
 	sending sync.Mutex
 	// +checklocks:sending
 	conn *conn
 	// +checklocks:sending
-	end *protocol.StdinEnd // how it is to end, once that is known
+	end *protocol.StdinEnd // the End frame, once Close or Leave was called
 
 	mu sync.Mutex
 	// +checklocks:mu
-	kept []byte // sent, but not given to the command as far as is known
+	kept []byte // bytes that are sent and not acknowledged
 	// +checklocks:mu
-	acked int64 // of what was sent on conn
+	acked int64 // acknowledged bytes of conn
 	// +checklocks:mu
-	changed chan struct{} // closed when kept has shrunk or the connection has changed
+	changed chan struct{} // closed when kept has shrunk or conn has changed
 }
 
 func (s *stdin) Write(p []byte) (written int, err error) {
@@ -78,7 +76,7 @@ func (s *stdin) Write(p []byte) (written int, err error) {
 	}
 	for written < len(p) {
 		n := min(len(p)-written, protocol.MaxData)
-		if err := s.piece(p[written : written+n]); err != nil {
+		if err := s.sendPiece(p[written : written+n]); err != nil {
 			return written, err
 		}
 		written += n
@@ -86,10 +84,10 @@ func (s *stdin) Write(p []byte) (written int, err error) {
 	return written, nil
 }
 
-// piece sends what fits a frame. If the connection breaks it waits for the next
-// one, on which the piece has been sent, or the reason why there is none.
-func (s *stdin) piece(p []byte) error {
-	if err := s.room(len(p)); err != nil {
+// sendPiece sends one frame. If the connection is lost it waits until the piece has been sent
+// on the next connection, or for the final error.
+func (s *stdin) sendPiece(p []byte) error {
+	if err := s.waitForWindow(len(p)); err != nil {
 		return err
 	}
 	s.sending.Lock()
@@ -117,13 +115,13 @@ func (s *stdin) piece(p []byte) error {
 		select {
 		case <-changed:
 		case <-s.over:
-			return s.verdict()
+			return s.endError()
 		}
 	}
 }
 
-// room waits until n bytes more may be on their way.
-func (s *stdin) room(n int) error {
+// waitForWindow waits until n more bytes may be unacknowledged.
+func (s *stdin) waitForWindow(n int) error {
 	for {
 		if err := s.ctx.Err(); err != nil {
 			return ended(s.ctx, err)
@@ -133,7 +131,7 @@ func (s *stdin) room(n int) error {
 		s.mu.Unlock()
 		select {
 		case <-s.over:
-			return s.verdict()
+			return s.endError()
 		default:
 		}
 		if free {
@@ -146,21 +144,20 @@ func (s *stdin) room(n int) error {
 	}
 }
 
-// verdict is why nothing more can be written.
-func (s *stdin) verdict() error {
+// endError returns the reason why nothing more can be written.
+func (s *stdin) endError() error {
 	if s.err != nil {
 		return s.err
 	}
-	return hostile("the end of stdin before there was one")
+	return hostile("an unexpected end of stdin")
 }
 
-// Given is how many bytes the command was ever given when this writer came.
+// Given returns the number of bytes that were written to the command before this writer.
 func (s *stdin) Given() int64 { return s.given }
 
 func (s *stdin) Close() error { return s.finish(protocol.StdinEnd{}) }
 
-// Leave waits until the command has been given everything, and leaves its stdin
-// open.
+// Leave waits until all bytes have been written to the command, and leaves its stdin open.
 func (s *stdin) Leave() error { return s.finish(protocol.StdinEnd{Keep: true}) }
 
 func (s *stdin) finish(how protocol.StdinEnd) error {
@@ -174,17 +171,17 @@ func (s *stdin) finish(how protocol.StdinEnd) error {
 	}
 	s.sending.Lock()
 	s.end = &how
-	s.conn.write(func(w *protocol.Writer) error { return w.JSON(protocol.FrameEnd, how) }) // if it fails, the listener knows why
+	s.conn.write(func(w *protocol.Writer) error { return w.JSON(protocol.FrameEnd, how) }) // receiveLoop reports the cause of an error
 	s.sending.Unlock()
 	<-s.over
 	return s.err
 }
 
-// listen deals with what init says until the writing is over.
-func (s *stdin) listen(conn *conn) {
+// receiveLoop handles the replies of init until the end of the stream.
+func (s *stdin) receiveLoop(conn *conn) {
 	defer close(s.over)
 	for {
-		parked, err := s.hear(conn)
+		parked, err := s.receive(conn)
 		if parked == nil || err != nil {
 			s.err = err
 			conn.close()
@@ -198,8 +195,8 @@ func (s *stdin) listen(conn *conn) {
 	}
 }
 
-// hear reads until the end, an error, or that init gave up the connection.
-func (s *stdin) hear(conn *conn) (*protocol.Parked, error) {
+// receive reads until the end, an error, or a Parked frame.
+func (s *stdin) receive(conn *conn) (*protocol.Parked, error) {
 	for {
 		kind, payload, err := conn.next()
 		if err != nil {
@@ -211,7 +208,7 @@ func (s *stdin) hear(conn *conn) (*protocol.Parked, error) {
 		case protocol.FrameAck:
 			at, err := protocol.DecodeAck(payload)
 			if err == nil {
-				err = s.took(at)
+				err = s.acknowledge(at)
 			}
 			if err != nil {
 				return nil, hostile(err.Error())
@@ -223,7 +220,7 @@ func (s *stdin) hear(conn *conn) (*protocol.Parked, error) {
 			}
 			err := parked.Err()
 			if err == nil {
-				err = s.took(parked.Taken)
+				err = s.acknowledge(parked.Taken)
 			}
 			if err != nil {
 				return nil, hostile(err.Error())
@@ -233,30 +230,29 @@ func (s *stdin) hear(conn *conn) (*protocol.Parked, error) {
 	}
 }
 
-// took forgets what the command was given: what was sent on this connection up
-// to at.
-func (s *stdin) took(at int64) error {
+// acknowledge drops kept bytes up to offset at of this connection.
+func (s *stdin) acknowledge(at int64) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	n := at - s.acked
 	if n < 0 || n > int64(len(s.kept)) {
-		return errors.New("a count of stdin that cannot be")
+		return errors.New("an invalid count of stdin bytes")
 	}
 	s.kept, s.acked = s.kept[n:], at
-	s.wake()
+	s.notifyChanged()
 	return nil
 }
 
-// wake tells who waits to look again. mu is held.
+// notifyChanged wakes the waiters of changed. mu is held.
 //
 // +checklocks:s.mu
-func (s *stdin) wake() {
+func (s *stdin) notifyChanged() {
 	close(s.changed)
 	s.changed = make(chan struct{})
 }
 
-// resume opens a connection in place of one that was parked, and sends what the
-// command was not given. No connection and no error: there is nothing to do.
+// resume opens a connection after a park and sends the unacknowledged bytes. It returns no
+// connection and no error if nothing is left to do.
 func (s *stdin) resume(old *conn, parked protocol.Parked) (*conn, error) {
 	s.sending.Lock()
 	defer s.sending.Unlock()
@@ -267,23 +263,23 @@ func (s *stdin) resume(old *conn, parked protocol.Parked) (*conn, error) {
 	s.mu.Unlock()
 	switch {
 	case errors.Is(err, fault.NotFound):
-		return nil, fault.Newf(fault.NotFound, "exec.Stdin", string(s.id), "the jail goes on without this command: it was forgotten, or not yet started at the time the jail was taken back to")
+		return nil, fault.Newf(fault.NotFound, "exec.Stdin", string(s.id), "the jail does not have this command any longer: it was removed, or the jail was rewound to a time before its start")
 	case errors.Is(err, fault.Conflict) && s.end != nil && len(left) == 0:
-		return nil, nil // it has been given everything, and has ended since
+		return nil, nil // all bytes were written, and the command has ended
 	case err != nil:
 		return nil, err
 	case begun.Given < parked.Given:
 		conn.close()
-		return nil, fault.Newf(fault.Conflict, "exec.Stdin", string(s.id), "the jail was taken back to before the command was given its input at %d", parked.Given)
+		return nil, fault.Newf(fault.Conflict, "exec.Stdin", string(s.id), "the jail was rewound to a time before the command got its input at %d", parked.Given)
 	}
-	// If sending fails, what init says next tells why.
+	// A write error is ignored, because the next read reports the cause.
 	err = conn.write(func(w *protocol.Writer) error { return w.Data(left) })
 	if end := s.end; err == nil && end != nil {
 		conn.write(func(w *protocol.Writer) error { return w.JSON(protocol.FrameEnd, end) })
 	}
 	s.conn = conn
 	s.mu.Lock()
-	s.wake()
+	s.notifyChanged()
 	s.mu.Unlock()
 	return conn, nil
 }

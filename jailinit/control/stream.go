@@ -15,7 +15,7 @@ import (
 	"glasshouse/jailinit/protocol"
 )
 
-// Attach reads the output of a command. The stream ends when ctx does.
+// Attach streams the output of a command. The stream ends when ctx ends.
 func (c *Client) Attach(ctx context.Context, x id.Exec, opts AttachOptions) (*Stream, error) {
 	s, _, err := c.stream(ctx, &protocol.Request{Op: protocol.OpAttach, ID: x, Attach: &opts}, x)
 	return s, err
@@ -33,7 +33,7 @@ func (c *Client) stream(ctx context.Context, q *protocol.Request, x id.Exec) (*S
 		conn.close()
 		return nil, protocol.ExecStatus{}, err
 	}
-	c.gate.rest(conn)
+	c.gate.markInterruptible(conn)
 	if s.at < 0 {
 		s.at = s.status.Oldest
 	}
@@ -41,7 +41,7 @@ func (c *Client) stream(ctx context.Context, q *protocol.Request, x id.Exec) (*S
 	return s, s.status, nil
 }
 
-// status reads a Reply that is the status of command x.
+// status reads a Reply with the status of command x.
 func (c *conn) status(x id.Exec) (protocol.ExecStatus, error) {
 	var status protocol.ExecStatus
 	if err := c.expect(protocol.FrameReply, &status); err != nil {
@@ -50,39 +50,37 @@ func (c *conn) status(x id.Exec) (protocol.ExecStatus, error) {
 	return status, checkStatus(status, x)
 }
 
-// goodbyePatience is how long Close tries to tell init that it means it.
-const goodbyePatience = 100 * time.Millisecond
+// endFrameTimeout bounds the write of the End frame in Close.
+const endFrameTimeout = 100 * time.Millisecond
 
-// A Stream is the output of a command. It is for one goroutine, save for
-// Close and Renew, which may be called from any. After the jail was parked, the stream
-// continues at the byte where it was.
+// A Stream is the output of a command. It is for one goroutine, except for Close and Renew,
+// which are safe for concurrent use. After a park the stream continues at the same offset.
 type Stream struct {
-	client *Client
-	ctx    context.Context // of connections after the first
-	cancel context.CancelFunc
-	id     id.Exec
-	opts   AttachOptions
-	at     int64 // offset of the next chunk, less what is lost
-	acked  atomic.Int64
-	came   bool // something has, on this connection
-	status protocol.ExecStatus
-	err    error // the stream is over
+	client   *Client
+	ctx      context.Context // context of connections after the first
+	cancel   context.CancelFunc
+	id       id.Exec
+	opts     AttachOptions
+	at       int64 // offset of the next chunk, without lost bytes
+	acked    atomic.Int64
+	received bool // data has arrived on this connection
+	status   protocol.ExecStatus
+	err      error // set when the stream has ended
 
 	mu   sync.Mutex
-	conn *conn // Next changes it, under mu, and alone reads it without mu
+	conn *conn // only Next changes it, under mu; Next reads it without mu
 	// +checklocks:mu
 	over    bool // closed or detached
 	closing sync.Once
 	closed  error
 }
 
-// Next returns the next piece of output, which the caller may keep; it has no
-// data if all that was left was lost meanwhile. It blocks
-// until there is some, and returns io.EOF when the command has ended and all
-// output was given. A lossless stream counts a chunk as taken when Next is
-// called again: until then the command waits rather than have it overwritten.
-// It is fault.NotFound if the jail goes on, after it was parked, without having
-// such a command, and fault.Conflict if that has not written yet what was read.
+// Next returns the next piece of output, which the caller may keep. The piece has no data if
+// all remaining output was lost. Next blocks until there is output, and returns io.EOF after
+// the command has ended and all output was returned. A lossless stream acknowledges a chunk at
+// the following call of Next; until then the command waits if the chunk would be overwritten.
+// After a park, Next returns fault.NotFound if the restored jail does not have the command,
+// and fault.Conflict if the command has not yet written the output that was already read.
 func (s *Stream) Next() (protocol.Chunk, error) {
 	for s.err == nil {
 		c, err := s.next()
@@ -92,7 +90,7 @@ func (s *Stream) Next() (protocol.Chunk, error) {
 		switch {
 		case err == errParked:
 			err = s.resume(s.conn)
-		case s.came && broke(err) && !s.isOver():
+		case s.received && isBroken(err) && !s.isOver():
 			if s.resume(nil) == nil {
 				err = nil
 			}
@@ -102,10 +100,10 @@ func (s *Stream) Next() (protocol.Chunk, error) {
 	return protocol.Chunk{}, s.err
 }
 
-// next is errParked if the stream can be taken up again where it is.
+// next returns errParked if the stream can be resumed at the same offset.
 func (s *Stream) next() (protocol.Chunk, error) {
 	if s.opts.Lossless && s.at > s.acked.Load() {
-		// If this does not get through, the reading says why.
+		// A write error is ignored, because the following read reports the cause.
 		s.conn.mu.Lock()
 		s.conn.w.Ack(s.at)
 		s.conn.mu.Unlock()
@@ -133,19 +131,19 @@ func (s *Stream) next() (protocol.Chunk, error) {
 		return protocol.Chunk{}, hostile(fmt.Sprintf("output at %d where %d was next", c.Offset-c.Lost, s.at))
 	}
 	c.Data = bytes.Clone(c.Data)
-	s.at, s.came = c.Offset+int64(len(c.Data)), true
+	s.at, s.received = c.Offset+int64(len(c.Data)), true
 	return c, nil
 }
 
-// isOver tells whether the stream was closed or detached.
+// isOver reports whether the stream was closed or detached.
 func (s *Stream) isOver() bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.over
 }
 
-// resume attaches at where the stream is. Parked is the connection that init
-// gave up, if it said so.
+// resume attaches again at the present offset. parked is the connection on which init sent a
+// Parked frame, or nil.
 func (s *Stream) resume(parked *conn) error {
 	s.conn.close()
 	opts := s.opts
@@ -157,9 +155,9 @@ func (s *Stream) resume(parked *conn) error {
 	status, err := conn.status(s.id)
 	switch {
 	case errors.Is(err, fault.NotFound):
-		err = fault.Newf(fault.NotFound, "exec.Attach", string(s.id), "the jail goes on without this command: it was forgotten, or not yet started at the time the jail was taken back to")
+		err = fault.Newf(fault.NotFound, "exec.Attach", string(s.id), "the jail does not have this command any longer: it was removed, or the jail was rewound to a time before its start")
 	case errors.Is(err, fault.Invalid), err == nil && status.Next < s.at:
-		err = fault.Newf(fault.Conflict, "exec.Attach", string(s.id), "the jail was taken back to before the output at %d was written", s.at)
+		err = fault.Newf(fault.Conflict, "exec.Attach", string(s.id), "the jail was rewound to a time before the output at %d was written", s.at)
 	}
 	if err != nil {
 		conn.close()
@@ -167,7 +165,7 @@ func (s *Stream) resume(parked *conn) error {
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.conn, s.came = conn, false
+	s.conn, s.received = conn, false
 	s.acked.Store(s.at)
 	if s.over {
 		conn.close()
@@ -187,19 +185,19 @@ func (s *Stream) end(payload []byte) error {
 	return io.EOF
 }
 
-// Status is the command's status: before Next has returned io.EOF as it was
-// when the stream began, after that as it is at the stream's end.
+// Status returns the command's status: the one at the start of the stream, and after Next has
+// returned io.EOF the final one.
 func (s *Stream) Status() protocol.ExecStatus { return s.status }
 
-// Offset is where to attach to go on after the last chunk that was returned.
+// Offset returns the offset after the last returned chunk, for a later Attach.
 func (s *Stream) Offset() int64 { return s.at }
 
-// RenewEvery is the interval between calls of Renew: a fraction of the time that init
-// waits for a lossless reader.
+// RenewEvery is the interval between calls of Renew: a fraction of the grace time of a
+// lossless reader.
 const RenewEvery = 2 * time.Second
 
-// Renew tells init that the reader of a lossless stream, which has taken nothing more
-// yet, is still there, so that the command waits on.
+// Renew tells init that the reader of a lossless stream is alive although it has read nothing,
+// so that the command continues to wait.
 func (s *Stream) Renew() {
 	s.mu.Lock()
 	conn, over := s.conn, s.over
@@ -209,15 +207,15 @@ func (s *Stream) Renew() {
 	}
 	conn.mu.Lock()
 	defer conn.mu.Unlock()
-	conn.w.Ack(s.acked.Load()) // if it does not get through, Next says why
+	conn.w.Ack(s.acked.Load()) // Next reports the cause of a write error
 }
 
-// Detach lets go of the command as a client that dies does: the place of a
-// lossless stream is held for a grace time, for whoever attaches at Offset.
+// Detach closes the stream in the same way as the end of a client process: the position of a
+// lossless stream is retained for a grace time, for an Attach at Offset.
 func (s *Stream) Detach() error { return s.finish(func(*conn) {}) }
 
-// Close lets go of the command, which goes on.
-func (s *Stream) Close() error { return s.finish((*conn).goodbye) }
+// Close closes the stream. The command continues.
+func (s *Stream) Close() error { return s.finish((*conn).sendEnd) }
 
 func (s *Stream) finish(last func(*conn)) error {
 	s.closing.Do(func() {
@@ -231,17 +229,17 @@ func (s *Stream) finish(last func(*conn)) error {
 	return s.closed
 }
 
-// goodbye tells init that the reader will not come back.
-func (c *conn) goodbye() {
-	if c.mu.TryLock() { // it fails if a writer is stuck
-		c.net.SetWriteDeadline(time.Now().Add(goodbyePatience))
+// sendEnd tells init that the reader will not reconnect.
+func (c *conn) sendEnd() {
+	if c.mu.TryLock() { // fails if a writer is blocked
+		c.net.SetWriteDeadline(time.Now().Add(endFrameTimeout))
 		c.w.JSON(protocol.FrameEnd, nil)
 		// The analyzer does not know TryLock.
 		c.mu.Unlock() // +checklocksignore
 	}
 }
 
-// finish sends the End of what was streamed to init and waits for its answer.
+// finish sends the End frame of a stream to init and waits for the reply.
 func (c *conn) finish(v any) error {
 	err := c.send(func(w *protocol.Writer) error { return w.JSON(protocol.FrameEnd, nil) })
 	if err != nil {

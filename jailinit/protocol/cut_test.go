@@ -6,6 +6,6 @@ import (
 	"glasshouse/internal/texttest"
 )
 
-func TestLongTextIsCutBetweenCharacters(t *testing.T) {
+func TestPlainTruncatesBetweenCharacters(t *testing.T) {
 	texttest.CutsBetweenCharacters(t, "plain", plain)
 }

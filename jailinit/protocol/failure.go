@@ -10,7 +10,7 @@ import (
 	"glasshouse/internal/text"
 )
 
-// Failure is an error as it crosses the socket.
+// Failure is the wire format of an error.
 type Failure struct {
 	Kind    fault.Kind `json:"kind,omitempty"`
 	Op      string     `json:"op,omitempty"`
@@ -20,10 +20,10 @@ type Failure struct {
 	Message string     `json:"message,omitempty"`
 }
 
-// maxText bounds each text of a Failure: it ends up in logs and terminals.
+// maxText bounds each text of a Failure, because it is shown in logs and terminals.
 const maxText = 4096
 
-// NewFailure makes err ready to be sent.
+// NewFailure converts err to its wire format.
 func NewFailure(err error) Failure {
 	f := Failure{Kind: fault.KindOf(err), Field: fault.FieldOf(err), Remedy: fault.RemedyOf(err), Message: err.Error()}
 	if e, ok := err.(*fault.Error); ok {
@@ -35,7 +35,7 @@ func NewFailure(err error) Failure {
 	return f
 }
 
-// Err is the error that f describes.
+// Err returns the error that f describes.
 func (f Failure) Err() error {
 	e := &fault.Error{Op: plain(f.Op), On: plain(f.On), Kind: known(f.Kind), Field: plain(f.Field), Remedy: plain(f.Remedy)}
 	if f.Message != "" {
@@ -52,7 +52,7 @@ func decodeFailure(payload []byte) error {
 	return f.Err()
 }
 
-// known drops a kind that is not one of ours.
+// known returns k if it is a known kind, otherwise "".
 func known(k fault.Kind) fault.Kind {
 	switch k {
 	case fault.Invalid, fault.Unauthenticated, fault.Denied, fault.NotFound, fault.Conflict, fault.TooLarge,
@@ -62,7 +62,7 @@ func known(k fault.Kind) fault.Kind {
 	return ""
 }
 
-// plain bounds a stranger's text and takes out what could drive a terminal.
+// plain truncates untrusted text and replaces characters that could control a terminal.
 func plain(s string) string {
 	return strings.Map(func(r rune) rune {
 		if text.Hidden(r) {

@@ -17,18 +17,18 @@ const (
 	FrameRequest Frame = 1 + iota // JSON Request
 	FrameReply                    // JSON, by operation
 	FrameError                    // JSON Failure; the operation is over
-	FrameEnd                      // JSON or empty: what the sender streams is complete
+	FrameEnd                      // JSON or empty: the sender's stream is complete
 	FrameData                     // bytes of a file, an archive or stdin
 	FrameChunk                    // output: stream, offset, lost, bytes
-	FrameAck                      // offset: the reader, or the command, has taken everything before it
+	FrameAck                      // offset: the reader, or the command, has received all bytes before it
 	FrameEvent                    // JSON FileEvent
-	FrameParked                   // JSON Parked; the operation is to be taken up again on a new connection
+	FrameParked                   // JSON Parked; the client retries the operation on a new connection
 	frameLimit
 )
 
 const (
-	// MaxMessage bounds a JSON frame. An argument list and an environment of
-	// the kernel's own limit (2 MiB) fit, escapes included.
+	// MaxMessage bounds a JSON frame. It is large enough for an argument list and an
+	// environment at the kernel's limit (2 MiB), with escapes.
 	MaxMessage = 8 << 20
 
 	// MaxData bounds the bytes of a Data or Chunk frame.
@@ -36,15 +36,15 @@ const (
 
 	headerSize = 5         // kind, length
 	chunkSize  = 1 + 8 + 8 // stream, offset, lost
-	readStep   = 64 << 10  // memory taken ahead of bytes that have arrived
-	readBuffer = 4 << 10   // of the connection's reader
-	keepBuffer = 192 << 10 // a larger one is dropped after use
+	readStep   = 64 << 10  // memory that is allocated before its bytes have arrived
+	readBuffer = 4 << 10   // buffer of the connection's reader
+	keepBuffer = 192 << 10 // a larger buffer is released after use
 )
 
-// ErrMalformed means that the peer does not speak the protocol.
+// ErrMalformed means that the peer violated the protocol.
 var ErrMalformed = errors.New("malformed frame")
 
-// limit is how long a frame of kind f may be.
+// limit returns the maximal payload size of a frame of kind f.
 func (f Frame) limit() int {
 	switch f {
 	case FrameData:
@@ -58,19 +58,19 @@ func (f Frame) limit() int {
 	}
 }
 
-// A Reader takes frames off a connection. It is not safe for concurrent use.
+// A Reader reads frames from a connection. It is not safe for concurrent use.
 type Reader struct {
 	r   *bufio.Reader
 	buf []byte
 }
 
-// NewReader returns a Reader of r.
+// NewReader returns a Reader on r.
 func NewReader(r io.Reader) *Reader {
 	return &Reader{r: bufio.NewReaderSize(r, readBuffer)}
 }
 
-// Next returns the next frame. The payload is valid until the following call.
-// The error is io.EOF only between frames.
+// Next returns the next frame. The payload is valid until the next call. The error is io.EOF
+// only at the end of a frame.
 func (r *Reader) Next() (Frame, []byte, error) {
 	var head [headerSize]byte
 	if _, err := io.ReadFull(r.r, head[:]); err != nil {
@@ -90,11 +90,11 @@ func (r *Reader) Next() (Frame, []byte, error) {
 	return kind, payload, nil
 }
 
-// Rest returns what comes after the frames that were read, as it is.
+// Rest returns a reader of the raw bytes after the frames that were read.
 func (r *Reader) Rest() io.Reader { return r.r }
 
-// payload reads n bytes. Memory grows with what has arrived, not with what
-// was announced.
+// payload reads n bytes. It allocates memory in proportion to the bytes that have arrived, not
+// to the announced length.
 func (r *Reader) payload(n int) ([]byte, error) {
 	if cap(r.buf) > keepBuffer {
 		r.buf = nil
@@ -114,8 +114,8 @@ func (r *Reader) payload(n int) ([]byte, error) {
 	return r.buf[:n], nil
 }
 
-// Expect reads the next frame, which must be of the kind given, and decodes
-// its JSON into v unless v is nil. An Error frame becomes the error it holds.
+// Expect reads the next frame, which must be of the given kind, and decodes its JSON into v
+// unless v is nil. For an Error frame it returns the error in it.
 func (r *Reader) Expect(kind Frame, v any) error {
 	got, payload, err := r.Next()
 	if err != nil {
@@ -124,8 +124,8 @@ func (r *Reader) Expect(kind Frame, v any) error {
 	return Decode(got, payload, kind, v)
 }
 
-// Decode checks that a frame is of the kind wanted and decodes it into v
-// unless v is nil. An Error frame becomes the error it holds.
+// Decode checks that a frame is of the kind want and decodes it into v unless v is nil. For an
+// Error frame it returns the error in it.
 func Decode(got Frame, payload []byte, want Frame, v any) error {
 	if got == FrameError && want != FrameError {
 		return decodeFailure(payload)
@@ -142,7 +142,7 @@ func Decode(got Frame, payload []byte, want Frame, v any) error {
 	return nil
 }
 
-// DecodeChunk decodes the payload of a Chunk frame. Data points into it.
+// DecodeChunk decodes the payload of a Chunk frame. Data refers to the payload.
 func DecodeChunk(payload []byte) (Chunk, error) {
 	if len(payload) < chunkSize {
 		return Chunk{}, fmt.Errorf("%w: a chunk of %d bytes", ErrMalformed, len(payload))
@@ -170,8 +170,8 @@ func DecodeAck(payload []byte) (int64, error) {
 	return int64(offset), nil
 }
 
-// A Writer puts frames on a connection, each with one write. It is not safe
-// for concurrent use.
+// A Writer writes frames to a connection, each with one write. It is not safe for concurrent
+// use.
 type Writer struct {
 	w   io.Writer
 	buf []byte
@@ -180,7 +180,7 @@ type Writer struct {
 // NewWriter returns a Writer to w.
 func NewWriter(w io.Writer) *Writer { return &Writer{w: w} }
 
-// JSON writes a frame that holds v as JSON, or nothing if v is nil.
+// JSON writes a frame with v as JSON, or an empty frame if v is nil.
 func (w *Writer) JSON(kind Frame, v any) error {
 	var payload []byte
 	if v != nil {
@@ -195,7 +195,7 @@ func (w *Writer) JSON(kind Frame, v any) error {
 	return w.flush(append(w.frame(kind, len(payload)), payload...))
 }
 
-// Data writes bytes as Data frames. No bytes are no frame.
+// Data writes bytes as Data frames. For no bytes it writes no frame.
 func (w *Writer) Data(p []byte) error {
 	for len(p) > 0 {
 		n := min(len(p), MaxData)
@@ -207,7 +207,7 @@ func (w *Writer) Data(p []byte) error {
 	return nil
 }
 
-// Chunk writes a piece of output, at most MaxData long.
+// Chunk writes a Chunk frame with at most MaxData bytes of data.
 func (w *Writer) Chunk(c Chunk) error {
 	b := append(w.frame(FrameChunk, chunkSize+len(c.Data)), byte(c.Stream))
 	b = binary.BigEndian.AppendUint64(b, uint64(c.Offset))
@@ -215,7 +215,7 @@ func (w *Writer) Chunk(c Chunk) error {
 	return w.flush(append(b, c.Data...))
 }
 
-// Ack tells that everything before offset was taken.
+// Ack acknowledges all bytes before offset.
 func (w *Writer) Ack(offset int64) error {
 	return w.flush(binary.BigEndian.AppendUint64(w.frame(FrameAck, 8), uint64(offset)))
 }
@@ -225,14 +225,15 @@ func (w *Writer) frame(kind Frame, n int) []byte {
 }
 
 func (w *Writer) flush(b []byte) error {
-	if w.buf = b; cap(b) > keepBuffer+headerSize {
+	w.buf = b
+	if cap(b) > keepBuffer+headerSize {
 		w.buf = nil
 	}
 	_, err := w.w.Write(b)
 	return err
 }
 
-// A TooLargeError is a message that does not fit a frame.
+// A TooLargeError is a message that exceeds the limit of a frame.
 type TooLargeError struct{ Size, Limit int }
 
 func (e *TooLargeError) Error() string {

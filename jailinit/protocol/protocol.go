@@ -1,9 +1,8 @@
-// Package protocol is what the daemon and a jail's init say to each other.
+// Package protocol defines the protocol between the daemon and a jail's init.
 //
-// Each operation is one connection on the init's unix socket: the daemon sends
-// a Request, then frames flow as the operation's comment says, and the
-// connection closes. Both sides treat the other as a stranger: every length is
-// bounded before memory is taken for it.
+// Each operation uses one connection to the init's unix socket: the daemon sends a Request,
+// then frames follow as documented at the operation, and the connection closes. Neither side
+// trusts the other: every length is checked before memory is allocated for it.
 package protocol
 
 import (
@@ -13,7 +12,7 @@ import (
 	"glasshouse/id"
 )
 
-// Version changes when an older init could misunderstand a newer daemon.
+// Version changes if an older init could misinterpret requests of a newer daemon.
 const Version = 1
 
 // Exec asks init to run a command. Zero values mean: the jail's environment,
@@ -26,18 +25,18 @@ type Exec struct {
 	User    string        `json:"user,omitempty"`    // name, uid, name:group or uid:gid, looked up in the jail
 	Stdin   bool          `json:"stdin,omitempty"`   // keep stdin open for Client.Stdin; otherwise /dev/null
 	PTY     *Size         `json:"pty,omitempty"`     // run on a terminal of this size
-	Timeout time.Duration `json:"timeout,omitempty"` // then the process group gets SIGKILL
+	Timeout time.Duration `json:"timeout,omitempty"` // after it the process group gets SIGKILL
 	Ring    int           `json:"ring,omitempty"`    // output kept, in bytes; 0 means 1 MiB
-	Note    string        `json:"note,omitempty"`    // of who starts it; its status repeats it
+	Note    string        `json:"note,omitempty"`    // data of the caller, returned with the status
 }
 
-// Size is a terminal's.
+// Size is the size of a terminal.
 type Size struct {
 	Cols uint16 `json:"cols"`
 	Rows uint16 `json:"rows"`
 }
 
-// ExecStatus is what init knows of one command.
+// ExecStatus is the status of one command.
 type ExecStatus struct {
 	ID       id.Exec    `json:"id"`
 	Argv     []string   `json:"argv"`
@@ -45,17 +44,17 @@ type ExecStatus struct {
 	PID      int        `json:"pid"` // inside the jail
 	PTY      bool       `json:"pty,omitempty"`
 	Started  time.Time  `json:"started"`
-	Ended    *time.Time `json:"ended,omitempty"`     // nil while it runs
+	Ended    *time.Time `json:"ended,omitempty"`     // nil while the command runs
 	Code     int        `json:"code"`                // exit code, or 128+signal
 	Signal   string     `json:"signal,omitempty"`    // "KILL" if a signal ended it
 	TimedOut bool       `json:"timed_out,omitempty"` // the timeout ended it
-	Stdout   int64      `json:"stdout_bytes"`        // written so far, kept or not
+	Stdout   int64      `json:"stdout_bytes"`        // bytes written so far, including dropped ones
 	Stderr   int64      `json:"stderr_bytes"`
-	Oldest   int64      `json:"oldest"` // first output offset still kept
-	Next     int64      `json:"next"`   // offset the next output byte will have
+	Oldest   int64      `json:"oldest"` // first available output offset
+	Next     int64      `json:"next"`   // offset of the next output byte
 }
 
-// Stream says where output came from. A terminal's output is all Stdout.
+// Stream is the source of output. All output of a terminal is Stdout.
 type Stream byte
 
 const (
@@ -68,7 +67,7 @@ const (
 type Chunk struct {
 	Stream Stream
 	Offset int64
-	Lost   int64 // bytes just before Offset that the ring no longer held
+	Lost   int64 // bytes before Offset that have been overwritten
 	Data   []byte
 }
 
@@ -82,34 +81,34 @@ type FileInfo struct {
 	UID    uint32      `json:"uid"`
 	GID    uint32      `json:"gid"`
 	MTime  time.Time   `json:"mtime"`
-	Target string      `json:"target,omitempty"` // of a symlink
+	Target string      `json:"target,omitempty"` // target of a symlink
 
-	ATime, CTime time.Time `json:"-"` // where it is looked at from the host
+	ATime, CTime time.Time `json:"-"` // set only for files that the host reads
 
-	Meta map[string]string `json:"meta,omitempty"` // what is kept with a file under MetaPrefix, of Stat, List and Write
+	Meta map[string]string `json:"meta,omitempty"` // attributes under MetaPrefix; set by Stat, List and Write
 }
 
-// What clients of E2B keep with files, in words of their own, is in extended attributes
-// whose names begin with MetaPrefix. MaxMeta bounds all of a file's, names and values:
-// there is room for so much in an inode of every filesystem.
+// Metadata of E2B clients is stored in extended attributes (xattr(7)) with the prefix
+// MetaPrefix. MaxMeta bounds the size of all names and values of a file, so that they fit into
+// an inode of every supported filesystem.
 const (
 	MetaPrefix = "user.e2b."
 	MaxMeta    = 4096
 )
 
-// WriteOptions says how a file is written.
+// WriteOptions are the options of a write.
 type WriteOptions struct {
-	Mode    fs.FileMode `json:"mode,omitempty"`    // of a new file; 0 means 0644
-	Append  bool        `json:"append,omitempty"`  // otherwise replaced in one step
-	InPlace bool        `json:"place,omitempty"`   // otherwise replaced in one step: emptied, then written
-	Parents bool        `json:"parents,omitempty"` // make missing directories, which are the file's owner's if one is given
+	Mode    fs.FileMode `json:"mode,omitempty"`    // mode of a new file; 0 means 0644
+	Append  bool        `json:"append,omitempty"`  // append; the default replaces the file atomically
+	InPlace bool        `json:"place,omitempty"`   // truncate and write the existing file; the default replaces it atomically
+	Parents bool        `json:"parents,omitempty"` // create missing directories, with the owner of the file if that is given
 	UID     *uint32     `json:"uid,omitempty"`
 	GID     *uint32     `json:"gid,omitempty"`
 
-	Meta *map[string]string `json:"meta,omitempty"` // takes the place of what is kept with the file; nil leaves it
+	Meta *map[string]string `json:"meta,omitempty"` // replaces the metadata of the file; nil keeps it
 }
 
-// FileEvent is one change a watch reports. Overflow means some were missed.
+// FileEvent is one change that a watch reports. Overflow means that events were lost.
 type FileEvent struct {
 	Path string `json:"path"`
 	Op   string `json:"op"` // create, write, delete, rename, attrib, overflow

@@ -15,7 +15,7 @@ import (
 	"glasshouse/jailinit/protocol"
 )
 
-func TestFramesComeBack(t *testing.T) {
+func TestFrameRoundTrip(t *testing.T) {
 	var b bytes.Buffer
 	w := protocol.NewWriter(&b)
 	big := bytes.Repeat([]byte("x"), protocol.MaxData+10)
@@ -38,7 +38,7 @@ func TestFramesComeBack(t *testing.T) {
 	if err := r.Expect(protocol.FrameReply, &h); err != nil || h.PID != 1 {
 		t.Errorf("Hello %+v, %v", h, err)
 	}
-	for _, want := range []int{protocol.MaxData, 10} { // in two frames, and none for no bytes
+	for _, want := range []int{protocol.MaxData, 10} { // two frames, and none for empty data
 		if kind, p, err := r.Next(); kind != protocol.FrameData || len(p) != want || err != nil {
 			t.Errorf("kind %d with %d bytes, %v; want data of %d", kind, len(p), err, want)
 		}
@@ -49,43 +49,43 @@ func TestFramesComeBack(t *testing.T) {
 	}
 	_, p, _ = r.Next()
 	if at, err := protocol.DecodeAck(p); err != nil || at != 12345 {
-		t.Errorf("acknowledgement %d, %v", at, err)
+		t.Errorf("acknowledgement = %d, %v; want 12345", at, err)
 	}
 	if err := r.Expect(protocol.FrameEnd, nil); err != nil {
 		t.Error(err)
 	}
 	if _, _, err := r.Next(); err != io.EOF {
-		t.Errorf("after the last: %v, want EOF", err)
+		t.Errorf("Next after the last frame = %v, want EOF", err)
 	}
 }
 
-func TestErrorsComeBack(t *testing.T) {
+func TestFailureRoundTrip(t *testing.T) {
 	sent := &fault.Error{Op: "exec.Start", On: "x-1", Kind: fault.Exhausted, Field: "argv", Remedy: "end some", Err: errors.New("the limit is reached")}
 	got := protocol.NewFailure(sent).Err()
 	if !errors.Is(got, fault.Exhausted) || fault.FieldOf(got) != "argv" || fault.RemedyOf(got) != "end some" || got.Error() != sent.Error() {
 		t.Errorf("got %v, want %v", got, sent)
 	}
 	if got := protocol.NewFailure(errors.New("boom")).Err(); fault.KindOf(got) != "" || got.Error() != "boom" {
-		t.Errorf("an internal error came back as %v, kind %q", got, fault.KindOf(got))
+		t.Errorf("decoded internal error = %v, kind %q; want boom without kind", got, fault.KindOf(got))
 	}
 }
 
-func TestHostileErrorsAreTamed(t *testing.T) {
+func TestFailureSanitizesText(t *testing.T) {
 	got := protocol.Failure{Kind: "root", Op: "\x1b[2J", Message: strings.Repeat("\x1b]0;pwned\a", 10000)}.Err()
 	if fault.KindOf(got) != "" || strings.ContainsAny(got.Error(), "\x1b\a") || len(got.Error()) > 10000 {
-		t.Errorf("kind %q, %d bytes: %.50q", fault.KindOf(got), len(got.Error()), got)
+		t.Errorf("kind %q, %d bytes: %.50q; want no kind and clean text", fault.KindOf(got), len(got.Error()), got)
 	}
 }
 
-func TestTooLargeMessagesAreNotSent(t *testing.T) {
+func TestTooLargeMessage(t *testing.T) {
 	var b bytes.Buffer
 	err := protocol.NewWriter(&b).JSON(protocol.FrameRequest, strings.Repeat("x", protocol.MaxMessage))
 	if _, ok := errors.AsType[*protocol.TooLargeError](err); !ok || b.Len() > 0 {
-		t.Errorf("%v, %d bytes sent", err, b.Len())
+		t.Errorf("JSON = %v, %d bytes sent; want TooLargeError and none", err, b.Len())
 	}
 }
 
-func TestAnnouncedLengthTakesNoMemory(t *testing.T) {
+func TestAnnouncedLengthAllocatesNoMemory(t *testing.T) {
 	head := binary.BigEndian.AppendUint32([]byte{byte(protocol.FrameReply)}, protocol.MaxMessage)
 	var before, after runtime.MemStats
 	runtime.ReadMemStats(&before)
@@ -96,11 +96,11 @@ func TestAnnouncedLengthTakesNoMemory(t *testing.T) {
 	}
 	runtime.ReadMemStats(&after)
 	if took := (after.TotalAlloc - before.TotalAlloc) / 20; took > 200<<10 {
-		t.Errorf("a frame of 3 bytes that announces 8 MiB takes %d bytes", took)
+		t.Errorf("a frame with 3 of 8 MiB allocates %d bytes, want at most 200 KiB", took)
 	}
 }
 
-func TestTruncatedFrameIsNotTheEnd(t *testing.T) {
+func TestTruncatedFrameIsUnexpectedEOF(t *testing.T) {
 	for _, s := range []string{"\x05", "\x05\x00\x00\x00", "\x05\x00\x00\x00\x02a"} {
 		if _, _, err := protocol.NewReader(strings.NewReader(s)).Next(); !errors.Is(err, io.ErrUnexpectedEOF) {
 			t.Errorf("%q: %v, want unexpected EOF", s, err)
@@ -127,14 +127,15 @@ func FuzzReader(f *testing.F) {
 			if err != nil {
 				return
 			}
-			if read += 5 + len(p); read > len(in) {
+			read += 5 + len(p)
+			if read > len(in) {
 				t.Fatalf("%d bytes decoded of %d", read, len(in))
 			}
 			if c, err := protocol.DecodeChunk(p); err == nil && (c.Offset < 0 || c.Lost < 0 || c.Lost > c.Offset || c.Offset+int64(len(c.Data)) > math.MaxInt64-1) {
 				t.Fatalf("chunk %+v", c)
 			}
 			if at, err := protocol.DecodeAck(p); err == nil && at < 0 {
-				t.Fatalf("acknowledgement of %d", at)
+				t.Fatalf("acknowledgement = %d, want an error", at)
 			}
 			var s protocol.ExecStatus
 			protocol.Decode(kind, p, protocol.FrameReply, &s)
@@ -142,15 +143,15 @@ func FuzzReader(f *testing.F) {
 			if protocol.Decode(kind, p, protocol.FrameParked, &parked) == nil && parked.Err() == nil && (parked.Taken < 0 || parked.Given < parked.Taken) {
 				t.Fatalf("parked: %+v", parked)
 			}
-			var told protocol.BranchedReply
-			if protocol.Decode(kind, p, protocol.FrameReply, &told) == nil {
-				if err := told.Err(); (err == nil) != (len(told.Problems) == 0) || err != nil && strings.ContainsFunc(err.Error(), unicode.IsControl) {
-					t.Fatalf("problems %q became %v", told.Problems, err)
+			var reply protocol.BranchedReply
+			if protocol.Decode(kind, p, protocol.FrameReply, &reply) == nil {
+				if err := reply.Err(); (err == nil) != (len(reply.Problems) == 0) || err != nil && strings.ContainsFunc(err.Error(), unicode.IsControl) {
+					t.Fatalf("Err of problems %q = %v", reply.Problems, err)
 				}
 			}
 			var q protocol.Request
 			if protocol.Decode(kind, p, protocol.FrameRequest, &q) == nil && q.Branched.Check() == nil && len(q.Branched.Seed) != protocol.SeedSize {
-				t.Fatalf("the branch %+v passes", q.Branched)
+				t.Fatalf("Check(%+v) = nil, want an error", q.Branched)
 			}
 		}
 	})

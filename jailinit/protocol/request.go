@@ -7,9 +7,9 @@ import (
 	"glasshouse/id"
 )
 
-// Op names an operation. Its comment says which frames follow the Request.
-// Every operation can end with an Error frame instead of what is written here.
-// Any can be answered at once with Parked, and then was not begun.
+// Op names an operation. The comment of each constant lists the frames that follow the
+// Request. Instead, every operation can end with an Error frame, or with a Parked frame as the
+// first reply, which means that the operation was not started.
 type Op string
 
 const (
@@ -20,7 +20,7 @@ const (
 	OpResize    Op = "resize"    // ← Reply(ExecStatus)
 	OpSignal    Op = "signal"    // ← Reply(ExecStatus)
 	OpTerminate Op = "terminate" // ← Reply(Remaining)
-	OpWait      Op = "wait"      // ← Reply(ExecStatus) once it has ended, or Parked
+	OpWait      Op = "wait"      // ← Reply(ExecStatus) after the end of the command, or Parked
 	OpStatus    Op = "status"    // ← Reply(ExecStatus)
 	OpExecs     Op = "execs"     // ← Reply(ExecStatus)… ← End
 	OpForget    Op = "forget"    // ← Reply(ExecStatus)
@@ -38,7 +38,7 @@ const (
 
 	OpDial   Op = "dial"   // ← Reply ⇄ bytes, no frames, until both ends are closed
 	OpListen Op = "listen" // ← Reply
-	OpAccept Op = "accept" // ← Reply once somebody has come, ⇄ bytes as of dial; or Parked
+	OpAccept Op = "accept" // ← Reply after a process has connected, ⇄ bytes as for dial; or Parked
 
 	OpPark     Op = "park"     // ← Reply when no other connection is left
 	OpBranched Op = "branched" // ← Reply(BranchedReply)
@@ -46,8 +46,7 @@ const (
 	OpKeep     Op = "keep"     // ← Reply → one byte with a descriptor ← Reply
 )
 
-// Request is the first frame of a connection. Only the fields its operation
-// names are looked at.
+// Request is the first frame of a connection. Only the fields for its operation are used.
 type Request struct {
 	Version int `json:"v"`
 	Op      Op  `json:"op"`
@@ -59,74 +58,74 @@ type Request struct {
 	Signal string  `json:"signal,omitempty"` // signal, terminate: "TERM", "SIGTERM" or "15"
 	Group  bool    `json:"group,omitempty"`  // signal
 
-	Port int `json:"port,omitempty"` // dial: of the jail's loopback; listen, accept: in place of a path
+	Port int `json:"port,omitempty"` // dial: port of the jail's loopback; listen, accept: alternative to Path
 
-	Path      string        `json:"path,omitempty"`      // every file operation; of move: from; listen, accept: the socket
+	Path      string        `json:"path,omitempty"`      // file operations; move: the source; listen, accept: the socket
 	To        string        `json:"to,omitempty"`        // move
-	After     string        `json:"after,omitempty"`     // list: names that sort after this one
+	After     string        `json:"after,omitempty"`     // list: only names that sort after this one
 	Offset    int64         `json:"offset,omitempty"`    // read
 	Limit     int64         `json:"limit,omitempty"`     // list, read
 	Mode      fs.FileMode   `json:"mode,omitempty"`      // mkdir
 	Parents   bool          `json:"parents,omitempty"`   // mkdir
-	Owner     *Owner        `json:"owner,omitempty"`     // mkdir: of what is made
+	Owner     *Owner        `json:"owner,omitempty"`     // mkdir: owner of the new directories
 	Recursive bool          `json:"recursive,omitempty"` // remove, watch
 	Replace   bool          `json:"replace,omitempty"`   // move
 	Write     *WriteOptions `json:"write,omitempty"`     // write
 
-	Patience time.Duration `json:"patience,omitempty"` // park: for what can only be waited for
-	Keep     bool          `json:"keep,omitempty"`     // park: what the commands ask on; such a jail cannot be dumped
+	Patience time.Duration `json:"patience,omitempty"` // park: maximal wait for operations that cannot be interrupted
+	Keep     bool          `json:"keep,omitempty"`     // park: keep the notification listener; the jail can then not be dumped
 	Branched *Branched     `json:"branched,omitempty"` // branched
 	Filter   []byte        `json:"filter,omitempty"`   // enforce: BPF
 }
 
-// Attach says how output is read.
+// Attach are the options for reading output.
 type Attach struct {
-	// From is the first offset wanted; below 0 means the oldest still kept.
+	// From is the first offset to read. A negative value means the oldest available one.
 	From int64 `json:"from,omitempty"`
 
-	// Lossless makes the command wait, as on a full pipe, rather than have
-	// output overwritten that this reader has not taken. A reader that takes
-	// nothing for a grace time loses the privilege. If the connection breaks,
-	// its place is held for the same time, so that it can come back.
+	// Lossless makes the command wait, as on a full pipe, until this reader has acknowledged
+	// the output that would be overwritten. A reader that is silent for a grace time loses
+	// this right. If the connection is lost, the reader's position is retained for the same
+	// time, so that it can reconnect.
 	Lossless bool `json:"lossless,omitempty"`
 
-	// Follow goes on until the command has ended. Otherwise the stream ends
-	// with the output that is there now.
+	// Follow streams output until the command has ended. Otherwise the stream ends after the
+	// output that exists at present.
 	Follow bool `json:"follow,omitempty"`
 }
 
-// Hello is how an init introduces itself.
+// Hello describes an init.
 type Hello struct {
 	Version int       `json:"version"`
-	PID     int       `json:"pid"` // inside the jail; 1 but in tests
+	PID     int       `json:"pid"` // in the jail; 1 except in tests
 	Started time.Time `json:"started"`
 }
 
-// Enforced is the answer to OpEnforce.
+// Enforced is the reply to OpEnforce.
 type Enforced struct {
-	FD int `json:"fd"` // init's number of the descriptor on which its filter asks
+	FD int `json:"fd"` // descriptor number of the notification listener in init
 }
 
-// Remaining is how many processes but init are left in the jail.
+// Remaining is the number of processes in the jail except for init.
 type Remaining struct {
 	Processes int `json:"processes"`
 }
 
-// StdinBegun is the answer to a writer of stdin. Counted says that init
-// acknowledges what the command was given of this connection's bytes. Given is
-// what it was ever given, by anybody.
+// StdinBegun is the reply to a writer of stdin. Counted means that init acknowledges the bytes
+// of this connection that were written to the command. Given is the number of bytes that all
+// connections have written to the command.
 type StdinBegun struct {
 	ExecStatus
 	Counted bool  `json:"counted"`
 	Given   int64 `json:"given"`
 }
 
-// StdinEnd ends what a client writes to a command's stdin.
+// StdinEnd ends a stdin stream of a client.
 type StdinEnd struct {
 	Keep bool `json:"keep,omitempty"` // leave it open for the next writer
 }
 
-// An Owner is whose files are.
+// An Owner is the owner of files.
 type Owner struct {
 	UID uint32 `json:"uid"`
 	GID uint32 `json:"gid"`
@@ -134,26 +133,26 @@ type Owner struct {
 
 // Listed ends a listing.
 type Listed struct {
-	More bool `json:"more"` // there are names after the last one given
+	More bool `json:"more"` // there are more names after the last one
 }
 
-// Bounds that both sides hold.
+// Limits of both sides.
 const (
 	DefaultRing = 1 << 20
 	MaxRing     = 16 << 20
 	MaxPath     = 4096
-	MaxListPage = 10_000 // entries of one listing; more are read page by page
-	MaxRunning  = 1024   // commands running at a time
-	MaxFinished = 64     // commands remembered after their end
+	MaxListPage = 10_000 // entries per page of a listing
+	MaxRunning  = 1024   // concurrent commands
+	MaxFinished = 64     // finished commands that init keeps
 
-	// StdinWindow is how many bytes of stdin may be on their way that the
-	// command was not given yet. The client keeps them.
+	// StdinWindow is the maximal number of stdin bytes that are sent and not yet acknowledged.
+	// The client keeps them to send them again.
 	StdinWindow = 2 * MaxData
 
-	// MaxNote is the bytes of what a command's status repeats for who started it.
+	// MaxNote is the maximal size of Exec.Note.
 	MaxNote = 64 << 10
 
-	// MaxStatusArgv is the bytes of a command line that ExecStatus repeats.
-	// What is over is cut off and an element "…" added.
+	// MaxStatusArgv is the maximal size of the command line in ExecStatus. A longer one is
+	// truncated and ends with "…".
 	MaxStatusArgv = 16 << 10
 )

@@ -8,38 +8,38 @@ import (
 	"glasshouse/id"
 )
 
-// Parked is the last that init says on a connection that it gives up so that
-// the jail can be dumped. If nothing came before it, the request was not begun.
+// Parked is the last frame on a connection that init closes because the jail is being parked
+// for a dump. As the first frame it means that the request was not started.
 type Parked struct {
-	Taken int64 `json:"taken,omitempty"` // stdin: of this connection's bytes, those the command was given
-	Given int64 `json:"given,omitempty"` // stdin: all that the command was ever given
+	Taken int64 `json:"taken,omitempty"` // stdin: bytes of this connection that were written to the command
+	Given int64 `json:"given,omitempty"` // stdin: all bytes that were written to the command
 }
 
-// Err says that what a Parked frame holds cannot be.
+// Err returns an error if the counts are inconsistent.
 func (p Parked) Err() error {
 	if p.Taken < 0 || p.Given < p.Taken {
-		return errors.New("counts of stdin that cannot be")
+		return errors.New("inconsistent counts of stdin bytes")
 	}
 	return nil
 }
 
-// Branched tells the init of a restored jail what the jail is a branch of.
+// Branched describes the branch to the init of a restored jail.
 type Branched struct {
 	Jail     id.Jail     `json:"jail"`
-	Snapshot id.Snapshot `json:"snapshot"` // what the jail was made of
+	Snapshot id.Snapshot `json:"snapshot"` // snapshot that the jail was made from
 	Hostname string      `json:"hostname,omitempty"`
-	Branch   int         `json:"branch"` // which of the snapshot's branches it is
-	Seed     []byte      `json:"seed"`   // SeedSize bytes that no other branch has
+	Branch   int         `json:"branch"` // number among the snapshot's branches
+	Seed     []byte      `json:"seed"`   // SeedSize bytes, different in each branch
 }
 
-// SeedSize is the bytes of a branch's seed.
+// SeedSize is the size of a branch's seed in bytes.
 const SeedSize = 32
 
-// NotifyDir has a file for each process of the jail that wants a signal in a branch,
-// named after its process id.
+// NotifyDir has a file for each process of the jail that wants a signal in a branch. Its name
+// is the pid of the process.
 const NotifyDir = "/run/glasshouse/notify"
 
-// Check refuses what no daemon of ours would send.
+// Check returns an error if the request is invalid.
 func (b *Branched) Check() error {
 	switch {
 	case b == nil:
@@ -49,7 +49,7 @@ func (b *Branched) Check() error {
 	case !id.Valid('s', string(b.Snapshot)):
 		return fault.Fieldf("init.Branched", "snapshot", "%.40q is not the identifier of a snapshot", string(b.Snapshot))
 	case len(b.Seed) != SeedSize:
-		return fault.Fieldf("init.Branched", "seed", "%d bytes instead of %d", len(b.Seed), SeedSize)
+		return fault.Fieldf("init.Branched", "seed", "got %d bytes, want %d", len(b.Seed), SeedSize)
 	case b.Branch < 0:
 		return fault.Fieldf("init.Branched", "branch", "%d is negative", b.Branch)
 	case len(b.Hostname) > 64:
@@ -58,8 +58,7 @@ func (b *Branched) Check() error {
 	return nil
 }
 
-// BranchedReply is what went wrong with hooks and signals. The jail is a branch all
-// the same.
+// BranchedReply has the errors of hooks and signals. They do not make the branch invalid.
 type BranchedReply struct {
 	Problems []string `json:"problems,omitempty"`
 }
@@ -67,7 +66,7 @@ type BranchedReply struct {
 // MaxProblems bounds a BranchedReply.
 const MaxProblems = 32
 
-// Err is the problems as one error, or nil.
+// Err returns the problems as one error, or nil.
 func (r BranchedReply) Err() error {
 	if len(r.Problems) == 0 {
 		return nil

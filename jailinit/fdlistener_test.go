@@ -16,8 +16,8 @@ import (
 	"glasshouse/jailinit/control"
 )
 
-// startAtDoor starts an init that is given a door.
-func startAtDoor(t *testing.T) (j *jail, address string) {
+// startWithFDListener starts an init with an fdListener.
+func startWithFDListener(t *testing.T) (j *jail, address string) {
 	t.Helper()
 	dir := t.TempDir()
 	address = filepath.Join(dir, "init.sock")
@@ -25,34 +25,34 @@ func startAtDoor(t *testing.T) (j *jail, address string) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	door := os.NewFile(uintptr(fd), "door")
-	defer door.Close()
+	datagrams := os.NewFile(uintptr(fd), "datagrams")
+	defer datagrams.Close()
 	if err := unix.Bind(fd, &unix.SockaddrUnix{Name: address}); err != nil {
 		t.Fatal(err)
 	}
 	cmd := exec.Command(os.Args[0])
-	cmd.Stdin = door
-	return startIn(t, dir, cmd, "TEST_INIT_DOOR=1"), address
+	cmd.Stdin = datagrams
+	return startIn(t, dir, cmd, "TEST_INIT_FDLISTENER=1"), address
 }
 
-func TestConnectionsComeInByTheDoor(t *testing.T) {
-	j, _ := startAtDoor(t)
+func TestFDListenerAccepts(t *testing.T) {
+	j, _ := startWithFDListener(t)
 	if out, _, status := j.run(sh("cat; echo out")); out != "out\n" || status.Code != 0 {
-		t.Errorf("a command says %q and ends with %d", out, status.Code)
+		t.Errorf("output = %q, code %d; want out and 0", out, status.Code)
 	}
 	var all sync.WaitGroup
-	for range 32 { // more than the door's queue has room for
+	for range 32 { // more than the queue of the datagram socket
 		all.Go(func() {
 			if out, _, _ := j.run(sh("echo out")); out != "out\n" {
-				t.Errorf("a command says %q", out)
+				t.Errorf("output = %q, want out", out)
 			}
 		})
 	}
 	all.Wait()
 }
 
-func TestWhoBringsNothingToTheDoorIsNobody(t *testing.T) {
-	j, address := startAtDoor(t)
+func TestFDListenerIgnoresInvalidDatagrams(t *testing.T) {
+	j, address := startWithFDListener(t)
 	s, err := unix.Socket(unix.AF_UNIX, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC, 0)
 	if err != nil {
 		t.Fatal(err)
@@ -66,12 +66,12 @@ func TestWhoBringsNothingToTheDoorIsNobody(t *testing.T) {
 	defer file.Close()
 	null := int(file.Fd())
 	for _, rights := range [][]byte{nil, unix.UnixRights(null), unix.UnixRights(null, null, null, null)} {
-		if err := unix.Sendmsg(s, []byte("something that is longer than a word"), rights, to, 0); err != nil {
+		if err := unix.Sendmsg(s, []byte("a datagram that is longer than the buffer"), rights, to, 0); err != nil {
 			t.Fatal(err)
 		}
 	}
 	if out, _, _ := j.run(sh("echo out")); out != "out\n" {
-		t.Errorf("after that a command says %q", out)
+		t.Errorf("output after invalid datagrams = %q, want out", out)
 	}
 	before := j.descriptors()
 	for range 100 {
@@ -81,11 +81,11 @@ func TestWhoBringsNothingToTheDoorIsNobody(t *testing.T) {
 	}
 	j.run(sh("true"))
 	if after := j.descriptors(); after > before+5 {
-		t.Errorf("init had %d descriptors, and has %d", before, after)
+		t.Errorf("descriptors of init: %d before, %d after", before, after)
 	}
 }
 
-// descriptors is how many init has open.
+// descriptors returns the number of open descriptors of init.
 func (j *jail) descriptors() int {
 	j.t.Helper()
 	entries, err := os.ReadDir("/proc/" + itoa(j.cmd.Process.Pid) + "/fd")
@@ -95,8 +95,8 @@ func (j *jail) descriptors() int {
 	return len(entries)
 }
 
-func TestADoorWithNobodyBehindItIsAnAbsentInit(t *testing.T) {
-	j, address := startAtDoor(t)
+func TestFDListenerWithoutInit(t *testing.T) {
+	j, address := startWithFDListener(t)
 	j.cmd.Process.Kill()
 	j.cmd.Wait()
 	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
