@@ -321,7 +321,9 @@ func (t *checkpointOp) dump(ctx context.Context, p Plan) (layering Layering, err
 		layering, err = t.takeLayer(stepCtx, p)
 		return err
 	}))
-	return layering, steps.Wait()
+	// A goroutine sets layering: read it after Wait.
+	err = steps.Wait()
+	return layering, err
 }
 
 // takeLayer adds the writable layer to the checkpoint.
