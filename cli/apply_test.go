@@ -14,8 +14,8 @@ import (
 	"glasshouse/api/wire"
 )
 
-// host makes a directory with these files, as they were before the run.
-func host(t *testing.T, files map[string]string) (dir string, a *applier) {
+// newHostDir makes a directory with these files, as they were before the run.
+func newHostDir(t *testing.T, files map[string]string) (dir string, a *applier) {
 	t.Helper()
 	dir = t.TempDir()
 	before := time.Now().Add(-time.Hour)
@@ -63,8 +63,8 @@ func content(t *testing.T, dir string) []string {
 	return got
 }
 
-func TestApplyTakesChangesOver(t *testing.T) {
-	dir, a := host(t, map[string]string{"keep": "k", "edit": "old", "gone/a/b": "x", "was-dir/f": "x", "was-file": "x", "mode": "m"})
+func TestApplyChanges(t *testing.T) {
+	dir, a := newHostDir(t, map[string]string{"keep": "k", "edit": "old", "gone/a/b": "x", "was-dir/f": "x", "was-file": "x", "mode": "m"})
 	out, err := a.apply(t.Context(), []wire.Change{
 		{Path: "/edit", Kind: "modified", Type: "file", Mode: "600"},
 		{Path: "/gone", Kind: "deleted", Type: "dir"},
@@ -92,8 +92,8 @@ func TestApplyTakesChangesOver(t *testing.T) {
 	}
 }
 
-func TestApplyLeavesAloneWhatGitWouldRun(t *testing.T) {
-	dir, a := host(t, map[string]string{".git/config": "[core]", "sub/.git": "gitdir: x"})
+func TestApplySkipsGitCode(t *testing.T) {
+	dir, a := newHostDir(t, map[string]string{".git/config": "[core]", "sub/.git": "gitdir: x"})
 	before := content(t, dir)
 	out, err := a.apply(t.Context(), []wire.Change{
 		{Path: "/.git/hooks/pre-commit", Kind: "added", Type: "file", Mode: "755"},
@@ -110,8 +110,8 @@ func TestApplyLeavesAloneWhatGitWouldRun(t *testing.T) {
 	}
 }
 
-func TestApplyDoesNotOverwriteWhatTheUserChangedMeanwhile(t *testing.T) {
-	dir, a := host(t, nil)
+func TestApplySkipsConflictingUserChanges(t *testing.T) {
+	dir, a := newHostDir(t, nil)
 	os.WriteFile(filepath.Join(dir, "mine"), []byte("edited just now"), 0o644)
 	changes := []wire.Change{{Path: "/mine", Kind: "modified", Type: "file", Mode: "644"}}
 	if out, err := a.apply(t.Context(), changes); err != nil || len(out.Skipped) != 1 {
@@ -123,9 +123,9 @@ func TestApplyDoesNotOverwriteWhatTheUserChangedMeanwhile(t *testing.T) {
 	}
 }
 
-func TestApplyNeverLeavesTheDirectory(t *testing.T) {
+func TestApplyStaysInsideDirectory(t *testing.T) {
 	outside := t.TempDir()
-	dir, a := host(t, nil)
+	dir, a := newHostDir(t, nil)
 	os.Symlink(outside, filepath.Join(dir, "out"))
 	for _, p := range []string{"/out/planted", "/../planted", "planted", "/a/../../planted", "/"} {
 		out, err := a.apply(t.Context(), []wire.Change{{Path: p, Kind: "added", Type: "file", Mode: "644"}})
@@ -138,8 +138,8 @@ func TestApplyNeverLeavesTheDirectory(t *testing.T) {
 	}
 }
 
-func TestApplyTakesARenamedFileOverWholeOrNotAtAll(t *testing.T) {
-	dir, a := host(t, map[string]string{"old": "x", "dir/f": "x", "mine": "x", "taken": "here already", "hook": "x"})
+func TestApplyRenameIsAtomic(t *testing.T) {
+	dir, a := newHostDir(t, map[string]string{"old": "x", "dir/f": "x", "mine": "x", "taken": "here already", "hook": "x"})
 	out, err := a.apply(t.Context(), []wire.Change{
 		{Path: "/new", Kind: "renamed", From: "/old", Type: "file", Mode: "644"},
 		{Path: "/dir", Kind: "modified", Type: "file", Mode: "644"}, // its file has moved out

@@ -10,7 +10,7 @@ import (
 	"glasshouse/host/probe"
 )
 
-func TestDoctorTellsWhetherAnyBackendCanRun(t *testing.T) {
+func TestDoctorFindsUsableBackend(t *testing.T) {
 	with := func(names ...string) []wire.Probe {
 		list := []wire.Probe{{Name: "kvm", Status: "unsupported"}, {Name: "crun", Status: "unknown"}}
 		for _, n := range names {
@@ -38,7 +38,7 @@ func TestDoctorTellsWhetherAnyBackendCanRun(t *testing.T) {
 }
 
 // Scripts that install Glasshouse depend on the exit status.
-func TestDoctorExitStatusTellsWhetherAJailCanRun(t *testing.T) {
+func TestDoctorExitStatus(t *testing.T) {
 	probes := func(list ...wire.Probe) map[string]string {
 		b, err := json.Marshal(map[string]any{"items": list})
 		if err != nil {
@@ -68,7 +68,7 @@ func TestDoctorExitStatusTellsWhetherAJailCanRun(t *testing.T) {
 }
 
 // A renamed probe would have doctor say that no jail can run anywhere.
-func TestDoctorKnowsTheNamesOfTheProbes(t *testing.T) {
+func TestDoctorProbeNamesExist(t *testing.T) {
 	known := map[string]bool{}
 	for _, p := range daemon.Doctor(t.Context(), probe.Host{Data: t.TempDir()}) {
 		known[p.Name] = true

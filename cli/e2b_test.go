@@ -7,7 +7,7 @@ import (
 	"testing"
 )
 
-func TestAnAuthorityIsSavedForNodeAndPython(t *testing.T) {
+func TestCAIsSavedForNodeAndPython(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "state")
 	roots := filepath.Join(t.TempDir(), "roots.pem")
 	if err := os.WriteFile(roots, []byte("SYSTEM"), 0o644); err != nil {

@@ -17,9 +17,9 @@ import (
 	"glasshouse/id"
 )
 
-// TestExecEndsWhenItsSignalCannotBePassedOn has a daemon whose jail does not answer
+// TestExecEndsWhenSignalCannotBeForwarded has a daemon whose jail does not answer
 // when a SIGTERM is passed on.
-func TestExecEndsWhenItsSignalCannotBePassedOn(t *testing.T) {
+func TestExecEndsWhenSignalCannotBeForwarded(t *testing.T) {
 	const jail, exec = "j-aaaaaaaaaaaa", "x-aaaaaaaaaaaa"
 	started := make(chan struct{})
 	mux := http.NewServeMux()

@@ -52,7 +52,7 @@ func checkTerminal(t *testing.T, what, text string) {
 	}
 }
 
-func TestHostileNamesInErrorsDoNotReachTheTerminal(t *testing.T) {
+func TestHostileNamesInErrorsAreEscaped(t *testing.T) {
 	problem := wire.Problem{Type: wire.TypeOf("not found"), Title: hostileName, Status: 404,
 		Detail: hostileName + ": no such jail", Field: hostileName, Remedy: "try " + hostileName, ID: hostileName}
 	for _, args := range [][]string{
@@ -75,7 +75,7 @@ func TestHostileNamesInErrorsDoNotReachTheTerminal(t *testing.T) {
 	}
 }
 
-func TestHostileNamesInAnswersDoNotReachTheTerminal(t *testing.T) {
+func TestHostileNamesInResponsesAreEscaped(t *testing.T) {
 	jails := map[string]any{"items": []map[string]any{{"id": "j-4k2v9c7m1xqe", "name": hostileName, "state": hostileName, "runtime": hostileName, "backend": hostileName, "labels": map[string]string{hostileName: hostileName}}}}
 	runs := map[string]any{"items": []map[string]any{{"id": "r-1", "session": hostileName, "goal": hostileName, "state": hostileName, "reason": hostileName, "agent": map[string]any{"name": hostileName}}}}
 	for _, c := range []struct {

@@ -7,7 +7,7 @@ import (
 )
 
 // A script reads an empty list as it reads any other.
-func TestAnEmptyListInJSONIsAnArray(t *testing.T) {
+func TestEmptyListIsJSONArray(t *testing.T) {
 	exits := map[string]int{"doctor": 1} // no probe says that a jail can run
 	for _, c := range []struct{ line, path string }{
 		{"jail ls", "/jails"}, {"jail execs " + aJail, "/jails/" + aJail + "/execs"}, {"files ls " + aJail + ":/", "/jails/" + aJail + "/files"},
@@ -31,19 +31,19 @@ func TestAnEmptyListInJSONIsAnArray(t *testing.T) {
 
 // What the daemon answers is printed whole with --json, and nothing of it drives a
 // terminal.
-func TestJSONIsWhatTheDaemonAnswered(t *testing.T) {
+func TestJSONOutputIsDaemonResponse(t *testing.T) {
 	for line, answers := range map[string]map[string]string{
-		"jail show " + aJail:            {"GET /jails/" + aJail: strings.Replace(jailJSON, "web", evil, 1)},
+		"jail show " + aJail:            {"GET /jails/" + aJail: strings.Replace(jailJSON, "web", escapedName, 1)},
 		"jail start " + aJail:           {"POST /jails/" + aJail + "/start": jailJSON},
 		"snapshot show " + aSnapshot:    {"GET /snapshots/" + aSnapshot: snapJSON},
 		"policy show " + aJail:          {"GET /jails/" + aJail + "/policy": policyOut},
 		"runs show r-1":                 {"GET /chat/run/r-1": runJSON},
-		"capability show a.b":           {"GET /capabilities/a.b": `{"id":"a.b","manifest":"` + evil + `"}`},
-		"skill show k":                  {"GET /skills/k": `{"name":"k","refused":"` + evil + `"}`},
+		"capability show a.b":           {"GET /capabilities/a.b": `{"id":"a.b","manifest":"` + escapedName + `"}`},
+		"skill show k":                  {"GET /skills/k": `{"name":"k","refused":"` + escapedName + `"}`},
 		"secret grant KEY " + aJail:     {"POST /secrets/KEY/grants": `{"id":"g-1"}`},
 		"jail rm " + aJail:              {"DELETE /jails/" + aJail: `204 `},
 		"token create x":                {"POST /tokens": `{"id":"t-1","token":"secret"}`},
-		"call a.b":                      {"POST /capabilities/a.b/call": `{"capability":"a.b","state":"done","output":"` + evil + `"}`},
+		"call a.b":                      {"POST /capabilities/a.b/call": `{"capability":"a.b","state":"done","output":"` + escapedName + `"}`},
 		"audit verify":                  {"GET /chain/verify": `{"entries":1}`},
 		"branch " + aSnapshot + " -n 1": {"POST /snapshots/" + aSnapshot + "/branch": `{"jails":[` + jailJSON + `]}`},
 	} {
@@ -64,7 +64,7 @@ func TestJSONIsWhatTheDaemonAnswered(t *testing.T) {
 
 // Every command says what the daemon says is wrong, with what can be done about it, on
 // standard error alone.
-func TestEveryCommandPassesOnTheDaemonsErrors(t *testing.T) {
+func TestEveryCommandPrintsDaemonErrors(t *testing.T) {
 	for _, line := range []string{
 		"jail ls", "jail show " + aJail, "jail create", "jail start " + aJail, "jail stop " + aJail, "jail pause " + aJail, "jail resume " + aJail, "jail rm " + aJail,
 		"jail limits " + aJail, "jail execs " + aJail, "files ls " + aJail + ":/", "files stat " + aJail + ":/x", "files rm " + aJail + ":/x", "files mkdir " + aJail + ":/x", "files mv " + aJail + ":/x /y",
@@ -81,7 +81,7 @@ func TestEveryCommandPassesOnTheDaemonsErrors(t *testing.T) {
 		t.Run(strings.ReplaceAll(line, "/", "_"), func(t *testing.T) {
 			t.Parallel()
 			d := newScriptedDaemon(t, nil)
-			d.problem = `503 {"type":"/problems/unavailable","title":"unavailable","status":503,"detail":"the ` + evil + ` database is away","remedy":"wait a while"}`
+			d.problem = `503 {"type":"/problems/unavailable","title":"unavailable","status":503,"detail":"the ` + escapedName + ` database is away","remedy":"wait a while"}`
 			code, out, errs := d.run("", argsOf(line)...)
 			if code != 1 || out != "" || len(d.requests) == 0 {
 				t.Errorf("it exits with %d, prints %q and sends %d requests, want 1, nothing and some", code, out, len(d.requests))
@@ -94,7 +94,7 @@ func TestEveryCommandPassesOnTheDaemonsErrors(t *testing.T) {
 }
 
 // A daemon that answers what no daemon would is an error, and no command panics.
-func TestGarbageFromTheDaemonIsAnError(t *testing.T) {
+func TestInvalidDaemonResponseIsAnError(t *testing.T) {
 	for _, line := range []string{"jail ls", "jail show " + aJail, "snapshots", "runs show r", "approvals show a", "audit show 1", "audit ls", "policy show " + aJail, "egress " + aJail, "call a", "health", "lineage"} {
 		for _, garbage := range []string{"", "null", `"text"`, `{"items":5}`, "<html>", `{"items":[{"id":5}]}`, "500 <html>", `404 not json`, `{"items":[`} {
 			d := newScriptedDaemon(t, nil)

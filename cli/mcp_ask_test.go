@@ -81,7 +81,7 @@ func (d *askingDaemon) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
-func TestMCPAsksTheUserOfTheClientAboutApprovals(t *testing.T) {
+func TestMCPAsksClientUserAboutApprovals(t *testing.T) {
 	d := &askingDaemon{pending: []wire.Approval{older}, answers: make(chan wire.AnswerApproval, 1)}
 	web := httptest.NewServer(d)
 	t.Cleanup(web.Close)

@@ -14,7 +14,7 @@ import (
 	"glasshouse/cli"
 )
 
-func TestAModelIsPlayedWithoutADaemonUntilItIsInterrupted(t *testing.T) {
+func TestMockLLMRunsUntilInterrupted(t *testing.T) {
 	script := filepath.Join(t.TempDir(), "script.yaml")
 	if err := os.WriteFile(script, []byte("conversations: [{turns: [{text: 'as written: {{.User}}'}]}]"), 0o600); err != nil {
 		t.Fatal(err)
@@ -52,7 +52,7 @@ func TestAModelIsPlayedWithoutADaemonUntilItIsInterrupted(t *testing.T) {
 	}
 }
 
-func TestAScriptThatIsWrongIsNamedWithItsLine(t *testing.T) {
+func TestMockLLMScriptErrorNamesLine(t *testing.T) {
 	script := filepath.Join(t.TempDir(), "script.yaml")
 	if err := os.WriteFile(script, []byte("conversations:\n  - name: x\n    turn: []\n"), 0o600); err != nil {
 		t.Fatal(err)

@@ -15,9 +15,9 @@ import (
 	"github.com/spf13/cobra"
 )
 
-// TestAJailIsNamedByItsName types every command that takes a jail with the jail's
+// TestJailByName types every command that takes a jail with the jail's
 // name, against a daemon that knows it by its id alone.
-func TestAJailIsNamedByItsName(t *testing.T) {
+func TestJailByName(t *testing.T) {
 	const jid = "j-4k2v9c7m1xqe"
 	file := filepath.Join(t.TempDir(), "file")
 	if err := os.WriteFile(file, []byte("{}"), 0o600); err != nil {

@@ -30,9 +30,9 @@ func mustRead(t *testing.T, name string) string {
 	return string(data)
 }
 
-// TestAProjectIsPreparedForOpenCode: what is there is not overwritten, unless that is
+// TestOpenCodeInit: what is there is not overwritten, unless that is
 // asked for, and then all of it is.
-func TestAProjectIsPreparedForOpenCode(t *testing.T) {
+func TestOpenCodeInit(t *testing.T) {
 	dir := t.TempDir()
 	code, said := openCodeInit(t, dir)
 	if code != 0 || !strings.Contains(said, "written    opencode.json") || !strings.Contains(said, "the last rule that matches counts") {
@@ -72,8 +72,8 @@ func TestAProjectIsPreparedForOpenCode(t *testing.T) {
 	}
 }
 
-// TestNothingIsWrittenOutsideOfTheProject, wherever links in it lead.
-func TestNothingIsWrittenOutsideOfTheProject(t *testing.T) {
+// TestOpenCodeInitStaysInsideProject, wherever links in it lead.
+func TestOpenCodeInitStaysInsideProject(t *testing.T) {
 	dir, outside := t.TempDir(), t.TempDir()
 	if err := os.Symlink(outside, filepath.Join(dir, ".opencode")); err != nil {
 		t.Fatal(err)
@@ -87,7 +87,7 @@ func TestNothingIsWrittenOutsideOfTheProject(t *testing.T) {
 	}
 }
 
-func TestOpenCodeInitSaysWhatIsWrong(t *testing.T) {
+func TestOpenCodeInitErrors(t *testing.T) {
 	if code, said := openCodeInit(t, "--level", "4", t.TempDir()); code != 2 || !strings.Contains(said, "1, 2 or 3") {
 		t.Errorf("code %d: %s", code, said)
 	}

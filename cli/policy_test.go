@@ -34,21 +34,21 @@ func TestSnapshotsFlag(t *testing.T) {
 	}
 }
 
-func TestASnapshotIsCarriedThroughAFile(t *testing.T) {
-	d := newDesk(t)
-	d.sees("jail start JAIL")
-	sid := strings.TrimSpace(d.sees("snapshot JAIL"))
-	archive := d.sees("snapshot export " + sid)
-	back := strings.TrimSpace(d.typed(archive, "snapshot", "import", "--files-only"))
+func TestSnapshotExportImport(t *testing.T) {
+	d := newTestEnv(t)
+	d.wantOutput("jail start JAIL")
+	sid := strings.TrimSpace(d.wantOutput("snapshot JAIL"))
+	archive := d.wantOutput("snapshot export " + sid)
+	back := strings.TrimSpace(d.runWithInput(archive, "snapshot", "import", "--files-only"))
 	if back == sid || !strings.HasPrefix(back, "s-") {
 		t.Errorf("imported as %q", back)
 	}
-	d.sees("snapshots", sid, back, "imported")
-	d.sees("snapshot show "+back, "imported")
+	d.wantOutput("snapshots", sid, back, "imported")
+	d.wantOutput("snapshot show "+back, "imported")
 }
 
-// typed runs a command that reads text, and returns what it prints.
-func (d *desk) typed(text string, args ...string) string {
+// runWithInput runs a command that reads text, and returns what it prints.
+func (d *testEnv) runWithInput(text string, args ...string) string {
 	d.t.Helper()
 	var out, errs bytes.Buffer
 	env := Env{Stdin: strings.NewReader(text), Stdout: &out, Stderr: &errs, Getenv: func(string) string { return "" }, UID: os.Getuid()}

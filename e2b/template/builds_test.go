@@ -14,7 +14,7 @@ import (
 
 const nobody = "00000000-0000-4000-8000-000000000000"
 
-func TestABuildIsReadyAndKept(t *testing.T) {
+func TestBuild(t *testing.T) {
 	b := newBuilds(t)
 	of := b.request(`{"name":"app","cpuCount":1,"memoryMB":256}`)
 	if !uuidPattern.MatchString(of.BuildID) || !slices.Equal(of.Tags, []string{"default"}) || !slices.Equal(of.Names, []string{"app"}) {
@@ -56,13 +56,13 @@ func TestABuildIsReadyAndKept(t *testing.T) {
 	}
 }
 
-func TestBuildsThatFail(t *testing.T) {
+func TestFailedBuilds(t *testing.T) {
 	b := newBuilds(t)
 	for _, c := range []struct{ plan, step, message string }{
 		{`{"fromImage":"registry.example/missing"}`, "base", "the registry has no such image"},
 		{`{"fromImage":"/etc/passwd"}`, "base", "is not the name of an image"},
 		{`{"fromTemplate":"none"}`, "base", "template 'none' not found"},
-		{`{"fromImage":"base","steps":[{"type":"FLY","args":["x"]}]}`, "1", `an instruction "FLY" is not known`},
+		{`{"fromImage":"base","steps":[{"type":"FLY","args":["x"]}]}`, "1", `unknown instruction "FLY"`},
 		{`{"fromImage":"e2bdev/base","steps":[{"type":"ENV","args":["A","1"]},{"type":"ENV","args":["1A","1"]}]}`, "2", "1A"},
 		{`{"fromImage":"e2bdev/base","steps":[{"type":"RUN","args":["true","nobody123"]}]}`, "1", "invalid username: 'nobody123'"},
 		{`{"fromImage":"e2bdev/base","steps":[{"type":"RUN","args":["true"]}]}`, "1", "nothing runs here"},
@@ -87,7 +87,7 @@ func TestBuildsThatFail(t *testing.T) {
 	}
 }
 
-func TestWhatBuildsAreRefused(t *testing.T) {
+func TestRejectedBuildRequests(t *testing.T) {
 	b := newBuilds(t)
 	of := b.request(`{"name":"app"}`)
 	at := "/templates/" + of.TemplateID + "/builds/"
@@ -142,7 +142,7 @@ func TestWhatBuildsAreRefused(t *testing.T) {
 	b.api(404, "DELETE", "/templates/app", "")
 }
 
-func TestTagsNameBuilds(t *testing.T) {
+func TestTags(t *testing.T) {
 	b := newBuilds(t)
 	first := b.request(`{"name":"app:v1"}`)
 	if !slices.Equal(first.Tags, []string{"v1"}) {
@@ -190,7 +190,7 @@ func TestTagsNameBuilds(t *testing.T) {
 	}
 }
 
-func TestTemplatesAreListedAndDeleted(t *testing.T) {
+func TestListAndDeleteTemplates(t *testing.T) {
 	b := newBuilds(t)
 	for i := range 3 {
 		b.run(b.request(fmt.Sprintf(`{"name":"t%d"}`, i)), `{"fromImage":"e2bdev/base"}`)
@@ -231,7 +231,7 @@ func TestTemplatesAreListedAndDeleted(t *testing.T) {
 	}
 }
 
-func TestABuildIsCancelledByDeletion(t *testing.T) {
+func TestDeletionCancelsBuild(t *testing.T) {
 	b := newBuilds(t)
 	b.jails.gate = make(chan struct{})
 	of := b.request(`{"name":"slow"}`)
@@ -244,7 +244,7 @@ func TestABuildIsCancelledByDeletion(t *testing.T) {
 	}
 }
 
-func TestADaemonEndsTheBuildsOfAnother(t *testing.T) {
+func TestStartFailsInterruptedBuilds(t *testing.T) {
 	store, jails, dir := newFakeStore(), newFakeJails(), t.TempDir()
 	b := startBuilds(t, store, jails, dir)
 	b.run(b.request(`{"name":"done"}`), `{"fromImage":"e2bdev/base"}`)
@@ -258,7 +258,7 @@ func TestADaemonEndsTheBuildsOfAnother(t *testing.T) {
 
 	b = startBuilds(t, store, jails, dir)
 	got := e2btest.Read[wireStatus](b, b.api(200, "GET", at+"/status", ""))
-	if got.Status != Failed || !strings.Contains(got.Reason.Message, "the daemon ended while this was built") {
+	if got.Status != Failed || !strings.Contains(got.Reason.Message, "the daemon stopped during the build") {
 		t.Errorf("the build of a daemon that ended: got %+v %+v, want an error that says so", got.Status, got.Reason)
 	}
 	if _, err := b.Find(t.Context(), "mine", "done"); err != nil {
@@ -269,7 +269,7 @@ func TestADaemonEndsTheBuildsOfAnother(t *testing.T) {
 	}
 }
 
-func TestLogsOfABuild(t *testing.T) {
+func TestBuildLogs(t *testing.T) {
 	b := newBuilds(t)
 	of := b.request(`{"name":"app"}`)
 	all := b.run(of, `{"fromImage":"e2bdev/base","steps":[{"type":"ENV","args":["A","1"]}]}`).Entries
@@ -297,7 +297,7 @@ func TestLogsOfABuild(t *testing.T) {
 	}
 }
 
-func TestFilesAreSentByALink(t *testing.T) {
+func TestUploadByLink(t *testing.T) {
 	b := newBuilds(t)
 	of := b.request(`{"name":"app"}`)
 	hash := strings.Repeat("ab", 32)

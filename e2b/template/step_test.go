@@ -8,7 +8,7 @@ import (
 	"glasshouse/fault"
 )
 
-func TestWhatAStepSays(t *testing.T) {
+func TestParseStep(t *testing.T) {
 	hash := strings.Repeat("0", 64)
 	for _, c := range []struct {
 		step Step
@@ -25,9 +25,9 @@ func TestWhatAStepSays(t *testing.T) {
 		{Step{Type: "ENV"}, nil},
 		{Step{Type: "ENV", Args: []string{"A B", "1"}}, nil},
 		{Step{Type: "ENV", Args: []string{"A=B", "1"}}, nil},
-		{Step{Type: "WORKDIR", Args: []string{"a/b"}}, moving{"a/b"}},
+		{Step{Type: "WORKDIR", Args: []string{"a/b"}}, settingDir{"a/b"}},
 		{Step{Type: "WORKDIR", Args: []string{""}}, nil},
-		{Step{Type: "USER", Args: []string{"worker"}}, being{"worker"}},
+		{Step{Type: "USER", Args: []string{"worker"}}, settingUser{"worker"}},
 		{Step{Type: "USER", Args: []string{"0"}}, nil},
 		{Step{Type: "USER", Args: []string{"a:b"}}, nil},
 		{Step{Type: "USER", Args: []string{"../../etc"}}, nil},
@@ -57,7 +57,7 @@ func TestWhatAStepSays(t *testing.T) {
 	}
 }
 
-func TestVariablesInValues(t *testing.T) {
+func TestExpand(t *testing.T) {
 	of := func(name string) string {
 		return map[string]string{"PATH": "/bin", "A": "1", "LONG": strings.Repeat("x", maxValue/2)}[name]
 	}
@@ -74,7 +74,7 @@ func TestVariablesInValues(t *testing.T) {
 	}
 }
 
-func TestNamesOfTemplates(t *testing.T) {
+func TestParseName(t *testing.T) {
 	for _, c := range []struct{ in, name, tag string }{
 		{"a", "a", ""}, {" My-App_1 ", "my-app_1", ""}, {"a:v1.0", "a", "v1.0"}, {"a:Default", "a", "default"},
 	} {
@@ -89,7 +89,7 @@ func TestNamesOfTemplates(t *testing.T) {
 	}
 }
 
-func TestABuildMovesAsItMay(t *testing.T) {
+func TestBuildStateChanges(t *testing.T) {
 	for _, from := range []State{Waiting, Building, Ready, Failed} {
 		for _, to := range []State{Waiting, Building, Ready, Failed} {
 			b := Build{ID: "b", State: from}
@@ -105,7 +105,7 @@ func TestABuildMovesAsItMay(t *testing.T) {
 	}
 }
 
-func TestALongStepIsCutBetweenCharacters(t *testing.T) {
+func TestStepStringIsClippedAtCharacter(t *testing.T) {
 	got := Step{Type: "RUN", Args: []string{strings.Repeat("a", 995) + "äb"}}.String()
 	if want := "RUN " + strings.Repeat("a", 995) + "…"; got != want {
 		t.Errorf("String() ends in %q, want %q", got[990:], want[990:])
@@ -140,7 +140,7 @@ func FuzzStep(f *testing.F) {
 			if got.user != "" && !userName.MatchString(got.user) {
 				t.Errorf("the user %q", got.user)
 			}
-		case being:
+		case settingUser:
 			if !userName.MatchString(got.user) {
 				t.Errorf("the user %q", got.user)
 			}
