@@ -15,14 +15,14 @@ import (
 	"glasshouse/api/wire"
 )
 
-// A scriptedDaemon answers requests as a test says, and keeps them.
+// A scriptedDaemon answers requests with scripted responses and records them.
 type scriptedDaemon struct {
 	*testing.T
 	addr    string
-	answers map[string]string    // by method and path, with or without query; a status before the body
-	problem string               // the answer to everything else
-	env     map[string]string    // of the command
-	arrived func(request string) // called before a request is answered, if it is not nil
+	answers map[string]string    // by method and path, with or without query; a status precedes the body
+	problem string               // the response to all other requests
+	env     map[string]string    // environment of the command
+	arrived func(request string) // called before a request is answered, if not nil
 
 	mu       sync.Mutex
 	requests []string // method, path with query, and body
@@ -83,19 +83,19 @@ func (d *scriptedDaemon) serve(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
-// Ends of answers.
+// Suffixes of scripted responses.
 const (
-	cutSuffix  = "\x00cut"  // the connection breaks before the answer is complete
-	openSuffix = "\x00open" // the answer does not end before the command leaves
+	cutSuffix  = "\x00cut"  // the connection breaks before the response is complete
+	openSuffix = "\x00open" // the response does not end before the command exits
 )
 
-// run runs a command with standard input, and returns its exit code and what it wrote.
+// run runs a command with standard input, and returns its exit code and output.
 func (d *scriptedDaemon) run(stdin string, args ...string) (code int, stdout, stderr string) {
 	d.Helper()
 	return d.runIn(d.Context(), stdin, args...)
 }
 
-// runIn is run with a context of the test's.
+// runIn is run with a context.
 func (d *scriptedDaemon) runIn(ctx context.Context, stdin string, args ...string) (code int, stdout, stderr string) {
 	d.Helper()
 	var out, errs bytes.Buffer
@@ -104,14 +104,14 @@ func (d *scriptedDaemon) runIn(ctx context.Context, stdin string, args ...string
 	return code, out.String(), errs.String()
 }
 
-// asked returns the requests so far, a line each.
+// asked returns the recorded requests, one per line.
 func (d *scriptedDaemon) asked() string {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	return strings.Join(d.requests, "\n")
 }
 
-// words splits a command line; ~ is a space within an argument.
+// argsOf splits a command line; ~ is a space within an argument.
 func argsOf(line string) []string {
 	args := strings.Fields(line)
 	for i := range args {
@@ -128,23 +128,23 @@ const (
 	snapJSON    = `{"id":"s-aaaaaaaaaaaa","jail":"j-aaaaaaaaaaaa","name":"before","reason":"asked","memory":true,"memory_bytes":1048576,"paused_us":2500,"pids":3,"layering":"copied","seq":7,"backend":"oci","runtime":"runc","host":{"arch":"amd64","kernel":"6.1","cpu":"x"},"usage":{"own_bytes":2048,"shared_bytes":4096}}`
 	runJSON     = `{"id":"r-1","session_id":"s1","goal":"fix it","state":"paused","why":"budget","agent":{"preset":"shell"},"budget":{"limits":{"steps":9},"run-budget-consumed":{"steps":9,"llm-tokens":5}},"steps":9,"created":"2026-01-02T15:04:05Z"}`
 	policyOut   = `{"policy":{"files":[{"name":"opencode.json","text":"{}"}],"answers":[{"action":"bash","pattern":"ls","effect":"allow","file":"answer of ann"}]},"match":"last","why":"as it was written for","level":1,"ceiling":2,"findings":[{"kind":"shadowed","file":"opencode.json","line":3,"message":"never matches","remedy":"remove it"}]}`
-	escapedName = "\\u001b[31mred\\u202e" // drives a terminal, in JSON
+	escapedName = "\\u001b[31mred\\u202e" // controls a terminal; in JSON
 )
 
 func items(list ...string) string { return `{"items":[` + strings.Join(list, ",") + `]}` }
 
-// A lineTest is a command line with what it sends and prints. Its answers are those of
-// a scripted daemon.
+// A lineTest is a command line with the expected requests and output. answers are the responses
+// of a scripted daemon.
 type lineTest struct {
 	line    string
 	answers map[string]string
 	want    string // requests
-	out     string // in standard output, with one space between words
-	errs    string // in standard error
+	out     string // part of standard output, with one space between words
+	errs    string // part of standard error
 	code    int
 }
 
-// checkLines runs each command line with a daemon of its own.
+// checkLines runs each command line with its own daemon.
 func checkLines(t *testing.T, tests []lineTest) {
 	t.Helper()
 	for _, c := range tests {
@@ -165,8 +165,8 @@ func checkLines(t *testing.T, tests []lineTest) {
 	}
 }
 
-// TestCommandRequestsAndOutput: each command sends these requests, prints this and exits with
-// this code.
+// TestCommandRequestsAndOutput checks the requests, the output and the exit code of each
+// command.
 func TestCommandRequestsAndOutput(t *testing.T) {
 	rules := filepath.Join(t.TempDir(), "opencode.json")
 	if err := os.WriteFile(rules, []byte(`{"permission":{}}`), 0o600); err != nil {
@@ -178,7 +178,7 @@ func TestCommandRequestsAndOutput(t *testing.T) {
 		stdin   string
 		answers map[string]string
 		want    []string // requests
-		out     []string // each is in standard output, in this order
+		out     []string // parts of standard output, in this order
 		errs    string
 		code    int
 	}{
@@ -242,7 +242,7 @@ func TestCommandRequestsAndOutput(t *testing.T) {
 		{line: "policy show " + aJail, answers: m{"GET /jails/" + aJail + "/policy": policyOut}, want: []string{"GET /jails/" + aJail + "/policy"}, out: []string{"opencode.json", "last, as it was written for", "1 of at most 2", `bash "ls": allow (answer of ann)`, "opencode.json:3: shadowed: never matches; remove it"}},
 		{line: "policy show " + aJail, answers: m{"GET /jails/" + aJail + "/policy": `{}`}, want: []string{"GET /jails/" + aJail + "/policy"}, out: []string{"no policy\n"}},
 		{line: "policy set " + aJail + " --policy " + rules + " --level 2", answers: m{"PUT /jails/" + aJail + "/policy": policyOut}, want: []string{`PUT /jails/` + aJail + `/policy {"files":[{"name":"opencode.json","text":"{\"permission\":{}}"}],"level":2}`}, out: []string{"opencode.json"}},
-		{line: "policy set " + aJail, errs: "to take a policy away there is glasshouse policy rm", code: 2},
+		{line: "policy set " + aJail, errs: "to remove a policy, use glasshouse policy rm", code: 2},
 		{line: "policy set " + aJail + " --policy /nowhere", errs: "no such file", code: 1},
 		{line: "policy rm " + aJail, answers: m{"DELETE /jails/" + aJail + "/policy": `204 `}, want: []string{"DELETE /jails/" + aJail + "/policy"}},
 		{line: "policy level " + aJail + " 2", answers: m{"POST /jails/" + aJail + "/policy/level": `{"level":2,"ceiling":3}`}, want: []string{`POST /jails/` + aJail + `/policy/level {"level":2}`}, out: []string{"level 2 of at most 3\n"}},
@@ -359,31 +359,31 @@ func TestCommandRequestsAndOutput(t *testing.T) {
 			d := newScriptedDaemon(t, c.answers)
 			code, out, errs := d.run(c.stdin, argsOf(c.line)...)
 			if code != c.code {
-				t.Errorf("it exits with %d, want %d", code, c.code)
+				t.Errorf("exit code = %d, want %d", code, c.code)
 			}
 			if c.want != nil || c.code == 2 {
 				if got := strings.Join(d.requests, "\n"); got != strings.Join(c.want, "\n") {
-					t.Errorf("it asks\n%s\nwant\n%s", got, strings.Join(c.want, "\n"))
+					t.Errorf("requests:\n%s\nwant\n%s", got, strings.Join(c.want, "\n"))
 				}
 			}
 			rest := out
 			for _, want := range c.out {
 				_, after, ok := strings.Cut(rest, want)
 				if !ok {
-					t.Errorf("it prints\n%s\nwant %q in it, after what was before", out, want)
+					t.Errorf("stdout:\n%s\nwant it to contain %q after the previous parts", out, want)
 					break
 				}
 				rest = after
 			}
 			if len(c.out) == 0 && out != "" {
-				t.Errorf("it prints %q, want nothing", out)
+				t.Errorf("stdout = %q, want nothing", out)
 			}
 			if !strings.Contains(errs, c.errs) || c.errs == "" && errs != "" {
-				t.Errorf("it writes the error %q, want %q", errs, c.errs)
+				t.Errorf("stderr = %q, want %q", errs, c.errs)
 			}
 			for _, text := range []string{out, errs} {
 				if strings.ContainsAny(text, "\x1b\u202e") {
-					t.Errorf("it prints %q, want nothing that drives a terminal", text)
+					t.Errorf("output = %q, want no terminal control characters", text)
 				}
 			}
 		})

@@ -14,7 +14,7 @@ import (
 	"glasshouse/api/wire"
 )
 
-// newHostDir makes a directory with these files, as they were before the run.
+// newHostDir creates a directory with these files, which represent the state before the run.
 func newHostDir(t *testing.T, files map[string]string) (dir string, a *applier) {
 	t.Helper()
 	dir = t.TempDir()
@@ -103,7 +103,7 @@ func TestApplySkipsGitCode(t *testing.T) {
 		{Path: "/sub/.git", Kind: "modified", Type: "file", Mode: "644"},
 	})
 	if err != nil || len(out.Done) != 0 || len(out.Skipped) != 5 {
-		t.Errorf("apply = done %v, skipped %v, %v; want all five left alone", out.Done, out.Skipped, err)
+		t.Errorf("apply = done %v, skipped %v, %v; want all five skipped", out.Done, out.Skipped, err)
 	}
 	if got := content(t, dir); !slices.Equal(got, before) {
 		t.Errorf("the directory changed: %q", got)
@@ -134,7 +134,7 @@ func TestApplyStaysInsideDirectory(t *testing.T) {
 		}
 	}
 	if es, _ := os.ReadDir(outside); len(es) > 0 {
-		t.Errorf("%d files outside", len(es))
+		t.Errorf("%d files outside of the directory, want none", len(es))
 	}
 }
 
@@ -142,7 +142,7 @@ func TestApplyRenameIsAtomic(t *testing.T) {
 	dir, a := newHostDir(t, map[string]string{"old": "x", "dir/f": "x", "mine": "x", "taken": "here already", "hook": "x"})
 	out, err := a.apply(t.Context(), []wire.Change{
 		{Path: "/new", Kind: "renamed", From: "/old", Type: "file", Mode: "644"},
-		{Path: "/dir", Kind: "modified", Type: "file", Mode: "644"}, // its file has moved out
+		{Path: "/dir", Kind: "modified", Type: "file", Mode: "644"}, // its file was moved out
 		{Path: "/f", Kind: "renamed", From: "/dir/f", Type: "file", Mode: "600"},
 		{Path: "/taken", Kind: "renamed", From: "/mine", Type: "file", Mode: "644"},
 		{Path: "/.git/hooks/post-commit", Kind: "renamed", From: "/hook", Type: "file", Mode: "755"},

@@ -58,8 +58,8 @@ func copyData(t *testing.T, from, to string) {
 	}
 }
 
-// TestDataDirectoryRollbackIsDetected puts an earlier copy of the database back. Every
-// signature in it is right, so only what was kept elsewhere tells.
+// TestDataDirectoryRollbackIsDetected restores an earlier copy of the database. All its
+// signatures are valid, so only checkpoints stored elsewhere reveal the rollback.
 func TestDataDirectoryRollbackIsDetected(t *testing.T) {
 	data, backup := t.TempDir(), t.TempDir()
 	heads := filepath.Join(t.TempDir(), "heads")
@@ -76,8 +76,8 @@ func TestDataDirectoryRollbackIsDetected(t *testing.T) {
 		code = Run(t.Context(), args, Env{Stdout: &b, Stderr: &b, Stdin: strings.NewReader(""), Getenv: func(string) string { return "" }})
 		return code, b.String()
 	}
-	if code, out := verify("--checkpoint", heads); code != 0 || !strings.Contains(out, "7 entries are right") {
-		t.Errorf("verify of the whole log = exit code %d, %s, want 0 and 7 entries", code, out)
+	if code, out := verify("--checkpoint", heads); code != 0 || !strings.Contains(out, "7 entries verified") {
+		t.Errorf("verify of the complete log = exit code %d, %s, want 0 and 7 entries", code, out)
 	}
 
 	copyData(t, backup, data)
@@ -90,13 +90,13 @@ func TestDataDirectoryRollbackIsDetected(t *testing.T) {
 	}
 	err := auditLog(t, data, heads, 0)
 	if !errors.Is(err, fault.Conflict) || !strings.Contains(err.Error(), "rolled back") {
-		t.Errorf("opening the log after a rollback = %v, want a conflict that says that it was rolled back", err)
+		t.Errorf("opening the log after a rollback = %v, want a conflict that reports the rollback", err)
 	}
 	if remedy, want := fault.RemedyOf(err), "glasshouse audit verify --offline"; !strings.Contains(remedy, want) {
 		t.Errorf("remedy = %q, want it to contain %q", remedy, want)
 	}
 
-	// A line that was cut by a crash hides nothing before or after it.
+	// A line that was truncated by a crash does not hide the lines around it.
 	f, err := os.OpenFile(heads, os.O_WRONLY|os.O_APPEND, 0)
 	if err != nil {
 		t.Fatal(err)
@@ -115,7 +115,7 @@ func TestDataDirectoryRollbackIsDetected(t *testing.T) {
 	}
 }
 
-// TestVerifyLiveWithCheckpoint keeps a checkpoint of a running daemon.
+// TestVerifyLiveWithCheckpoint uses a checkpoint of a running daemon.
 func TestVerifyLiveWithCheckpoint(t *testing.T) {
 	d := newTestEnv(t)
 	for range 2 {
@@ -142,8 +142,7 @@ func TestVerifyLiveWithCheckpoint(t *testing.T) {
 	}
 }
 
-// appendEntries adds n entries to the audit log of a desk and signs them. It returns the
-// checkpoint.
+// appendEntries adds n entries to the audit log and signs them. It returns the checkpoint.
 func (d *testEnv) appendEntries(n int) string {
 	d.t.Helper()
 	for range n {
@@ -158,7 +157,7 @@ func (d *testEnv) appendEntries(n int) string {
 	return cp.Note
 }
 
-// saveFile writes text to a file of the test and returns its name.
+// saveFile writes text to a temporary file and returns its name.
 func saveFile(t *testing.T, text string) string {
 	t.Helper()
 	name := filepath.Join(t.TempDir(), "file")
@@ -253,7 +252,7 @@ func TestTruncatedAuditExportFails(t *testing.T) {
 	}
 }
 
-// The daemon is not trusted with the proof that its log contains a checkpoint.
+// The daemon's proof that its log contains a checkpoint is not trusted.
 func TestDaemonProofIsVerified(t *testing.T) {
 	d := newTestEnv(t)
 	early := saveFile(t, d.appendEntries(2))
@@ -297,7 +296,7 @@ func TestOfflineVerifyNeedsDatabaseAndKey(t *testing.T) {
 	if err := auditLog(t, data, "", 2); err != nil {
 		t.Fatal(err)
 	}
-	if code, out := verify(); code != 0 || !strings.Contains(out, "2 entries are right") {
+	if code, out := verify(); code != 0 || !strings.Contains(out, "2 entries verified") {
 		t.Errorf("with both: got exit code %d and %q, want 0 and 2 entries", code, out)
 	}
 	if code, out := verify("--checkpoint", filepath.Join(data, "none")); code != 1 || !strings.Contains(out, "no such file") {

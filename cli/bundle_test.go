@@ -11,14 +11,14 @@ import (
 	"glasshouse/bundle"
 )
 
-// A vendor makes bundles at a command line, in a directory of their own.
+// A vendor runs bundle commands in its own directory.
 type vendor struct {
 	*testing.T
 	data  string
 	stdin string
 }
 
-// run runs a command. It returns what was printed, errors too, and the exit code.
+// run runs a command. It returns its output, including errors, and the exit code.
 func (d *vendor) run(args ...string) (string, int) {
 	d.Helper()
 	var out bytes.Buffer
@@ -42,12 +42,12 @@ func (d *vendor) mustRun(args ...string) string {
 	return out
 }
 
-// mustFail runs a command that must fail and say something.
+// mustFail runs a command that must fail and print want.
 func (d *vendor) mustFail(want string, args ...string) {
 	d.Helper()
 	out, code := d.run(args...)
 	if code == 0 || !strings.Contains(out, want) {
-		d.Errorf("glasshouse %s: exit code %d, want one and %q in\n%s", strings.Join(args, " "), code, want, out)
+		d.Errorf("glasshouse %s: exit code %d, want 1 and %q in\n%s", strings.Join(args, " "), code, want, out)
 	}
 }
 
@@ -61,7 +61,7 @@ func (d *vendor) write(name, text string) {
 	}
 }
 
-// writeSkillBundle lays a bundle that teaches and can do nothing.
+// writeSkillBundle writes a bundle with a skill and no capabilities.
 func (d *vendor) writeSkillBundle() {
 	d.write("teacher/metadata.json", `{"name": "teacher", "version": "1.0.0", "publisher": "acme", "tier": "informational"}`)
 	d.write("teacher/skill.yaml", "---\nname: teacher\ndescription: teaches\nversion: \"1.0.0\"\n---\n\n# Teacher\n\nThink first.\n")
@@ -88,13 +88,13 @@ func TestBundleSignPackVerify(t *testing.T) {
 	for _, what := range []string{"teacher", "teacher.tar.gz", "teacher.zip"} {
 		out := d.mustRun("bundle", "verify", what, "--key", "acme.pub")
 		if !strings.Contains(out, "teacher 1.0.0 by acme") {
-			t.Errorf("verify %s says\n%s", what, out)
+			t.Errorf("output of verify %s:\n%s", what, out)
 		}
 		d.mustFail("unknown publisher", "bundle", "verify", what)
 	}
 	d.mustRun("bundle", "keygen", "--out", "other")
 	d.mustFail("unknown key", "bundle", "verify", "teacher.zip", "--key", "other.pub")
-	d.mustFail("is no file", "bundle", "verify", "teacher.zip", "--key", "nobody.pub")
+	d.mustFail("is not a file", "bundle", "verify", "teacher.zip", "--key", "nobody.pub")
 
 	d.write("teacher/skill.yaml", "---\nname: evil\n---\n")
 	d.mustFail("tampered", "bundle", "verify", "teacher", "--key", "acme.pub")
@@ -134,7 +134,7 @@ func TestBundleVerifyJSON(t *testing.T) {
 		t.Fatal(err)
 	}
 	if whole.Name != "teacher" || len(whole.Digest) != 64 || whole.Until == "" {
-		t.Errorf("a whole bundle: %+v", whole)
+		t.Errorf("a complete bundle: %+v", whole)
 	}
 	d.write("teacher/evil.py", "x")
 	out, code := d.run("bundle", "verify", "teacher", "--key", "bundle.pub", "--json")
@@ -143,7 +143,7 @@ func TestBundleVerifyJSON(t *testing.T) {
 		t.Fatalf("exit code %d, %v in\n%s", code, err, out)
 	}
 	if refused.Refused != string(bundle.Unlisted) || refused.Remedy == "" {
-		t.Errorf("refused as %+v", refused)
+		t.Errorf("rejected as %+v", refused)
 	}
 }
 
@@ -166,7 +166,7 @@ func TestKeyReadableByOthersIsRejected(t *testing.T) {
 	if err := os.Chmod("bundle.key", 0o644); err != nil {
 		t.Fatal(err)
 	}
-	d.mustFail("others may read", "bundle", "sign", "teacher")
+	d.mustFail("other users can read", "bundle", "sign", "teacher")
 }
 
 func TestUnpackableNameIsReported(t *testing.T) {
@@ -189,7 +189,7 @@ func TestMarketIndex(t *testing.T) {
 	d.mustRun("bundle", "sign", "teacher", "-o", "stall/teacher-1.0.0.zip")
 	out := d.mustRun("market", "index", "stall")
 	if !strings.Contains(out, "teacher 1.0.0 by acme: teacher-1.0.0.zip") {
-		t.Errorf("market index says\n%s", out)
+		t.Errorf("output of market index:\n%s", out)
 	}
 	var x struct{ Offers []struct{ Name, File string } }
 	if err := json.Unmarshal([]byte(d.mustRun("market", "index", "stall", "--json")), &x); err != nil || len(x.Offers) != 1 {

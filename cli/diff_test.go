@@ -25,10 +25,10 @@ func TestDiffOfTwoJails(t *testing.T) {
 	}
 	d.wantOutput("diff JAIL "+s, "From jail "+string(d.jail), "To   snapshot "+s)
 	if out := d.wantOutput("diff base try --processes", "sleep 9"); strings.Contains(out, "motd") {
-		t.Errorf("only processes were wanted, and there is\n%s", out)
+		t.Errorf("diff --processes printed\n%s", out)
 	}
 	if out := d.wantOutput("diff base -u", "@@ -1 +1 @@\n-old\n+\tnew \x1b[2J\n", "# renamed"); strings.Contains(out, "sleep") {
-		t.Errorf("patch cannot read\n%s", out)
+		t.Errorf("output is not valid for patch(1):\n%s", out)
 	}
 	d.wantOutput("diff base -u --colour always", "\x1b[31m-old\x1b[0m\n")
 	d.wantOutput("diff JAIL base -u", "@@ -1 +1 @@\n-old\n")
@@ -40,8 +40,8 @@ func TestDiffOfTwoJails(t *testing.T) {
 		t.Errorf("as JSON: %+v, %v", c, err)
 	}
 	for line, want := range map[string]string{
-		"diff JAIL --processes": "name a snapshot", "diff JAIL nowhere": "no jail or snapshot", "diff " + s + " /etc": "paths are for",
-		"diff base --html --json": "either", "diff s-aaaaaaaaaaaa": "no such snapshot", "diff base j-aaaaaaaaaaaa": "no such jail",
+		"diff JAIL --processes": "need a second snapshot", "diff JAIL nowhere": "no jail or snapshot", "diff " + s + " /etc": "paths select",
+		"diff base --html --json": "exclude each other", "diff s-aaaaaaaaaaaa": "no such snapshot", "diff base j-aaaaaaaaaaaa": "no such jail",
 	} {
 		if code, out, errs := d.run(line); code == 0 || !strings.Contains(errs, want) {
 			t.Errorf("%s: exit code %d, %s%s; want an error with %q", line, code, out, errs, want)

@@ -29,7 +29,7 @@ func TestEveryCommandHasHelp(t *testing.T) {
 	var check func(cmd *cobra.Command)
 	check = func(cmd *cobra.Command) {
 		if cmd.Short == "" || strings.HasSuffix(cmd.Short, ".") {
-			t.Errorf("%s: its line is %q; want one without a full stop", cmd.CommandPath(), cmd.Short)
+			t.Errorf("%s: short help is %q; want one without a full stop", cmd.CommandPath(), cmd.Short)
 		}
 		for line := range strings.Lines(cmd.Long) {
 			if len(line) > 100 {

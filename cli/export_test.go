@@ -23,7 +23,7 @@ import (
 	"glasshouse/event"
 )
 
-// A collector takes what is exported, while it is up.
+// A collector receives exported data while it is up.
 type collector struct {
 	t    *testing.T
 	addr string
@@ -35,10 +35,10 @@ type collector struct {
 	received received
 }
 
-// received is what a collector was sent.
+// received is the data that a collector has received.
 type received struct {
 	seqs  []string // of the events
-	kinds []string // of the chain's entries
+	kinds []string // of audit log entries
 	spans []string // names
 	names []string // of jails
 }
@@ -61,7 +61,7 @@ func (c *collector) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.down {
-		w.WriteHeader(http.StatusUnauthorized) // which is not asked again
+		w.WriteHeader(http.StatusUnauthorized) // not retried
 		return
 	}
 	body, err := io.ReadAll(r.Body)
@@ -141,7 +141,7 @@ func TestInterruptedExportResumesWithoutLoss(t *testing.T) {
 	d.appendEvents(event.Event{Type: event.Proc, Op: event.OpExit, PID: 42, Begin: 1, NS: 9, Code: 3})
 	d.appendEntry(chain.CallEnded, call, `{"state":"done"}`)
 	if code, _, errs := d.run(command); code != 1 || !strings.Contains(errs, "OTEL_EXPORTER_OTLP_HEADERS") {
-		t.Errorf("a collector that takes nothing: exit code %d, %s", code, errs)
+		t.Errorf("an unavailable collector: exit code %d, %s", code, errs)
 	}
 
 	c.setDown(false)
@@ -150,26 +150,26 @@ func TestInterruptedExportResumesWithoutLoss(t *testing.T) {
 
 	got := c.got()
 	if want := []string{"1", "2", "3"}; !slices.Equal(got.seqs, want) {
-		t.Errorf("the collector has the events %v; want each once, %v", got.seqs, want)
+		t.Errorf("received events = %v; want each once, %v", got.seqs, want)
 	}
 	if want := []string{"call.started", "call.ended"}; !slices.Equal(got.kinds, want) {
-		t.Errorf("the collector has of the chain %v; want %v", got.kinds, want)
+		t.Errorf("received audit log entries = %v; want %v", got.kinds, want)
 	}
 	slices.Sort(got.spans)
 	if want := []string{"call git.push", "sh"}; !slices.Equal(got.spans, want) {
-		t.Errorf("the collector has the spans %v; want %v: the name of the program is from before the cut", got.spans, want)
+		t.Errorf("received spans = %v; want %v, with the program name from before the interruption", got.spans, want)
 	}
 	if !slices.Contains(got.names, string(d.jail)) {
 		t.Error("the resource does not say which jail it is")
 	}
 }
 
-// eventually waits until something is so. The bound is for what never comes.
+// eventually waits until ok returns true, and fails the test after a timeout.
 func eventually(t *testing.T, what string, ok func() bool) {
 	t.Helper()
 	for deadline := time.Now().Add(time.Minute); !ok(); time.Sleep(5 * time.Millisecond) {
 		if time.Now().After(deadline) {
-			t.Fatalf("%s never came", what)
+			t.Fatalf("timeout: %s", what)
 		}
 	}
 }
@@ -197,7 +197,7 @@ func TestExportFollow(t *testing.T) {
 	})
 	stop()
 	if said := <-ended; !strings.Contains(said, "sent 0 spans and 3 log records") {
-		t.Errorf("at its end it said %q", said)
+		t.Errorf("output at exit = %q", said)
 	}
 }
 
@@ -212,7 +212,7 @@ func TestExportTimeWindow(t *testing.T) {
 	d.wantOutput("export otel --json --jail JAIL --endpoint "+c.addr+" op:delete", `"logs": 2`)
 	got := c.got()
 	if !slices.Equal(got.seqs, []string{"2"}) || !slices.Equal(got.kinds, []string{"decision"}) {
-		t.Errorf("it sent %v and %v", got.seqs, got.kinds)
+		t.Errorf("received %v and %v", got.seqs, got.kinds)
 	}
 	d.wantOutput("export otel --from 1h --endpoint "+c.addr, "3 log records")
 	d.wantOutput("audit ls --since 1h", "decision")

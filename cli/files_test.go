@@ -157,7 +157,7 @@ func tarOf(t *testing.T, entries ...tar.Header) string {
 	return b.String()
 }
 
-// A jail chooses the names and links in an archive of its files. Nothing may be written
+// A jail chooses the names and links in an archive of its files. Extraction must not write
 // outside of the target.
 func TestCopyDirectoryFromJail(t *testing.T) {
 	outside := filepath.Join(t.TempDir(), "outside")
@@ -354,7 +354,7 @@ func TestCopyDirectoryIntoJail(t *testing.T) {
 	for r := tar.NewReader(strings.NewReader(archive)); ; {
 		h, err := r.Next()
 		if err != nil {
-			break // the request was trimmed, and with it the end of the archive
+			break // the request and thus the archive were trimmed
 		}
 		text, err := io.ReadAll(r)
 		if err != nil {
@@ -375,7 +375,7 @@ func TestFilesWatch(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
 	var out, errs strings.Builder
-	// The command ends when it has printed the second change.
+	// The command ends after it has printed the second change.
 	stdout := writerFunc(func(p []byte) (int, error) {
 		if strings.Contains(string(p), "remove") {
 			cancel()

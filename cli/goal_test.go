@@ -14,7 +14,7 @@ import (
 	"glasshouse/api/wire"
 )
 
-// at is the time of events. Lines show it by the local clock.
+// at is the time of the events. Lines show it in local time.
 var at = time.Date(2026, 1, 2, 15, 4, 5, 0, time.UTC)
 
 func runEvent(kind, body string) wire.RunEvent {
@@ -43,7 +43,7 @@ func TestRunEventLines(t *testing.T) {
 	}
 }
 
-// runIn is a run in a state, with more of it.
+// runIn returns a run in a state, with more fields.
 func runIn(state string, more ...string) string {
 	return `{"id":"r-1","session_id":"s1","state":"` + state + `"` + strings.Join(append([]string{""}, more...), ",") + `}`
 }
@@ -57,10 +57,10 @@ func TestGoalFollowsRunToEnd(t *testing.T) {
 	for _, c := range []struct {
 		name, line string
 		events     string
-		run        string // what the daemon says of it after an event
+		run        string // response after an event
 		jail       string
 		out, errs  string
-		asked      string // a request, or "" for any
+		asked      string // an expected request, or "" for any
 		code       int
 	}{
 		{
@@ -148,7 +148,7 @@ func TestGoalFollowsRunToEnd(t *testing.T) {
 	}
 }
 
-// A jail that is made for a run stops a moment after the run has ended.
+// A jail that was created for a run stops shortly after the run has ended.
 func TestGoalWaitsForJailToStop(t *testing.T) {
 	var asked atomic.Int32
 	addr := serveAPI(t, func(w http.ResponseWriter, r *http.Request) {
@@ -165,13 +165,13 @@ func TestGoalWaitsForJailToStop(t *testing.T) {
 	}
 	awaitStopped(t.Context(), cl, aJail)
 	if got := asked.Load(); got != 3 {
-		t.Errorf("the jail was looked at %d times, want 3", got)
+		t.Errorf("the jail was requested %d times, want 3", got)
 	}
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
 	awaitStopped(ctx, cl, aJail)
 	if got := asked.Load(); got != 3 {
-		t.Errorf("after a cancel the jail was looked at %d times, want 3", got)
+		t.Errorf("after a cancel the jail was requested %d times, want 3", got)
 	}
 }
 

@@ -135,7 +135,7 @@ func TestApprovalShowsAnswer(t *testing.T) {
 	}
 }
 
-// An answer about an installation counts a moment after it was given.
+// An answer about an installation takes effect shortly after it is given.
 func TestApproveWaitsForInstallation(t *testing.T) {
 	const answered = `{"id":"a-1","state":"answered","question":{"action":"install","resource":"%s"}}`
 	for _, c := range []struct {
@@ -242,7 +242,7 @@ func TestTemporaryLimits(t *testing.T) {
 	}
 }
 
-// A report or a capture is saved whole or not at all.
+// A report or a capture is saved completely or not at all.
 func TestSaveIsAtomic(t *testing.T) {
 	dir := t.TempDir()
 	file := filepath.Join(dir, "report.md")
@@ -335,7 +335,7 @@ func TestCommandsEndWithContext(t *testing.T) {
 	}
 }
 
-// Nothing of a command line that is not understood reaches the daemon or the terminal.
+// A command line that cannot be parsed sends no request, and its text is escaped in errors.
 func TestErrorsEscapeControlCharacters(t *testing.T) {
 	d := newScriptedDaemon(t, map[string]string{"GET /jails": items()})
 	for _, args := range [][]string{

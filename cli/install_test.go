@@ -121,7 +121,7 @@ func TestPublisherKeysAreCheckedBeforeRequest(t *testing.T) {
 			t.Errorf("bundle %q: got exit code %d, %q, %q and the request %q, want %d, %q and %q", c.args, code, out, errs, got, c.code, c.errs, c.want)
 		}
 		if strings.Contains(errs, strings.Fields(string(secret))[len(strings.Fields(string(secret)))-1]) {
-			t.Errorf("bundle %q: the error has a secret key in it: %q", c.args, errs)
+			t.Errorf("bundle %q: the error contains a secret key: %q", c.args, errs)
 		}
 	}
 }
@@ -149,7 +149,7 @@ func TestKeyPasswordFromFile(t *testing.T) {
 	}
 	d.mustFail("password", "bundle", "sign", "teacher", "--password-file", "empty")
 	d.mustRun("bundle", "sign", "teacher", "--password-file", "password")
-	d.stdin = "open sesame" // without a line end
+	d.stdin = "open sesame" // without a newline
 	d.mustRun("bundle", "sign", "teacher")
 }
 

@@ -10,7 +10,7 @@ import (
 	"glasshouse/internal/text"
 )
 
-// line is an event as a person sees it, without the time.
+// line formats an event, without the time.
 func line(e event.Event) string {
 	_, what, _ := strings.Cut(eventLine(screen{}, &e), " ")
 	return strings.Join(strings.Fields(what), " ")
@@ -23,7 +23,7 @@ func TestEventLines(t *testing.T) {
 		return e
 	}
 	with := func(e event.Event, f func(*event.Event)) event.Event { f(&e); return e }
-	const cwd = uint64(0xffffff9c) // -100, as a 32-bit register has it
+	const cwd = uint64(0xffffff9c) // -100, as a 32-bit register contains it
 	for want, e := range map[string]event.Event{
 		`42 python3 openat(AT_FDCWD, "/etc/passwd", 524288) = 3 <1.23ms>`:           with(call("openat", 3, cwd, 0x7ffc0001000, 0x80000), func(e *event.Event) { e.Path = "/etc/passwd" }),
 		`42 python3 openat(AT_FDCWD, "/etc/shadow") = EACCES <1.23ms>`:              with(call("openat", -13, 1<<64-100, 0x7ffc0001000), func(e *event.Event) { e.Path = "/etc/shadow" }),
@@ -53,7 +53,7 @@ func TestEventLines(t *testing.T) {
 	}
 	long := line(event.Event{Type: event.File, Op: "open", Path: strings.Repeat("x", 5000)})
 	if len(long) > 2*maxQuoted || !strings.Contains(long, "…") {
-		t.Errorf("a path of 5000 bytes takes %d on a line", len(long))
+		t.Errorf("a path of 5000 bytes takes %d bytes of a line", len(long))
 	}
 }
 
@@ -120,7 +120,7 @@ func TestEscape(t *testing.T) {
 func TestPageFitsScreen(t *testing.T) {
 	s := screen{Writer: &strings.Builder{}}
 	if got := s.page("a\nb\n"); got != "a\nb\n\n" {
-		t.Errorf("a page that goes to a file is %q", got)
+		t.Errorf("a page written to a file is %q", got)
 	}
 	s.terminal = true
 	if got := s.page("a\nb\n"); got != "\x1b[H\x1b[2Ja\nb\n" {

@@ -16,7 +16,7 @@ func TestManPageForEachCommand(t *testing.T) {
 	}
 	pages, err := filepath.Glob(filepath.Join(dir, "*.1"))
 	if err != nil || len(pages) != len(commandTree(hostIndependentRoot())) {
-		t.Fatalf("there are %d pages, %v, for %d commands", len(pages), err, len(commandTree(hostIndependentRoot())))
+		t.Fatalf("got %d pages, %v, for %d commands", len(pages), err, len(commandTree(hostIndependentRoot())))
 	}
 	for _, page := range pages {
 		data, err := os.ReadFile(page)

@@ -13,7 +13,7 @@ import (
 	sdk "github.com/modelcontextprotocol/go-sdk/mcp"
 )
 
-// serveMCP runs glasshouse mcp against the daemon and returns a client of it, over
+// serveMCP runs glasshouse mcp against the daemon and returns a client that is connected over
 // standard input and output. The command ends with the test.
 func (d *scriptedDaemon) serveMCP(args ...string) *sdk.ClientSession {
 	d.Helper()
@@ -118,7 +118,7 @@ func TestMCPServesJailsAsTools(t *testing.T) {
 	}
 }
 
-// sameJSON compares JSON whatever the order of keys.
+// sameJSON compares JSON independently of the order of keys.
 func sameJSON(t *testing.T, got, want string) bool {
 	t.Helper()
 	var a, b any
@@ -345,7 +345,7 @@ func TestMCPListensOnLoopbackOnly(t *testing.T) {
 		"127.0.0.1:": {0, ""},
 	} {
 		ctx, cancel := context.WithCancel(t.Context())
-		cancel() // an address that is taken is left at once
+		cancel() // if the address is accepted, the server stops immediately
 		code, _, errs := d.runIn(ctx, "", "mcp", "--listen", listen)
 		if code != want.code || !strings.Contains(errs, want.text) {
 			t.Errorf("--listen %s: got exit code %d and %q, want %d and %q", listen, code, errs, want.code, want.text)

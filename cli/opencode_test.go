@@ -11,7 +11,7 @@ import (
 	"glasshouse/cli"
 )
 
-// openCodeInit runs glasshouse opencode init, and returns its exit code and what it said.
+// openCodeInit runs glasshouse opencode init, and returns its exit code and output.
 func openCodeInit(t *testing.T, args ...string) (int, string) {
 	t.Helper()
 	var out bytes.Buffer
@@ -30,8 +30,7 @@ func mustRead(t *testing.T, name string) string {
 	return string(data)
 }
 
-// TestOpenCodeInit: what is there is not overwritten, unless that is
-// asked for, and then all of it is.
+// TestOpenCodeInit: existing files are overwritten only with --force, and then all of them.
 func TestOpenCodeInit(t *testing.T) {
 	dir := t.TempDir()
 	code, said := openCodeInit(t, dir)
@@ -47,7 +46,7 @@ func TestOpenCodeInit(t *testing.T) {
 		t.Errorf("a second time: code %d: %s", code, said)
 	}
 
-	// One file is somebody's, and one is gone: nothing is written.
+	// One file was changed and one was removed: nothing is written.
 	agents := filepath.Join(dir, "AGENTS.md")
 	if err := os.WriteFile(agents, []byte("mine"), 0o600); err != nil {
 		t.Fatal(err)
@@ -72,7 +71,7 @@ func TestOpenCodeInit(t *testing.T) {
 	}
 }
 
-// TestOpenCodeInitStaysInsideProject, wherever links in it lead.
+// TestOpenCodeInitStaysInsideProject checks links that lead out of the project.
 func TestOpenCodeInitStaysInsideProject(t *testing.T) {
 	dir, outside := t.TempDir(), t.TempDir()
 	if err := os.Symlink(outside, filepath.Join(dir, ".opencode")); err != nil {

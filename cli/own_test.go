@@ -21,16 +21,16 @@ import (
 	"glasshouse/fault"
 )
 
-// roles are what this test program does instead of testing when a test starts it again
-// under one of these names. They return its exit code.
+// roles maps names of this test program to functions that it runs instead of the tests. They
+// return its exit code.
 var roles = map[string]func(args []string) int{
 	"glasshouse": fakeDaemon, // the name under which a command starts a daemon
 	"first":      fakeInit,
 	"child":      fakeInitChild,
 }
 
-// fakeDaemon is a daemon that a command has started for itself. The file play of its data
-// directory says what it does.
+// fakeDaemon is a daemon that a command has started. The file play of its data directory selects
+// its behaviour.
 func fakeDaemon(args []string) int {
 	dir := args[slices.Index(args, "--data")+1]
 	script, err := os.ReadFile(filepath.Join(dir, "play"))
@@ -42,7 +42,7 @@ func fakeDaemon(args []string) int {
 		fmt.Fprintln(os.Stderr, text)
 		return 1
 	}
-	// The lock tells the test when this process has ended.
+	// The lock shows the test when this process has ended.
 	alive, err := os.Create(filepath.Join(dir, "alive"))
 	if err != nil {
 		fmt.Fprintln(os.Stderr, err)
@@ -71,7 +71,7 @@ func fakeDaemon(args []string) int {
 	return 0
 }
 
-// dataDir returns a data directory with a path that is short enough for a socket.
+// dataDir returns a data directory whose path is short enough for a socket.
 func dataDir(t *testing.T) string {
 	t.Helper()
 	dir, err := os.MkdirTemp("/tmp", "gh")
@@ -117,7 +117,7 @@ func TestCommandStartsDaemonThatStopsWhenIdle(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	// The other command's lock ends with its process or, in a test, with its file.
+	// Another command's lock ends with its process or, in a test, with its file.
 	closeUsersLocks(t, dir)
 	users.Close()
 	if err := flock(alive, syscall.LOCK_EX); err != nil { // waits for the end of the daemon
@@ -132,7 +132,7 @@ func TestStoppingIdleDaemonIsNotReused(t *testing.T) {
 		t.Fatal(err)
 	}
 	<-stopped
-	for range 2 { // which closes files that nothing refers to
+	for range 2 { // closes unreachable files
 		runtime.GC()
 		time.Sleep(10 * time.Millisecond)
 	}
@@ -146,7 +146,7 @@ func TestStoppingIdleDaemonIsNotReused(t *testing.T) {
 	}
 }
 
-// closeUsersLocks closes the descriptors of this process of the file that users of a daemon lock.
+// closeUsersLocks closes this process's descriptors of the users file.
 func closeUsersLocks(t *testing.T, dir string) {
 	t.Helper()
 	fds, err := os.ReadDir("/proc/self/fd")
@@ -223,7 +223,7 @@ func TestServiceRemedyNamesConfiguration(t *testing.T) {
 func TestNoHomeMeansNoDataDirectory(t *testing.T) {
 	for _, line := range []string{"jail ls", "health", "doctor", "ui", "e2b"} {
 		var errs strings.Builder
-		env := Env{Stdin: strings.NewReader(""), Stdout: &errs, Stderr: &errs, Getenv: func(string) string { return "" }, UID: 1000} // root needs no home
+		env := Env{Stdin: strings.NewReader(""), Stdout: &errs, Stderr: &errs, Getenv: func(string) string { return "" }, UID: 1000} // root needs no HOME
 		code := Run(t.Context(), strings.Fields(line), env)
 		if want := "glasshouse: HOME is not set, and neither are --data, GLASSHOUSE_DATA and --addr\n"; code != 2 || errs.String() != want {
 			t.Errorf("%s: got exit code %d and %q, want 2 and %q", line, code, errs.String(), want)
@@ -331,7 +331,7 @@ func fakeInit(args []string) int {
 	return 0
 }
 
-// fakeInitChild is what the first process of a container has started.
+// fakeInitChild is the child of the first process of a container.
 func fakeInitChild(args []string) int {
 	switch args[0] {
 	case "exit":
@@ -346,7 +346,7 @@ func fakeInitChild(args []string) int {
 		}
 		select {}
 	}
-	fmt.Println("ready") // and a signal ends it
+	fmt.Println("ready") // a signal ends it
 	time.Sleep(time.Minute)
 	return 96
 }
@@ -390,8 +390,7 @@ func TestInitExitsLikeItsChild(t *testing.T) {
 	}
 }
 
-// A browser is opened on a file, since every user of a host can read the arguments of
-// processes.
+// A browser opens a file, because every user of a host can read the arguments of processes.
 func TestLoginLinkIsNotInBrowserArguments(t *testing.T) {
 	dir := t.TempDir()
 	link := `https://h.example/login#code="><script>`

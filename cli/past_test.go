@@ -148,7 +148,7 @@ func TestJailShowUsageAndLostEvents(t *testing.T) {
 				Log:     wire.EventLog{Events: 9, Bytes: 2048, Lost: map[string]int64{"syscall": 3, "file": 1}, Err: "disk full"},
 				Sources: map[string]wire.Source{"net": {Seen: 5, Lost: 1, Throttled: 2, Err: "ring\x1b"}, "ebpf": {Seen: 7}},
 			}},
-			[]string{"events 9 kept, 2 KiB", "events lost 1 of type file: the disk was too slow", "events lost 3 of type syscall: the disk was too slow", "not written disk full", "ebpf 7 seen, 0 lost", `net 5 seen, 1 lost, slowed the jail 2 times: ring\x1b`},
+			[]string{"events 9 stored, 2 KiB", "events lost 1 of type file: the disk was too slow", "events lost 3 of type syscall: the disk was too slow", "not written disk full", "ebpf 7 seen, 0 lost", `net 5 seen, 1 lost, slowed the jail 2 times: ring\x1b`},
 			"usage",
 		},
 	} {

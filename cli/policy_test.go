@@ -22,14 +22,14 @@ func TestSnapshotsFlag(t *testing.T) {
 		t.Errorf("%v (-want +got)\n%s", err, diff)
 	}
 	if back := policyText(got); back != text {
-		t.Errorf("written again it is %s", back)
+		t.Errorf("formatted again = %s", back)
 	}
 	if got, err := parsePolicy(""); err != nil || policyText(got) != "" {
-		t.Errorf("nothing is %+v, %v", got, err)
+		t.Errorf("empty flag = %+v, %v", got, err)
 	}
 	for _, bad := range []string{"every", "every=", "=10m", "when=now", "every=1m,every=2m", "after=exec,after=exec", "keep=5", "keep=last:x", "keep=weekly:3", "keep=last:1/last:2", "connections=close", "every=1m,"} {
 		if got, err := parsePolicy(bad); err == nil {
-			t.Errorf("%q is taken as %+v", bad, got)
+			t.Errorf("%q is accepted as %+v", bad, got)
 		}
 	}
 }
@@ -47,7 +47,7 @@ func TestSnapshotExportImport(t *testing.T) {
 	d.wantOutput("snapshot show "+back, "imported")
 }
 
-// runWithInput runs a command that reads text, and returns what it prints.
+// runWithInput runs a command with text as standard input, and returns its output.
 func (d *testEnv) runWithInput(text string, args ...string) string {
 	d.t.Helper()
 	var out, errs bytes.Buffer

@@ -18,7 +18,7 @@ import (
 	"golang.org/x/term"
 )
 
-// rtfsRun runs a command that needs no daemon.
+// rtfsRun runs a command without a daemon.
 func rtfsRun(t *testing.T, stdin string, args ...string) (code int, stdout, stderr string) {
 	t.Helper()
 	var out, errs bytes.Buffer
@@ -29,7 +29,7 @@ func rtfsRun(t *testing.T, stdin string, args ...string) (code int, stdout, stde
 	return code, out.String(), errs.String()
 }
 
-// runLines runs a command of lines and returns what it answers, by id.
+// runLines runs a command with --jsonl and returns its responses by id.
 func runLines(t *testing.T, command string, requests []byte) map[string]response {
 	t.Helper()
 	code, out, errs := rtfsRun(t, string(requests), command, "--jsonl")
@@ -47,7 +47,8 @@ func runLines(t *testing.T, command string, requests []byte) map[string]response
 	return all
 }
 
-// A rtfsCase is a program with its value, or a type with a value and whether it fits.
+// An rtfsCase is a program with its value, or a type with a value and whether the value
+// conforms.
 type rtfsCase struct {
 	ID          int     `json:"id"`
 	Src         string  `json:"src,omitempty"`
@@ -61,7 +62,7 @@ type rtfsCase struct {
 	Parses *bool  `json:"parses,omitempty"`
 }
 
-// readCases returns the cases of a file, numbered, and the requests for them.
+// readCases returns the numbered cases of a file, and their requests.
 func readCases(t *testing.T, file string) (requests []byte, all []rtfsCase) {
 	t.Helper()
 	text, err := os.ReadFile(file)
@@ -91,13 +92,13 @@ func TestEvalPrograms(t *testing.T) {
 		r, ok := got[strconv.Itoa(c.ID)]
 		switch {
 		case !ok:
-			t.Errorf("%d: no answer", c.ID)
+			t.Errorf("%d: no response", c.ID)
 		case c.ExpectError != "":
 			if r.Error == nil || c.ExpectError != "*" && r.Error.Kind != c.ExpectError {
-				t.Errorf("%d: %s\ngave %s, want error %s", c.ID, c.Src, responseText(r), c.ExpectError)
+				t.Errorf("%d: %s\n= %s, want error %s", c.ID, c.Src, responseText(r), c.ExpectError)
 			}
 		case r.Value == nil || !sameValue(t, *r.Value, *c.Expect, c.Unordered):
-			t.Errorf("%d: %s\ngave %s, want %s", c.ID, c.Src, responseText(r), *c.Expect)
+			t.Errorf("%d: %s\n= %s, want %s", c.ID, c.Src, responseText(r), *c.Expect)
 		}
 	}
 }
@@ -107,12 +108,12 @@ func responseText(r response) string {
 	return string(text)
 }
 
-// sameValue compares what two texts stand for.
+// sameValue compares the values of two texts.
 func sameValue(t *testing.T, got, want string, unordered bool) bool {
 	t.Helper()
 	x, err := readValue(got)
 	if err != nil {
-		t.Errorf("%q cannot be read: %v", got, err)
+		t.Errorf("cannot parse %q: %v", got, err)
 		return false
 	}
 	y, err := readValue(want)
@@ -178,11 +179,11 @@ func TestEvalJSONL(t *testing.T) {
 	}
 	lines := strings.Split(strings.TrimSuffix(out, "\n"), "\n")
 	if len(lines) != len(want)+1 {
-		t.Fatalf("it answered %d lines:\n%s", len(lines), out)
+		t.Fatalf("got %d response lines:\n%s", len(lines), out)
 	}
 	for i, w := range want {
 		if !strings.HasPrefix(lines[i], w) {
-			t.Errorf("answer %d is %s, want %s", i, lines[i], w)
+			t.Errorf("response %d = %s, want %s", i, lines[i], w)
 		}
 	}
 }
@@ -308,7 +309,7 @@ func TestRTFSCheck(t *testing.T) {
 			t.Errorf("%s: exit code %d, want %d\n%s\nwant %q\n%s\nwant %q", name, code, c.code, out, c.out, errs, c.errs)
 		}
 	}
-	// One that is bad does not keep the others from being checked.
+	// An invalid file does not prevent the check of the others.
 	code, out, _ := rtfsRun(t, "", "check", filepath.Join(dir, "broken.rtfs"), filepath.Join(dir, "program.rtfs"))
 	if code != 1 || !strings.Contains(out, "a program") {
 		t.Errorf("exit code %d, %q; want 1, and the second checked", code, out)
@@ -332,10 +333,10 @@ func TestRTFSFmt(t *testing.T) {
 		t.Errorf("exit code %d, %q, %s; want the one that was changed", code, out, errs)
 	}
 	if text, err := os.ReadFile(bad); err != nil || string(text) != "(+ 1 2)\n" {
-		t.Errorf("it became %q, %v", text, err)
+		t.Errorf("formatted file = %q, %v", text, err)
 	}
 	if info, err := os.Stat(bad); err != nil || info.Mode().Perm() != 0o600 {
-		t.Errorf("its mode became %v, %v", info.Mode(), err)
+		t.Errorf("mode of the formatted file = %v, %v", info.Mode(), err)
 	}
 	if code, _, errs = rtfsRun(t, "", "fmt", "-w", broken); code != 1 || !strings.Contains(errs, "ParseError") {
 		t.Errorf("exit code %d, %s; want a ParseError", code, errs)
@@ -364,14 +365,14 @@ func TestREPL(t *testing.T) {
 	}
 	for _, want := range []string{
 		"5\n", "said\nnil\n", "UndefinedSymbol", "DivisionByZero", "in half, called at 1:1\n",
-		"(map f coll)\n  A vector of what f makes of each element.\n",
+		"(map f coll)\n  A vector of the results of f for each element.\n",
 		"(let [pattern value …] body …)\n", "half is defined in this session\n",
 		"Calls the capability ccos.io.println.\n", "unknown name freq; similar names: frequencies\n",
 		"unknown name nothing-like-it\n", "ParseError",
 	} {
 		_, after, found := strings.Cut(out, want)
 		if !found {
-			t.Errorf("it did not print %q, or not in its turn, in\n%s", want, out)
+			t.Errorf("no %q in the right order in\n%s", want, out)
 		}
 		out = after
 	}
@@ -441,12 +442,12 @@ func TestEveryFormIsDocumented(t *testing.T) {
 	forms := rtfs.Forms()
 	for _, name := range forms {
 		if formDocs[name] == "" {
-			t.Errorf("%s is not described", name)
+			t.Errorf("%s is not documented", name)
 		}
 	}
 	for name := range formDocs {
 		if !slices.Contains(forms, name) {
-			t.Errorf("%s is described but is not a form", name)
+			t.Errorf("%s is documented but is not a form", name)
 		}
 	}
 }

@@ -15,7 +15,7 @@ import (
 	"glasshouse/id"
 )
 
-// sse is an event of a stream.
+// sse formats a server-sent event.
 func sse(name string, v any) string {
 	data, err := json.Marshal(v)
 	if err != nil {
@@ -26,8 +26,8 @@ func sse(name string, v any) string {
 
 const anExec = id.Exec("x-aaaaaaaaaaaa")
 
-// execStart is the start of the stream of a command, with what it writes: the text after
-// stdout: or stderr:.
+// execStart is the start of a command's stream, with its output: the text after stdout: or
+// stderr:.
 func execStart(writes ...string) string {
 	s := sse(wire.EventStart, wire.Exec{ID: anExec, Argv: []string{"ls"}, Running: true})
 	for _, w := range writes {
@@ -37,7 +37,7 @@ func execStart(writes ...string) string {
 	return s
 }
 
-// execExit is the end of the stream of a command.
+// execExit is the end of a command's stream.
 func execExit(code int) string { return sse(wire.EventExit, wire.Exec{ID: anExec, ExitCode: &code}) }
 
 const execPath = "POST /jails/" + aJail + "/exec"
@@ -216,7 +216,7 @@ func TestExecForwardsStandardInput(t *testing.T) {
 	}
 }
 
-// A full disk below standard output must not look like the exit code of the program.
+// A full disk must not look like an exit code of the program.
 func TestExecExitsWith125WhenOutputCannotBeWritten(t *testing.T) {
 	d := newScriptedDaemon(t, map[string]string{execPath: execStart("stdout:one\n") + execExit(0)})
 	var errs strings.Builder
@@ -248,7 +248,7 @@ func TestListExecs(t *testing.T) {
 	}
 }
 
-// squeezeSpaces returns lines with one space between their words.
+// squeezeSpaces returns lines with one space between words.
 func squeezeSpaces(text string) string {
 	var lines []string
 	for line := range strings.Lines(text) {
@@ -274,14 +274,14 @@ func TestExecsShowOutput(t *testing.T) {
 	}
 }
 
-// A workspace is a directory, with a daemon that runs commands on it in a jail.
+// A workspace is a directory with a daemon that runs commands on it in a jail.
 type workspace struct {
 	*scriptedDaemon
 	dir string
 }
 
-// newWorkspace returns a workspace in which every command ends with exit and makes these
-// changes.
+// newWorkspace returns a workspace in which every command exits with the code exit and makes
+// these changes.
 func newWorkspace(t *testing.T, exit string, changes ...string) *workspace {
 	t.Helper()
 	dir, err := filepath.EvalSymlinks(t.TempDir())
@@ -303,7 +303,7 @@ func newWorkspace(t *testing.T, exit string, changes ...string) *workspace {
 	return &workspace{d, dir}
 }
 
-// file returns the content of a file of the directory, or that it is not there.
+// file returns the content of a file of the directory, or that it does not exist.
 func (w *workspace) file(name string) string {
 	b, err := os.ReadFile(filepath.Join(w.dir, name))
 	if errors.Is(err, os.ErrNotExist) {
@@ -372,7 +372,8 @@ func TestRunReportsChangesAndRemovesTheJail(t *testing.T) {
 	}
 }
 
-// What fails after the program ended is said once, and 125 only hides that it succeeded.
+// A failure after the end of the program is reported once. It changes the exit code to 125 only
+// if the program succeeded.
 func TestRunReportsFailureAfterProgram(t *testing.T) {
 	const away = `503 {"type":"/problems/unavailable","title":"unavailable","status":503,"detail":"the disk is away","remedy":"wait"}`
 	for _, c := range []struct {

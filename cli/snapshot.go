@@ -295,7 +295,7 @@ func snapshotsNamed(ctx context.Context, cl *client.Client, name string) (ids []
 	return ids, nil
 }
 
-// only returns the single id in ids. It returns an error if there is none or more than one.
+// only returns the single id in ids. It returns an error unless ids has exactly one element.
 func only(ids []string, name, what string) (string, error) {
 	switch len(ids) {
 	case 0:

@@ -22,7 +22,7 @@ func TestMain(m *testing.M) {
 	os.Exit(apitest.Main(m))
 }
 
-// startJail makes the desk's jail run.
+// startJail starts the test jail.
 func (d *testEnv) startJail() {
 	d.t.Helper()
 	if _, err := d.jails.Start(d.t.Context(), d.jail); err != nil {
@@ -30,7 +30,7 @@ func (d *testEnv) startJail() {
 	}
 }
 
-// output is what a command line prints, less its end.
+// output returns the output of a command line without the final newline.
 func (d *testEnv) output(line string) string {
 	d.t.Helper()
 	return strings.TrimSpace(d.wantOutput(line))
@@ -71,11 +71,11 @@ func TestSnapshotCommands(t *testing.T) {
 	d.wantOutput("rewind try-1 base --keep-connections", ids[0])
 	d.wantOutput("snapshot warm base -n 2", "2\n")
 	if code, out, errs := d.run("snapshot warm base -n 5"); code != 0 || out != "3\n" || !strings.Contains(errs, "3 of 5") {
-		t.Errorf("warm: exit code %d, %q, %q; want three, and why", code, out, errs)
+		t.Errorf("warm: exit code %d, %q, %q; want three and the reason", code, out, errs)
 	}
 	d.wantOutput("snapshot delete base", s)
 	if got := d.output("snapshots -q"); got != "" {
-		t.Errorf("after the delete %q is left", got)
+		t.Errorf("snapshots after the deletion: %q", got)
 	}
 	d.wantOutput("snapshots --json", "[]")
 
@@ -85,7 +85,7 @@ func TestSnapshotCommands(t *testing.T) {
 	d.wantOutput("snapshots JAIL", " - ") // neither memory nor pause
 	d.wantOutput("jail delete JAIL --snapshots")
 	if got := d.output("snapshots -q"); got != "" {
-		t.Errorf("after the jail's delete %q is left", got)
+		t.Errorf("snapshots after the deletion of the jail: %q", got)
 	}
 }
 
@@ -105,8 +105,8 @@ func TestAmbiguousNames(t *testing.T) {
 		"branch both --keep": "--each", "branch JAIL -n 0": "count", "branch JAIL -n 999": "count", "snapshot JAIL --layering thick": "layering",
 		"branch JAIL --memory lots": "--memory", "rewind both --last": "2", "snapshot delete s-aaaaaaaaaaaa": "no such snapshot",
 	} {
-		if line == "rewind both --last" { // of jails there is one of this name, and it has no snapshot
-			want = "no snapshot to go back to"
+		if line == "rewind both --last" { // one jail has this name, and it has no snapshot
+			want = "no snapshot to rewind to"
 		}
 		if code, out, errs := d.run(line); code == 0 || !strings.Contains(errs, want) {
 			t.Errorf("%s: exit code %d, %s%s; want an error with %q", line, code, out, errs, want)
@@ -114,7 +114,7 @@ func TestAmbiguousNames(t *testing.T) {
 	}
 	both := d.wantOutput("snapshots -q")
 	if code, out, _ := d.run("snapshot delete nothing both"); code != 1 || strings.Count(out, "\n") != 1 || !strings.Contains(both, strings.TrimSpace(out)) {
-		t.Errorf("of two, one of which is not there, %q was removed, exit code %d", out, code)
+		t.Errorf("removal of an existing and a missing snapshot: %q, exit code %d", out, code)
 	}
 }
 
@@ -129,7 +129,7 @@ func TestBranchReportsPartialFailure(t *testing.T) {
 	}
 	code, out, errs := d.run("branch JAIL -n 3")
 	if code != 1 || strings.Count(out, "j-") != 2 || !strings.Contains(errs, "branch 2: ") || !strings.Contains(errs, "no memory") {
-		t.Errorf("exit code %d, %q, %q; want two ids and what became of the second", code, out, errs)
+		t.Errorf("exit code %d, %q, %q; want two ids and the error of the second", code, out, errs)
 	}
 }
 
@@ -144,7 +144,7 @@ func TestLineageTree(t *testing.T) {
 	fourth := d.output("snapshot JAIL")
 	got := d.wantOutput("lineage " + kid)
 	if strings.Contains(got, "\u202e") {
-		t.Errorf("a name drives the terminal: %q", got)
+		t.Errorf("a name contains control characters: %q", got)
 	}
 	got = strings.NewReplacer(string(d.jail), "JAIL", kid, "KID", first, "FIRST", second, "SECOND", third, "THIRD", fourth, "FOURTH").Replace(got)
 	want := `JAIL  running
@@ -158,7 +158,7 @@ func TestLineageTree(t *testing.T) {
 		t.Errorf("the lineage is drawn as\n%swant\n%s", got, want)
 	}
 	if all := d.wantOutput("lineage"); strings.Count(all, "\n") != 6 {
-		t.Errorf("all is\n%s", all)
+		t.Errorf("the complete lineage is\n%s", all)
 	}
 	var trees []wire.LineageJail
 	if err := json.Unmarshal([]byte(d.wantOutput("lineage --json")), &trees); err != nil || len(trees) != 1 || len(trees[0].Snapshots) != 3 {
@@ -186,10 +186,10 @@ func TestBranchEach(t *testing.T) {
 		}
 	}
 	if left := d.output("jail ls -q"); left != string(d.jail) {
-		t.Errorf("after it the jails are %q", left)
+		t.Errorf("jails afterwards: %q", left)
 	}
 	if left := d.output("snapshots -q"); left != "" {
-		t.Errorf("the snapshot that was taken for it is left: %q", left)
+		t.Errorf("the temporary snapshot remains: %q", left)
 	}
 
 	base := d.output("snapshot JAIL --name base")
@@ -207,7 +207,7 @@ func TestBranchEach(t *testing.T) {
 		t.Errorf("with --keep the jails are %q", left)
 	}
 	if left := d.output("snapshots -q"); left != base {
-		t.Errorf("the snapshots are %q, want the one that was there", left)
+		t.Errorf("the snapshots are %q, want the one that existed before", left)
 	}
 }
 
@@ -236,11 +236,11 @@ func TestBranchEachFailures(t *testing.T) {
 		t.Errorf("exit code %d,\n%s", code, out)
 	}
 	if left := d.output("jail ls -q"); left != string(d.jail) {
-		t.Errorf("after it the jails are %q", left)
+		t.Errorf("jails afterwards: %q", left)
 	}
 }
 
-// The record of processes is in the order of the tree.
+// The list of processes is ordered like the tree.
 func TestDescendants(t *testing.T) {
 	p := func(pid int32, depth int, state string) wire.Process {
 		return wire.Process{PID: pid, Depth: depth, State: state, Existing: pid < 10}
@@ -251,7 +251,7 @@ func TestDescendants(t *testing.T) {
 		ended bool
 	}{10: {4, true}, 11: {2, true}, 14: {1, false}, 5: {0, false}, 99: {0, false}} {
 		if n, ended := descendants(all, pid); n != want.n || ended != want.ended {
-			t.Errorf("process %d and its own are %d, ended %v; want %+v", pid, n, ended, want)
+			t.Errorf("descendants(%d) = %d, ended %v; want %+v", pid, n, ended, want)
 		}
 	}
 }

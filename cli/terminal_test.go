@@ -17,7 +17,7 @@ import (
 	"glasshouse/api/wire"
 )
 
-// A console is a terminal with a person at it, which is the test.
+// A console is a terminal that is operated by the test.
 type console struct {
 	*testing.T
 	ptmx, tty *os.File
@@ -54,7 +54,7 @@ func newConsole(t *testing.T) *console {
 		}
 	}()
 	t.Cleanup(func() {
-		c.ptmx.Close() // which hangs up: a command's pending read of the terminal ends too
+		c.ptmx.Close() // hangs up: a command's pending read of the terminal ends too
 		<-ended
 		tty.Close()
 	})
@@ -91,7 +91,7 @@ func (c *console) typeText(text string) {
 	}
 }
 
-// start runs a command on the terminal. Its exit code comes when it has ended.
+// start runs a command on the terminal. The channel receives its exit code.
 func (c *console) start(ctx context.Context, env map[string]string, args ...string) <-chan int {
 	ended := make(chan int, 1)
 	go func() {
@@ -113,7 +113,7 @@ func (c *console) wait(ended <-chan int, want int) {
 	}
 }
 
-// serveTerminal is a daemon with one terminal.
+// serveTerminal starts a daemon with one terminal.
 func serveTerminal(t *testing.T, use func(conn *websocket.Conn, r *http.Request)) string {
 	return serveAPI(t, func(w http.ResponseWriter, r *http.Request) {
 		if !strings.HasSuffix(r.URL.Path, "/terminal") {
@@ -130,7 +130,7 @@ func serveTerminal(t *testing.T, use func(conn *websocket.Conn, r *http.Request)
 	})
 }
 
-// say sends an event of a terminal.
+// say sends a terminal event.
 func say(t *testing.T, conn *websocket.Conn, e wire.TerminalEvent) {
 	t.Helper()
 	data, err := json.Marshal(e)
@@ -158,7 +158,7 @@ func TestExecOnTerminal(t *testing.T) {
 		if err != nil || kind != websocket.MessageBinary || string(typed) != "\x03" {
 			t.Errorf("typed: got %v %q, %v, want the interrupt as a key", kind, typed, err)
 		}
-		// What was typed came through the raw terminal, so its size is followed by now.
+		// The input came through the raw terminal, so exec follows its size now.
 		c.resize(60, 30)
 		if err := syscall.Kill(os.Getpid(), syscall.SIGWINCH); err != nil {
 			t.Error(err)
@@ -187,7 +187,7 @@ func TestTerminalFailures(t *testing.T) {
 		"without an exit code": {func(conn *websocket.Conn, _ *http.Request) {
 			say(t, conn, started)
 			say(t, conn, wire.TerminalEvent{Exit: &wire.Exec{}})
-		}, "does not know how the command ended"},
+		}, "does not know the exit code"},
 		"with what is not JSON": {func(conn *websocket.Conn, _ *http.Request) {
 			conn.Write(t.Context(), websocket.MessageText, []byte("{"))
 		}, "unexpected end of JSON input"},
@@ -235,7 +235,7 @@ func TestNewPasswordIsRepeated(t *testing.T) {
 		name, first, second, want string
 		code                      int
 	}{
-		{"same", "sesame\n", "sesame\n", "is for you alone", 0},
+		{"same", "sesame\n", "sesame\n", "keep it private", 0},
 		{"another", "sesame\n", "simsim\n", "the two passwords differ", 1},
 		{"empty", "\n", "", "an empty password does not protect the key", 2},
 	} {
@@ -259,7 +259,7 @@ func TestArchiveIsNotWrittenToTerminal(t *testing.T) {
 	c := newConsole(t)
 	d := newScriptedDaemon(t, nil)
 	c.wait(c.start(t.Context(), nil, "--addr", d.addr, "snapshot", "export", aSnapshot), 2)
-	c.waitFor("an archive is nothing for a terminal")
+	c.waitFor("refusing to write binary data to a terminal")
 	c.wait(c.start(t.Context(), nil, "--addr", d.addr, "snapshot", "import"), 2)
 	c.waitFor("give the archive as standard input")
 	if got := d.asked(); got != "" {
@@ -284,7 +284,7 @@ func TestExecReportsApprovalsAtTerminal(t *testing.T) {
 	cancel()
 	c.wait(ended, 125)
 	if strings.Contains(c.seen, "a-other") || strings.Contains(c.seen, "a-old") {
-		t.Errorf("the terminal shows %q, want only what is asked about this jail", c.seen)
+		t.Errorf("the terminal shows %q, want only the approval requests of this jail", c.seen)
 	}
 }
 
@@ -416,7 +416,7 @@ func TestREPLOnTerminal(t *testing.T) {
 	again.typeText("\x04")
 	again.wait(ended, 0)
 
-	// A history that cannot be kept does not keep anybody from the language.
+	// The REPL works without a writable history.
 	file := filepath.Join(t.TempDir(), "file")
 	(&vendor{T: t}).write(file, "")
 	last := newConsole(t)

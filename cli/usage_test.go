@@ -15,7 +15,7 @@ import (
 	"glasshouse/api/wire"
 )
 
-// runWithoutDaemon runs a command without a daemon, and returns its exit code and what it wrote.
+// runWithoutDaemon runs a command without a daemon, and returns its exit code and output.
 func runWithoutDaemon(t *testing.T, env map[string]string, args ...string) (code int, stdout, stderr string) {
 	t.Helper()
 	var out, errs bytes.Buffer
@@ -45,7 +45,7 @@ func TestUsageErrorExitsWith2(t *testing.T) {
 	} {
 		code, out, errs := runWithoutDaemon(t, map[string]string{"HOME": t.TempDir()}, strings.Fields(line)...)
 		if code != 2 || !strings.Contains(errs, want) {
-			t.Errorf("glasshouse %s exits with %d and writes %q, %q, want 2 and %q", line, code, out, errs, want)
+			t.Errorf("glasshouse %s: exit code %d, output %q, %q, want 2 and %q", line, code, out, errs, want)
 		}
 	}
 }
@@ -53,12 +53,13 @@ func TestUsageErrorExitsWith2(t *testing.T) {
 func TestHelpExitsWith0(t *testing.T) {
 	for _, line := range []string{"", "help", "help policy", "policy", "policy --help", "--help", "jail create --help", "--version", "completion bash", "__complete pol"} {
 		if code, out, errs := runWithoutDaemon(t, map[string]string{"HOME": t.TempDir()}, strings.Fields(line)...); code != 0 || out == "" {
-			t.Errorf("glasshouse %s exits with %d and writes %q, %q, want 0 and a help text", line, code, out, errs)
+			t.Errorf("glasshouse %s: exit code %d, output %q, %q, want 0 and a help text", line, code, out, errs)
 		}
 	}
 }
 
-// TestRunExitsWith125WhenGlasshouseFails: a script tells that from a program that failed.
+// TestRunExitsWith125WhenGlasshouseFails: scripts distinguish a failure of Glasshouse from one
+// of the program.
 func TestRunExitsWith125WhenGlasshouseFails(t *testing.T) {
 	refuses := serveAPI(t, func(w http.ResponseWriter, r *http.Request) {
 		w.Header().Set("Content-Type", "application/problem+json")
@@ -71,7 +72,7 @@ func TestRunExitsWith125WhenGlasshouseFails(t *testing.T) {
 		"--addr http://127.0.0.1:1 jail exec j-1 true",
 	} {
 		if code, _, errs := runWithoutDaemon(t, nil, strings.Fields(line)...); code != 125 || errs == "" {
-			t.Errorf("glasshouse %s exits with %d and writes %q, want 125 and why", line, code, errs)
+			t.Errorf("glasshouse %s: exit code %d and stderr %q, want 125 and a reason", line, code, errs)
 		}
 	}
 	if code, _, errs := runWithoutDaemon(t, nil, strings.Fields("--addr http://127.0.0.1:1 jail ls")...); code != 1 {
@@ -127,7 +128,7 @@ func TestGoalReportsHowToFollowAfterDaemonStop(t *testing.T) {
 			json.NewEncoder(w).Encode(wire.Run{ID: "r-abc", Session: "s", State: "active"})
 		case strings.HasPrefix(r.URL.Path, "/chat/events/"):
 			w.Header().Set("Content-Type", "text/event-stream")
-			w.(http.Flusher).Flush() // and the stream ends, as when the daemon stops
+			w.(http.Flusher).Flush() // the stream ends, as when the daemon stops
 		}
 	})
 	code, _, errs := runWithoutDaemon(t, nil, "--addr", addr, "goal", "work for long")
@@ -136,7 +137,6 @@ func TestGoalReportsHowToFollowAfterDaemonStop(t *testing.T) {
 	}
 }
 
-// TestGoalPolicyAgentAndRootFilesystem.
 func TestGoalPolicyAgentAndRootFilesystem(t *testing.T) {
 	asked := make(chan wire.StartRun, 1)
 	addr := serveAPI(t, func(w http.ResponseWriter, r *http.Request) {
@@ -156,7 +156,7 @@ func TestGoalPolicyAgentAndRootFilesystem(t *testing.T) {
 	}
 }
 
-// TestExplainJailWithFlags: the flags change the jail's policy, and not what is asked.
+// TestExplainJailWithFlags: the flags change the jail's policy, but not the question.
 func TestExplainJailWithFlags(t *testing.T) {
 	files := []wire.PolicyFile{{Name: "opencode.json", Text: "{}"}}
 	asked := make(chan wire.Explain, 1)
@@ -193,17 +193,17 @@ func TestExplainJailWithFlags(t *testing.T) {
 		}
 		got := <-asked
 		if got.Jail != "j-aaaaaaaaaaaa" || got.Question.Action != "edit" || got.Question.Resource != "src/a.ts" || got.Question.Agent != tt.agent {
-			t.Errorf("explain %s asks %+v, want edit src/a.ts of the jail as %q", tt.flags, got, tt.agent)
+			t.Errorf("explain %s: request = %+v, want edit src/a.ts of the jail as %q", tt.flags, got, tt.agent)
 		}
 		have, _ := json.Marshal(got.Policy)
 		want, _ := json.Marshal(tt.want)
 		if string(have) != string(want) {
-			t.Errorf("explain %s asks with the policy %s, want %s", tt.flags, have, want)
+			t.Errorf("explain %s: policy of the request = %s, want %s", tt.flags, have, want)
 		}
 	}
 }
 
-// TestCommandStartsNoDaemonInPlaceOfService: it would not have the configuration.
+// TestCommandStartsNoDaemonInPlaceOfService: such a daemon would not have the configuration.
 func TestCommandStartsNoDaemonInPlaceOfService(t *testing.T) {
 	restartTime = 300 * time.Millisecond
 	t.Cleanup(func() { restartTime = 30 * time.Second })
@@ -214,17 +214,16 @@ func TestCommandStartsNoDaemonInPlaceOfService(t *testing.T) {
 		}
 		code, _, errs := runWithoutDaemon(t, map[string]string{"HOME": dir}, "--data", dir, "jail", "ls")
 		if code != 1 || !strings.Contains(errs, "is a service") || !strings.Contains(errs, "service.json") {
-			t.Errorf("of %+v: exits with %d and writes %q, want 1 and that it is a service", *s, code, errs)
+			t.Errorf("service %+v: exit code %d and stderr %q, want 1 and a message about the service", *s, code, errs)
 		}
 		if _, err := os.Stat(filepath.Join(dir, "daemon.log")); err == nil {
-			t.Errorf("of %+v: a daemon was started", *s)
+			t.Errorf("service %+v: a daemon was started", *s)
 		}
 	}
 }
 
-// TestCommandWaitsForRestartingService.
 func TestCommandWaitsForRestartingService(t *testing.T) {
-	dir, err := os.MkdirTemp("/tmp", "gh") // the path of a socket is short
+	dir, err := os.MkdirTemp("/tmp", "gh") // socket paths must be short
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -247,7 +246,7 @@ func TestCommandWaitsForRestartingService(t *testing.T) {
 		srv.Serve(l)
 	}()
 	if code, _, errs := runWithoutDaemon(t, map[string]string{"HOME": dir}, "--data", dir, "jail", "ls"); code != 0 {
-		t.Errorf("exits with %d and writes %q, want 0", code, errs)
+		t.Errorf("exit code %d and stderr %q, want 0", code, errs)
 	}
 }
 
@@ -262,7 +261,7 @@ func TestServiceRecord(t *testing.T) {
 	}{
 		{"/etc/c.yaml", none, &service{Config: "/etc/c.yaml"}},
 		{"", systemd, &service{Unit: "glasshouse"}},
-		{"", none, nil}, // started by hand: the record of the service before is removed
+		{"", none, nil}, // started by hand: the earlier service's record is removed
 		{"", func(k string) string { return map[string]string{"INVOCATION_ID": "1"}[k] }, nil}, // a shell below a user's systemd
 	} {
 		if err := writeService(dir, serviceOf(tt.config, tt.getenv)); err != nil {
@@ -277,6 +276,6 @@ func TestServiceRecord(t *testing.T) {
 		t.Fatal(err)
 	}
 	if _, err := readService(dir); err == nil {
-		t.Error("a record that is no JSON is read, want an error")
+		t.Error("an invalid record was accepted, want an error")
 	}
 }

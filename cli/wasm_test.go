@@ -49,7 +49,7 @@ func TestWasmRunWithoutDaemon(t *testing.T) {
 		}
 	}
 	if _, err := os.Stat(filepath.Join(home, ".cache", "glasshouse", "wasm")); err != nil {
-		t.Errorf("what was compiled is not kept: %v", err)
+		t.Errorf("the compiled module is not cached: %v", err)
 	}
 }
 
@@ -66,8 +66,8 @@ func TestWasmRunWithoutHome(t *testing.T) {
 	}
 }
 
-// echoModule is a module that writes its arguments and its environment to standard output,
-// each ended by a zero byte.
+// echoModule returns a module that writes its arguments and its environment to standard output,
+// each terminated by a zero byte.
 func echoModule() []byte {
 	const size = 4 // of the strings
 	load := func(sizes, get byte) []byte {
@@ -131,11 +131,11 @@ func TestWasmRunPassesArgumentsAndEnvironment(t *testing.T) {
 	}
 }
 
-// The runner of the public suite has changed what it gives an adapter; each form comes
-// to the same command line, which runs.
+// The runner of the public test suite has changed the arguments of its adapters. Each form
+// results in the same command line, which runs.
 func TestWASIAdapter(t *testing.T) {
 	if _, err := exec.LookPath("python3"); err != nil {
-		t.Skip("python3 is not there: ", err)
+		t.Skip("python3 is not installed: ", err)
 	}
 	module, err := filepath.Abs("../engine/wasm/testdata/command.wasm")
 	if err != nil {

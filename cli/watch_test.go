@@ -23,8 +23,7 @@ import (
 	"glasshouse/store/storetest"
 )
 
-// A testEnv is a place to type commands at, with a real server behind and jails
-// whose records are made up.
+// A testEnv runs commands against a real API server with fake jails and events.
 type testEnv struct {
 	t     *testing.T
 	addr  string
@@ -86,13 +85,13 @@ func newTestEnvWith(t *testing.T, jails *apitest.Jails) *testEnv {
 	return d
 }
 
-// run runs a command line, in which JAIL is the jail.
+// run runs a command line, in which JAIL stands for the jail's id.
 func (d *testEnv) run(line string) (code int, stdout, stderr string) {
 	d.t.Helper()
 	return d.runArgs(strings.Fields(line)...)
 }
 
-// runArgs is types with words that may hold blanks.
+// runArgs is run with arguments that may contain spaces.
 func (d *testEnv) runArgs(words ...string) (code int, stdout, stderr string) {
 	d.t.Helper()
 	var out, errs bytes.Buffer
@@ -104,7 +103,7 @@ func (d *testEnv) runArgs(words ...string) (code int, stdout, stderr string) {
 	return code, out.String(), errs.String()
 }
 
-// wantOutput fails the test unless a command line succeeds and prints all of these.
+// wantOutput fails the test unless a command line succeeds and prints all of want.
 func (d *testEnv) wantOutput(line string, want ...string) string {
 	d.t.Helper()
 	code, out, errs := d.run(line)
@@ -137,13 +136,13 @@ func TestObservationCommands(t *testing.T) {
 		event.Event{Type: event.Proc, NS: 50, Begin: 20, PID: 2, TID: 2, PPID: 1, Comm: "sh", Op: event.OpExit, Signal: "SIGKILL"},
 	)
 	if out := d.wantOutput("events JAIL", "openat(", `"/etc/shadow"`, "EACCES", "one.one", "by SIGKILL"); strings.Count(out, "\n") != 5 || strings.Contains(out, "\x1b") {
-		t.Errorf("five records are\n%q", out)
+		t.Errorf("output for five events:\n%q", out)
 	}
 	if out := d.wantOutput("events JAIL type:syscall,net ret:<0 --since 1h"); strings.Count(out, "\n") != 1 {
-		t.Errorf("one call failed, shown are\n%s", out)
+		t.Errorf("output for one failed call:\n%s", out)
 	}
 	if out := d.wantOutput("events JAIL --tail 1 --colour always", "\x1b[36mexit"); strings.Count(out, "\n") != 1 {
-		t.Errorf("the last record is\n%s", out)
+		t.Errorf("the last event is\n%s", out)
 	}
 	for line := range strings.Lines(d.wantOutput("events JAIL --json")) {
 		var e event.Event
@@ -153,10 +152,10 @@ func TestObservationCommands(t *testing.T) {
 	}
 	d.wantOutput("ps JAIL", "/init")
 	if out := d.wantOutput("ps JAIL --all", `\_ sh`, "SIGKILL"); strings.Contains(out, "\x1b") {
-		t.Errorf("a jail's argument reaches the terminal: %q", out)
+		t.Errorf("control characters of an argument are not escaped: %q", out)
 	}
 	if out := d.wantOutput("ps JAIL --at 2"); !strings.Contains(out, `\_ sh`) || strings.Contains(out, "SIGKILL") {
-		t.Errorf("at its second record the jail had\n%s", out)
+		t.Errorf("state at the second event:\n%s", out)
 	}
 	d.wantOutput("ps JAIL --json", `"begin_ns": 10`)
 	d.wantOutput("net JAIL", "one.one", "unanswered")
@@ -167,11 +166,11 @@ func TestObservationCommands(t *testing.T) {
 		t.Errorf("calls: %q", out)
 	}
 	if out := d.wantOutput("at JAIL 2", "snapshot  none before", `\_ sh`, "No files had changed."); strings.Contains(out, "\x1b") {
-		t.Errorf("how it was: %q", out)
+		t.Errorf("past state: %q", out)
 	}
 	d.wantOutput("at JAIL --json", `"processes": {`, `"recorded": true`)
 	d.wantOutput("report JAIL", "# ")
-	d.wantOutput("jail show JAIL", "events", "5 kept", "7 seen, 0 lost, slowed the jail 1 times")
+	d.wantOutput("jail show JAIL", "events", "5 stored", "7 seen, 0 lost, slowed the jail 1 times")
 
 	page := filepath.Join(t.TempDir(), "report.html")
 	d.wantOutput("report JAIL --html -o " + page)
@@ -188,8 +187,8 @@ func TestFollowEventsToEnd(t *testing.T) {
 	d := newTestEnv(t)
 	d.appendEvents(event.Event{Type: event.File, PID: 1, Comm: "sh", Op: event.OpDelete, Path: "/one", FD: -1})
 	var out, errs bytes.Buffer
-	// The jail is deleted once the command follows it: it would wait for more if the
-	// log had been closed before.
+	// The jail is deleted after the command has started to follow it. If the log were closed
+	// before, the command would wait for more events.
 	following := sync.OnceFunc(func() {
 		d.appendEvents(event.Event{Type: event.File, PID: 1, Comm: "sh", Op: event.OpDelete, Path: "/two", FD: -1})
 		d.seen.Close(d.jail)
@@ -213,7 +212,7 @@ func TestFollowEventsToEnd(t *testing.T) {
 	}
 }
 
-// A writerFunc is a Writer that calls itself.
+// A writerFunc is a function as an io.Writer.
 type writerFunc func([]byte) (int, error)
 
 func (f writerFunc) Write(p []byte) (int, error) { return f(p) }
@@ -231,7 +230,7 @@ func TestWatchUsageErrors(t *testing.T) {
 	}
 	file := filepath.Join(t.TempDir(), "out.pcapng")
 	if code, _, errs := d.run("net JAIL --pcap " + file); code == 0 || !strings.Contains(errs, "packet_bytes") {
-		t.Errorf("without packets: exit code %d, %s; want what to do", code, errs)
+		t.Errorf("without packets: exit code %d, %s; want a remedy", code, errs)
 	}
 	if left, _ := filepath.Glob(file + "*"); len(left) != 0 {
 		t.Errorf("files left: %v", left)

@@ -420,7 +420,7 @@ func (v *fakeVolumes) Add(_ context.Context, one Volume) error {
 	defer v.mu.Unlock()
 	for _, has := range v.all {
 		if has.Team == one.Team && has.Name == one.Name {
-			return fault.Newf(fault.Conflict, "volumes.Add", one.Name, "there is one of that name")
+			return fault.Newf(fault.Conflict, "volumes.Add", one.Name, "the name is in use")
 		}
 	}
 	v.all = append(v.all, one)

@@ -101,7 +101,7 @@ func TestInvalidRequests(t *testing.T) {
 			t.Errorf("%s %.80s %.80s: got %+v, want the code %d and %q", c.method, c.path, c.body, got, c.want, c.text)
 		}
 	}
-	for key, want := range map[string]string{"": "authorization header is missing", "x": "there is no such key", "key-viewer": "may make no sandboxes"} {
+	for key, want := range map[string]string{"": "authorization header is missing", "x": "there is no such key", "key-viewer": "cannot create sandboxes"} {
 		w := d.do("GET", at, "", "X-API-Key", key)
 		if got := e2btest.Read[Error](d, w); w.Code != 401 || got.Code != 401 || !strings.Contains(got.Message, want) {
 			t.Errorf("the key %q: got %d %+v, want 401 and %q", key, w.Code, got, want)
@@ -348,7 +348,7 @@ func TestIdleSandboxIsPausedBeforeTimeout(t *testing.T) {
 		if got := d.state(box.SandboxID); got != Running {
 			t.Errorf("a sandbox whose memory would be lost: got %s, want running", got)
 		}
-		if n := strings.Count(d.log.String(), "does not rest"); n != 1 {
+		if n := strings.Count(d.log.String(), "cannot pause an idle sandbox"); n != 1 {
 			t.Errorf("the log reports it %d times, want once", n)
 		}
 	})

@@ -145,7 +145,7 @@ func (s *Sandboxes) resume(ctx context.Context, c *handle, d time.Duration, memo
 	return nil
 }
 
-// dropImage removes the snapshot of a pause, if there is one.
+// dropImage removes the snapshot of a pause. It does nothing for an empty id.
 func (s *Sandboxes) dropImage(ctx context.Context, sid id.Snapshot) error {
 	if sid == "" {
 		return nil

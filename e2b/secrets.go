@@ -40,7 +40,7 @@ func badSecret(why string) error { return invalid("Invalid secrets request: %s",
 
 var (
 	errNoSecret  = fault.Newf(fault.NotFound, "e2b", "", "Secret not found")
-	errHasSecret = fault.Newf(fault.Conflict, "e2b", "", "Secret cannot be modified in its current state: there is one of that name, or there are too many")
+	errHasSecret = fault.Newf(fault.Conflict, "e2b", "", "Secret cannot be modified in its current state: the name is in use, or the limit of secrets is reached")
 )
 
 var secretName = regexp.MustCompile(`^[a-z0-9_-]+$`)

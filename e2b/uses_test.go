@@ -95,7 +95,7 @@ func TestIdleness(t *testing.T) {
 		{cpu: 2 * time.Second},
 		{cpu: 2 * time.Second, used: true},
 		{cpu: 2 * time.Second, idle: true},
-		{cpu: time.Millisecond}, // it began anew
+		{cpu: time.Millisecond}, // it was restarted
 		{cpu: time.Millisecond, idle: true},
 	} {
 		at = at.Add(5 * time.Second)

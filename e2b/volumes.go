@@ -148,7 +148,7 @@ func (s *Volumes) Create(ctx context.Context, team id.Token, name string) (Volum
 		return Volume{}, invalid("invalid volume name %q: want 1 to 64 letters, digits, - and _", short(name))
 	}
 	if !s.reserve(team) {
-		return Volume{}, fault.Newf(fault.Exhausted, "e2b", name, "there are %d volumes already: destroy some", maxVolumes)
+		return Volume{}, fault.Newf(fault.Exhausted, "e2b", name, "the limit of %d volumes is reached: destroy some", maxVolumes)
 	}
 	defer s.unreserve(team)
 	v := Volume{ID: newVolumeID(), Team: team, Name: name, Token: newToken(), SizeMB: s.cfg.SizeMB, Created: time.Now().UTC()}

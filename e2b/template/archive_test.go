@@ -70,7 +70,7 @@ func zipped(t testing.TB, b []byte) []byte {
 	return z.Bytes()
 }
 
-// told is what is in an archive, as lines.
+// entryLines returns the entries of an archive, one per line.
 func entryLines(t testing.TB, b []byte) (lines []string) {
 	t.Helper()
 	for r := tar.NewReader(bytes.NewReader(b)); ; {
@@ -92,7 +92,7 @@ func entryLines(t testing.TB, b []byte) (lines []string) {
 func TestPackRemovesOwners(t *testing.T) {
 	sent := archive(t, dir("a/"), file("a/b", "hello"), link("a/l", "/etc/passwd"), second("a/c", "a/b"), file("./d//e", ""))
 	want := []string{"5 a/ 755 0:0 ", "0 a/b 644 0:0 hello", "2 a/l 777 0:0 /etc/passwd", "1 a/c 0 0:0 a/b", "0 d/e 644 0:0 "}
-	for i := range want { // directories' names are as tar writes them
+	for i := range want { // tar appends a slash to the names of directories
 		want[i] = strings.Replace(want[i], "a/ ", "a ", 1)
 	}
 	var digests []string
@@ -107,7 +107,7 @@ func TestPackRemovesOwners(t *testing.T) {
 			got[i] = strings.Replace(got[i], "a/ ", "a ", 1)
 		}
 		if !slices.Equal(got, want) {
-			t.Errorf("it is kept as %q, want %q", got, want)
+			t.Errorf("packed archive = %q, want %q", got, want)
 		}
 		digests = append(digests, digest)
 	}
@@ -141,7 +141,7 @@ func TestPackDigest(t *testing.T) {
 	}
 }
 
-// hostile are archives that are refused, with what they are refused as.
+// hostile lists archives that must be rejected, with the kinds of the errors.
 func hostile(t testing.TB) map[string]struct {
 	archive []byte
 	want    fault.Kind
@@ -190,8 +190,7 @@ func hostile(t testing.TB) map[string]struct {
 	}
 }
 
-// sparse is an archive with one file that is that large, and of which nothing is there, as
-// GNU's tar writes it.
+// sparse returns an archive with a sparse file of that size in the GNU format, without data.
 func sparse(size int64) []byte {
 	b := make([]byte, 1536)
 	copy(b, "holes")
@@ -256,7 +255,8 @@ func TestCopyDestination(t *testing.T) {
 	}
 }
 
-// FuzzPack checks that whatever is taken leads nowhere, and can be taken again.
+// FuzzPack checks that an accepted archive contains no path outside of it, and that its packed
+// form is accepted, too.
 func FuzzPack(f *testing.F) {
 	for _, a := range hostile(f) {
 		if len(a.archive) < 64<<10 {
@@ -269,12 +269,12 @@ func FuzzPack(f *testing.F) {
 		digest, err := pack(t.Context(), bytes.NewReader(sent), &out, 1<<20)
 		if err != nil {
 			if fault.KindOf(err) == "" {
-				t.Fatalf("it is refused as %v", err)
+				t.Fatalf("rejected with %v", err)
 			}
 			return
 		}
 		if out.Len() > 4<<20 {
-			t.Fatalf("%d bytes became %d", len(sent), out.Len())
+			t.Fatalf("%d bytes were packed as %d", len(sent), out.Len())
 		}
 		kinds := map[string]byte{}
 		for r := tar.NewReader(bytes.NewReader(out.Bytes())); ; {
@@ -287,11 +287,11 @@ func FuzzPack(f *testing.F) {
 			}
 			name := path.Clean(h.Name)
 			if !filepath.IsLocal(name) {
-				t.Fatalf("%q leads out", h.Name)
+				t.Fatalf("%q is outside of the archive", h.Name)
 			}
 			for above := path.Dir(name); above != "."; above = path.Dir(above) {
 				if k, known := kinds[above]; known && k != tar.TypeDir {
-					t.Fatalf("%q is below what is no directory", name)
+					t.Fatalf("the parent of %q is not a directory", name)
 				}
 			}
 			if h.Typeflag == tar.TypeLink && kinds[path.Clean(h.Linkname)] != tar.TypeReg && kinds[path.Clean(h.Linkname)] != tar.TypeLink {
@@ -301,10 +301,10 @@ func FuzzPack(f *testing.F) {
 		}
 		again, err := pack(t.Context(), bytes.NewReader(out.Bytes()), io.Discard, 4<<20)
 		if err != nil || again != digest {
-			t.Errorf("taken again it is %s, %v, and was %s", again, err, digest)
+			t.Errorf("digest after a second pack = %s, %v, want %s", again, err, digest)
 		}
 		if _, err := rewrite(t.Context(), bytes.NewReader(out.Bytes()), io.Discard, destination{from: ".", to: "/x", mode: -1}); err != nil {
-			t.Errorf("it cannot be copied: %v", err)
+			t.Errorf("rewrite: %v", err)
 		}
 	})
 }
@@ -327,13 +327,13 @@ func TestFilesBelongToTeam(t *testing.T) {
 		t.Fatal(first, err)
 	}
 	if _, _, err := f.find(other, hash); !errors.Is(err, fault.NotFound) {
-		t.Errorf("another finds it: %v", err)
+		t.Errorf("another team finds the archive: %v", err)
 	}
 	if err := put(mine, hash, archive(t, file("a", "2"))); err != nil {
 		t.Fatal(err)
 	}
 	if _, second, err := f.find(mine, hash); err != nil || second == first {
-		t.Errorf("what was sent again is %s, %v", second, err)
+		t.Errorf("archive after a second upload = %s, %v", second, err)
 	}
 	if err := put(mine, hash, []byte("no")); fault.KindOf(err) != fault.Invalid {
 		t.Error(err)
@@ -343,7 +343,7 @@ func TestFilesBelongToTeam(t *testing.T) {
 		t.Errorf("archives = %v, %v, want one file", left, err)
 	}
 
-	// What is sent last stays, of the others what was used last.
+	// The last upload stays, and of the others the most recently used one.
 	f.total = 3 * 512 * 4
 	for i := range 6 {
 		if err := put(mine, fmt.Sprintf("%064x", i), archive(t, file("a", fmt.Sprint(i)))); err != nil {
@@ -359,10 +359,10 @@ func TestFilesBelongToTeam(t *testing.T) {
 		}
 	}
 	if _, _, err := f.find(mine, fmt.Sprintf("%064x", 0)); !errors.Is(err, fault.NotFound) {
-		t.Errorf("the oldest is kept: %v", err)
+		t.Errorf("the oldest archive remains: %v", err)
 	}
 	if _, _, err := f.find(mine, fmt.Sprintf("%064x", 5)); err != nil {
-		t.Errorf("the newest is gone: %v", err)
+		t.Errorf("the newest archive was removed: %v", err)
 	}
 	if err := f.removeUnused(time.Now().Add(time.Hour)); err != nil {
 		t.Fatal(err)
@@ -380,7 +380,7 @@ func TestUploadLinkScope(t *testing.T) {
 	team, hash := id.NewToken(), strings.Repeat("0a", 32)
 	link := f.sign(team, hash, time.Now().Add(time.Minute))
 	if gotTeam, gotHash, err := f.signed(link); err != nil || gotTeam != team || gotHash != hash {
-		t.Errorf("it is for %s %s, %v", gotTeam, gotHash, err)
+		t.Errorf("the link is for %s %s, %v", gotTeam, gotHash, err)
 	}
 	other, err := openFiles(t.TempDir(), 1<<20)
 	if err != nil {

@@ -40,7 +40,7 @@ func TestBuild(t *testing.T) {
 		t.Errorf("got %d jails after the build, want none", len(b.jails.jails))
 	}
 
-	// The same again is taken from the layers, unless it is forced.
+	// The same steps come from the cache, unless the build is forced.
 	again := b.run(b.request(`{"name":"app"}`), `{"fromImage":"e2bdev/base","steps":[{"type":"ENV","args":["A","1","B","$A-${FROM_IMAGE}"]},{"type":"WORKDIR","args":["/app"]}]}`)
 	if text := logOf(again); again.Status != Ready || !strings.Contains(text, "CACHED [builder 1/2] ENV A 1 B") || !strings.Contains(text, "CACHED [builder 2/2] WORKDIR /app") {
 		t.Errorf("built again: got %s, want both steps cached", text)
@@ -49,7 +49,7 @@ func TestBuild(t *testing.T) {
 	if text := logOf(forced); !strings.Contains(text, "CACHED [builder 1/2]") || strings.Contains(text, "CACHED [builder 2/2]") {
 		t.Errorf("with the second step forced: got %s, want the first cached and the second not", text)
 	}
-	b.team = "other" // has layers of its own
+	b.team = "other" // does not share layers
 	others := b.run(b.request(`{"name":"app"}`), `{"fromImage":"e2bdev/base","steps":[{"type":"ENV","args":["A","1","B","$A-${FROM_IMAGE}"]}]}`)
 	if text := logOf(others); others.Status != Ready || strings.Contains(text, "CACHED") {
 		t.Errorf("built by another team: got %s, want no layer of the first", text)
@@ -101,7 +101,7 @@ func TestRejectedBuildRequests(t *testing.T) {
 		{400, "POST", "/v3/templates", `{"name":"a","cpuCount":99}`, "CPU count"},
 		{400, "POST", "/v3/templates", `{"name":"a","memoryMB":1}`, "memory"},
 		{400, "POST", "/v3/templates", `{"name":"a","minFreeDiskMb":-1}`, "free disk"},
-		{409, "POST", "/v3/templates", `{"name":"base"}`, "is taken"},
+		{409, "POST", "/v3/templates", `{"name":"base"}`, "is reserved"},
 		{400, "POST", "/v3/templates", `{"name":`, "Error when parsing"},
 		{400, "GET", at + "not-a-uuid/status", "", "Invalid build ID"},
 		{400, "GET", at + "not-a-uuid/logs", "", "Invalid build ID"},
@@ -119,7 +119,7 @@ func TestRejectedBuildRequests(t *testing.T) {
 		{404, "GET", "/templates/none/tags", "", "not found"},
 		{404, "GET", "/templates/" + of.TemplateID + "/none", "", "no matching operation"},
 		{404, "GET", "/templates/aliases/none", "", "not found"},
-		{501, "PATCH", "/templates/app", `{"public":true}`, "no template is public"},
+		{501, "PATCH", "/templates/app", `{"public":true}`, "public templates are not supported"},
 		{400, "POST", "/templates/tags", `{"target":"app"}`, "no tags"},
 		{400, "POST", "/templates/tags", `{"target":"app","tags":[""]}`, "invalid tag"},
 		{404, "POST", "/templates/tags", `{"target":"app","tags":["v1"]}`, "no build with the tag 'default'"},
@@ -134,7 +134,7 @@ func TestRejectedBuildRequests(t *testing.T) {
 		}
 	}
 	b.run(of, `{"fromImage":"base"}`)
-	b.api(400, "POST", "/v2"+at+of.BuildID, `{"fromImage":"base"}`) // it has been done
+	b.api(400, "POST", "/v2"+at+of.BuildID, `{"fromImage":"base"}`) // the build has already been started
 	b.team = "other"
 	for _, path := range []string{"/templates/app", "/templates/" + of.TemplateID, "/templates/app/tags", "/templates/aliases/app", at + of.BuildID + "/status", at + of.BuildID + "/logs"} {
 		b.api(404, "GET", path, "")
@@ -262,7 +262,7 @@ func TestStartFailsInterruptedBuilds(t *testing.T) {
 		t.Errorf("the build of a daemon that ended: got %+v %+v, want an error that says so", got.Status, got.Reason)
 	}
 	if _, err := b.Find(t.Context(), "mine", "done"); err != nil {
-		t.Errorf("a build that was ready: %v", err)
+		t.Errorf("a ready build after the restart: %v", err)
 	}
 	if got := b.run(waits, `{"fromTemplate":"done"}`); got.Status != Ready {
 		t.Errorf("a build that waited for its steps: got %+v, want ready", got)

@@ -47,12 +47,12 @@ func TestRegistryCredentials(t *testing.T) {
 			t.Errorf("%.200s: %v", body, err)
 		}
 		if said := fmt.Sprintf("%v %+v %#v %s", err, p, p.Registry, p.Registry); strings.Contains(said, "secret") {
-			t.Errorf("it is printed: %.300s", said)
+			t.Errorf("the credentials are printed: %.300s", said)
 		}
 	}
 }
 
-// The first is of Amazon's own suite of tests for its signatures.
+// The first case is from the AWS Signature Version 4 test suite.
 func TestSignV4(t *testing.T) {
 	at := time.Date(2015, 8, 30, 12, 36, 0, 0, time.UTC)
 	const key, secret = "AKIDEXAMPLE", "wJalrXUtnFEMI/K7MDENG+bPxRfiCYEXAMPLEKEY"

@@ -59,7 +59,7 @@ type (
 	// A copying copies uploaded files to the tree.
 	copying struct {
 		from, to string
-		pattern  bool   // from had a pattern, of which what stands before it is left
+		pattern  bool   // from is the part of a path before its first pattern
 		owner    string // user or user:group, by name or number; "" is the current user
 		mode     int64  // -1 leaves it unchanged
 	}

@@ -12,7 +12,7 @@ func TestParseStep(t *testing.T) {
 	hash := strings.Repeat("0", 64)
 	for _, c := range []struct {
 		step Step
-		want any // nil: it is refused
+		want any // nil: the step is rejected
 	}{
 		{Step{Type: "RUN", Args: []string{"make"}}, running{"make", ""}},
 		{Step{Type: "run", Args: []string{"make", "root"}}, running{"make", "root"}},
@@ -50,7 +50,7 @@ func TestParseStep(t *testing.T) {
 		got, err := c.step.parse()
 		switch {
 		case c.want == nil && fault.KindOf(err) != fault.Invalid:
-			t.Errorf("%+v = %+v, %v, want it refused", c.step, got, err)
+			t.Errorf("%+v = %+v, %v, want an error", c.step, got, err)
 		case c.want != nil && (err != nil || !reflect.DeepEqual(got, c.want)):
 			t.Errorf("%+v = %+v, %v, want %+v", c.step, got, err, c.want)
 		}
@@ -70,7 +70,7 @@ func TestExpand(t *testing.T) {
 		}
 	}
 	if _, err := expand("$LONG$LONG$LONG", of); fault.KindOf(err) != fault.Invalid {
-		t.Errorf("a value that becomes too long: %v", err)
+		t.Errorf("a value above the limit: %v", err)
 	}
 }
 
@@ -84,7 +84,7 @@ func TestParseName(t *testing.T) {
 	}
 	for _, in := range []string{"", ":a", "a:", "a b", "a/b", "../a", "a:b:c", "a:b/c", "a:0b5a4f66-7d4d-4d63-9c0c-1a0f8f4b7e11", strings.Repeat("a", 129), "ä"} {
 		if name, tag, err := parseName(in); fault.KindOf(err) != fault.Invalid {
-			t.Errorf("%q = %q, %q, %v, want it refused", in, name, tag, err)
+			t.Errorf("%q = %q, %q, %v, want an error", in, name, tag, err)
 		}
 	}
 }
@@ -124,7 +124,7 @@ func FuzzStep(f *testing.F) {
 		got, err := s.parse()
 		if err != nil {
 			if fault.KindOf(err) != fault.Invalid {
-				t.Fatalf("it is refused as %v", err)
+				t.Fatalf("rejected with %v", err)
 			}
 			return
 		}
