@@ -522,7 +522,7 @@ func allowText(r wire.EgressRule) string {
 		s += ", " + size(r.Limit.Bytes)
 	}
 	if r.Intercept {
-		s += ", looked into"
+		s += ", TLS intercepted"
 	}
 	return s
 }

@@ -34,7 +34,7 @@ func mustRead(t *testing.T, name string) string {
 func TestOpenCodeInit(t *testing.T) {
 	dir := t.TempDir()
 	code, said := openCodeInit(t, dir)
-	if code != 0 || !strings.Contains(said, "written    opencode.json") || !strings.Contains(said, "the last rule that matches counts") {
+	if code != 0 || !strings.Contains(said, "written    opencode.json") || !strings.Contains(said, "applies the last matching rule") {
 		t.Fatalf("code %d: %s", code, said)
 	}
 	for _, name := range []string{"opencode.json", "AGENTS.md", ".opencode/plugin/autonomy-engine.ts", ".opencode/package-lock.json", ".opencode/node_modules/.keep"} {

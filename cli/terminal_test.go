@@ -261,7 +261,7 @@ func TestArchiveIsNotWrittenToTerminal(t *testing.T) {
 	c.wait(c.start(t.Context(), nil, "--addr", d.addr, "snapshot", "export", aSnapshot), 2)
 	c.waitFor("refusing to write binary data to a terminal")
 	c.wait(c.start(t.Context(), nil, "--addr", d.addr, "snapshot", "import"), 2)
-	c.waitFor("give the archive as standard input")
+	c.waitFor("give the archive on standard input")
 	if got := d.asked(); got != "" {
 		t.Errorf("requests: got %q, want none", got)
 	}
