@@ -15,14 +15,14 @@ import (
 	"glasshouse/api/wire"
 )
 
-// A scriptedDaemon answers requests as a test says, and keeps them.
+// A scriptedDaemon answers requests with scripted responses and records them.
 type scriptedDaemon struct {
 	*testing.T
 	addr    string
-	answers map[string]string    // by method and path, with or without query; a status before the body
-	problem string               // the answer to everything else
-	env     map[string]string    // of the command
-	arrived func(request string) // called before a request is answered, if it is not nil
+	answers map[string]string    // by method and path, with or without query; a status precedes the body
+	problem string               // the response to all other requests
+	env     map[string]string    // environment of the command
+	arrived func(request string) // called before a request is answered, if not nil
 
 	mu       sync.Mutex
 	requests []string // method, path with query, and body
@@ -69,8 +69,8 @@ func (d *scriptedDaemon) serve(w http.ResponseWriter, r *http.Request) {
 		w.Header().Set("Content-Type", "application/json")
 	}
 	w.WriteHeader(status)
-	answer, cut := strings.CutSuffix(answer, andCut)
-	answer, open := strings.CutSuffix(answer, andOpen)
+	answer, cut := strings.CutSuffix(answer, cutSuffix)
+	answer, open := strings.CutSuffix(answer, openSuffix)
 	io.WriteString(w, answer)
 	if cut || open {
 		w.(http.Flusher).Flush()
@@ -83,19 +83,19 @@ func (d *scriptedDaemon) serve(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
-// Ends of answers.
+// Suffixes of scripted responses.
 const (
-	andCut  = "\x00cut"  // the connection breaks before the answer is complete
-	andOpen = "\x00open" // the answer does not end before the command leaves
+	cutSuffix  = "\x00cut"  // the connection breaks before the response is complete
+	openSuffix = "\x00open" // the response does not end before the command exits
 )
 
-// run runs a command with standard input, and returns its exit code and what it wrote.
+// run runs a command with standard input, and returns its exit code and output.
 func (d *scriptedDaemon) run(stdin string, args ...string) (code int, stdout, stderr string) {
 	d.Helper()
 	return d.runIn(d.Context(), stdin, args...)
 }
 
-// runIn is run with a context of the test's.
+// runIn is run with a context.
 func (d *scriptedDaemon) runIn(ctx context.Context, stdin string, args ...string) (code int, stdout, stderr string) {
 	d.Helper()
 	var out, errs bytes.Buffer
@@ -104,14 +104,14 @@ func (d *scriptedDaemon) runIn(ctx context.Context, stdin string, args ...string
 	return code, out.String(), errs.String()
 }
 
-// asked returns the requests so far, a line each.
+// asked returns the recorded requests, one per line.
 func (d *scriptedDaemon) asked() string {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	return strings.Join(d.requests, "\n")
 }
 
-// words splits a command line; ~ is a space within an argument.
+// argsOf splits a command line; ~ is a space within an argument.
 func argsOf(line string) []string {
 	args := strings.Fields(line)
 	for i := range args {
@@ -121,30 +121,30 @@ func argsOf(line string) []string {
 }
 
 const (
-	aJail     = "j-aaaaaaaaaaaa"
-	aSnapshot = "s-aaaaaaaaaaaa"
-	jailJSON  = `{"id":"j-aaaaaaaaaaaa","name":"web","state":"running","backend":"oci","runtime":"runc","network":"isolated","rootfs":{"debian":"bookworm"},"created_at":"2026-01-02T15:04:05Z","limits":{"cpu_shares":256,"memory_mb":512,"disk_mb":1024,"max_pids":128}}`
-	stopped   = `{"id":"j-aaaaaaaaaaaa","state":"stopped","backend":"bwrap","rootfs":{"host":true}}`
-	snapJSON  = `{"id":"s-aaaaaaaaaaaa","jail":"j-aaaaaaaaaaaa","name":"before","reason":"asked","memory":true,"memory_bytes":1048576,"paused_us":2500,"pids":3,"layering":"copied","seq":7,"backend":"oci","runtime":"runc","host":{"arch":"amd64","kernel":"6.1","cpu":"x"},"usage":{"own_bytes":2048,"shared_bytes":4096}}`
-	runJSON   = `{"id":"r-1","session_id":"s1","goal":"fix it","state":"paused","why":"budget","agent":{"preset":"shell"},"budget":{"limits":{"steps":9},"run-budget-consumed":{"steps":9,"llm-tokens":5}},"steps":9,"created":"2026-01-02T15:04:05Z"}`
-	policyOut = `{"policy":{"files":[{"name":"opencode.json","text":"{}"}],"answers":[{"action":"bash","pattern":"ls","effect":"allow","file":"answer of ann"}]},"match":"last","why":"as it was written for","level":1,"ceiling":2,"findings":[{"kind":"shadowed","file":"opencode.json","line":3,"message":"never matches","remedy":"remove it"}]}`
-	evil      = "\\u001b[31mred\\u202e" // drives a terminal, in JSON
+	aJail       = "j-aaaaaaaaaaaa"
+	aSnapshot   = "s-aaaaaaaaaaaa"
+	jailJSON    = `{"id":"j-aaaaaaaaaaaa","name":"web","state":"running","backend":"oci","runtime":"runc","network":"isolated","rootfs":{"debian":"bookworm"},"created_at":"2026-01-02T15:04:05Z","limits":{"cpu_shares":256,"memory_mb":512,"disk_mb":1024,"max_pids":128}}`
+	stopped     = `{"id":"j-aaaaaaaaaaaa","state":"stopped","backend":"bwrap","rootfs":{"host":true}}`
+	snapJSON    = `{"id":"s-aaaaaaaaaaaa","jail":"j-aaaaaaaaaaaa","name":"before","reason":"asked","memory":true,"memory_bytes":1048576,"paused_us":2500,"pids":3,"layering":"copied","seq":7,"backend":"oci","runtime":"runc","host":{"arch":"amd64","kernel":"6.1","cpu":"x"},"usage":{"own_bytes":2048,"shared_bytes":4096}}`
+	runJSON     = `{"id":"r-1","session_id":"s1","goal":"fix it","state":"paused","why":"budget","agent":{"preset":"shell"},"budget":{"limits":{"steps":9},"run-budget-consumed":{"steps":9,"llm-tokens":5}},"steps":9,"created":"2026-01-02T15:04:05Z"}`
+	policyOut   = `{"policy":{"files":[{"name":"opencode.json","text":"{}"}],"answers":[{"action":"bash","pattern":"ls","effect":"allow","file":"answer of ann"}]},"match":"last","why":"as it was written for","level":1,"ceiling":2,"findings":[{"kind":"shadowed","file":"opencode.json","line":3,"message":"never matches","remedy":"remove it"}]}`
+	escapedName = "\\u001b[31mred\\u202e" // controls a terminal; in JSON
 )
 
 func items(list ...string) string { return `{"items":[` + strings.Join(list, ",") + `]}` }
 
-// A lineTest is a command line with what it sends and prints. Its answers are those of
-// a scripted daemon.
+// A lineTest is a command line with the expected requests and output. answers are the responses
+// of a scripted daemon.
 type lineTest struct {
 	line    string
 	answers map[string]string
 	want    string // requests
-	out     string // in standard output, with one space between words
-	errs    string // in standard error
+	out     string // part of standard output, with one space between words
+	errs    string // part of standard error
 	code    int
 }
 
-// checkLines runs each command line with a daemon of its own.
+// checkLines runs each command line with its own daemon.
 func checkLines(t *testing.T, tests []lineTest) {
 	t.Helper()
 	for _, c := range tests {
@@ -155,7 +155,7 @@ func checkLines(t *testing.T, tests []lineTest) {
 			if code != c.code || !strings.Contains(errs, c.errs) || c.errs == "" && errs != "" {
 				t.Errorf("got exit code %d and %q, want %d and %q", code, errs, c.code, c.errs)
 			}
-			if got := squeezed(out); !strings.Contains(got, c.out) || c.out == "" && got != "" {
+			if got := squeezeSpaces(out); !strings.Contains(got, c.out) || c.out == "" && got != "" {
 				t.Errorf("stdout: got\n%s\nwant\n%s", got, c.out)
 			}
 			if got := d.asked(); got != c.want {
@@ -165,9 +165,9 @@ func checkLines(t *testing.T, tests []lineTest) {
 	}
 }
 
-// TestCommandsAskAndAnswer: each command sends these requests, prints this and exits with
-// this code.
-func TestCommandsAskAndAnswer(t *testing.T) {
+// TestCommandRequestsAndOutput checks the requests, the output and the exit code of each
+// command.
+func TestCommandRequestsAndOutput(t *testing.T) {
 	rules := filepath.Join(t.TempDir(), "opencode.json")
 	if err := os.WriteFile(rules, []byte(`{"permission":{}}`), 0o600); err != nil {
 		t.Fatal(err)
@@ -178,7 +178,7 @@ func TestCommandsAskAndAnswer(t *testing.T) {
 		stdin   string
 		answers map[string]string
 		want    []string // requests
-		out     []string // each is in standard output, in this order
+		out     []string // parts of standard output, in this order
 		errs    string
 		code    int
 	}{
@@ -195,7 +195,7 @@ func TestCommandsAskAndAnswer(t *testing.T) {
 			out: []string{"id", aJail, "name", "web", "state", "running", "backend", "oci runc", "network", "isolated", "limits", "weight 256, memory 512 MiB, disk 1 GiB, 128 processes"}},
 		{line: "jail show web", answers: m{"GET /jails?name=web": items(jailJSON), "GET /jails/" + aJail: jailJSON}, want: []string{"GET /jails?name=web", "GET /jails/" + aJail}, out: []string{aJail}},
 		{line: "jail show none", answers: m{"GET /jails": items()}, want: []string{"GET /jails?name=none"}, errs: `no jail has the id or the name "none"`, code: 1},
-		{line: "jail show web", answers: m{"GET /jails": items(jailJSON, `{"id":"j-bbbbbbbbbbbb"}`)}, want: []string{"GET /jails?name=web"}, errs: "2 have the name \"web\": j-aaaaaaaaaaaa j-bbbbbbbbbbbb\n  try: say the id of one", code: 1},
+		{line: "jail show web", answers: m{"GET /jails": items(jailJSON, `{"id":"j-bbbbbbbbbbbb"}`)}, want: []string{"GET /jails?name=web"}, errs: "2 have the name \"web\": j-aaaaaaaaaaaa j-bbbbbbbbbbbb\n  try: use an id", code: 1},
 		{line: "jail start " + aJail, answers: m{"POST /jails/" + aJail + "/start": jailJSON}, want: []string{"POST /jails/" + aJail + "/start"}, out: []string{aJail + "\n"}},
 		{line: "jail start " + aJail + " j-bbbbbbbbbbbb", answers: m{"POST /jails/" + aJail + "/start": jailJSON, "POST /jails/j-bbbbbbbbbbbb/start": `409 {"title":"conflict","status":409,"detail":"the jail is running","remedy":"stop it first"}`},
 			want: []string{"POST /jails/" + aJail + "/start", "POST /jails/j-bbbbbbbbbbbb/start"}, out: []string{aJail + "\n"}, errs: "glasshouse: j-bbbbbbbbbbbb: the jail is running\n  try: stop it first\n", code: 1},
@@ -207,46 +207,46 @@ func TestCommandsAskAndAnswer(t *testing.T) {
 		{line: "jail rm " + aJail, want: []string{"DELETE /jails/" + aJail}, errs: "glasshouse: not found: nothing is there", code: 1},
 		{line: "jail limits " + aJail + " --memory 1g", answers: m{"PATCH /jails/" + aJail + "/limits": jailJSON, "GET /jails/" + aJail + "/limits": `{"limits":{"cpu_shares":256,"memory_mb":1024,"disk_mb":1024,"max_pids":128},"own":{"cpu_shares":256,"memory_mb":512,"disk_mb":1024,"max_pids":128},"history":[{"n":1,"state":"refused","why":"no","by":"ann","want":{"cpu":2,"memory_mb":9},"from":{"cpu":1},"to":{"cpu":1}}],"next":1}`, "GET /jails/" + aJail + "/limits?after=1": `{"history":[{"n":2,"state":"applied","from":{"pids":1},"to":{"disk_mb":5}}]}`},
 			want: []string{`PATCH /jails/` + aJail + `/limits {"memory_mb":1024}`, "GET /jails/" + aJail + "/limits", "GET /jails/" + aJail + "/limits?after=1"},
-			out:  []string{"weight 256, memory 1 GiB", "of its own: weight 256, memory 512 MiB", "cpu=2 memory=9", "refused", "cpu=1", "no", "ann", "applied", "pids=1", "disk=5"}},
+			out:  []string{"weight 256, memory 1 GiB", "own limits: weight 256, memory 512 MiB", "cpu=2 memory=9", "refused", "cpu=1", "no", "ann", "applied", "pids=1", "disk=5"}},
 
 		{line: "snapshot " + aJail + " --name before -l a=b --stop", answers: m{"POST /jails/" + aJail + "/snapshot": snapJSON}, want: []string{`POST /jails/` + aJail + `/snapshot {"name":"before","labels":{"a":"b"},"stop":true}`}, out: []string{aSnapshot + "\n"}},
 		{line: "snapshots -q", answers: m{"GET /snapshots": items(snapJSON)}, want: []string{"GET /snapshots"}, out: []string{aSnapshot + "\n"}},
 		{line: "snapshots " + aJail, answers: m{"GET /jails/" + aJail + "/snapshots": items(snapJSON)}, want: []string{"GET /jails/" + aJail + "/snapshots?usage=1"}, out: []string{"ID", "MEMORY", aSnapshot, "before", "asked", "1 MiB", "2.5ms", "2 KiB", "4 KiB"}},
-		{line: "snapshot show before", answers: m{"GET /snapshots": items(snapJSON), "GET /snapshots/" + aSnapshot: snapJSON}, want: []string{"GET /snapshots", "GET /snapshots/" + aSnapshot}, out: []string{"3 with threads, 1 MiB of memory", "2.5ms, files copied", "up to 7", "2 KiB of its own, 4 KiB shared", "oci runc"}},
+		{line: "snapshot show before", answers: m{"GET /snapshots": items(snapJSON), "GET /snapshots/" + aSnapshot: snapJSON}, want: []string{"GET /snapshots", "GET /snapshots/" + aSnapshot}, out: []string{"3 with threads, 1 MiB of memory", "2.5ms, files copied", "up to 7", "2 KiB own, 4 KiB shared", "oci runc"}},
 		{line: "snapshot rm " + aSnapshot + " none", answers: m{"DELETE /snapshots/" + aSnapshot: `204 `, "GET /snapshots": items()}, want: []string{"DELETE /snapshots/" + aSnapshot, "GET /snapshots"}, out: []string{aSnapshot}, errs: `none: not found: no snapshot has the id or the name "none"`, code: 1},
-		{line: "snapshot warm -n 3 " + aSnapshot, answers: m{"POST /snapshots/" + aSnapshot + "/warm": `{"copies":2}`}, want: []string{`POST /snapshots/` + aSnapshot + `/warm {"count":3}`}, out: []string{"2\n"}, errs: "there is memory for 2 of 3 copies"},
+		{line: "snapshot warm -n 3 " + aSnapshot, answers: m{"POST /snapshots/" + aSnapshot + "/warm": `{"copies":2}`}, want: []string{`POST /snapshots/` + aSnapshot + `/warm {"count":3}`}, out: []string{"2\n"}, errs: "memory suffices for 2 of 3 copies"},
 		{line: "restore " + aSnapshot + " --name b --memory 64m", answers: m{"POST /snapshots/" + aSnapshot + "/restore": jailJSON}, want: []string{`POST /snapshots/` + aSnapshot + `/restore {"name":"b","limits":{"memory_mb":64}}`}, out: []string{aJail}},
 		{line: "branch " + aSnapshot + " -n 2", answers: m{"POST /snapshots/" + aSnapshot + "/branch": `{"jails":[` + jailJSON + `],"errors":[{"number":2,"problem":{"title":"exhausted","status":429,"detail":"no memory","remedy":"free some"}}]}`},
 			want: []string{`POST /snapshots/` + aSnapshot + `/branch {"count":2}`}, out: []string{aJail}, errs: "glasshouse: branch 2: no memory\n  try: free some\n", code: 1},
-		{line: "branch " + aSnapshot + " --keep", errs: "--keep and --timeout go with --each", code: 2},
+		{line: "branch " + aSnapshot + " --keep", errs: "--keep and --timeout require --each", code: 2},
 		{line: "rewind " + aJail + " --last", answers: m{"GET /jails/" + aJail: strings.Replace(jailJSON, `"state"`, `"nearest":"s-aaaaaaaaaaaa","state"`, 1), "POST /jails/" + aJail + "/rewind": jailJSON}, want: []string{"GET /jails/" + aJail, `POST /jails/` + aJail + `/rewind {"snapshot":"s-aaaaaaaaaaaa"}`}, out: []string{aJail}},
-		{line: "rewind " + aJail + " --last", answers: m{"GET /jails/" + aJail: jailJSON}, want: []string{"GET /jails/" + aJail}, errs: "it has no snapshot to go back to", code: 1},
+		{line: "rewind " + aJail + " --last", answers: m{"GET /jails/" + aJail: jailJSON}, want: []string{"GET /jails/" + aJail}, errs: "the jail has no snapshot to rewind to", code: 1},
 		{line: "rewind " + aJail + " " + aSnapshot + " --keep-connections=false", answers: m{"POST /jails/" + aJail + "/rewind": jailJSON}, want: []string{`POST /jails/` + aJail + `/rewind {"snapshot":"s-aaaaaaaaaaaa","keep_connections":false}`}, out: []string{aJail}},
-		{line: "rewind " + aJail, errs: "say a snapshot or --last", code: 2},
-		{line: "rewind " + aJail + " " + aSnapshot + " --last", errs: "say a snapshot or --last", code: 2},
+		{line: "rewind " + aJail, errs: "give a snapshot or --last", code: 2},
+		{line: "rewind " + aJail + " " + aSnapshot + " --last", errs: "give a snapshot or --last", code: 2},
 		{line: "lineage", answers: m{"GET /lineage": items(`{"id":"j-aaaaaaaaaaaa","name":"web","state":"running","nearest":"s-aaaaaaaaaaaa","snapshots":[{"id":"s-aaaaaaaaaaaa","reason":"asked","memory":true,"jails":[{"id":"j-bbbbbbbbbbbb","state":"paused","origin":{"snapshot":"s-aaaaaaaaaaaa","jail":"j-aaaaaaaaaaaa","number":2}}]},{"id":"s-bbbbbbbbbbbb","parent":"s-cccccccccccc","reason":"asked"}]}`)},
-			want: []string{"GET /lineage"}, out: []string{"j-aaaaaaaaaaaa  web  running\n├─ s-aaaaaaaaaaaa", " *\n│  └─ 2:  j-bbbbbbbbbbbb  paused\n└─ s-bbbbbbbbbbbb", "files alone, from s-cccccccccccc\n"}},
+			want: []string{"GET /lineage"}, out: []string{"j-aaaaaaaaaaaa  web  running\n├─ s-aaaaaaaaaaaa", " *\n│  └─ 2:  j-bbbbbbbbbbbb  paused\n└─ s-bbbbbbbbbbbb", "files only, from s-cccccccccccc\n"}},
 
-		{line: "files ls " + aJail + ":/etc", answers: m{"GET /jails/" + aJail + "/files": items(`{"name":"` + evil + `","type":"symlink","mode":"777","uid":1,"gid":2,"size":3,"target":"/x"}`)}, want: []string{"GET /jails/" + aJail + "/files?limit=1000&list=1&path=%2Fetc"}, out: []string{"symlink", "777", "1:2", "3", `\x1b[31mred`, " -> /x"}},
+		{line: "files ls " + aJail + ":/etc", answers: m{"GET /jails/" + aJail + "/files": items(`{"name":"` + escapedName + `","type":"symlink","mode":"777","uid":1,"gid":2,"size":3,"target":"/x"}`)}, want: []string{"GET /jails/" + aJail + "/files?limit=1000&list=1&path=%2Fetc"}, out: []string{"symlink", "777", "1:2", "3", `\x1b[31mred`, " -> /x"}},
 		{line: "files rm -r " + aJail + ":/tmp/x", answers: m{"DELETE /jails/" + aJail + "/files": `204 `}, want: []string{"DELETE /jails/" + aJail + "/files?path=%2Ftmp%2Fx&recursive=1"}},
 		{line: "files mv --replace " + aJail + ":/a /b", answers: m{"POST /jails/" + aJail + "/files/move": `204 `}, want: []string{`POST /jails/` + aJail + `/files/move {"from":"/a","to":"/b","replace":true}`}},
 		{line: "files mkdir --mode 9 " + aJail + ":/a", errs: "is not octal permission bits", code: 2},
 		{line: "files ls /etc", errs: "is not JAIL:PATH with an absolute path", code: 2},
 		{line: "files ls web:etc", errs: "is not JAIL:PATH with an absolute path", code: 2},
-		{line: "cp a b", errs: "one of the two must be JAIL:PATH", code: 2},
-		{line: "cp a:/x b:/y", errs: "one of the two must be JAIL:PATH", code: 2},
-		{line: "rootfs ls", answers: m{"GET /images": items(`{"digest":"sha256:d","size":1048576,"sources":["debian bookworm","` + evil + `"]}`)}, want: []string{"GET /images"}, out: []string{"DIGEST", "sha256:d", "1 MiB", `debian bookworm, \x1b[31mred`}},
+		{line: "cp a b", errs: "exactly one of the arguments must be JAIL:PATH", code: 2},
+		{line: "cp a:/x b:/y", errs: "exactly one of the arguments must be JAIL:PATH", code: 2},
+		{line: "rootfs ls", answers: m{"GET /images": items(`{"digest":"sha256:d","size":1048576,"sources":["debian bookworm","` + escapedName + `"]}`)}, want: []string{"GET /images"}, out: []string{"DIGEST", "sha256:d", "1 MiB", `debian bookworm, \x1b[31mred`}},
 		{line: "rootfs prune", answers: m{"POST /images/prune": items(`{"digest":"sha256:d"}`)}, want: []string{"POST /images/prune"}, out: []string{"sha256:d"}},
 		{line: "rootfs prepare oci:alpine", answers: m{"POST /images": `{"digest":"sha256:d","source":"alpine@sha256:d"}`}, want: []string{`POST /images {"oci":"alpine"}`}, out: []string{"alpine@sha256:d sha256:d\n"}},
 
 		{line: "policy show " + aJail, answers: m{"GET /jails/" + aJail + "/policy": policyOut}, want: []string{"GET /jails/" + aJail + "/policy"}, out: []string{"opencode.json", "last, as it was written for", "1 of at most 2", `bash "ls": allow (answer of ann)`, "opencode.json:3: shadowed: never matches; remove it"}},
 		{line: "policy show " + aJail, answers: m{"GET /jails/" + aJail + "/policy": `{}`}, want: []string{"GET /jails/" + aJail + "/policy"}, out: []string{"no policy\n"}},
 		{line: "policy set " + aJail + " --policy " + rules + " --level 2", answers: m{"PUT /jails/" + aJail + "/policy": policyOut}, want: []string{`PUT /jails/` + aJail + `/policy {"files":[{"name":"opencode.json","text":"{\"permission\":{}}"}],"level":2}`}, out: []string{"opencode.json"}},
-		{line: "policy set " + aJail, errs: "to take a policy away there is glasshouse policy rm", code: 2},
+		{line: "policy set " + aJail, errs: "to remove a policy, use glasshouse policy rm", code: 2},
 		{line: "policy set " + aJail + " --policy /nowhere", errs: "no such file", code: 1},
 		{line: "policy rm " + aJail, answers: m{"DELETE /jails/" + aJail + "/policy": `204 `}, want: []string{"DELETE /jails/" + aJail + "/policy"}},
 		{line: "policy level " + aJail + " 2", answers: m{"POST /jails/" + aJail + "/policy/level": `{"level":2,"ceiling":3}`}, want: []string{`POST /jails/` + aJail + `/policy/level {"level":2}`}, out: []string{"level 2 of at most 3\n"}},
-		{line: "policy level " + aJail + " high", errs: `"high" is no level`, code: 2},
+		{line: "policy level " + aJail + " high", errs: `"high" is not a level`, code: 2},
 		{line: "policy lint " + rules, answers: m{"POST /policy/lint": policyOut}, want: []string{`POST /policy/lint {"files":[{"name":"opencode.json","text":"{\"permission\":{}}"}]}`}, out: []string{"shadowed"}, code: 1},
 		{line: "policy lint " + rules, answers: m{"POST /policy/lint": `{"policy":{},"match":"last","level":1,"ceiling":1}`}, want: []string{`POST /policy/lint {"files":[{"name":"opencode.json","text":"{\"permission\":{}}"}]}`}, out: []string{"1 of at most 1"}},
 		{line: "policy explain " + aJail + " bash git~push", answers: m{"POST /policy/explain": `{"decision":{"effect":"ask","reason":"a rule asks","remedy":"wait"},"considered":[{"rule":{"action":"bash","pattern":"git *","effect":"ask","file":"opencode.json","line":4},"decides":true},{"rule":{"action":"edit","pattern":"*","effect":"deny"}}],"egress":{"allow":false,"detail":"no rule"}}`},
@@ -254,11 +254,11 @@ func TestCommandsAskAndAnswer(t *testing.T) {
 		{line: "decide " + aJail + " bash ls", answers: m{"POST /jails/" + aJail + "/decide": `{"allow":true,"tag":"WHITELISTED","decision":{"effect":"allow","reason":"a rule allows it"},"instead":"ls -l"}`}, out: []string{"WHITELISTED: a rule allows it\n", "instead: ls -l\n"}},
 		{line: "decide " + aJail + " bash rm", answers: m{"POST /jails/" + aJail + "/decide": `{"allow":false,"tag":"DENIED","decision":{"effect":"deny","reason":"a rule denies it"}}`}, out: []string{"DENIED: a rule denies it\n"}, code: 1},
 		{line: "egress " + aJail, answers: m{"GET /jails/" + aJail + "/egress": `{"egress":{"allow":[{"host":"*.example.com","ports":[80,443],"inject":[{"secret":"KEY","as":"bearer"}],"limit":{"requests":9,"bytes":2048},"intercept":true}]},"stats":{"connections":3,"open":1,"requests":4,"queries":5,"sent":1024,"received":2048,"refused":{"rule":2}}}`},
-			want: []string{"GET /jails/" + aJail + "/egress"}, out: []string{"*.example.com:80,443 with KEY as bearer, 9 requests, 2 KiB, looked into", "everything else, unless", "3, 1 open", "1 KiB", "2 KiB", "2 for rule"}},
+			want: []string{"GET /jails/" + aJail + "/egress"}, out: []string{"*.example.com:80,443 with KEY as bearer, 9 requests, 2 KiB, TLS intercepted", "everything else, unless", "3, 1 open", "1 KiB", "2 KiB", "2 for rule"}},
 		{line: "egress " + aJail + " --allow [::1]:80 --ask", answers: m{"PUT /jails/" + aJail + "/egress": `{"egress":{"ask":true}}`}, want: []string{`PUT /jails/` + aJail + `/egress {"allow":[{"host":"::1","ports":[80]}],"ask":true}`}, out: []string{"about everything else"}},
-		{line: "egress " + aJail + " --allow a:0", errs: `"0" is no port`, code: 2},
+		{line: "egress " + aJail + " --allow a:0", errs: `"0" is not a port`, code: 2},
 		{line: "egress " + aJail + " --allow :80", errs: "has no host", code: 2},
-		{line: "trail " + aJail + " --said", answers: m{"GET /sandbox/" + aJail + "/decisions": items(`{"line":"` + evil + `"}`)}, want: []string{"GET /sandbox/" + aJail + "/decisions?observed=false"}, out: []string{`- \x1b[31mred`}},
+		{line: "trail " + aJail + " --said", answers: m{"GET /sandbox/" + aJail + "/decisions": items(`{"line":"` + escapedName + `"}`)}, want: []string{"GET /sandbox/" + aJail + "/decisions?observed=false"}, out: []string{`- \x1b[31mred`}},
 		{line: "trail " + aJail + " --said --observed", errs: "said observed", code: 2},
 
 		{line: "secret set KEY", stdin: "s3cr3t\r\n", answers: m{"PUT /secrets/KEY": `204 `}, want: []string{`PUT /secrets/KEY {"value":"s3cr3t"}`}},
@@ -277,7 +277,7 @@ func TestCommandsAskAndAnswer(t *testing.T) {
 		{line: "session ls", answers: m{"GET /chat/session": items(`{"id":"s1","name":"n","group":"g","state":"open"}`)}, want: []string{"GET /chat/session"}, out: []string{"SESSION", "s1", "n", "g", "open"}},
 		{line: "session show s1", answers: m{"GET /chat/session/s1": `{"id":"s1","state":"open"}`}, want: []string{"GET /chat/session/s1"}, out: []string{"id", "s1", "state", "open"}},
 		{line: "session send s1 hello there --label pii", answers: m{"POST /chat/send": `{"id":"m-1"}`}, want: []string{`POST /chat/send {"session_id":"s1","text":"hello there","labels":["pii"]}`}, out: []string{"m-1\n"}},
-		{line: "session messages s1 --direction out", answers: m{"GET /chat/inbox": items(`{"direction":"out","from":"shell","text":"` + evil + `"}`)}, want: []string{"GET /chat/inbox?direction=out&session_id=s1"}, out: []string{"out shell: ", `\x1b[31mred`}},
+		{line: "session messages s1 --direction out", answers: m{"GET /chat/inbox": items(`{"direction":"out","from":"shell","text":"` + escapedName + `"}`)}, want: []string{"GET /chat/inbox?direction=out&session_id=s1"}, out: []string{"out shell: ", `\x1b[31mred`}},
 		{line: "session close s1", answers: m{"DELETE /chat/session/s1": `204 `}, want: []string{"DELETE /chat/session/s1"}},
 
 		{line: "runs --session s1 --state paused", answers: m{"GET /chat/run": items(runJSON)}, want: []string{"GET /chat/run?session_id=s1&state=paused"}, out: []string{"RUN", "r-1", "s1", "paused", "shell", "9", "fix it"}},
@@ -295,25 +295,25 @@ func TestCommandsAskAndAnswer(t *testing.T) {
 		{line: "goal x --at tomorrow", errs: "is not a time such as", code: 2},
 
 		{line: "schedule ls", answers: m{"GET /schedules": items(`{"id":"h-1","session_id":"s1","schedule":"@hourly","goal":"g","paused":true,"fired":4}`)}, want: []string{"GET /schedules"}, out: []string{"h-1", "s1", "@hourly", "paused", "4", "g"}},
-		{line: "schedule show h-1", answers: m{"GET /schedules/h-1": `{"id":"h-1","missed":"once","overlap":"skip","fired":1,"left_out":2,"skipped":3,"failed":4,"error":"no session","next":["2027-01-31T09:00:00Z"]}`}, want: []string{"GET /schedules/h-1"}, out: []string{"once", "skip", "fired", "1", "left out", "2", "passed over", "3", "failed", "4", "no session", "2027-01-31T09:00:00Z"}},
+		{line: "schedule show h-1", answers: m{"GET /schedules/h-1": `{"id":"h-1","missed":"once","overlap":"skip","fired":1,"left_out":2,"skipped":3,"failed":4,"error":"no session","next":["2027-01-31T09:00:00Z"]}`}, want: []string{"GET /schedules/h-1"}, out: []string{"once", "skip", "fired", "1", "skipped as missed", "2", "skipped as overlapping", "3", "failed", "4", "no session", "2027-01-31T09:00:00Z"}},
 		{line: "schedule times @hourly --tz Europe/Berlin", answers: m{"GET /schedules/times": `{"times":["2027-01-31T09:00:00+01:00"]}`}, want: []string{"GET /schedules/times?schedule=%40hourly&time_zone=Europe%2FBerlin"}, out: []string{"2027-01-31T09:00:00+01:00\n"}},
 		{line: "schedule edit h-1 --when @daily --jitter 2s --tz ~", answers: m{"PATCH /schedules/h-1": `{"id":"h-1"}`}, want: []string{`PATCH /schedules/h-1 {"schedule":"@daily","time_zone":" ","jitter_ms":2000}`}, out: []string{"h-1: -\n"}},
-		{line: "schedule edit h-1", errs: "nothing is said of what is to change", code: 2},
+		{line: "schedule edit h-1", errs: "no changes specified; see --help", code: 2},
 		{line: "schedule pause h-1", answers: m{"POST /schedules/h-1/pause": `{"id":"h-1","paused":true}`}, want: []string{"POST /schedules/h-1/pause"}, out: []string{"h-1: paused\n"}},
 		{line: "schedule resume h-1", answers: m{"POST /schedules/h-1/resume": `{"id":"h-1"}`}, want: []string{"POST /schedules/h-1/resume"}, out: []string{"h-1: -\n"}},
 		{line: "schedule rm h-1", answers: m{"DELETE /schedules/h-1": `204 `}, want: []string{"DELETE /schedules/h-1"}},
 		{line: "connector ls", answers: m{"GET /connectors": items(`{"name":"ci","kind":"hook","address":"https://h/hooks/ci","pending":1,"dead":2}`, `{"name":"chat","kind":"post","sessions":["*"]}`)}, want: []string{"GET /connectors"}, out: []string{"ci", "hook", "a new session each", "1", "2", "chat", "post", "*", "-"}},
 		{line: "connector deliveries ci --state dead", answers: m{"GET /connectors/ci/deliveries": items(`{"id":"m-1.ci","session_id":"s1","state":"dead","attempts":9,"error":"refused"}`)}, want: []string{"GET /connectors/ci/deliveries?state=dead"}, out: []string{"m-1.ci", "s1", "dead", "9", "-", "refused"}},
 		{line: "connector redeliver --all ci", answers: m{"GET /connectors/ci/deliveries": items(`{"id":"m-1.ci"}`), "POST /deliveries/m-1.ci/redeliver": `{}`}, want: []string{"GET /connectors/ci/deliveries?state=dead", "POST /deliveries/m-1.ci/redeliver"}},
-		{line: "connector redeliver", errs: "name deliveries, or a connector with --all", code: 2},
+		{line: "connector redeliver", errs: "give deliveries, or a connector with --all", code: 2},
 
-		{line: "approvals --state all", answers: m{"GET /approvals": items(`{"id":"a-1","jail":"j-aaaaaaaaaaaa","tier":"standard","state":"expired","title":"` + evil + `"}`)}, want: []string{"GET /approvals?state=all"}, out: []string{"a-1", aJail, "standard", "-", "expired", `\x1b[31mred`}},
-		{line: "approvals show a-1", answers: m{"GET /approvals/a-1": `{"id":"a-1","state":"pending","tier":"elevated","who":"agent","why":"a rule","rule":"bash","what":"rm\nall","context":"before","details":["more"],"writes":{"always":"rule"},"first":"ann","phrase":"yes do"}`}, want: []string{"GET /approvals/a-1"}, out: []string{"a-1", "pending", "elevated", "more", "allow always", "writes rule", "ann; one more is needed", "type: yes do", "\n  rm\n  all\n", "\n  before\n"}},
+		{line: "approvals --state all", answers: m{"GET /approvals": items(`{"id":"a-1","jail":"j-aaaaaaaaaaaa","tier":"standard","state":"expired","title":"` + escapedName + `"}`)}, want: []string{"GET /approvals?state=all"}, out: []string{"a-1", aJail, "standard", "-", "expired", `\x1b[31mred`}},
+		{line: "approvals show a-1", answers: m{"GET /approvals/a-1": `{"id":"a-1","state":"pending","tier":"elevated","who":"agent","why":"a rule","rule":"bash","what":"rm\nall","context":"before","details":["more"],"writes":{"always":"rule"},"first":"ann","phrase":"yes do"}`}, want: []string{"GET /approvals/a-1"}, out: []string{"a-1", "pending", "elevated", "more", "allow always", "writes rule", "ann; one more approver is needed", "type: yes do", "\n  rm\n  all\n", "\n  before\n"}},
 		{line: "approvals withdraw a-1", answers: m{"DELETE /approvals/a-1": `{"id":"a-1"}`}, want: []string{"DELETE /approvals/a-1"}},
 		{line: "approvals notices --again n-1", answers: m{"POST /notices/n-1/redeliver": `204 `, "GET /notices/dead": items(`{"id":"n-2","approval":"a-1","channel":"phone","kind":"asked","attempts":5,"error":"gone"}`)}, want: []string{"POST /notices/n-1/redeliver", "GET /notices/dead"}, out: []string{"n-2", "a-1", "phone", "asked", "5", "gone"}},
 		{line: "deny a-1 --reason no", answers: m{"POST /approvals/a-1": `{"id":"a-1","state":"answered","jail":"j-aaaaaaaaaaaa"}`}, want: []string{`POST /approvals/a-1 {"answer":"deny","reason":"no"}`}, out: []string{"a-1 answered\n"}},
 		{line: "approve a-1 --instead ls", answers: m{"GET /approvals/a-1": `{"id":"a-1","state":"pending"}`, "POST /approvals/a-1": `{"id":"a-1","state":"answered","jail":"j-aaaaaaaaaaaa"}`}, want: []string{"GET /approvals/a-1", `POST /approvals/a-1 {"answer":"modify","resource":"ls"}`}, out: []string{"a-1 answered\n"}},
-		{line: "approve a-1", stdin: "yes do\n", answers: m{"GET /approvals/a-1": `{"id":"a-1","state":"pending","phrase":"yes do","what":"rm"}`, "POST /approvals/a-1": `{"id":"a-1","state":"pending","jail":"j-aaaaaaaaaaaa"}`}, want: []string{"GET /approvals/a-1", `POST /approvals/a-1 {"answer":"allow","typed":"yes do"}`}, out: []string{"a-1 takes one more person\n"}, errs: "type its phrase"},
+		{line: "approve a-1", stdin: "yes do\n", answers: m{"GET /approvals/a-1": `{"id":"a-1","state":"pending","phrase":"yes do","what":"rm"}`, "POST /approvals/a-1": `{"id":"a-1","state":"pending","jail":"j-aaaaaaaaaaaa"}`}, want: []string{"GET /approvals/a-1", `POST /approvals/a-1 {"answer":"allow","typed":"yes do"}`}, out: []string{"a-1 needs one more approver\n"}, errs: "type its phrase"},
 		{line: "approve a-1 --phrase p", answers: m{"POST /approvals/a-1": `{"id":"a-1","state":"answered","question":{"action":"install","resource":"a.b@1.0.0"}}`, "GET /capabilities/a.b": `{"id":"a.b","version":"1.0.0","state":"approved"}`}, want: []string{`POST /approvals/a-1 {"answer":"allow","typed":"p"}`, "GET /capabilities/a.b?version=1.0.0"}, out: []string{"a-1 answered\na.b@1.0.0 is approved\n"}},
 		{line: "deny a-1", answers: m{"POST /approvals/a-1": `{"id":"a-1","state":"answered","question":{"action":"install","resource":"bundle places@2.0.0"}}`, "GET /bundles": items(`{"name":"places","version":"1.0.0"}`)}, want: []string{`POST /approvals/a-1 {"answer":"deny"}`, "GET /bundles"}, out: []string{"places 2.0.0 is not installed\n"}},
 
@@ -322,27 +322,27 @@ func TestCommandsAskAndAnswer(t *testing.T) {
 		{line: "capability rm a.b", answers: m{"DELETE /capabilities/a.b": `204 `}, want: []string{"DELETE /capabilities/a.b"}},
 		{line: "capability revoke a.b@1.0.0 --reason bad", answers: m{"POST /capabilities/a.b/revoke": `{}`}, want: []string{`POST /capabilities/a.b/revoke {"version":"1.0.0","reason":"bad"}`}},
 		{line: "capability trust a.b sha256:d --no", answers: m{"POST /capabilities/a.b/trust": `{}`}, want: []string{`POST /capabilities/a.b/trust {"digest":"sha256:d","trust":false}`}},
-		{line: "call a.b -", stdin: `{"q":1}`, answers: m{"POST /capabilities/a.b/call": `{"id":"c-1","capability":"a.b","state":"done","output":{"x":"` + evil + `"}}`}, want: []string{`POST /capabilities/a.b/call {"input":{"q":1}}`}, out: []string{`{"x":"\u001b[31mred`}},
+		{line: "call a.b -", stdin: `{"q":1}`, answers: m{"POST /capabilities/a.b/call": `{"id":"c-1","capability":"a.b","state":"done","output":{"x":"` + escapedName + `"}}`}, want: []string{`POST /capabilities/a.b/call {"input":{"q":1}}`}, out: []string{`{"x":"\u001b[31mred`}},
 		{line: "call a.b {} --jail " + aJail + " --timeout 2s --label pii", answers: m{"POST /capabilities/a.b/call": `{"capability":"a.b","state":"refused","error":{"kind":"denied","reason":"no rule"}}`}, want: []string{`POST /capabilities/a.b/call {"input":{},"jail":"j-aaaaaaaaaaaa","labels":["pii"],"timeout_ms":2000}`}, errs: "a.b failed: denied: no rule", code: 1},
-		{line: "call a.b nonsense", errs: "the input is no JSON", code: 2},
+		{line: "call a.b nonsense", errs: "the input is not JSON", code: 2},
 		{line: "call a.b {} --file x", errs: "not both", code: 2},
 		{line: "replay 7", answers: m{"POST /chain/7/replay": `{"same":true,"output":{"x":1}}`}, want: []string{"POST /chain/7/replay"}, out: []string{`{"x":1}` + "\n"}},
-		{line: "replay 7", answers: m{"POST /chain/7/replay": `{"same":false,"output":2}`}, want: []string{"POST /chain/7/replay"}, out: []string{"2\n"}, errs: "what comes out now is not what was recorded", code: 1},
-		{line: "replay seven", errs: "is no number of an entry", code: 2},
+		{line: "replay 7", answers: m{"POST /chain/7/replay": `{"same":false,"output":2}`}, want: []string{"POST /chain/7/replay"}, out: []string{"2\n"}, errs: "the output differs from the recorded output", code: 1},
+		{line: "replay seven", errs: "is not an entry number", code: 2},
 		{line: "skill ls", answers: m{"GET /skills": items(`{"name":"k","version":"1","tier":"standard","capabilities":["a.b"],"description":"d"}`)}, want: []string{"GET /skills"}, out: []string{"k"}},
-		{line: "skill show k", answers: m{"GET /skills/k": `{"name":"k","text":"one\n` + evil + `"}`}, want: []string{"GET /skills/k"}, out: []string{"one\n" + `\x1b[31mred`}},
-		{line: "skill show k", answers: m{"GET /skills/k": `{"name":"k","refused":"nobody allowed a.b"}`}, want: []string{"GET /skills/k"}, errs: "agents are not given it: nobody allowed a.b", code: 1},
+		{line: "skill show k", answers: m{"GET /skills/k": `{"name":"k","text":"one\n` + escapedName + `"}`}, want: []string{"GET /skills/k"}, out: []string{"one\n" + `\x1b[31mred`}},
+		{line: "skill show k", answers: m{"GET /skills/k": `{"name":"k","refused":"nobody allowed a.b"}`}, want: []string{"GET /skills/k"}, errs: "the skill is not available to agents: nobody allowed a.b", code: 1},
 		{line: "skill rm k", answers: m{"DELETE /skills/k": `204 `}, want: []string{"DELETE /skills/k"}},
 		{line: "audit ls --kind decision,egress --jail " + aJail + " --newest", answers: m{"GET /chain": items(`{"seq":3,"time":"x","kind":"decision","jail":"j-aaaaaaaaaaaa","agent":"a","body":{"action":"bash","resource":"ls","tag":"DENIED"}}`, `{"seq":4,"time":"x","kind":"egress","body":{"kind":"http","method":"GET","host":"h","port":443,"path":"/p","status":403,"allowed":false,"detail":"no rule"}}`)},
 			want: []string{"GET /chain?jail=" + aJail + "&kind=decision%2Cegress&newest=true"}, out: []string{"3 x decision", aJail + " a", "bash: ls [DENIED]\n", "4 x egress", "-", "http GET h:443/p 403: refused, no rule\n"}},
 		{line: "audit ls --since soon", errs: "is not a time such as 10m", code: 2},
 		{line: "audit show 3", answers: m{"GET /chain/3/causes": items(`{"seq":1,"time":"x","kind":"k","body":{},"prev":"p","hash":"h"}`, `{"seq":3,"time":"x","kind":"k","body":{"a":1},"prev":"q","hash":"i"}`)}, want: []string{"GET /chain/3/causes"}, out: []string{"1 x k", "\n       3 x k", "body {\"a\":1}\nprev q\nhash i\n"}},
-		{line: "audit show three", errs: "is not the number of an entry", code: 2},
+		{line: "audit show three", errs: "is not an entry number", code: 2},
 		{line: "audit show 3", answers: m{"GET /chain/3/causes": items()}, want: []string{"GET /chain/3/causes"}, errs: "no entry 3", code: 1},
-		{line: "audit verify --recent", answers: m{"GET /chain/verify": `{"entries":5,"checkpoints":2,"signed":4,"key_given":true}`}, want: []string{"GET /chain/verify"}, out: []string{"the chain is whole\n5 entries are right, 2 checkpoints were checked, the last vouches for 4\n"}},
+		{line: "audit verify --recent", answers: m{"GET /chain/verify": `{"entries":5,"checkpoints":2,"signed":4,"key_given":true}`}, want: []string{"GET /chain/verify"}, out: []string{"the audit log is intact\n5 entries verified, 2 checkpoints verified, the last one covers 4\n"}},
 		{line: "audit verify", answers: m{"GET /chain/verify": `{"entries":5,"bad":{"seq":3,"reason":"its hash is wrong"}}`}, want: []string{"GET /chain/verify?all=1"}, out: []string{"BAD: entry 3: its hash is wrong\n", "the key was not given"}, code: 1},
 
-		{line: "backends", answers: m{"GET /backends": items(`{"name":"oci","runtime":"runc","usable":true,"lacks":{"memory":"m","cpu":"c","disk":"d","pids":"p"}}`, `{"name":"bwrap","usable":false,"reason":"`+evil+`"}`)}, want: []string{"GET /backends"}, out: []string{"ok  oci runc\n      without cpu: c\n      without disk: d\n      without memory: m\n      without pids: p\nno  bwrap : " + `\x1b[31mred`}},
+		{line: "backends", answers: m{"GET /backends": items(`{"name":"oci","runtime":"runc","usable":true,"lacks":{"memory":"m","cpu":"c","disk":"d","pids":"p"}}`, `{"name":"bwrap","usable":false,"reason":"`+escapedName+`"}`)}, want: []string{"GET /backends"}, out: []string{"ok  oci runc\n      without cpu: c\n      without disk: d\n      without memory: m\n      without pids: p\nno  bwrap : " + `\x1b[31mred`}},
 		{line: "doctor", answers: m{"GET /doctor": items(`{"name":"criu","status":"unsupported","reason":"too old","remedy":"update it"}`, `{"name":"kernel","status":"ok","detail":"6.1"}`, `{"name":"x","status":"unknown"}`)}, want: []string{"GET /doctor"}, out: []string{"no  criu", "too old", "→ update it", "ok  kernel", "6.1", "?   x"}, errs: "no jail can run on this host", code: 1},
 		{line: "doctor", answers: m{"GET /doctor": items(`{"name":"bubblewrap","status":"ok"}`, `{"name":"seccomp","status":"ok"}`)}, want: []string{"GET /doctor"}, out: []string{"ok  bubblewrap", "ok  seccomp"}},
 		{line: "health", answers: m{"GET /health/ready": `{"status":"ok"}`, "GET /version": `{"version":"1.2.3"}`}, want: []string{"GET /health/ready", "GET /version"}, out: []string{"ok, version 1.2.3, started"}},
@@ -359,31 +359,31 @@ func TestCommandsAskAndAnswer(t *testing.T) {
 			d := newScriptedDaemon(t, c.answers)
 			code, out, errs := d.run(c.stdin, argsOf(c.line)...)
 			if code != c.code {
-				t.Errorf("it exits with %d, want %d", code, c.code)
+				t.Errorf("exit code = %d, want %d", code, c.code)
 			}
 			if c.want != nil || c.code == 2 {
 				if got := strings.Join(d.requests, "\n"); got != strings.Join(c.want, "\n") {
-					t.Errorf("it asks\n%s\nwant\n%s", got, strings.Join(c.want, "\n"))
+					t.Errorf("requests:\n%s\nwant\n%s", got, strings.Join(c.want, "\n"))
 				}
 			}
 			rest := out
 			for _, want := range c.out {
 				_, after, ok := strings.Cut(rest, want)
 				if !ok {
-					t.Errorf("it prints\n%s\nwant %q in it, after what was before", out, want)
+					t.Errorf("stdout:\n%s\nwant it to contain %q after the previous parts", out, want)
 					break
 				}
 				rest = after
 			}
 			if len(c.out) == 0 && out != "" {
-				t.Errorf("it prints %q, want nothing", out)
+				t.Errorf("stdout = %q, want nothing", out)
 			}
 			if !strings.Contains(errs, c.errs) || c.errs == "" && errs != "" {
-				t.Errorf("it writes the error %q, want %q", errs, c.errs)
+				t.Errorf("stderr = %q, want %q", errs, c.errs)
 			}
 			for _, text := range []string{out, errs} {
 				if strings.ContainsAny(text, "\x1b\u202e") {
-					t.Errorf("it prints %q, want nothing that drives a terminal", text)
+					t.Errorf("output = %q, want no terminal control characters", text)
 				}
 			}
 		})

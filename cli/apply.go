@@ -16,19 +16,18 @@ import (
 	"glasshouse/api/wire"
 )
 
-// An applier takes what a jail changed in its workspace over to the directory
-// that the workspace showed. The jail's word is not trusted: every path is
-// resolved inside the directory, and what would make the host run the jail's
-// code is left alone.
+// An applier applies a jail's workspace changes to the directory that was the workspace's
+// source. It does not trust the jail: it resolves every path inside the directory and skips
+// files through which the host would run the jail's code.
 type applier struct {
 	root  *os.Root
-	since time.Time // files the host changed after this are conflicts
-	force bool      // take conflicts over too
+	since time.Time // files that the host changed after this time are conflicts
+	force bool      // also apply conflicting changes
 	fetch func(ctx context.Context, path string) (io.ReadCloser, error)
 	link  func(ctx context.Context, path string) (target string, err error)
 }
 
-// applied says what became of the changes.
+// applied reports the applied and the skipped changes.
 type applied struct {
 	Done    []wire.Change `json:"done"`
 	Skipped []skip        `json:"skipped,omitempty"`
@@ -39,13 +38,13 @@ type skip struct {
 	Reason string `json:"reason"`
 }
 
-// apply works in the order that always fits: what is gone goes first, deepest
-// first, then the rest, parents first. Of a renamed file one is gone and one has
-// come, and both are taken over or none.
+// apply applies changes in an order that cannot fail on dependencies: deletions first, deepest
+// path first, then the rest, parents first. A rename is a deletion and an addition. Both halves
+// are applied or neither.
 func (a *applier) apply(ctx context.Context, changes []wire.Change) (applied, error) {
 	var out applied
 	var gone, come []wire.Change
-	renamed := map[string]wire.Change{} // by where it is now
+	renamed := map[string]wire.Change{} // by new path
 	for _, c := range changes {
 		switch c.Kind {
 		case "deleted":
@@ -60,7 +59,7 @@ func (a *applier) apply(ctx context.Context, changes []wire.Change) (applied, er
 				continue
 			}
 			renamed[c.Path] = c
-			was, is := halves(c)
+			was, is := splitRename(c)
 			gone, come = append(gone, was), append(come, is)
 		default:
 			come = append(come, c)
@@ -77,30 +76,30 @@ func (a *applier) apply(ctx context.Context, changes []wire.Change) (applied, er
 			out.Skipped = append(out.Skipped, skip{c.Path, why})
 			continue
 		}
-		if err := a.one(ctx, rel, c); err != nil {
+		if err := a.applyOne(ctx, rel, c); err != nil {
 			return out, fmt.Errorf("apply %s: %w", c.Path, err)
 		}
 		whole, half := renamed[c.Path]
 		switch {
 		case half:
 			out.Done = append(out.Done, whole)
-		case c.From == "": // not the half that is gone
+		case c.From == "": // not the deletion half of a rename
 			out.Done = append(out.Done, c)
 		}
 	}
 	return out, nil
 }
 
-// halves are a renamed file as one that is gone, which names the other, and one
-// that has come.
-func halves(c wire.Change) (was, is wire.Change) {
+// splitRename splits a renamed file into a deletion, whose From is the new path, and an
+// addition.
+func splitRename(c wire.Change) (was, is wire.Change) {
 	was = wire.Change{Path: c.From, Kind: "deleted", Type: c.Type, From: c.Path}
 	c.Kind, c.From = "added", ""
 	return was, c
 }
 
 func (a *applier) refuseRenamed(c wire.Change) (why string, err error) {
-	was, is := halves(c)
+	was, is := splitRename(c)
 	for _, half := range []wire.Change{was, is} {
 		rel, err := localPath(half.Path)
 		if err != nil {
@@ -113,17 +112,17 @@ func (a *applier) refuseRenamed(c wire.Change) (why string, err error) {
 	return "", nil
 }
 
-// localPath makes the absolute path of a change relative, and refuses what no
-// honest daemon sends.
+// localPath converts the absolute path of a change to a relative one. It returns an error for a
+// path that a correct daemon never sends.
 func localPath(p string) (string, error) {
 	rel, ok := strings.CutPrefix(p, "/")
 	if !ok || rel == "" || path.Clean(p) != p {
-		return "", fmt.Errorf("the daemon sent a path that is not clean: %q", p)
+		return "", fmt.Errorf("daemon sent a path that is not clean: %q", p)
 	}
 	return rel, nil
 }
 
-// refuse returns why a change is not taken over, or "".
+// refuse returns the reason why a change is not applied, or "".
 func (a *applier) refuse(rel string, c wire.Change) string {
 	if gitCode(rel) {
 		return "git would run it on this host"
@@ -148,13 +147,13 @@ func (a *applier) refuse(rel string, c wire.Change) string {
 	return ""
 }
 
-// gitCode reports whether git takes commands from this file: hooks, and the
-// configuration that can name any program.
+// gitCode reports whether git runs commands from this file: hooks, and configuration files that
+// can name programs (githooks(5), git-config(1)).
 func gitCode(rel string) bool {
 	parts := strings.Split(rel, "/")
 	i := slices.Index(parts, ".git")
 	if i < 0 || i == len(parts)-1 {
-		// A file named .git points git at a directory elsewhere.
+		// A file named .git refers git to another directory (gitrepository-layout(5)).
 		return i >= 0
 	}
 	return slices.ContainsFunc(parts[i+1:], func(s string) bool {
@@ -162,12 +161,12 @@ func gitCode(rel string) bool {
 	})
 }
 
-func (a *applier) one(ctx context.Context, rel string, c wire.Change) error {
+func (a *applier) applyOne(ctx context.Context, rel string, c wire.Change) error {
 	mode, err := strconv.ParseUint(c.Mode, 8, 32)
 	if err != nil && c.Kind != "deleted" {
 		return fmt.Errorf("mode %q: %w", c.Mode, err)
 	}
-	// Set-user-id bits are the jail's, and would be the caller's here.
+	// The set-user-id bit would make the file run as the caller.
 	perm := fs.FileMode(mode) & fs.ModePerm
 	switch {
 	case c.Kind == "deleted":
@@ -205,8 +204,7 @@ func (a *applier) symlink(ctx context.Context, rel, from string) error {
 	return a.root.Symlink(target, rel)
 }
 
-// file replaces rel in one step, so that an interrupted apply leaves the old
-// content or the new.
+// file replaces rel atomically: an interrupted apply leaves either the old or the new content.
 func (a *applier) file(ctx context.Context, rel, from string, perm fs.FileMode) (err error) {
 	r, err := a.fetch(ctx, from)
 	if err != nil {

@@ -14,8 +14,8 @@ import (
 	"glasshouse/api/wire"
 )
 
-// host makes a directory with these files, as they were before the run.
-func host(t *testing.T, files map[string]string) (dir string, a *applier) {
+// newHostDir creates a directory with these files, which represent the state before the run.
+func newHostDir(t *testing.T, files map[string]string) (dir string, a *applier) {
 	t.Helper()
 	dir = t.TempDir()
 	before := time.Now().Add(-time.Hour)
@@ -63,8 +63,8 @@ func content(t *testing.T, dir string) []string {
 	return got
 }
 
-func TestApplyTakesChangesOver(t *testing.T) {
-	dir, a := host(t, map[string]string{"keep": "k", "edit": "old", "gone/a/b": "x", "was-dir/f": "x", "was-file": "x", "mode": "m"})
+func TestApplyChanges(t *testing.T) {
+	dir, a := newHostDir(t, map[string]string{"keep": "k", "edit": "old", "gone/a/b": "x", "was-dir/f": "x", "was-file": "x", "mode": "m"})
 	out, err := a.apply(t.Context(), []wire.Change{
 		{Path: "/edit", Kind: "modified", Type: "file", Mode: "600"},
 		{Path: "/gone", Kind: "deleted", Type: "dir"},
@@ -92,8 +92,8 @@ func TestApplyTakesChangesOver(t *testing.T) {
 	}
 }
 
-func TestApplyLeavesAloneWhatGitWouldRun(t *testing.T) {
-	dir, a := host(t, map[string]string{".git/config": "[core]", "sub/.git": "gitdir: x"})
+func TestApplySkipsGitCode(t *testing.T) {
+	dir, a := newHostDir(t, map[string]string{".git/config": "[core]", "sub/.git": "gitdir: x"})
 	before := content(t, dir)
 	out, err := a.apply(t.Context(), []wire.Change{
 		{Path: "/.git/hooks/pre-commit", Kind: "added", Type: "file", Mode: "755"},
@@ -103,15 +103,15 @@ func TestApplyLeavesAloneWhatGitWouldRun(t *testing.T) {
 		{Path: "/sub/.git", Kind: "modified", Type: "file", Mode: "644"},
 	})
 	if err != nil || len(out.Done) != 0 || len(out.Skipped) != 5 {
-		t.Errorf("apply = done %v, skipped %v, %v; want all five left alone", out.Done, out.Skipped, err)
+		t.Errorf("apply = done %v, skipped %v, %v; want all five skipped", out.Done, out.Skipped, err)
 	}
 	if got := content(t, dir); !slices.Equal(got, before) {
 		t.Errorf("the directory changed: %q", got)
 	}
 }
 
-func TestApplyDoesNotOverwriteWhatTheUserChangedMeanwhile(t *testing.T) {
-	dir, a := host(t, nil)
+func TestApplySkipsConflictingUserChanges(t *testing.T) {
+	dir, a := newHostDir(t, nil)
 	os.WriteFile(filepath.Join(dir, "mine"), []byte("edited just now"), 0o644)
 	changes := []wire.Change{{Path: "/mine", Kind: "modified", Type: "file", Mode: "644"}}
 	if out, err := a.apply(t.Context(), changes); err != nil || len(out.Skipped) != 1 {
@@ -123,9 +123,9 @@ func TestApplyDoesNotOverwriteWhatTheUserChangedMeanwhile(t *testing.T) {
 	}
 }
 
-func TestApplyNeverLeavesTheDirectory(t *testing.T) {
+func TestApplyStaysInsideDirectory(t *testing.T) {
 	outside := t.TempDir()
-	dir, a := host(t, nil)
+	dir, a := newHostDir(t, nil)
 	os.Symlink(outside, filepath.Join(dir, "out"))
 	for _, p := range []string{"/out/planted", "/../planted", "planted", "/a/../../planted", "/"} {
 		out, err := a.apply(t.Context(), []wire.Change{{Path: p, Kind: "added", Type: "file", Mode: "644"}})
@@ -134,15 +134,15 @@ func TestApplyNeverLeavesTheDirectory(t *testing.T) {
 		}
 	}
 	if es, _ := os.ReadDir(outside); len(es) > 0 {
-		t.Errorf("%d files outside", len(es))
+		t.Errorf("%d files outside of the directory, want none", len(es))
 	}
 }
 
-func TestApplyTakesARenamedFileOverWholeOrNotAtAll(t *testing.T) {
-	dir, a := host(t, map[string]string{"old": "x", "dir/f": "x", "mine": "x", "taken": "here already", "hook": "x"})
+func TestApplyRenameIsAtomic(t *testing.T) {
+	dir, a := newHostDir(t, map[string]string{"old": "x", "dir/f": "x", "mine": "x", "taken": "here already", "hook": "x"})
 	out, err := a.apply(t.Context(), []wire.Change{
 		{Path: "/new", Kind: "renamed", From: "/old", Type: "file", Mode: "644"},
-		{Path: "/dir", Kind: "modified", Type: "file", Mode: "644"}, // its file has moved out
+		{Path: "/dir", Kind: "modified", Type: "file", Mode: "644"}, // its file was moved out
 		{Path: "/f", Kind: "renamed", From: "/dir/f", Type: "file", Mode: "600"},
 		{Path: "/taken", Kind: "renamed", From: "/mine", Type: "file", Mode: "644"},
 		{Path: "/.git/hooks/post-commit", Kind: "renamed", From: "/hook", Type: "file", Mode: "755"},

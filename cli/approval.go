@@ -31,7 +31,8 @@ func (c *command) approvals() *cobra.Command {
 			}
 			var j id.Jail
 			if len(args) == 1 {
-				if j, err = jailNamed(cmd.Context(), cl, args[0]); err != nil {
+				j, err = jailNamed(cmd.Context(), cl, args[0])
+				if err != nil {
 					return err
 				}
 			}
@@ -70,7 +71,7 @@ func (c *command) approvals() *cobra.Command {
 	return cmd
 }
 
-// in is how long until t.
+// in formats the time until t.
 func in(t, now time.Time) string {
 	if !t.After(now) {
 		return "-"
@@ -95,8 +96,8 @@ func (c *command) approvalShow() *cobra.Command {
 	}
 }
 
-// showApproval shows a request. Its text was made visible by the daemon; escape
-// is for a daemon that is another's.
+// showApproval shows a request. The daemon has already escaped its text; it is escaped again in
+// case the daemon is a foreign one.
 func showApproval(w io.Writer, a wire.Approval) {
 	rows := [][]string{
 		{"id", string(a.ID)}, {"state", a.State}, {"tier", a.Tier}, {"who", text.Visible(a.Who)},
@@ -110,10 +111,10 @@ func showApproval(w io.Writer, a wire.Approval) {
 		rows = append(rows, []string{"allow " + scope, "writes " + text.Visible(a.Writes[scope])})
 	}
 	if a.First != "" {
-		rows = append(rows, []string{"allowed by", text.Visible(a.First) + "; one more is needed"})
+		rows = append(rows, []string{"allowed by", text.Visible(a.First) + "; one more approver is needed"})
 	}
 	if a.Phrase != "" && a.State == "pending" {
-		rows = append(rows, []string{"to allow it alone", "type: " + text.Visible(a.Phrase)})
+		rows = append(rows, []string{"to allow it without a second approver", "type: " + text.Visible(a.Phrase)})
 	}
 	if a.Answer != nil {
 		rows = append(rows, []string{"answer", fmt.Sprintf("%s %s, by %s", a.Answer.Answer, a.Answer.Scope, text.Visible(a.Answer.By))})
@@ -232,7 +233,7 @@ func (c *command) answer(cmd *cobra.Command, aid id.Approval, a wire.AnswerAppro
 		}
 		if r.State == "pending" && r.Phrase != "" {
 			showApproval(c.env.Stderr, r)
-			fmt.Fprintf(c.env.Stderr, "\nTo allow it alone, type its phrase; an empty line leaves it to two people: ")
+			fmt.Fprintf(c.env.Stderr, "\nTo allow it without a second approver, type its phrase; an empty line requires two approvers: ")
 			line, err := bufio.NewReader(c.env.Stdin).ReadString('\n')
 			if err != nil && err != io.EOF {
 				return err
@@ -246,13 +247,14 @@ func (c *command) answer(cmd *cobra.Command, aid id.Approval, a wire.AnswerAppro
 	}
 	became := ""
 	if r.State != "pending" && r.Jail == "" && r.Question.Action == "install" {
-		if became, err = installed(cmd.Context(), cl, r.Question.Resource); err != nil {
+		became, err = awaitInstall(cmd.Context(), cl, r.Question.Resource)
+		if err != nil {
 			return err
 		}
 	}
 	return c.print(r, func(w io.Writer) {
 		if r.State == "pending" {
-			fmt.Fprintf(w, "%s takes one more person\n", r.ID)
+			fmt.Fprintf(w, "%s needs one more approver\n", r.ID)
 			return
 		}
 		fmt.Fprintf(w, "%s %s\n", r.ID, r.State)
@@ -262,16 +264,16 @@ func (c *command) answer(cmd *cobra.Command, aid id.Approval, a wire.AnswerAppro
 	})
 }
 
-// countsWithin is how long an answer about an installation may take to count.
-const countsWithin = time.Minute
+// effectTimeout limits the wait for an answer about an installation to take effect.
+const effectTimeout = time.Minute
 
-// installed waits until the answer about a capability or a bundle counts, so that what
-// comes next finds it so, and says what became of it.
-func installed(ctx context.Context, cl *client.Client, what string) (string, error) {
-	ctx, cancel := context.WithTimeoutCause(ctx, countsWithin, fault.Newf(fault.Timeout, "cli.Approve", what, "the answer is kept, and does not count yet"))
+// awaitInstall waits until the answer about a capability or a bundle takes effect, so that the
+// next command sees it. It returns a line that describes the result.
+func awaitInstall(ctx context.Context, cl *client.Client, what string) (string, error) {
+	ctx, cancel := context.WithTimeoutCause(ctx, effectTimeout, fault.Newf(fault.Timeout, "cli.Approve", what, "the answer is stored but has not taken effect yet"))
 	defer cancel()
 	for {
-		became, err := becameOf(ctx, cl, what)
+		became, err := installResult(ctx, cl, what)
 		if err != nil || became != "" {
 			return became, err
 		}
@@ -283,8 +285,9 @@ func installed(ctx context.Context, cl *client.Client, what string) (string, err
 	}
 }
 
-// becameOf says what became of an installation; nothing as long as it goes on.
-func becameOf(ctx context.Context, cl *client.Client, what string) (string, error) {
+// installResult describes the result of an installation. It returns "" while the installation is
+// in progress.
+func installResult(ctx context.Context, cl *client.Client, what string) (string, error) {
 	if name, ok := strings.CutPrefix(what, "bundle "); ok {
 		all, err := cl.Bundles(ctx)
 		name, version, _ := strings.Cut(name, "@")
@@ -303,7 +306,7 @@ func becameOf(ctx context.Context, cl *client.Client, what string) (string, erro
 	c, err := cl.Capability(ctx, cid, version)
 	switch {
 	case fault.KindOf(err) == fault.NotFound:
-		return text.Visible(what) + " was removed meanwhile", nil
+		return text.Visible(what) + " was removed in the meantime", nil
 	case err != nil || c.State == "pending":
 		return "", err
 	}

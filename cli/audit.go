@@ -72,7 +72,7 @@ func (c *command) auditList() *cobra.Command {
 			if newest {
 				q.Set("newest", "true")
 			}
-			return c.listChain(cmd.Context(), cl, q)
+			return c.listAuditLog(cmd.Context(), cl, q)
 		},
 	}
 	fs := cmd.Flags()
@@ -87,8 +87,8 @@ func (c *command) auditList() *cobra.Command {
 	return cmd
 }
 
-// listChain prints entries of the chain, as they come.
-func (c *command) listChain(ctx context.Context, cl *client.Client, q url.Values) error {
+// listAuditLog prints audit log entries as they arrive.
+func (c *command) listAuditLog(ctx context.Context, cl *client.Client, q url.Values) error {
 	if c.json {
 		all, err := client.Collect(cl.Chain(ctx, q))
 		if err != nil {
@@ -105,8 +105,8 @@ func (c *command) listChain(ctx context.Context, cl *client.Client, q url.Values
 	return nil
 }
 
-// entryLine is an entry for a person, in which nothing that a jail said can drive
-// a terminal.
+// entryLine formats an entry as one line. Text from jails is escaped, so that it cannot control
+// the terminal.
 func entryLine(e wire.ChainEntry) string {
 	when := e.Time
 	if t, err := time.Parse(time.RFC3339, e.Time); err == nil {
@@ -119,7 +119,7 @@ func entryLine(e wire.ChainEntry) string {
 	return fmt.Sprintf("%6d %s %-18s %s  %s", e.Seq, when, e.Kind, text.Visible(who), text.Visible(bodyText(e)))
 }
 
-// bodyText is what an entry says, the telling words first.
+// bodyText formats an entry's body, the most informative fields first.
 func bodyText(e wire.ChainEntry) string {
 	var b map[string]any
 	if json.Unmarshal(e.Body, &b) != nil {
@@ -150,7 +150,7 @@ func bodyText(e wire.ChainEntry) string {
 func entryNumber(s string) (int64, error) {
 	n, err := strconv.ParseInt(s, 10, 64)
 	if err != nil {
-		return 0, usagef("%q is not the number of an entry", s)
+		return 0, usagef("%q is not an entry number", s)
 	}
 	return n, nil
 }
@@ -214,7 +214,7 @@ earlier state passes the verification.`,
 			}
 			if offline {
 				if export != "" || recent {
-					return usagef("--offline is not for --export or --recent")
+					return usagef("--offline cannot be combined with --export or --recent")
 				}
 				verify = func(ctx context.Context) (wire.ChainReport, error) { return c.verifyOffline(ctx, db, key, earlier) }
 			}
@@ -224,13 +224,13 @@ earlier state passes the verification.`,
 			}
 			err = c.print(r, func(w io.Writer) {
 				if r.Bad != nil {
-					fmt.Fprintf(w, "BAD: %s\n", badText(*r.Bad))
+					fmt.Fprintf(w, "BAD: %s\n", problemText(*r.Bad))
 				} else {
-					fmt.Fprintln(w, "the chain is whole")
+					fmt.Fprintln(w, "the audit log is intact")
 				}
-				fmt.Fprintf(w, "%d entries are right, %d checkpoints were checked, the last vouches for %d\n", r.Entries, r.Checkpoints, r.Signed)
+				fmt.Fprintf(w, "%d entries verified, %d checkpoints verified, the last one covers %d\n", r.Entries, r.Checkpoints, r.Signed)
 				if !r.KeyGiven {
-					fmt.Fprintln(w, "the key was not given, but found beside what it vouches for")
+					fmt.Fprintln(w, "the key was not given with --key but read from the verified data")
 				}
 			})
 			if err == nil && r.Bad != nil {
@@ -249,7 +249,7 @@ earlier state passes the verification.`,
 	return cmd
 }
 
-func badText(b wire.ChainBad) string {
+func problemText(b wire.ChainBad) string {
 	switch {
 	case b.Seq > 0:
 		return fmt.Sprintf("entry %d: %s", b.Seq, text.Visible(b.Reason))
@@ -262,11 +262,11 @@ func badText(b wire.ChainBad) string {
 func (c *command) verify(ctx context.Context, export, key, earlier string, recent bool) (wire.ChainReport, error) {
 	if export == "" {
 		if key != "" {
-			return wire.ChainReport{}, usagef("--key is for --export and --offline")
+			return wire.ChainReport{}, usagef("--key requires --export or --offline")
 		}
 		return c.verifyLive(ctx, earlier, recent)
 	}
-	trust, err := trustOf(key, earlier)
+	trust, err := trustAnchors(key, earlier)
 	if err != nil {
 		return wire.ChainReport{}, err
 	}
@@ -282,9 +282,9 @@ func (c *command) verify(ctx context.Context, export, key, earlier string, recen
 	return chainReport(r), nil
 }
 
-// verifyLive has the daemon verify the log. With earlier, the file of a checkpoint, the
-// daemon also proves that the log contains what that was signed over, and the proof is
-// checked here.
+// verifyLive asks the daemon to verify the log. If earlier names a checkpoint file, the daemon
+// also proves that the log contains the entries that the checkpoint signs, and verifyLive checks
+// this proof.
 func (c *command) verifyLive(ctx context.Context, earlier string, recent bool) (wire.ChainReport, error) {
 	cl, err := c.client(ctx)
 	if err != nil {
@@ -298,7 +298,7 @@ func (c *command) verifyLive(ctx context.Context, earlier string, recent bool) (
 	if err != nil {
 		return r, err
 	}
-	seen, err := seenIn(earlier, key)
+	seen, err := newestCheckpoint(earlier, key)
 	if err != nil {
 		return r, err
 	}
@@ -315,12 +315,12 @@ func (c *command) verifyLive(ctx context.Context, earlier string, recent bool) (
 		var h tlog.Hash
 		h, err = tlog.ParseHash(text)
 		if err != nil {
-			return r, fmt.Errorf("the daemon's proof: %w", err)
+			return r, fmt.Errorf("proof from the daemon: %w", err)
 		}
 		proof.Path = append(proof.Path, h)
 	}
 	if err := proof.Check(key); err != nil {
-		r.Bad = &wire.ChainBad{Reason: "the daemon's proof that it contains the checkpoint: " + err.Error()}
+		r.Bad = &wire.ChainBad{Reason: "proof from the daemon that the log contains the checkpoint: " + err.Error()}
 	}
 	return r, nil
 }
@@ -330,19 +330,19 @@ func (c *command) verifyOffline(ctx context.Context, db, key, earlier string) (w
 	if key == "" {
 		key = filepath.Join(c.dataDir(), chain.PublicFile)
 	}
-	t, err := trustOf(key, "")
+	t, err := trustAnchors(key, "")
 	if err != nil {
 		return wire.ChainReport{}, err
 	}
 	if earlier != "" {
-		t.Seen, err = seenIn(earlier, t.Key)
+		t.Seen, err = newestCheckpoint(earlier, t.Key)
 		if err != nil {
 			return wire.ChainReport{}, err
 		}
 	}
 	if db == "" {
 		db = filepath.Join(c.dataDir(), "glasshouse.db")
-		if _, err := os.Stat(db); err != nil { // it would be created
+		if _, err := os.Stat(db); err != nil { // opening it would create it
 			return wire.ChainReport{}, err
 		}
 	}
@@ -358,8 +358,9 @@ func (c *command) verifyOffline(ctx context.Context, db, key, earlier string) (w
 	return chainReport(r), nil
 }
 
-// seenIn returns the newest checkpoint in a file, which holds one, or is a head file.
-func seenIn(name string, key chain.Public) (string, error) {
+// newestCheckpoint returns the newest checkpoint in a file. The file contains one checkpoint, or is a head
+// file.
+func newestCheckpoint(name string, key chain.Public) (string, error) {
 	if _, err := os.Stat(name); err != nil {
 		return "", err
 	}
@@ -385,9 +386,9 @@ func chainReport(r chain.Report) wire.ChainReport {
 	return w
 }
 
-// trustOf is what an export is verified with: a key, as text or in a file, and a
-// checkpoint in a file.
-func trustOf(key, earlier string) (chain.Trust, error) {
+// trustAnchors returns the trust anchors to verify an export with: a key, given as text or as a file,
+// and a checkpoint, given as a file.
+func trustAnchors(key, earlier string) (chain.Trust, error) {
 	var t chain.Trust
 	if key != "" {
 		text := key

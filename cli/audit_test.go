@@ -58,9 +58,9 @@ func copyData(t *testing.T, from, to string) {
 	}
 }
 
-// TestARollbackOfTheDataDirectoryIsFound puts an earlier copy of the database back. Every
-// signature in it is right, so only what was kept elsewhere tells.
-func TestARollbackOfTheDataDirectoryIsFound(t *testing.T) {
+// TestDataDirectoryRollbackIsDetected restores an earlier copy of the database. All its
+// signatures are valid, so only checkpoints stored elsewhere reveal the rollback.
+func TestDataDirectoryRollbackIsDetected(t *testing.T) {
 	data, backup := t.TempDir(), t.TempDir()
 	heads := filepath.Join(t.TempDir(), "heads")
 	if err := auditLog(t, data, heads, 3); err != nil {
@@ -76,8 +76,8 @@ func TestARollbackOfTheDataDirectoryIsFound(t *testing.T) {
 		code = Run(t.Context(), args, Env{Stdout: &b, Stderr: &b, Stdin: strings.NewReader(""), Getenv: func(string) string { return "" }})
 		return code, b.String()
 	}
-	if code, out := verify("--checkpoint", heads); code != 0 || !strings.Contains(out, "7 entries are right") {
-		t.Errorf("verify of the whole log = exit code %d, %s, want 0 and 7 entries", code, out)
+	if code, out := verify("--checkpoint", heads); code != 0 || !strings.Contains(out, "7 entries verified") {
+		t.Errorf("verify of the complete log = exit code %d, %s, want 0 and 7 entries", code, out)
 	}
 
 	copyData(t, backup, data)
@@ -90,13 +90,13 @@ func TestARollbackOfTheDataDirectoryIsFound(t *testing.T) {
 	}
 	err := auditLog(t, data, heads, 0)
 	if !errors.Is(err, fault.Conflict) || !strings.Contains(err.Error(), "rolled back") {
-		t.Errorf("opening the log after a rollback = %v, want a conflict that says that it was rolled back", err)
+		t.Errorf("opening the log after a rollback = %v, want a conflict that reports the rollback", err)
 	}
 	if remedy, want := fault.RemedyOf(err), "glasshouse audit verify --offline"; !strings.Contains(remedy, want) {
 		t.Errorf("remedy = %q, want it to contain %q", remedy, want)
 	}
 
-	// A line that was cut by a crash hides nothing before or after it.
+	// A line that was truncated by a crash does not hide the lines around it.
 	f, err := os.OpenFile(heads, os.O_WRONLY|os.O_APPEND, 0)
 	if err != nil {
 		t.Fatal(err)
@@ -115,9 +115,9 @@ func TestARollbackOfTheDataDirectoryIsFound(t *testing.T) {
 	}
 }
 
-// TestVerifyOfALiveDaemonTakesACheckpoint keeps a checkpoint of a running daemon.
-func TestVerifyOfALiveDaemonTakesACheckpoint(t *testing.T) {
-	d := newDesk(t)
+// TestVerifyLiveWithCheckpoint uses a checkpoint of a running daemon.
+func TestVerifyLiveWithCheckpoint(t *testing.T) {
+	d := newTestEnv(t)
 	for range 2 {
 		if _, err := d.chain.Append(t.Context(), chain.Entry{Kind: chain.DaemonStarted, Body: json.RawMessage("{}")}); err != nil {
 			t.Fatal(err)
@@ -131,20 +131,19 @@ func TestVerifyOfALiveDaemonTakesACheckpoint(t *testing.T) {
 	if err := os.WriteFile(seen, []byte(cp.Note), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	d.sees("audit verify --checkpoint "+seen, "the chain is whole")
+	d.wantOutput("audit verify --checkpoint "+seen, "the audit log is intact")
 
 	other := t.TempDir()
 	if err := auditLog(t, other, filepath.Join(other, "heads"), 9); err != nil {
 		t.Fatal(err)
 	}
-	if code, out, errs := d.types("audit verify --checkpoint " + filepath.Join(other, "heads")); code == 0 {
+	if code, out, errs := d.run("audit verify --checkpoint " + filepath.Join(other, "heads")); code == 0 {
 		t.Errorf("verify with the checkpoint of another log = exit code 0, %s%s, want a failure", out, errs)
 	}
 }
 
-// appended adds n entries to the audit log of a desk and signs them. It returns the
-// checkpoint.
-func (d *desk) appended(n int) string {
+// appendEntries adds n entries to the audit log and signs them. It returns the checkpoint.
+func (d *testEnv) appendEntries(n int) string {
 	d.t.Helper()
 	for range n {
 		if _, err := d.chain.Append(d.t.Context(), chain.Entry{Kind: chain.DaemonStarted, Body: json.RawMessage(`{"a":1}`)}); err != nil {
@@ -158,8 +157,8 @@ func (d *desk) appended(n int) string {
 	return cp.Note
 }
 
-// saved writes text to a file of the test and returns its name.
-func saved(t *testing.T, text string) string {
+// saveFile writes text to a temporary file and returns its name.
+func saveFile(t *testing.T, text string) string {
 	t.Helper()
 	name := filepath.Join(t.TempDir(), "file")
 	if err := os.WriteFile(name, []byte(text), 0o600); err != nil {
@@ -168,13 +167,13 @@ func saved(t *testing.T, text string) string {
 	return name
 }
 
-func TestAnExportOfTheAuditLogIsVerifiedWithoutADaemon(t *testing.T) {
-	d := newDesk(t)
-	early := d.appended(2)
-	d.appended(1)
-	export := d.sees("audit export")
+func TestAuditExportVerifiesWithoutDaemon(t *testing.T) {
+	d := newTestEnv(t)
+	early := d.appendEntries(2)
+	d.appendEntries(1)
+	export := d.wantOutput("audit export")
 	key := d.chain.Key().String()
-	other := newDesk(t).chain.Key().String()
+	other := newTestEnv(t).chain.Key().String()
 	tampered := strings.Replace(export, `{"a":1}`, `{"a":2}`, 1)
 	if tampered == export {
 		t.Fatalf("the export has no entry to change:\n%s", export)
@@ -185,29 +184,29 @@ func TestAnExportOfTheAuditLogIsVerifiedWithoutADaemon(t *testing.T) {
 		want string
 		code int
 	}{
-		{"without a key", []string{"--export", saved(t, export)}, "the key was not given, but found beside what it vouches for", 0},
-		{"with a key as text", []string{"--export", saved(t, export), "--key", key}, "the chain is whole\n3 entries are right", 0},
-		{"with a key in a file", []string{"--export", saved(t, export), "--key", saved(t, key+"\n")}, "the chain is whole\n3 entries are right", 0},
-		{"with an earlier checkpoint", []string{"--export", saved(t, export), "--key", key, "--checkpoint", saved(t, early)}, "the chain is whole", 0},
-		{"with the key of another log", []string{"--export", saved(t, export), "--key", other}, "", 1},
-		{"with an entry that was changed", []string{"--export", saved(t, tampered), "--key", key}, "BAD: ", 1},
-		{"cut off", []string{"--export", saved(t, export[:len(export)/2]), "--key", key}, "line is not terminated", 1},
-		{"empty", []string{"--export", saved(t, ""), "--key", key}, "BAD: ", 1},
+		{"without a key", []string{"--export", saveFile(t, export)}, "the key was not given with --key but read from the verified data", 0},
+		{"with a key as text", []string{"--export", saveFile(t, export), "--key", key}, "the audit log is intact\n3 entries verified", 0},
+		{"with a key in a file", []string{"--export", saveFile(t, export), "--key", saveFile(t, key+"\n")}, "the audit log is intact\n3 entries verified", 0},
+		{"with an earlier checkpoint", []string{"--export", saveFile(t, export), "--key", key, "--checkpoint", saveFile(t, early)}, "the audit log is intact", 0},
+		{"with the key of another log", []string{"--export", saveFile(t, export), "--key", other}, "", 1},
+		{"with an entry that was changed", []string{"--export", saveFile(t, tampered), "--key", key}, "BAD: ", 1},
+		{"cut off", []string{"--export", saveFile(t, export[:len(export)/2]), "--key", key}, "line is not terminated", 1},
+		{"empty", []string{"--export", saveFile(t, ""), "--key", key}, "BAD: ", 1},
 		{"not there", []string{"--export", "/nowhere/chain.jsonl"}, "no such file", 1},
-		{"with a key that is not one", []string{"--export", saved(t, export), "--key", "nonsense"}, "glasshouse: ", 1},
-		{"with an empty key file", []string{"--export", saved(t, export), "--key", saved(t, "")}, "glasshouse: ", 1},
-		{"with a directory as the key", []string{"--export", saved(t, export), "--key", t.TempDir()}, "is a directory", 1},
-		{"with a checkpoint that is not there", []string{"--export", saved(t, export), "--checkpoint", "/nowhere/seen"}, "no such file", 1},
-		{"offline and an export", []string{"--offline", "--export", saved(t, export)}, "--offline is not for --export or --recent", 2},
-		{"offline and recent", []string{"--offline", "--recent"}, "--offline is not for --export or --recent", 2},
-		{"a key for the daemon", []string{"--key", key}, "--key is for --export and --offline", 2},
+		{"with a key that is not one", []string{"--export", saveFile(t, export), "--key", "nonsense"}, "glasshouse: ", 1},
+		{"with an empty key file", []string{"--export", saveFile(t, export), "--key", saveFile(t, "")}, "glasshouse: ", 1},
+		{"with a directory as the key", []string{"--export", saveFile(t, export), "--key", t.TempDir()}, "is a directory", 1},
+		{"with a checkpoint that is not there", []string{"--export", saveFile(t, export), "--checkpoint", "/nowhere/seen"}, "no such file", 1},
+		{"offline and an export", []string{"--offline", "--export", saveFile(t, export)}, "--offline cannot be combined with --export or --recent", 2},
+		{"offline and recent", []string{"--offline", "--recent"}, "--offline cannot be combined with --export or --recent", 2},
+		{"a key for the daemon", []string{"--key", key}, "--key requires --export or --offline", 2},
 	} {
-		code, out, errs := ran(t, nil, append([]string{"--addr", "http://127.0.0.1:1", "audit", "verify"}, c.args...)...)
+		code, out, errs := runWithoutDaemon(t, nil, append([]string{"--addr", "http://127.0.0.1:1", "audit", "verify"}, c.args...)...)
 		if code != c.code || !strings.Contains(out+errs, c.want) {
 			t.Errorf("%s: got exit code %d, %q and %q, want %d and %q", c.name, code, out, errs, c.code, c.want)
 		}
 	}
-	_, out, _ := ran(t, nil, "--json", "audit", "verify", "--export", saved(t, tampered), "--key", key)
+	_, out, _ := runWithoutDaemon(t, nil, "--json", "audit", "verify", "--export", saveFile(t, tampered), "--key", key)
 	var r struct {
 		Bad *struct {
 			Seq    int64
@@ -220,44 +219,44 @@ func TestAnExportOfTheAuditLogIsVerifiedWithoutADaemon(t *testing.T) {
 	}
 }
 
-func TestTheHeadAndProofsOfTheAuditLog(t *testing.T) {
-	d := newDesk(t)
-	note := d.appended(3)
-	d.sees("audit head", "3 entries\n"+d.chain.Key().String()+"\n\n"+note)
-	d.sees("audit head --json", `"entries": 3`)
+func TestAuditHeadAndProofs(t *testing.T) {
+	d := newTestEnv(t)
+	note := d.appendEntries(3)
+	d.wantOutput("audit head", "3 entries\n"+d.chain.Key().String()+"\n\n"+note)
+	d.wantOutput("audit head --json", `"entries": 3`)
 	var proof map[string]any
-	if err := json.Unmarshal([]byte(d.sees("audit prove 2")), &proof); err != nil || proof["path"] == nil {
+	if err := json.Unmarshal([]byte(d.wantOutput("audit prove 2")), &proof); err != nil || proof["path"] == nil {
 		t.Errorf("prove: got %v, %v, want a path", proof, err)
 	}
 	for line, want := range map[string]struct {
 		code int
 		text string
 	}{
-		"audit prove two": {2, `"two" is not the number of an entry`},
+		"audit prove two": {2, `"two" is not an entry number`},
 		"audit prove 99":  {1, "99"},
 		"audit prove":     {2, "accepts 1 arg(s), received 0"},
 		"audit show 99":   {1, "no such entry"},
 		"audit export x":  {2, "unknown command"},
 	} {
-		if code, out, errs := d.types(line); code != want.code || out != "" || !strings.Contains(errs, want.text) {
+		if code, out, errs := d.run(line); code != want.code || out != "" || !strings.Contains(errs, want.text) {
 			t.Errorf("%s: got exit code %d, %q and %q, want %d and %q", line, code, out, errs, want.code, want.text)
 		}
 	}
 }
 
-func TestAnExportOfTheAuditLogThatBreaksIsAnError(t *testing.T) {
-	d := newScriptedDaemon(t, map[string]string{"GET /chain/export": "{\"line\":1}\n" + andCut})
+func TestTruncatedAuditExportFails(t *testing.T) {
+	d := newScriptedDaemon(t, map[string]string{"GET /chain/export": "{\"line\":1}\n" + cutSuffix})
 	code, out, errs := d.run("", "audit", "export")
 	if code != 1 || out != "{\"line\":1}\n" || !strings.Contains(errs, "unexpected EOF") {
 		t.Errorf("got exit code %d, %q and %q, want 1, what came and that it broke", code, out, errs)
 	}
 }
 
-// The daemon is not trusted with the proof that its log contains a checkpoint.
-func TestAProofOfTheDaemonIsChecked(t *testing.T) {
-	d := newDesk(t)
-	early := saved(t, d.appended(2))
-	late := d.appended(3)
+// The daemon's proof that its log contains a checkpoint is not trusted.
+func TestDaemonProofIsVerified(t *testing.T) {
+	d := newTestEnv(t)
+	early := saveFile(t, d.appendEntries(2))
+	late := d.appendEntries(3)
 	key := d.chain.Key().String()
 	report := `{"entries":5,"key":"` + key + `","key_given":true}`
 	note, err := json.Marshal(late)
@@ -269,12 +268,12 @@ func TestAProofOfTheDaemonIsChecked(t *testing.T) {
 		name, proof, report, want string
 		code                      int
 	}{
-		{"a path that does not lead there", `{"to":` + string(note) + `,"path":["` + hash + `"]}`, report, "BAD: the daemon's proof that it contains the checkpoint: ", 1},
-		{"a path that is not of hashes", `{"to":` + string(note) + `,"path":["x"]}`, report, "the daemon's proof: ", 1},
+		{"a path that does not lead there", `{"to":` + string(note) + `,"path":["` + hash + `"]}`, report, "BAD: proof from the daemon that the log contains the checkpoint: ", 1},
+		{"a path that is not of hashes", `{"to":` + string(note) + `,"path":["x"]}`, report, "proof from the daemon: ", 1},
 		{"another log", `409 {"type":"/problems/conflict","title":"conflict","status":409,"detail":"it is not under the checkpoint"}`, report, "BAD: conflict: it is not under the checkpoint", 1},
 		{"a daemon without proofs", `501 {"type":"/problems/unsupported","title":"unsupported","status":501,"detail":"no proofs here"}`, report, "no proofs here", 1},
 		{"a key that is not one", "", `{"entries":5,"key":"nonsense"}`, "glasshouse: ", 1},
-		{"a log that is bad already", "", `{"entries":5,"bad":{"line":3,"reason":"x` + evil + `"}}`, `BAD: line 3: x\x1b[31mred\u202e`, 1},
+		{"a log that is bad already", "", `{"entries":5,"bad":{"line":3,"reason":"x` + escapedName + `"}}`, `BAD: line 3: x\x1b[31mred\u202e`, 1},
 		{"a log that is bad nowhere in particular", "", `{"bad":{"reason":"it is empty"}}`, "BAD: it is empty\n", 1},
 	} {
 		s := newScriptedDaemon(t, map[string]string{"GET /chain/verify": c.report, "POST /chain/consistency": c.proof})
@@ -285,10 +284,10 @@ func TestAProofOfTheDaemonIsChecked(t *testing.T) {
 	}
 }
 
-func TestOfflineVerificationNeedsTheDatabaseAndTheKey(t *testing.T) {
+func TestOfflineVerifyNeedsDatabaseAndKey(t *testing.T) {
 	data := t.TempDir()
 	verify := func(args ...string) (int, string) {
-		code, out, errs := ran(t, map[string]string{"GLASSHOUSE_DATA": data}, append([]string{"audit", "verify", "--offline"}, args...)...)
+		code, out, errs := runWithoutDaemon(t, map[string]string{"GLASSHOUSE_DATA": data}, append([]string{"audit", "verify", "--offline"}, args...)...)
 		return code, out + errs
 	}
 	if code, out := verify(); code != 1 || !strings.Contains(out, "chain.pub") {
@@ -297,13 +296,13 @@ func TestOfflineVerificationNeedsTheDatabaseAndTheKey(t *testing.T) {
 	if err := auditLog(t, data, "", 2); err != nil {
 		t.Fatal(err)
 	}
-	if code, out := verify(); code != 0 || !strings.Contains(out, "2 entries are right") {
+	if code, out := verify(); code != 0 || !strings.Contains(out, "2 entries verified") {
 		t.Errorf("with both: got exit code %d and %q, want 0 and 2 entries", code, out)
 	}
 	if code, out := verify("--checkpoint", filepath.Join(data, "none")); code != 1 || !strings.Contains(out, "no such file") {
 		t.Errorf("without the checkpoint: got exit code %d and %q, want 1 and why", code, out)
 	}
-	if code, out := verify("--checkpoint", saved(t, "nonsense")); code != 1 || out == "" {
+	if code, out := verify("--checkpoint", saveFile(t, "nonsense")); code != 1 || out == "" {
 		t.Errorf("with a file that is no checkpoint: got exit code %d and %q, want 1 and why", code, out)
 	}
 	if err := os.Remove(filepath.Join(data, "glasshouse.db")); err != nil {
@@ -317,7 +316,7 @@ func TestOfflineVerificationNeedsTheDatabaseAndTheKey(t *testing.T) {
 	}
 }
 
-func TestEntriesOfTheAuditLogAreLines(t *testing.T) {
+func TestAuditEntryLines(t *testing.T) {
 	for body, want := range map[string]string{
 		`{"kind":"decision","body":{"action":"bash","resource":"ls\u001b","tag":"DENIED"}}`:                                         `     0  decision           -  bash: ls\x1b [DENIED]`,
 		`{"kind":"egress","body":{"kind":"tcp","host":"h","port":22,"allowed":true}}`:                                               `     0  egress             -  tcp  h:22`,
@@ -334,7 +333,7 @@ func TestEntriesOfTheAuditLogAreLines(t *testing.T) {
 	}
 }
 
-func TestEntriesOfTheAuditLogAreAskedFor(t *testing.T) {
+func TestAuditListRequests(t *testing.T) {
 	for line, want := range map[string]string{
 		"audit ls":                            "GET /chain",
 		"audit ls --session s1 --run r-1":     "GET /chain?run=r-1&session=s1",

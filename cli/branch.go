@@ -16,7 +16,7 @@ import (
 	"github.com/spf13/cobra"
 )
 
-// overrideFlags say what is to differ in jails made from a snapshot.
+// overrideFlags describe the settings that differ in jails created from a snapshot.
 type overrideFlags struct {
 	name, network, hostname string
 	labels                  []string
@@ -34,7 +34,8 @@ func (f *overrideFlags) add(cmd *cobra.Command) {
 
 func (f *overrideFlags) request() (o wire.Overrides, err error) {
 	o = wire.Overrides{Name: f.name, Network: f.network, Hostname: f.hostname}
-	if o.Labels, err = keyValues(f.labels, nil); err != nil {
+	o.Labels, err = keyValues(f.labels, nil)
+	if err != nil {
 		return o, err
 	}
 	o.Limits, err = f.limits.request()
@@ -65,7 +66,7 @@ its own exit code.`,
 				return err
 			}
 			if e.line == "" && (e.keep || e.timeout != 0) {
-				return usagef("--keep and --timeout go with --each")
+				return usagef("--keep and --timeout require --each")
 			}
 			cl, err := c.client(cmd.Context())
 			if err != nil {
@@ -85,7 +86,7 @@ its own exit code.`,
 				}
 			})
 			if err == nil && len(made.Errors) > 0 {
-				c.sayErrors(made.Errors)
+				c.printBranchErrors(made.Errors)
 				err = exitCode(exitError)
 			}
 			return err
@@ -99,7 +100,7 @@ its own exit code.`,
 	return cmd
 }
 
-// branches makes jails from what has this id or name, a snapshot or a jail.
+// branches creates jails from the snapshot or jail with this id or name.
 func branches(ctx context.Context, cl *client.Client, arg string, req wire.Branch) (wire.Branches, error) {
 	at := arg
 	if !id.Valid('s', arg) && !id.Valid('j', arg) {
@@ -111,7 +112,8 @@ func branches(ctx context.Context, cl *client.Client, arg string, req wire.Branc
 		if err != nil {
 			return wire.Branches{}, err
 		}
-		if at, err = only(append(snapshots, jails...), arg, "snapshot or jail"); err != nil {
+		at, err = only(append(snapshots, jails...), arg, "snapshot or jail")
+		if err != nil {
 			return wire.Branches{}, err
 		}
 	}
@@ -121,7 +123,7 @@ func branches(ctx context.Context, cl *client.Client, arg string, req wire.Branc
 	return cl.BranchJail(ctx, id.Jail(at), req)
 }
 
-func (c *command) sayErrors(errs []wire.BranchError) {
+func (c *command) printBranchErrors(errs []wire.BranchError) {
 	for _, e := range errs {
 		complain(c.env.Stderr, fmt.Errorf("branch %d: %w", e.Number, client.Error(e.Problem)))
 	}
@@ -172,7 +174,7 @@ that the jail was created from, or that the jail was rewound to.`,
   glasshouse rewind j-4k2v9c7m1xqe --last`,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if last == (len(args) == 2) {
-				return usagef("say a snapshot or --last")
+				return usagef("give a snapshot or --last")
 			}
 			ctx := cmd.Context()
 			cl, err := c.client(ctx)
@@ -211,12 +213,12 @@ that the jail was created from, or that the jail was rewound to.`,
 func nearest(ctx context.Context, cl *client.Client, jid id.Jail) (id.Snapshot, error) {
 	j, err := cl.Jail(ctx, jid)
 	if err == nil && j.Nearest == "" {
-		err = fault.Newf(fault.NotFound, "", string(jid), "it has no snapshot to go back to")
+		err = fault.Newf(fault.NotFound, "", string(jid), "the jail has no snapshot to rewind to")
 	}
 	return j.Nearest, err
 }
 
-// removeBranches removes what was made, with the snapshot that was taken for it.
+// removeBranches removes the created jails and the snapshot that was taken for them.
 func removeBranches(ctx context.Context, cl *client.Client, made wire.Branches) error {
 	errs := make([]error, len(made.Jails)+1)
 	var wg sync.WaitGroup
@@ -239,7 +241,7 @@ func removeBranches(ctx context.Context, cl *client.Client, made wire.Branches) 
 	return errors.Join(errs...)
 }
 
-// eachOptions say what is run in every branch.
+// eachOptions describe the command that runs in every branch.
 type eachOptions struct {
 	line    string
 	keep    bool

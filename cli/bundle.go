@@ -47,7 +47,8 @@ its keys. With --seal, the secret key is encrypted with a password.`,
 			}
 			var password []byte
 			if seal || file != "" {
-				if password, err = c.newPassword(file); err != nil {
+				password, err = c.newPassword(file)
+				if err != nil {
 					return err
 				}
 			}
@@ -68,7 +69,7 @@ its keys. With --seal, the secret key is encrypted with a password.`,
 				Pub    string `json:"public_file"`
 			}{k.Public().ID(), k.Public().String(), out + ".key", out + ".pub"}
 			return c.print(made, func(w io.Writer) {
-				fmt.Fprintf(w, "key %s: %s is for you alone, %s for everybody\n%s\n", made.ID, made.Key, made.Pub, made.Public)
+				fmt.Fprintf(w, "key %s: secret key in %s (keep it private), public key in %s\n%s\n", made.ID, made.Key, made.Pub, made.Public)
 			})
 		},
 	}
@@ -78,7 +79,7 @@ its keys. With --seal, the secret key is encrypted with a password.`,
 	return cmd
 }
 
-// writeNew writes a file that must not be there yet.
+// writeNew creates a file. It fails if the file exists.
 func writeNew(name string, data []byte, mode os.FileMode) error {
 	f, err := os.OpenFile(name, os.O_CREATE|os.O_EXCL|os.O_WRONLY, mode)
 	if err != nil {
@@ -90,19 +91,19 @@ func writeNew(name string, data []byte, mode os.FileMode) error {
 	return errors.Join(f.Sync(), f.Close())
 }
 
-// newPassword asks for a password, twice if somebody types it.
+// newPassword reads a new password. At a terminal it asks for it twice.
 func (c *command) newPassword(file string) ([]byte, error) {
 	password, typed, err := c.readPassword("password for the new key", file)
 	if err != nil || len(password) == 0 {
 		return nil, errors.Join(err, emptyPassword(password))
 	}
 	if typed {
-		again, _, err := c.readPassword("once more", file)
+		again, _, err := c.readPassword("repeat the password", file)
 		if err != nil {
 			return nil, err
 		}
 		if !bytes.Equal(password, again) {
-			return nil, errors.New("the two passwords are not the same")
+			return nil, errors.New("the two passwords differ")
 		}
 	}
 	return password, nil
@@ -110,7 +111,7 @@ func (c *command) newPassword(file string) ([]byte, error) {
 
 func emptyPassword(password []byte) error {
 	if len(password) == 0 {
-		return usagef("an empty password seals nothing")
+		return usagef("an empty password does not protect the key")
 	}
 	return nil
 }
@@ -134,7 +135,7 @@ func (c *command) readPassword(prompt, file string) (password []byte, typed bool
 	return bytes.TrimRight(line, "\r\n"), false, err
 }
 
-// secretKey reads a key to sign with.
+// secretKey reads a signing key.
 func (c *command) secretKey(file, passwordFile string) (*bundle.SecretKey, error) {
 	st, err := os.Stat(file)
 	if err != nil {
@@ -142,8 +143,8 @@ func (c *command) secretKey(file, passwordFile string) (*bundle.SecretKey, error
 	}
 	if st.Mode().Perm()&0o077 != 0 {
 		return nil, &fault.Error{
-			Op: "bundle", On: file, Kind: fault.Denied, Err: fmt.Errorf("others may read this key (mode %04o)", st.Mode().Perm()),
-			Remedy: "if nobody has, chmod 600 " + file,
+			Op: "bundle", On: file, Kind: fault.Denied, Err: fmt.Errorf("other users can read this key (mode %04o)", st.Mode().Perm()),
+			Remedy: "if no other user has read it, chmod 600 " + file,
 		}
 	}
 	text, err := os.ReadFile(file)
@@ -194,7 +195,7 @@ links, invalid names, and capabilities that need more than metadata.json declare
 	return cmd
 }
 
-// verified is a bundle that is whole, as JSON.
+// verified is a verified bundle, as JSON.
 type verified struct {
 	bundle.Metadata
 	Digest string `json:"digest"`
@@ -273,7 +274,7 @@ func (c *command) verifyBundle(path string, keys []string) (*bundle.Bundle, erro
 	return b, errors.Join(b.CheckKey(public...), b.CheckClaims())
 }
 
-// publicKey is a public key, as text or in a file.
+// publicKey parses a public key, given as text or as a file.
 func publicKey(given string) (bundle.PublicKey, error) {
 	if text, err := os.ReadFile(given); err == nil {
 		return bundle.ParsePublicKey(string(text))
@@ -282,7 +283,7 @@ func publicKey(given string) (bundle.PublicKey, error) {
 	}
 	p, err := bundle.ParsePublicKey(strings.TrimSpace(given))
 	if err != nil {
-		return p, fmt.Errorf("%.100q is no file, and: %w", given, err)
+		return p, fmt.Errorf("%.100q is not a file: %w", given, err)
 	}
 	return p, nil
 }

@@ -11,14 +11,14 @@ import (
 	"glasshouse/bundle"
 )
 
-// A vendor makes bundles at a command line, in a directory of their own.
+// A vendor runs bundle commands in its own directory.
 type vendor struct {
 	*testing.T
 	data  string
 	stdin string
 }
 
-// run runs a command. It returns what was printed, errors too, and the exit code.
+// run runs a command. It returns its output, including errors, and the exit code.
 func (d *vendor) run(args ...string) (string, int) {
 	d.Helper()
 	var out bytes.Buffer
@@ -32,8 +32,8 @@ func (d *vendor) run(args ...string) (string, int) {
 	return out.String(), code
 }
 
-// does runs a command that must succeed.
-func (d *vendor) does(args ...string) string {
+// mustRun runs a command that must succeed.
+func (d *vendor) mustRun(args ...string) string {
 	d.Helper()
 	out, code := d.run(args...)
 	if code != 0 {
@@ -42,12 +42,12 @@ func (d *vendor) does(args ...string) string {
 	return out
 }
 
-// fails runs a command that must fail and say something.
-func (d *vendor) fails(want string, args ...string) {
+// mustFail runs a command that must fail and print want.
+func (d *vendor) mustFail(want string, args ...string) {
 	d.Helper()
 	out, code := d.run(args...)
 	if code == 0 || !strings.Contains(out, want) {
-		d.Errorf("glasshouse %s: exit code %d, want one and %q in\n%s", strings.Join(args, " "), code, want, out)
+		d.Errorf("glasshouse %s: exit code %d, want 1 and %q in\n%s", strings.Join(args, " "), code, want, out)
 	}
 }
 
@@ -61,8 +61,8 @@ func (d *vendor) write(name, text string) {
 	}
 }
 
-// teacher lays a bundle that teaches and can do nothing.
-func (d *vendor) teacher() {
+// writeSkillBundle writes a bundle with a skill and no capabilities.
+func (d *vendor) writeSkillBundle() {
 	d.write("teacher/metadata.json", `{"name": "teacher", "version": "1.0.0", "publisher": "acme", "tier": "informational"}`)
 	d.write("teacher/skill.yaml", "---\nname: teacher\ndescription: teaches\nversion: \"1.0.0\"\n---\n\n# Teacher\n\nThink first.\n")
 }
@@ -72,40 +72,40 @@ func newVendor(t *testing.T) *vendor {
 	return &vendor{T: t, data: t.TempDir()}
 }
 
-func TestABundleIsSignedPackedAndVerified(t *testing.T) {
+func TestBundleSignPackVerify(t *testing.T) {
 	d := newVendor(t)
-	d.teacher()
-	if out := d.does("bundle", "keygen", "--out", "acme"); !strings.Contains(out, "RW") {
+	d.writeSkillBundle()
+	if out := d.mustRun("bundle", "keygen", "--out", "acme"); !strings.Contains(out, "RW") {
 		t.Errorf("keygen does not show the public key:\n%s", out)
 	}
 	if st, err := os.Stat("acme.key"); err != nil || st.Mode().Perm() != 0o600 {
 		t.Errorf("the secret key: %v, %v", st, err)
 	}
-	d.fails("exists", "bundle", "keygen", "--out", "acme")
+	d.mustFail("exists", "bundle", "keygen", "--out", "acme")
 
-	d.does("bundle", "sign", "teacher", "--key", "acme.key", "-o", "teacher.tar.gz")
-	d.does("bundle", "sign", "teacher", "--key", "acme.key", "-o", "teacher.zip")
+	d.mustRun("bundle", "sign", "teacher", "--key", "acme.key", "-o", "teacher.tar.gz")
+	d.mustRun("bundle", "sign", "teacher", "--key", "acme.key", "-o", "teacher.zip")
 	for _, what := range []string{"teacher", "teacher.tar.gz", "teacher.zip"} {
-		out := d.does("bundle", "verify", what, "--key", "acme.pub")
+		out := d.mustRun("bundle", "verify", what, "--key", "acme.pub")
 		if !strings.Contains(out, "teacher 1.0.0 by acme") {
-			t.Errorf("verify %s says\n%s", what, out)
+			t.Errorf("output of verify %s:\n%s", what, out)
 		}
-		d.fails("unknown publisher", "bundle", "verify", what)
+		d.mustFail("unknown publisher", "bundle", "verify", what)
 	}
-	d.does("bundle", "keygen", "--out", "other")
-	d.fails("unknown key", "bundle", "verify", "teacher.zip", "--key", "other.pub")
-	d.fails("is no file", "bundle", "verify", "teacher.zip", "--key", "nobody.pub")
+	d.mustRun("bundle", "keygen", "--out", "other")
+	d.mustFail("unknown key", "bundle", "verify", "teacher.zip", "--key", "other.pub")
+	d.mustFail("is not a file", "bundle", "verify", "teacher.zip", "--key", "nobody.pub")
 
 	d.write("teacher/skill.yaml", "---\nname: evil\n---\n")
-	d.fails("tampered", "bundle", "verify", "teacher", "--key", "acme.pub")
-	d.fails("try: ", "bundle", "verify", "teacher", "--key", "acme.pub")
+	d.mustFail("tampered", "bundle", "verify", "teacher", "--key", "acme.pub")
+	d.mustFail("try: ", "bundle", "verify", "teacher", "--key", "acme.pub")
 }
 
-func TestTheTrustStoreSaysWhoIsTrusted(t *testing.T) {
+func TestTrustStore(t *testing.T) {
 	d := newVendor(t)
-	d.teacher()
-	d.does("bundle", "keygen")
-	d.does("bundle", "sign", "teacher")
+	d.writeSkillBundle()
+	d.mustRun("bundle", "keygen")
+	d.mustRun("bundle", "sign", "teacher")
 	trust, err := bundle.OpenTrust(filepath.Join(d.data, bundle.TrustFile))
 	if err != nil {
 		t.Fatal(err)
@@ -117,24 +117,24 @@ func TestTheTrustStoreSaysWhoIsTrusted(t *testing.T) {
 	if err := trust.Add("acme", bundle.Informational, key); err != nil {
 		t.Fatal(err)
 	}
-	d.does("bundle", "verify", "teacher")
+	d.mustRun("bundle", "verify", "teacher")
 	if err := trust.RevokeKey(key, "lost"); err != nil {
 		t.Fatal(err)
 	}
-	d.fails("revoked key", "bundle", "verify", "teacher")
+	d.mustFail("revoked key", "bundle", "verify", "teacher")
 }
 
-func TestVerifyAnswersPrograms(t *testing.T) {
+func TestBundleVerifyJSON(t *testing.T) {
 	d := newVendor(t)
-	d.teacher()
-	d.does("bundle", "keygen")
-	d.does("bundle", "sign", "teacher", "--expires", "1h")
+	d.writeSkillBundle()
+	d.mustRun("bundle", "keygen")
+	d.mustRun("bundle", "sign", "teacher", "--expires", "1h")
 	var whole struct{ Name, Version, Digest, Until string }
-	if err := json.Unmarshal([]byte(d.does("bundle", "verify", "teacher", "--key", "bundle.pub", "--json")), &whole); err != nil {
+	if err := json.Unmarshal([]byte(d.mustRun("bundle", "verify", "teacher", "--key", "bundle.pub", "--json")), &whole); err != nil {
 		t.Fatal(err)
 	}
 	if whole.Name != "teacher" || len(whole.Digest) != 64 || whole.Until == "" {
-		t.Errorf("a whole bundle: %+v", whole)
+		t.Errorf("a complete bundle: %+v", whole)
 	}
 	d.write("teacher/evil.py", "x")
 	out, code := d.run("bundle", "verify", "teacher", "--key", "bundle.pub", "--json")
@@ -143,57 +143,57 @@ func TestVerifyAnswersPrograms(t *testing.T) {
 		t.Fatalf("exit code %d, %v in\n%s", code, err, out)
 	}
 	if refused.Refused != string(bundle.Unlisted) || refused.Remedy == "" {
-		t.Errorf("refused as %+v", refused)
+		t.Errorf("rejected as %+v", refused)
 	}
 }
 
-func TestASealedKeyNeedsItsPassword(t *testing.T) {
+func TestSealedKeyNeedsPassword(t *testing.T) {
 	d := newVendor(t)
-	d.teacher()
+	d.writeSkillBundle()
 	d.stdin = "open sesame\n"
-	d.does("bundle", "keygen", "--seal")
-	d.does("bundle", "sign", "teacher")
+	d.mustRun("bundle", "keygen", "--seal")
+	d.mustRun("bundle", "sign", "teacher")
 	d.stdin = "sesame\n"
-	d.fails("password", "bundle", "sign", "teacher")
+	d.mustFail("password", "bundle", "sign", "teacher")
 	d.stdin = ""
-	d.fails("empty password", "bundle", "keygen", "--out", "x", "--seal")
+	d.mustFail("empty password", "bundle", "keygen", "--out", "x", "--seal")
 }
 
-func TestAKeyThatOthersReadIsNotUsed(t *testing.T) {
+func TestKeyReadableByOthersIsRejected(t *testing.T) {
 	d := newVendor(t)
-	d.teacher()
-	d.does("bundle", "keygen")
+	d.writeSkillBundle()
+	d.mustRun("bundle", "keygen")
 	if err := os.Chmod("bundle.key", 0o644); err != nil {
 		t.Fatal(err)
 	}
-	d.fails("others may read", "bundle", "sign", "teacher")
+	d.mustFail("other users can read", "bundle", "sign", "teacher")
 }
 
-func TestAnUnpackableNameIsSaid(t *testing.T) {
+func TestUnpackableNameIsReported(t *testing.T) {
 	d := newVendor(t)
-	d.teacher()
-	d.does("bundle", "keygen")
-	d.fails("does not end in one of", "bundle", "sign", "teacher", "-o", "teacher.rar")
-	d.fails("in the bundle itself", "bundle", "sign", "teacher", "-o", "teacher/teacher.zip")
-	d.does("bundle", "verify", "teacher", "--key", "bundle.pub")
+	d.writeSkillBundle()
+	d.mustRun("bundle", "keygen")
+	d.mustFail("does not end in one of", "bundle", "sign", "teacher", "-o", "teacher.rar")
+	d.mustFail("in the bundle itself", "bundle", "sign", "teacher", "-o", "teacher/teacher.zip")
+	d.mustRun("bundle", "verify", "teacher", "--key", "bundle.pub")
 }
 
-func TestAMarketIsADirectoryWithAnIndex(t *testing.T) {
+func TestMarketIndex(t *testing.T) {
 	d := newVendor(t)
-	d.teacher()
-	d.does("bundle", "keygen")
-	d.does("bundle", "keygen", "--out", "market")
+	d.writeSkillBundle()
+	d.mustRun("bundle", "keygen")
+	d.mustRun("bundle", "keygen", "--out", "market")
 	if err := os.Mkdir("stall", 0o755); err != nil {
 		t.Fatal(err)
 	}
-	d.does("bundle", "sign", "teacher", "-o", "stall/teacher-1.0.0.zip")
-	out := d.does("market", "index", "stall")
+	d.mustRun("bundle", "sign", "teacher", "-o", "stall/teacher-1.0.0.zip")
+	out := d.mustRun("market", "index", "stall")
 	if !strings.Contains(out, "teacher 1.0.0 by acme: teacher-1.0.0.zip") {
-		t.Errorf("market index says\n%s", out)
+		t.Errorf("output of market index:\n%s", out)
 	}
 	var x struct{ Offers []struct{ Name, File string } }
-	if err := json.Unmarshal([]byte(d.does("market", "index", "stall", "--json")), &x); err != nil || len(x.Offers) != 1 {
+	if err := json.Unmarshal([]byte(d.mustRun("market", "index", "stall", "--json")), &x); err != nil || len(x.Offers) != 1 {
 		t.Errorf("%+v, %v", x, err)
 	}
-	d.fails("no such file", "market", "index", "nowhere")
+	d.mustFail("no such file", "market", "index", "nowhere")
 }

@@ -69,8 +69,8 @@ to its own directory, are copied, so that approved code cannot change afterwards
 	return cmd
 }
 
-// manifestIn reads a manifest, and says what its paths are relative to: dir or, if that
-// is empty, its own directory.
+// manifestIn reads a manifest. It also returns the directory that the manifest's paths are
+// relative to: dir or, if dir is empty, the directory of the file.
 func manifestIn(file, dir string) (text, at string, err error) {
 	b, err := os.ReadFile(file)
 	if err != nil {
@@ -207,7 +207,8 @@ The result is printed; --json prints the complete record of the call.`,
 				return err
 			}
 			call.Input, call.TimeoutMS = input, timeout.Milliseconds()
-			if call.Budget, err = parseBudget(budget); err != nil {
+			call.Budget, err = parseBudget(budget)
+			if err != nil {
 				return err
 			}
 			cl, err := c.client(cmd.Context())
@@ -215,7 +216,8 @@ The result is printed; --json prints the complete record of the call.`,
 				return err
 			}
 			if jail != "" {
-				if call.Jail, err = jailNamed(cmd.Context(), cl, jail); err != nil {
+				call.Jail, err = jailNamed(cmd.Context(), cl, jail)
+				if err != nil {
 					return err
 				}
 			}
@@ -251,13 +253,13 @@ The result is printed; --json prints the complete record of the call.`,
 // maxInput is how many bytes of standard input are read as the input of a call.
 const maxInput = 1 << 20
 
-// callInput returns the input of a call: JSON.
+// callInput returns the JSON input of a call.
 func (c *command) callInput(args []string, file string) (json.RawMessage, error) {
 	var text []byte
 	var err error
 	switch {
 	case len(args) == 1 && file != "":
-		return nil, usagef("the input is an argument or in a file, not both")
+		return nil, usagef("give the input as an argument or in a file, not both")
 	case file == "-" || len(args) == 1 && args[0] == "-":
 		text, err = io.ReadAll(io.LimitReader(c.env.Stdin, maxInput+1))
 		if len(text) > maxInput {
@@ -271,7 +273,7 @@ func (c *command) callInput(args []string, file string) (json.RawMessage, error)
 		return nil, nil
 	}
 	if err == nil && !json.Valid(text) {
-		err = usagef("the input is no JSON")
+		err = usagef("the input is not JSON")
 	}
 	return text, err
 }
@@ -298,7 +300,7 @@ of the call.`,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			seq, err := strconv.ParseInt(args[0], 10, 64)
 			if err != nil {
-				return usagef("%q is no number of an entry", args[0])
+				return usagef("%q is not an entry number", args[0])
 			}
 			cl, err := c.client(cmd.Context())
 			if err != nil {
@@ -311,7 +313,7 @@ of the call.`,
 			if err := c.print(r, func(w io.Writer) { fmt.Fprintln(w, string(text.JSON(r.Output))) }); err != nil || r.Same {
 				return err
 			}
-			return fmt.Errorf("what comes out now is not what was recorded")
+			return fmt.Errorf("the output differs from the recorded output")
 		},
 	}
 }

@@ -1,6 +1,5 @@
-// Package cli is the glasshouse command: one file per subcommand, each a thin
-// face on the daemon's API. Help texts are the manual; docs/cli.md is made from
-// them.
+// Package cli implements the glasshouse command. Each file holds one subcommand, which is a thin
+// client of the daemon's API. The help texts are the manual; docs/cli.md is generated from them.
 package cli
 
 import (
@@ -28,7 +27,7 @@ import (
 // version is set by the linker.
 var version = "unknown"
 
-// Env is the world a command runs in, as values, so that a test can be main.
+// Env is the environment of a command, as values, so that tests can set it.
 type Env struct {
 	Stdin    io.Reader
 	Stdout   io.Writer
@@ -38,7 +37,7 @@ type Env struct {
 	Programs fs.FS // of the daemon: see daemon.Daemon
 }
 
-// Exit codes beyond those that `run` and `exec` pass on from the command.
+// Exit codes other than those that `run` and `exec` take from the command.
 const (
 	exitError  = 1
 	exitUsage  = 2
@@ -47,13 +46,13 @@ const (
 	exitNoCmd  = 127 // run and exec: the command was not found
 )
 
-// exitCode is the error of a command that ended with a code of its own and has
-// said all there is to say.
+// exitCode is the error of a command that exits with this code and has already printed its
+// messages.
 type exitCode int
 
 func (c exitCode) Error() string { return fmt.Sprintf("exit status %d", int(c)) }
 
-// Run is the whole command. It returns the process's exit code.
+// Run runs the command and returns the exit code of the process.
 func Run(ctx context.Context, args []string, env Env) int {
 	c := &command{env: env}
 	root := c.root()
@@ -92,7 +91,7 @@ func complain(w io.Writer, err error) {
 // Cobra itself prints the help of a group, such as policy, and succeeds.
 func unknownCommand(root *cobra.Command, args []string) error {
 	if len(args) > 0 && strings.HasPrefix(args[0], cobra.ShellCompRequestCmd) {
-		return nil // asked by a shell that completes a line; cobra adds the command when it executes
+		return nil // shell completion; cobra adds the command during execution
 	}
 	root.InitDefaultHelpCmd()
 	root.InitDefaultCompletionCmd()
@@ -105,23 +104,23 @@ func unknownCommand(root *cobra.Command, args []string) error {
 	}
 	cmd.InitDefaultHelpFlag()
 	if err := cmd.ParseFlags(rest); err != nil {
-		return nil // the command reports it, or shows its help
+		return nil // the command reports the error, or shows its help
 	}
 	named := cmd.Flags().Args()
 	if len(named) == 0 {
 		return nil
 	}
 	msg := fmt.Sprintf("unknown command %q for %q", named[0], cmd.CommandPath())
-	cmd.SuggestionsMinimumDistance = 2 // as cobra's own
+	cmd.SuggestionsMinimumDistance = 2 // cobra's own default
 	if near := cmd.SuggestionsFor(named[0]); len(near) > 0 {
 		msg += "; did you mean " + strings.Join(near, " or ") + "?"
 	}
 	return usageError{errors.New(msg)}
 }
 
-// checkArgs has wrong numbers of arguments, missing flags and flags that exclude each
-// other reported as usage errors, in all commands. Cobra checks flags after arguments,
-// and its errors about them have no type.
+// checkArgs makes all commands report wrong numbers of arguments, missing flags and mutually
+// exclusive flags as usage errors. Cobra checks flags after arguments, and its errors about
+// flags have no type.
 func checkArgs(cmd *cobra.Command) {
 	if cmd.Runnable() {
 		check := cmd.Args
@@ -142,19 +141,19 @@ func checkArgs(cmd *cobra.Command) {
 	}
 }
 
-// usageError is a command line that cannot be understood.
+// usageError is an invalid command line.
 type usageError struct{ error }
 
 func usagef(format string, args ...any) error { return usageError{fmt.Errorf(format, args...)} }
 
-// command holds what the subcommands share.
+// command holds the state that the subcommands share.
 type command struct {
 	env  Env
 	data string // --data
 	addr string // --addr
 	json bool   // --json
 
-	used *os.File // locked while this process uses a daemon
+	usersLock *os.File // holds a shared lock while this process uses a daemon
 }
 
 func (c *command) root() *cobra.Command {
@@ -204,8 +203,8 @@ run and exec otherwise exit with the code of the program.`,
 	return root
 }
 
-// dataDir is where the daemon of this user keeps its things: an absolute path if there is a
-// working directory.
+// dataDir returns the data directory of this user's daemon. The path is absolute if the working
+// directory is known.
 func (c *command) dataDir() string {
 	dir := cmp.Or(c.data, c.env.Getenv("GLASSHOUSE_DATA"))
 	if dir == "" {
@@ -217,7 +216,7 @@ func (c *command) dataDir() string {
 	return dir
 }
 
-// address is the daemon's, as a URL.
+// address returns the address of the daemon, as a URL.
 func (c *command) address() string {
 	addr := c.addr
 	if addr == "" {
@@ -232,8 +231,8 @@ func (c *command) address() string {
 	return addr
 }
 
-// dial returns a client of the daemon. It does no I/O: a daemon that is not there
-// shows at the first call.
+// dial returns a client of the daemon. It does no I/O: if the daemon is not running, the first
+// call fails.
 func (c *command) dial() (*client.Client, error) {
 	addr := c.address()
 	if c.addr == "" && c.env.Getenv("GLASSHOUSE_ADDR") == "" && !filepath.IsAbs(c.dataDir()) {
@@ -248,8 +247,8 @@ func (c *command) dial() (*client.Client, error) {
 	return client.New(client.Options{Addr: addr, Token: token})
 }
 
-// print writes v as JSON if --json was given, else calls text. A list without items is
-// [], also if it is nil: scripts iterate over it.
+// print writes v as JSON if --json is set, and calls show otherwise. A list without items is
+// written as [], even if it is nil, because scripts iterate over it.
 func (c *command) print(v any, show func(w io.Writer)) error {
 	if !c.json {
 		show(c.env.Stdout)

@@ -39,7 +39,7 @@ func (c *command) connectorList() *cobra.Command {
 			return c.print(all, func(w io.Writer) {
 				rows := [][]string{{"CONNECTOR", "KIND", "ADDRESS", "FROM", "TO", "PENDING", "DEAD"}}
 				for _, k := range all {
-					rows = append(rows, []string{k.Name, k.Kind, text.Visible(k.Address), text.Visible(strings.Join(k.Sessions, " ")), text.Visible(told(k)), fmt.Sprint(k.Pending), fmt.Sprint(k.Dead)})
+					rows = append(rows, []string{k.Name, k.Kind, text.Visible(k.Address), text.Visible(strings.Join(k.Sessions, " ")), text.Visible(notifiedSession(k)), fmt.Sprint(k.Pending), fmt.Sprint(k.Dead)})
 				}
 				table(w, rows)
 			})
@@ -47,8 +47,8 @@ func (c *command) connectorList() *cobra.Command {
 	}
 }
 
-// told is whom a connector tells.
-func told(k wire.Connector) string {
+// notifiedSession names the session that receives a connector's messages.
+func notifiedSession(k wire.Connector) string {
 	switch {
 	case k.Kind == "post":
 		return "-"
@@ -96,7 +96,7 @@ func (c *command) connectorRedeliver() *cobra.Command {
   glasshouse connector redeliver --all ops`,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if (all == "") == (len(args) == 0) {
-				return usagef("name deliveries, or a connector with --all")
+				return usagef("give deliveries, or a connector with --all")
 			}
 			cl, err := c.client(cmd.Context())
 			if err != nil {

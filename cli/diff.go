@@ -46,13 +46,13 @@ patch and git apply read.`,
 				return err
 			}
 			if o.HTML && c.json {
-				return usagef("either --html or --json")
+				return usagef("--html and --json exclude each other")
 			}
 			cl, err := c.client(cmd.Context())
 			if err != nil {
 				return err
 			}
-			from, to, paths, err := compared(cmd.Context(), cl, args)
+			from, to, paths, err := parseDiffArgs(cmd.Context(), cl, args)
 			if err != nil {
 				return err
 			}
@@ -86,10 +86,11 @@ type diffOptions struct {
 	Unified, HTML                              bool
 }
 
-// compared returns the two that arguments name or, of one jail, the paths that are
-// looked at. Paths begin with a slash; names and ids do not.
-func compared(ctx context.Context, cl *client.Client, args []string) (from, to string, paths []string, err error) {
-	if from, err = eitherNamed(ctx, cl, args[0]); err != nil {
+// parseDiffArgs returns the two jails or snapshots that the arguments name or, for the changes
+// of one jail, the paths to show. Paths begin with a slash; names and ids do not.
+func parseDiffArgs(ctx context.Context, cl *client.Client, args []string) (from, to string, paths []string, err error) {
+	from, err = eitherNamed(ctx, cl, args[0])
+	if err != nil {
 		return "", "", nil, err
 	}
 	if len(args) == 2 && !strings.HasPrefix(args[1], "/") {
@@ -99,8 +100,7 @@ func compared(ctx context.Context, cl *client.Client, args []string) (from, to s
 	return from, "", args[1:], nil
 }
 
-// eitherNamed returns the jail or snapshot that has this id, or is the only one of
-// this name.
+// eitherNamed returns the jail or snapshot that has this id, or is the only one with this name.
 func eitherNamed(ctx context.Context, cl *client.Client, arg string) (string, error) {
 	if id.Valid('j', arg) || id.Valid('s', arg) {
 		return arg, nil
@@ -110,7 +110,7 @@ func eitherNamed(ctx context.Context, cl *client.Client, arg string) (string, er
 		return "", err
 	}
 	snapshots, err := snapshotsNamed(ctx, cl, arg)
-	if err != nil && !errors.Is(err, fault.Unsupported) { // a daemon may keep none
+	if err != nil && !errors.Is(err, fault.Unsupported) { // the daemon may have no snapshot support
 		return "", err
 	}
 	return only(append(found, snapshots...), arg, "jail or snapshot")
@@ -119,14 +119,14 @@ func eitherNamed(ctx context.Context, cl *client.Client, arg string) (string, er
 func (o diffOptions) check(two bool, paths []string) error {
 	switch {
 	case !two && (o.Files || o.Processes || o.Events || o.Usage || o.HTML):
-		return usagef("--files, --processes, --events, --usage and --html are about two: name a snapshot or a jail to compare with")
+		return usagef("--files, --processes, --events, --usage and --html need a second snapshot or jail to compare with")
 	case two && len(paths) > 0:
-		return usagef("paths are for the changes of one jail; with a snapshot, name what to compare it with")
+		return usagef("paths select changes of one jail; for a snapshot, name a snapshot or jail to compare it with")
 	}
 	return nil
 }
 
-// only are the parts of a comparison that are wanted; none is all.
+// only returns the requested parts of a comparison. An empty list means all parts.
 func (o diffOptions) only() (parts []string) {
 	for _, part := range []struct {
 		name   string
@@ -139,7 +139,7 @@ func (o diffOptions) only() (parts []string) {
 	return parts
 }
 
-// compare shows what differs between two.
+// compare shows the differences between two jails or snapshots.
 func (c *command) compare(ctx context.Context, cl *client.Client, from, to string, o diffOptions, out screen) error {
 	q := client.CompareOptions{Only: o.only(), Unified: o.Unified}
 	if o.Unified && !o.HTML && !c.json {
@@ -157,11 +157,11 @@ func (c *command) compare(ctx context.Context, cl *client.Client, from, to strin
 		return err
 	}
 	defer page.Close()
-	_, err = io.Copy(out, page) // the daemon has made it harmless
+	_, err = io.Copy(out, page) // the daemon has escaped the page
 	return err
 }
 
-// showPatch writes what patch reads of the files, and nothing else.
+// showPatch writes the file changes in the input format of patch(1), and nothing else.
 func (c *command) showPatch(ctx context.Context, cl *client.Client, from, to string, o diffOptions, out screen) error {
 	if to == "" {
 		s, err := cl.Snapshot(ctx, id.Snapshot(from))
@@ -193,8 +193,8 @@ func (c *command) showPatch(ctx context.Context, cl *client.Client, from, to str
 	return nil
 }
 
-// showPatchOfSnapshot is showPatch for what leads to a snapshot, of which the
-// daemon gives one answer.
+// showPatchOfSnapshot is showPatch for the changes that lead to a snapshot. The daemon returns
+// them in one response.
 func showPatchOfSnapshot(ctx context.Context, cl *client.Client, from, to string, trees []string, out screen) error {
 	c, err := cl.Compare(ctx, from, to, client.CompareOptions{Only: trees, Unified: true})
 	if err != nil {
@@ -250,8 +250,8 @@ func showChange(w io.Writer, ch wire.Change) {
 	fmt.Fprintf(w, "%-9s %-8s %s\n", ch.Kind, ch.Type, name)
 }
 
-// showUnified writes what patch reads. What has no text difference is told in a
-// line that patch passes over.
+// showUnified writes a change in the input format of patch(1). A change without a text
+// difference becomes a comment line, which patch ignores.
 func showUnified(out screen, ch wire.Change) {
 	if ch.Diff == "" {
 		why := cmp.Or(ch.NoDiff, strings.Join(ch.What, ", "))
@@ -266,11 +266,11 @@ func showUnified(out screen, ch wire.Change) {
 		return
 	}
 	if !out.terminal && !out.colour {
-		io.WriteString(out, ch.Diff) // as it is: a patch is bytes
+		io.WriteString(out, ch.Diff) // unescaped: patch(1) needs the exact bytes
 		return
 	}
 	for line := range strings.Lines(ch.Diff) {
-		parts := strings.Split(strings.TrimSuffix(line, "\n"), "\t") // harmless, and code is full of them
+		parts := strings.Split(strings.TrimSuffix(line, "\n"), "\t") // tabs are harmless, and code contains many
 		for i := range parts {
 			parts[i] = text.Visible(parts[i])
 		}

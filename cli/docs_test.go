@@ -9,7 +9,7 @@ import (
 	"github.com/spf13/cobra"
 )
 
-func TestTheManualIsTheHelp(t *testing.T) {
+func TestManualMatchesHelp(t *testing.T) {
 	var made bytes.Buffer
 	code := Run(t.Context(), []string{"docs"}, Env{Stdout: &made, Stderr: os.Stderr, Getenv: func(string) string { return "/home/somebody" }, UID: 1000})
 	if code != 0 {
@@ -24,12 +24,12 @@ func TestTheManualIsTheHelp(t *testing.T) {
 	}
 }
 
-func TestEveryCommandSaysWhatItDoes(t *testing.T) {
+func TestEveryCommandHasHelp(t *testing.T) {
 	c := &command{env: Env{Getenv: func(string) string { return "" }}}
 	var check func(cmd *cobra.Command)
 	check = func(cmd *cobra.Command) {
 		if cmd.Short == "" || strings.HasSuffix(cmd.Short, ".") {
-			t.Errorf("%s: its line is %q; want one without a full stop", cmd.CommandPath(), cmd.Short)
+			t.Errorf("%s: short help is %q; want one without a full stop", cmd.CommandPath(), cmd.Short)
 		}
 		for line := range strings.Lines(cmd.Long) {
 			if len(line) > 100 {

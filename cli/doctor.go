@@ -37,7 +37,7 @@ the oci nor the bwrap backend has its requirements.`,
 				if err != nil {
 					return err
 				}
-				fmt.Fprintln(c.env.Stderr, "no daemon answers; probing from here, as this user")
+				fmt.Fprintln(c.env.Stderr, "no daemon is running; probing as this user")
 				probes = daemon.Doctor(cmd.Context(), h)
 			}
 			if err != nil {
@@ -55,7 +55,7 @@ the oci nor the bwrap backend has its requirements.`,
 	}
 }
 
-// probedHost is where the daemon of this data directory would look for programs.
+// probedHost describes the host as the daemon of this data directory would probe it.
 func (c *command) probedHost() (probe.Host, error) {
 	cfg := daemon.NewConfig(c.env.UID, c.env.Getenv("HOME"))
 	owner, err := readService(c.dataDir())
@@ -70,7 +70,8 @@ func (c *command) probedHost() (probe.Host, error) {
 	return probe.Host{Data: c.dataDir(), Tools: cfg.Tools}, nil
 }
 
-// backendNeeds are the probes that each backend needs; one of each list is enough.
+// backendNeeds lists the probes that each backend needs. One successful probe of each inner list
+// is enough.
 var backendNeeds = [][][]string{
 	{ // oci
 		{"root"}, {"network namespaces"}, {"overlay with idmapped layers"}, {"sized disks"},
@@ -79,7 +80,7 @@ var backendNeeds = [][][]string{
 	{{"bubblewrap"}, {"seccomp"}}, // bwrap
 }
 
-// isolates reports whether jails of any backend can run where probes found this.
+// isolates reports whether any backend can run jails on a host with these probe results.
 func isolates(probes []wire.Probe) bool {
 	ok := func(name string) bool {
 		return slices.ContainsFunc(probes, func(p wire.Probe) bool { return p.Name == name && p.Status == "ok" })

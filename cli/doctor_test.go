@@ -10,7 +10,7 @@ import (
 	"glasshouse/host/probe"
 )
 
-func TestDoctorTellsWhetherAnyBackendCanRun(t *testing.T) {
+func TestDoctorFindsUsableBackend(t *testing.T) {
 	with := func(names ...string) []wire.Probe {
 		list := []wire.Probe{{Name: "kvm", Status: "unsupported"}, {Name: "crun", Status: "unknown"}}
 		for _, n := range names {
@@ -37,8 +37,8 @@ func TestDoctorTellsWhetherAnyBackendCanRun(t *testing.T) {
 	}
 }
 
-// Scripts that install Glasshouse depend on the exit status.
-func TestDoctorExitStatusTellsWhetherAJailCanRun(t *testing.T) {
+// Install scripts depend on the exit status.
+func TestDoctorExitStatus(t *testing.T) {
 	probes := func(list ...wire.Probe) map[string]string {
 		b, err := json.Marshal(map[string]any{"items": list})
 		if err != nil {
@@ -61,14 +61,14 @@ func TestDoctorExitStatusTellsWhetherAJailCanRun(t *testing.T) {
 		for _, format := range []string{"", " --json"} {
 			code, stdout, stderr := newScriptedDaemon(t, tt.answers).run("", argsOf("doctor"+format)...)
 			if code != tt.code || strings.Contains(stderr, message) != (tt.code == 1) {
-				t.Errorf("%s: doctor%s exits with %d and says %q, want %d and %q only if that is 1\n%s", name, format, code, stderr, tt.code, message, stdout)
+				t.Errorf("%s: doctor%s: exit code %d and stderr %q, want %d and %q only if that is 1\n%s", name, format, code, stderr, tt.code, message, stdout)
 			}
 		}
 	}
 }
 
-// A renamed probe would have doctor say that no jail can run anywhere.
-func TestDoctorKnowsTheNamesOfTheProbes(t *testing.T) {
+// After a renamed probe, doctor would report that no jail can run anywhere.
+func TestDoctorProbeNamesExist(t *testing.T) {
 	known := map[string]bool{}
 	for _, p := range daemon.Doctor(t.Context(), probe.Host{Data: t.TempDir()}) {
 		known[p.Name] = true

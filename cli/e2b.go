@@ -33,7 +33,7 @@ trust it. For other programs, pass the file in NODE_EXTRA_CA_CERTS, such as with
 		Example: `  eval "$(glasshouse e2b)"                      for this shell
   glasshouse e2b --name ci >>.env               for a project`,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			cl, err := c.dial() // a daemon that a command starts for itself serves nobody else
+			cl, err := c.dial() // a daemon that the CLI starts serves only this user
 			if err != nil {
 				return err
 			}
@@ -42,13 +42,13 @@ trust it. For other programs, pass the file in NODE_EXTRA_CA_CERTS, such as with
 				return err
 			}
 			lines := []string{"E2B_API_KEY=" + k.Key, "E2B_API_URL=" + k.URL, "E2B_SANDBOX_URL=" + k.URL, "E2B_VOLUME_API_URL=" + k.URL}
-			if strings.HasPrefix(k.URL, "https://") { // SDKs before 2.0 know no other way
+			if strings.HasPrefix(k.URL, "https://") { // SDKs before 2.0 need the domain
 				lines = append(lines, "E2B_DOMAIN="+k.Domain)
 			}
 			if k.CA != "" {
 				own, all, err := saveAuthority(stateDir(c.env.Getenv), k.CA)
 				if err != nil {
-					return fmt.Errorf("save the certificate that clients of E2B have to trust: %w", err)
+					return fmt.Errorf("save the CA certificate for E2B clients: %w", err)
 				}
 				lines = append(lines, "NODE_EXTRA_CA_CERTS="+own, "SSL_CERT_FILE="+all)
 			}
@@ -64,8 +64,8 @@ trust it. For other programs, pass the file in NODE_EXTRA_CA_CERTS, such as with
 	return cmd
 }
 
-// shellWord returns text as one word of a POSIX shell, in quotes if it needs them: the
-// lines are evaluated, and a path or a daemon's answer may contain anything.
+// shellWord returns text as one word of a POSIX shell, quoted if necessary. Shells evaluate the
+// printed lines, and a path or a response of the daemon may contain any character.
 func shellWord(text string) string {
 	plain := func(r rune) bool {
 		return r >= 'a' && r <= 'z' || r >= 'A' && r <= 'Z' || r >= '0' && r <= '9' || strings.ContainsRune("_-./:@%+=,", r)
@@ -76,17 +76,18 @@ func shellWord(text string) string {
 	return "'" + strings.ReplaceAll(text, "'", `'\''`) + "'"
 }
 
-// systemRoots are where systems keep the certificates that programs trust: Debian and
-// Alpine, Fedora, macOS.
+// systemRoots are the locations of the system's trusted CA certificates: Debian and Alpine,
+// Fedora, macOS.
 var systemRoots = []string{"/etc/ssl/certs/ca-certificates.crt", "/etc/pki/tls/certs/ca-bundle.crt", "/etc/ssl/cert.pem"}
 
-// saveAuthority writes a certificate to a file of its own, which Node adds to those that
-// it trusts, and to one with the system's, which Python trusts in place of its own.
+// saveAuthority writes a CA certificate to two files. Node adds the first one to its trusted
+// certificates (NODE_EXTRA_CA_CERTS). Python uses the second one in place of its own, so it also
+// contains the system's certificates.
 func saveAuthority(dir, ca string) (own, all string, err error) {
 	if err := os.MkdirAll(dir, 0o700); err != nil {
 		return "", "", err
 	}
-	sum := sha256.Sum256([]byte(ca)) // daemons have authorities of their own
+	sum := sha256.Sum256([]byte(ca)) // each daemon has its own CA
 	own = filepath.Join(dir, fmt.Sprintf("e2b-%x.pem", sum[:4]))
 	all = filepath.Join(dir, fmt.Sprintf("e2b-%x-and-system.pem", sum[:4]))
 	text := []byte(ca)

@@ -7,7 +7,7 @@ import (
 	"testing"
 )
 
-func TestAnAuthorityIsSavedForNodeAndPython(t *testing.T) {
+func TestCAIsSavedForNodeAndPython(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "state")
 	roots := filepath.Join(t.TempDir(), "roots.pem")
 	if err := os.WriteFile(roots, []byte("SYSTEM"), 0o644); err != nil {
@@ -26,7 +26,7 @@ func TestAnAuthorityIsSavedForNodeAndPython(t *testing.T) {
 		}
 	}
 	if other, _, err := saveAuthority(dir, "ANOTHER\n"); err != nil || other == own {
-		t.Errorf("another authority: got %s, %v, want a file of its own", other, err)
+		t.Errorf("another authority: got %s, %v, want a separate file", other, err)
 	}
 	if _, _, err := saveAuthority(filepath.Join(own, "below a file"), "OWN"); err == nil || !strings.Contains(err.Error(), "not a directory") {
 		t.Errorf("where no directory can be: got %v, want why", err)

@@ -17,26 +17,27 @@ import (
 	"glasshouse/internal/text"
 )
 
-// An outcome is what became of a line in one branch.
+// An outcome is the result of a command line in one branch.
 type outcome struct {
 	Branch     int        `json:"branch"`
 	Jail       id.Jail    `json:"jail,omitempty"`
 	Exec       *wire.Exec `json:"exec,omitempty"`
 	DurationMS int64      `json:"duration_ms"`
-	Output     string     `json:"output,omitempty"` // the end of it
+	Output     string     `json:"output,omitempty"` // the last part
 	Changes    *int       `json:"changes,omitempty"`
-	Processes  *int       `json:"processes,omitempty"` // started by the line, itself included
+	Processes  *int       `json:"processes,omitempty"` // started by the line, including itself
 	CPUMS      int64      `json:"cpu_ms"`
 	MemoryPeak int64      `json:"memory_peak_bytes"`
-	Error      string     `json:"error,omitempty"` // why the line was not run, or not to its end
+	Error      string     `json:"error,omitempty"` // why the line did not run or did not finish
 }
 
-// eachBranch makes branches, runs a line in all of them at once and compares.
+// eachBranch creates branches, runs a command line in all of them concurrently and compares the
+// results.
 func (c *command) eachBranch(ctx context.Context, cl *client.Client, arg string, req wire.Branch, o eachOptions) error {
 	ctx, stop := signal.NotifyContext(ctx, syscall.SIGINT, syscall.SIGTERM, syscall.SIGHUP)
 	defer stop()
-	context.AfterFunc(ctx, stop) // the second interrupt is not for us
-	// Branches that nobody waited for would stay.
+	context.AfterFunc(ctx, stop) // the second interrupt has its default action
+	// An interrupted request would leave branches behind.
 	made, err := branches(context.WithoutCancel(ctx), cl, arg, req)
 	if err != nil {
 		return err
@@ -63,7 +64,7 @@ func (c *command) eachBranch(ctx context.Context, cl *client.Client, arg string,
 	return err
 }
 
-// run runs the line in its branch and measures.
+// run runs the line in its branch and measures its resource use.
 func (one *outcome) run(ctx context.Context, cl *client.Client, o eachOptions) {
 	if err := one.try(ctx, cl, o); err != nil {
 		one.Error = err.Error()
@@ -85,7 +86,8 @@ func (one *outcome) try(ctx context.Context, cl *client.Client, o eachOptions) e
 		return err
 	}
 	defer s.Close()
-	if one.Output, err = lastOf(s); err != nil {
+	one.Output, err = lastOutput(s)
+	if err != nil {
 		return err
 	}
 	x := s.Exec()
@@ -100,15 +102,16 @@ func (one *outcome) try(ctx context.Context, cl *client.Client, o eachOptions) e
 			one.CPUMS -= before.Usage.CPUMS
 		}
 	}
-	if one.Changes, err = changed(ctx, cl, before); err != nil {
+	one.Changes, err = countChanges(ctx, cl, before)
+	if err != nil {
 		return err
 	}
-	one.Processes, err = started(ctx, cl, one.Jail, x)
+	one.Processes, err = countProcesses(ctx, cl, one.Jail, x)
 	return err
 }
 
-// changed counts the paths that a branch no longer has as its snapshot does.
-func changed(ctx context.Context, cl *client.Client, j wire.Jail) (*int, error) {
+// countChanges counts the paths that differ between a branch and its snapshot.
+func countChanges(ctx context.Context, cl *client.Client, j wire.Jail) (*int, error) {
 	n := 0
 	for _, err := range cl.Changes(ctx, j.ID, client.ChangesOptions{Against: string(j.Origin.Snapshot)}) {
 		if err != nil {
@@ -119,32 +122,31 @@ func changed(ctx context.Context, cl *client.Client, j wire.Jail) (*int, error) 
 	return &n, nil
 }
 
-// keptOutput is how much of a line's output is kept.
-const keptOutput = 64 << 10
+// maxOutput is the number of output bytes that are kept.
+const maxOutput = 64 << 10
 
-// lastOf reads a command's output to its end and returns the last of it.
-func lastOf(s *client.ExecStream) (string, error) {
+// lastOutput reads a command's output to its end and returns the last part of it.
+func lastOutput(s *client.ExecStream) (string, error) {
 	var kept []byte
 	for {
 		out, err := s.Next()
 		if err != nil {
-			end := strings.ToValidUTF8(text.Suffix(string(kept), keptOutput), "\uFFFD")
+			end := strings.ToValidUTF8(text.Suffix(string(kept), maxOutput), "\uFFFD")
 			if err == io.EOF {
 				err = nil
 			}
 			return end, err
 		}
-		kept = text.AppendEnd(kept, out.Data, keptOutput)
+		kept = text.AppendEnd(kept, out.Data, maxOutput)
 	}
 }
 
-// settleTime is how long a jail's record may take to have the end of a command
-// that has ended.
+// settleTime limits the wait for the exit event of a command that has ended.
 const settleTime = time.Second
 
-// started counts the processes that a command started, itself included, in the
-// jail's record. It is nil if they are not recorded.
-func started(ctx context.Context, cl *client.Client, jid id.Jail, x wire.Exec) (*int, error) {
+// countProcesses counts the processes that a command started, including itself, in the jail's
+// event log. It returns nil if processes are not recorded.
+func countProcesses(ctx context.Context, cl *client.Client, jid id.Jail, x wire.Exec) (*int, error) {
 	for deadline := time.Now().Add(settleTime); ; {
 		all, err := cl.Processes(ctx, jid, "", true)
 		if err != nil {
@@ -165,10 +167,10 @@ func started(ctx context.Context, cl *client.Client, jid id.Jail, x wire.Exec) (
 	}
 }
 
-// descendants counts a process and all that come from it, and reports whether
-// its own end is recorded. Each process is in the list after its parent.
+// descendants counts a process and its descendants, and reports whether the process's exit is
+// recorded. Each process follows its parent in the list.
 func descendants(all []wire.Process, pid int32) (n int, ended bool) {
-	depth := -1 // of the process, while its descendants are listed
+	depth := -1 // depth of the process, while its descendants are listed
 	for _, p := range all {
 		if depth >= 0 && p.Depth <= depth {
 			depth = -1
@@ -196,7 +198,7 @@ func outcomeRows(all []outcome) [][]string {
 			last = o.Error
 		}
 		rows = append(rows, append(row,
-			exitText(*o.Exec), short(time.Duration(o.DurationMS)*time.Millisecond), known(o.Changes), known(o.Processes),
+			exitText(*o.Exec), short(time.Duration(o.DurationMS)*time.Millisecond), countText(o.Changes), countText(o.Processes),
 			short(time.Duration(o.CPUMS)*time.Millisecond), size(o.MemoryPeak), text.Visible(last)))
 	}
 	return rows
@@ -214,21 +216,21 @@ func exitText(x wire.Exec) string {
 	return strconv.Itoa(*x.ExitCode)
 }
 
-func known(n *int) string {
+func countText(n *int) string {
 	if n == nil {
 		return "-"
 	}
 	return strconv.Itoa(*n)
 }
 
-// maxLine is how much of a line is in the table.
+// maxLine is the number of columns of a line that the table shows.
 const maxLine = 80
 
-// lastLine returns the last line of an output that is not blank.
+// lastLine returns the last line of the output that is not blank.
 func lastLine(output string) string {
 	output = strings.TrimSpace(output)
 	line := strings.TrimSpace(output[strings.LastIndexByte(output, '\n')+1:])
-	if i := strings.LastIndexByte(line, '\r'); i >= 0 { // what is left of a progress bar
+	if i := strings.LastIndexByte(line, '\r'); i >= 0 { // a progress bar overwrites its line after \r
 		line = line[i+1:]
 	}
 	return text.Columns(line, maxLine)

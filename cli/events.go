@@ -38,10 +38,12 @@ event is one line of JSON, as in the event log.`,
   glasshouse events j-4k2v9c7m1xqe type:net --tail 20 --json | jq .host`,
 		RunE: func(cmd *cobra.Command, args []string) (err error) {
 			now := time.Now()
-			if q.Since, err = moment("since", since, now); err != nil {
+			q.Since, err = parseTime("since", since, now)
+			if err != nil {
 				return err
 			}
-			if q.Until, err = moment("until", until, now); err != nil {
+			q.Until, err = parseTime("until", until, now)
+			if err != nil {
 				return err
 			}
 			q.Filter = strings.Join(args[1:], " ")
@@ -64,14 +66,14 @@ event is one line of JSON, as in the event log.`,
 	return cmd
 }
 
-// showEvents prints records until there are no more, or an interrupt.
+// showEvents prints events until the stream ends or the user interrupts it.
 func (c *command) showEvents(ctx context.Context, cl *client.Client, jid id.Jail, q client.EventQuery, out screen) error {
 	ctx, stop := signal.NotifyContext(ctx, syscall.SIGINT, syscall.SIGTERM)
 	defer stop()
 	var e event.Event
 	for r, err := range cl.Events(ctx, jid, q) {
 		if err != nil && ctx.Err() != nil {
-			return nil // as asked
+			return nil // interrupted by the user
 		}
 		if err != nil {
 			return err
@@ -88,8 +90,8 @@ func (c *command) showEvents(ctx context.Context, cl *client.Client, jid id.Jail
 	return nil
 }
 
-// moment reads a time, or how long before now it was. "" is the zero time.
-func moment(flag, s string, now time.Time) (time.Time, error) {
+// parseTime parses a time, or a duration before now. It returns the zero time for "".
+func parseTime(flag, s string, now time.Time) (time.Time, error) {
 	if s == "" {
 		return time.Time{}, nil
 	}

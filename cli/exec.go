@@ -22,7 +22,7 @@ import (
 	"golang.org/x/term"
 )
 
-// execFlags are the flags that say how a command is run.
+// execFlags are the flags that describe how a command runs.
 type execFlags struct {
 	env     []string
 	cwd     string
@@ -95,14 +95,14 @@ none for 5 minutes is reported.`,
 	cmd.Flags().BoolVarP(&f.stdin, "stdin", "i", false, "forward standard input")
 	cmd.Flags().BoolVarP(&f.tty, "tty", "t", false, "allocate a terminal")
 	cmd.Flags().BoolVarP(&detach, "detach", "d", false, "start the command and print its id")
-	// A terminal is opened by a request that has none of these.
+	// The request that opens a terminal does not have these fields.
 	for _, flag := range []string{"env", "timeout", "detach"} {
 		cmd.MarkFlagsMutuallyExclusive("tty", flag)
 	}
 	return cmd
 }
 
-// stream runs a command and passes on its output, its input and its end.
+// stream runs a command and forwards its output, its input and its exit code.
 func (c *command) stream(ctx context.Context, cl *client.Client, jid id.Jail, req wire.ExecRequest) error {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
@@ -111,9 +111,9 @@ func (c *command) stream(ctx context.Context, cl *client.Client, jid id.Jail, re
 		return execError(c.env.Stderr, err)
 	}
 	defer s.Close()
-	stop := c.passSignals(ctx, cl, jid, s.Exec().ID, cancel)
+	stop := c.forwardSignals(ctx, cl, jid, s.Exec().ID, cancel)
 	defer stop()
-	defer c.tellQuestions(ctx, cl, jid)()
+	defer c.reportApprovals(ctx, cl, jid)()
 	if req.StdinOpen {
 		go cl.Stdin(ctx, jid, s.Exec().ID, c.env.Stdin, true) // ends with the process, or with ctx
 	}
@@ -137,15 +137,15 @@ func (c *command) stream(ctx context.Context, cl *client.Client, jid id.Jail, re
 			w = c.env.Stderr
 		}
 		if _, err := w.Write(out.Data); err != nil {
-			complain(c.env.Stderr, fmt.Errorf("pass output on: %w", err))
+			complain(c.env.Stderr, fmt.Errorf("forward output: %w", err))
 			return exitCode(exitDaemon)
 		}
 	}
 }
 
-// tellQuestions says at a terminal what a person is asked in the jail's name, until
-// stop is called: a command that waits for an answer looks like one that hangs.
-func (c *command) tellQuestions(ctx context.Context, cl *client.Client, jid id.Jail) (stop func()) {
+// reportApprovals prints the jail's approval requests at a terminal until stop is called.
+// Without a message, a command that waits for an approval looks like one that hangs.
+func (c *command) reportApprovals(ctx context.Context, cl *client.Client, jid id.Jail) (stop func()) {
 	if !isTerminal(c.env.Stderr) {
 		return func() {}
 	}
@@ -154,20 +154,20 @@ func (c *command) tellQuestions(ctx context.Context, cl *client.Client, jid id.J
 	wg.Go(func() {
 		for e, err := range cl.ApprovalEvents(ctx) {
 			if err != nil {
-				return // what is asked is listed by approvals as well
+				return // `glasshouse approvals` lists the requests as well
 			}
 			if e.Kind == "asked" && e.Approval.Jail == jid {
-				fmt.Fprintf(c.env.Stderr, "glasshouse: a person is asked: %s\n  try: glasshouse approve %s\n", text.Visible(e.Approval.Title), e.Approval.ID)
+				fmt.Fprintf(c.env.Stderr, "glasshouse: approval required: %s\n  try: glasshouse approve %s\n", text.Visible(e.Approval.Title), e.Approval.ID)
 			}
 		}
 	})
 	return func() { cancel(); wg.Wait() }
 }
 
-// passSignals sends what would end this process to the command instead. The third
-// signal ends this process, as does one that cannot be passed on: giveUp is called
-// then with the reason.
-func (c *command) passSignals(ctx context.Context, cl *client.Client, jid id.Jail, x id.Exec, giveUp func(error)) (stop func()) {
+// forwardSignals sends signals that would end this process to the command instead. The third
+// signal ends this process. If a signal cannot be forwarded, forwardSignals calls giveUp with
+// the reason.
+func (c *command) forwardSignals(ctx context.Context, cl *client.Client, jid id.Jail, x id.Exec, giveUp func(error)) (stop func()) {
 	ch := make(chan os.Signal, 4)
 	signal.Notify(ch, os.Interrupt, syscall.SIGTERM, syscall.SIGHUP, syscall.SIGQUIT)
 	done := make(chan struct{})
@@ -184,7 +184,8 @@ func (c *command) passSignals(ctx context.Context, cl *client.Client, jid id.Jai
 				sending, cancel := context.WithTimeout(ctx, 5*time.Second)
 				err := cl.Signal(sending, jid, x, name)
 				cancel()
-				// Conflict and NotFound: the command has ended, and so will the stream.
+				// Conflict and NotFound mean that the command has ended; the stream will end
+				// too.
 				if err != nil && !errors.Is(err, fault.Conflict) && !errors.Is(err, fault.NotFound) {
 					giveUp(&fault.Error{
 						Op: "exec", On: string(x), Kind: fault.Unavailable,
@@ -202,11 +203,11 @@ var signalNames = map[syscall.Signal]string{
 	syscall.SIGINT: "INT", syscall.SIGTERM: "TERM", syscall.SIGHUP: "HUP", syscall.SIGQUIT: "QUIT",
 }
 
-// exitOf is how a command ended, as this process's own end.
+// exitOf converts the end of a command to this process's exit code.
 func (c *command) exitOf(x wire.Exec) error {
 	switch {
 	case x.ExitCode == nil: // never success: a script would continue
-		complain(c.env.Stderr, errors.New("the daemon does not know how the command ended"))
+		complain(c.env.Stderr, errors.New("the daemon does not know the exit code of the command"))
 		return exitCode(exitDaemon)
 	case *x.ExitCode == 0:
 		return nil
@@ -214,8 +215,8 @@ func (c *command) exitOf(x wire.Exec) error {
 	return exitCode(*x.ExitCode)
 }
 
-// execError says why a command did not start, with the code a shell would use
-// if it is the command's fault.
+// execError prints why a command did not start. The exit code is that of a shell if the command
+// is the cause.
 func execError(w io.Writer, err error) error {
 	code := exitDaemon
 	switch {
@@ -229,8 +230,8 @@ func execError(w io.Writer, err error) error {
 	return exitCode(code)
 }
 
-// notStarted is the error of run and exec when there is no daemon or no jail to run a
-// program in.
+// notStarted is the error of run and exec if no daemon or no jail is available to run a program
+// in.
 func (c *command) notStarted(err error) error {
 	if _, ok := errors.AsType[usageError](err); ok {
 		return err
@@ -280,7 +281,7 @@ func (c *command) showOutput(x wire.Exec) {
 		return
 	}
 	if x.Truncated {
-		fmt.Fprintln(c.env.Stderr, "glasshouse: only the end of the output was kept")
+		fmt.Fprintln(c.env.Stderr, "glasshouse: only the end of the output was stored")
 	}
 	c.env.Stdout.Write(stdout)
 	c.env.Stderr.Write(stderr)
@@ -312,8 +313,7 @@ keeps running when the terminal window is closed; reconnect with --attach.`,
 	return cmd
 }
 
-// terminal joins this process's terminal and one in the jail until the command
-// there ends.
+// terminal connects this process's terminal to one in the jail until the command there ends.
 func (c *command) terminal(ctx context.Context, cl *client.Client, jid id.Jail, o client.TerminalOptions) error {
 	tty, isTTY := c.env.Stdin.(*os.File)
 	isTTY = isTTY && term.IsTerminal(int(tty.Fd()))
@@ -343,7 +343,7 @@ func (c *command) terminal(ctx context.Context, cl *client.Client, jid id.Jail, 
 	return c.exitOf(t.Exec())
 }
 
-// followSize tells the terminal in the jail whenever ours changes its size.
+// followSize resizes the terminal in the jail whenever the local terminal changes its size.
 func followSize(tty *os.File, t *client.Terminal) (stop func()) {
 	ch := make(chan os.Signal, 1)
 	signal.Notify(ch, syscall.SIGWINCH)

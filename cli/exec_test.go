@@ -17,9 +17,9 @@ import (
 	"glasshouse/id"
 )
 
-// TestExecEndsWhenItsSignalCannotBePassedOn has a daemon whose jail does not answer
-// when a SIGTERM is passed on.
-func TestExecEndsWhenItsSignalCannotBePassedOn(t *testing.T) {
+// TestExecEndsWhenSignalCannotBeForwarded uses a daemon whose jail does not respond when a
+// SIGTERM is forwarded.
+func TestExecEndsWhenSignalCannotBeForwarded(t *testing.T) {
 	const jail, exec = "j-aaaaaaaaaaaa", "x-aaaaaaaaaaaa"
 	started := make(chan struct{})
 	mux := http.NewServeMux()
@@ -49,9 +49,9 @@ func TestExecEndsWhenItsSignalCannotBePassedOn(t *testing.T) {
 	done := make(chan error, 1)
 	go func() { done <- c.stream(ctx, cl, id.Jail(jail), wire.ExecRequest{Argv: []string{"sleep"}}) }()
 	<-started
-	// exec listens for signals a moment after the stream has begun. Until then they
-	// come here, rather than end the test. So does one that the kernel delivers after
-	// exec has ended: the channel stays registered.
+	// exec listens for signals shortly after the stream has started. Until then, this channel
+	// receives them, so that they do not end the test. It also receives a signal that the kernel
+	// delivers after exec has ended, because it stays registered.
 	ignored := make(chan os.Signal, 1)
 	signal.Notify(ignored, syscall.SIGTERM)
 	for waiting := true; waiting; {
@@ -68,7 +68,7 @@ func TestExecEndsWhenItsSignalCannotBePassedOn(t *testing.T) {
 		t.Errorf("exec ended with %v, want exit code %d", err, exitDaemon)
 	}
 	if ctx.Err() != nil {
-		t.Error("exec went on although the signal had not reached the command")
+		t.Error("exec continued although the signal was not forwarded")
 	}
 	for _, want := range []string{"SIGTERM did not reach the command", "glasshouse jail stop " + jail} {
 		if !strings.Contains(stderr.String(), want) {

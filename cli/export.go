@@ -40,9 +40,9 @@ type otelFlags struct {
 	follow                                bool
 }
 
-// windowPatience is how long a collector that is away is asked again for a window.
-// Who follows has nobody to tell, and goes on.
-const windowPatience = 5 * time.Minute
+// windowRetryTime limits the retries of an export of a time window while the collector is
+// unavailable. An export with --follow retries without a limit.
+const windowRetryTime = 5 * time.Minute
 
 func (c *command) exportOTel() *cobra.Command {
 	var f otelFlags
@@ -82,7 +82,7 @@ set OTEL_EXPORTER_OTLP_PROTOCOL=http/json. The mapping is in docs/telemetry.md.`
 	return cmd
 }
 
-// exported is what was sent.
+// exported counts the exported spans and log records.
 type exported struct {
 	Spans    int   `json:"spans"`
 	Logs     int   `json:"logs"`
@@ -99,10 +99,12 @@ func (c *command) exportTo(ctx context.Context, f otelFlags, filter string) erro
 	}
 	x := &otel.Exporter{Run: id.Run(f.run), Filter: filter, Follow: f.follow}
 	now := time.Now()
-	if x.From, err = moment("from", f.from, now); err != nil {
+	x.From, err = parseTime("from", f.from, now)
+	if err != nil {
 		return err
 	}
-	if x.To, err = moment("to", f.to, now); err != nil {
+	x.To, err = parseTime("to", f.to, now)
+	if err != nil {
 		return err
 	}
 	if f.cursor != "" {
@@ -111,7 +113,8 @@ func (c *command) exportTo(ctx context.Context, f otelFlags, filter string) erro
 			return err
 		}
 		defer unlock()
-		if x.Cursor, err = readCursor(f.cursor); err != nil {
+		x.Cursor, err = readCursor(f.cursor)
+		if err != nil {
 			return err
 		}
 		x.Keep = func(at otel.Cursor) error { return writeCursor(f.cursor, at) }
@@ -146,8 +149,8 @@ func (c *command) exportTo(ctx context.Context, f otelFlags, filter string) erro
 	})
 }
 
-// sender returns what sends, by the flags and the environment. What the collector
-// rejects is said, and counted in done.
+// sender returns a sender that is configured by the flags and the environment. It prints the
+// number of rejected items and counts them in done.
 func (c *command) sender(f otelFlags, done *exported) (*otel.Sender, error) {
 	header, err := otel.ParseHeaders(c.env.Getenv("OTEL_EXPORTER_OTLP_HEADERS"))
 	if err != nil {
@@ -155,7 +158,7 @@ func (c *command) sender(f otelFlags, done *exported) (*otel.Sender, error) {
 	}
 	protocol := c.env.Getenv("OTEL_EXPORTER_OTLP_PROTOCOL")
 	if protocol != "" && protocol != "http/protobuf" && protocol != "http/json" {
-		return nil, &fault.Error{Op: "export", Kind: fault.Unsupported, Err: fmt.Errorf("OTEL_EXPORTER_OTLP_PROTOCOL is %.40q", protocol), Remedy: "set it to http/protobuf or http/json, and give the port for HTTP"}
+		return nil, &fault.Error{Op: "export", Kind: fault.Unsupported, Err: fmt.Errorf("unsupported OTEL_EXPORTER_OTLP_PROTOCOL %.40q", protocol), Remedy: "set it to http/protobuf or http/json, and use the collector's HTTP port"}
 	}
 	s := &otel.Sender{
 		JSON:     protocol == "http/json",
@@ -164,16 +167,16 @@ func (c *command) sender(f otelFlags, done *exported) (*otel.Sender, error) {
 		From:     otel.Source{Service: cmp.Or(c.env.Getenv("OTEL_SERVICE_NAME"), "glasshouse"), Host: c.daemonHost()},
 		Rejected: func(n int64, why string) {
 			done.Rejected += n
-			fmt.Fprintf(c.env.Stderr, "glasshouse: the collector did not take %d: %s\n", n, text.Visible(why))
+			fmt.Fprintf(c.env.Stderr, "glasshouse: the collector rejected %d items: %s\n", n, text.Visible(why))
 		},
 	}
 	if !f.follow {
-		s.Patience = windowPatience
+		s.Patience = windowRetryTime
 	}
 	return s, s.Check()
 }
 
-// daemonHost is the name of the host that the daemon is on.
+// daemonHost returns the name of the daemon's host.
 func (c *command) daemonHost() string {
 	u, err := url.Parse(c.address())
 	if err == nil && u.Scheme != "unix" && u.Hostname() != "localhost" {
@@ -181,11 +184,11 @@ func (c *command) daemonHost() string {
 			return u.Hostname()
 		}
 	}
-	name, _ := os.Hostname() // "" is left out
+	name, _ := os.Hostname() // an empty name is omitted
 	return name
 }
 
-// jailNames returns what knows the names of jails, as far as the daemon does.
+// jailNames returns a function that maps jail ids to names, for the jails that the daemon knows.
 func jailNames(ctx context.Context, cl *client.Client) func(id.Jail) string {
 	known := map[id.Jail]string{}
 	return func(j id.Jail) string {
@@ -200,8 +203,8 @@ func jailNames(ctx context.Context, cl *client.Client) func(id.Jail) string {
 	}
 }
 
-// lockCursor keeps a second export from the same cursor: each would undo what the
-// other kept.
+// lockCursor locks a cursor file. Two exports with the same cursor would overwrite each other's
+// position.
 func lockCursor(name string) (unlock func(), err error) {
 	f, err := os.OpenFile(name+".lock", os.O_CREATE|os.O_RDWR, 0o600)
 	if err != nil {
@@ -209,7 +212,7 @@ func lockCursor(name string) (unlock func(), err error) {
 	}
 	err = flock(f, syscall.LOCK_EX|syscall.LOCK_NB)
 	if errors.Is(err, syscall.EWOULDBLOCK) {
-		err = &fault.Error{Op: "export", On: name, Kind: fault.Conflict, Err: errors.New("another export uses this cursor"), Remedy: "give each export a --cursor of its own"}
+		err = &fault.Error{Op: "export", On: name, Kind: fault.Conflict, Err: errors.New("another export uses this cursor"), Remedy: "give each export its own --cursor"}
 	}
 	if err != nil {
 		f.Close()
@@ -228,7 +231,7 @@ func readCursor(name string) (otel.Cursor, error) {
 	}
 	var at otel.Cursor
 	if err := json.Unmarshal(data, &at); err != nil {
-		return nil, &fault.Error{Op: "export", On: name, Kind: fault.Mismatch, Err: fmt.Errorf("not a cursor: %w", err), Remedy: "give another file, or remove this one to export from the beginning"}
+		return nil, &fault.Error{Op: "export", On: name, Kind: fault.Mismatch, Err: fmt.Errorf("not a cursor: %w", err), Remedy: "give another file, or remove this one to export from the start"}
 	}
 	return at, nil
 }

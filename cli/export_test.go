@@ -23,7 +23,7 @@ import (
 	"glasshouse/event"
 )
 
-// A collector takes what is exported, while it is up.
+// A collector receives exported data while it is up.
 type collector struct {
 	t    *testing.T
 	addr string
@@ -35,10 +35,10 @@ type collector struct {
 	received received
 }
 
-// received is what a collector was sent.
+// received is the data that a collector has received.
 type received struct {
 	seqs  []string // of the events
-	kinds []string // of the chain's entries
+	kinds []string // of audit log entries
 	spans []string // names
 	names []string // of jails
 }
@@ -61,7 +61,7 @@ func (c *collector) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.down {
-		w.WriteHeader(http.StatusUnauthorized) // which is not asked again
+		w.WriteHeader(http.StatusUnauthorized) // not retried
 		return
 	}
 	body, err := io.ReadAll(r.Body)
@@ -110,13 +110,13 @@ func (c *collector) log(l *logspb.LogRecord) {
 	}
 }
 
-func (c *collector) turn(down bool) {
+func (c *collector) setDown(down bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.down = down
 }
 
-func (d *desk) recorded(kind chain.Kind, parent int64, body string) int64 {
+func (d *testEnv) appendEntry(kind chain.Kind, parent int64, body string) int64 {
 	d.t.Helper()
 	e, err := d.chain.Append(d.t.Context(), chain.Entry{Kind: kind, Parent: parent, Jail: d.jail, Capability: "git.push", Body: []byte(body)})
 	if err != nil {
@@ -125,59 +125,59 @@ func (d *desk) recorded(kind chain.Kind, parent int64, body string) int64 {
 	return e.Seq
 }
 
-func TestAnExportThatWasCutGoesOnWithoutLoss(t *testing.T) {
-	d := newDeskWith(t, apitest.New())
+func TestInterruptedExportResumesWithoutLoss(t *testing.T) {
+	d := newTestEnvWith(t, apitest.New())
 	c := newCollector(t)
 	command := "export otel --endpoint " + c.addr + " --cursor " + filepath.Join(t.TempDir(), "cursor")
 
-	d.happens(
+	d.appendEvents(
 		event.Event{Type: event.Proc, Op: event.OpExec, PID: 42, Begin: 1, NS: 5, Exe: "/bin/sh", Argv: []string{"sh"}},
 		event.Event{Type: event.File, Op: event.OpCreate, PID: 42, Path: "/work/a", FD: 3},
 	)
-	call := d.recorded(chain.CallStarted, 0, `{}`)
-	d.sees(command, "sent 0 spans and 3 log records")
+	call := d.appendEntry(chain.CallStarted, 0, `{}`)
+	d.wantOutput(command, "sent 0 spans and 3 log records")
 
-	c.turn(true)
-	d.happens(event.Event{Type: event.Proc, Op: event.OpExit, PID: 42, Begin: 1, NS: 9, Code: 3})
-	d.recorded(chain.CallEnded, call, `{"state":"done"}`)
-	if code, _, errs := d.types(command); code != 1 || !strings.Contains(errs, "OTEL_EXPORTER_OTLP_HEADERS") {
-		t.Errorf("a collector that takes nothing: exit code %d, %s", code, errs)
+	c.setDown(true)
+	d.appendEvents(event.Event{Type: event.Proc, Op: event.OpExit, PID: 42, Begin: 1, NS: 9, Code: 3})
+	d.appendEntry(chain.CallEnded, call, `{"state":"done"}`)
+	if code, _, errs := d.run(command); code != 1 || !strings.Contains(errs, "OTEL_EXPORTER_OTLP_HEADERS") {
+		t.Errorf("an unavailable collector: exit code %d, %s", code, errs)
 	}
 
-	c.turn(false)
-	d.sees(command, "sent 2 spans and 2 log records")
-	d.sees(command, "sent 0 spans and 0 log records")
+	c.setDown(false)
+	d.wantOutput(command, "sent 2 spans and 2 log records")
+	d.wantOutput(command, "sent 0 spans and 0 log records")
 
 	got := c.got()
 	if want := []string{"1", "2", "3"}; !slices.Equal(got.seqs, want) {
-		t.Errorf("the collector has the events %v; want each once, %v", got.seqs, want)
+		t.Errorf("received events = %v; want each once, %v", got.seqs, want)
 	}
 	if want := []string{"call.started", "call.ended"}; !slices.Equal(got.kinds, want) {
-		t.Errorf("the collector has of the chain %v; want %v", got.kinds, want)
+		t.Errorf("received audit log entries = %v; want %v", got.kinds, want)
 	}
 	slices.Sort(got.spans)
 	if want := []string{"call git.push", "sh"}; !slices.Equal(got.spans, want) {
-		t.Errorf("the collector has the spans %v; want %v: the name of the program is from before the cut", got.spans, want)
+		t.Errorf("received spans = %v; want %v, with the program name from before the interruption", got.spans, want)
 	}
 	if !slices.Contains(got.names, string(d.jail)) {
 		t.Error("the resource does not say which jail it is")
 	}
 }
 
-// eventually waits until something is so. The bound is for what never comes.
+// eventually waits until ok returns true, and fails the test after a timeout.
 func eventually(t *testing.T, what string, ok func() bool) {
 	t.Helper()
 	for deadline := time.Now().Add(time.Minute); !ok(); time.Sleep(5 * time.Millisecond) {
 		if time.Now().After(deadline) {
-			t.Fatalf("%s never came", what)
+			t.Fatalf("timeout: %s", what)
 		}
 	}
 }
 
-func TestAnExportThatFollowsSendsWhatHappens(t *testing.T) {
-	d := newDeskWith(t, apitest.New())
+func TestExportFollow(t *testing.T) {
+	d := newTestEnvWith(t, apitest.New())
 	c := newCollector(t)
-	d.happens(event.Event{Type: event.File, Op: event.OpCreate, PID: 42, Path: "/work/a", FD: 3})
+	d.appendEvents(event.Event{Type: event.File, Op: event.OpCreate, PID: 42, Path: "/work/a", FD: 3})
 	ctx, stop := context.WithCancel(t.Context())
 	defer stop()
 	ended := make(chan string, 1)
@@ -189,55 +189,56 @@ func TestAnExportThatFollowsSendsWhatHappens(t *testing.T) {
 	}()
 	have := func(n int) func() bool { return func() bool { return len(c.got().seqs) == n } }
 	eventually(t, "the first record", have(1))
-	d.happens(event.Event{Type: event.File, Op: event.OpDelete, PID: 42, Path: "/work/a", FD: -1})
-	d.recorded(chain.Decided, 0, `{"effect":"deny"}`)
+	d.appendEvents(event.Event{Type: event.File, Op: event.OpDelete, PID: 42, Path: "/work/a", FD: -1})
+	d.appendEntry(chain.Decided, 0, `{"effect":"deny"}`)
 	eventually(t, "the second record", have(2))
 	eventually(t, "the entry of the chain", func() bool {
 		return slices.Equal(c.got().kinds, []string{"decision"})
 	})
 	stop()
 	if said := <-ended; !strings.Contains(said, "sent 0 spans and 3 log records") {
-		t.Errorf("at its end it said %q", said)
+		t.Errorf("output at exit = %q", said)
 	}
 }
 
-func TestAnExportTakesWhatItIsAskedFor(t *testing.T) {
-	d := newDeskWith(t, apitest.New())
+func TestExportTimeWindow(t *testing.T) {
+	d := newTestEnvWith(t, apitest.New())
 	c := newCollector(t)
-	d.happens(
+	d.appendEvents(
 		event.Event{Type: event.File, Op: event.OpCreate, PID: 42, Path: "/work/a", FD: 3},
 		event.Event{Type: event.File, Op: event.OpDelete, PID: 42, Path: "/work/a", FD: -1},
 	)
-	d.recorded(chain.Decided, 0, `{}`)
-	d.sees("export otel --json --jail JAIL --endpoint "+c.addr+" op:delete", `"logs": 2`)
+	d.appendEntry(chain.Decided, 0, `{}`)
+	d.wantOutput("export otel --json --jail JAIL --endpoint "+c.addr+" op:delete", `"logs": 2`)
 	got := c.got()
 	if !slices.Equal(got.seqs, []string{"2"}) || !slices.Equal(got.kinds, []string{"decision"}) {
-		t.Errorf("it sent %v and %v", got.seqs, got.kinds)
+		t.Errorf("received %v and %v", got.seqs, got.kinds)
 	}
-	d.sees("export otel --from 1h --endpoint "+c.addr, "3 log records")
-	d.sees("audit ls --since 1h", "decision")
-	d.sees("export otel --from 2000-01-01T00:00:00Z --to 2000-01-02T00:00:00Z --endpoint "+c.addr, "sent 0 spans and 0 log records")
+	d.wantOutput("export otel --from 1h --endpoint "+c.addr, "3 log records")
+	d.wantOutput("audit ls --since 1h", "decision")
+	d.wantOutput("export otel --from 2000-01-01T00:00:00Z --to 2000-01-02T00:00:00Z --endpoint "+c.addr, "sent 0 spans and 0 log records")
 	for line, want := range map[string]int{
 		"export otel --endpoint ftp://x": 1, "export otel --from yesterday": 2, "export otel --to 5m --follow": 2, "export otel --endpoint " + c.addr + " nokey:1": 1,
 	} {
-		if code, _, errs := d.types(line); code != want {
+		if code, _, errs := d.run(line); code != want {
 			t.Errorf("%s: exit code %d; want %d: %s", line, code, want, errs)
 		}
 	}
 }
 
-func TestTwoExportsDoNotShareACursor(t *testing.T) {
+func TestExportsDoNotShareCursor(t *testing.T) {
 	name := filepath.Join(t.TempDir(), "cursor")
 	unlock, err := lockCursor(name)
 	if err != nil {
 		t.Fatal(err)
 	}
-	d := newDeskWith(t, apitest.New())
-	if code, _, errs := d.types("export otel --cursor " + name); code != 1 || !strings.Contains(errs, "another export") {
+	d := newTestEnvWith(t, apitest.New())
+	if code, _, errs := d.run("export otel --cursor " + name); code != 1 || !strings.Contains(errs, "another export") {
 		t.Errorf("exit code %d, %s", code, errs)
 	}
 	unlock()
-	if unlock, err = lockCursor(name); err != nil {
+	unlock, err = lockCursor(name)
+	if err != nil {
 		t.Fatal(err)
 	}
 	unlock()

@@ -31,42 +31,42 @@ single file. A directory is copied as the target itself, not into it.`,
 		Example: "  glasshouse cp j-4k2m9x7qpz3a:/etc/os-release -\n  glasshouse cp ./src j-4k2m9x7qpz3a:/work/src",
 		Args:    cobra.ExactArgs(2),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			_, _, fromJail := cutPlace(args[0])
-			_, _, toJail := cutPlace(args[1])
+			_, _, fromJail := cutJailPath(args[0])
+			_, _, toJail := cutJailPath(args[1])
 			switch {
 			case fromJail == toJail:
-				return usagef("one of the two must be JAIL:PATH")
+				return usagef("exactly one of the arguments must be JAIL:PATH")
 			case fromJail:
-				return c.withPlace(cmd, args[0], func(cl *client.Client, at place) error {
+				return c.withJailPath(cmd, args[0], func(cl *client.Client, at jailPath) error {
 					return c.download(cmd.Context(), cl, at.jail, at.path, args[1])
 				})
 			}
-			return c.withPlace(cmd, args[1], func(cl *client.Client, at place) error {
+			return c.withJailPath(cmd, args[1], func(cl *client.Client, at jailPath) error {
 				return c.upload(cmd.Context(), cl, args[0], at.jail, at.path)
 			})
 		},
 	}
 }
 
-// A place is a path in a jail.
-type place struct {
+// A jailPath is a path in a jail.
+type jailPath struct {
 	jail id.Jail
 	path string
 }
 
-// cutPlace reads JAIL:PATH. What has a slash before its colon is a path of here.
-func cutPlace(s string) (jail, at string, ok bool) {
+// cutJailPath splits JAIL:PATH. An argument with a slash before its colon is a local path.
+func cutJailPath(s string) (jail, at string, ok bool) {
 	jail, at, ok = strings.Cut(s, ":")
 	return jail, at, ok && jail != "" && !strings.Contains(jail, "/") && path.IsAbs(at)
 }
 
-// withPlace runs f with a client and the place that arg names.
-func (c *command) withPlace(cmd *cobra.Command, arg string, f func(*client.Client, place) error) error {
-	jail, at, ok := cutPlace(arg)
+// withJailPath calls f with a client and the jail path that arg names.
+func (c *command) withJailPath(cmd *cobra.Command, arg string, f func(*client.Client, jailPath) error) error {
+	jail, at, ok := cutJailPath(arg)
 	if !ok {
 		return usagef("%q is not JAIL:PATH with an absolute path", arg)
 	}
-	return c.withJail(cmd, jail, func(cl *client.Client, j id.Jail) error { return f(cl, place{j, at}) })
+	return c.withJail(cmd, jail, func(cl *client.Client, j id.Jail) error { return f(cl, jailPath{j, at}) })
 }
 
 func (c *command) download(ctx context.Context, cl *client.Client, j id.Jail, from, to string) error {
@@ -100,8 +100,8 @@ func (c *command) download(ctx context.Context, cl *client.Client, j id.Jail, fr
 	return errors.Join(err, f.Close())
 }
 
-// downloadDir unpacks the jail's archive below to. Names and links in it are
-// the jail's: nothing is ever written outside of to.
+// downloadDir unpacks the jail's archive below to. Names and links in the archive come from the
+// jail and are not trusted: os.Root keeps every write inside to.
 func (c *command) downloadDir(ctx context.Context, cl *client.Client, j id.Jail, from, to string) error {
 	if err := os.MkdirAll(to, 0o755); err != nil {
 		return err
@@ -154,7 +154,7 @@ func extract(root *os.Root, h *tar.Header, r io.Reader) error {
 		root.Remove(name)
 		return root.Link(path.Clean(h.Linkname), name)
 	}
-	return nil // fifos, sockets and devices mean nothing here
+	return nil // fifos, sockets and devices are not copied
 }
 
 func (c *command) upload(ctx context.Context, cl *client.Client, from string, j id.Jail, to string) error {

@@ -19,7 +19,7 @@ const (
 	dirStat   = `{"name":"x","type":"dir","mode":"755"}`
 )
 
-func TestFilesOfAJail(t *testing.T) {
+func TestFilesCommands(t *testing.T) {
 	type m = map[string]string
 	checkLines(t, []lineTest{
 		{
@@ -60,7 +60,7 @@ func TestFilesOfAJail(t *testing.T) {
 	})
 }
 
-func TestAFileIsCopiedOutOfAJail(t *testing.T) {
+func TestCopyFileFromJail(t *testing.T) {
 	out := func(t *testing.T) (string, *scriptedDaemon) {
 		return t.TempDir(), newScriptedDaemon(t, map[string]string{
 			"GET " + filesPath + "?path=%2Fetc%2Fx&stat=1":   fileStat,
@@ -110,7 +110,7 @@ func TestAFileIsCopiedOutOfAJail(t *testing.T) {
 	})
 	t.Run("the stream breaks", func(t *testing.T) {
 		dir, d := out(t)
-		d.answers["GET "+filesPath+"?offset=0&path=%2Fetc%2Fx"] = "first half" + andCut
+		d.answers["GET "+filesPath+"?offset=0&path=%2Fetc%2Fx"] = "first half" + cutSuffix
 		code, _, errs := d.run("", "cp", aJail+":/etc/x", filepath.Join(dir, "to"))
 		if want := "unexpected EOF"; code != 1 || !strings.Contains(errs, want) {
 			t.Errorf("got exit code %d and %q, want 1 and %q", code, errs, want)
@@ -157,9 +157,9 @@ func tarOf(t *testing.T, entries ...tar.Header) string {
 	return b.String()
 }
 
-// A jail chooses the names and links in an archive of its files. Nothing may be written
+// A jail chooses the names and links in an archive of its files. Extraction must not write
 // outside of the target.
-func TestADirectoryIsCopiedOutOfAJail(t *testing.T) {
+func TestCopyDirectoryFromJail(t *testing.T) {
 	outside := filepath.Join(t.TempDir(), "outside")
 	if err := os.Mkdir(outside, 0o755); err != nil {
 		t.Fatal(err)
@@ -249,14 +249,14 @@ func TestADirectoryIsCopiedOutOfAJail(t *testing.T) {
 	})
 }
 
-func TestADirectoryIsNotCopiedInParts(t *testing.T) {
+func TestIncompleteDirectoryCopyFails(t *testing.T) {
 	d := newScriptedDaemon(t, map[string]string{"GET " + filesPath + "?path=%2Fd&stat=1": dirStat})
 	code, _, errs := d.run("", "cp", aJail+":/d", "-")
 	if want := "/d is a directory"; code != 2 || !strings.Contains(errs, want) {
 		t.Errorf("to standard output: got exit code %d and %q, want 2 and %q", code, errs, want)
 	}
 	archive := tarOf(t, tar.Header{Typeflag: tar.TypeReg, Name: "f"}, tar.Header{Typeflag: tar.TypeReg, Name: "g"})
-	for what, answer := range map[string]string{"a stream that breaks": archive[:700] + andCut, "an archive that ends in a file": archive[:520], "no archive": "<html>"} {
+	for what, answer := range map[string]string{"a stream that breaks": archive[:700] + cutSuffix, "an archive that ends in a file": archive[:520], "no archive": "<html>"} {
 		d.answers["GET "+filesPath+"?path=%2Fd&tar=1"] = answer
 		code, _, errs := d.run("", "cp", aJail+":/d", t.TempDir())
 		if code != 1 || errs == "" {
@@ -272,7 +272,7 @@ func TestADirectoryIsNotCopiedInParts(t *testing.T) {
 	}
 }
 
-func TestFilesAreCopiedIntoAJail(t *testing.T) {
+func TestCopyFilesIntoJail(t *testing.T) {
 	dir := t.TempDir()
 	script := filepath.Join(dir, "run.sh")
 	if err := os.WriteFile(script, []byte("true\n"), 0o600); err != nil {
@@ -328,7 +328,7 @@ func TestFilesAreCopiedIntoAJail(t *testing.T) {
 	}
 }
 
-func TestADirectoryIsCopiedIntoAJail(t *testing.T) {
+func TestCopyDirectoryIntoJail(t *testing.T) {
 	dir := t.TempDir()
 	for name, mode := range map[string]fs.FileMode{"a.txt": 0o644, "sub/b.sh": 0o755} {
 		file := filepath.Join(dir, name)
@@ -354,7 +354,7 @@ func TestADirectoryIsCopiedIntoAJail(t *testing.T) {
 	for r := tar.NewReader(strings.NewReader(archive)); ; {
 		h, err := r.Next()
 		if err != nil {
-			break // the request was trimmed, and with it the end of the archive
+			break // the request and thus the archive were trimmed
 		}
 		text, err := io.ReadAll(r)
 		if err != nil {
@@ -369,13 +369,13 @@ func TestADirectoryIsCopiedIntoAJail(t *testing.T) {
 	}
 }
 
-func TestChangesOfFilesAreWatched(t *testing.T) {
+func TestFilesWatch(t *testing.T) {
 	const path = "GET " + filesPath + "/watch"
-	d := newScriptedDaemon(t, map[string]string{path: sse("change", map[string]string{"op": "create", "path": "/tmp/\x1b[2J"}) + sse("change", map[string]string{"op": "remove", "path": "/tmp/x"}) + andOpen})
+	d := newScriptedDaemon(t, map[string]string{path: sse("change", map[string]string{"op": "create", "path": "/tmp/\x1b[2J"}) + sse("change", map[string]string{"op": "remove", "path": "/tmp/x"}) + openSuffix})
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
 	var out, errs strings.Builder
-	// The command ends when it has printed the second change.
+	// The command ends after it has printed the second change.
 	stdout := writerFunc(func(p []byte) (int, error) {
 		if strings.Contains(string(p), "remove") {
 			cancel()
@@ -393,7 +393,7 @@ func TestChangesOfFilesAreWatched(t *testing.T) {
 	}
 }
 
-func TestRootFilesystemsByName(t *testing.T) {
+func TestParseRootfs(t *testing.T) {
 	for in, want := range map[string]string{
 		"":                "default",
 		"host":            "host",
@@ -414,7 +414,7 @@ func TestRootFilesystemsByName(t *testing.T) {
 	}
 }
 
-func TestMountsOfTheHost(t *testing.T) {
+func TestParseMount(t *testing.T) {
 	for in, want := range map[string]bool{"/a:/b": false, "/a:/b:ro": false, "/a:/b:rw": true} {
 		got, err := parseMount(in)
 		if err != nil || got.Source != "/a" || got.Target != "/b" || got.Write != want {

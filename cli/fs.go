@@ -23,18 +23,18 @@ func (c *command) files() *cobra.Command {
 	return cmd
 }
 
-// onFile makes a subcommand that works on one file of one jail.
-func (c *command) onFile(use, short string, f func(cmd *cobra.Command, cl *client.Client, at place) error) *cobra.Command {
+// onFile returns a subcommand that operates on one file of one jail.
+func (c *command) onFile(use, short string, f func(cmd *cobra.Command, cl *client.Client, at jailPath) error) *cobra.Command {
 	return &cobra.Command{
 		Use: use, Short: short, Args: cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			return c.withPlace(cmd, args[0], func(cl *client.Client, at place) error { return f(cmd, cl, at) })
+			return c.withJailPath(cmd, args[0], func(cl *client.Client, at jailPath) error { return f(cmd, cl, at) })
 		},
 	}
 }
 
 func (c *command) filesList() *cobra.Command {
-	return c.onFile("ls JAIL:PATH", "List a directory", func(cmd *cobra.Command, cl *client.Client, at place) error {
+	return c.onFile("ls JAIL:PATH", "List a directory", func(cmd *cobra.Command, cl *client.Client, at jailPath) error {
 		all, err := client.Collect(cl.Files(cmd.Context(), at.jail, at.path))
 		if err != nil {
 			return err
@@ -58,7 +58,7 @@ func fileRow(f wire.File) []string {
 }
 
 func (c *command) filesStat() *cobra.Command {
-	return c.onFile("stat JAIL:PATH", "Describe one file", func(cmd *cobra.Command, cl *client.Client, at place) error {
+	return c.onFile("stat JAIL:PATH", "Describe one file", func(cmd *cobra.Command, cl *client.Client, at jailPath) error {
 		f, err := cl.Stat(cmd.Context(), at.jail, at.path)
 		if err != nil {
 			return err
@@ -69,7 +69,7 @@ func (c *command) filesStat() *cobra.Command {
 
 func (c *command) filesMkdir() *cobra.Command {
 	var mode string
-	cmd := c.onFile("mkdir JAIL:PATH", "Make a directory, and the missing ones above it", func(cmd *cobra.Command, cl *client.Client, at place) error {
+	cmd := c.onFile("mkdir JAIL:PATH", "Create a directory and its missing parents", func(cmd *cobra.Command, cl *client.Client, at jailPath) error {
 		bits, err := strconv.ParseUint(mode, 8, 12)
 		if err != nil {
 			return usagef("--mode %q is not octal permission bits", mode)
@@ -86,7 +86,7 @@ func (c *command) filesMkdir() *cobra.Command {
 
 func (c *command) filesRemove() *cobra.Command {
 	var recursive bool
-	cmd := c.onFile("rm JAIL:PATH", "Remove a file or an empty directory", func(cmd *cobra.Command, cl *client.Client, at place) error {
+	cmd := c.onFile("rm JAIL:PATH", "Remove a file or an empty directory", func(cmd *cobra.Command, cl *client.Client, at jailPath) error {
 		return cl.Remove(cmd.Context(), at.jail, at.path, recursive)
 	})
 	cmd.Flags().BoolVarP(&recursive, "recursive", "r", false, "copy directories recursively")
@@ -98,7 +98,7 @@ func (c *command) filesMove() *cobra.Command {
 	cmd := &cobra.Command{
 		Use: "mv JAIL:FROM TO", Short: "Rename a file or directory within a jail", Args: cobra.ExactArgs(2),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			return c.withPlace(cmd, args[0], func(cl *client.Client, at place) error {
+			return c.withJailPath(cmd, args[0], func(cl *client.Client, at jailPath) error {
 				return cl.Move(cmd.Context(), at.jail, wire.MoveFile{From: at.path, To: args[1], Replace: replace})
 			})
 		},
@@ -109,7 +109,7 @@ func (c *command) filesMove() *cobra.Command {
 
 func (c *command) filesWatch() *cobra.Command {
 	var recursive bool
-	cmd := c.onFile("watch JAIL:PATH", "Print changes as they happen, until interrupted", func(cmd *cobra.Command, cl *client.Client, at place) error {
+	cmd := c.onFile("watch JAIL:PATH", "Print changes as they happen, until interrupted", func(cmd *cobra.Command, cl *client.Client, at jailPath) error {
 		events, err := cl.Watch(cmd.Context(), at.jail, at.path, recursive)
 		if err != nil {
 			return err

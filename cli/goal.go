@@ -54,13 +54,16 @@ the run is done.`,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			r.Goal, agent.Argv = args[0], args[1:]
 			var err error
-			if r.Budget, err = parseBudget(budget); err != nil {
+			r.Budget, err = parseBudget(budget)
+			if err != nil {
 				return err
 			}
-			if agent.Env, err = keyValues(env, c.env.Getenv); err != nil {
+			agent.Env, err = keyValues(env, c.env.Getenv)
+			if err != nil {
 				return err
 			}
-			if r.Until, err = predicate(until); err != nil {
+			r.Until, err = predicate(until)
+			if err != nil {
 				return err
 			}
 			if at != "" {
@@ -116,7 +119,7 @@ the run is done.`,
 	return cmd
 }
 
-// goalJail is the jail that is made for an agent, or nil if nothing was said of it.
+// goalJail describes the jail to create for an agent. It returns nil if no flag describes one.
 func goalJail(workspace, rootfs string, rules policyFlags, level int) (*wire.CreateJail, error) {
 	if workspace == "" && rootfs == "" && len(rules.files) == 0 {
 		return nil, nil
@@ -137,12 +140,12 @@ func goalJail(workspace, rootfs string, rules policyFlags, level int) (*wire.Cre
 	if len(rules.files) == 0 {
 		return &j, nil
 	}
-	rules.level = cmp.Or(level, 2) // what agents are at of whom nobody says
+	rules.level = cmp.Or(level, 2) // the daemon's default level
 	j.Policy, err = rules.request()
 	return &j, err
 }
 
-// predicate is what is given as --until.
+// predicate converts the value of --until.
 func predicate(s string) (json.RawMessage, error) {
 	switch {
 	case s == "":
@@ -158,12 +161,11 @@ func predicate(s string) (json.RawMessage, error) {
 	return json.Marshal(map[string]string{"capability": s})
 }
 
-// restTime is how long a jail may take to stop before somebody is let at it who would
-// rather wait.
-const restTime = 30 * time.Second
+// stopTimeout limits the wait for a jail to stop before the user can access its files.
+const stopTimeout = 30 * time.Second
 
-// followRun shows what a run does until it ends, and its jail stands still unless it is
-// kept: what it made can be taken over then.
+// followRun prints the progress of a run until the run ends. Unless the jail is kept, it also
+// waits until the jail has stopped, so that its changes can be applied.
 func (c *command) followRun(cmd *cobra.Command, cl *client.Client, run wire.Run) error {
 	fmt.Fprintf(c.env.Stderr, "%s in session %s\n", run.ID, text.Visible(run.Session))
 	for e, err := range cl.RunEvents(cmd.Context(), run.Session, 0) {
@@ -178,9 +180,9 @@ func (c *command) followRun(cmd *cobra.Command, cl *client.Client, run wire.Run)
 		}
 		if now, err := cl.Run(cmd.Context(), run.ID); err != nil {
 			return lostRun(cmd.Context(), run.ID, err)
-		} else if ended(now.State) {
+		} else if isEnded(now.State) {
 			if now.Jail != "" && !now.Agent.Keep {
-				atRest(cmd.Context(), cl, now.Jail)
+				awaitStopped(cmd.Context(), cl, now.Jail)
 			}
 			return c.runEnded(now)
 		}
@@ -188,8 +190,7 @@ func (c *command) followRun(cmd *cobra.Command, cl *client.Client, run wire.Run)
 	return cmd.Context().Err()
 }
 
-// lostRun is the error of a run that cannot be followed any longer. The run does not end
-// with that.
+// lostRun is the error of a run that can no longer be followed. The run itself continues.
 func lostRun(ctx context.Context, r id.Run, err error) error {
 	if ctx.Err() != nil || !errors.Is(err, io.EOF) && !errors.Is(err, io.ErrUnexpectedEOF) && !errors.Is(err, fault.Unavailable) {
 		return err
@@ -199,23 +200,23 @@ func lostRun(ctx context.Context, r id.Run, err error) error {
 		Remedy: "glasshouse runs follow " + string(r)}
 }
 
-// madeFor is the label of a jail that was made for a run and ends with it; that of a
-// session goes on.
-const madeFor = "glasshouse.goal"
+// runJailLabel marks a jail that was created for a run and stops with it. The jail of a session
+// keeps running.
+const runJailLabel = "glasshouse.goal"
 
-// atRest returns when a jail does not run any more, or should not have for long.
-func atRest(ctx context.Context, cl *client.Client, j id.Jail) {
-	for end := time.Now().Add(restTime); time.Now().Before(end) && ctx.Err() == nil; time.Sleep(50 * time.Millisecond) {
+// awaitStopped returns when the jail has stopped, or when stopTimeout has passed.
+func awaitStopped(ctx context.Context, cl *client.Client, j id.Jail) {
+	for end := time.Now().Add(stopTimeout); time.Now().Before(end) && ctx.Err() == nil; time.Sleep(50 * time.Millisecond) {
 		now, err := cl.Jail(ctx, j)
-		if err != nil || now.Labels[madeFor] == "" || now.State == "stopped" || now.State == "failed" {
+		if err != nil || now.Labels[runJailLabel] == "" || now.State == "stopped" || now.State == "failed" {
 			return
 		}
 	}
 }
 
-func ended(state string) bool { return state == "done" || state == "failed" || state == "cancelled" }
+func isEnded(state string) bool { return state == "done" || state == "failed" || state == "cancelled" }
 
-// runEnded says what came of a run.
+// runEnded prints the result of a run. It returns exit code 1 unless the run is done.
 func (c *command) runEnded(r wire.Run) error {
 	if r.State == "done" {
 		if r.Result != "" {
@@ -229,7 +230,7 @@ func (c *command) runEnded(r wire.Run) error {
 	return exitCode(exitError)
 }
 
-// runEventLine is an event in one line; "" if it is not worth one.
+// runEventLine formats an event as one line, or as "" if the event is not shown.
 func runEventLine(e wire.RunEvent) string {
 	var b struct {
 		State, To, Why, Reason, Kind, Name, Text, Dimension string
@@ -260,7 +261,7 @@ func runEventLine(e wire.RunEvent) string {
 	return ""
 }
 
-// showRun shows all of a run.
+// showRun shows all fields of a run.
 func showRun(w io.Writer, r wire.Run) {
 	rows := [][]string{
 		{"id", string(r.ID)}, {"session", text.Visible(r.Session)}, {"goal", text.Visible(r.Goal)},

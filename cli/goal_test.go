@@ -14,19 +14,19 @@ import (
 	"glasshouse/api/wire"
 )
 
-// at is the time of events. Lines show it by the local clock.
+// at is the time of the events. Lines show it in local time.
 var at = time.Date(2026, 1, 2, 15, 4, 5, 0, time.UTC)
 
 func runEvent(kind, body string) wire.RunEvent {
 	return wire.RunEvent{Seq: 1, Session: "s1", Run: "r-1", Kind: kind, Body: json.RawMessage(body), At: at}
 }
 
-func TestEventsOfARunAreLines(t *testing.T) {
+func TestRunEventLines(t *testing.T) {
 	clock := at.Local().Format("15:04:05")
 	for _, c := range []struct{ kind, body, want string }{
 		{"run.moved", `{"from":"active","to":"paused","why":"budget","reason":"steps"}`, clock + " paused budget steps"},
 		{"run.started", `{"state":"active"}`, clock + " active"},
-		{"run.moved", `{"to":"` + evil + `"}`, clock + ` \x1b[31mred\u202e`},
+		{"run.moved", `{"to":"` + escapedName + `"}`, clock + ` \x1b[31mred\u202e`},
 		{"step.ended", `{"kind":"exec","name":"make\u0007","state":"done"}`, clock + `   exec make\x07: done`},
 		{"step.began", `{"kind":"exec"}`, ""},
 		{"message.out", `{"text":"  one line  "}`, clock + "   one line"},
@@ -43,12 +43,12 @@ func TestEventsOfARunAreLines(t *testing.T) {
 	}
 }
 
-// runIn is a run in a state, with more of it.
+// runIn returns a run in a state, with more fields.
 func runIn(state string, more ...string) string {
 	return `{"id":"r-1","session_id":"s1","state":"` + state + `"` + strings.Join(append([]string{""}, more...), ",") + `}`
 }
 
-func TestAGoalIsFollowedToItsEnd(t *testing.T) {
+func TestGoalFollowsRunToEnd(t *testing.T) {
 	clock := at.Local().Format("15:04:05")
 	started := sse("", runEvent("run.moved", `{"to":"active"}`))
 	other := runEvent("run.moved", `{"to":"done"}`)
@@ -57,39 +57,39 @@ func TestAGoalIsFollowedToItsEnd(t *testing.T) {
 	for _, c := range []struct {
 		name, line string
 		events     string
-		run        string // what the daemon says of it after an event
+		run        string // response after an event
 		jail       string
 		out, errs  string
-		asked      string // a request, or "" for any
+		asked      string // an expected request, or "" for any
 		code       int
 	}{
 		{
-			name: "done", line: "goal x", events: started + andOpen,
+			name: "done", line: "goal x", events: started + openSuffix,
 			run:  runIn("done", `"result":"line 1\n\u001b[2Jline 2"`),
 			out:  "line 1\n\\x1b[2Jline 2\n",
 			errs: "r-1 in session s1\n" + clock + " active\n",
 		},
 		{
-			name: "failed", line: "goal x", events: started + andOpen,
+			name: "failed", line: "goal x", events: started + openSuffix,
 			run:  runIn("failed", `"error":"the model is away"`, `"reason":"later"`),
 			errs: "r-1 in session s1\n" + clock + " active\nr-1 is failed: the model is away\n",
 			code: 1,
 		},
 		{
-			name: "cancelled", line: "goal x", events: started + andOpen,
+			name: "cancelled", line: "goal x", events: started + openSuffix,
 			run:  runIn("cancelled", `"reason":"by ann"`),
 			errs: "r-1 in session s1\n" + clock + " active\nr-1 is cancelled: by ann\n",
 			code: 1,
 		},
 		{
-			name: "its jail stops", line: "goal x", events: started + andOpen,
+			name: "its jail stops", line: "goal x", events: started + openSuffix,
 			run:   runIn("done", `"jail":"`+aJail+`"`),
 			jail:  `{"id":"` + aJail + `","state":"stopped","labels":{"glasshouse.goal":"r-1"}}`,
 			errs:  "r-1 in session s1\n" + clock + " active\n",
 			asked: "GET /jails/" + aJail,
 		},
 		{
-			name: "its jail is the session's", line: "goal x", events: started + andOpen,
+			name: "its jail is the session's", line: "goal x", events: started + openSuffix,
 			run:   runIn("done", `"jail":"`+aJail+`"`),
 			jail:  `{"id":"` + aJail + `","state":"running"}`,
 			errs:  "r-1 in session s1\n" + clock + " active\n",
@@ -97,28 +97,28 @@ func TestAGoalIsFollowedToItsEnd(t *testing.T) {
 		},
 		{
 			name: "events of others do not count", line: "goal x",
-			events: sse("", other) + started + andOpen,
+			events: sse("", other) + started + openSuffix,
 			run:    runIn("done"),
 			errs:   "r-1 in session s1\n" + clock + " active\n",
 		},
 		{
-			name: "an event that is not JSON", line: "goal x", events: "data: {\n\n" + andOpen,
+			name: "an event that is not JSON", line: "goal x", events: "data: {\n\n" + openSuffix,
 			errs: "unexpected end of JSON input",
 			code: 1,
 		},
 		{
-			name: "the stream breaks", line: "goal x", events: started + andCut,
+			name: "the stream breaks", line: "goal x", events: started + cutSuffix,
 			run:  runIn("active"),
 			errs: "the run continues when the daemon is back",
 			code: 1,
 		},
 		{
-			name: "the run is gone", line: "goal x", events: started + andOpen,
+			name: "the run is gone", line: "goal x", events: started + openSuffix,
 			errs: "glasshouse: not found: nothing is there",
 			code: 1,
 		},
 		{
-			name: "followed later", line: "runs follow r-1", events: started + andCut,
+			name: "followed later", line: "runs follow r-1", events: started + cutSuffix,
 			run:  runIn("active"),
 			errs: "\n  try: glasshouse runs follow r-1\n",
 			code: 1,
@@ -148,8 +148,8 @@ func TestAGoalIsFollowedToItsEnd(t *testing.T) {
 	}
 }
 
-// A jail that is made for a run stops a moment after the run has ended.
-func TestAGoalWaitsForItsJailToStop(t *testing.T) {
+// A jail that was created for a run stops shortly after the run has ended.
+func TestGoalWaitsForJailToStop(t *testing.T) {
 	var asked atomic.Int32
 	addr := serveAPI(t, func(w http.ResponseWriter, r *http.Request) {
 		state := "running"
@@ -163,20 +163,20 @@ func TestAGoalWaitsForItsJailToStop(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	atRest(t.Context(), cl, aJail)
+	awaitStopped(t.Context(), cl, aJail)
 	if got := asked.Load(); got != 3 {
-		t.Errorf("the jail was looked at %d times, want 3", got)
+		t.Errorf("the jail was requested %d times, want 3", got)
 	}
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
-	atRest(ctx, cl, aJail)
+	awaitStopped(ctx, cl, aJail)
 	if got := asked.Load(); got != 3 {
-		t.Errorf("after a cancel the jail was looked at %d times, want 3", got)
+		t.Errorf("after a cancel the jail was requested %d times, want 3", got)
 	}
 }
 
-func TestFollowingARunEndsWithTheContext(t *testing.T) {
-	d := newScriptedDaemon(t, map[string]string{"GET /chat/run/r-1": runIn("active"), "GET /chat/events/s1": "data: {}\n\n" + andOpen})
+func TestFollowRunEndsWithContext(t *testing.T) {
+	d := newScriptedDaemon(t, map[string]string{"GET /chat/run/r-1": runIn("active"), "GET /chat/events/s1": "data: {}\n\n" + openSuffix})
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
 	d.arrived = func(request string) {
@@ -190,7 +190,7 @@ func TestFollowingARunEndsWithTheContext(t *testing.T) {
 	}
 }
 
-func TestAGoalIsAskedForAsTheFlagsSay(t *testing.T) {
+func TestGoalRequestFromFlags(t *testing.T) {
 	dir := t.TempDir()
 	rules := filepath.Join(dir, "opencode.json")
 	(&vendor{T: t}).write(rules, "{}")
@@ -224,7 +224,7 @@ func TestAGoalIsAskedForAsTheFlagsSay(t *testing.T) {
 	}
 }
 
-func TestAGoalThatCannotBeUnderstoodIsNotSent(t *testing.T) {
+func TestInvalidGoalIsNotSent(t *testing.T) {
 	d := newScriptedDaemon(t, map[string]string{"POST /chat/run": runJSON})
 	for line, want := range map[string]string{
 		"goal x --budget steps":                     `--budget "steps" is not DIMENSION=N`,
@@ -250,7 +250,7 @@ func TestAGoalThatCannotBeUnderstoodIsNotSent(t *testing.T) {
 	}
 }
 
-func TestARunIsShownWithWhatIsSetOfIt(t *testing.T) {
+func TestShowRunOmitsUnsetFields(t *testing.T) {
 	begins := at.Add(time.Hour)
 	for name, c := range map[string]struct {
 		run  wire.Run
@@ -278,17 +278,17 @@ func TestARunIsShownWithWhatIsSetOfIt(t *testing.T) {
 	} {
 		var b strings.Builder
 		showRun(&b, c.run)
-		if got, want := squeezed(b.String()), strings.Join(c.want, "\n"); got != want {
+		if got, want := squeezeSpaces(b.String()), strings.Join(c.want, "\n"); got != want {
 			t.Errorf("%s: got\n%s\nwant\n%s", name, got, want)
 		}
 	}
 }
 
-func TestEventsOfASessionAreShownAsTheyCome(t *testing.T) {
+func TestSessionEventsStream(t *testing.T) {
 	long := runEvent("message.out", `{"text":"`+strings.Repeat("x", 200)+`"}`)
 	none := runEvent("session.opened\x1b", `{}`)
 	none.Run, none.Seq = "", 2
-	d := newScriptedDaemon(t, map[string]string{"GET /chat/events/s1": strings.ReplaceAll(sse("", long)+sse("", none), "event: \n", "") + andCut})
+	d := newScriptedDaemon(t, map[string]string{"GET /chat/events/s1": strings.ReplaceAll(sse("", long)+sse("", none), "event: \n", "") + cutSuffix})
 	code, out, errs := d.run("", "session", "events", "s1", "--after", "4")
 	if code != 1 || !strings.Contains(errs, "unexpected EOF") {
 		t.Errorf("got exit code %d and %q, want 1 and that the stream broke", code, errs)

@@ -56,11 +56,11 @@ func (f *policyFlags) request() (*wire.Policy, error) {
 	return p, nil
 }
 
-// changed returns the policy of a jail with what the flags say put in its place, or nil if
-// they say nothing of how it is read.
+// changed returns the jail's policy with the settings of the flags replaced. It returns nil if
+// no flag changes the policy.
 func (f *policyFlags) changed(ctx context.Context, cl *client.Client, j id.Jail) (*wire.Policy, error) {
 	if f.match == "" && f.level == 0 && f.ceiling == 0 {
-		return nil, nil // the agent is part of the question
+		return nil, nil // --agent is part of the request, not of the policy
 	}
 	s, err := cl.Policy(ctx, j)
 	if err != nil {
@@ -74,7 +74,7 @@ func (f *policyFlags) changed(ctx context.Context, cl *client.Client, j id.Jail)
 	return &p, nil
 }
 
-// egressFlags are the flags that say what may leave a jail.
+// egressFlags are the flags that describe egress rules.
 type egressFlags struct {
 	file  string
 	allow []string
@@ -88,7 +88,7 @@ func (f *egressFlags) add(cmd *cobra.Command) {
 	fs.BoolVar(&f.ask, "ask", false, "require approval for other egress; implies --network proxy")
 }
 
-// request returns what may leave, or nil if none of the flags was given.
+// request returns the egress rules, or nil if none of the flags was given.
 func (f *egressFlags) request() (*wire.Egress, error) {
 	if f.file == "" && len(f.allow) == 0 && !f.ask {
 		return nil, nil
@@ -110,7 +110,7 @@ func (f *egressFlags) request() (*wire.Egress, error) {
 	return e, nil
 }
 
-// parseAllow reads HOST[:PORT,...]. An address of IPv6 stands in brackets.
+// parseAllow parses HOST[:PORT,...]. An IPv6 address stands in brackets.
 func parseAllow(s string) (wire.EgressRule, error) {
 	host, ports := s, ""
 	if i := strings.LastIndexByte(s, ':'); i >= 0 && !strings.HasSuffix(s, "]") {
@@ -126,15 +126,15 @@ func parseAllow(s string) (wire.EgressRule, error) {
 		}
 		n, err := strconv.ParseUint(p, 10, 16)
 		if err != nil || n == 0 {
-			return r, usagef("--allow %q: %q is no port", s, p)
+			return r, usagef("--allow %q: %q is not a port", s, p)
 		}
 		r.Ports = append(r.Ports, uint16(n))
 	}
 	return r, nil
 }
 
-// readYAML reads a file of YAML, which JSON is too, by the words of the API. What
-// it does not know is an error.
+// readYAML reads a YAML or JSON file with the field names of the API. An unknown field is an
+// error.
 func readYAML(name string, into any) error {
 	text, err := os.ReadFile(name)
 	if err != nil {
@@ -187,7 +187,7 @@ func (c *command) policySet() *cobra.Command {
 				return err
 			}
 			if p == nil {
-				return usagef("give --policy FILE, or --level; to take a policy away there is glasshouse policy rm")
+				return usagef("give --policy FILE or --level; to remove a policy, use glasshouse policy rm")
 			}
 			return c.withJail(cmd, args[0], func(cl *client.Client, j id.Jail) error {
 				state, err := cl.SetPolicy(cmd.Context(), j, *p)
@@ -223,7 +223,7 @@ later decisions.
 		RunE: func(cmd *cobra.Command, args []string) error {
 			n, err := strconv.Atoi(args[1])
 			if err != nil {
-				return usagef("%q is no level", args[1])
+				return usagef("%q is not a level", args[1])
 			}
 			return c.withJail(cmd, args[0], func(cl *client.Client, j id.Jail) error {
 				p, err := cl.SetLevel(cmd.Context(), j, n)
@@ -297,7 +297,8 @@ requested, and nothing is recorded or done. The policy is that of a jail or, wit
 			}
 			e := wire.Explain{Policy: p}
 			if ofJail {
-				if e.Jail, err = jailNamed(cmd.Context(), cl, args[0]); err != nil {
+				e.Jail, err = jailNamed(cmd.Context(), cl, args[0])
+				if err != nil {
 					return err
 				}
 				e.Policy, err = f.changed(cmd.Context(), cl, e.Jail)
@@ -340,7 +341,7 @@ requested, and nothing is recorded or done. The policy is that of a jail or, wit
 	return cmd
 }
 
-// egressWord says what a jail's proxy would do by its rules.
+// egressWord describes the decision of a jail's egress proxy by its rules.
 func egressWord(g *wire.ExplainedEgress) string {
 	switch {
 	case g.Allow:
@@ -406,7 +407,7 @@ The decision is recorded in the audit log. The exit code is 1 if it is denied.`,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			d.Action, d.Resource, d.WaitMS = args[1], strings.Join(args[2:], " "), wait*1000
 			return c.withJail(cmd, args[0], func(cl *client.Client, j id.Jail) error {
-				stop := c.tellQuestions(cmd.Context(), cl, j)
+				stop := c.reportApprovals(cmd.Context(), cl, j)
 				v, err := cl.Decide(cmd.Context(), j, d)
 				stop()
 				if err != nil {
@@ -477,7 +478,7 @@ func (c *command) egressLog() *cobra.Command {
 		Use: "log JAIL", Short: "Show the egress log of a jail", Args: cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			return c.withJail(cmd, args[0], func(cl *client.Client, j id.Jail) error {
-				return c.listChain(cmd.Context(), cl, url.Values{"jail": {string(j)}, "kind": {"egress"}})
+				return c.listAuditLog(cmd.Context(), cl, url.Values{"jail": {string(j)}, "kind": {"egress"}})
 			})
 		},
 	}
@@ -521,7 +522,7 @@ func allowText(r wire.EgressRule) string {
 		s += ", " + size(r.Limit.Bytes)
 	}
 	if r.Intercept {
-		s += ", looked into"
+		s += ", TLS intercepted"
 	}
 	return s
 }

@@ -14,7 +14,7 @@ import (
 	"glasshouse/api/wire"
 )
 
-func TestEgressRulesAreReadFromAFile(t *testing.T) {
+func TestEgressRulesFromFile(t *testing.T) {
 	dir := t.TempDir()
 	v := &vendor{T: t}
 	file := func(name, text string) string {
@@ -36,9 +36,9 @@ func TestEgressRulesAreReadFromAFile(t *testing.T) {
 		{flags: "--allow *.d.example", want: `{"allow":[{"host":"*.d.example"}]}`},
 		{flags: "--allow [2001:db8::1]", want: `{"allow":[{"host":"2001:db8::1"}]}`},
 		{flags: "--allow [2001:db8::1]:22", want: `{"allow":[{"host":"2001:db8::1","ports":[22]}]}`},
-		{flags: "--allow a.example:http", errs: `"http" is no port`, code: 2},
-		{flags: "--allow a.example:65536", errs: `"65536" is no port`, code: 2},
-		{flags: "--allow a.example:80,", errs: `"" is no port`, code: 2},
+		{flags: "--allow a.example:http", errs: `"http" is not a port`, code: 2},
+		{flags: "--allow a.example:65536", errs: `"65536" is not a port`, code: 2},
+		{flags: "--allow a.example:80,", errs: `"" is not a port`, code: 2},
 		{flags: "--egress " + dir + "/none.yaml", errs: "none.yaml: no such file", code: 1},
 		{flags: "--egress " + file("odd.yaml", "alow: []\n"), errs: `odd.yaml: json: unknown field "alow"`, code: 1},
 		{flags: "--egress " + file("broken.yaml", "allow: [\n"), errs: "broken.yaml: yaml: ", code: 1},
@@ -57,7 +57,7 @@ func TestEgressRulesAreReadFromAFile(t *testing.T) {
 	}
 }
 
-func TestWhatTheProxyWouldDoIsExplained(t *testing.T) {
+func TestExplainEgress(t *testing.T) {
 	for _, c := range []struct {
 		egress wire.ExplainedEgress
 		want   string
@@ -84,7 +84,7 @@ func TestWhatTheProxyWouldDoIsExplained(t *testing.T) {
 	}
 }
 
-func TestAPolicyOfAJailWithoutOneIsNotChanged(t *testing.T) {
+func TestExplainWithoutPolicyFails(t *testing.T) {
 	d := newScriptedDaemon(t, map[string]string{"GET /jails/" + aJail + "/policy": "{}"})
 	code, _, errs := d.run("", "policy", "explain", aJail, "bash", "ls", "--level", "2")
 	if want := "has no policy that --match, --level or --ceiling could change"; code != 1 || !strings.Contains(errs, want) {
@@ -92,7 +92,7 @@ func TestAPolicyOfAJailWithoutOneIsNotChanged(t *testing.T) {
 	}
 }
 
-func TestADecisionIsAskedFor(t *testing.T) {
+func TestDecide(t *testing.T) {
 	d := newScriptedDaemon(t, map[string]string{"POST /jails/" + aJail + "/decide": `{"allow":false,"tag":"DENIED","decision":{"effect":"deny"}}`})
 	code, out, _ := d.run("", "--json", "decide", aJail, "bash", "npm test", "--agent", "reviewer", "--wait", "5")
 	if code != 1 || !strings.Contains(out, `"tag": "DENIED"`) {
@@ -103,17 +103,17 @@ func TestADecisionIsAskedFor(t *testing.T) {
 	}
 }
 
-func TestApprovalsAreFollowed(t *testing.T) {
+func TestFollowApprovals(t *testing.T) {
 	event := func(kind, jail, aid string) string {
-		return `data: {"kind":"` + kind + `","at":"2026-01-02T15:04:05Z","approval":{"id":"` + aid + `","jail":"` + jail + `","title":"run ` + evil + `"}}` + "\n\n"
+		return `data: {"kind":"` + kind + `","at":"2026-01-02T15:04:05Z","approval":{"id":"` + aid + `","jail":"` + jail + `","title":"run ` + escapedName + `"}}` + "\n\n"
 	}
 	stream := event("asked", aJail, "a-1") + event("answered", "j-bbbbbbbbbbbb", "a-2")
 	clock := at.Local().Format("15:04:05")
 	one, two := clock+" asked     a-1  run \\x1b[31mred\\u202e\n", clock+" answered  a-2  run \\x1b[31mred\\u202e\n"
 	for _, c := range []struct{ line, end, want, errs string }{
-		{"approvals -f", andCut, one + two, "unexpected EOF"},
-		{"approvals -f " + aJail, andCut, one, "unexpected EOF"},
-		{"approvals -f", "data: {\n\n" + andOpen, one + two, "unexpected end of JSON input"},
+		{"approvals -f", cutSuffix, one + two, "unexpected EOF"},
+		{"approvals -f " + aJail, cutSuffix, one, "unexpected EOF"},
+		{"approvals -f", "data: {\n\n" + openSuffix, one + two, "unexpected end of JSON input"},
 	} {
 		d := newScriptedDaemon(t, map[string]string{"GET /approvals/events": stream + c.end})
 		code, out, errs := d.run("", argsOf(c.line)...)
@@ -123,27 +123,27 @@ func TestApprovalsAreFollowed(t *testing.T) {
 	}
 }
 
-func TestAnApprovalIsShownWithItsAnswer(t *testing.T) {
+func TestApprovalShowsAnswer(t *testing.T) {
 	var b strings.Builder
 	showApproval(&b, wire.Approval{
 		ID: "a-1", State: "answered", Tier: "standard", Who: "ag\x1bent", Phrase: "yes do", What: "rm\n\x1b[2J", Outcome: "it ran",
 		Answer: &wire.ApprovalAnswer{Answer: "allow", Scope: "once", By: "ann\u202e"},
 	})
 	want := "id a-1\nstate answered\ntier standard\n" + `who ag\x1bent` + "\nwhy\nrule\nexpires -\n" + `answer allow once, by ann\u202e` + "\noutcome it ran\n\nrm\n" + `\x1b[2J`
-	if got := squeezed(b.String()); got != want {
+	if got := squeezeSpaces(b.String()); got != want {
 		t.Errorf("got\n%s\nwant\n%s", got, want)
 	}
 }
 
-// An answer about an installation counts a moment after it was given.
-func TestAnAnswerAboutAnInstallationWaitsUntilItCounts(t *testing.T) {
+// An answer about an installation takes effect shortly after it is given.
+func TestApproveWaitsForInstallation(t *testing.T) {
 	const answered = `{"id":"a-1","state":"answered","question":{"action":"install","resource":"%s"}}`
 	for _, c := range []struct {
 		resource, path   string
 		first, then, out string
 	}{
 		{"a.b@1.0.0", "GET /capabilities/a.b", `{"id":"a.b","state":"pending"}`, `{"id":"a.b","state":"approved"}`, "a-1 answered\na.b@1.0.0 is approved\n"},
-		{"a.b@1.0.0", "GET /capabilities/a.b", `{"id":"a.b","state":"pending"}`, "", "a-1 answered\na.b@1.0.0 was removed meanwhile\n"},
+		{"a.b@1.0.0", "GET /capabilities/a.b", `{"id":"a.b","state":"pending"}`, "", "a-1 answered\na.b@1.0.0 was removed in the meantime\n"},
 		{"bundle p@2.0.0", "GET /bundles", items(`{"name":"q","version":"2.0.0"}`, `{"name":"p","next":{"version":"2.0.0","state":"pending"}}`), items(`{"name":"p","version":"2.0.0"}`), "a-1 answered\np 2.0.0 is installed\n"},
 		{"bundle p@2.0.0", "GET /bundles", items(`{"name":"p","next":{"version":"2.0.0","state":"pending"}}`), items(), "a-1 answered\np 2.0.0 is not installed\n"},
 	} {
@@ -168,7 +168,7 @@ func TestAnAnswerAboutAnInstallationWaitsUntilItCounts(t *testing.T) {
 	}
 }
 
-func TestLinesForClientsOfE2BAreWordsOfAShell(t *testing.T) {
+func TestE2BOutputIsShellQuoted(t *testing.T) {
 	was := systemRoots
 	t.Cleanup(func() { systemRoots = was })
 	systemRoots = nil
@@ -201,7 +201,7 @@ func TestLinesForClientsOfE2BAreWordsOfAShell(t *testing.T) {
 	}
 }
 
-func TestSchedulesAreShownWithTheirNextTime(t *testing.T) {
+func TestScheduleNextTime(t *testing.T) {
 	soon := time.Now().Add(2 * time.Hour)
 	for _, c := range []struct {
 		s    wire.Schedule
@@ -220,17 +220,17 @@ func TestSchedulesAreShownWithTheirNextTime(t *testing.T) {
 		k    wire.Connector
 		want string
 	}{{wire.Connector{Kind: "post", Session: "s1"}, "-"}, {wire.Connector{Kind: "hook"}, "a new session each"}, {wire.Connector{Kind: "hook", Session: "s1"}, "s1"}} {
-		if got := told(c.k); got != c.want {
+		if got := notifiedSession(c.k); got != c.want {
 			t.Errorf("%+v: got %q, want %q", c.k, got, c.want)
 		}
 	}
 }
 
-func TestLimitsThatWereLentAreShown(t *testing.T) {
+func TestTemporaryLimits(t *testing.T) {
 	until := at
 	var b strings.Builder
 	writeLimits(&b, wire.JailLimits{Limits: wire.Limits{CPUShares: 1, MemoryMB: 2, DiskMB: 3, MaxPIDs: 4}, Until: &until})
-	want := "weight 1, memory 2 MiB, disk 3 MiB, 4 processes\nlent until " + at.Local().Format(time.DateTime) + "\n"
+	want := "weight 1, memory 2 MiB, disk 3 MiB, 4 processes\ntemporary until " + at.Local().Format(time.DateTime) + "\n"
 	if got := b.String(); got != want {
 		t.Errorf("got %q, want %q", got, want)
 	}
@@ -242,8 +242,8 @@ func TestLimitsThatWereLentAreShown(t *testing.T) {
 	}
 }
 
-// A report or a capture is saved whole or not at all.
-func TestWhatIsSavedIsCompleteOrNotThere(t *testing.T) {
+// A report or a capture is saved completely or not at all.
+func TestSaveIsAtomic(t *testing.T) {
 	dir := t.TempDir()
 	file := filepath.Join(dir, "report.md")
 	path := "GET /jails/" + aJail + "/report"
@@ -251,7 +251,7 @@ func TestWhatIsSavedIsCompleteOrNotThere(t *testing.T) {
 	if code, _, errs := d.run("", "report", aJail, "-o", file); code != 0 {
 		t.Fatalf("got exit code %d and %q, want 0", code, errs)
 	}
-	d.answers[path] = "# Half of anoth" + andCut
+	d.answers[path] = "# Half of anoth" + cutSuffix
 	code, _, errs := d.run("", "report", aJail, "-o", file)
 	if want := "write " + file + ": unexpected EOF"; code != 1 || !strings.Contains(errs, want) {
 		t.Errorf("a stream that breaks: got exit code %d and %q, want 1 and %q", code, errs, want)
@@ -270,7 +270,7 @@ func TestWhatIsSavedIsCompleteOrNotThere(t *testing.T) {
 	}
 }
 
-func TestTheExporterIsSetUpByItsEnvironment(t *testing.T) {
+func TestExporterEnvironment(t *testing.T) {
 	d := newScriptedDaemon(t, map[string]string{})
 	for _, c := range []struct {
 		env  map[string]string
@@ -310,7 +310,7 @@ func TestTheExporterIsSetUpByItsEnvironment(t *testing.T) {
 }
 
 // A command that is interrupted while it waits for the daemon ends with an error.
-func TestCommandsEndWithTheirContext(t *testing.T) {
+func TestCommandsEndWithContext(t *testing.T) {
 	for _, line := range []string{
 		"jail ls", "jail create", "jail exec " + aJail + " ls", "jail exec -d " + aJail + " ls", "jail stop " + aJail, "snapshot " + aJail, "branch " + aSnapshot, "cp " + aJail + ":/x -", "files watch " + aJail + ":/",
 		"decide " + aJail + " bash ls", "approvals -f", "approve a-1", "goal x", "call a.b", "audit export", "session events s1", "report " + aJail, "diff " + aJail, "net " + aJail, "snapshot export " + aSnapshot,
@@ -319,7 +319,7 @@ func TestCommandsEndWithTheirContext(t *testing.T) {
 		t.Run(strings.ReplaceAll(line, "/", "_"), func(t *testing.T) {
 			t.Parallel()
 			d := newScriptedDaemon(t, nil)
-			d.problem = "[" + andOpen
+			d.problem = "[" + openSuffix
 			ctx, cancel := context.WithCancel(t.Context())
 			defer cancel()
 			d.arrived = func(string) { cancel() }
@@ -335,8 +335,8 @@ func TestCommandsEndWithTheirContext(t *testing.T) {
 	}
 }
 
-// Nothing of a command line that is not understood reaches the daemon or the terminal.
-func TestArgumentsWithControlCharactersAreShownInErrors(t *testing.T) {
+// A command line that cannot be parsed sends no request, and its text is escaped in errors.
+func TestErrorsEscapeControlCharacters(t *testing.T) {
 	d := newScriptedDaemon(t, map[string]string{"GET /jails": items()})
 	for _, args := range [][]string{
 		{"\x1b[2J"}, {"jail", "\x1b[2J"}, {"jail", "show", "\x1b[2J"}, {"jail", "create", "--memory", "\x1b[2J"}, {"jail", "create", "--rootfs", "\x1b[2J"},
@@ -353,7 +353,7 @@ func TestArgumentsWithControlCharactersAreShownInErrors(t *testing.T) {
 	}
 }
 
-func TestPagesOfAListAreOneList(t *testing.T) {
+func TestListCollectsAllPages(t *testing.T) {
 	const many = 3000
 	var page []string
 	for n := range many {

@@ -12,12 +12,12 @@ import (
 	"glasshouse/api/wire"
 )
 
-// hostileName has all that a name can do to a terminal: C0 and C1 control characters,
-// an ANSI escape sequence, marks of direction and of no width, a line end, and a letter
-// with very many accents.
+// hostileName contains everything that a name can do to a terminal: C0 and C1 control
+// characters, an ANSI escape sequence, bidirectional and zero-width characters, a line end, and
+// a letter with very many combining characters.
 var hostileName = "evil\x1b]0;owned\x07\u009b2J\u202egnp\u2066.exe\u200b\ufeff\r\nglasshouse: all is well e" + strings.Repeat("\u0301", 5000)
 
-// runAgainst runs the command with a daemon that gives the same answer to every request.
+// runAgainst runs the command with a daemon that sends the same response to every request.
 func runAgainst(t *testing.T, status int, answer any, args ...string) (stdout, stderr string, code int) {
 	t.Helper()
 	s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
@@ -38,7 +38,7 @@ func runAgainst(t *testing.T, status int, answer any, args ...string) (stdout, s
 	return out.String(), errs.String(), code
 }
 
-// checkTerminal fails if text could control the terminal or hide something.
+// checkTerminal fails if text could control the terminal or hide text.
 func checkTerminal(t *testing.T, what, text string) {
 	t.Helper()
 	if !utf8.ValidString(text) {
@@ -46,13 +46,13 @@ func checkTerminal(t *testing.T, what, text string) {
 	}
 	for _, r := range text {
 		if r != '\n' && r != '\t' && (unicode.IsControl(r) || unicode.Is(unicode.Cf, r) || unicode.Is(unicode.Zl, r) || unicode.Is(unicode.Zp, r)) {
-			t.Errorf("%s has the character %U, want it spelled out: %.300q", what, r, text)
+			t.Errorf("%s has the character %U, want it escaped: %.300q", what, r, text)
 			return
 		}
 	}
 }
 
-func TestHostileNamesInErrorsDoNotReachTheTerminal(t *testing.T) {
+func TestHostileNamesInErrorsAreEscaped(t *testing.T) {
 	problem := wire.Problem{Type: wire.TypeOf("not found"), Title: hostileName, Status: 404,
 		Detail: hostileName + ": no such jail", Field: hostileName, Remedy: "try " + hostileName, ID: hostileName}
 	for _, args := range [][]string{
@@ -69,13 +69,13 @@ func TestHostileNamesInErrorsDoNotReachTheTerminal(t *testing.T) {
 			t.Errorf("%s: exit code = 0, want a failure", line)
 		}
 		if !strings.Contains(stderr, `\u009b2J\u202egnp\u2066.exe\u200b\ufeff\r`) {
-			t.Errorf("%s: stderr = %.300q, want the name with its hidden characters spelled out", line, stderr)
+			t.Errorf("%s: stderr = %.300q, want the name with its hidden characters escaped", line, stderr)
 		}
 		checkTerminal(t, line+": stderr", stderr)
 	}
 }
 
-func TestHostileNamesInAnswersDoNotReachTheTerminal(t *testing.T) {
+func TestHostileNamesInResponsesAreEscaped(t *testing.T) {
 	jails := map[string]any{"items": []map[string]any{{"id": "j-4k2v9c7m1xqe", "name": hostileName, "state": hostileName, "runtime": hostileName, "backend": hostileName, "labels": map[string]string{hostileName: hostileName}}}}
 	runs := map[string]any{"items": []map[string]any{{"id": "r-1", "session": hostileName, "goal": hostileName, "state": hostileName, "reason": hostileName, "agent": map[string]any{"name": hostileName}}}}
 	for _, c := range []struct {

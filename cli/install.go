@@ -37,13 +37,13 @@ func (c *command) bundleInstall() *cobra.Command {
 	}
 }
 
-// showInstall says how far an installation has come.
+// showInstall prints the state of an installation.
 func showInstall(w io.Writer, b wire.Bundle) {
 	switch n := b.Next; {
 	case n == nil:
 		fmt.Fprintf(w, "%s %s is installed\n", text.Visible(b.Name), text.Visible(b.Version))
 	case n.State == "pending":
-		fmt.Fprintf(w, "%s %s waits for a person\n  to see what it may do: glasshouse approvals show %s\n  to allow it:           glasshouse approve %s\n",
+		fmt.Fprintf(w, "%s %s is pending approval\n  to see what it may do: glasshouse approvals show %s\n  to allow it:           glasshouse approve %s\n",
 			text.Visible(b.Name), text.Visible(n.Version), n.Approval, n.Approval)
 	default:
 		fmt.Fprintf(w, "%s %s is refused: %s\n", text.Visible(b.Name), text.Visible(n.Version), text.Visible(n.Why))
@@ -74,7 +74,7 @@ func (c *command) bundleList() *cobra.Command {
 				table(w, rows)
 				for _, b := range all {
 					if b.Barred != "" {
-						fmt.Fprintf(w, "nothing of %s is called: %s\n  → %s\n", text.Visible(b.Name), text.Visible(b.Barred), text.Visible(b.Remedy))
+						fmt.Fprintf(w, "%s is disabled: %s\n  → %s\n", text.Visible(b.Name), text.Visible(b.Barred), text.Visible(b.Remedy))
 					}
 				}
 			})
@@ -82,7 +82,7 @@ func (c *command) bundleList() *cobra.Command {
 	}
 }
 
-// stateOfBundle is how far a bundle has come, in a word.
+// stateOfBundle returns the state of a bundle as one word.
 func stateOfBundle(b wire.Bundle) string {
 	switch {
 	case b.Version == "":

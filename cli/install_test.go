@@ -8,22 +8,22 @@ import (
 	"testing"
 )
 
-func TestInstallationsOfBundles(t *testing.T) {
+func TestBundleInstall(t *testing.T) {
 	archive := filepath.Join(t.TempDir(), "places-1.2.0.tar.gz")
 	(&vendor{T: t}).write(archive, "ARCHIVE")
 	type m = map[string]string
 	const (
 		installed = `{"name":"places","version":"1.2.0","capabilities":[]}`
 		pending   = `{"name":"pla\u001bces","capabilities":[],"next":{"version":"1.2.0\u202e","state":"pending","approval":"a-1"}}`
-		refused   = `{"name":"places","capabilities":[],"next":{"version":"1.2.0","state":"refused","why":"it wants ` + evil + `"}}`
-		offer     = `{"name":"places","version":"1.2.0","installed":"1.1.0","publisher":"acme","tier":"standard","market":"https://m.example","description":"finds ` + evil + `"}`
+		refused   = `{"name":"places","capabilities":[],"next":{"version":"1.2.0","state":"refused","why":"it wants ` + escapedName + `"}}`
+		offer     = `{"name":"places","version":"1.2.0","installed":"1.1.0","publisher":"acme","tier":"standard","market":"https://m.example","description":"finds ` + escapedName + `"}`
 	)
 	post := "POST /bundles?name=places-1.2.0.tar.gz ARCHIVE"
 	checkLines(t, []lineTest{
 		{line: "bundle install " + archive, answers: m{"POST /bundles": installed}, want: post, out: "places 1.2.0 is installed"},
 		{
 			line: "bundle install " + archive, answers: m{"POST /bundles": pending}, want: post,
-			out: `pla\x1bces 1.2.0\u202e waits for a person` + "\nto see what it may do: glasshouse approvals show a-1\nto allow it: glasshouse approve a-1",
+			out: `pla\x1bces 1.2.0\u202e is pending approval` + "\nto see what it may do: glasshouse approvals show a-1\nto allow it: glasshouse approve a-1",
 		},
 		{line: "bundle install " + archive, answers: m{"POST /bundles": refused}, want: post, out: `places 1.2.0 is refused: it wants \x1b[31mred\u202e`},
 		{line: "bundle install " + archive + ".none", errs: "no such file", code: 1},
@@ -38,7 +38,7 @@ func TestInstallationsOfBundles(t *testing.T) {
 		},
 		{
 			line: "market install places", answers: m{"POST /market/install": pending},
-			want: `POST /market/install {"name":"places"}`, out: "waits for a person",
+			want: `POST /market/install {"name":"places"}`, out: "is pending approval",
 		},
 		{
 			line: "market search coffee near me", answers: m{"GET /market": items(offer)},
@@ -57,7 +57,7 @@ func TestInstallationsOfBundles(t *testing.T) {
 				`pla\x1bces - 1.2.0\u202e pending a-1` + "\n" +
 				"places - 1.2.0 refused\n" +
 				"old 1.0.0 acme standard not called a.b@1.0.0 a.c@1.0.0 old\n" +
-				"nothing of old is called: its key was revoked\n→ install another",
+				"old is disabled: its key was revoked\n→ install another",
 		},
 		{
 			line:    "bundle publishers",
@@ -70,10 +70,10 @@ func TestInstallationsOfBundles(t *testing.T) {
 	})
 }
 
-func TestKeysOfPublishersAreCheckedBeforeTheyAreSent(t *testing.T) {
+func TestPublisherKeysAreCheckedBeforeRequest(t *testing.T) {
 	v := newVendor(t)
-	v.does("bundle", "keygen", "--out", "old")
-	v.does("bundle", "keygen", "--out", "new")
+	v.mustRun("bundle", "keygen", "--out", "old")
+	v.mustRun("bundle", "keygen", "--out", "new")
 	keyOf := func(name string) string {
 		k, err := publicKey(name)
 		if err != nil {
@@ -101,7 +101,7 @@ func TestKeysOfPublishersAreCheckedBeforeTheyAreSent(t *testing.T) {
 		{args: []string{"trust", "acme", "standard", "empty.pub"}, errs: "not a public key of minisign: it has no line of base64", code: 1},
 		{args: []string{"trust", "acme", "standard", "comment.pub"}, errs: "not a public key of minisign", code: 1},
 		{args: []string{"trust", "acme", "standard", "old.key"}, errs: "not a public key of minisign", code: 1},
-		{args: []string{"trust", "acme", "standard", "none.pub"}, errs: `"none.pub" is no file, and: `, code: 1},
+		{args: []string{"trust", "acme", "standard", "none.pub"}, errs: `"none.pub" is not a file: `, code: 1},
 		{args: []string{"trust", "acme", "standard", "."}, errs: "is a directory", code: 1},
 		{args: []string{"trust", "acme", "standard"}, errs: "accepts 3 arg(s), received 2", code: 2},
 		{args: []string{"rotate", "old.pub", "new.pub"}, want: `POST /publishers/rotate {"old":"` + old + `","key":"` + next + `"}`},
@@ -121,18 +121,18 @@ func TestKeysOfPublishersAreCheckedBeforeTheyAreSent(t *testing.T) {
 			t.Errorf("bundle %q: got exit code %d, %q, %q and the request %q, want %d, %q and %q", c.args, code, out, errs, got, c.code, c.errs, c.want)
 		}
 		if strings.Contains(errs, strings.Fields(string(secret))[len(strings.Fields(string(secret)))-1]) {
-			t.Errorf("bundle %q: the error has a secret key in it: %q", c.args, errs)
+			t.Errorf("bundle %q: the error contains a secret key: %q", c.args, errs)
 		}
 	}
 }
 
-func TestAPasswordOfAKeyIsReadFromAFile(t *testing.T) {
+func TestKeyPasswordFromFile(t *testing.T) {
 	d := newVendor(t)
-	d.teacher()
+	d.writeSkillBundle()
 	d.write("password", "open sesame\r\n")
 	d.write("empty", "\n")
-	d.fails("an empty password seals nothing", "bundle", "keygen", "--password-file", "empty")
-	d.fails("no such file", "bundle", "keygen", "--password-file", "none")
+	d.mustFail("an empty password does not protect the key", "bundle", "keygen", "--password-file", "empty")
+	d.mustFail("no such file", "bundle", "keygen", "--password-file", "none")
 	if _, err := os.Stat("bundle.key"); err == nil {
 		t.Error("a key without a password: got a file, want none")
 	}
@@ -141,37 +141,37 @@ func TestAPasswordOfAKeyIsReadFromAFile(t *testing.T) {
 		Key        string `json:"key_file"`
 		Pub        string `json:"public_file"`
 	}
-	if err := json.Unmarshal([]byte(d.does("--json", "bundle", "keygen", "--password-file", "password")), &made); err != nil {
+	if err := json.Unmarshal([]byte(d.mustRun("--json", "bundle", "keygen", "--password-file", "password")), &made); err != nil {
 		t.Fatal(err)
 	}
 	if made.ID == "" || !strings.HasPrefix(made.Public, "RW") || made.Key != "bundle.key" || made.Pub != "bundle.pub" {
 		t.Errorf("keygen --json: got %+v, want the key and its files", made)
 	}
-	d.fails("password", "bundle", "sign", "teacher", "--password-file", "empty")
-	d.does("bundle", "sign", "teacher", "--password-file", "password")
-	d.stdin = "open sesame" // without a line end
-	d.does("bundle", "sign", "teacher")
+	d.mustFail("password", "bundle", "sign", "teacher", "--password-file", "empty")
+	d.mustRun("bundle", "sign", "teacher", "--password-file", "password")
+	d.stdin = "open sesame" // without a newline
+	d.mustRun("bundle", "sign", "teacher")
 }
 
-func TestNoFileOfAKeyIsReplaced(t *testing.T) {
+func TestKeygenReplacesNoFile(t *testing.T) {
 	d := newVendor(t)
 	d.write("mine.pub", "precious")
-	d.fails("mine.pub: file exists", "bundle", "keygen", "--out", "mine")
+	d.mustFail("mine.pub: file exists", "bundle", "keygen", "--out", "mine")
 	if _, err := os.Stat("mine.key"); err == nil {
 		t.Error("the secret half of a key that was not made: got a file, want none")
 	}
 	if got, err := os.ReadFile("mine.pub"); string(got) != "precious" {
 		t.Errorf("mine.pub: got %q, %v, want it as it was", got, err)
 	}
-	d.fails("no such file or directory", "bundle", "keygen", "--out", "none/mine")
-	d.fails("no such file or directory", "bundle", "sign", "teacher", "--key", "none.key")
+	d.mustFail("no such file or directory", "bundle", "keygen", "--out", "none/mine")
+	d.mustFail("no such file or directory", "bundle", "sign", "teacher", "--key", "none.key")
 }
 
-func TestCapabilitiesAreRegistered(t *testing.T) {
+func TestRegisterCapability(t *testing.T) {
 	dir := t.TempDir()
 	file := filepath.Join(dir, "places.rtfs")
 	(&vendor{T: t}).write(file, "(capability)")
-	answer := items(`{"id":"places.search","version":"1.0.0","state":"pending","new":["reaches a.example","`+evil+`"],"approval":"a-1"}`, `{"id":"places.show","version":"1.0.0","state":"approved","new":["nothing"]}`)
+	answer := items(`{"id":"places.search","version":"1.0.0","state":"pending","new":["reaches a.example","`+escapedName+`"],"approval":"a-1"}`, `{"id":"places.show","version":"1.0.0","state":"approved","new":["nothing"]}`)
 	for _, c := range []struct{ flags, want string }{
 		{"", `{"manifest":"(capability)","file":"places.rtfs","dir":"` + dir + `"}`},
 		{"--again", `{"manifest":"(capability)","file":"places.rtfs","dir":"` + dir + `","again":true}`},
@@ -193,7 +193,7 @@ func TestCapabilitiesAreRegistered(t *testing.T) {
 	}
 }
 
-func TestTheInputOfACallIsJSON(t *testing.T) {
+func TestCallInput(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "input.json")
 	(&vendor{T: t}).write(file, `{"from":"a file"}`)
 	for _, c := range []struct {
@@ -208,10 +208,10 @@ func TestTheInputOfACallIsJSON(t *testing.T) {
 		{line: "call a.b --file -", stdin: "[1]", want: `{"input":[1]}`},
 		{line: "call a.b -", stdin: `"` + strings.Repeat("x", maxInput-2) + `"`, want: `{"input":"` + strings.Repeat("x", maxInput-2) + `"}`},
 		{line: "call a.b -", stdin: strings.Repeat("1", maxInput+1), errs: "the input is longer than 1 MiB", code: 1},
-		{line: "call a.b -", stdin: "", errs: "the input is no JSON", code: 2},
-		{line: "call a.b {", errs: "the input is no JSON", code: 2},
+		{line: "call a.b -", stdin: "", errs: "the input is not JSON", code: 2},
+		{line: "call a.b {", errs: "the input is not JSON", code: 2},
 		{line: "call a.b --file " + file + ".none", errs: "no such file", code: 1},
-		{line: "call a.b - --file " + file, errs: "the input is an argument or in a file, not both", code: 2},
+		{line: "call a.b - --file " + file, errs: "give the input as an argument or in a file, not both", code: 2},
 		{line: "call a.b --budget steps", errs: "is not DIMENSION=N", code: 2},
 		{line: "call a.b --session s --run r --budget steps=5 --label pii,secret", want: `{"run":"r","session":"s","labels":["pii","secret"],"budget":{"steps":5}}`},
 		{line: "call a.b --jail nobody", errs: `no jail has the id or the name "nobody"`, code: 1},
@@ -228,15 +228,15 @@ func TestTheInputOfACallIsJSON(t *testing.T) {
 	}
 }
 
-func TestACallPrintsItsWarning(t *testing.T) {
-	d := newScriptedDaemon(t, map[string]string{"POST /capabilities/a.b/call": `{"capability":"a.b","state":"done","output":1,"warning":"2.0.0 is ` + evil + `"}`})
+func TestCallPrintsWarning(t *testing.T) {
+	d := newScriptedDaemon(t, map[string]string{"POST /capabilities/a.b/call": `{"capability":"a.b","state":"done","output":1,"warning":"2.0.0 is ` + escapedName + `"}`})
 	code, out, errs := d.run("", "call", "a.b")
 	if want := "glasshouse: warning: 2.0.0 is \\x1b[31mred\\u202e\n"; code != 0 || out != "1\n" || errs != want {
 		t.Errorf("got exit code %d, %q and %q, want 0, %q and %q", code, out, errs, "1\n", want)
 	}
 }
 
-func TestSkillsAreAddedAndImported(t *testing.T) {
+func TestSkillAddAndImport(t *testing.T) {
 	dir := t.TempDir()
 	folder, doc := filepath.Join(dir, "pdf"), filepath.Join(dir, "skill.yaml")
 	v := &vendor{T: t}

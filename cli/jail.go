@@ -27,7 +27,7 @@ func (c *command) jail() *cobra.Command {
 	return cmd
 }
 
-// jailFlags are the flags that describe a jail to be made.
+// jailFlags are the flags that describe a new jail.
 type jailFlags struct {
 	name, backend, runtime, rootfs, network, group, hostname, user, observe, keep string
 	env, labels, mounts                                                           []string
@@ -37,14 +37,14 @@ type jailFlags struct {
 	enforce                                                                       bool
 }
 
-// limitFlags are those that bound a jail.
+// limitFlags are the flags that set a jail's resource limits.
 type limitFlags struct {
 	memory, disk string
 	cpu, pids    int64
 }
 
-// add adds the flags. Def says what a limit is that is not given, "" that it is
-// the daemon's default.
+// add adds the flags. def describes the value of a limit that is not given; "" stands for the
+// daemon's defaults.
 func (f *limitFlags) add(cmd *cobra.Command, def string) {
 	or := func(daemon string) string { return cmp.Or(def, daemon) }
 	fs := cmd.Flags()
@@ -89,29 +89,37 @@ func (f *jailFlags) request(getenv func(string) string) (req wire.CreateJail, er
 	req = wire.CreateJail{
 		Name: f.name, Backend: f.backend, Runtime: f.runtime, Network: f.network, Group: f.group, Hostname: f.hostname, User: f.user,
 	}
-	if req.Env, err = keyValues(f.env, getenv); err != nil {
+	req.Env, err = keyValues(f.env, getenv)
+	if err != nil {
 		return req, err
 	}
-	if req.Labels, err = keyValues(f.labels, nil); err != nil {
+	req.Labels, err = keyValues(f.labels, nil)
+	if err != nil {
 		return req, err
 	}
-	if req.Limits, err = f.limits.request(); err != nil {
+	req.Limits, err = f.limits.request()
+	if err != nil {
 		return req, err
 	}
-	if req.Rootfs, err = parseRootfs(f.rootfs); err != nil {
+	req.Rootfs, err = parseRootfs(f.rootfs)
+	if err != nil {
 		return req, err
 	}
-	if req.Observe, err = parseObserve(f.observe); err != nil {
+	req.Observe, err = parseObserve(f.observe)
+	if err != nil {
 		return req, err
 	}
-	if req.Snapshots, err = parsePolicy(f.keep); err != nil {
+	req.Snapshots, err = parsePolicy(f.keep)
+	if err != nil {
 		return req, err
 	}
-	if req.Policy, err = f.policy.request(); err != nil {
+	req.Policy, err = f.policy.request()
+	if err != nil {
 		return req, err
 	}
 	req.Enforce = f.enforce
-	if req.Egress, err = f.egress.request(); err != nil {
+	req.Egress, err = f.egress.request()
+	if err != nil {
 		return req, err
 	}
 	if req.Egress != nil && req.Network == "" {
@@ -134,7 +142,7 @@ func parseRootfs(s string) (wire.Rootfs, error) {
 		return wire.Rootfs{}, nil
 	case s == "host":
 		return wire.Rootfs{Host: true}, nil
-	case rest == "": // an empty name is the default root filesystem to the daemon
+	case rest == "": // for the daemon, an empty name is the default root filesystem
 		kind = ""
 	}
 	switch kind {
@@ -218,7 +226,8 @@ func (c *command) jailList() *cobra.Command {
 	cmd := &cobra.Command{
 		Use: "ls", Aliases: []string{"list"}, Short: "List jails, oldest first", Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) (err error) {
-			if o.Label, err = keyValues(labels, nil); err != nil {
+			o.Label, err = keyValues(labels, nil)
+			if err != nil {
 				return err
 			}
 			cl, err := c.client(cmd.Context())
@@ -255,7 +264,7 @@ func (c *command) jailList() *cobra.Command {
 	return cmd
 }
 
-// stateText is a jail's state, and the types of its conditions.
+// stateText returns a jail's state and the types of its conditions.
 func stateText(j wire.Jail) string {
 	words := []string{j.State}
 	for _, c := range j.Conditions {
@@ -322,11 +331,11 @@ func showJail(w io.Writer, j wire.Jail) {
 	table(w, rows)
 }
 
-// showObservation says how a jail is being recorded, and what of it is missing.
+// showObservation shows the state of a jail's recording, including lost events.
 func showObservation(add func(k, v string), o wire.Observation) {
-	add("events", fmt.Sprintf("%d kept, %s", o.Log.Events, size(o.Log.Bytes)))
+	add("events", fmt.Sprintf("%d stored, %s", o.Log.Events, size(o.Log.Bytes)))
 	for _, t := range slices.Sorted(maps.Keys(o.Log.Lost)) {
-		add("events lost", fmt.Sprintf("%d of type %s: the disk did not keep up", o.Log.Lost[t], t))
+		add("events lost", fmt.Sprintf("%d of type %s: the disk was too slow", o.Log.Lost[t], t))
 	}
 	add("not written", o.Log.Err)
 	for _, name := range slices.Sorted(maps.Keys(o.Sources)) {
@@ -342,7 +351,7 @@ func showObservation(add func(k, v string), o wire.Observation) {
 	}
 }
 
-// each runs f on every jail named, and goes on after an error.
+// each runs f on every named jail. It continues after an error.
 func (c *command) each(use, short, long string, f func(context.Context, *client.Client, id.Jail) (any, error)) *cobra.Command {
 	return &cobra.Command{
 		Use: use + " JAIL...", Short: short, Long: long, Args: cobra.MinimumNArgs(1),

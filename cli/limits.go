@@ -56,10 +56,10 @@ Without flags, show the limits and the state of requests for more.`,
 func writeLimits(w io.Writer, l wire.JailLimits) {
 	fmt.Fprintln(w, limitText(l.Limits))
 	if l.Own != nil {
-		fmt.Fprintf(w, "of its own: %s\n", limitText(*l.Own))
+		fmt.Fprintf(w, "own limits: %s\n", limitText(*l.Own))
 	}
 	if l.Until != nil {
-		fmt.Fprintf(w, "lent until %s\n", l.Until.Local().Format(time.DateTime))
+		fmt.Fprintf(w, "temporary until %s\n", l.Until.Local().Format(time.DateTime))
 	}
 	if len(l.History) == 0 {
 		return
@@ -80,7 +80,7 @@ func limitText(l wire.Limits) string {
 	return fmt.Sprintf("weight %d, memory %s, disk %s, %d processes", l.CPUShares, size(l.MemoryMB<<20), size(l.DiskMB<<20), l.MaxPIDs)
 }
 
-// boundsText is limits as agents ask for them: "cpu=2 memory=4096".
+// boundsText formats limits as agents request them: "cpu=2 memory=4096".
 func boundsText(b wire.Bounds) string {
 	var words []string
 	if b.CPU != 0 {

@@ -11,8 +11,8 @@ import (
 	"glasshouse/observe/syscalls"
 )
 
-// eventLine is a record for a person: when, who, what, on one line, in which
-// nothing the jail said can drive a terminal.
+// eventLine formats an event as one line: time, process, action. Text from the jail is escaped,
+// so that it cannot control the terminal.
 func eventLine(out screen, e *event.Event) string {
 	when := out.paint(faint, time.UnixMilli(e.TS).Local().Format("15:04:05.000"))
 	who := fmt.Sprintf("%6s %-15s", "-", "-")
@@ -37,7 +37,7 @@ func eventWhat(out screen, e *event.Event) string {
 		if e.Lost >= 0 {
 			n = strconv.FormatInt(e.Lost, 10)
 		}
-		return out.paint(yellow, fmt.Sprintf("-- %s %v records are missing here: %s", n, e.Source, text.Visible(e.Reason)))
+		return out.paint(yellow, fmt.Sprintf("-- %s %v events are missing here: %s", n, e.Source, text.Visible(e.Reason)))
 	case event.Usage:
 		return out.paint(faint, fmt.Sprintf("uses: cpu %v, memory %s, %s, disk %s, received %s, sent %s",
 			time.Duration(e.CPU).Round(time.Millisecond), size(e.Memory), counted(e.PIDs, "process", "processes"), size(e.Disk), size(e.Rx), size(e.Tx)))
@@ -62,8 +62,8 @@ func eventFlags(out screen, f event.Flags) string {
 	return " " + out.paint(yellow, "["+strings.Join(names, " ")+"]")
 }
 
-// callLine writes a call as strace does. How many arguments a call has is not in
-// its record: those at the end that are zero and mean nothing are left out.
+// callLine formats a system call as strace does. The event does not contain the number of
+// arguments, so trailing zero arguments without a known meaning are omitted.
 func callLine(out screen, e *event.Event) string {
 	var b strings.Builder
 	name := text.Visible(e.Name)
@@ -107,7 +107,7 @@ func callArgs(e *event.Event) []string {
 			put(fd, descriptor(e.Args[fd-1]))
 		}
 	}
-	left := []string{} // what has no place of its own
+	left := []string{} // texts without an argument position
 	for _, a := range []struct {
 		at   int8
 		text string
@@ -136,7 +136,7 @@ func callArgs(e *event.Event) []string {
 	return append(args, left...)
 }
 
-// descriptor reads an argument as the kernel does: its lower half is the number.
+// descriptor reads an argument as the kernel does: a descriptor is the lower 32 bits, as an int.
 func descriptor(v uint64) string {
 	const atCwd = -100
 	if fd := int32(uint32(v)); fd != atCwd {
@@ -145,8 +145,8 @@ func descriptor(v uint64) string {
 	return "AT_FDCWD"
 }
 
-// number is an argument or a result: small ones in decimal, others, which are
-// mostly addresses and flags, not.
+// number formats an argument or a result: small numbers in decimal, others in hexadecimal
+// because they are mostly addresses and flags.
 func number(v uint64) string {
 	switch n := int64(v); {
 	case n < 0 && n >= -4095:
@@ -157,7 +157,8 @@ func number(v uint64) string {
 	return "0x" + strconv.FormatUint(v, 16)
 }
 
-// maxQuoted is how much of a jail's string is on a line; --json has all of it.
+// maxQuoted is the number of bytes of a string from the jail that a line shows; --json shows all
+// of it.
 const maxQuoted = 256
 
 func quote(s string) string {
@@ -168,7 +169,7 @@ func quote(s string) string {
 	return `"` + strings.ReplaceAll(text.Visible(s), `"`, `\"`) + `"` + rest
 }
 
-// short writes a duration with three digits at most.
+// short formats a duration with three digits at most.
 func short(d time.Duration) string {
 	for _, unit := range []time.Duration{time.Hour, time.Minute, time.Second, time.Millisecond, time.Microsecond} {
 		if d >= 100*unit {
@@ -198,7 +199,7 @@ func fileLine(out screen, e *event.Event) string {
 
 var arrows = map[string]string{event.Egress: "->", event.Ingress: "<-", event.Loopback: "~>"}
 
-// netLine shows the jail's side on the left, whoever sent.
+// netLine shows the jail's side on the left, regardless of the direction.
 func netLine(out screen, e *event.Event) string {
 	here, there := e.Src, e.Dst
 	if e.Dir == event.Ingress {

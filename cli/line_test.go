@@ -10,20 +10,20 @@ import (
 	"glasshouse/internal/text"
 )
 
-// line is an event as a person sees it, without the time.
+// line formats an event, without the time.
 func line(e event.Event) string {
 	_, what, _ := strings.Cut(eventLine(screen{}, &e), " ")
 	return strings.Join(strings.Fields(what), " ")
 }
 
-func TestEventsAreLinesForPeople(t *testing.T) {
+func TestEventLines(t *testing.T) {
 	call := func(name string, ret int64, args ...uint64) event.Event {
 		e := event.Event{Type: event.Syscall, PID: 42, Comm: "python3", Name: name, Ret: ret, Dur: 1234567}
 		copy(e.Args[:], args)
 		return e
 	}
 	with := func(e event.Event, f func(*event.Event)) event.Event { f(&e); return e }
-	const cwd = uint64(0xffffff9c) // -100, as a 32-bit register has it
+	const cwd = uint64(0xffffff9c) // -100, as a 32-bit register contains it
 	for want, e := range map[string]event.Event{
 		`42 python3 openat(AT_FDCWD, "/etc/passwd", 524288) = 3 <1.23ms>`:           with(call("openat", 3, cwd, 0x7ffc0001000, 0x80000), func(e *event.Event) { e.Path = "/etc/passwd" }),
 		`42 python3 openat(AT_FDCWD, "/etc/shadow") = EACCES <1.23ms>`:              with(call("openat", -13, 1<<64-100, 0x7ffc0001000), func(e *event.Event) { e.Path = "/etc/shadow" }),
@@ -42,8 +42,8 @@ func TestEventsAreLinesForPeople(t *testing.T) {
 		`43 curl exec "/usr/bin/curl" "curl" "a b"`:                                      {Type: event.Proc, PID: 43, Comm: "curl", Op: "exec", Exe: "/usr/bin/curl", Argv: []string{"curl", "a b"}},
 		`43 curl exit 3, user 1.5ms, system 20µs`:                                        {Type: event.Proc, PID: 43, Comm: "curl", Op: "exit", Code: 3, UserNS: 1500000, SystemNS: 20000},
 		`43 curl exit by SIGKILL, user 0s, system 0s`:                                    {Type: event.Proc, PID: 43, Comm: "curl", Op: "exit", Signal: "SIGKILL"},
-		`- - -- 12 syscall records are missing here: ring full`:                          {Type: event.Gap, Source: event.Syscall, Lost: 12, Reason: "ring full"},
-		`- - -- an unknown number of net records are missing here: gone`:                 {Type: event.Gap, Source: event.Net, Lost: -1, Reason: "gone"},
+		`- - -- 12 syscall events are missing here: ring full`:                           {Type: event.Gap, Source: event.Syscall, Lost: 12, Reason: "ring full"},
+		`- - -- an unknown number of net events are missing here: gone`:                  {Type: event.Gap, Source: event.Net, Lost: -1, Reason: "gone"},
 		`- - branch s-7k2mwq4x9dpa of j-3f2akm9x7qpw at 9`:                               {Type: event.Lineage, Op: event.OpBranch, Snapshot: "s-7k2mwq4x9dpa", Parent: "j-3f2akm9x7qpw", ParentSeq: 9},
 		`- - uses: cpu 1.5s, memory 2 KiB, 1 process, disk 0 B, received 0 B, sent 10 B`: {Type: event.Usage, CPU: 1500000000, Memory: 2048, PIDs: 1, Tx: 10},
 	} {
@@ -53,7 +53,7 @@ func TestEventsAreLinesForPeople(t *testing.T) {
 	}
 	long := line(event.Event{Type: event.File, Op: "open", Path: strings.Repeat("x", 5000)})
 	if len(long) > 2*maxQuoted || !strings.Contains(long, "…") {
-		t.Errorf("a path of 5000 bytes takes %d on a line", len(long))
+		t.Errorf("a path of 5000 bytes takes %d bytes of a line", len(long))
 	}
 }
 
@@ -65,14 +65,14 @@ func TestShortDurations(t *testing.T) {
 	}
 }
 
-// drives reports whether a terminal would do more with s than show it.
-func drives(s string) bool {
+// controlsTerminal reports whether a terminal would do more with s than show it.
+func controlsTerminal(s string) bool {
 	return !utf8.ValidString(s) || strings.ContainsFunc(s, func(r rune) bool {
 		return r < ' ' || r >= 0x7f && r < 0xa0 || r >= 0x202a && r <= 0x202e || r >= 0x2066 && r <= 0x2069 || r == 0x2028 || r == 0x2029
 	})
 }
 
-func TestNothingAJailSaysDrivesTheTerminal(t *testing.T) {
+func TestEventTextIsEscaped(t *testing.T) {
 	evil := "\x1b]0;owned\a\x1b[2J\r\n\u202egnp.exe\u009b31m\xff\u2028\x7f\x00"
 	for _, ty := range event.Types {
 		e := event.Event{
@@ -81,7 +81,7 @@ func TestNothingAJailSaysDrivesTheTerminal(t *testing.T) {
 		}
 		for _, op := range []string{evil, event.OpExec, event.OpExit, event.OpFork} {
 			e.Op = op
-			if got := eventLine(screen{}, &e); drives(got) {
+			if got := eventLine(screen{}, &e); controlsTerminal(got) {
 				t.Errorf("%s %q: %q", ty, op, got)
 			}
 		}
@@ -100,7 +100,7 @@ func FuzzEventLine(f *testing.F) {
 		if event.Parse(raw, &e) != nil {
 			return
 		}
-		if got := eventLine(screen{}, &e); drives(got) {
+		if got := eventLine(screen{}, &e); controlsTerminal(got) {
 			t.Errorf("%q", got)
 		}
 	})
@@ -117,10 +117,10 @@ func TestEscape(t *testing.T) {
 	}
 }
 
-func TestPagesFitTheScreen(t *testing.T) {
+func TestPageFitsScreen(t *testing.T) {
 	s := screen{Writer: &strings.Builder{}}
 	if got := s.page("a\nb\n"); got != "a\nb\n\n" {
-		t.Errorf("a page that goes to a file is %q", got)
+		t.Errorf("a page written to a file is %q", got)
 	}
 	s.terminal = true
 	if got := s.page("a\nb\n"); got != "\x1b[H\x1b[2Ja\nb\n" {

@@ -28,7 +28,8 @@ to. The nearest snapshot of a jail is marked with *.`,
 			}
 			var of id.Jail
 			if len(args) == 1 {
-				if of, err = jailNamed(cmd.Context(), cl, args[0]); err != nil {
+				of, err = jailNamed(cmd.Context(), cl, args[0])
+				if err != nil {
 					return err
 				}
 			}
@@ -45,13 +46,14 @@ to. The nearest snapshot of a jail is marked with *.`,
 	}
 }
 
-// A tree is a line of text with those that hang from it.
+// A tree is a line of text and its children.
 type tree struct {
 	text  string
 	below []tree
 }
 
-// drawTree writes a tree: its own line after first, what hangs from it after rest.
+// drawTree writes a tree: its own line after the prefix first, its children after the prefix
+// rest.
 func drawTree(w io.Writer, t tree, first, rest string) {
 	fmt.Fprintln(w, first+t.text)
 	for i, sub := range t.below {
@@ -68,14 +70,14 @@ func lineageOf(j wire.LineageJail, now time.Time) tree {
 	if j.Origin != nil && j.Origin.Number > 0 {
 		t.text = words(fmt.Sprintf("%d:", j.Origin.Number), t.text)
 	}
-	var expected id.Snapshot // that the next snapshot follows
+	var expected id.Snapshot // parent of the next snapshot in an unbroken sequence
 	if j.Origin != nil {
 		expected = j.Origin.Snapshot
 	}
 	for _, s := range j.Snapshots {
 		below := tree{text: words(string(s.ID), s.Name, ago(s.CreatedAt, now), strings.TrimSuffix(s.Reason+" "+s.Trigger, " "))}
 		if !s.Memory {
-			below.text += ", files alone"
+			below.text += ", files only"
 		}
 		if s.Parent != expected && s.Parent != "" {
 			below.text += ", from " + string(s.Parent)
@@ -95,7 +97,7 @@ func lineageOf(j wire.LineageJail, now time.Time) tree {
 	return t
 }
 
-// words joins what is not empty, so that it can drive no terminal.
+// words joins the texts that are not empty, escaped for the terminal.
 func words(list ...string) string {
 	var b strings.Builder
 	for _, s := range list {

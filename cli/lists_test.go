@@ -6,9 +6,9 @@ import (
 	"testing"
 )
 
-// A script reads an empty list as it reads any other.
-func TestAnEmptyListInJSONIsAnArray(t *testing.T) {
-	exits := map[string]int{"doctor": 1} // no probe says that a jail can run
+// Scripts parse an empty list like any other list.
+func TestEmptyListIsJSONArray(t *testing.T) {
+	exits := map[string]int{"doctor": 1} // no probe reports that a jail can run
 	for _, c := range []struct{ line, path string }{
 		{"jail ls", "/jails"}, {"jail execs " + aJail, "/jails/" + aJail + "/execs"}, {"files ls " + aJail + ":/", "/jails/" + aJail + "/files"},
 		{"snapshots", "/snapshots"}, {"lineage", "/lineage"}, {"rootfs ls", "/images"}, {"backends", "/backends"}, {"token ls", "/tokens"}, {"doctor", "/doctor"},
@@ -23,27 +23,26 @@ func TestAnEmptyListInJSONIsAnArray(t *testing.T) {
 			d := newScriptedDaemon(t, map[string]string{"GET " + c.path: `{"items":[]}`})
 			code, out, errs := d.run("", append([]string{"--json"}, argsOf(c.line)...)...)
 			if want := exits[c.line]; code != want || out != "[]\n" {
-				t.Errorf("it exits with %d and prints %q, %q, want %d and []", code, out, errs, want)
+				t.Errorf("exit code %d, output %q, %q, want %d and []", code, out, errs, want)
 			}
 		})
 	}
 }
 
-// What the daemon answers is printed whole with --json, and nothing of it drives a
-// terminal.
-func TestJSONIsWhatTheDaemonAnswered(t *testing.T) {
+// With --json, the complete response is printed, and its text cannot control the terminal.
+func TestJSONOutputIsDaemonResponse(t *testing.T) {
 	for line, answers := range map[string]map[string]string{
-		"jail show " + aJail:            {"GET /jails/" + aJail: strings.Replace(jailJSON, "web", evil, 1)},
+		"jail show " + aJail:            {"GET /jails/" + aJail: strings.Replace(jailJSON, "web", escapedName, 1)},
 		"jail start " + aJail:           {"POST /jails/" + aJail + "/start": jailJSON},
 		"snapshot show " + aSnapshot:    {"GET /snapshots/" + aSnapshot: snapJSON},
 		"policy show " + aJail:          {"GET /jails/" + aJail + "/policy": policyOut},
 		"runs show r-1":                 {"GET /chat/run/r-1": runJSON},
-		"capability show a.b":           {"GET /capabilities/a.b": `{"id":"a.b","manifest":"` + evil + `"}`},
-		"skill show k":                  {"GET /skills/k": `{"name":"k","refused":"` + evil + `"}`},
+		"capability show a.b":           {"GET /capabilities/a.b": `{"id":"a.b","manifest":"` + escapedName + `"}`},
+		"skill show k":                  {"GET /skills/k": `{"name":"k","refused":"` + escapedName + `"}`},
 		"secret grant KEY " + aJail:     {"POST /secrets/KEY/grants": `{"id":"g-1"}`},
 		"jail rm " + aJail:              {"DELETE /jails/" + aJail: `204 `},
 		"token create x":                {"POST /tokens": `{"id":"t-1","token":"secret"}`},
-		"call a.b":                      {"POST /capabilities/a.b/call": `{"capability":"a.b","state":"done","output":"` + evil + `"}`},
+		"call a.b":                      {"POST /capabilities/a.b/call": `{"capability":"a.b","state":"done","output":"` + escapedName + `"}`},
 		"audit verify":                  {"GET /chain/verify": `{"entries":1}`},
 		"branch " + aSnapshot + " -n 1": {"POST /snapshots/" + aSnapshot + "/branch": `{"jails":[` + jailJSON + `]}`},
 	} {
@@ -53,18 +52,17 @@ func TestJSONIsWhatTheDaemonAnswered(t *testing.T) {
 			code, out, errs := d.run("", append([]string{"--json"}, argsOf(line)...)...)
 			var v map[string]any
 			if err := json.Unmarshal([]byte(out), &v); code != 0 || err != nil || len(v) == 0 {
-				t.Errorf("it exits with %d and prints %q, %q, want an object: %v", code, out, errs, err)
+				t.Errorf("exit code %d, output %q, %q, want an object: %v", code, out, errs, err)
 			}
 			if strings.ContainsAny(out, "\x1b\u202e") {
-				t.Errorf("it prints %q, want nothing that drives a terminal", out)
+				t.Errorf("output = %q, want no terminal control characters", out)
 			}
 		})
 	}
 }
 
-// Every command says what the daemon says is wrong, with what can be done about it, on
-// standard error alone.
-func TestEveryCommandPassesOnTheDaemonsErrors(t *testing.T) {
+// Every command prints the daemon's error and its remedy on standard error only.
+func TestEveryCommandPrintsDaemonErrors(t *testing.T) {
 	for _, line := range []string{
 		"jail ls", "jail show " + aJail, "jail create", "jail start " + aJail, "jail stop " + aJail, "jail pause " + aJail, "jail resume " + aJail, "jail rm " + aJail,
 		"jail limits " + aJail, "jail execs " + aJail, "files ls " + aJail + ":/", "files stat " + aJail + ":/x", "files rm " + aJail + ":/x", "files mkdir " + aJail + ":/x", "files mv " + aJail + ":/x /y",
@@ -81,30 +79,30 @@ func TestEveryCommandPassesOnTheDaemonsErrors(t *testing.T) {
 		t.Run(strings.ReplaceAll(line, "/", "_"), func(t *testing.T) {
 			t.Parallel()
 			d := newScriptedDaemon(t, nil)
-			d.problem = `503 {"type":"/problems/unavailable","title":"unavailable","status":503,"detail":"the ` + evil + ` database is away","remedy":"wait a while"}`
+			d.problem = `503 {"type":"/problems/unavailable","title":"unavailable","status":503,"detail":"the ` + escapedName + ` database is away","remedy":"wait a while"}`
 			code, out, errs := d.run("", argsOf(line)...)
 			if code != 1 || out != "" || len(d.requests) == 0 {
-				t.Errorf("it exits with %d, prints %q and sends %d requests, want 1, nothing and some", code, out, len(d.requests))
+				t.Errorf("exit code %d, stdout %q and %d requests, want 1, nothing and some", code, out, len(d.requests))
 			}
 			if !strings.Contains(errs, "database is away") || !strings.Contains(errs, "wait a while") || strings.ContainsAny(errs, "\x1b\u202e") {
-				t.Errorf("it writes %q, want the error with its remedy, and nothing that drives a terminal", errs)
+				t.Errorf("stderr = %q, want the error with its remedy, and no terminal control characters", errs)
 			}
 		})
 	}
 }
 
-// A daemon that answers what no daemon would is an error, and no command panics.
-func TestGarbageFromTheDaemonIsAnError(t *testing.T) {
+// An invalid response of the daemon is an error; no command panics.
+func TestInvalidDaemonResponseIsAnError(t *testing.T) {
 	for _, line := range []string{"jail ls", "jail show " + aJail, "snapshots", "runs show r", "approvals show a", "audit show 1", "audit ls", "policy show " + aJail, "egress " + aJail, "call a", "health", "lineage"} {
 		for _, garbage := range []string{"", "null", `"text"`, `{"items":5}`, "<html>", `{"items":[{"id":5}]}`, "500 <html>", `404 not json`, `{"items":[`} {
 			d := newScriptedDaemon(t, nil)
 			d.problem = garbage
 			code, _, errs := d.run("", argsOf(line)...)
 			if code != 0 && (code != 1 || errs == "") {
-				t.Errorf("%s with the answer %q exits with %d and writes %q, want 1 and why", line, garbage, code, errs)
+				t.Errorf("%s with the response %q: exit code %d and stderr %q, want 1 and a reason", line, garbage, code, errs)
 			}
 			if strings.Contains(errs, "panic") {
-				t.Errorf("%s with the answer %q panics: %s", line, garbage, errs)
+				t.Errorf("%s with the response %q panics: %s", line, garbage, errs)
 			}
 		}
 	}

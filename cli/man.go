@@ -13,10 +13,10 @@ import (
 	"github.com/spf13/pflag"
 )
 
-// manPages writes a page for man of each command, made of its help: lists and examples, which
-// are indented there, keep their lines.
+// manPages writes a man page for each command from its help. Lists and examples, which the help
+// indents, keep their lines.
 func manPages(dir string, root *cobra.Command, when time.Time) error {
-	for _, cmd := range all(root) {
+	for _, cmd := range commandTree(root) {
 		name := filepath.Join(dir, manName(cmd)+".1")
 		if err := os.WriteFile(name, []byte(manPage(cmd, when)), 0o644); err != nil {
 			return err
@@ -25,7 +25,8 @@ func manPages(dir string, root *cobra.Command, when time.Time) error {
 	return nil
 }
 
-// manDate is when the manual was made, or is said to have been so that it can be made again.
+// manDate returns the date of the manual: the current time or, for reproducible builds,
+// SOURCE_DATE_EPOCH.
 func manDate(epoch string) (time.Time, error) {
 	if epoch == "" {
 		return time.Now().UTC(), nil
@@ -37,16 +38,16 @@ func manDate(epoch string) (time.Time, error) {
 	return time.Unix(seconds, 0).UTC(), nil
 }
 
-// all are a command and those below it that help speaks of.
-func all(cmd *cobra.Command) []*cobra.Command {
+// commandTree returns a command and all commands below it that the help lists.
+func commandTree(cmd *cobra.Command) []*cobra.Command {
 	these := []*cobra.Command{cmd}
-	for _, sub := range below(cmd) {
-		these = append(these, all(sub)...)
+	for _, sub := range subcommands(cmd) {
+		these = append(these, commandTree(sub)...)
 	}
 	return these
 }
 
-func below(cmd *cobra.Command) (subs []*cobra.Command) {
+func subcommands(cmd *cobra.Command) (subs []*cobra.Command) {
 	for _, sub := range cmd.Commands() {
 		if sub.IsAvailableCommand() && !sub.IsAdditionalHelpTopicCommand() {
 			subs = append(subs, sub)
@@ -64,7 +65,7 @@ func manPage(cmd *cobra.Command, when time.Time) string {
 	fmt.Fprintf(&b, ".SH SYNOPSIS\n.nh\n%s\n.hy\n", roff(cmd.UseLine()))
 	b.WriteString(".SH DESCRIPTION\n")
 	manText(&b, cmp.Or(cmd.Long, cmd.Short+"."))
-	if subs := below(cmd); len(subs) > 0 {
+	if subs := subcommands(cmd); len(subs) > 0 {
 		b.WriteString(".SH COMMANDS\n")
 		for _, sub := range subs {
 			fmt.Fprintf(&b, ".TP\n.BR %s (1)\n%s\n", roff(manName(sub)), roff(sub.Short))
@@ -82,10 +83,10 @@ func manPage(cmd *cobra.Command, when time.Time) string {
 	return b.String()
 }
 
-// manText writes paragraphs, and of lines that are indented each by itself.
+// manText writes paragraphs. Each indented line is written separately.
 func manText(b *strings.Builder, text string) {
 	var verbatim []string
-	begun := false // the heading above begins the first paragraph
+	begun := false // the heading above starts the first paragraph
 	flush := func() {
 		for len(verbatim) > 0 && verbatim[len(verbatim)-1] == "" {
 			verbatim = verbatim[:len(verbatim)-1]
@@ -125,7 +126,7 @@ func manText(b *strings.Builder, text string) {
 	flush()
 }
 
-// manVerbatim writes lines as they are, less what all are indented by.
+// manVerbatim writes lines unchanged, without their common indentation.
 func manVerbatim(b *strings.Builder, lines []string) {
 	indent := -1
 	for i, line := range lines {
@@ -156,7 +157,7 @@ func manFlags(b *strings.Builder, heading string, flags *pflag.FlagSet) {
 			return
 		}
 		value, usage := pflag.UnquoteUsage(f)
-		value = strings.TrimSuffix(value, "Array") // each time one
+		value = strings.TrimSuffix(value, "Array") // an array flag takes one value each time
 		b.WriteString(".TP\n")
 		if f.Shorthand != "" {
 			fmt.Fprintf(b, "\\fB%s\\fP, ", roff("-"+f.Shorthand))
@@ -169,7 +170,7 @@ func manFlags(b *strings.Builder, heading string, flags *pflag.FlagSet) {
 			fmt.Fprintf(b, " \\fI%s\\fP", roff(value))
 		}
 		b.WriteString("\n" + roff(strings.ReplaceAll(usage, "\n", " ")))
-		switch f.DefValue { // as help has it: what is nothing is not said
+		switch f.DefValue { // like the help, omit zero values
 		case "", "0", "false", "[]", "0s", "<nil>":
 		default:
 			if !strings.Contains(usage, "(default") {
@@ -180,7 +181,7 @@ func manFlags(b *strings.Builder, heading string, flags *pflag.FlagSet) {
 	})
 }
 
-// roff is text that means nothing to roff.
+// roff escapes text for roff.
 func roff(s string) string {
 	var b strings.Builder
 	if strings.HasPrefix(s, ".") || strings.HasPrefix(s, "'") {

@@ -109,19 +109,19 @@ output, save it to a file, and register the file.`,
 	return cmd
 }
 
-// keptOpen is standard output, which is not closed.
+// keptOpen is standard output, which Close leaves open.
 type keptOpen struct{ io.Writer }
 
 func (keptOpen) Close() error { return nil }
 
-// serveMCP serves HTTP to who has a token. What comes in acts as this user.
+// serveMCP serves HTTP to clients that have the token. Requests act as this user.
 func (c *command) serveMCP(ctx context.Context, s *mcp.Server, address string) error {
 	l, err := net.Listen("tcp", address)
 	if err != nil {
 		return err
 	}
 	if a, ok := l.Addr().(*net.TCPAddr); !ok || !a.IP.IsLoopback() {
-		return errors.Join(usagef("--listen %s is not an address of the loopback: put a server with TLS before it", address), l.Close())
+		return errors.Join(usagef("--listen %s is not an address of the loopback: put a TLS reverse proxy in front of it", address), l.Close())
 	}
 	token := rand.Text()
 	fmt.Fprintf(c.env.Stdout, "url: http://%s/\nheader: Authorization: Bearer %s\n", l.Addr(), token)
@@ -130,7 +130,7 @@ func (c *command) serveMCP(ctx context.Context, s *mcp.Server, address string) e
 		given, ok := strings.CutPrefix(r.Header.Get("Authorization"), "Bearer ")
 		if !ok || subtle.ConstantTimeCompare([]byte(given), []byte(token)) != 1 {
 			w.Header().Set("WWW-Authenticate", "Bearer")
-			http.Error(w, "the token that was printed at the start is needed", http.StatusUnauthorized)
+			http.Error(w, "use the token that was printed at startup", http.StatusUnauthorized)
 			return
 		}
 		handler.ServeHTTP(w, r)
@@ -146,7 +146,7 @@ func (c *command) serveMCP(ctx context.Context, s *mcp.Server, address string) e
 // mcpCapabilities are the capabilities that the daemon lets this user call.
 type mcpCapabilities struct {
 	*client.Client
-	ask bool // the client's user about approvals
+	ask bool // ask the client's user about approvals
 }
 
 func (m mcpCapabilities) List(ctx context.Context) ([]mcp.Tool, error) {
@@ -236,13 +236,13 @@ func (m mcpJails) Exec(ctx context.Context, r mcp.Command) (mcp.Ended, error) {
 		e.ExitCode = *x.ExitCode
 	}
 	if x.Encoding == "base64" {
-		e.Stdout, e.Stderr = plain(x.Stdout), plain(x.Stderr)
+		e.Stdout, e.Stderr = decodeOutput(x.Stdout), decodeOutput(x.Stderr)
 	}
 	return e, nil
 }
 
-// plain is what base64 stands for; the protocol's text is UTF-8, whatever was written.
-func plain(s string) string {
+// decodeOutput decodes base64 output. MCP text is UTF-8, so invalid bytes are replaced.
+func decodeOutput(s string) string {
 	b, err := base64.StdEncoding.DecodeString(s)
 	if err != nil {
 		return s

@@ -18,14 +18,14 @@ import (
 	"glasshouse/mcp"
 )
 
-// An asking daemon has one capability. A call of it waits until its approval is answered.
+// An askingDaemon has one capability. A call of it waits until its approval is answered.
 type askingDaemon struct {
 	mu      sync.Mutex
 	pending []wire.Approval
 	answers chan wire.AnswerApproval
 }
 
-// older is an approval of an earlier call, which waits too.
+// older is a pending approval of an earlier call.
 var older = wire.Approval{ID: "a-older", State: "pending", Question: wire.Question{Action: "call", Resource: "mail.send"}}
 
 func (d *askingDaemon) ServeHTTP(w http.ResponseWriter, r *http.Request) {
@@ -41,7 +41,7 @@ func (d *askingDaemon) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	case path == "/capabilities/mail.send":
 		reply(mail)
 	case path == "/capabilities/mail.send/call":
-		// The server notices that the client hangs up only after the body is read.
+		// The server detects a disconnect only after the body has been read.
 		if _, err := io.Copy(io.Discard, r.Body); err != nil {
 			http.Error(w, err.Error(), http.StatusTeapot)
 			return
@@ -62,7 +62,7 @@ func (d *askingDaemon) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		}
 	case path == "/approvals":
 		d.mu.Lock()
-		pending := d.pending // replaced, never changed
+		pending := d.pending // replaced, never modified
 		d.mu.Unlock()
 		reply(wire.Page[wire.Approval]{Items: pending})
 	case strings.HasPrefix(path, "/approvals/"):
@@ -81,7 +81,7 @@ func (d *askingDaemon) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
-func TestMCPAsksTheUserOfTheClientAboutApprovals(t *testing.T) {
+func TestMCPAsksClientUserAboutApprovals(t *testing.T) {
 	d := &askingDaemon{pending: []wire.Approval{older}, answers: make(chan wire.AnswerApproval, 1)}
 	web := httptest.NewServer(d)
 	t.Cleanup(web.Close)
@@ -124,10 +124,10 @@ func TestMCPAsksTheUserOfTheClientAboutApprovals(t *testing.T) {
 		t.Errorf("asked = %q, want the approval of this call only", asked)
 	}
 
-	// Without --ask, and if the user declines, the approval is not answered.
+	// Without --ask, and if the user declines, the approval stays unanswered.
 	for name, c := range map[string]*sdk.ClientSession{
 		"not asked": connect(false, &sdk.ClientOptions{ElicitationHandler: func(context.Context, *sdk.ElicitRequest) (*sdk.ElicitResult, error) {
-			t.Error("the user is asked without --ask")
+			t.Error("the user was asked without --ask")
 			return &sdk.ElicitResult{Action: "accept"}, nil
 		}}),
 		"declined": connect(true, &sdk.ClientOptions{ElicitationHandler: func(context.Context, *sdk.ElicitRequest) (*sdk.ElicitResult, error) {

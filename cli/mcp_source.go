@@ -14,7 +14,7 @@ import (
 	"glasshouse/mcp"
 )
 
-// mcpSource is what this user may read of the daemon: every request has the user's token.
+// mcpSource gives read access to the daemon. Every request has this user's token.
 type mcpSource struct{ *client.Client }
 
 func (m mcpSource) Jails(ctx context.Context) ([]mcp.Jail, error) { return mcpJails(m).List(ctx) }
@@ -76,12 +76,12 @@ func (m mcpSource) Skill(ctx context.Context, name string) (string, error) {
 	return s.Text, err
 }
 
-// approvalsEvery is how often the pending approvals of a call are looked up.
+// approvalsEvery is the interval at which the pending approvals of a call are polled.
 const approvalsEvery = time.Second
 
-// askApprovals asks the user of the client about the approvals that a call of a capability
-// waits for, until ctx ends. Those in asked belong to other calls. Approvals are answered
-// as this user, so the daemon decides whether the answer counts.
+// askApprovals asks the client's user about the approvals that a capability call waits for,
+// until ctx ends. The approvals in asked belong to other calls. Approvals are answered as this
+// user, so the daemon decides whether the answer counts.
 func (m mcpCapabilities) askApprovals(ctx context.Context, peer *mcp.Peer, cid string, asked map[id.Approval]bool) {
 	tick := time.NewTicker(approvalsEvery)
 	defer tick.Stop()
@@ -93,7 +93,7 @@ func (m mcpCapabilities) askApprovals(ctx context.Context, peer *mcp.Peer, cid s
 		}
 		pending, err := m.Approvals(ctx, "pending", "")
 		if err != nil {
-			continue // the next turn may succeed; the approval stays pending meanwhile
+			continue // the next poll may succeed; the approval stays pending meanwhile
 		}
 		for _, a := range pending {
 			if !isCallOf(a, cid) || asked[a.ID] {
@@ -130,7 +130,7 @@ func isCallOf(a wire.Approval, cid string) bool {
 // the approval stays pending.
 func (m mcpCapabilities) askApproval(ctx context.Context, peer *mcp.Peer, a wire.Approval) error {
 	fields := map[string]any{
-		"decision": map[string]any{"type": "string", "title": "Decision", "enum": []string{"allow", "deny"}, "description": "Allow it once, or deny it."},
+		"decision": map[string]any{"type": "string", "title": "Decision", "enum": []string{"allow", "deny"}, "description": "Allow this call once, or deny it."},
 		"reason":   map[string]any{"type": "string", "title": "Reason", "description": "Shown to the caller."},
 	}
 	if a.Phrase != "" {

@@ -13,7 +13,7 @@ import (
 	sdk "github.com/modelcontextprotocol/go-sdk/mcp"
 )
 
-// serveMCP runs glasshouse mcp against the daemon and returns a client of it, over
+// serveMCP runs glasshouse mcp against the daemon and returns a client that is connected over
 // standard input and output. The command ends with the test.
 func (d *scriptedDaemon) serveMCP(args ...string) *sdk.ClientSession {
 	d.Helper()
@@ -118,7 +118,7 @@ func TestMCPServesJailsAsTools(t *testing.T) {
 	}
 }
 
-// sameJSON compares JSON whatever the order of keys.
+// sameJSON compares JSON independently of the order of keys.
 func sameJSON(t *testing.T, got, want string) bool {
 	t.Helper()
 	var a, b any
@@ -144,7 +144,7 @@ func textOf(r *sdk.CallToolResult) string {
 	return strings.Join(all, "\n")
 }
 
-func TestMCPReportsWhatTheDaemonRefuses(t *testing.T) {
+func TestMCPReportsDaemonErrors(t *testing.T) {
 	d := newScriptedDaemon(t, map[string]string{"GET /capabilities": items()})
 	d.problem = `409 {"type":"/problems/conflict","title":"conflict","status":409,"detail":"the jail is stopped","remedy":"start it"}`
 	c := d.serveMCP()
@@ -167,7 +167,7 @@ func TestMCPReportsWhatTheDaemonRefuses(t *testing.T) {
 
 func TestMCPDecodesOutputThatIsNotUTF8(t *testing.T) {
 	for in, want := range map[string]string{"aGVsbG8=": "hello", "//4K": "\uFFFD\n", "": "", "not base64": "not base64"} {
-		if got := plain(in); got != want {
+		if got := decodeOutput(in); got != want {
 			t.Errorf("plain(%q): got %q, want %q", in, got, want)
 		}
 	}
@@ -189,7 +189,7 @@ func TestMCPDecodesOutputThatIsNotUTF8(t *testing.T) {
 	}
 }
 
-func TestMCPServesApprovedCapabilitiesInTheirNewestVersion(t *testing.T) {
+func TestMCPServesNewestApprovedCapabilities(t *testing.T) {
 	d := newScriptedDaemon(t, map[string]string{
 		"GET /capabilities": items(
 			`{"id":"mail.send","version":"2.0.0","state":"approved"}`, `{"id":"mail.send","version":"1.0.0","state":"approved"}`,
@@ -223,7 +223,7 @@ func TestMCPServesApprovedCapabilitiesInTheirNewestVersion(t *testing.T) {
 	}
 }
 
-func TestMCPServesTheRecordAndSkillsAsResources(t *testing.T) {
+func TestMCPServesEventsAndSkillsAsResources(t *testing.T) {
 	d := newScriptedDaemon(t, map[string]string{
 		"GET /capabilities":                  items(),
 		"GET /jails":                         items(jailJSON),
@@ -280,7 +280,7 @@ func TestMCPServesTheRecordAndSkillsAsResources(t *testing.T) {
 	}
 }
 
-func TestMCPOverHTTPNeedsTheToken(t *testing.T) {
+func TestMCPOverHTTPNeedsToken(t *testing.T) {
 	d := newScriptedDaemon(t, map[string]string{"GET /capabilities": items(), "GET /skills": items(), "GET /jails": items(), "GET /snapshots": items()})
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
@@ -334,7 +334,7 @@ func TestMCPOverHTTPNeedsTheToken(t *testing.T) {
 	}
 }
 
-func TestMCPListensOnTheLoopbackOnly(t *testing.T) {
+func TestMCPListensOnLoopbackOnly(t *testing.T) {
 	d := newScriptedDaemon(t, nil)
 	for listen, want := range map[string]struct {
 		code int
@@ -345,7 +345,7 @@ func TestMCPListensOnTheLoopbackOnly(t *testing.T) {
 		"127.0.0.1:": {0, ""},
 	} {
 		ctx, cancel := context.WithCancel(t.Context())
-		cancel() // an address that is taken is left at once
+		cancel() // if the address is accepted, the server stops immediately
 		code, _, errs := d.runIn(ctx, "", "mcp", "--listen", listen)
 		if code != want.code || !strings.Contains(errs, want.text) {
 			t.Errorf("--listen %s: got exit code %d and %q, want %d and %q", listen, code, errs, want.code, want.text)
@@ -357,7 +357,7 @@ func TestMCPImportPrintsManifests(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "files.rtfs")
 	(&vendor{T: t}).write(file, "(capability)")
 	d := newScriptedDaemon(t, map[string]string{
-		"POST /capabilities/import": `{"server":"s","manifests":["(capability \"a\")\n","(capability \"` + evil + `\")"],"lost":["an icon of a\u001b"],"refused":["b: its type\u202e"]}`,
+		"POST /capabilities/import": `{"server":"s","manifests":["(capability \"a\")\n","(capability \"` + escapedName + `\")"],"lost":["an icon of a\u001b"],"refused":["b: its type\u202e"]}`,
 	})
 	code, out, errs := d.run("", "mcp", "import", file)
 	if want := "(capability \"a\")\n\n(capability \"\\x1b[31mred\\u202e\")\n\n"; code != 0 || out != want {

@@ -136,7 +136,7 @@ func (c *command) docs() *cobra.Command {
 	cmd := &cobra.Command{
 		Use: "docs", Short: "Print the manual as Markdown", Hidden: true,
 		Args: cobra.NoArgs,
-		RunE: func(*cobra.Command, []string) error { return manual(c.env.Stdout, everywhere()) },
+		RunE: func(*cobra.Command, []string) error { return manual(c.env.Stdout, hostIndependentRoot()) },
 	}
 	cmd.AddCommand(
 		&cobra.Command{
@@ -159,21 +159,21 @@ func (c *command) docs() *cobra.Command {
 				if err != nil {
 					return err
 				}
-				return manPages(args[0], everywhere(), when)
+				return manPages(args[0], hostIndependentRoot(), when)
 			},
 		},
 	)
 	return cmd
 }
 
-// everywhere is the command as it is on no host and for no user in particular, so that
-// the manual is the same everywhere.
-func everywhere() *cobra.Command {
+// hostIndependentRoot returns the command tree without host or user settings, so that the
+// generated manual is the same everywhere.
+func hostIndependentRoot() *cobra.Command {
 	c := &command{env: Env{Getenv: func(string) string { return "" }}}
 	return c.root()
 }
 
-// manual writes the help of every command, the options that all have once.
+// manual writes the help of every command, and the common options once.
 func manual(w io.Writer, root *cobra.Command) error {
 	var b strings.Builder
 	fmt.Fprintf(&b, "# The glasshouse command\n\nMade from the commands' own help by `make docs`.\n\n%s\n", root.Long)
@@ -196,7 +196,7 @@ func manual(w io.Writer, root *cobra.Command) error {
 	return err
 }
 
-// leaves are the commands that do something, in the order of their names.
+// leaves returns the runnable commands, in the order of their names.
 func leaves(cmd *cobra.Command) []*cobra.Command {
 	var all []*cobra.Command
 	for _, sub := range cmd.Commands() {

@@ -30,7 +30,8 @@ is interrupted.`,
 			script := mockllm.Default()
 			if file != "" {
 				var err error
-				if script, err = mockllm.Load(file); err != nil {
+				script, err = mockllm.Load(file)
+				if err != nil {
 					return err
 				}
 			}

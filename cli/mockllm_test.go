@@ -14,7 +14,7 @@ import (
 	"glasshouse/cli"
 )
 
-func TestAModelIsPlayedWithoutADaemonUntilItIsInterrupted(t *testing.T) {
+func TestMockLLMRunsUntilInterrupted(t *testing.T) {
 	script := filepath.Join(t.TempDir(), "script.yaml")
 	if err := os.WriteFile(script, []byte("conversations: [{turns: [{text: 'as written: {{.User}}'}]}]"), 0o600); err != nil {
 		t.Fatal(err)
@@ -34,7 +34,7 @@ func TestAModelIsPlayedWithoutADaemonUntilItIsInterrupted(t *testing.T) {
 	}
 	base := regexp.MustCompile(`OPENAI_BASE_URL=(\S+)`).FindSubmatch(text[:n])
 	if base == nil {
-		t.Fatalf("it says %q, want what to set", text[:n])
+		t.Fatalf("output = %q, want the variables to set", text[:n])
 	}
 	res, err := http.Post(string(base[1])+"/chat/completions", "application/json", strings.NewReader(`{"model":"fake-1","messages":[{"role":"user","content":"hello"}]}`))
 	if err != nil {
@@ -43,16 +43,16 @@ func TestAModelIsPlayedWithoutADaemonUntilItIsInterrupted(t *testing.T) {
 	body, _ := io.ReadAll(res.Body)
 	res.Body.Close()
 	if !strings.Contains(string(body), "as written: hello") {
-		t.Errorf("it answers %s", body)
+		t.Errorf("response = %s", body)
 	}
 	http.DefaultClient.CloseIdleConnections()
 	interrupt()
 	if code := <-done; code != 0 {
-		t.Errorf("exit code %d; it says\n%s", code, &log)
+		t.Errorf("exit code %d; output\n%s", code, &log)
 	}
 }
 
-func TestAScriptThatIsWrongIsNamedWithItsLine(t *testing.T) {
+func TestMockLLMScriptErrorNamesLine(t *testing.T) {
 	script := filepath.Join(t.TempDir(), "script.yaml")
 	if err := os.WriteFile(script, []byte("conversations:\n  - name: x\n    turn: []\n"), 0o600); err != nil {
 		t.Fatal(err)
@@ -61,7 +61,7 @@ func TestAScriptThatIsWrongIsNamedWithItsLine(t *testing.T) {
 		var stderr bytes.Buffer
 		code := cli.Run(t.Context(), []string{"mock-llm", "--listen", "127.0.0.1:0", "--script", file}, cli.Env{Stdout: io.Discard, Stderr: &stderr, Getenv: func(string) string { return "" }})
 		if code != 1 || !strings.Contains(stderr.String(), want) || !strings.Contains(stderr.String(), script) {
-			t.Errorf("exit code %d, and it says %q, want %q", code, stderr.String(), want)
+			t.Errorf("exit code %d and stderr %q, want %q", code, stderr.String(), want)
 		}
 	}
 }

@@ -15,9 +15,9 @@ import (
 	"github.com/spf13/cobra"
 )
 
-// TestAJailIsNamedByItsName types every command that takes a jail with the jail's
-// name, against a daemon that knows it by its id alone.
-func TestAJailIsNamedByItsName(t *testing.T) {
+// TestJailByName runs every command that takes a jail with the jail's name, against a daemon
+// that accepts only its id in paths.
+func TestJailByName(t *testing.T) {
 	const jid = "j-4k2v9c7m1xqe"
 	file := filepath.Join(t.TempDir(), "file")
 	if err := os.WriteFile(file, []byte("{}"), 0o600); err != nil {
@@ -26,7 +26,7 @@ func TestAJailIsNamedByItsName(t *testing.T) {
 	arguments := strings.NewReplacer("JAIL|SNAPSHOT [JAIL|SNAPSHOT | PATH...]", "box", "SNAPSHOT|JAIL", "box", "SNAPSHOT|--last", "s-9d2kq7w4hxma", "JAIL", "box",
 		"[--] COMMAND [ARG...]", "true", "1|2|3", "1", ":PATH", ":/etc", ":FROM TO", ":/from /to", "ACTION", "bash", "NAME", "KEY", "...", "", "[flags] ", "")
 	optional := regexp.MustCompile(` ?\[[^\]]*\]+`)
-	also := map[string]string{ // what the line needs beside the jail
+	also := map[string]string{ // other arguments of the command
 		"glasshouse policy set":  " --policy " + file,
 		"glasshouse branch":      " -n 1",
 		"glasshouse jail limits": " --memory 1g",
@@ -42,10 +42,10 @@ func TestAJailIsNamedByItsName(t *testing.T) {
 			args := append([]string{"--addr", s.URL}, strings.Fields(line)...)
 			Run(t.Context(), args, Env{Stdin: strings.NewReader(""), Stdout: &out, Stderr: &errs, Getenv: func(string) string { return "" }, UID: 1000})
 			if !asked.about(jid) {
-				t.Errorf("the daemon was asked %q; want something of %s (%s)", asked.urls, jid, errs.String())
+				t.Errorf("requests = %q; want one about %s (%s)", asked.urls, jid, errs.String())
 			}
 			if asked.about("/box") {
-				t.Errorf("the daemon was asked %q, which takes the name for an id", asked.urls)
+				t.Errorf("requests = %q, which use the name as an id", asked.urls)
 			}
 		})
 	}
@@ -73,8 +73,7 @@ func TestAJailIsNamedByItsName(t *testing.T) {
 	}
 }
 
-// asked is a daemon of one jail, which has nothing else to tell, and notes what it
-// was asked.
+// asked is a daemon with one jail that records requests and has no other data.
 type asked struct {
 	id   string
 	name string

@@ -22,8 +22,8 @@ const observeLong = `System calls, file operations, network traffic and processe
   packet_bytes=N               bytes to record of each packet, for glasshouse net --pcap
   on_overload=throttle|count   slow the jail down so that no event is lost, or count lost events`
 
-// parseObserve reads what is to be recorded of a jail. Whether the words are
-// right is for the daemon to say, save for those it would not get to see.
+// parseObserve parses the recording settings of a jail. The daemon checks the values;
+// parseObserve checks only the parts that the daemon does not see.
 func parseObserve(s string) (wire.Observe, error) {
 	var o wire.Observe
 	if s == "" {
@@ -33,10 +33,10 @@ func parseObserve(s string) (wire.Observe, error) {
 	for part := range strings.SplitSeq(s, ",") {
 		word, value, ok := strings.Cut(part, "=")
 		if !ok || value == "" {
-			return o, usagef("--observe %q is not WORD=VALUE", part)
+			return o, usagef("--observe %q is not NAME=VALUE", part)
 		}
 		if slices.Contains(seen, word) {
-			return o, usagef("--observe says %s twice; join names by +", word)
+			return o, usagef("--observe sets %s twice; join values with +", word)
 		}
 		seen = append(seen, word)
 		var err error
@@ -58,7 +58,7 @@ func parseObserve(s string) (wire.Observe, error) {
 		case "on_overload":
 			o.OnOverload = value
 		default:
-			return o, usagef("--observe has no word %q; there are syscalls, allow, ignore, sample, files, network, packet_bytes and on_overload", word)
+			return o, usagef("--observe has no setting %q; the settings are syscalls, allow, ignore, sample, files, network, packet_bytes and on_overload", word)
 		}
 		if err != nil {
 			return o, usagef("--observe %s=%q is not a number", word, value)
@@ -67,7 +67,7 @@ func parseObserve(s string) (wire.Observe, error) {
 	return o, nil
 }
 
-// observeText is what is recorded, as --observe takes it.
+// observeText formats recording settings in the syntax of --observe.
 func observeText(o wire.Observe) string {
 	var words []string
 	add := func(word, value string) {

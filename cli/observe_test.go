@@ -19,14 +19,14 @@ func TestObserveFlag(t *testing.T) {
 		t.Errorf("%v (-want +got)\n%s", err, diff)
 	}
 	if back := observeText(got); back != text {
-		t.Errorf("written again it is %s", back)
+		t.Errorf("formatted again = %s", back)
 	}
 	if got, err := parseObserve(""); err != nil || observeText(got) != "" {
-		t.Errorf("nothing is %+v, %v", got, err)
+		t.Errorf("empty flag = %+v, %v", got, err)
 	}
 	for _, bad := range []string{"syscalls", "syscalls=", "=all", "colour=red", "sample=x", "packet_bytes=1k", "files=all,files=off", "files=all,"} {
 		if got, err := parseObserve(bad); err == nil {
-			t.Errorf("%q is taken as %+v", bad, got)
+			t.Errorf("%q is accepted as %+v", bad, got)
 		}
 	}
 }

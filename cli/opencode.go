@@ -64,7 +64,7 @@ outside the workspace, where they cannot change them.`,
 	return cmd
 }
 
-// writtenFile is what became of one file.
+// writtenFile is the result of writing one file.
 type writtenFile struct {
 	Path  string `json:"path"`
 	State string `json:"state"` // written, replaced, unchanged
@@ -89,7 +89,7 @@ func (c *command) writeOpenCode(dir string, level int, force bool) error {
 		switch {
 		case errors.Is(err, fs.ErrNotExist):
 		case err != nil:
-			return fmt.Errorf("look at %s: %w", filepath.Join(dir, f.Path), err)
+			return fmt.Errorf("read %s: %w", filepath.Join(dir, f.Path), err)
 		case string(there) == string(f.Data):
 			done[i].State = "unchanged"
 		case force:
@@ -101,8 +101,8 @@ func (c *command) writeOpenCode(dir string, level int, force bool) error {
 	if len(taken) > 0 {
 		return &fault.Error{
 			Op: "opencode init", On: dir, Kind: fault.Conflict,
-			Err:    fmt.Errorf("there with another content, so nothing was written: %s", strings.Join(taken, ", ")),
-			Remedy: "give --force to replace them, or move them away",
+			Err:    fmt.Errorf("files exist with other content, so nothing was written: %s", strings.Join(taken, ", ")),
+			Remedy: "use --force to replace them, or move them away",
 		}
 	}
 	for i, f := range files {
@@ -113,11 +113,11 @@ func (c *command) writeOpenCode(dir string, level int, force bool) error {
 			return fmt.Errorf("write %s: %w", filepath.Join(dir, f.Path), err)
 		}
 	}
-	return c.print(done, func(w io.Writer) { tellOpenCode(w, done) })
+	return c.print(done, func(w io.Writer) { printOpenCode(w, done) })
 }
 
-// writeUnder writes one file beneath the project, wherever links in it lead. A file
-// appears whole or not at all.
+// writeUnder writes one file below the project. os.Root keeps links inside the project. The file
+// appears complete or not at all.
 func writeUnder(root *os.Root, f agent.File) error {
 	if err := root.MkdirAll(filepath.Dir(f.Path), 0o755); err != nil {
 		return err
@@ -132,18 +132,18 @@ func writeUnder(root *os.Root, f agent.File) error {
 	return nil
 }
 
-func tellOpenCode(w io.Writer, files []writtenFile) {
+func printOpenCode(w io.Writer, files []writtenFile) {
 	for _, f := range files {
 		fmt.Fprintf(w, "%-9s  %s\n", f.State, text.Visible(f.Path))
 	}
 	fmt.Fprint(w, `
-OpenCode 1.18 reads opencode.json so that the last rule that matches counts: put what is
-general first. Its "steps" is a word to the model, not a limit; before 1.1 the same file
-had "maxSteps" and the longest pattern counted. The budget of a run is what holds.
-AGENTS.md is read from the root of the project only, and is advice to the model; the
-gateway reads it as rules, if it is given with --policy.
-OpenCode's own rules hold less than they say: what holds is the jail and its policy.
-Without a network, put copies of .opencode/package-lock.json and .opencode/node_modules
-into ~/.config/opencode too: OpenCode waits two minutes for npm otherwise.
+OpenCode 1.18 applies the last matching rule of opencode.json, so general rules come
+first. "steps" is only passed to the model as text and is not a limit; the run's budget
+is the limit. Before 1.1 the file had "maxSteps", and the longest pattern applied.
+OpenCode reads AGENTS.md from the root of the project only, as advice to the model. The
+gateway reads it as rules if it is given with --policy.
+OpenCode's own rules are not a security boundary. The jail and its policy are.
+Without a network, also copy .opencode/package-lock.json and .opencode/node_modules to
+~/.config/opencode: OpenCode otherwise waits two minutes for npm.
 `)
 }

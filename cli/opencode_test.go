@@ -11,7 +11,7 @@ import (
 	"glasshouse/cli"
 )
 
-// openCodeInit runs glasshouse opencode init, and returns its exit code and what it said.
+// openCodeInit runs glasshouse opencode init, and returns its exit code and output.
 func openCodeInit(t *testing.T, args ...string) (int, string) {
 	t.Helper()
 	var out bytes.Buffer
@@ -30,12 +30,11 @@ func mustRead(t *testing.T, name string) string {
 	return string(data)
 }
 
-// TestAProjectIsPreparedForOpenCode: what is there is not overwritten, unless that is
-// asked for, and then all of it is.
-func TestAProjectIsPreparedForOpenCode(t *testing.T) {
+// TestOpenCodeInit: existing files are overwritten only with --force, and then all of them.
+func TestOpenCodeInit(t *testing.T) {
 	dir := t.TempDir()
 	code, said := openCodeInit(t, dir)
-	if code != 0 || !strings.Contains(said, "written    opencode.json") || !strings.Contains(said, "the last rule that matches counts") {
+	if code != 0 || !strings.Contains(said, "written    opencode.json") || !strings.Contains(said, "applies the last matching rule") {
 		t.Fatalf("code %d: %s", code, said)
 	}
 	for _, name := range []string{"opencode.json", "AGENTS.md", ".opencode/plugin/autonomy-engine.ts", ".opencode/package-lock.json", ".opencode/node_modules/.keep"} {
@@ -47,7 +46,7 @@ func TestAProjectIsPreparedForOpenCode(t *testing.T) {
 		t.Errorf("a second time: code %d: %s", code, said)
 	}
 
-	// One file is somebody's, and one is gone: nothing is written.
+	// One file was changed and one was removed: nothing is written.
 	agents := filepath.Join(dir, "AGENTS.md")
 	if err := os.WriteFile(agents, []byte("mine"), 0o600); err != nil {
 		t.Fatal(err)
@@ -72,8 +71,8 @@ func TestAProjectIsPreparedForOpenCode(t *testing.T) {
 	}
 }
 
-// TestNothingIsWrittenOutsideOfTheProject, wherever links in it lead.
-func TestNothingIsWrittenOutsideOfTheProject(t *testing.T) {
+// TestOpenCodeInitStaysInsideProject checks links that lead out of the project.
+func TestOpenCodeInitStaysInsideProject(t *testing.T) {
 	dir, outside := t.TempDir(), t.TempDir()
 	if err := os.Symlink(outside, filepath.Join(dir, ".opencode")); err != nil {
 		t.Fatal(err)
@@ -87,7 +86,7 @@ func TestNothingIsWrittenOutsideOfTheProject(t *testing.T) {
 	}
 }
 
-func TestOpenCodeInitSaysWhatIsWrong(t *testing.T) {
+func TestOpenCodeInitErrors(t *testing.T) {
 	if code, said := openCodeInit(t, "--level", "4", t.TempDir()); code != 2 || !strings.Contains(said, "1, 2 or 3") {
 		t.Errorf("code %d: %s", code, said)
 	}

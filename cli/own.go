@@ -18,23 +18,23 @@ import (
 	"glasshouse/internal/atomicfile"
 )
 
-// A command that finds no daemon starts one that lasts as long as it is used:
-// every command holds a shared lock on a file in the data directory until it
-// ends, however it ends, and such a daemon stops when it gets the lock for
-// itself. Who comes while it stops waits for its end and starts the next.
+// A command that finds no daemon starts one that runs while it is in use. Every command holds a
+// shared lock (flock(2)) on a file in the data directory until the command's process ends. The
+// daemon waits for the exclusive lock and stops when it gets it. A command that starts while the
+// daemon is stopping waits for its end and starts the next one.
 
-// whileUsed is the flag of serve that makes such a daemon.
+// whileUsed is the flag of serve that starts such a daemon.
 const whileUsed = "while-used"
 
-// client returns a client of the daemon, which it starts if there is none.
+// client returns a client of the daemon. It starts a daemon if none is running.
 func (c *command) client(ctx context.Context) (*client.Client, error) {
 	cl, err := c.dial()
 	if err != nil || c.addr != "" || c.env.Getenv("GLASSHOUSE_ADDR") != "" {
 		return cl, err
 	}
-	// Without a right to this directory the daemon is somebody else's, and
-	// not ours to start.
-	if err := c.use(); err != nil {
+	// Without write access to this directory, the daemon belongs to another user, and this
+	// command must not start it.
+	if err := c.holdUse(); err != nil {
 		return cl, nil
 	}
 	if err := cl.Health(ctx); !errors.Is(err, fault.Unavailable) {
@@ -51,14 +51,14 @@ func (c *command) client(ctx context.Context) (*client.Client, error) {
 }
 
 // A service is a daemon that systemd or another supervisor starts with its own configuration. It
-// may be restarting while a command finds no daemon. Its record stays in the data directory
-// when it stops, and is removed by a daemon that is no service.
+// may be restarting while a command finds no daemon. Its record stays in the data directory when
+// it stops. A daemon that is not a service removes the record.
 type service struct {
-	Unit   string `json:"unit,omitempty"`   // of systemd
+	Unit   string `json:"unit,omitempty"`   // systemd unit
 	Config string `json:"config,omitempty"` // the configuration file
 }
 
-// serviceOf is the service that this process runs as, or nil.
+// serviceOf returns the service that this process runs as, or nil.
 func serviceOf(config string, getenv func(string) string) *service {
 	s := service{Config: config}
 	if getenv("INVOCATION_ID") != "" && getenv("NOTIFY_SOCKET") != "" { // systemd.exec(5), sd_notify(3)
@@ -72,7 +72,8 @@ func serviceOf(config string, getenv func(string) string) *service {
 
 func serviceFile(dir string) string { return filepath.Join(dir, "service.json") }
 
-// writeService records by whom the daemon of a data directory is started.
+// writeService records which service runs the daemon of a data directory. Without a service it
+// removes the record.
 func writeService(dir string, s *service) error {
 	if s == nil {
 		if err := os.Remove(serviceFile(dir)); err != nil && !errors.Is(err, os.ErrNotExist) {
@@ -103,11 +104,11 @@ func readService(dir string) (*service, error) {
 	return s, nil
 }
 
-// restartTime is how long a service may take to restart.
+// restartTime limits the wait for a service to restart.
 var restartTime = 30 * time.Second
 
-// awaitService waits for a service that restarts. A command never starts a daemon in its
-// place, which would not have its configuration.
+// awaitService waits for a service that restarts. A command never starts a daemon in place of a
+// service, because that daemon would not have the service's configuration.
 func (c *command) awaitService(ctx context.Context, cl *client.Client, s service) error {
 	for end := time.Now().Add(restartTime); ; {
 		err := cl.Health(ctx)
@@ -120,7 +121,7 @@ func (c *command) awaitService(ctx context.Context, cl *client.Client, s service
 				remedy = "glasshouse serve --data " + c.dataDir() + " --config " + s.Config
 			}
 			return &fault.Error{Op: "connect", On: c.dataDir(), Kind: fault.Unavailable,
-				Err:    fmt.Errorf("the daemon of this data directory is a service, and did not answer for %s", restartTime),
+				Err:    fmt.Errorf("the daemon of this data directory is a service, and did not respond for %s", restartTime),
 				Remedy: remedy + "; if it is no longer a service, remove " + serviceFile(c.dataDir())}
 		}
 		select {
@@ -131,9 +132,9 @@ func (c *command) awaitService(ctx context.Context, cl *client.Client, s service
 	}
 }
 
-// use takes part in the use of the daemon, for as long as this process lasts.
-func (c *command) use() error {
-	if c.used != nil {
+// holdUse holds the shared lock on the users file until this process ends.
+func (c *command) holdUse() error {
+	if c.usersLock != nil {
 		return nil
 	}
 	f, err := usersFile(c.dataDir())
@@ -144,12 +145,11 @@ func (c *command) use() error {
 		f.Close()
 		return err
 	}
-	c.used = f
+	c.usersLock = f
 	return nil
 }
 
-// usersFile opens the file that is locked by who uses the daemon of a data
-// directory.
+// usersFile opens the file that users of a data directory's daemon lock.
 func usersFile(dir string) (*os.File, error) {
 	if err := os.MkdirAll(dir, 0o711); err != nil {
 		return nil, err
@@ -165,11 +165,12 @@ func flock(f *os.File, how int) error {
 	}
 }
 
-// startTime is how long a daemon may take to find the jails that are there.
+// startTime limits the time that a daemon may take to start, which includes reattaching to its
+// jails.
 const startTime = time.Minute
 
-// startOwn starts a daemon and waits until it answers. Of two who do so at once
-// one daemon finds that the other has the data directory; that one serves both.
+// startOwn starts a daemon and waits until it responds. If two commands do so concurrently, the
+// second daemon finds the data directory locked and exits; the first one serves both commands.
 func (c *command) startOwn(ctx context.Context, cl *client.Client) error {
 	log, err := os.OpenFile(filepath.Join(c.dataDir(), "daemon.log"), os.O_CREATE|os.O_RDWR|os.O_APPEND, 0o600)
 	if err != nil {
@@ -183,7 +184,7 @@ func (c *command) startOwn(ctx context.Context, cl *client.Client) error {
 	cmd := exec.Command("/proc/self/exe", "serve", "--data", c.dataDir(), "--listen", "", "--"+whileUsed)
 	cmd.Args[0] = "glasshouse"
 	cmd.Stderr = log
-	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true} // an interrupt is for us, not for it
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true} // terminal signals reach only this process
 	if err := cmd.Start(); err != nil {
 		return err
 	}
@@ -205,22 +206,22 @@ func (c *command) startOwn(ctx context.Context, cl *client.Client) error {
 		case <-time.After(2 * time.Millisecond):
 		}
 		if time.Now().After(deadline) {
-			return fmt.Errorf("the daemon on %s does not answer; see %s", c.dataDir(), log.Name())
+			return fmt.Errorf("the daemon on %s does not respond; see %s", c.dataDir(), log.Name())
 		}
 	}
 }
 
-// unused is the file that stopUnused locks. A file that nothing refers to is closed, and its
-// lock must last as long as the process.
-var unused *os.File
+// idleLock is the file that stopWhenIdle locks. The runtime closes files that are unreachable,
+// and the lock must last as long as the process.
+var idleLock *os.File
 
-// stopUnused calls stop when nobody uses the daemon any more.
-func stopUnused(dir string, stop func()) error {
+// stopWhenIdle calls stop when no process uses the daemon. It does not block.
+func stopWhenIdle(dir string, stop func()) error {
 	f, err := usersFile(dir)
 	if err != nil {
 		return err
 	}
-	unused = f
+	idleLock = f
 	go func() {
 		if err := flock(f, syscall.LOCK_EX); err == nil {
 			stop()

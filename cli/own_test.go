@@ -21,17 +21,17 @@ import (
 	"glasshouse/fault"
 )
 
-// roles are what this test program does instead of testing when a test starts it again
-// under one of these names. They return its exit code.
+// roles maps names of this test program to functions that it runs instead of the tests. They
+// return its exit code.
 var roles = map[string]func(args []string) int{
-	"glasshouse": playDaemon, // the name under which a command starts a daemon
-	"first":      playFirst,
-	"child":      playChild,
+	"glasshouse": fakeDaemon, // the name under which a command starts a daemon
+	"first":      fakeInit,
+	"child":      fakeInitChild,
 }
 
-// playDaemon is a daemon that a command has started for itself. The file play of its data
-// directory says what it does.
-func playDaemon(args []string) int {
+// fakeDaemon is a daemon that a command has started. The file play of its data directory selects
+// its behaviour.
+func fakeDaemon(args []string) int {
 	dir := args[slices.Index(args, "--data")+1]
 	script, err := os.ReadFile(filepath.Join(dir, "play"))
 	if err != nil {
@@ -42,7 +42,7 @@ func playDaemon(args []string) int {
 		fmt.Fprintln(os.Stderr, text)
 		return 1
 	}
-	// The lock tells the test when this process has ended.
+	// The lock shows the test when this process has ended.
 	alive, err := os.Create(filepath.Join(dir, "alive"))
 	if err != nil {
 		fmt.Fprintln(os.Stderr, err)
@@ -59,7 +59,7 @@ func playDaemon(args []string) int {
 		return 1
 	}
 	unused := make(chan struct{})
-	if err := stopUnused(dir, func() { close(unused) }); err != nil {
+	if err := stopWhenIdle(dir, func() { close(unused) }); err != nil {
 		fmt.Fprintln(os.Stderr, err)
 		return 1
 	}
@@ -71,7 +71,7 @@ func playDaemon(args []string) int {
 	return 0
 }
 
-// dataDir returns a data directory with a path that is short enough for a socket.
+// dataDir returns a data directory whose path is short enough for a socket.
 func dataDir(t *testing.T) string {
 	t.Helper()
 	dir, err := os.MkdirTemp("/tmp", "gh")
@@ -82,7 +82,7 @@ func dataDir(t *testing.T) string {
 	return dir
 }
 
-func TestACommandStartsADaemonThatEndsWhenItIsUnused(t *testing.T) {
+func TestCommandStartsDaemonThatStopsWhenIdle(t *testing.T) {
 	dir := dataDir(t)
 	(&vendor{T: t}).write(filepath.Join(dir, "play"), "serve")
 	c := &command{data: dir, env: Env{Getenv: func(string) string { return "" }}}
@@ -93,8 +93,8 @@ func TestACommandStartsADaemonThatEndsWhenItIsUnused(t *testing.T) {
 	if err := cl.Health(t.Context()); err != nil {
 		t.Errorf("its health: got %v, want none", err)
 	}
-	code, out, errs := ran(t, nil, "--data", dir, "jail", "ls")
-	if want := "serve --data " + dir + " --listen --while-used"; code != 0 || !strings.Contains(squeezed(out), want) {
+	code, out, errs := runWithoutDaemon(t, nil, "--data", dir, "jail", "ls")
+	if want := "serve --data " + dir + " --listen --while-used"; code != 0 || !strings.Contains(squeezeSpaces(out), want) {
 		t.Errorf("another command: got exit code %d, %q and %q, want the same daemon, %q", code, out, errs, want)
 	}
 	st, err := os.Stat(filepath.Join(dir, "daemon.log"))
@@ -109,30 +109,30 @@ func TestACommandStartsADaemonThatEndsWhenItIsUnused(t *testing.T) {
 	if err := flock(alive, syscall.LOCK_EX|syscall.LOCK_NB); !errors.Is(err, syscall.EWOULDBLOCK) {
 		t.Errorf("while it is used: got %v, want a daemon that runs", err)
 	}
-	if err := c.use(); err != nil {
+	if err := c.holdUse(); err != nil {
 		t.Errorf("a second use: got %v, want none", err)
 	}
-	c.used.Close()
+	c.usersLock.Close()
 	users, err := usersFile(dir)
 	if err != nil {
 		t.Fatal(err)
 	}
-	// The other command's lock ends with its process or, in a test, with its file.
-	endUses(t, dir)
+	// Another command's lock ends with its process or, in a test, with its file.
+	closeUsersLocks(t, dir)
 	users.Close()
 	if err := flock(alive, syscall.LOCK_EX); err != nil { // waits for the end of the daemon
 		t.Errorf("when it is unused: got %v, want its end", err)
 	}
 }
 
-func TestADaemonThatStopsBecauseItIsUnusedIsNotUsedAgain(t *testing.T) {
+func TestStoppingIdleDaemonIsNotReused(t *testing.T) {
 	dir := dataDir(t)
 	stopped := make(chan struct{})
-	if err := stopUnused(dir, func() { close(stopped) }); err != nil {
+	if err := stopWhenIdle(dir, func() { close(stopped) }); err != nil {
 		t.Fatal(err)
 	}
 	<-stopped
-	for range 2 { // which closes files that nothing refers to
+	for range 2 { // closes unreachable files
 		runtime.GC()
 		time.Sleep(10 * time.Millisecond)
 	}
@@ -146,8 +146,8 @@ func TestADaemonThatStopsBecauseItIsUnusedIsNotUsedAgain(t *testing.T) {
 	}
 }
 
-// endUses closes the descriptors of this process of the file that users of a daemon lock.
-func endUses(t *testing.T, dir string) {
+// closeUsersLocks closes this process's descriptors of the users file.
+func closeUsersLocks(t *testing.T, dir string) {
 	t.Helper()
 	fds, err := os.ReadDir("/proc/self/fd")
 	if err != nil {
@@ -166,20 +166,20 @@ func endUses(t *testing.T, dir string) {
 	}
 }
 
-func TestADaemonThatDoesNotStartSaysWhy(t *testing.T) {
+func TestDaemonStartFailureIsReported(t *testing.T) {
 	dir := dataDir(t)
 	(&vendor{T: t}).write(filepath.Join(dir, "daemon.log"), "an old message\n")
 	(&vendor{T: t}).write(filepath.Join(dir, "play"), "fail: no space left \x1b[2J")
-	code, out, errs := ran(t, nil, "--data", dir, "jail", "ls")
+	code, out, errs := runWithoutDaemon(t, nil, "--data", dir, "jail", "ls")
 	if code != 1 || out != "" || !strings.Contains(errs, `exit status 1: no space left \x1b[2J`) || strings.Contains(errs, "an old message") {
 		t.Errorf("got exit code %d, %q and %q, want 1 and what the daemon wrote", code, out, errs)
 	}
-	if code, _, errs := ran(t, nil, "--data", dir, "run", "--no-workspace", "true"); code != 125 || !strings.Contains(errs, "no space left") {
+	if code, _, errs := runWithoutDaemon(t, nil, "--data", dir, "run", "--no-workspace", "true"); code != 125 || !strings.Contains(errs, "no space left") {
 		t.Errorf("run: got exit code %d and %q, want 125 and what the daemon wrote", code, errs)
 	}
 }
 
-func TestWaitingForADaemonEndsWithTheContext(t *testing.T) {
+func TestAwaitDaemonEndsWithContext(t *testing.T) {
 	dir := dataDir(t)
 	(&vendor{T: t}).write(filepath.Join(dir, "play"), "fail: another daemon has the data directory")
 	ctx, cancel := context.WithCancelCause(t.Context())
@@ -197,7 +197,7 @@ func TestWaitingForADaemonEndsWithTheContext(t *testing.T) {
 	}
 }
 
-func TestTheRemedyForAServiceNamesItsConfiguration(t *testing.T) {
+func TestServiceRemedyNamesConfiguration(t *testing.T) {
 	was := restartTime
 	t.Cleanup(func() { restartTime = was })
 	restartTime = 0
@@ -220,10 +220,10 @@ func TestTheRemedyForAServiceNamesItsConfiguration(t *testing.T) {
 	}
 }
 
-func TestWithoutAHomeThereIsNoDataDirectory(t *testing.T) {
+func TestNoHomeMeansNoDataDirectory(t *testing.T) {
 	for _, line := range []string{"jail ls", "health", "doctor", "ui", "e2b"} {
 		var errs strings.Builder
-		env := Env{Stdin: strings.NewReader(""), Stdout: &errs, Stderr: &errs, Getenv: func(string) string { return "" }, UID: 1000} // root needs no home
+		env := Env{Stdin: strings.NewReader(""), Stdout: &errs, Stderr: &errs, Getenv: func(string) string { return "" }, UID: 1000} // root needs no HOME
 		code := Run(t.Context(), strings.Fields(line), env)
 		if want := "glasshouse: HOME is not set, and neither are --data, GLASSHOUSE_DATA and --addr\n"; code != 2 || errs.String() != want {
 			t.Errorf("%s: got exit code %d and %q, want 2 and %q", line, code, errs.String(), want)
@@ -231,7 +231,7 @@ func TestWithoutAHomeThereIsNoDataDirectory(t *testing.T) {
 	}
 }
 
-func TestTheAddressAndTheTokenOfTheDaemon(t *testing.T) {
+func TestDaemonAddressAndToken(t *testing.T) {
 	dir := t.TempDir()
 	(&vendor{T: t}).write(filepath.Join(dir, "token"), " from-file\n")
 	var got string
@@ -251,18 +251,18 @@ func TestTheAddressAndTheTokenOfTheDaemon(t *testing.T) {
 		{map[string]string{"GLASSHOUSE_ADDR": addr, "GLASSHOUSE_DATA": "/nowhere"}, nil, ""},
 	} {
 		got = "none"
-		if code, _, errs := ran(t, c.env, append(c.args, "jail", "ls")...); code != 0 || got != c.want {
+		if code, _, errs := runWithoutDaemon(t, c.env, append(c.args, "jail", "ls")...); code != 0 || got != c.want {
 			t.Errorf("%v %v: got exit code %d, %q and the header %q, want 0 and %q", c.env, c.args, code, errs, got, c.want)
 		}
 	}
 	for _, bad := range []string{"ftp://host", "http://", "unix://relative", "http://host/path"} {
-		if code, _, errs := ran(t, nil, "--addr", bad, "jail", "ls"); code != 1 || !strings.Contains(errs, "is ") {
+		if code, _, errs := runWithoutDaemon(t, nil, "--addr", bad, "jail", "ls"); code != 1 || !strings.Contains(errs, "is ") {
 			t.Errorf("--addr %s: got exit code %d and %q, want 1 and why", bad, code, errs)
 		}
 	}
 }
 
-func TestDoctorWithoutADaemonProbesItself(t *testing.T) {
+func TestDoctorProbesWithoutDaemon(t *testing.T) {
 	dir := dataDir(t)
 	tools := filepath.Join(dir, "tools")
 	config := filepath.Join(dir, "config.yaml")
@@ -280,18 +280,18 @@ func TestDoctorWithoutADaemonProbesItself(t *testing.T) {
 	if err := writeService(dir, &service{Config: config + ".none"}); err != nil {
 		t.Fatal(err)
 	}
-	code, _, errs := ran(t, nil, "--data", dir, "doctor")
+	code, _, errs := runWithoutDaemon(t, nil, "--data", dir, "doctor")
 	if want := "config.yaml.none"; code != 1 || !strings.Contains(errs, want) {
 		t.Errorf("with a configuration that is gone: got exit code %d and %q, want 1 and %q", code, errs, want)
 	}
 	(&vendor{T: t}).write(serviceFile(dir), "{")
-	code, _, errs = ran(t, nil, "--data", dir, "doctor")
+	code, _, errs = runWithoutDaemon(t, nil, "--data", dir, "doctor")
 	if want := "service.json: "; code != 1 || !strings.Contains(errs, want) {
 		t.Errorf("with a record that is not JSON: got exit code %d and %q, want 1 and %q", code, errs, want)
 	}
 }
 
-func TestServeRefusesAConfigurationThatIsWrong(t *testing.T) {
+func TestServeRejectsInvalidConfiguration(t *testing.T) {
 	dir := dataDir(t)
 	(&vendor{T: t}).write(filepath.Join(dir, "bad.yaml"), "no_such_key: 1\n")
 	for line, want := range map[string]struct {
@@ -304,7 +304,7 @@ func TestServeRefusesAConfigurationThatIsWrong(t *testing.T) {
 		"serve now":           {2, "unknown command"},
 		"serve --e2b-tls=may": {2, "invalid argument"},
 	} {
-		if code, _, errs := ran(t, map[string]string{"HOME": dir}, argsOf(line)...); code != want.code || !strings.Contains(errs, want.text) {
+		if code, _, errs := runWithoutDaemon(t, map[string]string{"HOME": dir}, argsOf(line)...); code != want.code || !strings.Contains(errs, want.text) {
 			t.Errorf("%s: got exit code %d and %q, want %d and %q", line, code, errs, want.code, want.text)
 		}
 	}
@@ -318,8 +318,8 @@ func TestServeRefusesAConfigurationThatIsWrong(t *testing.T) {
 	}
 }
 
-// playFirst is the first process of a container.
-func playFirst(args []string) int {
+// fakeInit is the first process of a container.
+func fakeInit(args []string) int {
 	err := beneathInit(append([]string{"child"}, args...))
 	if code, ok := errors.AsType[exitCode](err); ok {
 		return int(code)
@@ -331,8 +331,8 @@ func playFirst(args []string) int {
 	return 0
 }
 
-// playChild is what the first process of a container has started.
-func playChild(args []string) int {
+// fakeInitChild is the child of the first process of a container.
+func fakeInitChild(args []string) int {
 	switch args[0] {
 	case "exit":
 		code, err := strconv.Atoi(args[1])
@@ -346,12 +346,12 @@ func playChild(args []string) int {
 		}
 		select {}
 	}
-	fmt.Println("ready") // and a signal ends it
+	fmt.Println("ready") // a signal ends it
 	time.Sleep(time.Minute)
 	return 96
 }
 
-func TestTheFirstProcessOfAContainerEndsAsItsChild(t *testing.T) {
+func TestInitExitsLikeItsChild(t *testing.T) {
 	first := func(args ...string) *exec.Cmd {
 		cmd := exec.CommandContext(t.Context(), "/proc/self/exe", args...)
 		cmd.Args[0] = "first"
@@ -390,9 +390,8 @@ func TestTheFirstProcessOfAContainerEndsAsItsChild(t *testing.T) {
 	}
 }
 
-// A browser is opened on a file, since every user of a host can read the arguments of
-// processes.
-func TestALoginLinkIsNotAnArgumentOfTheBrowser(t *testing.T) {
+// A browser opens a file, because every user of a host can read the arguments of processes.
+func TestLoginLinkIsNotInBrowserArguments(t *testing.T) {
 	dir := t.TempDir()
 	link := `https://h.example/login#code="><script>`
 	d := newScriptedDaemon(t, map[string]string{"POST /login-links": `{"urls":["https://h.example/login#code=\"><script>","https://other.example/"]}`})

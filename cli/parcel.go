@@ -20,7 +20,7 @@ does not contain the root filesystem below.`,
   glasshouse snapshot export before-upgrade | ssh other glasshouse snapshot import`,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if isTerminal(c.env.Stdout) {
-				return usagef("an archive is nothing for a terminal: send it to a file or another program")
+				return usagef("refusing to write binary data to a terminal: redirect it to a file or another program")
 			}
 			cl, err := c.client(cmd.Context())
 			if err != nil {
@@ -54,7 +54,7 @@ archive, and CRIU reads the process images with full privileges.`,
 		Example: `  glasshouse snapshot import < before-upgrade.tar.zst`,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if isTerminal(c.env.Stdin) {
-				return usagef("give the archive as standard input: glasshouse snapshot import < FILE")
+				return usagef("give the archive on standard input: glasshouse snapshot import < FILE")
 			}
 			cl, err := c.client(cmd.Context())
 			if err != nil {

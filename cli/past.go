@@ -45,7 +45,8 @@ from file events; + marks files that were changed after the snapshot.`,
 			}
 			processes := ""
 			if !c.json {
-				if processes, err = cl.ProcessText(ctx, jid, ts, all); err != nil {
+				processes, err = cl.ProcessText(ctx, jid, ts, all)
+				if err != nil {
 					return err
 				}
 			}
@@ -67,10 +68,10 @@ func showPast(w io.Writer, p wire.Past, processes string, now time.Time) {
 	fmt.Fprintln(w)
 	switch {
 	case !p.Files.Recorded:
-		fmt.Fprintln(w, "What it does to files is not recorded of this jail.")
+		fmt.Fprintln(w, "File operations of this jail are not recorded.")
 		return
 	case len(p.Files.Items) == 0:
-		fmt.Fprintln(w, "It had changed no files.")
+		fmt.Fprintln(w, "No files had changed.")
 	}
 	var rows [][]string
 	for _, f := range p.Files.Items {
@@ -94,7 +95,7 @@ func showPast(w io.Writer, p wire.Past, processes string, now time.Time) {
 		fmt.Fprintln(w, "and more, changed earlier")
 	}
 	if p.Files.Lost != (wire.Lost{}) {
-		fmt.Fprintln(w, "Records of files are missing: there may have been other changes.")
+		fmt.Fprintln(w, "File events are missing: there may have been other changes.")
 	}
 }
 
@@ -147,11 +148,11 @@ func showProfile(w io.Writer, p wire.Profile) {
 		fmt.Fprintln(w, "errors: "+strings.Join(errs, ", "))
 	}
 	if p.Lost != (wire.Lost{}) {
-		fmt.Fprintln(w, "Records of calls are missing: there were more.")
+		fmt.Fprintln(w, "System call events are missing: the counts are too low.")
 	}
 }
 
-// took is a duration as far as it matters.
+// took formats a duration with a unit that suits its size.
 func took(ns int64) string {
 	d := time.Duration(ns)
 	switch {
@@ -163,7 +164,7 @@ func took(ns int64) string {
 	return d.Round(10 * time.Nanosecond).String()
 }
 
-// showHosts shows whom a jail talked to, by host, and what was decided about it.
+// showHosts shows the hosts that a jail connected to, and the policy decisions about them.
 func (c *command) showHosts(ctx context.Context, cl *client.Client, jid id.Jail) error {
 	cs, err := cl.Connections(ctx, jid)
 	if err != nil {

@@ -8,7 +8,7 @@ import (
 	"glasshouse/api/wire"
 )
 
-func TestAPastInstantIsShown(t *testing.T) {
+func TestShowPast(t *testing.T) {
 	now := time.Date(2026, 1, 2, 15, 4, 5, 0, time.UTC)
 	files := func(n, count int, atLeast bool) wire.Past {
 		p := wire.Past{Files: wire.ChangedFiles{Recorded: true, Count: count, AtLeast: atLeast}}
@@ -24,8 +24,8 @@ func TestAPastInstantIsShown(t *testing.T) {
 		past wire.Past
 		want string
 	}{
-		{"nothing is recorded", wire.Past{}, none + "What it does to files is not recorded of this jail.\n"},
-		{"no changes", files(0, 0, false), none + "It had changed no files.\n"},
+		{"nothing is recorded", wire.Past{}, none + "File operations of this jail are not recorded.\n"},
+		{"no changes", files(0, 0, false), none + "No files had changed.\n"},
 		{"one change", files(1, 1, false), none + row},
 		{"more than are listed", files(1, 4, false), none + row + "and 3 more, changed earlier\n"},
 		{"more than are counted", files(1, 4, true), none + row + "and at least 3 more, changed earlier\n"},
@@ -42,7 +42,7 @@ func TestAPastInstantIsShown(t *testing.T) {
 			"snapshot  s-1  before\\x1b, 1 hour ago\n\nPROCESSES\n\n" +
 				"+  renamed  file  2026-01-02 15:04:05  /old -> /new\\u202e\n" +
 				"   deleted        2026-01-02 15:04:05  /b\n" +
-				"Records of files are missing: there may have been other changes.\n",
+				"File events are missing: there may have been other changes.\n",
 		},
 	} {
 		var b strings.Builder
@@ -53,7 +53,7 @@ func TestAPastInstantIsShown(t *testing.T) {
 	}
 }
 
-func TestDurationsOfCallsAreRounded(t *testing.T) {
+func TestSyscallDurationsAreRounded(t *testing.T) {
 	for ns, want := range map[int64]string{
 		0: "0s", 4: "0s", 5: "10ns", 1234: "1.23µs", 999_994: "999.99µs", 1_234_567: "1.23ms", 999_996_000: "1s", 1_234_567_890: "1.23s", 90_000_000_000: "1m30s",
 	} {
@@ -63,7 +63,7 @@ func TestDurationsOfCallsAreRounded(t *testing.T) {
 	}
 }
 
-func TestAProfileOfCallsIsATable(t *testing.T) {
+func TestSyscallProfileTable(t *testing.T) {
 	p := wire.Profile{Count: 3, Failed: 2, Denied: 1, Latency: wire.Latency{P50: 1000, P99: 2000}}
 	p.Calls = []wire.CallProfile{{Name: "openat\x1b"}}
 	p.Errors = []wire.ErrorCount{{Errno: "EACCES", Count: 2}, {Errno: "EPERM", Count: 1}}
@@ -75,25 +75,25 @@ func TestAProfileOfCallsIsATable(t *testing.T) {
 		`openat\x1b 0 0 0 0s 0s 0s`,
 		"all 3 2 1 1µs 2µs 0s",
 		"errors: EACCES 2, EPERM 1",
-		"Records of calls are missing: there were more.",
+		"System call events are missing: the counts are too low.",
 	}
-	if got := squeezed(b.String()); got != strings.Join(want, "\n") {
+	if got := squeezeSpaces(b.String()); got != strings.Join(want, "\n") {
 		t.Errorf("got\n%s\nwant\n%s", got, strings.Join(want, "\n"))
 	}
 }
 
-func TestHostsOfAJailAreShownWithWhatWasDecided(t *testing.T) {
+func TestNetworkHosts(t *testing.T) {
 	d := newScriptedDaemon(t, map[string]string{"GET /jails/" + aJail + "/connections": `{"items":[
 		{"host":"evil\u001b.example","connections":2,"bytes_out":1024,"bytes_in":2048,"processes":[{"pid":7,"comm":"cu\u001brl"},{"pid":8,"comm":"wget"}],
 		 "verdicts":[{"allowed":true,"count":3},{"allowed":false,"reason":"rule","count":1}]}]}`})
 	code, out, errs := d.run("", "net", aJail, "--hosts")
 	want := "HOST CONNECTIONS OUT IN PROCESSES DECIDED\n" + `evil\x1b.example 2 1 KiB 2 KiB cu\x1brl (7), wget (8) allowed 3 ×, refused (rule) 1 ×`
-	if got := squeezed(out); code != 0 || got != want {
+	if got := squeezeSpaces(out); code != 0 || got != want {
 		t.Errorf("got exit code %d, %q and\n%s\nwant 0 and\n%s", code, errs, got, want)
 	}
 }
 
-func TestMomentsAreTimesOrHowLongAgo(t *testing.T) {
+func TestParseTime(t *testing.T) {
 	now := time.Date(2026, 1, 2, 15, 4, 5, 0, time.Local)
 	for in, want := range map[string]time.Time{
 		"":                     {},
@@ -104,18 +104,18 @@ func TestMomentsAreTimesOrHowLongAgo(t *testing.T) {
 		"2026-01-02T15:04:05":  now,
 		"2026-01-02 15:04:05":  now,
 	} {
-		if got, err := moment("since", in, now); err != nil || !got.Equal(want) {
+		if got, err := parseTime("since", in, now); err != nil || !got.Equal(want) {
 			t.Errorf("--since %q: got %v, %v, want %v", in, got, err, want)
 		}
 	}
 	for _, in := range []string{"-5m", "5", "yesterday", "2026-13-01", "15:04"} {
-		if got, err := moment("since", in, now); err == nil || !strings.Contains(err.Error(), "--since") {
+		if got, err := parseTime("since", in, now); err == nil || !strings.Contains(err.Error(), "--since") {
 			t.Errorf("--since %q: got %v, %v, want an error with the flag", in, got, err)
 		}
 	}
 }
 
-func TestAJailIsShownWithWhatItUsesAndWhatIsMissing(t *testing.T) {
+func TestJailShowUsageAndLostEvents(t *testing.T) {
 	for _, c := range []struct {
 		name string
 		jail wire.Jail
@@ -148,13 +148,13 @@ func TestAJailIsShownWithWhatItUsesAndWhatIsMissing(t *testing.T) {
 				Log:     wire.EventLog{Events: 9, Bytes: 2048, Lost: map[string]int64{"syscall": 3, "file": 1}, Err: "disk full"},
 				Sources: map[string]wire.Source{"net": {Seen: 5, Lost: 1, Throttled: 2, Err: "ring\x1b"}, "ebpf": {Seen: 7}},
 			}},
-			[]string{"events 9 kept, 2 KiB", "events lost 1 of type file: the disk did not keep up", "events lost 3 of type syscall: the disk did not keep up", "not written disk full", "ebpf 7 seen, 0 lost", `net 5 seen, 1 lost, slowed the jail 2 times: ring\x1b`},
+			[]string{"events 9 stored, 2 KiB", "events lost 1 of type file: the disk was too slow", "events lost 3 of type syscall: the disk was too slow", "not written disk full", "ebpf 7 seen, 0 lost", `net 5 seen, 1 lost, slowed the jail 2 times: ring\x1b`},
 			"usage",
 		},
 	} {
 		var b strings.Builder
 		showJail(&b, c.jail)
-		got := squeezed(b.String())
+		got := squeezeSpaces(b.String())
 		for _, want := range c.want {
 			if !strings.Contains("\n"+got+"\n", "\n"+want+"\n") {
 				t.Errorf("%s: got\n%s\nwant the line %q", c.name, got, want)

@@ -6,10 +6,11 @@ import (
 	"syscall"
 )
 
-// beneathInit runs this program again, as the child of this process, which is the first
-// of a container: it is the parent of all whose own is gone, such as the first processes
-// of jails, and waits for them so that none stays as a zombie. The daemon itself cannot,
-// since it waits for some by name. It ends when that child does.
+// beneathInit runs this program again as a child of this process, which is the first process of
+// a container. As pid 1, this process becomes the parent of orphaned processes, such as the
+// first processes of jails, and reaps them so that none remains a zombie. The daemon itself
+// cannot do so, because it waits for some children by pid. beneathInit returns when the child
+// ends.
 func beneathInit(args []string) error {
 	exe, err := os.Executable()
 	if err != nil {
@@ -23,7 +24,7 @@ func beneathInit(args []string) error {
 	}
 	go func() {
 		for s := range signals {
-			child.Signal(s) // an error says that it has ended, which Wait4 tells too
+			child.Signal(s) // an error means that the child has ended, which Wait4 reports too
 		}
 	}()
 	for {

@@ -18,8 +18,8 @@ last one. Its value has comma-separated settings:
   keep=last:N/hourly:N/daily:N retention; default last:5/hourly:24/daily:7
   connections=keep             on a rewind, keep unused external connections by default`
 
-// parsePolicy reads when snapshots of a jail are taken unasked. Whether the words
-// are right is for the daemon to say, save for those it would not get to see.
+// parsePolicy parses when automatic snapshots of a jail are taken. The daemon checks the values;
+// parsePolicy checks only the parts that the daemon does not see.
 func parsePolicy(s string) (wire.Snapshots, error) {
 	var p wire.Snapshots
 	if s == "" {
@@ -28,7 +28,7 @@ func parsePolicy(s string) (wire.Snapshots, error) {
 	for part := range strings.SplitSeq(s, ",") {
 		word, value, ok := strings.Cut(part, "=")
 		if !ok || value == "" {
-			return p, usagef("--snapshots %q is not WORD=VALUE", part)
+			return p, usagef("--snapshots %q is not NAME=VALUE", part)
 		}
 		var err error
 		switch {
@@ -43,11 +43,11 @@ func parsePolicy(s string) (wire.Snapshots, error) {
 		case word == "connections" && value == "keep":
 			p.KeepConnections = true
 		case word == "connections":
-			return p, usagef("--snapshots connections=%q is not keep", value)
+			return p, usagef("--snapshots connections=%q must be keep", value)
 		case word == "every" || word == "after" || word == "keep":
-			return p, usagef("--snapshots says %s twice", word)
+			return p, usagef("--snapshots sets %s twice", word)
 		default:
-			return p, usagef("--snapshots has no word %q; there are every, before, after, keep and connections", word)
+			return p, usagef("--snapshots has no setting %q; the settings are every, before, after, keep and connections", word)
 		}
 		if err != nil {
 			return p, err
@@ -70,7 +70,7 @@ func parseKeep(s string) (wire.Keep, error) {
 	return k, nil
 }
 
-// policyText is a policy as --snapshots takes it.
+// policyText formats a policy in the syntax of --snapshots.
 func policyText(p wire.Snapshots) string {
 	var words []string
 	if p.Every != "" {

@@ -22,33 +22,33 @@ func TestSnapshotsFlag(t *testing.T) {
 		t.Errorf("%v (-want +got)\n%s", err, diff)
 	}
 	if back := policyText(got); back != text {
-		t.Errorf("written again it is %s", back)
+		t.Errorf("formatted again = %s", back)
 	}
 	if got, err := parsePolicy(""); err != nil || policyText(got) != "" {
-		t.Errorf("nothing is %+v, %v", got, err)
+		t.Errorf("empty flag = %+v, %v", got, err)
 	}
 	for _, bad := range []string{"every", "every=", "=10m", "when=now", "every=1m,every=2m", "after=exec,after=exec", "keep=5", "keep=last:x", "keep=weekly:3", "keep=last:1/last:2", "connections=close", "every=1m,"} {
 		if got, err := parsePolicy(bad); err == nil {
-			t.Errorf("%q is taken as %+v", bad, got)
+			t.Errorf("%q is accepted as %+v", bad, got)
 		}
 	}
 }
 
-func TestASnapshotIsCarriedThroughAFile(t *testing.T) {
-	d := newDesk(t)
-	d.sees("jail start JAIL")
-	sid := strings.TrimSpace(d.sees("snapshot JAIL"))
-	archive := d.sees("snapshot export " + sid)
-	back := strings.TrimSpace(d.typed(archive, "snapshot", "import", "--files-only"))
+func TestSnapshotExportImport(t *testing.T) {
+	d := newTestEnv(t)
+	d.wantOutput("jail start JAIL")
+	sid := strings.TrimSpace(d.wantOutput("snapshot JAIL"))
+	archive := d.wantOutput("snapshot export " + sid)
+	back := strings.TrimSpace(d.runWithInput(archive, "snapshot", "import", "--files-only"))
 	if back == sid || !strings.HasPrefix(back, "s-") {
 		t.Errorf("imported as %q", back)
 	}
-	d.sees("snapshots", sid, back, "imported")
-	d.sees("snapshot show "+back, "imported")
+	d.wantOutput("snapshots", sid, back, "imported")
+	d.wantOutput("snapshot show "+back, "imported")
 }
 
-// typed runs a command that reads text, and returns what it prints.
-func (d *desk) typed(text string, args ...string) string {
+// runWithInput runs a command with text as standard input, and returns its output.
+func (d *testEnv) runWithInput(text string, args ...string) string {
 	d.t.Helper()
 	var out, errs bytes.Buffer
 	env := Env{Stdin: strings.NewReader(text), Stdout: &out, Stderr: &errs, Getenv: func(string) string { return "" }, UID: os.Getuid()}

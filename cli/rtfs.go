@@ -69,11 +69,11 @@ discarded; steps and resource usage are part of the result.`,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			switch {
 			case lines && len(args) > 0:
-				return usagef("--jsonl reads programs from the standard input; there is also one in the arguments")
+				return usagef("--jsonl reads programs from standard input and accepts none as an argument")
 			case lines:
 				return eachLine(c.env.Stdin, c.env.Stdout, func(r request) response { return evalLine(cmd.Context(), r) })
 			case len(args) == 0:
-				return usagef("there is nothing to evaluate")
+				return usagef("no program given")
 			}
 			src := []byte(args[0])
 			v, err := c.evaluate(cmd.Context(), "", src)
@@ -102,11 +102,11 @@ parsed.`,
 		RunE: func(_ *cobra.Command, args []string) error {
 			switch {
 			case lines && len(args) > 0:
-				return usagef("--jsonl reads types and values from the standard input; there are also some in the arguments")
+				return usagef("--jsonl reads types and values from standard input and accepts none as arguments")
 			case lines:
 				return eachLine(c.env.Stdin, c.env.Stdout, validateLine)
 			case len(args) < 2:
-				return usagef("expects a type and a value")
+				return usagef("give a type and a value")
 			}
 			t, err := schema.Parse("type", args[0])
 			if err != nil {
@@ -193,7 +193,7 @@ func (c *command) formatFile(file string, src []byte, write bool) error {
 	return err
 }
 
-// source is what a file has in it; - is the standard input.
+// source returns the content of a file; - is standard input.
 func (c *command) source(file string) ([]byte, error) {
 	if file == "-" {
 		return io.ReadAll(c.env.Stdin)
@@ -201,7 +201,7 @@ func (c *command) source(file string) ([]byte, error) {
 	return os.ReadFile(file)
 }
 
-// evaluate runs a program that a person wrote, for a person.
+// evaluate runs a program and prints diagnostics for a person.
 func (c *command) evaluate(ctx context.Context, file string, src []byte) (form.Value, error) {
 	p, err := newInterp(terminalHost{c.env}).Compile(file, src)
 	if err != nil {
@@ -210,7 +210,7 @@ func (c *command) evaluate(ctx context.Context, file string, src []byte) (form.V
 	return p.Run(ctx)
 }
 
-// newInterp is the language with its types.
+// newInterp returns an interpreter with the type system.
 func newInterp(h rtfs.Host) *rtfs.Interp {
 	return rtfs.New(rtfs.Config{Host: h, Check: compileType})
 }
@@ -240,7 +240,7 @@ func (c *command) printValue(v form.Value) error {
 	return err
 }
 
-// longestValue is how long the text of a value may be that is printed.
+// longestValue is the maximum length of a printed value, in bytes.
 const longestValue = 16 << 20
 
 func valueText(v form.Value) (string, error) {
@@ -280,7 +280,7 @@ func (c *command) checkFile(file string, src []byte) error {
 	return nil
 }
 
-// checkCode compiles code, and refuses names that nobody defines.
+// checkCode compiles code and returns an error for undefined names.
 func checkCode(nodes ...*form.Node) error {
 	p, err := newInterp(nil).CompileNodes(nodes...)
 	if err != nil {
@@ -292,7 +292,7 @@ func checkCode(nodes ...*form.Node) error {
 	return nil
 }
 
-// firstUse is where a name stands first.
+// firstUse returns the first position of a name.
 func firstUse(nodes []*form.Node, name form.Symbol) form.Pos {
 	for _, n := range nodes {
 		if n.Atom == name {
@@ -309,8 +309,8 @@ func (c *command) checked(file, what string) error {
 	return c.print(map[string]string{"file": file, "is": what}, func(w io.Writer) { fmt.Fprintf(w, "%s: ok, %s\n", file, what) })
 }
 
-// isManifest reports whether a file is a manifest: by its name, because its text is
-// JSON, or because it has a form (capability …).
+// isManifest reports whether a file is a manifest: its name says so, its text is JSON, or it has
+// a form (capability …).
 func isManifest(file string, src []byte) bool {
 	if filepath.Ext(file) == ".json" || isJSON(src) {
 		return true
@@ -327,8 +327,8 @@ func isManifest(file string, src []byte) bool {
 	return false
 }
 
-// isJSON reports whether a text is a JSON object with keys, or an array that begins
-// with one. Other JSON texts, such as {} and [1], are programs of RTFS too.
+// isJSON reports whether a text is a JSON object with keys, or an array that begins with one.
+// Other JSON texts, such as {} and [1], are also RTFS programs.
 func isJSON(src []byte) bool {
 	var v any
 	if json.Unmarshal(src, &v) != nil {
@@ -341,18 +341,18 @@ func isJSON(src []byte) bool {
 	return ok && len(object) > 0
 }
 
-// A terminalHost answers what a program says to people.
+// A terminalHost performs a program's calls for input and output at a terminal.
 type terminalHost struct{ env Env }
 
 func (h terminalHost) Call(_ context.Context, id string, input form.Value) (form.Value, error) {
 	var err error
 	switch id {
 	case "ccos.io.println":
-		_, err = fmt.Fprintln(h.env.Stdout, said(input))
+		_, err = fmt.Fprintln(h.env.Stdout, printedText(input))
 	case "ccos.io.print":
-		_, err = fmt.Fprint(h.env.Stdout, said(input))
+		_, err = fmt.Fprint(h.env.Stdout, printedText(input))
 	case "ccos.io.log":
-		_, err = fmt.Fprintln(h.env.Stderr, said(input))
+		_, err = fmt.Fprintln(h.env.Stderr, printedText(input))
 	default:
 		return nil, unknownCapability(id)
 	}
@@ -360,11 +360,11 @@ func (h terminalHost) Call(_ context.Context, id string, input form.Value) (form
 }
 
 func unknownCapability(id string) error {
-	return form.Errorf("UnknownCapability", "%s cannot be called here: there is no kernel that would decide it", id)
+	return form.Errorf("UnknownCapability", "%s cannot be called here: no policy engine is available", id)
 }
 
-// said is what println prints of its arguments.
-func said(input form.Value) string {
+// printedText returns the text that println prints for its arguments.
+func printedText(input form.Value) string {
 	args, ok := input.(form.Vector)
 	if m, is := input.(*form.Map); is && m.Len() == 0 {
 		return ""

@@ -15,7 +15,7 @@ import (
 	"glasshouse/schema"
 )
 
-// A request is a line that another program asks with.
+// A request is a line from another program.
 type request struct {
 	ID    json.RawMessage `json:"id"`
 	Src   string          `json:"src"`
@@ -23,7 +23,7 @@ type request struct {
 	Value *string         `json:"value"`
 }
 
-// A response is the line that answers it.
+// A response is the line that answers a request.
 type response struct {
 	ID    json.RawMessage `json:"id"`
 	Value *string         `json:"value,omitempty"`
@@ -36,16 +36,17 @@ type lineError struct {
 	Message string `json:"message"`
 }
 
-// eachLine answers every line as soon as it is there.
+// eachLine answers every line as soon as it arrives.
 func eachLine(in io.Reader, out io.Writer, answer func(request) response) error {
 	lines := bufio.NewReader(in)
 	enc := json.NewEncoder(out)
 	enc.SetEscapeHTML(false)
 	for {
 		line, err := lines.ReadBytes('\n')
-		if line = bytes.TrimSpace(line); len(line) > 0 {
+		line = bytes.TrimSpace(line)
+		if len(line) > 0 {
 			if err := enc.Encode(answerLine(line, answer)); err != nil {
-				return fmt.Errorf("write the answer: %w", err)
+				return fmt.Errorf("write the response: %w", err)
 			}
 		}
 		if err == io.EOF {
@@ -60,12 +61,12 @@ func eachLine(in io.Reader, out io.Writer, answer func(request) response) error 
 func answerLine(line []byte, answer func(request) response) response {
 	var r request
 	if err := json.Unmarshal(line, &r); err != nil {
-		return r.failed(form.Errorf("JsonError", "the line is no request: %v", err))
+		return r.failed(form.Errorf("JsonError", "the line is not a request: %v", err))
 	}
 	return answer(r)
 }
 
-// failed answers with an error, of the kind that it has in the language.
+// failed returns an error response. The error's kind is that of the language.
 func (r request) failed(err error) response {
 	e, ok := errors.AsType[*form.Error](err)
 	if !ok {
@@ -74,7 +75,7 @@ func (r request) failed(err error) response {
 	return response{ID: r.id(), Error: &lineError{Kind: e.Kind, Message: e.Message}}
 }
 
-// id is the request's own, or null if it has none.
+// id returns the id of the request, or null if it has none.
 func (r request) id() json.RawMessage {
 	if len(r.ID) == 0 {
 		return json.RawMessage("null")
@@ -82,7 +83,7 @@ func (r request) id() json.RawMessage {
 	return r.ID
 }
 
-// lineLimits are less than a program has otherwise: others wait behind it.
+// lineLimits are lower than the usual limits of a program, because other requests wait.
 var lineLimits = rtfs.Limits{Steps: 20_000_000, Alloc: 256 << 20, Time: 5 * time.Second}
 
 func evalLine(ctx context.Context, r request) response {
@@ -101,8 +102,8 @@ func evalLine(ctx context.Context, r request) response {
 	return response{ID: r.id(), Value: &text}
 }
 
-// A stubHost answers what a program does not need to work: nothing is printed, steps
-// are not looked at, and a resource is a handle of its name.
+// A stubHost implements the calls that a program can do without: it prints nothing, ignores
+// steps, and returns the name of a resource as its handle.
 type stubHost struct{}
 
 func (stubHost) Call(_ context.Context, id string, input form.Value) (form.Value, error) {

@@ -28,7 +28,7 @@ function or a form. The tab key completes names, and the arrow keys recall lines
 of earlier sessions. Ctrl-D ends the session.`,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if in, ok := c.env.Stdin.(*os.File); ok && term.IsTerminal(int(in.Fd())) && isTerminal(c.env.Stdout) {
-				return c.talk(cmd.Context(), in)
+				return c.interact(cmd.Context(), in)
 			}
 			r := newREPL(c.env)
 			return r.loop(cmd.Context(), &plainLines{bufio.NewReader(c.env.Stdin)}, c.env.Stdout)
@@ -36,11 +36,11 @@ of earlier sessions. Ctrl-D ends the session.`,
 	}
 }
 
-// talk is the REPL on a terminal, which is raw meanwhile.
-func (c *command) talk(ctx context.Context, in *os.File) (err error) {
+// interact runs the REPL on a terminal, which is in raw mode meanwhile.
+func (c *command) interact(ctx context.Context, in *os.File) (err error) {
 	old, err := term.MakeRaw(int(in.Fd()))
 	if err != nil {
-		return fmt.Errorf("take over the terminal: %w", err)
+		return fmt.Errorf("set the terminal to raw mode: %w", err)
 	}
 	defer func() { err = errors.Join(err, term.Restore(int(in.Fd()), old)) }()
 
@@ -48,18 +48,18 @@ func (c *command) talk(ctx context.Context, in *os.File) (err error) {
 		io.Reader
 		io.Writer
 	}{in, c.env.Stdout}, "")
-	if width, height, err := term.GetSize(int(in.Fd())); err == nil && width > 0 { // a terminal may not know
+	if width, height, err := term.GetSize(int(in.Fd())); err == nil && width > 0 { // a terminal may not know its size
 		t.SetSize(width, height)
 	}
 	kept, err := openHistory(historyFile(c.env.Getenv))
 	if err != nil {
-		fmt.Fprintf(t, "lines are not kept: %v\n", err)
+		fmt.Fprintf(t, "line history is not saved: %v\n", err)
 	}
 	defer func() { err = errors.Join(err, kept.close()) }()
 	t.History = kept
 
 	env := c.env
-	env.Stdout, env.Stderr = t, t // the terminal knows where its lines end
+	env.Stdout, env.Stderr = t, t // the terminal converts line ends
 	r := newREPL(env)
 	t.AutoCompleteCallback = func(line string, pos int, key rune) (string, int, bool) {
 		return r.complete(t, line, pos, key)
@@ -67,7 +67,7 @@ func (c *command) talk(ctx context.Context, in *os.File) (err error) {
 	return r.loop(ctx, terminalLines{t}, t)
 }
 
-// A lineSource gives what somebody types. At the end it returns io.EOF.
+// A lineSource returns the lines that a user types. It returns io.EOF at the end.
 type lineSource interface {
 	line(prompt string) (string, error)
 }
@@ -79,7 +79,7 @@ func (t terminalLines) line(prompt string) (string, error) {
 	return t.ReadLine()
 }
 
-// plainLines are those of a file or another program, which needs no prompt.
+// plainLines reads lines of a file or another program, which needs no prompt.
 type plainLines struct{ *bufio.Reader }
 
 func (p *plainLines) line(string) (string, error) {
@@ -115,7 +115,7 @@ func (r *repl) loop(ctx context.Context, lines lineSource, out io.Writer) error 
 	return nil
 }
 
-// read reads lines until they are complete, or there are no more.
+// read reads lines until the forms are complete or the input ends.
 func (r *repl) read(lines lineSource) (string, error) {
 	src, err := lines.line("rtfs> ")
 	for err == nil && form.Unfinished([]byte(src)) {
@@ -126,7 +126,7 @@ func (r *repl) read(lines lineSource) (string, error) {
 	return src, err
 }
 
-// answer is what a text is answered with. A text without forms is not.
+// answer evaluates a text and returns the output. The output is empty if the text has no forms.
 func (r *repl) answer(ctx context.Context, src string) string {
 	nodes, err := form.Read("", []byte(src))
 	if err != nil {
@@ -135,7 +135,7 @@ func (r *repl) answer(ctx context.Context, src string) string {
 	if len(nodes) == 0 {
 		return ""
 	}
-	if name, ok := docAsked(nodes); ok {
+	if name, ok := docRequest(nodes); ok {
 		return r.doc(name)
 	}
 	v, err := r.session.Eval(ctx, "", []byte(src))
@@ -149,11 +149,11 @@ func (r *repl) answer(ctx context.Context, src string) string {
 	return text
 }
 
-// longestShown is how much of a value somebody who types wants to see.
+// longestShown is the maximum length of a value in an interactive session, in bytes.
 const longestShown = 64 << 10
 
-// docAsked reports whether a text is (doc name).
-func docAsked(nodes []*form.Node) (name string, ok bool) {
+// docRequest reports whether a text is (doc name).
+func docRequest(nodes []*form.Node) (name string, ok bool) {
 	if len(nodes) != 1 || nodes[0].Kind != form.ListNode || len(nodes[0].Items) != 2 || nodes[0].Items[0].Atom != form.Symbol("doc") {
 		return "", false
 	}
@@ -176,11 +176,11 @@ func (r *repl) doc(name string) string {
 	if slices.Contains(r.session.Names(), name) {
 		return name + " is defined in this session"
 	}
-	return "there is no " + name + alike(name, r.names())
+	return "unknown name " + name + similarNames(name, r.names())
 }
 
-// alike suggests names that contain what was typed.
-func alike(name string, names []string) string {
+// similarNames suggests names that contain the typed name.
+func similarNames(name string, names []string) string {
 	var near []string
 	for _, n := range names {
 		if strings.Contains(n, name) && len(near) < 8 {
@@ -190,10 +190,10 @@ func alike(name string, names []string) string {
 	if len(near) == 0 {
 		return ""
 	}
-	return "; there are " + strings.Join(near, " ")
+	return "; similar names: " + strings.Join(near, " ")
 }
 
-// names are all that can be typed, sorted.
+// names returns all names that can be typed, sorted.
 func (r *repl) names() []string {
 	names := append(rtfs.Forms(), r.session.Names()...)
 	for _, b := range lib.All() {
@@ -206,8 +206,8 @@ func (r *repl) names() []string {
 	return slices.Compact(names)
 }
 
-// complete completes the name before the cursor when tab is pressed: as far as it is
-// clear, and shows what there is where it is not.
+// complete completes the name before the cursor when tab is pressed. If the name is ambiguous,
+// it completes the common prefix and shows the candidates.
 func (r *repl) complete(out io.Writer, line string, pos int, key rune) (string, int, bool) {
 	if key != '\t' {
 		return "", 0, false

@@ -18,7 +18,7 @@ import (
 	"golang.org/x/term"
 )
 
-// rtfsRun runs a command that needs no daemon.
+// rtfsRun runs a command without a daemon.
 func rtfsRun(t *testing.T, stdin string, args ...string) (code int, stdout, stderr string) {
 	t.Helper()
 	var out, errs bytes.Buffer
@@ -29,8 +29,8 @@ func rtfsRun(t *testing.T, stdin string, args ...string) (code int, stdout, stde
 	return code, out.String(), errs.String()
 }
 
-// answers runs a command of lines and returns what it answers, by id.
-func answers(t *testing.T, command string, requests []byte) map[string]response {
+// runLines runs a command with --jsonl and returns its responses by id.
+func runLines(t *testing.T, command string, requests []byte) map[string]response {
 	t.Helper()
 	code, out, errs := rtfsRun(t, string(requests), command, "--jsonl")
 	if code != 0 {
@@ -47,7 +47,8 @@ func answers(t *testing.T, command string, requests []byte) map[string]response 
 	return all
 }
 
-// A rtfsCase is a program with its value, or a type with a value and whether it fits.
+// An rtfsCase is a program with its value, or a type with a value and whether the value
+// conforms.
 type rtfsCase struct {
 	ID          int     `json:"id"`
 	Src         string  `json:"src,omitempty"`
@@ -61,8 +62,8 @@ type rtfsCase struct {
 	Parses *bool  `json:"parses,omitempty"`
 }
 
-// probes returns the cases of a file, numbered, and the requests for them.
-func probes(t *testing.T, file string) (requests []byte, all []rtfsCase) {
+// readCases returns the numbered cases of a file, and their requests.
+func readCases(t *testing.T, file string) (requests []byte, all []rtfsCase) {
 	t.Helper()
 	text, err := os.ReadFile(file)
 	if err != nil {
@@ -84,35 +85,35 @@ func probes(t *testing.T, file string) (requests []byte, all []rtfsCase) {
 	return requests, all
 }
 
-func TestEvalAnswersAFileOfPrograms(t *testing.T) {
-	requests, cases := probes(t, "../rtfs/testdata/probes.jsonl")
-	got := answers(t, "eval", requests)
+func TestEvalPrograms(t *testing.T) {
+	requests, cases := readCases(t, "../rtfs/testdata/probes.jsonl")
+	got := runLines(t, "eval", requests)
 	for _, c := range cases {
 		r, ok := got[strconv.Itoa(c.ID)]
 		switch {
 		case !ok:
-			t.Errorf("%d: no answer", c.ID)
+			t.Errorf("%d: no response", c.ID)
 		case c.ExpectError != "":
 			if r.Error == nil || c.ExpectError != "*" && r.Error.Kind != c.ExpectError {
-				t.Errorf("%d: %s\ngave %s, want error %s", c.ID, c.Src, shown(r), c.ExpectError)
+				t.Errorf("%d: %s\n= %s, want error %s", c.ID, c.Src, responseText(r), c.ExpectError)
 			}
-		case r.Value == nil || !asExpected(t, *r.Value, *c.Expect, c.Unordered):
-			t.Errorf("%d: %s\ngave %s, want %s", c.ID, c.Src, shown(r), *c.Expect)
+		case r.Value == nil || !sameValue(t, *r.Value, *c.Expect, c.Unordered):
+			t.Errorf("%d: %s\n= %s, want %s", c.ID, c.Src, responseText(r), *c.Expect)
 		}
 	}
 }
 
-func shown(r response) string {
+func responseText(r response) string {
 	text, _ := json.Marshal(r)
 	return string(text)
 }
 
-// asExpected compares what two texts stand for.
-func asExpected(t *testing.T, got, want string, unordered bool) bool {
+// sameValue compares the values of two texts.
+func sameValue(t *testing.T, got, want string, unordered bool) bool {
 	t.Helper()
 	x, err := readValue(got)
 	if err != nil {
-		t.Errorf("%q cannot be read: %v", got, err)
+		t.Errorf("cannot parse %q: %v", got, err)
 		return false
 	}
 	y, err := readValue(want)
@@ -133,21 +134,21 @@ func asExpected(t *testing.T, got, want string, unordered bool) bool {
 	return form.Equal(x, y)
 }
 
-func TestValidateAnswersAFileOfTypes(t *testing.T) {
-	requests, cases := probes(t, "../schema/testdata/probes.jsonl")
-	got := answers(t, "validate", requests)
+func TestValidateTypes(t *testing.T) {
+	requests, cases := readCases(t, "../schema/testdata/probes.jsonl")
+	got := runLines(t, "validate", requests)
 	for _, c := range cases {
 		r := got[strconv.Itoa(c.ID)]
 		switch {
 		case c.Parses != nil && (r.Error == nil) != *c.Parses:
-			t.Errorf("%d: %s gave %s, parses should be %v", c.ID, c.Type, shown(r), *c.Parses)
+			t.Errorf("%d: %s gave %s, parses should be %v", c.ID, c.Type, responseText(r), *c.Parses)
 		case c.Valid != nil && (r.Valid == nil || *r.Valid != *c.Valid):
-			t.Errorf("%d: %s is a %s gave %s, want %v", c.ID, c.Value, c.Type, shown(r), *c.Valid)
+			t.Errorf("%d: %s is a %s gave %s, want %v", c.ID, c.Value, c.Type, responseText(r), *c.Valid)
 		}
 	}
 }
 
-func TestProgramsAskLineByLine(t *testing.T) {
+func TestEvalJSONL(t *testing.T) {
 	in := strings.Join([]string{
 		`{"id": 1, "src": "(def x 5) (+ x 1)"}`,
 		`{"id": 2, "src": "x"}`,
@@ -178,16 +179,16 @@ func TestProgramsAskLineByLine(t *testing.T) {
 	}
 	lines := strings.Split(strings.TrimSuffix(out, "\n"), "\n")
 	if len(lines) != len(want)+1 {
-		t.Fatalf("it answered %d lines:\n%s", len(lines), out)
+		t.Fatalf("got %d response lines:\n%s", len(lines), out)
 	}
 	for i, w := range want {
 		if !strings.HasPrefix(lines[i], w) {
-			t.Errorf("answer %d is %s, want %s", i, lines[i], w)
+			t.Errorf("response %d = %s, want %s", i, lines[i], w)
 		}
 	}
 }
 
-func TestALineIsAnsweredBeforeTheNextComes(t *testing.T) {
+func TestLineIsAnsweredBeforeNextLine(t *testing.T) {
 	in, ask := io.Pipe()
 	answer, out := io.Pipe()
 	done := make(chan error)
@@ -207,8 +208,8 @@ func TestALineIsAnsweredBeforeTheNextComes(t *testing.T) {
 	}
 }
 
-func TestTypesAreAskedLineByLine(t *testing.T) {
-	got := answers(t, "validate", []byte(`
+func TestValidateJSONL(t *testing.T) {
+	got := runLines(t, "validate", []byte(`
 		{"id": 1, "type": "[:and :int [:> 0]]", "value": "5"}
 		{"id": 2, "type": "[:and :int [:> 0]]", "value": "-5"}
 		{"id": 3, "type": "[:map [:a {:optional true} :int]]", "value": "{}"}
@@ -218,18 +219,18 @@ func TestTypesAreAskedLineByLine(t *testing.T) {
 	for id, want := range map[string]string{
 		"1": `{"id":1,"valid":true}`, "2": `{"id":2,"valid":false}`, "3": `{"id":3,"valid":true}`, "6": `{"id":6,"valid":true}`,
 	} {
-		if shown(got[id]) != want {
-			t.Errorf("got %s, want %s", shown(got[id]), want)
+		if responseText(got[id]) != want {
+			t.Errorf("got %s, want %s", responseText(got[id]), want)
 		}
 	}
 	for _, id := range []string{"4", "5"} {
 		if r := got[id]; r.Error == nil || r.Error.Kind != "ParseError" {
-			t.Errorf("got %s, want a ParseError", shown(r))
+			t.Errorf("got %s, want a ParseError", responseText(r))
 		}
 	}
 }
 
-func TestAProgramIsRun(t *testing.T) {
+func TestRTFSEval(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "a.rtfs")
 	write := func(src string) {
 		t.Helper()
@@ -253,7 +254,7 @@ func TestAProgramIsRun(t *testing.T) {
 		{name: "where it failed", src: "(defn f [x]\n  (/ x 0))\n(inc (f 1))", args: []string{"run", file}, code: 1, errs: "a.rtfs:2:3: DivisionByZero: Division by zero\n  2 |   (/ x 0))\n    |   ^\n  in f, called at "},
 		{name: "what cannot be read", args: []string{"eval", "(+ 1"}, code: 1, errs: "ParseError"},
 		{name: "no kernel", args: []string{"eval", "(http-fetch {:url \"x\"})"}, code: 1, errs: "UnknownCapability: ccos.network.http-fetch"},
-		{name: "nothing to evaluate", args: []string{"eval"}, code: 2, errs: "there is nothing to evaluate"},
+		{name: "nothing to evaluate", args: []string{"eval"}, code: 2, errs: "no program given"},
 		{name: "both", args: []string{"eval", "--jsonl", "1"}, code: 2, errs: "--jsonl"},
 		{name: "a file that is not there", args: []string{"run", file + "x"}, code: 1, errs: "no such file"},
 		{name: "valid", args: []string{"validate", ":int", "1"}, out: "valid\n"},
@@ -281,7 +282,7 @@ const placesManifest = `(capability "places.search"
 const placesJSON = `{"capability": "places.search", "version": "1.0.0", "effects": [], "input-schema": ["map", [":query", ":string"]],
   "output-schema": ["map", [":n", ":int"]], "runtime": {"type": "rtfs"}, "implementation": "(fn [input] {:n (count (:query input))})"}`
 
-func TestManifestsAndProgramsAreChecked(t *testing.T) {
+func TestRTFSCheck(t *testing.T) {
 	dir := t.TempDir()
 	for name, c := range map[string]struct {
 		src, out, errs string
@@ -308,14 +309,14 @@ func TestManifestsAndProgramsAreChecked(t *testing.T) {
 			t.Errorf("%s: exit code %d, want %d\n%s\nwant %q\n%s\nwant %q", name, code, c.code, out, c.out, errs, c.errs)
 		}
 	}
-	// One that is bad does not keep the others from being checked.
+	// An invalid file does not prevent the check of the others.
 	code, out, _ := rtfsRun(t, "", "check", filepath.Join(dir, "broken.rtfs"), filepath.Join(dir, "program.rtfs"))
 	if code != 1 || !strings.Contains(out, "a program") {
 		t.Errorf("exit code %d, %q; want 1, and the second checked", code, out)
 	}
 }
 
-func TestProgramsAreFormatted(t *testing.T) {
+func TestRTFSFmt(t *testing.T) {
 	code, out, errs := rtfsRun(t, "(let [x 1]\n(+   x\n2 ) )", "fmt", "-")
 	if want := "(let [x 1]\n  (+ x\n     2))\n"; code != 0 || out != want {
 		t.Errorf("exit code %d, %q, %s; want %q", code, out, errs, want)
@@ -332,17 +333,17 @@ func TestProgramsAreFormatted(t *testing.T) {
 		t.Errorf("exit code %d, %q, %s; want the one that was changed", code, out, errs)
 	}
 	if text, err := os.ReadFile(bad); err != nil || string(text) != "(+ 1 2)\n" {
-		t.Errorf("it became %q, %v", text, err)
+		t.Errorf("formatted file = %q, %v", text, err)
 	}
 	if info, err := os.Stat(bad); err != nil || info.Mode().Perm() != 0o600 {
-		t.Errorf("its mode became %v, %v", info.Mode(), err)
+		t.Errorf("mode of the formatted file = %v, %v", info.Mode(), err)
 	}
 	if code, _, errs = rtfsRun(t, "", "fmt", "-w", broken); code != 1 || !strings.Contains(errs, "ParseError") {
 		t.Errorf("exit code %d, %s; want a ParseError", code, errs)
 	}
 }
 
-func TestWhatIsTypedIsAnswered(t *testing.T) {
+func TestREPL(t *testing.T) {
 	code, out, errs := rtfsRun(t, strings.Join([]string{
 		"(def x",
 		"  5)",
@@ -364,20 +365,20 @@ func TestWhatIsTypedIsAnswered(t *testing.T) {
 	}
 	for _, want := range []string{
 		"5\n", "said\nnil\n", "UndefinedSymbol", "DivisionByZero", "in half, called at 1:1\n",
-		"(map f coll)\n  A vector of what f makes of each element.\n",
+		"(map f coll)\n  A vector of the results of f for each element.\n",
 		"(let [pattern value …] body …)\n", "half is defined in this session\n",
-		"Calls the capability ccos.io.println.\n", "there is no freq; there are frequencies\n",
-		"there is no nothing-like-it\n", "ParseError",
+		"Calls the capability ccos.io.println.\n", "unknown name freq; similar names: frequencies\n",
+		"unknown name nothing-like-it\n", "ParseError",
 	} {
 		_, after, found := strings.Cut(out, want)
 		if !found {
-			t.Errorf("it did not print %q, or not in its turn, in\n%s", want, out)
+			t.Errorf("no %q in the right order in\n%s", want, out)
 		}
 		out = after
 	}
 }
 
-func TestTabCompletesNames(t *testing.T) {
+func TestTabCompletion(t *testing.T) {
 	r := newREPL(Env{Stdout: io.Discard, Stderr: io.Discard})
 	r.answer(t.Context(), "(def zebra 1)")
 	for _, c := range []struct{ line, want, shows string }{
@@ -404,7 +405,7 @@ func TestTabCompletesNames(t *testing.T) {
 	}
 }
 
-func TestLinesOfEarlierSessionsAreThere(t *testing.T) {
+func TestREPLHistoryPersists(t *testing.T) {
 	name := filepath.Join(t.TempDir(), "state", "history")
 	h, err := openHistory(name)
 	if err != nil {
@@ -416,7 +417,8 @@ func TestLinesOfEarlierSessionsAreThere(t *testing.T) {
 	if err := h.close(); err != nil {
 		t.Fatal(err)
 	}
-	if h, err = openHistory(name); err != nil {
+	h, err = openHistory(name)
+	if err != nil {
 		t.Fatal(err)
 	}
 	defer h.close()
@@ -436,16 +438,16 @@ func TestLinesOfEarlierSessionsAreThere(t *testing.T) {
 	}
 }
 
-func TestEveryFormIsDescribed(t *testing.T) {
+func TestEveryFormIsDocumented(t *testing.T) {
 	forms := rtfs.Forms()
 	for _, name := range forms {
 		if formDocs[name] == "" {
-			t.Errorf("%s is not described", name)
+			t.Errorf("%s is not documented", name)
 		}
 	}
 	for name := range formDocs {
 		if !slices.Contains(forms, name) {
-			t.Errorf("%s is described, and there is no such form", name)
+			t.Errorf("%s is documented but is not a form", name)
 		}
 	}
 }

@@ -21,7 +21,7 @@ import (
 	"golang.org/x/term"
 )
 
-// runLabel marks the jails that run made, with the directory they showed.
+// runLabel marks the jails that run created. Its value is the workspace directory.
 const runLabel = "glasshouse.run"
 
 func (c *command) run() *cobra.Command {
@@ -98,7 +98,7 @@ func (c *command) runIn(ctx context.Context, jf *jailFlags, o runOptions, argv [
 	return errors.Join(err, r.finish(context.WithoutCancel(ctx), err == nil))
 }
 
-// directory is what the jail shows as its workspace, or "".
+// directory returns the workspace directory, or "".
 func (o runOptions) directory() (string, error) {
 	if o.noWorkspace {
 		return "", nil
@@ -117,7 +117,7 @@ func (o runOptions) directory() (string, error) {
 	return dir, nil
 }
 
-// A runner is one run of one command.
+// A runner runs one command in one jail.
 type runner struct {
 	c     *command
 	cl    *client.Client
@@ -128,7 +128,7 @@ type runner struct {
 }
 
 func (r *runner) do(ctx context.Context, argv []string) error {
-	r.sayLacks(ctx)
+	r.warnLacks(ctx)
 	if isTerminal(r.c.env.Stdin) && isTerminal(r.c.env.Stdout) {
 		return r.c.terminal(ctx, r.cl, r.jail.ID, client.TerminalOptions{Argv: argv})
 	}
@@ -137,8 +137,8 @@ func (r *runner) do(ctx context.Context, argv []string) error {
 	})
 }
 
-// sayLacks tells what this jail does not hold, so that nobody believes it does.
-func (r *runner) sayLacks(ctx context.Context) {
+// warnLacks prints the limits that the backend cannot enforce for this jail.
+func (r *runner) warnLacks(ctx context.Context) {
 	for b, err := range r.cl.Backends(ctx) {
 		if err != nil {
 			return
@@ -159,9 +159,9 @@ func isTerminal(f any) bool {
 	return ok && term.IsTerminal(int(file.Fd()))
 }
 
-// finish says what changed, takes it over if asked to, and removes the jail
-// unless there is a reason to keep it. It prints its errors: the exit code of a
-// program that failed hides them from the caller.
+// finish shows the changes, applies them if requested, and removes the jail unless there is a
+// reason to keep it. It prints its errors, because the exit code of a failed program hides them
+// from the caller.
 func (r *runner) finish(ctx context.Context, success bool) error {
 	w := r.c.env.Stderr
 	failed := func(format string, err error) error {
@@ -209,8 +209,8 @@ func (r *runner) changes(ctx context.Context) ([]wire.Change, error) {
 	return workChanges(ctx, r.cl, r.jail.ID)
 }
 
-// workChanges are the changes in a jail's workspace that are work: a file that
-// was only written again as it was is none.
+// workChanges returns the changes in a jail's workspace. A file that was rewritten with the same
+// content is not a change.
 func workChanges(ctx context.Context, cl *client.Client, jid id.Jail) ([]wire.Change, error) {
 	all, err := client.Collect(cl.Changes(ctx, jid, client.ChangesOptions{Workspace: true}))
 	return slices.DeleteFunc(all, func(ch wire.Change) bool {
@@ -225,7 +225,7 @@ func count(n int, what string) string {
 	return fmt.Sprintf("%d %ss", n, what)
 }
 
-// maxShown is how many changes are listed before the rest is only counted.
+// maxShown is the number of changes that are listed individually.
 const maxShown = 50
 
 func showChanges(w io.Writer, changes []wire.Change) {
@@ -238,7 +238,7 @@ func showChanges(w io.Writer, changes []wire.Change) {
 	}
 }
 
-// changeName is what changed, and of a renamed file where it was.
+// changeName names a change, including the old path of a renamed file.
 func changeName(ch wire.Change) string {
 	name := text.Visible(strings.TrimPrefix(ch.Path, "/"))
 	if ch.From != "" {
@@ -298,8 +298,9 @@ that changed on the host since the run began, unless --force is given.`,
 			if j.Workspace == nil {
 				return fmt.Errorf("jail %s has no workspace", j.ID)
 			}
-			if j.State == "stopped" || j.State == "created" { // its files are read through its init
-				if j, err = cl.StartJail(ctx, j.ID); err != nil {
+			if j.State == "stopped" || j.State == "created" { // files are read through the jail's init
+				j, err = cl.StartJail(ctx, j.ID)
+				if err != nil {
 					return err
 				}
 			}

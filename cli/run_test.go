@@ -15,7 +15,7 @@ import (
 	"glasshouse/id"
 )
 
-// sse is an event of a stream.
+// sse formats a server-sent event.
 func sse(name string, v any) string {
 	data, err := json.Marshal(v)
 	if err != nil {
@@ -26,9 +26,9 @@ func sse(name string, v any) string {
 
 const anExec = id.Exec("x-aaaaaaaaaaaa")
 
-// begun is the start of the stream of a command, with what it writes: the text after
-// stdout: or stderr:.
-func begun(writes ...string) string {
+// execStart is the start of a command's stream, with its output: the text after stdout: or
+// stderr:.
+func execStart(writes ...string) string {
 	s := sse(wire.EventStart, wire.Exec{ID: anExec, Argv: []string{"ls"}, Running: true})
 	for _, w := range writes {
 		stream, text, _ := strings.Cut(w, ":")
@@ -37,12 +37,12 @@ func begun(writes ...string) string {
 	return s
 }
 
-// exits is the end of the stream of a command.
-func exits(code int) string { return sse(wire.EventExit, wire.Exec{ID: anExec, ExitCode: &code}) }
+// execExit is the end of a command's stream.
+func execExit(code int) string { return sse(wire.EventExit, wire.Exec{ID: anExec, ExitCode: &code}) }
 
 const execPath = "POST /jails/" + aJail + "/exec"
 
-func TestExecPassesOnOutputAndExitCode(t *testing.T) {
+func TestExecForwardsOutputAndExitCode(t *testing.T) {
 	type m = map[string]string
 	for _, c := range []struct {
 		name      string
@@ -55,69 +55,69 @@ func TestExecPassesOnOutputAndExitCode(t *testing.T) {
 	}{
 		{
 			name: "both streams", line: "jail exec " + aJail + " ls",
-			answers: m{execPath: begun("stdout:one\n", "stderr:two\n", "stdout:\x1b[31mraw") + exits(0)},
+			answers: m{execPath: execStart("stdout:one\n", "stderr:two\n", "stdout:\x1b[31mraw") + execExit(0)},
 			want:    execPath + ` {"argv":["ls"],"stream":true,"lossless":true}`,
 			out:     "one\n\x1b[31mraw", errs: "two\n",
 		},
 		{
 			name: "all flags", line: "jail exec -e A=1 -e HERE -w /work -u ann:staff --timeout 90s " + aJail + " -- sh -c true",
 			env:     map[string]string{"HERE": "there"},
-			answers: m{execPath: begun() + exits(0)},
+			answers: m{execPath: execStart() + execExit(0)},
 			want:    execPath + ` {"argv":["sh","-c","true"],"env":{"A":"1","HERE":"there"},"cwd":"/work","user":"ann:staff","timeout_ms":90000,"stream":true,"lossless":true}`,
 		},
 		{
 			name: "its exit code", line: "jail exec " + aJail + " false",
-			answers: m{execPath: begun() + exits(3)},
+			answers: m{execPath: execStart() + execExit(3)},
 			want:    execPath + ` {"argv":["false"],"stream":true,"lossless":true}`,
 			code:    3,
 		},
 		{
 			name: "a signal", line: "jail exec " + aJail + " sleep 9",
-			answers: m{execPath: begun() + exits(137)},
+			answers: m{execPath: execStart() + execExit(137)},
 			want:    execPath + ` {"argv":["sleep","9"],"stream":true,"lossless":true}`,
 			code:    137,
 		},
 		{
 			name: "no exit code", line: "jail exec " + aJail + " ls",
-			answers: m{execPath: begun() + sse(wire.EventExit, wire.Exec{ID: anExec})},
-			errs:    "glasshouse: the daemon does not know how the command ended\n",
+			answers: m{execPath: execStart() + sse(wire.EventExit, wire.Exec{ID: anExec})},
+			errs:    "glasshouse: the daemon does not know the exit code of the command\n",
 			code:    125,
 		},
 		{
 			name: "lost output", line: "jail exec " + aJail + " yes",
-			answers: m{execPath: begun() + sse(wire.EventOutput, wire.Output{Stream: "stdout", Offset: 7, Lost: 7, Data: []byte("y\n")}) + exits(0)},
+			answers: m{execPath: execStart() + sse(wire.EventOutput, wire.Output{Stream: "stdout", Offset: 7, Lost: 7, Data: []byte("y\n")}) + execExit(0)},
 			out:     "y\n", errs: "glasshouse: 7 bytes of output were lost\n",
 		},
 		{
 			name: "the stream reports an error", line: "jail exec " + aJail + " ls",
-			answers: m{execPath: begun("stdout:one\n") + sse(wire.EventError, wire.Problem{Title: "unavailable", Status: 503, Detail: "the jail's init \x1b[2J ended", Remedy: "start the jail"})},
+			answers: m{execPath: execStart("stdout:one\n") + sse(wire.EventError, wire.Problem{Title: "unavailable", Status: 503, Detail: "the jail's init \x1b[2J ended", Remedy: "start the jail"})},
 			out:     "one\n", errs: "glasshouse: the jail's init \\x1b[2J ended\n  try: start the jail\n",
 			code: 125,
 		},
 		{
 			name: "the stream breaks and continues", line: "jail exec " + aJail + " ls",
 			answers: m{
-				execPath: begun("stdout:one\n") + andCut,
-				"GET /jails/" + aJail + "/execs/" + string(anExec) + "?from=4&lossless=1": sse(wire.EventOutput, wire.Output{Stream: "stdout", Offset: 4, Data: []byte("two\n")}) + exits(4),
+				execPath: execStart("stdout:one\n") + cutSuffix,
+				"GET /jails/" + aJail + "/execs/" + string(anExec) + "?from=4&lossless=1": sse(wire.EventOutput, wire.Output{Stream: "stdout", Offset: 4, Data: []byte("two\n")}) + execExit(4),
 			},
 			out:  "one\ntwo\n",
 			code: 4,
 		},
 		{
 			name: "the stream breaks and the jail is gone", line: "jail exec " + aJail + " ls",
-			answers: m{execPath: begun("stdout:one\n") + andCut},
+			answers: m{execPath: execStart("stdout:one\n") + cutSuffix},
 			out:     "one\n", errs: "glasshouse: not found: nothing is there\n",
 			code: 125,
 		},
 		{
 			name: "the stream has no start", line: "jail exec " + aJail + " ls",
-			answers: m{execPath: exits(0)},
+			answers: m{execPath: execExit(0)},
 			errs:    `the stream begins with "exit"`,
 			code:    125,
 		},
 		{
 			name: "an event that is not JSON", line: "jail exec " + aJail + " ls",
-			answers: m{execPath: begun() + "event: output\ndata: {\n\n"},
+			answers: m{execPath: execStart() + "event: output\ndata: {\n\n"},
 			errs:    "output event",
 			code:    125,
 		},
@@ -186,7 +186,7 @@ func TestExecPassesOnOutputAndExitCode(t *testing.T) {
 	}
 }
 
-func TestExecPassesOnStandardInput(t *testing.T) {
+func TestExecForwardsStandardInput(t *testing.T) {
 	var once sync.Once
 	read := make(chan struct{})
 	var got string
@@ -198,10 +198,10 @@ func TestExecPassesOnStandardInput(t *testing.T) {
 		switch r.URL.Path {
 		case "/jails/" + aJail + "/exec":
 			w.Header().Set("Content-Type", "text/event-stream")
-			io.WriteString(w, begun())
+			io.WriteString(w, execStart())
 			w.(http.Flusher).Flush()
 			<-read
-			io.WriteString(w, exits(0))
+			io.WriteString(w, execExit(0))
 		default:
 			once.Do(func() {
 				got = r.Method + " " + r.URL.RequestURI() + " " + string(body)
@@ -216,22 +216,22 @@ func TestExecPassesOnStandardInput(t *testing.T) {
 	}
 }
 
-// A full disk below standard output must not look like the exit code of the program.
+// A full disk must not look like an exit code of the program.
 func TestExecExitsWith125WhenOutputCannotBeWritten(t *testing.T) {
-	d := newScriptedDaemon(t, map[string]string{execPath: begun("stdout:one\n") + exits(0)})
+	d := newScriptedDaemon(t, map[string]string{execPath: execStart("stdout:one\n") + execExit(0)})
 	var errs strings.Builder
 	full := writerFunc(func([]byte) (int, error) { return 0, errors.New("no space left on device") })
 	code := Run(t.Context(), []string{"--addr", d.addr, "jail", "exec", aJail, "ls"},
 		Env{Stdin: strings.NewReader(""), Stdout: full, Stderr: &errs, Getenv: func(string) string { return "" }})
-	if want := "glasshouse: pass output on: no space left on device\n"; code != 125 || errs.String() != want {
+	if want := "glasshouse: forward output: no space left on device\n"; code != 125 || errs.String() != want {
 		t.Errorf("got exit code %d and %q, want 125 and %q", code, errs.String(), want)
 	}
 }
 
-func TestCommandsOfAJailAreListed(t *testing.T) {
+func TestListExecs(t *testing.T) {
 	const path = "/jails/" + aJail + "/execs"
 	list := items(
-		`{"id":"x-aaaaaaaaaaaa","argv":["sh","-c","`+evil+`"],"running":true}`,
+		`{"id":"x-aaaaaaaaaaaa","argv":["sh","-c","`+escapedName+`"],"running":true}`,
 		`{"id":"x-bbbbbbbbbbbb","argv":["false"],"exit_code":1}`,
 		`{"id":"x-cccccccccccc","argv":["sleep","9"],"exit_code":137,"signal":"KILL"}`,
 	)
@@ -243,13 +243,13 @@ func TestCommandsOfAJailAreListed(t *testing.T) {
 		"x-bbbbbbbbbbbb exit 1 false",
 		"x-cccccccccccc SIGKILL sleep 9",
 	}
-	if got := squeezed(out); code != 0 || got != strings.Join(want, "\n") {
+	if got := squeezeSpaces(out); code != 0 || got != strings.Join(want, "\n") {
 		t.Errorf("got exit code %d, %q and\n%s\nwant 0 and\n%s", code, errs, got, strings.Join(want, "\n"))
 	}
 }
 
-// squeezed returns lines with one space between their words.
-func squeezed(text string) string {
+// squeezeSpaces returns lines with one space between words.
+func squeezeSpaces(text string) string {
 	var lines []string
 	for line := range strings.Lines(text) {
 		lines = append(lines, strings.Join(strings.Fields(line), " "))
@@ -257,12 +257,12 @@ func squeezed(text string) string {
 	return strings.Join(lines, "\n")
 }
 
-func TestTheOutputOfACommandIsShown(t *testing.T) {
+func TestExecsShowOutput(t *testing.T) {
 	const path = "/jails/" + aJail + "/execs/x-aaaaaaaaaaaa"
 	for _, c := range []struct{ name, answer, out, errs string }{
 		{"text", `{"id":"x-aaaaaaaaaaaa","stdout":"out\n","stderr":"err\n","exit_code":0}`, "out\n", "err\n"},
 		{"bytes", `{"id":"x-aaaaaaaaaaaa","encoding":"base64","stdout":"//4K","stderr":"","exit_code":0}`, "\xff\xfe\n", ""},
-		{"the end only", `{"id":"x-aaaaaaaaaaaa","stdout":"out\n","truncated":true}`, "out\n", "glasshouse: only the end of the output was kept\n"},
+		{"the end only", `{"id":"x-aaaaaaaaaaaa","stdout":"out\n","truncated":true}`, "out\n", "glasshouse: only the end of the output was stored\n"},
 		{"an encoding of a later daemon", `{"id":"x-aaaaaaaaaaaa","encoding":"hex","stdout":"00"}`, "", "glasshouse: output in an unknown encoding, hex\n"},
 		{"base64 that is none", `{"id":"x-aaaaaaaaaaaa","encoding":"base64","stdout":"?"}`, "", "glasshouse: illegal base64 data at input byte 0\n"},
 	} {
@@ -274,14 +274,14 @@ func TestTheOutputOfACommandIsShown(t *testing.T) {
 	}
 }
 
-// A workspace is a directory, with a daemon that runs commands on it in a jail.
+// A workspace is a directory with a daemon that runs commands on it in a jail.
 type workspace struct {
 	*scriptedDaemon
 	dir string
 }
 
-// newWorkspace returns a workspace in which every command ends with exit and makes these
-// changes.
+// newWorkspace returns a workspace in which every command exits with the code exit and makes
+// these changes.
 func newWorkspace(t *testing.T, exit string, changes ...string) *workspace {
 	t.Helper()
 	dir, err := filepath.EvalSymlinks(t.TempDir())
@@ -292,8 +292,8 @@ func newWorkspace(t *testing.T, exit string, changes ...string) *workspace {
 	d := newScriptedDaemon(t, map[string]string{
 		"POST /jails":                      made,
 		"GET /jails/" + aJail:              made,
-		"GET /backends":                    items(`{"name":"bwrap","lacks":{"cpu":"not here"}}`, `{"name":"oci","runtime":"runc","lacks":{"memory":"no `+evil+` cgroup","disk":"no quota"}}`),
-		execPath:                           begun("stdout:done\n") + exit,
+		"GET /backends":                    items(`{"name":"bwrap","lacks":{"cpu":"not here"}}`, `{"name":"oci","runtime":"runc","lacks":{"memory":"no `+escapedName+` cgroup","disk":"no quota"}}`),
+		execPath:                           execStart("stdout:done\n") + exit,
 		"GET /jails/" + aJail + "/fs/diff": items(changes...),
 		"GET /jails/" + aJail + "/files":   "from the jail\n",
 		"POST /jails/" + aJail + "/stop":   made,
@@ -303,7 +303,7 @@ func newWorkspace(t *testing.T, exit string, changes ...string) *workspace {
 	return &workspace{d, dir}
 }
 
-// file returns the content of a file of the directory, or that it is not there.
+// file returns the content of a file of the directory, or that it does not exist.
 func (w *workspace) file(name string) string {
 	b, err := os.ReadFile(filepath.Join(w.dir, name))
 	if errors.Is(err, os.ErrNotExist) {
@@ -345,12 +345,12 @@ func TestRunReportsChangesAndRemovesTheJail(t *testing.T) {
 			"1 change applied\n  skipped   .git/hooks/pre-commit: git would run it on this host\n" + kept, last: stopped, file: "from the jail\n"},
 		{name: "the jail is kept", flags: "--keep", changes: []string{addedFile}, errs: "1 change in DIR, not applied yet:\n  added     new.txt\n" +
 			"The jail keeps running:  glasshouse jail exec " + aJail + " -- …\nActivity report:  glasshouse report " + aJail + "\n", last: "GET ", file: "(none)"},
-		{name: "a name that drives a terminal", flags: "--rm", changes: []string{`{"path":"/` + evil + `","from":"/old","kind":"renamed","type":"file","mode":"644"}`},
+		{name: "a name that drives a terminal", flags: "--rm", changes: []string{`{"path":"/` + escapedName + `","from":"/old","kind":"renamed","type":"file","mode":"644"}`},
 			errs: "1 change in DIR, not applied yet:\n  renamed   old -> \\x1b[31mred\\u202e\n", last: removed, file: "(none)"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			t.Parallel()
-			w := newWorkspace(t, exits(c.exit), c.changes...)
+			w := newWorkspace(t, execExit(c.exit), c.changes...)
 			args := append([]string{"run", "-C", w.dir}, strings.Fields(c.flags)...)
 			code, out, errs := w.run("", append(args, "make")...)
 			if code != c.code || out != "done\n" {
@@ -372,8 +372,9 @@ func TestRunReportsChangesAndRemovesTheJail(t *testing.T) {
 	}
 }
 
-// What fails after the program ended is said once, and 125 only hides that it succeeded.
-func TestRunReportsWhatFailsAfterTheProgram(t *testing.T) {
+// A failure after the end of the program is reported once. It changes the exit code to 125 only
+// if the program succeeded.
+func TestRunReportsFailureAfterProgram(t *testing.T) {
 	const away = `503 {"type":"/problems/unavailable","title":"unavailable","status":503,"detail":"the disk is away","remedy":"wait"}`
 	for _, c := range []struct {
 		name, flags, request string
@@ -389,7 +390,7 @@ func TestRunReportsWhatFailsAfterTheProgram(t *testing.T) {
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			t.Parallel()
-			w := newWorkspace(t, exits(c.exit), addedFile)
+			w := newWorkspace(t, execExit(c.exit), addedFile)
 			w.answers[c.request] = away
 			args := append([]string{"run", "-C", w.dir}, strings.Fields(c.flags)...)
 			code, _, errs := w.run("", append(args, "make")...)
@@ -406,7 +407,7 @@ func TestRunReportsWhatFailsAfterTheProgram(t *testing.T) {
 	}
 }
 
-func TestRunThatCannotBeginExitsWith125(t *testing.T) {
+func TestRunThatCannotStartExitsWith125(t *testing.T) {
 	d := newScriptedDaemon(t, nil)
 	for _, c := range []struct {
 		line, want string
@@ -429,8 +430,8 @@ func TestRunThatCannotBeginExitsWith125(t *testing.T) {
 	}
 }
 
-func TestRunWithoutAWorkspaceAsksForNoChanges(t *testing.T) {
-	w := newWorkspace(t, exits(0), addedFile)
+func TestRunWithoutWorkspaceRequestsNoChanges(t *testing.T) {
+	w := newWorkspace(t, execExit(0), addedFile)
 	w.answers["GET /backends"] = w.problem // what a backend lacks is not known, which does not end the run
 	code, out, errs := w.run("", "run", "--no-workspace", "--timeout", "2s", "--", "make", "-k")
 	if code != 0 || out != "done\n" || errs != "" {
@@ -445,7 +446,7 @@ DELETE /jails/` + aJail
 	}
 }
 
-func TestALongListOfChangesIsCounted(t *testing.T) {
+func TestLongChangeListIsTruncated(t *testing.T) {
 	list := func(n int) string {
 		var b strings.Builder
 		changes := make([]wire.Change, n)
@@ -465,7 +466,7 @@ func TestALongListOfChangesIsCounted(t *testing.T) {
 	}
 }
 
-func TestApplyTakesOverWhatARunLeft(t *testing.T) {
+func TestApplyAfterRun(t *testing.T) {
 	path := "GET /jails/" + aJail
 	for _, c := range []struct {
 		name    string

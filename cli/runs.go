@@ -40,8 +40,8 @@ func (c *command) runs() *cobra.Command {
 	cmd.Flags().StringVar(&state, "state", "", "only runs in this state")
 	cmd.AddCommand(
 		c.runShow(), c.runSteps(), c.runFollow(), c.runCheckpoint(), c.runCheckpoints(), c.runResume(),
-		c.runDo("pause", "Have a run wait", (*client.Client).PauseRun),
-		c.runDo("cancel", "End a run, and those that are a part of it", (*client.Client).CancelRun),
+		c.runDo("pause", "Pause a run", (*client.Client).PauseRun),
+		c.runDo("cancel", "Cancel a run and its child runs", (*client.Client).CancelRun),
 		c.runDone(),
 	)
 	return cmd
@@ -51,7 +51,7 @@ func (c *command) runShow() *cobra.Command {
 	return c.runDo("show", "Show a run", (*client.Client).Run)
 }
 
-// runDo is a command that does something with a run, and shows it.
+// runDo returns a command that performs an action on a run and shows the run.
 func (c *command) runDo(use, short string, do func(*client.Client, context.Context, id.Run) (wire.Run, error)) *cobra.Command {
 	return &cobra.Command{
 		Use: use + " RUN", Short: short, Args: cobra.ExactArgs(1),
@@ -108,7 +108,7 @@ func (c *command) runFollow() *cobra.Command {
 			if err != nil {
 				return err
 			}
-			if ended(r.State) {
+			if isEnded(r.State) {
 				return c.runEnded(r)
 			}
 			return c.followRun(cmd, cl, r)
@@ -172,7 +172,8 @@ func (c *command) runResume() *cobra.Command {
   glasshouse runs resume r-… --budget llm-tokens=200000`,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			var err error
-			if r.Budget, err = parseBudget(budget); err != nil {
+			r.Budget, err = parseBudget(budget)
+			if err != nil {
 				return err
 			}
 			r.Checkpoint = id.Checkpoint(checkpoint)

@@ -18,7 +18,7 @@ func (c *command) schedules() *cobra.Command {
 		Use: "schedule", Aliases: []string{"schedules"}, Short: "Manage schedules of runs", Args: cobra.NoArgs,
 		Long: `A schedule starts runs at given times. Create one with glasshouse goal --schedule.`,
 	}
-	cmd.AddCommand(c.scheduleList(), c.scheduleShow(), c.scheduleTimes(), c.scheduleEdit(), c.schedulePause("pause", "Have a schedule make no runs", true), c.schedulePause("resume", "Have it make runs again", false), c.scheduleRemove())
+	cmd.AddCommand(c.scheduleList(), c.scheduleShow(), c.scheduleTimes(), c.scheduleEdit(), c.schedulePause("pause", "Pause a schedule", true), c.schedulePause("resume", "Resume a schedule", false), c.scheduleRemove())
 	return cmd
 }
 
@@ -72,7 +72,7 @@ func (c *command) scheduleShow() *cobra.Command {
 					{"id", string(s.ID)}, {"session", text.Visible(s.Session)}, {"goal", text.Visible(s.Goal)}, {"when", text.Visible(s.Cron)},
 					{"time zone", text.Visible(s.TimeZone)}, {"missed", s.Missed}, {"overlap", s.Overlap}, {"next", nextTime(s)}, {"fired", fmt.Sprint(s.Fired)},
 				}
-				rows = append(rows, []string{"left out", fmt.Sprint(s.Left)}, []string{"passed over", fmt.Sprint(s.Skipped)}, []string{"failed", fmt.Sprint(s.Failed)})
+				rows = append(rows, []string{"skipped as missed", fmt.Sprint(s.Left)}, []string{"skipped as overlapping", fmt.Sprint(s.Skipped)}, []string{"failed", fmt.Sprint(s.Failed)})
 				if s.Error != "" {
 					rows = append(rows, []string{"error", text.Visible(s.Error)})
 				}
@@ -128,7 +128,7 @@ func (c *command) scheduleEdit() *cobra.Command {
 				e.JitterMS = new(jitter.Milliseconds())
 			}
 			if e == (wire.EditSchedule{}) {
-				return usagef("nothing is said of what is to change")
+				return usagef("no changes specified; see --help")
 			}
 			cl, err := c.client(cmd.Context())
 			if err != nil {

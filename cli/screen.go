@@ -25,15 +25,15 @@ const (
 	cyan   style = "36"
 )
 
-// A screen is where a command writes: a terminal, in colour or not, or a file
-// or another program.
+// A screen is the output of a command: a terminal, with or without colour, or a file or another
+// program.
 type screen struct {
 	io.Writer
 	terminal bool
 	colour   bool
 }
 
-// colourFlag adds the flag that c.screen takes.
+// colourFlag adds the flag that c.screen uses.
 func colourFlag(cmd *cobra.Command, colour *string) {
 	cmd.Flags().StringVar(colour, "colour", "auto", "auto, on a terminal without NO_COLOR; always; never")
 }
@@ -52,7 +52,7 @@ func (c *command) screen(colour string) (screen, error) {
 	return s, nil
 }
 
-// paint returns text in a style, if the screen has any.
+// paint returns text in a style, if the screen has colour.
 func (s screen) paint(st style, text string) string {
 	if !s.colour || text == "" {
 		return text
@@ -60,7 +60,7 @@ func (s screen) paint(st style, text string) string {
 	return "\x1b[" + string(st) + "m" + text + "\x1b[0m"
 }
 
-// size is the terminal's, or 0, 0.
+// size returns the size of the terminal, or 0, 0.
 func (s screen) size() (cols, rows int) {
 	f, ok := s.Writer.(*os.File)
 	if !ok || !s.terminal {
@@ -73,8 +73,8 @@ func (s screen) size() (cols, rows int) {
 	return cols, rows
 }
 
-// page returns content as a page that replaces the one before, if the screen is a
-// terminal, cut to what fits on it.
+// page returns content as a page that replaces the previous one if the screen is a terminal, cut
+// to the terminal's size.
 func (s screen) page(content string) string {
 	if !s.terminal {
 		return content + "\n"

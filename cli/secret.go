@@ -65,7 +65,8 @@ external provider and is fetched for each use.`,
 	return cmd
 }
 
-// readSecret reads a value. Never from an argument: all users of a host see those.
+// readSecret reads a value, but never from an argument: all users of a host can read those
+// (proc_pid_cmdline(5)).
 func (c *command) readSecret(name, file string) ([]byte, error) {
 	var value []byte
 	var err error
@@ -96,7 +97,7 @@ func (c *command) secretList() *cobra.Command {
 				return err
 			}
 			return c.print(list, func(w io.Writer) {
-				rows := [][]string{{"NAME", "KEPT BY", "USED", "GRANT", "TO", "AS"}}
+				rows := [][]string{{"NAME", "PROVIDER", "USED", "GRANT", "TO", "AS"}}
 				for _, s := range list {
 					used := "never"
 					if s.Used != nil {

@@ -58,7 +58,7 @@ reaps orphaned processes, and stop the jails with --stop-jails.`,
 			ctx, stop := signal.NotifyContext(cmd.Context(), os.Interrupt, syscall.SIGTERM)
 			defer stop()
 			if ends {
-				cfg.Log.Level, cfg.Pool.Size = "warn", 0 // nothing made ahead of need is needed
+				cfg.Log.Level, cfg.Pool.Size = "warn", 0 // no jails in advance
 			}
 			d := c.daemon(cfg)
 			if err := d.Open(ctx); err != nil {
@@ -70,14 +70,14 @@ reaps orphaned processes, and stop the jails with --stop-jails.`,
 				}
 			}
 			if ends {
-				if err := stopUnused(cfg.Data, stop); err != nil {
+				if err := stopWhenIdle(cfg.Data, stop); err != nil {
 					return errors.Join(err, d.Close())
 				}
 			}
-			// Who waits for the service need not ask whether it answers. What the daemon
-			// starts is not told where systemd listens.
+			// The supervisor can start dependent services without polling the daemon. Unsetting
+			// NOTIFY_SOCKET keeps it from the daemon's child processes (sd_notify(3)).
 			if _, err := sd.SdNotify(true, sd.SdNotifyReady); err != nil {
-				fmt.Fprintf(c.env.Stderr, "glasshouse: systemd was not told that the daemon is ready: %v\n", err)
+				fmt.Fprintf(c.env.Stderr, "glasshouse: cannot notify systemd that the daemon is ready: %v\n", err)
 			}
 			return d.Run(ctx)
 		},

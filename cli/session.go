@@ -33,7 +33,8 @@ func (c *command) sessionOpen() *cobra.Command {
 				o.ID = args[0]
 			}
 			var err error
-			if o.Budget, err = parseBudget(budget); err != nil {
+			o.Budget, err = parseBudget(budget)
+			if err != nil {
 				return err
 			}
 			if agent != "" {
@@ -44,7 +45,8 @@ func (c *command) sessionOpen() *cobra.Command {
 				return err
 			}
 			if jail != "" {
-				if o.Jail, err = jailNamed(cmd.Context(), cl, jail); err != nil {
+				o.Jail, err = jailNamed(cmd.Context(), cl, jail)
+				if err != nil {
 					return err
 				}
 			}

@@ -117,7 +117,7 @@ func (c *command) skillShow() *cobra.Command {
 				return err
 			}
 			if s.Refused != "" && !c.json {
-				return fmt.Errorf("agents are not given it: %s", text.Visible(s.Refused))
+				return fmt.Errorf("the skill is not available to agents: %s", text.Visible(s.Refused))
 			}
 			return c.print(s, func(w io.Writer) {
 				for line := range strings.Lines(s.Text) {

@@ -34,7 +34,8 @@ second way.`,
 		Example: `  glasshouse snapshot j-4k2v9c7m1xqe --name before-upgrade
   glasshouse branch $(glasshouse snapshot j-4k2v9c7m1xqe) -n 5`,
 		RunE: func(cmd *cobra.Command, args []string) (err error) {
-			if req.Labels, err = keyValues(labels, nil); err != nil {
+			req.Labels, err = keyValues(labels, nil)
+			if err != nil {
 				return err
 			}
 			return c.withJail(cmd, args[0], func(cl *client.Client, jid id.Jail) error {
@@ -68,7 +69,8 @@ snapshot would free, SHARED the space shared with jails and other snapshots.`,
 			}
 			f := client.SnapshotFilter{Usage: !quiet}
 			if len(args) == 1 {
-				if f.Jail, err = jailNamed(cmd.Context(), cl, args[0]); err != nil {
+				f.Jail, err = jailNamed(cmd.Context(), cl, args[0])
+				if err != nil {
 					return err
 				}
 			}
@@ -158,15 +160,15 @@ func showSnapshot(w io.Writer, s wire.Snapshot) {
 	if s.Memory {
 		add("processes", fmt.Sprintf("%d with threads, %s of memory", s.PIDs, size(s.MemoryBytes)))
 		add("paused", snapshotPause(s)+", files "+s.Layering)
-		add("records", fmt.Sprintf("up to %d", s.Seq))
+		add("events", fmt.Sprintf("up to %d", s.Seq))
 	} else {
-		add("processes", "none: files alone")
+		add("processes", "none: files only")
 	}
 	if s.Copies > 0 {
-		add("copies", fmt.Sprintf("%d wait", s.Copies))
+		add("copies", fmt.Sprintf("%d warm", s.Copies))
 	}
 	if s.Usage != nil {
-		add("disk", fmt.Sprintf("%s of its own, %s shared", size(s.Usage.OwnBytes), size(s.Usage.SharedBytes)))
+		add("disk", fmt.Sprintf("%s own, %s shared", size(s.Usage.OwnBytes), size(s.Usage.SharedBytes)))
 	}
 	add("backend", strings.TrimSuffix(s.Backend+" "+s.Runtime, " "))
 	add("host", fmt.Sprintf("%s, kernel %s, %s", s.Host.Arch, s.Host.Kernel, s.Host.CPU))
@@ -223,7 +225,7 @@ the configuration, and end with the daemon.`,
 				return err
 			}
 			if n < count {
-				fmt.Fprintf(c.env.Stderr, "glasshouse: there is memory for %d of %d copies (snapshots.copies_mb)\n", n, count)
+				fmt.Fprintf(c.env.Stderr, "glasshouse: memory suffices for %d of %d copies (snapshots.copies_mb)\n", n, count)
 			}
 			return c.print(wire.Warmed{Copies: n}, func(w io.Writer) { fmt.Fprintln(w, n) })
 		},
@@ -232,7 +234,7 @@ the configuration, and end with the daemon.`,
 	return cmd
 }
 
-// withJail runs f with a client and the jail that arg names.
+// withJail calls f with a client and the jail that arg names.
 func (c *command) withJail(cmd *cobra.Command, arg string, f func(*client.Client, id.Jail) error) error {
 	cl, err := c.client(cmd.Context())
 	if err != nil {
@@ -245,7 +247,7 @@ func (c *command) withJail(cmd *cobra.Command, arg string, f func(*client.Client
 	return f(cl, j)
 }
 
-// jailNamed returns the jail that has this id, or is the only one of this name.
+// jailNamed returns the jail that has this id, or is the only one with this name.
 func jailNamed(ctx context.Context, cl *client.Client, arg string) (id.Jail, error) {
 	if id.Valid('j', arg) {
 		return id.Jail(arg), nil
@@ -258,8 +260,7 @@ func jailNamed(ctx context.Context, cl *client.Client, arg string) (id.Jail, err
 	return id.Jail(one), err
 }
 
-// snapshotNamed returns the snapshot that has this id, or is the only one of this
-// name.
+// snapshotNamed returns the snapshot that has this id, or is the only one with this name.
 func snapshotNamed(ctx context.Context, cl *client.Client, arg string) (id.Snapshot, error) {
 	if id.Valid('s', arg) {
 		return id.Snapshot(arg), nil
@@ -294,7 +295,7 @@ func snapshotsNamed(ctx context.Context, cl *client.Client, name string) (ids []
 	return ids, nil
 }
 
-// only returns the one thing of a name.
+// only returns the single id in ids. It returns an error unless ids has exactly one element.
 func only(ids []string, name, what string) (string, error) {
 	switch len(ids) {
 	case 0:
@@ -303,6 +304,6 @@ func only(ids []string, name, what string) (string, error) {
 		return ids[0], nil
 	}
 	return "", &fault.Error{
-		Kind: fault.Conflict, Err: fmt.Errorf("%d have the name %q: %s", len(ids), name, strings.Join(ids, " ")), Remedy: "say the id of one",
+		Kind: fault.Conflict, Err: fmt.Errorf("%d have the name %q: %s", len(ids), name, strings.Join(ids, " ")), Remedy: "use an id",
 	}
 }

@@ -17,7 +17,7 @@ import (
 	"glasshouse/api/wire"
 )
 
-// A console is a terminal with a person at it, which is the test.
+// A console is a terminal that is operated by the test.
 type console struct {
 	*testing.T
 	ptmx, tty *os.File
@@ -54,7 +54,7 @@ func newConsole(t *testing.T) *console {
 		}
 	}()
 	t.Cleanup(func() {
-		c.ptmx.Close() // which hangs up: a command's pending read of the terminal ends too
+		c.ptmx.Close() // hangs up: a command's pending read of the terminal ends too
 		<-ended
 		tty.Close()
 	})
@@ -69,8 +69,8 @@ func (c *console) resize(cols, rows uint16) {
 	}
 }
 
-// sees waits until the terminal shows text.
-func (c *console) sees(text string) {
+// waitFor waits until the terminal shows text.
+func (c *console) waitFor(text string) {
 	c.Helper()
 	limit := time.After(30 * time.Second)
 	for !strings.Contains(c.seen, text) {
@@ -83,16 +83,16 @@ func (c *console) sees(text string) {
 	}
 }
 
-// types types text.
-func (c *console) types(text string) {
+// typeText types text.
+func (c *console) typeText(text string) {
 	c.Helper()
 	if _, err := c.ptmx.WriteString(text); err != nil {
 		c.Fatal(err)
 	}
 }
 
-// begins runs a command on the terminal. Its exit code comes when it has ended.
-func (c *console) begins(ctx context.Context, env map[string]string, args ...string) <-chan int {
+// start runs a command on the terminal. The channel receives its exit code.
+func (c *console) start(ctx context.Context, env map[string]string, args ...string) <-chan int {
 	ended := make(chan int, 1)
 	go func() {
 		ended <- Run(ctx, args, Env{Stdin: c.tty, Stdout: c.tty, Stderr: c.tty, Getenv: func(k string) string { return env[k] }, UID: os.Getuid()})
@@ -100,8 +100,8 @@ func (c *console) begins(ctx context.Context, env map[string]string, args ...str
 	return ended
 }
 
-// ends waits for the end of a command.
-func (c *console) ends(ended <-chan int, want int) {
+// wait waits for the end of a command.
+func (c *console) wait(ended <-chan int, want int) {
 	c.Helper()
 	select {
 	case got := <-ended:
@@ -113,7 +113,7 @@ func (c *console) ends(ended <-chan int, want int) {
 	}
 }
 
-// serveTerminal is a daemon with one terminal.
+// serveTerminal starts a daemon with one terminal.
 func serveTerminal(t *testing.T, use func(conn *websocket.Conn, r *http.Request)) string {
 	return serveAPI(t, func(w http.ResponseWriter, r *http.Request) {
 		if !strings.HasSuffix(r.URL.Path, "/terminal") {
@@ -130,7 +130,7 @@ func serveTerminal(t *testing.T, use func(conn *websocket.Conn, r *http.Request)
 	})
 }
 
-// say sends an event of a terminal.
+// say sends a terminal event.
 func say(t *testing.T, conn *websocket.Conn, e wire.TerminalEvent) {
 	t.Helper()
 	data, err := json.Marshal(e)
@@ -142,7 +142,7 @@ func say(t *testing.T, conn *websocket.Conn, e wire.TerminalEvent) {
 	}
 }
 
-func TestExecOnATerminal(t *testing.T) {
+func TestExecOnTerminal(t *testing.T) {
 	c := newConsole(t)
 	c.resize(50, 20)
 	code := 4
@@ -158,7 +158,7 @@ func TestExecOnATerminal(t *testing.T) {
 		if err != nil || kind != websocket.MessageBinary || string(typed) != "\x03" {
 			t.Errorf("typed: got %v %q, %v, want the interrupt as a key", kind, typed, err)
 		}
-		// What was typed came through the raw terminal, so its size is followed by now.
+		// The input came through the raw terminal, so exec follows its size now.
 		c.resize(60, 30)
 		if err := syscall.Kill(os.Getpid(), syscall.SIGWINCH); err != nil {
 			t.Error(err)
@@ -169,13 +169,13 @@ func TestExecOnATerminal(t *testing.T) {
 		}
 		say(t, conn, wire.TerminalEvent{Exit: &wire.Exec{ID: anExec, ExitCode: &code}})
 	})
-	ended := c.begins(t.Context(), nil, "--addr", addr, "jail", "exec", "-t", "-u", "ann", "-w", "/w", aJail, "sh", "-i")
-	c.sees("prompt> ")
-	c.types("\x03")
-	c.ends(ended, 4)
+	ended := c.start(t.Context(), nil, "--addr", addr, "jail", "exec", "-t", "-u", "ann", "-w", "/w", aJail, "sh", "-i")
+	c.waitFor("prompt> ")
+	c.typeText("\x03")
+	c.wait(ended, 4)
 }
 
-func TestTerminalsThatEndBadly(t *testing.T) {
+func TestTerminalFailures(t *testing.T) {
 	type use = func(*websocket.Conn, *http.Request)
 	started := wire.TerminalEvent{Exec: &wire.Exec{ID: anExec}}
 	for name, tt := range map[string]struct {
@@ -187,7 +187,7 @@ func TestTerminalsThatEndBadly(t *testing.T) {
 		"without an exit code": {func(conn *websocket.Conn, _ *http.Request) {
 			say(t, conn, started)
 			say(t, conn, wire.TerminalEvent{Exit: &wire.Exec{}})
-		}, "does not know how the command ended"},
+		}, "does not know the exit code"},
 		"with what is not JSON": {func(conn *websocket.Conn, _ *http.Request) {
 			conn.Write(t.Context(), websocket.MessageText, []byte("{"))
 		}, "unexpected end of JSON input"},
@@ -198,7 +198,7 @@ func TestTerminalsThatEndBadly(t *testing.T) {
 		}, `the jail \x1b died`},
 	} {
 		addr := serveTerminal(t, tt.use)
-		code, _, errs := ran(t, nil, "--addr", addr, "jail", "terminal", aJail)
+		code, _, errs := runWithoutDaemon(t, nil, "--addr", addr, "jail", "terminal", aJail)
 		if code != 125 || !strings.Contains(errs, tt.want) {
 			t.Errorf("%s: got exit code %d and %q, want 125 and %q", name, code, errs, tt.want)
 		}
@@ -217,78 +217,78 @@ func TestTerminalsThatEndBadly(t *testing.T) {
 	}
 }
 
-func TestASecretIsTypedAtATerminal(t *testing.T) {
+func TestSecretFromTerminal(t *testing.T) {
 	c := newConsole(t)
 	d := newScriptedDaemon(t, map[string]string{"PUT /secrets/KEY": "204 "})
-	ended := c.begins(t.Context(), nil, "--addr", d.addr, "secret", "set", "KEY")
-	c.sees("value of KEY: ")
-	c.types("s3cr3t\n")
-	c.ends(ended, 0)
+	ended := c.start(t.Context(), nil, "--addr", d.addr, "secret", "set", "KEY")
+	c.waitFor("value of KEY: ")
+	c.typeText("s3cr3t\n")
+	c.wait(ended, 0)
 	if got, want := d.asked(), `PUT /secrets/KEY {"value":"s3cr3t"}`; got != want {
 		t.Errorf("request: got %q, want %q", got, want)
 	}
 }
 
-func TestANewPasswordIsTypedTwice(t *testing.T) {
+func TestNewPasswordIsRepeated(t *testing.T) {
 	dir := t.TempDir()
 	for _, tt := range []struct {
 		name, first, second, want string
 		code                      int
 	}{
-		{"same", "sesame\n", "sesame\n", "is for you alone", 0},
-		{"another", "sesame\n", "simsim\n", "the two passwords are not the same", 1},
-		{"empty", "\n", "", "an empty password seals nothing", 2},
+		{"same", "sesame\n", "sesame\n", "keep it private", 0},
+		{"another", "sesame\n", "simsim\n", "the two passwords differ", 1},
+		{"empty", "\n", "", "an empty password does not protect the key", 2},
 	} {
 		c := newConsole(t)
-		ended := c.begins(t.Context(), nil, "bundle", "keygen", "--seal", "--out", filepath.Join(dir, tt.name))
-		c.sees("password for the new key: ")
-		c.types(tt.first)
+		ended := c.start(t.Context(), nil, "bundle", "keygen", "--seal", "--out", filepath.Join(dir, tt.name))
+		c.waitFor("password for the new key: ")
+		c.typeText(tt.first)
 		if tt.second != "" {
-			c.sees("once more: ")
-			c.types(tt.second)
+			c.waitFor("repeat the password: ")
+			c.typeText(tt.second)
 		}
-		c.ends(ended, tt.code)
-		c.sees(tt.want)
+		c.wait(ended, tt.code)
+		c.waitFor(tt.want)
 		if _, err := os.Stat(filepath.Join(dir, tt.name+".key")); (err == nil) != (tt.code == 0) {
 			t.Errorf("%s: the key's file: got %v, want one only if it succeeds", tt.name, err)
 		}
 	}
 }
 
-func TestArchivesDoNotGoToATerminal(t *testing.T) {
+func TestArchiveIsNotWrittenToTerminal(t *testing.T) {
 	c := newConsole(t)
 	d := newScriptedDaemon(t, nil)
-	c.ends(c.begins(t.Context(), nil, "--addr", d.addr, "snapshot", "export", aSnapshot), 2)
-	c.sees("an archive is nothing for a terminal")
-	c.ends(c.begins(t.Context(), nil, "--addr", d.addr, "snapshot", "import"), 2)
-	c.sees("give the archive as standard input")
+	c.wait(c.start(t.Context(), nil, "--addr", d.addr, "snapshot", "export", aSnapshot), 2)
+	c.waitFor("refusing to write binary data to a terminal")
+	c.wait(c.start(t.Context(), nil, "--addr", d.addr, "snapshot", "import"), 2)
+	c.waitFor("give the archive on standard input")
 	if got := d.asked(); got != "" {
 		t.Errorf("requests: got %q, want none", got)
 	}
 }
 
 // A command that waits for an approval looks like one that hangs.
-func TestExecSaysAtATerminalWhatAPersonIsAsked(t *testing.T) {
+func TestExecReportsApprovalsAtTerminal(t *testing.T) {
 	event := func(kind, jail, aid string) string {
-		return `data: {"kind":"` + kind + `","approval":{"id":"` + aid + `","jail":"` + jail + `","title":"run ` + evil + `"}}` + "\n\n"
+		return `data: {"kind":"` + kind + `","approval":{"id":"` + aid + `","jail":"` + jail + `","title":"run ` + escapedName + `"}}` + "\n\n"
 	}
 	c := newConsole(t)
 	d := newScriptedDaemon(t, map[string]string{
-		execPath:                begun() + andOpen,
-		"GET /approvals/events": event("asked", "j-bbbbbbbbbbbb", "a-other") + event("answered", aJail, "a-old") + event("asked", aJail, "a-ours") + andOpen,
+		execPath:                execStart() + openSuffix,
+		"GET /approvals/events": event("asked", "j-bbbbbbbbbbbb", "a-other") + event("answered", aJail, "a-old") + event("asked", aJail, "a-ours") + openSuffix,
 	})
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
-	ended := c.begins(ctx, nil, "--addr", d.addr, "jail", "exec", aJail, "git", "push")
-	c.sees("glasshouse: a person is asked: run \\x1b[31mred\\u202e\r\n  try: glasshouse approve a-ours\r\n")
+	ended := c.start(ctx, nil, "--addr", d.addr, "jail", "exec", aJail, "git", "push")
+	c.waitFor("glasshouse: approval required: run \\x1b[31mred\\u202e\r\n  try: glasshouse approve a-ours\r\n")
 	cancel()
-	c.ends(ended, 125)
+	c.wait(ended, 125)
 	if strings.Contains(c.seen, "a-other") || strings.Contains(c.seen, "a-old") {
-		t.Errorf("the terminal shows %q, want only what is asked about this jail", c.seen)
+		t.Errorf("the terminal shows %q, want only the approval requests of this jail", c.seen)
 	}
 }
 
-func TestRunOnATerminalAsksForOne(t *testing.T) {
+func TestRunOnTerminalRequestsTerminal(t *testing.T) {
 	c := newConsole(t)
 	var asked string
 	addr := serveAPI(t, func(w http.ResponseWriter, r *http.Request) {
@@ -301,21 +301,21 @@ func TestRunOnATerminalAsksForOne(t *testing.T) {
 		}
 		w.Write([]byte(`{"id":"` + aJail + `"}`))
 	})
-	c.ends(c.begins(t.Context(), nil, "--addr", addr, "run", "--no-workspace", "top"), 125) // this daemon has no terminal
+	c.wait(c.start(t.Context(), nil, "--addr", addr, "run", "--no-workspace", "top"), 125) // this daemon has no terminal
 	if asked != "top" {
 		t.Errorf("the terminal's command: got %q, want top", asked)
 	}
 }
 
-func TestWatchedProcessesReplaceEachOtherOnATerminal(t *testing.T) {
+func TestWatchReplacesOutputOnTerminal(t *testing.T) {
 	c := newConsole(t)
 	d := newScriptedDaemon(t, map[string]string{"GET /jails/" + aJail + "/processes": "PID  COMMAND\n1  init\n"})
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
-	ended := c.begins(ctx, nil, "--addr", d.addr, "ps", "--watch", aJail)
-	c.sees("\x1b[H\x1b[2JPID  COMMAND\r\n1  init\r\n")
+	ended := c.start(ctx, nil, "--addr", d.addr, "ps", "--watch", aJail)
+	c.waitFor("\x1b[H\x1b[2JPID  COMMAND\r\n1  init\r\n")
 	cancel()
-	c.ends(ended, 0)
+	c.wait(ended, 0)
 	code, out, errs := d.runIn(ctx, "", "ps", "--watch", aJail)
 	if code != 0 || out != "" || errs != "" {
 		t.Errorf("with a context that has ended: got exit code %d, %q and %q, want 0 and nothing", code, out, errs)
@@ -326,7 +326,7 @@ func TestWatchedProcessesReplaceEachOtherOnATerminal(t *testing.T) {
 	}
 }
 
-func TestAPageIsCutToTheTerminal(t *testing.T) {
+func TestPageIsCutToTerminalSize(t *testing.T) {
 	c := newConsole(t)
 	s := screen{Writer: c.tty, terminal: true}
 	const clear = "\x1b[H\x1b[2J"
@@ -356,7 +356,7 @@ func TestAPageIsCutToTheTerminal(t *testing.T) {
 	}
 }
 
-func TestColoursAreForTerminals(t *testing.T) {
+func TestColourOnlyOnTerminals(t *testing.T) {
 	c := newConsole(t)
 	for _, tt := range []struct {
 		flag string
@@ -385,45 +385,45 @@ func TestColoursAreForTerminals(t *testing.T) {
 	}
 }
 
-func TestTheREPLOnATerminal(t *testing.T) {
+func TestREPLOnTerminal(t *testing.T) {
 	state := t.TempDir()
 	env := map[string]string{"XDG_STATE_HOME": state}
 	c := newConsole(t)
-	ended := c.begins(t.Context(), env, "rtfs", "repl")
-	c.sees("rtfs> ")
-	c.types("(+ 40\r")
-	c.sees("  ... ")
-	c.types("2)\r")
-	c.sees("42\r\n")
-	c.types("(def somewhere 7)\r")
-	c.sees("rtfs> ")
-	c.types("(str somew\t\"!\")\r")
-	c.sees("\"7!\"\r\n")
-	c.types("(nosuch)\r")
-	c.sees("nosuch")
-	c.types("\x04")
-	c.ends(ended, 0)
+	ended := c.start(t.Context(), env, "rtfs", "repl")
+	c.waitFor("rtfs> ")
+	c.typeText("(+ 40\r")
+	c.waitFor("  ... ")
+	c.typeText("2)\r")
+	c.waitFor("42\r\n")
+	c.typeText("(def somewhere 7)\r")
+	c.waitFor("rtfs> ")
+	c.typeText("(str somew\t\"!\")\r")
+	c.waitFor("\"7!\"\r\n")
+	c.typeText("(nosuch)\r")
+	c.waitFor("nosuch")
+	c.typeText("\x04")
+	c.wait(ended, 0)
 	kept, err := os.ReadFile(filepath.Join(state, "glasshouse", "rtfs-history"))
 	if want := "(+ 40\n2)\n(def somewhere 7)\n(str somewhere \"!\")\n(nosuch)\n"; err != nil || string(kept) != want {
 		t.Errorf("the history: got %q, %v, want %q", kept, err, want)
 	}
 
 	again := newConsole(t)
-	ended = again.begins(t.Context(), env, "rtfs", "repl")
-	again.sees("rtfs> ")
-	again.types("\x1b[A\x1b[A\r") // two lines up
-	again.sees("somewhere is not defined")
-	again.types("\x04")
-	again.ends(ended, 0)
+	ended = again.start(t.Context(), env, "rtfs", "repl")
+	again.waitFor("rtfs> ")
+	again.typeText("\x1b[A\x1b[A\r") // two lines up
+	again.waitFor("somewhere is not defined")
+	again.typeText("\x04")
+	again.wait(ended, 0)
 
-	// A history that cannot be kept does not keep anybody from the language.
+	// The REPL works without a writable history.
 	file := filepath.Join(t.TempDir(), "file")
 	(&vendor{T: t}).write(file, "")
 	last := newConsole(t)
-	ended = last.begins(t.Context(), map[string]string{"XDG_STATE_HOME": file}, "rtfs", "repl")
-	last.sees("lines are not kept: ")
-	last.types("(inc 1)\r")
-	last.sees("2\r\n")
-	last.types("\x04")
-	last.ends(ended, 0)
+	ended = last.start(t.Context(), map[string]string{"XDG_STATE_HOME": file}, "rtfs", "repl")
+	last.waitFor("line history is not saved: ")
+	last.typeText("(inc 1)\r")
+	last.waitFor("2\r\n")
+	last.typeText("\x04")
+	last.wait(ended, 0)
 }

@@ -27,7 +27,7 @@ func table(w io.Writer, rows [][]string) {
 	tw.Flush()
 }
 
-// ago says how long since t, as one would say it.
+// ago formats the time since t as a phrase, such as "2 days ago".
 func ago(t, now time.Time) string {
 	if t.IsZero() {
 		return ""
@@ -46,7 +46,7 @@ func ago(t, now time.Time) string {
 	return "just now"
 }
 
-// size writes n bytes in the largest unit that keeps three digits.
+// size formats n bytes in the largest unit that keeps three digits.
 func size(n int64) string {
 	const units = "KMGTPE"
 	if n < 1024 {
@@ -59,8 +59,8 @@ func size(n int64) string {
 	return fmt.Sprintf("%.3g %ciB", f, units[i])
 }
 
-// keyValues reads KEY=VALUE arguments. A KEY alone takes its value from getenv,
-// if there is one.
+// keyValues parses KEY=VALUE arguments. A KEY alone takes its value from getenv, unless getenv
+// is nil.
 func keyValues(args []string, getenv func(string) string) (map[string]string, error) {
 	m := map[string]string{}
 	for _, a := range args {
@@ -78,8 +78,8 @@ func keyValues(args []string, getenv func(string) string) (map[string]string, er
 	return m, nil
 }
 
-// mebibytes reads 512, 512m or 2g. As in the options of Docker and systemd, m is a MiB and
-// g a GiB. Units may be written in upper case and as mb or gb.
+// mebibytes parses 512, 512m or 2g. As in the options of Docker and systemd, m is a MiB and g a
+// GiB. Units may be written in upper case and as mb or gb.
 func mebibytes(flag, s string) (int64, error) {
 	if s == "" {
 		return 0, nil

@@ -33,7 +33,7 @@ link.`,
 		Example: `  glasshouse ui --open                          in this machine's browser
   glasshouse ui --role operator --label phone   for a phone that decides on approvals`,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			cl, err := c.dial() // a daemon that a command starts for itself has no address for browsers
+			cl, err := c.dial() // a daemon that the CLI starts has no address for browsers
 			if err != nil {
 				return err
 			}
@@ -89,9 +89,8 @@ link.`,
 	return cmd
 }
 
-// browse opens a link in a browser. The code is not put on a command line, where
-// every user of the machine could read it: the browser gets a file of this user's
-// that leads on.
+// browse opens a link in a browser. A command line is visible to every user of the machine, so
+// browse does not put the code there. It passes a file of this user that redirects to the link.
 func (c *command) browse(link string) error {
 	opener, err := exec.LookPath("xdg-open")
 	if err != nil {

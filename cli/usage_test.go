@@ -15,8 +15,8 @@ import (
 	"glasshouse/api/wire"
 )
 
-// ran runs a command without a daemon, and returns its exit code and what it wrote.
-func ran(t *testing.T, env map[string]string, args ...string) (code int, stdout, stderr string) {
+// runWithoutDaemon runs a command without a daemon, and returns its exit code and output.
+func runWithoutDaemon(t *testing.T, env map[string]string, args ...string) (code int, stdout, stderr string) {
 	t.Helper()
 	var out, errs bytes.Buffer
 	e := Env{Stdin: strings.NewReader(""), Stdout: &out, Stderr: &errs, Getenv: func(k string) string { return env[k] }, UID: os.Getuid()}
@@ -24,7 +24,7 @@ func ran(t *testing.T, env map[string]string, args ...string) (code int, stdout,
 	return code, out.String(), errs.String()
 }
 
-func TestAWrongCommandLineExitsWith2(t *testing.T) {
+func TestUsageErrorExitsWith2(t *testing.T) {
 	for line, want := range map[string]string{
 		"frobnicate":                         `unknown command "frobnicate"`,
 		"policy frobnicate":                  `unknown command "frobnicate" for "glasshouse policy"`,
@@ -43,22 +43,23 @@ func TestAWrongCommandLineExitsWith2(t *testing.T) {
 		"goal x --rootfs floppy":             "--rootfs",
 		"goal x --budget steps=many":         "",
 	} {
-		code, out, errs := ran(t, map[string]string{"HOME": t.TempDir()}, strings.Fields(line)...)
+		code, out, errs := runWithoutDaemon(t, map[string]string{"HOME": t.TempDir()}, strings.Fields(line)...)
 		if code != 2 || !strings.Contains(errs, want) {
-			t.Errorf("glasshouse %s exits with %d and writes %q, %q, want 2 and %q", line, code, out, errs, want)
+			t.Errorf("glasshouse %s: exit code %d, output %q, %q, want 2 and %q", line, code, out, errs, want)
 		}
 	}
 }
 
 func TestHelpExitsWith0(t *testing.T) {
 	for _, line := range []string{"", "help", "help policy", "policy", "policy --help", "--help", "jail create --help", "--version", "completion bash", "__complete pol"} {
-		if code, out, errs := ran(t, map[string]string{"HOME": t.TempDir()}, strings.Fields(line)...); code != 0 || out == "" {
-			t.Errorf("glasshouse %s exits with %d and writes %q, %q, want 0 and a help text", line, code, out, errs)
+		if code, out, errs := runWithoutDaemon(t, map[string]string{"HOME": t.TempDir()}, strings.Fields(line)...); code != 0 || out == "" {
+			t.Errorf("glasshouse %s: exit code %d, output %q, %q, want 0 and a help text", line, code, out, errs)
 		}
 	}
 }
 
-// TestRunExitsWith125WhenGlasshouseFails: a script tells that from a program that failed.
+// TestRunExitsWith125WhenGlasshouseFails: scripts distinguish a failure of Glasshouse from one
+// of the program.
 func TestRunExitsWith125WhenGlasshouseFails(t *testing.T) {
 	refuses := serveAPI(t, func(w http.ResponseWriter, r *http.Request) {
 		w.Header().Set("Content-Type", "application/problem+json")
@@ -70,11 +71,11 @@ func TestRunExitsWith125WhenGlasshouseFails(t *testing.T) {
 		"--addr http://127.0.0.1:1 run --no-workspace -- true",
 		"--addr http://127.0.0.1:1 jail exec j-1 true",
 	} {
-		if code, _, errs := ran(t, nil, strings.Fields(line)...); code != 125 || errs == "" {
-			t.Errorf("glasshouse %s exits with %d and writes %q, want 125 and why", line, code, errs)
+		if code, _, errs := runWithoutDaemon(t, nil, strings.Fields(line)...); code != 125 || errs == "" {
+			t.Errorf("glasshouse %s: exit code %d and stderr %q, want 125 and a reason", line, code, errs)
 		}
 	}
-	if code, _, errs := ran(t, nil, strings.Fields("--addr http://127.0.0.1:1 jail ls")...); code != 1 {
+	if code, _, errs := runWithoutDaemon(t, nil, strings.Fields("--addr http://127.0.0.1:1 jail ls")...); code != 1 {
 		t.Errorf("jail ls without a daemon exits with %d and writes %q, want 1", code, errs)
 	}
 }
@@ -91,7 +92,7 @@ func serveAPI(t *testing.T, h http.HandlerFunc) string {
 	return "http://" + l.Addr().String()
 }
 
-func TestARelativeDataDirectoryIsFound(t *testing.T) {
+func TestRelativeDataDirectory(t *testing.T) {
 	dir := t.TempDir()
 	t.Chdir(dir)
 	c := &command{env: Env{Getenv: func(string) string { return "" }}, data: "data2"}
@@ -104,7 +105,7 @@ func TestARelativeDataDirectoryIsFound(t *testing.T) {
 	}
 }
 
-func TestUntilIsJSONOrACapability(t *testing.T) {
+func TestUntilIsJSONOrCapability(t *testing.T) {
 	for in, want := range map[string]string{
 		"": "", "manual": `"manual"`, `"manual"`: `"manual"`, "places.search": `{"capability":"places.search"}`, `{"rtfs":"true"}`: `{"rtfs":"true"}`,
 	} {
@@ -119,25 +120,24 @@ func TestUntilIsJSONOrACapability(t *testing.T) {
 	}
 }
 
-// TestAGoalWhoseDaemonStopsSaysHowToFollowIt: the run itself survives the daemon.
-func TestAGoalWhoseDaemonStopsSaysHowToFollowIt(t *testing.T) {
+// TestGoalReportsHowToFollowAfterDaemonStop: the run itself survives the daemon.
+func TestGoalReportsHowToFollowAfterDaemonStop(t *testing.T) {
 	addr := serveAPI(t, func(w http.ResponseWriter, r *http.Request) {
 		switch {
 		case r.URL.Path == "/chat/run":
 			json.NewEncoder(w).Encode(wire.Run{ID: "r-abc", Session: "s", State: "active"})
 		case strings.HasPrefix(r.URL.Path, "/chat/events/"):
 			w.Header().Set("Content-Type", "text/event-stream")
-			w.(http.Flusher).Flush() // and the stream ends, as when the daemon stops
+			w.(http.Flusher).Flush() // the stream ends, as when the daemon stops
 		}
 	})
-	code, _, errs := ran(t, nil, "--addr", addr, "goal", "work for long")
+	code, _, errs := runWithoutDaemon(t, nil, "--addr", addr, "goal", "work for long")
 	if code != 1 || !strings.Contains(errs, "the run continues when the daemon is back") || !strings.Contains(errs, "glasshouse runs follow r-abc") {
 		t.Errorf("goal exits with %d and writes %q, want 1, that the run continues, and how to follow it", code, errs)
 	}
 }
 
-// TestGoalSaysWhoseRulesApplyAndOnWhatRootFilesystem.
-func TestGoalSaysWhoseRulesApplyAndOnWhatRootFilesystem(t *testing.T) {
+func TestGoalPolicyAgentAndRootFilesystem(t *testing.T) {
 	asked := make(chan wire.StartRun, 1)
 	addr := serveAPI(t, func(w http.ResponseWriter, r *http.Request) {
 		var b wire.StartRun
@@ -147,7 +147,7 @@ func TestGoalSaysWhoseRulesApplyAndOnWhatRootFilesystem(t *testing.T) {
 		asked <- b
 		json.NewEncoder(w).Encode(wire.Run{ID: "r-abc", Session: "s", State: "active"})
 	})
-	if code, _, errs := ran(t, nil, "--addr", addr, "goal", "npm test", "-d", "--policy-agent", "reviewer", "--rootfs", "oci:node:24"); code != 0 {
+	if code, _, errs := runWithoutDaemon(t, nil, "--addr", addr, "goal", "npm test", "-d", "--policy-agent", "reviewer", "--rootfs", "oci:node:24"); code != 0 {
 		t.Fatalf("goal exits with %d and writes %q, want 0", code, errs)
 	}
 	got := <-asked
@@ -156,8 +156,8 @@ func TestGoalSaysWhoseRulesApplyAndOnWhatRootFilesystem(t *testing.T) {
 	}
 }
 
-// TestExplainTakesAJailWithFlags: the flags change the jail's policy, and not what is asked.
-func TestExplainTakesAJailWithFlags(t *testing.T) {
+// TestExplainJailWithFlags: the flags change the jail's policy, but not the question.
+func TestExplainJailWithFlags(t *testing.T) {
 	files := []wire.PolicyFile{{Name: "opencode.json", Text: "{}"}}
 	asked := make(chan wire.Explain, 1)
 	addr := serveAPI(t, func(w http.ResponseWriter, r *http.Request) {
@@ -187,24 +187,24 @@ func TestExplainTakesAJailWithFlags(t *testing.T) {
 		{"--ceiling 2", &wire.Policy{Files: files, Agent: "worker", Match: "last", Level: 2, Ceiling: 2}, ""},
 	} {
 		line := "--addr " + addr + " policy explain j-aaaaaaaaaaaa edit src/a.ts " + tt.flags
-		if code, _, errs := ran(t, nil, strings.Fields(line)...); code != 0 {
+		if code, _, errs := runWithoutDaemon(t, nil, strings.Fields(line)...); code != 0 {
 			t.Errorf("explain %s exits with %d and writes %q, want 0", tt.flags, code, errs)
 			continue
 		}
 		got := <-asked
 		if got.Jail != "j-aaaaaaaaaaaa" || got.Question.Action != "edit" || got.Question.Resource != "src/a.ts" || got.Question.Agent != tt.agent {
-			t.Errorf("explain %s asks %+v, want edit src/a.ts of the jail as %q", tt.flags, got, tt.agent)
+			t.Errorf("explain %s: request = %+v, want edit src/a.ts of the jail as %q", tt.flags, got, tt.agent)
 		}
 		have, _ := json.Marshal(got.Policy)
 		want, _ := json.Marshal(tt.want)
 		if string(have) != string(want) {
-			t.Errorf("explain %s asks with the policy %s, want %s", tt.flags, have, want)
+			t.Errorf("explain %s: policy of the request = %s, want %s", tt.flags, have, want)
 		}
 	}
 }
 
-// TestACommandNeverStartsADaemonInPlaceOfAService: it would not have the configuration.
-func TestACommandNeverStartsADaemonInPlaceOfAService(t *testing.T) {
+// TestCommandStartsNoDaemonInPlaceOfService: such a daemon would not have the configuration.
+func TestCommandStartsNoDaemonInPlaceOfService(t *testing.T) {
 	restartTime = 300 * time.Millisecond
 	t.Cleanup(func() { restartTime = 30 * time.Second })
 	dir := t.TempDir()
@@ -212,19 +212,18 @@ func TestACommandNeverStartsADaemonInPlaceOfAService(t *testing.T) {
 		if err := writeService(dir, s); err != nil {
 			t.Fatal(err)
 		}
-		code, _, errs := ran(t, map[string]string{"HOME": dir}, "--data", dir, "jail", "ls")
+		code, _, errs := runWithoutDaemon(t, map[string]string{"HOME": dir}, "--data", dir, "jail", "ls")
 		if code != 1 || !strings.Contains(errs, "is a service") || !strings.Contains(errs, "service.json") {
-			t.Errorf("of %+v: exits with %d and writes %q, want 1 and that it is a service", *s, code, errs)
+			t.Errorf("service %+v: exit code %d and stderr %q, want 1 and a message about the service", *s, code, errs)
 		}
 		if _, err := os.Stat(filepath.Join(dir, "daemon.log")); err == nil {
-			t.Errorf("of %+v: a daemon was started", *s)
+			t.Errorf("service %+v: a daemon was started", *s)
 		}
 	}
 }
 
-// TestACommandWaitsForAServiceThatRestarts.
-func TestACommandWaitsForAServiceThatRestarts(t *testing.T) {
-	dir, err := os.MkdirTemp("/tmp", "gh") // the path of a socket is short
+func TestCommandWaitsForRestartingService(t *testing.T) {
+	dir, err := os.MkdirTemp("/tmp", "gh") // socket paths must be short
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -246,12 +245,12 @@ func TestACommandWaitsForAServiceThatRestarts(t *testing.T) {
 		context.AfterFunc(t.Context(), func() { srv.Close() })
 		srv.Serve(l)
 	}()
-	if code, _, errs := ran(t, map[string]string{"HOME": dir}, "--data", dir, "jail", "ls"); code != 0 {
-		t.Errorf("exits with %d and writes %q, want 0", code, errs)
+	if code, _, errs := runWithoutDaemon(t, map[string]string{"HOME": dir}, "--data", dir, "jail", "ls"); code != 0 {
+		t.Errorf("exit code %d and stderr %q, want 0", code, errs)
 	}
 }
 
-func TestWhatADaemonIsStartedByIsRecorded(t *testing.T) {
+func TestServiceRecord(t *testing.T) {
 	dir := t.TempDir()
 	none := func(string) string { return "" }
 	systemd := func(k string) string { return map[string]string{"INVOCATION_ID": "1", "NOTIFY_SOCKET": "/run/n"}[k] }
@@ -262,7 +261,7 @@ func TestWhatADaemonIsStartedByIsRecorded(t *testing.T) {
 	}{
 		{"/etc/c.yaml", none, &service{Config: "/etc/c.yaml"}},
 		{"", systemd, &service{Unit: "glasshouse"}},
-		{"", none, nil}, // started by hand: the record of the service before is removed
+		{"", none, nil}, // started by hand: the earlier service's record is removed
 		{"", func(k string) string { return map[string]string{"INVOCATION_ID": "1"}[k] }, nil}, // a shell below a user's systemd
 	} {
 		if err := writeService(dir, serviceOf(tt.config, tt.getenv)); err != nil {
@@ -277,6 +276,6 @@ func TestWhatADaemonIsStartedByIsRecorded(t *testing.T) {
 		t.Fatal(err)
 	}
 	if _, err := readService(dir); err == nil {
-		t.Error("a record that is no JSON is read, want an error")
+		t.Error("an invalid record was accepted, want an error")
 	}
 }

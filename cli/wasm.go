@@ -70,7 +70,7 @@ it.`,
 	return cmd
 }
 
-// parseMounts reads HOST:GUEST[:ro].
+// parseMounts parses HOST:GUEST[:ro].
 func parseMounts(mounts []string) (dirs []wasi.Dir, err error) {
 	for _, m := range mounts {
 		rest, ro := strings.CutSuffix(m, ":ro")
@@ -83,7 +83,7 @@ func parseMounts(mounts []string) (dirs []wasi.Dir, err error) {
 	return dirs, nil
 }
 
-// wasmCache is where compiled modules of this user are kept; empty: nowhere.
+// wasmCache returns the directory of this user's compiled modules, or "" for no cache.
 func (c *command) wasmCache() string {
 	dir := c.env.Getenv("XDG_CACHE_HOME")
 	if dir == "" {
@@ -96,7 +96,7 @@ func (c *command) wasmCache() string {
 	}
 	dir = filepath.Join(dir, "glasshouse", "wasm")
 	if os.MkdirAll(dir, 0o700) != nil {
-		return "" // a home that cannot be written costs time, and no more
+		return "" // without a writable home, modules are compiled each time
 	}
 	return dir
 }

@@ -13,7 +13,7 @@ import (
 	"glasshouse/cli"
 )
 
-func TestAModuleIsRunWithoutADaemon(t *testing.T) {
+func TestWasmRunWithoutDaemon(t *testing.T) {
 	module, err := filepath.Abs("../engine/wasm/testdata/command.wasm")
 	if err != nil {
 		t.Fatal(err)
@@ -49,11 +49,11 @@ func TestAModuleIsRunWithoutADaemon(t *testing.T) {
 		}
 	}
 	if _, err := os.Stat(filepath.Join(home, ".cache", "glasshouse", "wasm")); err != nil {
-		t.Errorf("what was compiled is not kept: %v", err)
+		t.Errorf("the compiled module is not cached: %v", err)
 	}
 }
 
-func TestAModuleRunsWithoutAHome(t *testing.T) {
+func TestWasmRunWithoutHome(t *testing.T) {
 	for _, home := range []string{"", "/proc/no-such-home"} {
 		var stdout, stderr bytes.Buffer
 		code := cli.Run(t.Context(), []string{"wasm", "run", "../engine/wasm/testdata/command.wasm"}, cli.Env{
@@ -66,9 +66,9 @@ func TestAModuleRunsWithoutAHome(t *testing.T) {
 	}
 }
 
-// tells is a module that writes its arguments and its environment to standard output,
-// each ended by a zero byte.
-func tells() []byte {
+// echoModule returns a module that writes its arguments and its environment to standard output,
+// each terminated by a zero byte.
+func echoModule() []byte {
 	const size = 4 // of the strings
 	load := func(sizes, get byte) []byte {
 		return []byte{
@@ -107,19 +107,19 @@ func tells() []byte {
 	return module
 }
 
-func TestAModuleIsToldItsArgumentsAndItsEnvironment(t *testing.T) {
-	module := filepath.Join(t.TempDir(), "tells.wasm")
-	if err := os.WriteFile(module, tells(), 0o600); err != nil {
+func TestWasmRunPassesArgumentsAndEnvironment(t *testing.T) {
+	module := filepath.Join(t.TempDir(), "args.wasm")
+	if err := os.WriteFile(module, echoModule(), 0o600); err != nil {
 		t.Fatal(err)
 	}
 	t.Setenv("OF_THE_HOST", "1")
 	for _, test := range []struct {
 		flags, args, want []string
 	}{
-		{nil, nil, []string{"tells.wasm"}},
+		{nil, nil, []string{"args.wasm"}},
 		{
 			[]string{"--env", "b=two\nlines", "--env", `a=a "quoted" one`, "--env", "c=x=y,z"}, []string{"one", "", `a "quoted" one`, "--env", "-v"},
-			[]string{"tells.wasm", "one", "", `a "quoted" one`, "--env", "-v", "b=two\nlines", `a=a "quoted" one`, "c=x=y,z"},
+			[]string{"args.wasm", "one", "", `a "quoted" one`, "--env", "-v", "b=two\nlines", `a=a "quoted" one`, "c=x=y,z"},
 		},
 	} {
 		var stdout, stderr bytes.Buffer
@@ -131,11 +131,11 @@ func TestAModuleIsToldItsArgumentsAndItsEnvironment(t *testing.T) {
 	}
 }
 
-// The runner of the public suite has changed what it gives an adapter; each form comes
-// to the same command line, which runs.
-func TestTheAdapterOfThePublicSuite(t *testing.T) {
+// The runner of the public test suite has changed the arguments of its adapters. Each form
+// results in the same command line, which runs.
+func TestWASIAdapter(t *testing.T) {
 	if _, err := exec.LookPath("python3"); err != nil {
-		t.Skip("python3 is not there: ", err)
+		t.Skip("python3 is not installed: ", err)
 	}
 	module, err := filepath.Abs("../engine/wasm/testdata/command.wasm")
 	if err != nil {

@@ -29,7 +29,7 @@ their exit status.`,
   glasshouse ps j-4k2v9c7m1xqe --watch`,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if watch && at != "" {
-				return usagef("--watch shows what is, --at what was")
+				return usagef("--watch and --at exclude each other")
 			}
 			return c.withJail(cmd, args[0], func(cl *client.Client, jid id.Jail) error {
 				if watch {
@@ -63,8 +63,7 @@ func (c *command) showProcesses(ctx context.Context, w io.Writer, cl *client.Cli
 	return err
 }
 
-// watch shows what show writes, every second anew: over itself on a terminal, one
-// after the other elsewhere.
+// watch calls show every second. On a terminal, each output replaces the previous one.
 func (c *command) watch(ctx context.Context, show func(context.Context, io.Writer) error) error {
 	out, err := c.screen("never")
 	if err != nil {
@@ -77,7 +76,7 @@ func (c *command) watch(ctx context.Context, show func(context.Context, io.Write
 	for {
 		var b strings.Builder
 		if err := show(ctx, &b); ctx.Err() != nil {
-			return nil // as asked
+			return nil // interrupted by the user
 		} else if err != nil {
 			return err
 		}
@@ -111,10 +110,10 @@ packet_bytes=128).`,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			ctx := cmd.Context()
 			if pcap != "" && (follow || packets || hosts) {
-				return usagef("--pcap is what is kept now; it does not go with --follow, --packets and --hosts")
+				return usagef("--pcap downloads the stored packets and cannot be combined with --follow, --packets and --hosts")
 			}
 			if hosts && (follow || packets) {
-				return usagef("--hosts are sums; they do not go with --follow and --packets")
+				return usagef("--hosts cannot be combined with --follow and --packets")
 			}
 			out, err := c.screen(colour)
 			if err != nil {
@@ -190,8 +189,7 @@ self-contained HTML page.`,
 	return cmd
 }
 
-// save writes what open gives to a file, whole or not at all, or to standard
-// output.
+// save writes a stream to a file, complete or not at all, or to standard output.
 func (c *command) save(name string, open func() (io.ReadCloser, error)) (err error) {
 	r, err := open()
 	if err != nil {
@@ -212,11 +210,13 @@ func (c *command) save(name string, open func() (io.ReadCloser, error)) (err err
 			os.Remove(tmp)
 		}
 	}()
-	if _, err = io.Copy(w, r); err != nil {
+	_, err = io.Copy(w, r)
+	if err != nil {
 		w.Close()
 		return fmt.Errorf("write %s: %w", name, err)
 	}
-	if err = w.Close(); err != nil {
+	err = w.Close()
+	if err != nil {
 		return err
 	}
 	return os.Rename(tmp, name)

@@ -18,7 +18,7 @@ import (
 	"glasshouse/e2b/e2btest"
 )
 
-// answering returns the dialer of jails in which a server listens at each port.
+// answering returns a dialer for jails in which a server listens on every port.
 func answering(t *testing.T) func(context.Context, int) (net.Conn, error) {
 	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { io.WriteString(w, r.URL.Path) }))
 	t.Cleanup(server.Close)
@@ -27,7 +27,7 @@ func answering(t *testing.T) func(context.Context, int) (net.Conn, error) {
 	}
 }
 
-// link returns the query of a link to a file, signed with a token.
+// link returns the query of a file link that is signed with a token.
 func link(token, path, operation string, until time.Time) string {
 	expires := strconv.FormatInt(until.Unix(), 10)
 	sum := sha256.Sum256([]byte(path + ":" + operation + "::" + token + ":" + expires))
@@ -35,9 +35,9 @@ func link(token, path, operation string, until time.Time) string {
 	return q.Encode()
 }
 
-// TestOnlyCredentialsResumeASandbox sends requests with and without credentials to a
-// paused sandbox that resumes by itself, by every way that a request can take to it.
-func TestOnlyCredentialsResumeASandbox(t *testing.T) {
+// TestOnlyCredentialsResumeSandbox sends requests with and without credentials, over every
+// route, to a paused sandbox that resumes automatically.
+func TestOnlyCredentialsResumeSandbox(t *testing.T) {
 	d := newFakeDaemon(t)
 	d.dial = answering(t)
 	box := d.create(`{"templateID":"base","autoPause":true,"autoResume":{"enabled":true},"network":{"allowPublicTraffic":false}}`)
@@ -151,33 +151,33 @@ func TestOnlyCredentialsResumeASandbox(t *testing.T) {
 	}
 }
 
-func TestHealthOfASandbox(t *testing.T) {
+func TestSandboxHealth(t *testing.T) {
 	d := newFakeDaemon(t)
 	health := func(box wireSandbox, headers ...string) int {
 		return d.do("GET", "/health", "", append(headers, "E2b-Sandbox-Id", box.SandboxID, "E2b-Sandbox-Port", "49983")...).Code
 	}
 	secure := d.create(`{"templateID":"base"}`)
 	if got := health(secure); got != 204 {
-		t.Errorf("a sandbox that runs, without a token: got %d, want 204", got)
+		t.Errorf("running sandbox, request without a token: got %d, want 204", got)
 	}
 	d.api(204, "POST", "/sandboxes/"+secure.SandboxID+"/pause", "")
 	if got := health(secure, "X-Access-Token", secure.EnvdToken); got != 502 {
-		t.Errorf("a paused sandbox that does not resume by itself: got %d, want 502", got)
+		t.Errorf("paused sandbox without autoResume: got %d, want 502", got)
 	}
 	if got := d.state(secure.SandboxID); got != Paused {
-		t.Errorf("it is %s, want paused", got)
+		t.Errorf("the sandbox is %s, want paused", got)
 	}
 	open := e2btest.Read[wireSandbox](d, d.api(201, "POST", "/sandboxes", `{"templateID":"base","autoPause":true,"autoResume":{"enabled":true}}`))
 	d.api(204, "POST", "/sandboxes/"+open.SandboxID+"/pause", "")
 	if got := health(open); got != 204 {
-		t.Errorf("a paused sandbox without tokens that resumes by itself: got %d, want 204", got)
+		t.Errorf("paused sandbox with autoResume and without tokens: got %d, want 204", got)
 	}
 	if got := d.state(open.SandboxID); got != Running {
-		t.Errorf("it is %s, want running", got)
+		t.Errorf("the sandbox is %s, want running", got)
 	}
 }
 
-func TestRefusalsAreInTheWordsOfTheProtocol(t *testing.T) {
+func TestErrorResponses(t *testing.T) {
 	d := newFakeDaemon(t)
 	box := d.create(`{"templateID":"base","network":{"allowPublicTraffic":false}}`)
 	at := []string{"E2b-Sandbox-Id", box.SandboxID, "E2b-Sandbox-Port", "3000"}

@@ -9,9 +9,9 @@ import (
 	"glasshouse/fault"
 )
 
-// ReadBody decodes the JSON body of a request into v. A missing body leaves v as it is, and
-// members that v does not have are ignored. A body of more than limit bytes is a
-// fault.TooLarge, and one that is not JSON a fault.Invalid.
+// ReadBody decodes the JSON body of a request into v. A missing body leaves v unchanged, and
+// unknown members are ignored. It returns fault.TooLarge for a body of more than limit bytes and
+// fault.Invalid for a body that is not JSON.
 func ReadBody(w http.ResponseWriter, r *http.Request, v any, limit int64) error {
 	err := json.NewDecoder(http.MaxBytesReader(w, r.Body, limit)).Decode(v)
 	_, large := errors.AsType[*http.MaxBytesError](err)

@@ -17,7 +17,7 @@ func TestReadBody(t *testing.T) {
 	for _, c := range []struct {
 		text string
 		want string
-		kind fault.Kind // of the error; "" is none
+		kind fault.Kind // of the error; "" means none
 	}{
 		{``, "before", ""},
 		{`  `, "before", ""},
@@ -44,7 +44,7 @@ func TestReadBody(t *testing.T) {
 			t.Errorf("ReadBody(%.20q) = %q, %v; want %q", c.text, v.Name, err, c.want)
 		}
 	}
-	// A connection that breaks is no missing body.
+	// A broken connection is not a missing body.
 	r := httptest.NewRequest("POST", "/", broken{})
 	if err := ReadBody(httptest.NewRecorder(), r, &body{}, 100); !errors.Is(err, fault.Invalid) {
 		t.Errorf("ReadBody of a connection that breaks = %v, want invalid", err)
@@ -55,22 +55,22 @@ type broken struct{}
 
 func (broken) Read([]byte) (int, error) { return 0, errors.New("connection reset") }
 
-func TestAPanicEndsOneRequestAlone(t *testing.T) {
+func TestPanicEndsOnlyItsRequest(t *testing.T) {
 	d := newFakeDaemon(t)
 	box := d.create(`{"templateID":"base"}`)
 	d.panics["Regovern"] = errors.New("a bug")
 	w := d.api(500, "PUT", "/sandboxes/"+box.SandboxID+"/network", `{}`)
 	if strings.Contains(w.Body.String(), "a bug") {
-		t.Errorf("the response is %s, want nothing of the panic", w.Body)
+		t.Errorf("the response is %s, want it without the panic value", w.Body)
 	}
 	if got := d.log.String(); !strings.Contains(got, "a bug") || !strings.Contains(got, "fakes_test.go") {
 		t.Errorf("the log is %s, want the panic and its stack", got)
 	}
 	clear(d.panics)
-	d.api(204, "PUT", "/sandboxes/"+box.SandboxID+"/network", `{}`) // its lock is free
+	d.api(204, "PUT", "/sandboxes/"+box.SandboxID+"/network", `{}`) // its lock has been released
 	defer func() {
 		if p := recover(); p != http.ErrAbortHandler {
-			t.Errorf("a panic of http.ErrAbortHandler became %v, want it as it is", p)
+			t.Errorf("a panic of http.ErrAbortHandler became %v, want it unchanged", p)
 		}
 	}()
 	d.panics["Regovern"] = http.ErrAbortHandler

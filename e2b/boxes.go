@@ -9,7 +9,7 @@ import (
 	"glasshouse/fault"
 )
 
-// wakeTime is how long a sandbox stays at least that somebody's request woke.
+// wakeTime is the minimum remaining lifetime of a sandbox after a request has resumed it.
 const wakeTime = 5 * time.Minute
 
 // Open implements envd.Boxes.
@@ -19,24 +19,24 @@ func (s *Sandboxes) Open(ctx context.Context, sandbox string, v envd.Visit) (env
 		if err != nil {
 			return envd.Box{}, nil, err
 		}
-		if err := v.Admit(b.inside(), b.State == Running); err != nil {
+		if err := v.Admit(b.envdBox(), b.State == Running); err != nil {
 			return envd.Box{}, nil, err
 		}
 		switch {
 		case b.State != Running:
 		case v.Use == envd.Glance:
-			return b.inside(), func() {}, nil
-		case !b.over(time.Now()):
-			// A sandbox that is in use is not paused.
+			return b.envdBox(), func() {}, nil
+		case !b.expired(time.Now()):
+			// a sandbox in use is not paused
 			if leave, in := c.uses.enter(v.Use == envd.Stay); in {
 				b = c.box.Load()
 				if b.State == Running {
-					return b.inside(), leave, nil
+					return b.envdBox(), leave, nil
 				}
 				leave()
 			}
 		}
-		if err := s.wake(ctx, c); err != nil { // or wait for the change that is under way
+		if err := s.wake(ctx, c); err != nil { // or wait for the change in progress
 			return envd.Box{}, nil, err
 		}
 	}
@@ -46,15 +46,15 @@ func (s *Sandboxes) Open(ctx context.Context, sandbox string, v envd.Visit) (env
 func (s *Sandboxes) Check(sandbox string) error {
 	_, b, err := s.locate(sandbox)
 	if err == nil && b.State != Running {
-		err = resting(b)
+		err = stateError(b)
 	}
 	return err
 }
 
-// locate returns a sandbox of any team, where it is now.
-func (s *Sandboxes) locate(sandbox string) (*cell, *Sandbox, error) {
+// locate returns the current state of a sandbox of any team.
+func (s *Sandboxes) locate(sandbox string) (*handle, *Sandbox, error) {
 	s.mu.Lock()
-	c := s.cells[sandbox]
+	c := s.handles[sandbox]
 	s.mu.Unlock()
 	if c == nil {
 		return nil, nil, missing(sandbox)
@@ -67,35 +67,35 @@ func (s *Sandboxes) locate(sandbox string) (*cell, *Sandbox, error) {
 	return c, b, nil
 }
 
-// over reports whether a sandbox is to rest, and does not yet because requests that it
-// was sent before are still being answered.
-func (b *Sandbox) over(now time.Time) bool { return b.AutoPause && !now.Before(b.End) }
+// expired reports whether the time of an auto-pausing sandbox is over. The sandbox still runs
+// while requests that arrived before are served.
+func (b *Sandbox) expired(now time.Time) bool { return b.AutoPause && !now.Before(b.End) }
 
-func resting(b *Sandbox) error {
+func stateError(b *Sandbox) error {
 	return fault.Newf(fault.Conflict, "e2b", b.ID, "the sandbox is %s", b.State)
 }
 
-// wake has a sandbox go on to which somebody comes, if that is how it was wanted.
-func (s *Sandboxes) wake(ctx context.Context, c *cell) error {
+// wake resumes a sandbox for an incoming request if the sandbox was created with autoResume.
+func (s *Sandboxes) wake(ctx context.Context, c *handle) error {
 	return s.change(ctx, c, func(ctx context.Context, b Sandbox) error {
 		stay := max(wakeTime, b.Timeout)
 		switch {
-		case b.State == Running && !b.over(time.Now()): // meanwhile
+		case b.State == Running && !b.expired(time.Now()): // changed in the meantime
 			return nil
-		case b.State == Running && b.AutoResume: // as if it had rested
+		case b.State == Running && b.AutoResume: // as if it had been paused
 			return s.stay(ctx, c, stay, true)
 		case b.State != Paused || !b.AutoResume || b.Image == "":
-			return resting(&b)
+			return stateError(&b)
 		}
 		return s.resume(ctx, c, stay, true)
 	})
 }
 
-// signed returns the sandbox whose token a link to a file was made with.
+// signed returns the sandbox whose token signed a link to a file.
 func (s *Sandboxes) signed(q url.Values, operation string) (string, bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	for _, c := range s.cells {
+	for _, c := range s.handles {
 		if b := c.box.Load(); b.Token != "" && envd.SignedWith(b.Token, q, operation) {
 			return b.ID, true
 		}
@@ -103,14 +103,14 @@ func (s *Sandboxes) signed(q url.Values, operation string) (string, bool) {
 	return "", false
 }
 
-// inside is a sandbox as its envd knows it.
-func (b *Sandbox) inside() envd.Box {
+// envdBox returns the sandbox as envd needs it.
+func (b *Sandbox) envdBox() envd.Box {
 	user := b.User
 	if user == "" {
 		user = User
 	}
 	return envd.Box{
 		Jail: b.Jail, User: user, Dir: b.Dir, Token: b.Token, Traffic: b.Traffic, Host: b.Network.MaskHost,
-		Env: merged(b.Env, b.told()), HTTPS: b.Network.HTTPS,
+		Env: merged(b.Env, b.info()), HTTPS: b.Network.HTTPS,
 	}
 }

@@ -5,8 +5,8 @@ import (
 	"testing"
 )
 
-// TestOldIdsNameSandboxes uses ids as SDKs before 2.0 do, which append the id of a client.
-func TestOldIdsNameSandboxes(t *testing.T) {
+// TestLegacySandboxIDs uses ids of SDKs before 2.0, which append a client id.
+func TestLegacySandboxIDs(t *testing.T) {
 	d := newFakeDaemon(t)
 	box := d.create(`{"templateID":"base"}`)
 	at := "/sandboxes/" + box.SandboxID + "-" + box.ClientID

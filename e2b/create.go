@@ -16,10 +16,10 @@ import (
 	"glasshouse/snapshot"
 )
 
-// maxTimeout is how long a sandbox may be asked to stay.
+// maxTimeout is the maximum timeout of a sandbox.
 const maxTimeout = 24 * time.Hour
 
-// A Wish is what sandbox somebody wants.
+// A Wish describes a sandbox to create.
 type Wish struct {
 	Template   string
 	Timeout    time.Duration
@@ -41,9 +41,9 @@ func (w Wish) check() error {
 	case w.Timeout > maxTimeout:
 		return invalid("Timeout cannot be greater than %d hours", maxTimeout/time.Hour)
 	case w.FilesOnly && !w.AutoPause:
-		return invalid("autoPauseMemory false needs autoPause: it says how the sandbox is paused at its end")
+		return invalid("autoPauseMemory false needs autoPause: it selects how the sandbox is paused at its timeout")
 	case !w.Secure && w.Network.Public != nil && !*w.Network.Public:
-		return invalid("allowPublicTraffic false needs a secure sandbox: without an access token everybody could use it by its other half")
+		return invalid("allowPublicTraffic false needs a secure sandbox: without an access token anyone can use its envd")
 	case w.AutoResume && w.FilesOnly:
 		return invalid("autoResume cannot be combined with autoPauseMemory false: a filesystem-only snapshot is resumed explicitly")
 	}
@@ -54,7 +54,7 @@ func invalid(format string, args ...any) error {
 	return fault.Newf(fault.Invalid, "e2b", "", format, args...)
 }
 
-// Create makes a sandbox that runs.
+// Create creates a running sandbox. It blocks until the sandbox's jail runs.
 func (s *Sandboxes) Create(ctx context.Context, team id.Token, w Wish) (Sandbox, error) {
 	if err := w.check(); err != nil {
 		return Sandbox{}, err
@@ -76,12 +76,13 @@ func (s *Sandboxes) Create(ctx context.Context, team id.Token, w Wish) (Sandbox,
 	if w.Secure {
 		b.Token = newToken()
 	}
-	b.keepTraffic()
-	if b.Volumes, err = s.volumes(team, t, w.Volumes); err != nil {
+	b.addTrafficToken()
+	b.Volumes, err = s.volumes(team, t, w.Volumes)
+	if err != nil {
 		return Sandbox{}, err
 	}
-	mounts, granted := s.cfg.Volumes.jailed(b.Volumes)
-	return s.bring(ctx, b, func(ctx context.Context, b Sandbox) (jail.Jail, error) {
+	mounts, granted := s.cfg.Volumes.jailMounts(b.Volumes)
+	return s.launch(ctx, b, func(ctx context.Context, b Sandbox) (jail.Jail, error) {
 		if t.Snapshot != "" {
 			return s.fromTemplate(ctx, t, b, mounts)
 		}
@@ -97,18 +98,19 @@ func (s *Sandboxes) Create(ctx context.Context, team id.Token, w Wish) (Sandbox,
 	})
 }
 
-// BaseUnusable returns the error that clients get when the default root filesystem, which
-// the operator chose and not they, cannot be used. Other errors it returns as they are.
+// BaseUnusable replaces an error about the default root filesystem, which the operator
+// configured, by one that is suitable for clients, and logs the original. It returns other
+// errors unchanged.
 func BaseUnusable(log *slog.Logger, err error) error {
 	if err == nil || fault.KindOf(err) != fault.Invalid || !strings.HasPrefix(fault.FieldOf(err), "rootfs") {
 		return err
 	}
 	log.Error("the default root filesystem cannot be used for sandboxes", "remedy", "add a user named "+User+" to it, or set rootfs.default to another", "err", err)
-	return fault.Newf(fault.Unavailable, "e2b", "", "the daemon's default root filesystem cannot be used for sandboxes: its operator finds the reason in the daemon's log")
+	return fault.Newf(fault.Unavailable, "e2b", "", "the daemon's default root filesystem cannot be used for sandboxes: the daemon's log contains the reason")
 }
 
-// volumes are those that a sandbox sees. One made of another's snapshot sees what that
-// one did: what its processes have open is there.
+// volumes returns the volumes of a new sandbox. A sandbox created from a snapshot has the
+// volumes of the snapshot, because its processes may have files open there.
 func (s *Sandboxes) volumes(team id.Token, t Template, wanted []VolumeMount) ([]VolumeMount, error) {
 	found, err := s.cfg.Volumes.find(team, wanted)
 	if err != nil || t.Snapshot == "" || t.Files != "" {
@@ -117,12 +119,12 @@ func (s *Sandboxes) volumes(team id.Token, t Template, wanted []VolumeMount) ([]
 	has := s.cfg.Volumes.mountsOf(jail.Spec{Mounts: t.Mounts})
 	for _, m := range has {
 		if m.Name == "" {
-			return nil, fault.Newf(fault.Conflict, "e2b", t.ID, "the snapshot's volume at %s is gone", m.Path)
+			return nil, fault.Newf(fault.Conflict, "e2b", t.ID, "the snapshot's volume at %s no longer exists", m.Path)
 		}
 	}
 	for _, m := range found {
 		if !slices.Contains(has, m) {
-			return nil, invalid("a sandbox made of a snapshot has the volumes of the snapshot: %s was not at %s", m.Name, m.Path)
+			return nil, invalid("a sandbox created from a snapshot has the volumes of the snapshot: %s was not at %s", m.Name, m.Path)
 		}
 	}
 	return has, nil
@@ -130,8 +132,8 @@ func (s *Sandboxes) volumes(team id.Token, t Template, wanted []VolumeMount) ([]
 
 func (b *Sandbox) labels() map[string]string { return map[string]string{labelSandbox: b.ID} }
 
-// keepTraffic gives a sandbox whose ports are not for everybody a token for them.
-func (b *Sandbox) keepTraffic() {
+// addTrafficToken gives a sandbox with private ports a token for them.
+func (b *Sandbox) addTrafficToken() {
 	b.Traffic = ""
 	if !b.public() {
 		b.Traffic = newToken()
@@ -147,12 +149,12 @@ func merged(a, b map[string]string) map[string]string {
 	return all
 }
 
-// bring records a sandbox, has its jail made and shows it. Killed in between, the next
-// daemon finds a record without a jail and removes it, or both, and the sandbox is
-// there.
-func (s *Sandboxes) bring(ctx context.Context, b Sandbox, make func(context.Context, Sandbox) (jail.Jail, error)) (Sandbox, error) {
+// launch records a sandbox, calls make to create its jail, and makes the sandbox visible. If the
+// daemon is killed in between, the next daemon finds either a record without a jail, which it
+// removes, or both, and keeps the sandbox.
+func (s *Sandboxes) launch(ctx context.Context, b Sandbox, make func(context.Context, Sandbox) (jail.Jail, error)) (Sandbox, error) {
 	ctx = context.WithoutCancel(ctx)
-	release, err := s.cfg.Volumes.hold(ctx, b.Team, b.Volumes)
+	release, err := s.cfg.Volumes.acquire(ctx, b.Team, b.Volumes)
 	if err != nil {
 		return Sandbox{}, err
 	}
@@ -163,7 +165,7 @@ func (s *Sandboxes) bring(ctx context.Context, b Sandbox, make func(context.Cont
 		return Sandbox{}, err
 	}
 	j, err := make(ctx, b)
-	if err == nil && j.State == jail.Created { // of files alone
+	if err == nil && j.State == jail.Created { // from a files-only snapshot
 		j, err = s.cfg.Jails.Start(ctx, j.ID)
 	}
 	if err != nil {
@@ -173,31 +175,31 @@ func (s *Sandboxes) bring(ctx context.Context, b Sandbox, make func(context.Cont
 		release()
 		return Sandbox{}, errors.Join(err, s.cfg.Store.Delete(ctx, b.ID))
 	}
-	b.Jail, b.State = j.ID, Running        // the record can do without: whoever reads it finds the jail
-	if err := s.tell(ctx, b); err != nil { // such as that its disk is full, which its owner is to see from inside
-		s.cfg.Log.Warn("what a sandbox is is not written in it", "sandbox", b.ID, "err", err)
+	b.Jail, b.State = j.ID, Running             // need not be recorded: the next daemon finds the jail by its label
+	if err := s.writeInfo(ctx, b); err != nil { // such as a full disk, which the owner can see from inside
+		s.cfg.Log.Warn("cannot write the metadata files of a sandbox", "sandbox", b.ID, "err", err)
 	}
-	c := newCell(b)
+	c := newHandle(b)
 	c.release = release
-	c.turn <- struct{}{}
+	c.lock <- struct{}{}
 	s.add(c)
 	s.arm(c)
-	<-c.turn
+	<-c.lock
 	return b, nil
 }
 
-// fromSnapshot makes a sandbox's jail as another was.
+// fromSnapshot creates a sandbox's jail from a snapshot of another sandbox.
 func (s *Sandboxes) fromSnapshot(ctx context.Context, sid id.Snapshot, b Sandbox) (jail.Jail, error) {
-	return s.cfg.Snapshots.Restore(ctx, sid, snapshot.Overrides{Name: b.ID, Labels: b.labels(), Network: jail.Proxied, Govern: s.governed(b)})
+	return s.cfg.Snapshots.Restore(ctx, sid, snapshot.Overrides{Name: b.ID, Labels: b.labels(), Network: jail.Proxied, Govern: s.withEgressRules(b)})
 }
 
-// fromTemplate makes a sandbox's jail of a template's snapshot, with what the template has
-// of processors, memory and disk: layers are shared by templates that have more and less.
+// fromTemplate creates a sandbox's jail from a template's snapshot, with the processor, memory
+// and disk limits of the template: templates with different limits can share layers.
 func (s *Sandboxes) fromTemplate(ctx context.Context, t Template, b Sandbox, mounts []jail.Mount) (jail.Jail, error) {
 	limits := t.limits()
-	o := snapshot.Overrides{Name: b.ID, Labels: b.labels(), Limits: &limits, Network: jail.Proxied, Govern: s.governed(b)}
+	o := snapshot.Overrides{Name: b.ID, Labels: b.labels(), Limits: &limits, Network: jail.Proxied, Govern: s.withEgressRules(b)}
 	if t.Files != "" {
-		o.Mounts = mounts // others are of the snapshot
+		o.Mounts = mounts // the other mounts are the snapshot's
 	}
 	j, err := s.cfg.Snapshots.Restore(ctx, t.Snapshot, o)
 	if err != nil || t.Start == "" {
@@ -216,7 +218,7 @@ func (s *Sandboxes) fromTemplate(ctx context.Context, t Template, b Sandbox, mou
 	return j, err
 }
 
-// Kill ends a sandbox for good.
+// Kill removes a sandbox permanently.
 func (s *Sandboxes) Kill(ctx context.Context, team id.Token, sandbox string) error {
 	c, err := s.find(team, sandbox)
 	if err != nil {
@@ -225,11 +227,12 @@ func (s *Sandboxes) Kill(ctx context.Context, team id.Token, sandbox string) err
 	return s.change(ctx, c, func(ctx context.Context, _ Sandbox) error { return s.kill(ctx, c) })
 }
 
-// kill records that a sandbox will be removed, and removes it. If that fails it is tried
-// again later: clients no longer see the sandbox, and cannot do so. The caller has the turn.
-func (s *Sandboxes) kill(ctx context.Context, c *cell) error {
+// kill records that a sandbox will be removed, and removes it. If the removal fails, it is
+// retried later: clients no longer see the sandbox, and cannot retry it. The caller holds
+// h.lock.
+func (s *Sandboxes) kill(ctx context.Context, c *handle) error {
 	if c.box.Load().State != Killing {
-		if err := s.goTo(ctx, c, Killing, nil); err != nil {
+		if err := s.setState(ctx, c, Killing, nil); err != nil {
 			return err
 		}
 	}
@@ -240,8 +243,8 @@ func (s *Sandboxes) kill(ctx context.Context, c *cell) error {
 	return err
 }
 
-// remove removes what there is of a sandbox, its record last.
-func (s *Sandboxes) remove(ctx context.Context, c *cell) error {
+// remove removes the resources of a sandbox, the record last.
+func (s *Sandboxes) remove(ctx context.Context, c *handle) error {
 	b := c.box.Load()
 	if b.Jail != "" {
 		if err := s.cfg.Jails.Delete(ctx, b.Jail); err != nil && !errors.Is(err, fault.NotFound) {
@@ -262,12 +265,12 @@ func (s *Sandboxes) remove(ctx context.Context, c *cell) error {
 	c.release()
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	delete(s.cells, b.ID)
+	delete(s.handles, b.ID)
 	return nil
 }
 
-// Stay has a sandbox that runs end at another time: so long from now, or with longer
-// only if that is later.
+// Stay sets the timeout of a running sandbox to d from now. If longer is set, it never shortens
+// the timeout.
 func (s *Sandboxes) Stay(ctx context.Context, team id.Token, sandbox string, d time.Duration, longer bool) error {
 	if err := (Wish{Timeout: d}).check(); err != nil {
 		return err
@@ -284,7 +287,7 @@ func (s *Sandboxes) Stay(ctx context.Context, team id.Token, sandbox string, d t
 	})
 }
 
-func (s *Sandboxes) stay(ctx context.Context, c *cell, d time.Duration, longer bool) error {
+func (s *Sandboxes) stay(ctx context.Context, c *handle, d time.Duration, longer bool) error {
 	b := *c.box.Load()
 	end := time.Now().UTC().Add(d)
 	if longer && end.Before(b.End) {

@@ -8,9 +8,9 @@ import (
 	"glasshouse/fault"
 )
 
-// arm has a sandbox that runs expire when its time is over, or later if that failed. The
-// caller has the turn, or is alone.
-func (s *Sandboxes) arm(c *cell) {
+// arm schedules the expiry of a running sandbox for its end time, or later if an expiry failed.
+// The caller holds c.lock, or is the only user of c.
+func (s *Sandboxes) arm(c *handle) {
 	c.stopTimer()
 	if s.ctx.Err() != nil {
 		return
@@ -20,36 +20,36 @@ func (s *Sandboxes) arm(c *cell) {
 	switch {
 	case b.State == Running:
 		wait = max(wait, time.Until(b.End))
-	case b.State != Killing || wait <= 0: // nothing is due, or the removal is under way
+	case b.State != Killing || wait <= 0: // nothing is due, or the removal is in progress
 		return
 	}
 	c.timer = time.AfterFunc(wait, func() { s.expire(c) })
 }
 
-// retryLater has expire try again what has failed. The caller has the turn.
-func (s *Sandboxes) retryLater(c *cell, err error) {
+// retryLater schedules another attempt after a failed expiry. The caller holds c.lock.
+func (s *Sandboxes) retryLater(c *handle, err error) {
 	c.retryDelay = min(max(firstRetry, 2*c.retryDelay), lastRetry)
 	c.retry = time.Now().Add(c.retryDelay)
 	s.arm(c)
-	s.cfg.Log.Warn("a sandbox cannot be ended", "sandbox", c.box.Load().ID, "retry_in", c.retryDelay, "err", err)
+	s.cfg.Log.Warn("cannot end a sandbox", "sandbox", c.box.Load().ID, "retry_in", c.retryDelay, "err", err)
 }
 
-func (c *cell) stopTimer() {
+func (c *handle) stopTimer() {
 	if c.timer != nil {
 		c.timer.Stop()
 	}
 }
 
-// answerTime is how long a sandbox whose time is over answers requests that came before,
-// at most. pauseTime is the same for one that is told to rest.
+// answerTime limits how long requests that arrived before a sandbox's timeout are served.
+// pauseTime is the limit for an explicit pause.
 const (
 	answerTime = 10 * time.Minute
 	pauseTime  = 30 * time.Second
 )
 
-// expireAfter has a sandbox expire again when it is quiet, or it is late. Who calls it
-// has the turn.
-func (s *Sandboxes) expireAfter(c *cell, quiet <-chan struct{}, late time.Duration) {
+// expireAfter schedules another expiry for when quiet is closed, or after late. The caller holds
+// h.lock.
+func (s *Sandboxes) expireAfter(c *handle, quiet <-chan struct{}, late time.Duration) {
 	s.wg.Go(func() {
 		select {
 		case <-quiet:
@@ -61,20 +61,20 @@ func (s *Sandboxes) expireAfter(c *cell, quiet <-chan struct{}, late time.Durati
 	})
 }
 
-// The delay before a failed expiry is tried again: it doubles with each failure.
+// The delay before a failed expiry is retried doubles with each failure.
 const (
 	firstRetry = 5 * time.Second
 	lastRetry  = 5 * time.Minute
 )
 
-// expire kills or pauses a sandbox whose time is over.
-func (s *Sandboxes) expire(c *cell) {
+// expire kills or pauses a sandbox after its timeout.
+func (s *Sandboxes) expire(c *handle) {
 	s.mu.Lock()
 	if s.ctx.Err() != nil {
 		s.mu.Unlock()
 		return
 	}
-	s.wg.Add(1) // before Close waits: it cancels first and takes mu then
+	s.wg.Add(1) // before Close waits: Close cancels s.ctx first and then takes mu
 	s.mu.Unlock()
 	defer s.wg.Done()
 	s.change(s.ctx, c, func(ctx context.Context, b Sandbox) error {
@@ -103,10 +103,10 @@ func (s *Sandboxes) expire(c *cell) {
 	})
 }
 
-// pauseAtEnd pauses a sandbox whose time is over. If its memory cannot be saved, because
-// the host cannot do so or because it has failed for answerTime, the sandbox is paused
-// with its files alone: it would otherwise use the host for ever. The caller has the turn.
-func (s *Sandboxes) pauseAtEnd(ctx context.Context, c *cell, b Sandbox) error {
+// pauseAtEnd pauses a sandbox after its timeout. If its memory cannot be saved, because the host
+// does not support it or because it has failed for answerTime, the sandbox is paused with its
+// files only. It would otherwise use the host without a limit. The caller holds c.lock.
+func (s *Sandboxes) pauseAtEnd(ctx context.Context, c *handle, b Sandbox) error {
 	err := s.pause(ctx, c, !b.FilesOnly)
 	if err == nil || b.FilesOnly || c.box.Load().State != Running {
 		return err
@@ -114,6 +114,6 @@ func (s *Sandboxes) pauseAtEnd(ctx context.Context, c *cell, b Sandbox) error {
 	if !errors.Is(err, fault.Unsupported) && time.Since(b.End) < answerTime {
 		return err
 	}
-	s.cfg.Log.Warn("a sandbox is paused without its memory, which cannot be saved", "sandbox", b.ID, "err", err)
+	s.cfg.Log.Warn("pausing a sandbox without its memory, which cannot be saved", "sandbox", b.ID, "err", err)
 	return s.pause(ctx, c, false)
 }

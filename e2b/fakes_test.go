@@ -29,16 +29,16 @@ import (
 	"glasshouse/snapshot"
 )
 
-// A fakeHost stands for jails, snapshots and the database. It keeps states only: what
-// runs in jails is for the tests that have a daemon.
+// A fakeHost implements jails, snapshots and the database. It stores states only: tests with a
+// daemon cover the processes in jails.
 type fakeHost struct {
-	envd.Jails // of what no test uses
+	envd.Jails // methods that no test calls
 
 	mu      sync.Mutex
 	records map[string]Sandbox
 	jails   map[id.Jail]jail.Jail
 	snaps   []snapshot.Snapshot // oldest first
-	calls   []string            // of methods that change something, with their argument
+	calls   []string            // calls of methods with side effects, with their argument
 	fail    map[string]error    // by method
 	panics  map[string]error    // by method
 	gate    map[string]chan struct{}
@@ -73,7 +73,7 @@ func (h *fakeHost) failWith(method string, err error) {
 	h.fail[method] = err
 }
 
-// count returns how often a method was called.
+// count returns the number of calls of a method.
 func (h *fakeHost) count(method string) (n int) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -85,7 +85,7 @@ func (h *fakeHost) count(method string) (n int) {
 	return n
 }
 
-// left returns how many jails and records there are.
+// left returns the number of jails and records.
 func (h *fakeHost) left() (jails, records int) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -115,7 +115,7 @@ func (h *fakeHost) All(context.Context) ([]Sandbox, error) {
 	return slices.Collect(maps.Values(h.records)), h.fail["All"]
 }
 
-// A fakeStore is the fakeHost as a Store; Delete of a record is not that of a jail.
+// A fakeStore is the fakeHost as a Store: its Delete deletes a record, not a jail.
 type fakeStore struct{ *fakeHost }
 
 func (s fakeStore) Delete(_ context.Context, sandbox string) error {
@@ -158,7 +158,7 @@ func (h *fakeHost) add(s jail.Spec, state jail.State) jail.Jail {
 	return j
 }
 
-// to moves a jail to a state.
+// to changes the state of a jail.
 func (h *fakeHost) to(method string, jid id.Jail, state jail.State) (jail.Jail, error) {
 	if err := h.call(method, string(jid)); err != nil {
 		return jail.Jail{}, err
@@ -243,7 +243,7 @@ func (h *fakeHost) Dial(ctx context.Context, _ id.Jail, port int) (net.Conn, err
 	return h.dial(ctx, port)
 }
 
-// fakeFiles take what is written and have none.
+// fakeFiles discards writes and contains no files.
 type fakeFiles struct{ jail.Files }
 
 func (fakeFiles) Untar(_ context.Context, _ string, r io.Reader) error {
@@ -257,7 +257,7 @@ func (fakeFiles) Read(context.Context, string, int64, int64) (io.ReadCloser, pro
 
 func (fakeFiles) Close() error { return nil }
 
-// fakeSnapshots are the fakeHost's.
+// fakeSnapshots implements Snapshots on a fakeHost.
 type fakeSnapshots struct{ *fakeHost }
 
 func (s fakeSnapshots) Get(_ context.Context, sid id.Snapshot) (snapshot.Snapshot, error) {
@@ -330,7 +330,7 @@ func (s fakeSnapshots) Abandoned(_ context.Context, jid id.Jail) error {
 	return s.call("Abandoned", string(jid))
 }
 
-// fakeKeys take "key-NAME" for the key of the team NAME.
+// fakeKeys accepts "key-NAME" as the key of the team NAME.
 type fakeKeys struct{}
 
 func (fakeKeys) CheckKey(_ context.Context, key string) (access.Caller, error) {
@@ -344,7 +344,7 @@ func (fakeKeys) CheckKey(_ context.Context, key string) (access.Caller, error) {
 	return access.Caller{Token: id.Token(team), Role: access.Operator}, nil
 }
 
-// A fakeDaemon is both halves of the protocol over a fakeHost.
+// A fakeDaemon serves the whole protocol on a fakeHost.
 type fakeDaemon struct {
 	*testing.T
 	*fakeHost
@@ -354,7 +354,7 @@ type fakeDaemon struct {
 	log    *logged
 }
 
-// logged is what a daemon has logged.
+// logged collects log output.
 type logged struct {
 	mu   sync.Mutex
 	text strings.Builder
@@ -372,7 +372,8 @@ func (l *logged) String() string {
 	return l.text.String()
 }
 
-// newFakeDaemon returns a daemon whose configuration may be changed before it starts.
+// newFakeDaemon returns a daemon. The functions in change modify its configuration before it
+// starts.
 func newFakeDaemon(t *testing.T, change ...func(*Config)) *fakeDaemon {
 	t.Helper()
 	return startFakeDaemon(t, newFakeHost(), change...)
@@ -406,11 +407,11 @@ func startFakeDaemon(t *testing.T, h *fakeHost, change ...func(*Config)) *fakeDa
 	return d
 }
 
-// fakeVolumes are the records of volumes.
+// fakeVolumes stores the records of volumes.
 type fakeVolumes struct {
 	mu   sync.Mutex
 	all  []Volume
-	slow time.Duration // how long it takes to add one
+	slow time.Duration // delay of Add
 }
 
 func (v *fakeVolumes) Add(_ context.Context, one Volume) error {
@@ -419,7 +420,7 @@ func (v *fakeVolumes) Add(_ context.Context, one Volume) error {
 	defer v.mu.Unlock()
 	for _, has := range v.all {
 		if has.Team == one.Team && has.Name == one.Name {
-			return fault.Newf(fault.Conflict, "volumes.Add", one.Name, "there is one of that name")
+			return fault.Newf(fault.Conflict, "volumes.Add", one.Name, "the name is in use")
 		}
 	}
 	v.all = append(v.all, one)
@@ -435,7 +436,7 @@ func (v *fakeVolumes) Delete(_ context.Context, volume string) error {
 	return nil
 }
 
-// request returns a request with headers, name and value in turn.
+// request returns a request with headers, given as alternating names and values.
 func (d *fakeDaemon) request(method, url, body string, headers ...string) *http.Request {
 	d.Helper()
 	r := httptest.NewRequestWithContext(d.Context(), method, url, strings.NewReader(body))
@@ -449,7 +450,8 @@ func (d *fakeDaemon) request(method, url, body string, headers ...string) *http.
 	return r
 }
 
-// do sends a request with headers, name and value in turn, and returns the response.
+// do sends a request with headers, given as alternating names and values, and returns the
+// response.
 func (d *fakeDaemon) do(method, url, body string, headers ...string) *httptest.ResponseRecorder {
 	d.Helper()
 	w := httptest.NewRecorder()
@@ -457,27 +459,26 @@ func (d *fakeDaemon) do(method, url, body string, headers ...string) *httptest.R
 	return w
 }
 
-// api sends a request of the team "mine" to the control half, checks the status and
-// returns the response.
+// api sends a control request of the team "mine", checks the status and returns the response.
 func (d *fakeDaemon) api(want int, method, path, body string) *httptest.ResponseRecorder {
 	d.Helper()
 	return e2btest.Do(d, d.server, want, d.request(method, path, body, "X-API-Key", "key-mine"))
 }
 
-// create makes a sandbox.
+// create creates a sandbox.
 func (d *fakeDaemon) create(body string) wireSandbox {
 	d.Helper()
 	return e2btest.Read[wireSandbox](d, d.api(http.StatusCreated, "POST", "/v2/sandboxes", body))
 }
 
-// cell returns what the daemon knows of a sandbox.
-func (d *fakeDaemon) cell(sandbox string) *cell {
+// handle returns the daemon's handle of a sandbox.
+func (d *fakeDaemon) handle(sandbox string) *handle {
 	d.boxes.mu.Lock()
 	defer d.boxes.mu.Unlock()
-	return d.boxes.cells[sandbox]
+	return d.boxes.handles[sandbox]
 }
 
-// state returns where a sandbox is.
+// state returns the state of a sandbox.
 func (d *fakeDaemon) state(sandbox string) State {
 	d.Helper()
 	return e2btest.Read[wireDetail](d, d.api(http.StatusOK, "GET", "/sandboxes/"+sandbox, "")).State

@@ -12,17 +12,17 @@ import (
 	"glasshouse/snapshot"
 )
 
-// A Fork is a sandbox that was to be made, or why it could not be.
+// A Fork is a new sandbox, or the error that prevented it.
 type Fork struct {
 	Sandbox Sandbox
 	Err     error
 }
 
-// maxForks bounds one call.
+// maxForks is the maximum number of sandboxes per call.
 const maxForks = 100
 
-// Fork makes sandboxes that go on from where another is now, each for itself. That one
-// goes on too. Some may fail.
+// Fork creates count independent copies of a running sandbox, which keeps running. Single copies
+// may fail.
 func (s *Sandboxes) Fork(ctx context.Context, team id.Token, sandbox string, count int, d time.Duration) ([]Fork, error) {
 	if err := (Wish{Timeout: d}).check(); err != nil {
 		return nil, err
@@ -53,8 +53,8 @@ func (s *Sandboxes) Fork(ctx context.Context, team id.Token, sandbox string, cou
 		wg.Go(func() { forks[i].Sandbox, forks[i].Err = s.fork(ctx, of, snap.ID, d) })
 	}
 	wg.Wait()
-	if err := s.dropImage(context.WithoutCancel(ctx), snap.ID); err != nil { // the next daemon does it
-		s.cfg.Log.Warn("what sandboxes were forked from is not removed", "snapshot", snap.ID, "err", err)
+	if err := s.dropImage(context.WithoutCancel(ctx), snap.ID); err != nil { // otherwise the next daemon removes it
+		s.cfg.Log.Warn("cannot remove the snapshot of a fork", "snapshot", snap.ID, "err", err)
 	}
 	return forks, nil
 }
@@ -63,7 +63,7 @@ func notRunning(sandbox string) error {
 	return fault.Newf(fault.Conflict, "e2b", sandbox, "Sandbox %q is not running", short(sandbox))
 }
 
-// fork makes one sandbox that is as another was, but for its name and its tokens.
+// fork creates one copy of a sandbox, with its own id and tokens.
 func (s *Sandboxes) fork(ctx context.Context, of Sandbox, sid id.Snapshot, d time.Duration) (Sandbox, error) {
 	b := of
 	b.ID, b.State, b.Jail, b.Timeout, b.Image = newID(), Creating, "", d, ""
@@ -71,6 +71,6 @@ func (s *Sandboxes) fork(ctx context.Context, of Sandbox, sid id.Snapshot, d tim
 	if of.Token != "" {
 		b.Token = newToken()
 	}
-	b.keepTraffic()
-	return s.bring(ctx, b, func(ctx context.Context, b Sandbox) (jail.Jail, error) { return s.fromSnapshot(ctx, sid, b) })
+	b.addTrafficToken()
+	return s.launch(ctx, b, func(ctx context.Context, b Sandbox) (jail.Jail, error) { return s.fromSnapshot(ctx, sid, b) })
 }

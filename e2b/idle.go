@@ -9,23 +9,23 @@ import (
 	"glasshouse/fault"
 )
 
-// An idleness is since when a sandbox does nothing, as far as was looked.
+// An idleness records since when a sandbox has been idle.
 type idleness struct {
-	of    time.Time     // when the sandbox began, or went on
-	since time.Time     // zero: it does something
-	cpu   time.Duration // used when it was last looked at
-	at    time.Time     // when that was
-	never bool          // its memory cannot be saved here: it is not paused before its time
+	of    time.Time     // when the sandbox was created or resumed
+	since time.Time     // zero while the sandbox is busy
+	cpu   time.Duration // CPU time at the last sample
+	at    time.Time     // time of the last sample
+	never bool          // memory cannot be saved on this host: not paused before the timeout
 }
 
-// What waits may use of processors: of the time of one, and at least so much between two
-// looks, which cost something themselves.
+// An idle sandbox uses at most this share of one processor, and at most this time between two
+// samples. The samples themselves need some of it.
 const (
 	idleCPU = 0.01
 	lookCPU = 10 * time.Millisecond
 )
 
-// note records what a sandbox had used at a moment, and whether it is used.
+// note records the CPU time of a sandbox at a moment, and whether the sandbox is in use.
 func (i *idleness) note(now time.Time, cpu time.Duration, used bool) {
 	may := max(lookCPU, time.Duration(idleCPU*float64(now.Sub(i.at))))
 	worked := i.at.IsZero() || cpu < i.cpu || cpu-i.cpu > may
@@ -38,9 +38,9 @@ func (i *idleness) note(now time.Time, cpu time.Duration, used bool) {
 	i.cpu, i.at = cpu, now
 }
 
-// restIdle has sandboxes rest before their time that have done nothing for long and wake
-// for who comes.
-func (s *Sandboxes) restIdle() {
+// pauseIdle pauses sandboxes before their timeout if they have been idle for long and resume
+// automatically.
+func (s *Sandboxes) pauseIdle() {
 	tick := time.NewTicker(min(sampleTime, max(s.cfg.Idle/4, 100*time.Millisecond)))
 	defer tick.Stop()
 	for {
@@ -49,13 +49,13 @@ func (s *Sandboxes) restIdle() {
 			return
 		case <-tick.C:
 		}
-		for _, c := range s.cellsNow() {
-			s.restIfIdle(c)
+		for _, c := range s.currentHandles() {
+			s.pauseIfIdle(c)
 		}
 	}
 }
 
-func (s *Sandboxes) restIfIdle(c *cell) {
+func (s *Sandboxes) pauseIfIdle(c *handle) {
 	b := c.box.Load()
 	if b.State != Running || !b.AutoPause || !b.AutoResume {
 		return
@@ -76,11 +76,11 @@ func (s *Sandboxes) restIfIdle(c *cell) {
 		return
 	}
 	select {
-	case c.turn <- struct{}{}:
+	case c.lock <- struct{}{}:
 	default:
-		return // somebody is at it
+		return // another operation holds the lock
 	}
-	defer func() { <-c.turn }()
+	defer func() { <-c.lock }()
 	if c.gone || c.box.Load().State != Running || c.uses.since(now) || c.uses.close() != nil {
 		return
 	}
@@ -88,13 +88,13 @@ func (s *Sandboxes) restIfIdle(c *cell) {
 	c.idle = idleness{}
 	if err := s.pause(context.WithoutCancel(s.ctx), c, true); err != nil && s.ctx.Err() == nil {
 		c.idle = idleness{of: b.Started, never: errors.Is(err, fault.Unsupported)}
-		s.cfg.Log.Warn("a sandbox that does nothing does not rest", "sandbox", b.ID, "err", err)
+		s.cfg.Log.Warn("cannot pause an idle sandbox", "sandbox", b.ID, "err", err)
 	}
 }
 
-// commands reports whether a command runs in a sandbox, but for the interpreter, which
-// is always there.
-func (s *Sandboxes) commands(c *cell) bool {
+// commands reports whether a command runs in a sandbox. It ignores the interpreter, which always
+// runs.
+func (s *Sandboxes) commands(c *handle) bool {
 	all, err := s.cfg.Jails.Execs(s.ctx, c.box.Load().Jail)
 	for _, x := range all {
 		if x.Ended == nil && x.Note != interpreter.Note {

@@ -17,26 +17,26 @@ import (
 	"glasshouse/jailinit/protocol"
 )
 
-func TestWhatASandboxIsMadeWith(t *testing.T) {
+func TestCreate(t *testing.T) {
 	d := newFakeDaemon(t)
 	first := e2btest.Read[wireSandbox](d, d.api(201, "POST", "/sandboxes", `{"templateID":"base"}`))
 	if first.EnvdToken != "" || first.Traffic != nil {
-		t.Errorf("a sandbox of the first version of the call: got the tokens %q and %v, want none", first.EnvdToken, first.Traffic)
+		t.Errorf("a sandbox created with version 1: got the tokens %q and %v, want none", first.EnvdToken, first.Traffic)
 	}
 	second := d.create(`{"templateID":"base:default","metadata":{"a":"b"},"envVars":{"C":"d"},"timeout":60}`)
 	if len(second.EnvdToken) != 64 || second.Traffic != nil || second.Domain != "localhost:8083" || second.TemplateID != "base" {
-		t.Errorf("a sandbox of the second version: got %+v, want an access token, no traffic token, the domain and the template base", second)
+		t.Errorf("a sandbox created with version 2: got %+v, want an access token, no traffic token, the domain and the template base", second)
 	}
 	for box, want := range map[string]time.Duration{first.SandboxID: 15 * time.Second, second.SandboxID: time.Minute} {
 		got := e2btest.Read[wireDetail](d, d.api(200, "GET", "/sandboxes/"+box, ""))
 		if left := got.EndAt.Sub(got.StartedAt); left != want {
-			t.Errorf("the time of %s: got %v, want %v", box, left, want)
+			t.Errorf("the remaining time of %s: got %v, want %v", box, left, want)
 		}
 		if !got.StartedAt.Equal(got.StartedAt.Truncate(time.Microsecond)) {
 			t.Errorf("the start of %s: got %v, want whole microseconds", box, got.StartedAt)
 		}
 	}
-	j := d.jails[d.cell(second.SandboxID).box.Load().Jail]
+	j := d.jails[d.handle(second.SandboxID).box.Load().Jail]
 	if j.Spec.Name != second.SandboxID || j.Spec.Labels[labelSandbox] != second.SandboxID || j.Spec.Network != jail.Proxied || j.Spec.Rootfs.User != "user" {
 		t.Errorf("its jail: got %+v, want its name and label, the proxied network and the user", j.Spec)
 	}
@@ -45,7 +45,7 @@ func TestWhatASandboxIsMadeWith(t *testing.T) {
 	}
 }
 
-func TestRequestsThatCannotBeServed(t *testing.T) {
+func TestInvalidRequests(t *testing.T) {
 	d := newFakeDaemon(t)
 	box := d.create(`{"templateID":"base"}`)
 	at := "/sandboxes/" + box.SandboxID
@@ -101,7 +101,7 @@ func TestRequestsThatCannotBeServed(t *testing.T) {
 			t.Errorf("%s %.80s %.80s: got %+v, want the code %d and %q", c.method, c.path, c.body, got, c.want, c.text)
 		}
 	}
-	for key, want := range map[string]string{"": "authorization header is missing", "x": "there is no such key", "key-viewer": "may make no sandboxes"} {
+	for key, want := range map[string]string{"": "authorization header is missing", "x": "there is no such key", "key-viewer": "cannot create sandboxes"} {
 		w := d.do("GET", at, "", "X-API-Key", key)
 		if got := e2btest.Read[Error](d, w); w.Code != 401 || got.Code != 401 || !strings.Contains(got.Message, want) {
 			t.Errorf("the key %q: got %d %+v, want 401 and %q", key, w.Code, got, want)
@@ -117,7 +117,7 @@ func TestRequestsThatCannotBeServed(t *testing.T) {
 	}
 }
 
-func TestErrorsSayNothingOfTheInside(t *testing.T) {
+func TestErrorsHideInternalDetails(t *testing.T) {
 	d := newFakeDaemon(t)
 	d.failWith("Create", errors.New("open /var/lib/glasshouse/secret: permission denied"))
 	w := d.api(500, "POST", "/v2/sandboxes", `{"templateID":"base"}`)
@@ -128,7 +128,7 @@ func TestErrorsSayNothingOfTheInside(t *testing.T) {
 		t.Errorf("the log: got %s, want the reason", got)
 	}
 	if len(d.records) != 0 {
-		t.Errorf("got the records %v of a sandbox that was not made, want none", d.records)
+		t.Errorf("got the records %v after a failed creation, want none", d.records)
 	}
 
 	d.failWith("Create", fault.Fieldf("rootfs.user", "rootfs.user", "/srv/tree is the host's, and nobody is added to it"))
@@ -160,7 +160,7 @@ func TestConcurrentPausesAndResumesJoin(t *testing.T) {
 			for range 5 {
 				wg.Go(func() { d.api(want, "POST", at+path, body) })
 			}
-			synctest.Wait() // one is at it, and four wait
+			synctest.Wait() // one call runs, four wait
 			close(gate)
 			wg.Wait()
 			d.mu.Lock()
@@ -177,7 +177,7 @@ func TestConcurrentPausesAndResumesJoin(t *testing.T) {
 		together("Stop", "/pause", `{"memory":false}`, 204)
 		together("Start", "/resume", `{"timeout":60}`, 201)
 
-		// A pause that is to keep the memory does not join one that drops it.
+		// A pause that saves the memory does not join one that discards it.
 		gate := make(chan struct{})
 		d.mu.Lock()
 		d.gate["Stop"] = gate
@@ -192,7 +192,7 @@ func TestConcurrentPausesAndResumesJoin(t *testing.T) {
 	})
 }
 
-func TestASandboxEndsWhenItsTimeIsOver(t *testing.T) {
+func TestTimeout(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		d := newFakeDaemon(t)
 		killed := d.create(`{"templateID":"base","timeout":10}`)
@@ -200,15 +200,15 @@ func TestASandboxEndsWhenItsTimeIsOver(t *testing.T) {
 		paused := d.create(`{"templateID":"base","timeout":10,"autoPause":true}`)
 		files := d.create(`{"templateID":"base","timeout":10,"autoPause":true,"autoPauseMemory":false}`)
 		d.api(204, "POST", "/sandboxes/"+longer.SandboxID+"/timeout", `{"timeout":30}`)
-		d.api(204, "POST", "/sandboxes/"+longer.SandboxID+"/refreshes", `{"duration":5}`) // makes no time shorter
+		d.api(204, "POST", "/sandboxes/"+longer.SandboxID+"/refreshes", `{"duration":5}`) // does not shorten the timeout
 		time.Sleep(11 * time.Second)
 		d.api(404, "GET", "/sandboxes/"+killed.SandboxID, "")
 		if got := d.state(longer.SandboxID); got != Running {
-			t.Errorf("a sandbox with more time: got %s, want running", got)
+			t.Errorf("a sandbox with a longer timeout: got %s, want running", got)
 		}
 		for _, box := range []wireSandbox{paused, files} {
 			if got := d.state(box.SandboxID); got != Paused {
-				t.Errorf("a sandbox that is paused at its end: got %s, want paused", got)
+				t.Errorf("a sandbox with autoPause: got %s, want paused", got)
 			}
 		}
 		if n := d.count("Take"); n != 1 {
@@ -219,24 +219,23 @@ func TestASandboxEndsWhenItsTimeIsOver(t *testing.T) {
 		d.api(201, "POST", "/sandboxes/"+paused.SandboxID+"/connect", `{"timeout":60}`)
 		d.api(200, "POST", "/sandboxes/"+paused.SandboxID+"/connect", `{"timeout":30}`)
 		if got := e2btest.Read[wireDetail](d, d.api(200, "GET", "/sandboxes/"+paused.SandboxID, "")); time.Until(got.EndAt) != time.Minute {
-			t.Errorf("connect makes no time shorter: got %v, want a minute", time.Until(got.EndAt))
+			t.Errorf("connect with a shorter timeout: got %v, want a minute", time.Until(got.EndAt))
 		}
 	})
 }
 
-// TestASandboxWhoseMemoryCannotBeSavedEnds is about hosts without CRIU, and about
-// processes that cannot be saved.
-func TestASandboxWhoseMemoryCannotBeSavedEnds(t *testing.T) {
+// TestPauseWithoutMemorySupport covers hosts without CRIU, and processes that cannot be saved.
+func TestPauseWithoutMemorySupport(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		d := newFakeDaemon(t)
 		d.failWith("Take", fault.Cannot("snapshot.Take", "CRIU is not installed", "install it"))
 		box := d.create(`{"templateID":"base","timeout":10,"autoPause":true}`)
 		time.Sleep(11 * time.Second)
 		if got := d.state(box.SandboxID); got != Paused {
-			t.Fatalf("on a host that saves no memory: got %s, want paused", got)
+			t.Fatalf("on a host without checkpoints: got %s, want paused", got)
 		}
 		if n := d.count("Take"); n != 1 {
-			t.Errorf("the memory was tried %d times, want once", n)
+			t.Errorf("saving the memory was attempted %d times, want once", n)
 		}
 		if got := d.log.String(); !strings.Contains(got, "CRIU is not installed") || !strings.Contains(got, box.SandboxID) {
 			t.Errorf("the log: got %s, want the sandbox and the reason", got)
@@ -245,7 +244,7 @@ func TestASandboxWhoseMemoryCannotBeSavedEnds(t *testing.T) {
 		if d.count("Start") != 1 || d.count("Rewind") != 0 {
 			t.Errorf("it was started %d times and rewound %d times, want started once", d.count("Start"), d.count("Rewind"))
 		}
-		// A client that asks for the memory gets an error.
+		// A client that requires the memory gets an error.
 		w := d.api(501, "POST", "/sandboxes/"+box.SandboxID+"/pause", "")
 		if !strings.Contains(w.Body.String(), "CRIU is not installed") {
 			t.Errorf("a pause with memory: got %s, want the reason", w.Body)
@@ -258,10 +257,10 @@ func TestASandboxWhoseMemoryCannotBeSavedEnds(t *testing.T) {
 		box := d.create(`{"templateID":"base","timeout":10,"autoPause":true}`)
 		time.Sleep(10*time.Second + answerTime - time.Minute)
 		if got := d.state(box.SandboxID); got != Running {
-			t.Errorf("while it is tried again: got %s, want running", got)
+			t.Errorf("while the pause is retried: got %s, want running", got)
 		}
 		if n := d.count("Take"); n < 4 || n > 10 {
-			t.Errorf("the memory was tried %d times in nine minutes, want 4 to 10", n)
+			t.Errorf("saving the memory was attempted %d times in nine minutes, want 4 to 10", n)
 		}
 		time.Sleep(lastRetry + time.Minute)
 		if got := d.state(box.SandboxID); got != Paused {
@@ -283,36 +282,36 @@ func TestASandboxWhoseMemoryCannotBeSavedEnds(t *testing.T) {
 			t.Errorf("got %d jails and %d records, want none", jails, records)
 		}
 
-		// The same for a client's kill, which cannot be sent again.
+		// The same for a client's kill, which the client cannot retry.
 		box = d.create(`{"templateID":"base","timeout":3600}`)
 		d.failWith("Delete", errors.New("the device is busy"))
 		d.api(500, "DELETE", "/sandboxes/"+box.SandboxID, "")
 		d.failWith("Delete", nil)
 		time.Sleep(2 * lastRetry)
 		if jails, records := d.left(); jails != 0 || records != 0 {
-			t.Errorf("after a kill that failed: got %d jails and %d records, want none", jails, records)
+			t.Errorf("after a failed kill: got %d jails and %d records, want none", jails, records)
 		}
 	})
 }
 
-func TestASandboxThatAnswersIsNotPaused(t *testing.T) {
+func TestBusySandboxIsNotPaused(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		d := newFakeDaemon(t)
 		box := d.create(`{"templateID":"base","timeout":10,"autoPause":true}`)
-		c := d.cell(box.SandboxID)
+		c := d.handle(box.SandboxID)
 		leave, _ := c.uses.enter(false)
 		time.Sleep(time.Minute)
 		if got := d.state(box.SandboxID); got != Running {
-			t.Fatalf("while a request waits for its answer: got %s, want running", got)
+			t.Fatalf("while a request is in progress: got %s, want running", got)
 		}
 		leave()
 		synctest.Wait()
 		if got := d.state(box.SandboxID); got != Paused {
-			t.Errorf("after the answer: got %s, want paused", got)
+			t.Errorf("after the response: got %s, want paused", got)
 		}
 		d.api(201, "POST", "/sandboxes/"+box.SandboxID+"/connect", `{"timeout":10}`)
 		if _, in := c.uses.enter(false); !in {
-			t.Fatal("a sandbox that was resumed admits nobody")
+			t.Fatal("a resumed sandbox admits no request")
 		}
 		time.Sleep(answerTime + time.Minute)
 		if got := d.state(box.SandboxID); got != Paused {
@@ -321,17 +320,17 @@ func TestASandboxThatAnswersIsNotPaused(t *testing.T) {
 	})
 }
 
-func TestIdleSandboxesRestBeforeTheirTime(t *testing.T) {
+func TestIdleSandboxIsPausedBeforeTimeout(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		d := newFakeDaemon(t, func(c *Config) { c.Idle = time.Minute })
 		const lazy = `{"templateID":"base","timeout":3600,"autoPause":true,"autoResume":{"enabled":true}}`
 		box, other := d.create(lazy), d.create(`{"templateID":"base","timeout":3600,"autoPause":true}`)
 		time.Sleep(3 * time.Minute)
 		if got := d.state(box.SandboxID); got != Paused {
-			t.Errorf("a sandbox that does nothing: got %s, want paused", got)
+			t.Errorf("an idle sandbox: got %s, want paused", got)
 		}
 		if got := d.state(other.SandboxID); got != Running {
-			t.Errorf("one that does not resume by itself: got %s, want running", got)
+			t.Errorf("an idle sandbox without autoResume: got %s, want running", got)
 		}
 		d.mu.Lock()
 		d.execs = []protocol.ExecStatus{{}}
@@ -339,7 +338,7 @@ func TestIdleSandboxesRestBeforeTheirTime(t *testing.T) {
 		d.api(201, "POST", "/sandboxes/"+box.SandboxID+"/connect", `{"timeout":3600}`)
 		time.Sleep(10 * time.Minute)
 		if got := d.state(box.SandboxID); got != Running {
-			t.Errorf("a sandbox in which a command runs: got %s, want running", got)
+			t.Errorf("a sandbox with a running command: got %s, want running", got)
 		}
 		d.mu.Lock()
 		d.execs = nil
@@ -349,19 +348,19 @@ func TestIdleSandboxesRestBeforeTheirTime(t *testing.T) {
 		if got := d.state(box.SandboxID); got != Running {
 			t.Errorf("a sandbox whose memory would be lost: got %s, want running", got)
 		}
-		if n := strings.Count(d.log.String(), "does not rest"); n != 1 {
-			t.Errorf("the log says so %d times, want once", n)
+		if n := strings.Count(d.log.String(), "cannot pause an idle sandbox"); n != 1 {
+			t.Errorf("the log reports it %d times, want once", n)
 		}
 	})
 }
 
-// TestADaemonFinishesWhatAnotherBegan starts a daemon over each state that a killed one
-// can leave.
-func TestADaemonFinishesWhatAnotherBegan(t *testing.T) {
+// TestStartCompletesInterruptedChanges starts a daemon on each state that a killed daemon can
+// leave.
+func TestStartCompletesInterruptedChanges(t *testing.T) {
 	for _, c := range []struct {
 		state State
 		jail  jail.State // "": no jail exists
-		want  State      // "": the sandbox is gone
+		want  State      // "": the sandbox was removed
 	}{
 		{Creating, "", ""}, {Creating, jail.Created, ""}, {Creating, jail.Running, Running},
 		{Running, "", ""}, {Running, jail.Running, Running}, {Running, jail.Stopped, Paused}, {Running, jail.Failed, Paused}, {Running, jail.Paused, Running},
@@ -375,7 +374,7 @@ func TestADaemonFinishesWhatAnotherBegan(t *testing.T) {
 			b := Sandbox{ID: newID(), Team: "mine", State: c.state, Template: "base", End: time.Now().Add(time.Hour)}
 			if c.jail != "" {
 				b.Jail = h.add(jail.Spec{Labels: map[string]string{labelSandbox: b.ID}}, c.jail).ID
-				if c.state == Creating { // the jail was made and not yet recorded
+				if c.state == Creating { // the jail was created but not recorded
 					b.Jail = ""
 				}
 			} else {
@@ -394,19 +393,19 @@ func TestADaemonFinishesWhatAnotherBegan(t *testing.T) {
 				t.Errorf("got %s, want %s", got, c.want)
 			}
 			if _, there := h.jails[stray.ID]; there {
-				t.Error("the jail of a sandbox that is not recorded is still there")
+				t.Error("the jail of an unrecorded sandbox still exists")
 			}
 			if _, there := h.jails[foreign.ID]; !there {
-				t.Error("a jail that is no sandbox's was removed")
+				t.Error("a jail without a sandbox was removed")
 			}
 		})
 	}
 }
 
-func TestASandboxFollowsItsJail(t *testing.T) {
+func TestSandboxFollowsJailState(t *testing.T) {
 	d := newFakeDaemon(t)
 	ended, removed := d.create(`{"templateID":"base"}`), d.create(`{"templateID":"base"}`)
-	jailOf := func(box wireSandbox) id.Jail { return d.cell(box.SandboxID).box.Load().Jail }
+	jailOf := func(box wireSandbox) id.Jail { return d.handle(box.SandboxID).box.Load().Jail }
 	if _, err := d.Stop(t.Context(), jailOf(ended), jail.StopOptions{}); err != nil {
 		t.Fatal(err)
 	}
@@ -414,13 +413,13 @@ func TestASandboxFollowsItsJail(t *testing.T) {
 		t.Fatal(err)
 	}
 	if got := d.state(ended.SandboxID); got != Paused {
-		t.Errorf("a sandbox whose jail has ended: got %s, want paused", got)
+		t.Errorf("a sandbox whose jail has stopped: got %s, want paused", got)
 	}
 	d.api(404, "GET", "/sandboxes/"+removed.SandboxID, "")
 	d.api(201, "POST", "/sandboxes/"+ended.SandboxID+"/resume", "{}")
 }
 
-func TestForksAreSandboxesOfTheirOwn(t *testing.T) {
+func TestFork(t *testing.T) {
 	d := newFakeDaemon(t)
 	box := d.create(`{"templateID":"base","metadata":{"a":"b"},"network":{"allowPublicTraffic":false}}`)
 	forks := e2btest.Read[[]wireFork](d, d.api(201, "POST", "/sandboxes/"+box.SandboxID+"/fork", `{"count":3,"timeout":60}`))
@@ -430,7 +429,7 @@ func TestForksAreSandboxesOfTheirOwn(t *testing.T) {
 	seen := map[string]bool{box.EnvdToken: true, *box.Traffic: true}
 	for _, f := range forks {
 		if f.Error != nil || f.Sandbox.SandboxID == box.SandboxID || seen[f.Sandbox.EnvdToken] || seen[*f.Sandbox.Traffic] {
-			t.Errorf("got %+v, want an id and tokens of its own", f)
+			t.Errorf("got %+v, want its own id and tokens", f)
 			continue
 		}
 		seen[f.Sandbox.EnvdToken], seen[*f.Sandbox.Traffic] = true, true
@@ -445,7 +444,7 @@ func TestForksAreSandboxesOfTheirOwn(t *testing.T) {
 	d.failWith("Restore", fault.Newf(fault.Exhausted, "jail.Create", "", "there are too many jails"))
 	forks = e2btest.Read[[]wireFork](d, d.api(201, "POST", "/sandboxes/"+box.SandboxID+"/fork", `{"count":1}`))
 	if forks[0].Sandbox != nil || forks[0].Error == nil || forks[0].Error.Code != http.StatusTooManyRequests {
-		t.Errorf("a fork that cannot be made: got %+v, want 429", forks[0])
+		t.Errorf("a failed fork: got %+v, want 429", forks[0])
 	}
 	d.api(204, "POST", "/sandboxes/"+box.SandboxID+"/pause", "")
 	d.api(409, "POST", "/sandboxes/"+box.SandboxID+"/fork", `{"count":1}`)

@@ -11,16 +11,16 @@ import (
 	"time"
 )
 
-// A filter chooses sandboxes.
+// A filter selects sandboxes.
 type filter struct {
 	states   []State // empty: all
 	metadata map[string]string
-	since    time.Time // they began then or later
+	since    time.Time // only sandboxes that started then or later
 	template string
 }
 
 func (f filter) takes(b *Sandbox) bool {
-	if len(f.states) > 0 && !slices.Contains(f.states, b.shown()) {
+	if len(f.states) > 0 && !slices.Contains(f.states, b.clientState()) {
 		return false
 	}
 	if f.template != "" && b.Template != f.template && b.Alias != f.template {
@@ -35,7 +35,7 @@ func (f filter) takes(b *Sandbox) bool {
 	return f.since.IsZero() || !b.Started.Truncate(time.Microsecond).Before(f.since.Truncate(time.Microsecond))
 }
 
-// choose returns a team's sandboxes in the order that they began.
+// choose returns a team's sandboxes in the order of their start.
 func (s *Sandboxes) choose(r request, f filter) []Sandbox {
 	var list []Sandbox
 	for _, c := range s.all(r.team) {
@@ -43,12 +43,12 @@ func (s *Sandboxes) choose(r request, f filter) []Sandbox {
 			list = append(list, *b)
 		}
 	}
-	slices.SortFunc(list, func(a, b Sandbox) int { return place{a.Started, a.ID}.compare(place{b.Started, b.ID}) })
+	slices.SortFunc(list, func(a, b Sandbox) int { return position{a.Started, a.ID}.compare(position{b.Started, b.ID}) })
 	return list
 }
 
-// readMetadata reads keys and values, each written as part of a query twice over, or of
-// older clients once.
+// readMetadata parses metadata from a query parameter. Keys and values are query-escaped twice;
+// older clients escape them once.
 func readMetadata(q url.Values) (map[string]string, error) {
 	text := q.Get("metadata")
 	if text == "" {
@@ -92,7 +92,8 @@ func list(r request) (int, any, error) {
 	q := r.URL.Query()
 	f := filter{template: q.Get("template")}
 	var err error
-	if f.metadata, err = readMetadata(q); err != nil {
+	f.metadata, err = readMetadata(q)
+	if err != nil {
 		return 0, nil, err
 	}
 	for _, many := range q["state"] {
@@ -117,13 +118,13 @@ func list(r request) (int, any, error) {
 	if len(f.states) == 0 || slices.Contains(f.states, Running) {
 		n := 0
 		for _, b := range found {
-			if b.shown() == Running {
+			if b.clientState() == Running {
 				n++
 			}
 		}
 		r.w.Header().Set("X-Total-Running", strconv.Itoa(n))
 	}
-	found, err = page(r, found, order != "asc", func(b Sandbox) place { return place{b.Started, b.ID} })
+	found, err = page(r, found, order != "asc", func(b Sandbox) position { return position{b.Started, b.ID} })
 	return http.StatusOK, listed(found), err
 }
 
@@ -135,7 +136,8 @@ func listSnapshots(r request) (int, any, error) {
 	}
 	all = chooseSnapshots(all, q.Get("name"), canonicalID(q.Get("sandboxID")))
 	slices.Reverse(all)
-	if all, err = page(r, all, true, func(s Snap) place { return place{s.Created, string(s.ID)} }); err != nil {
+	all, err = page(r, all, true, func(s Snap) position { return position{s.Created, string(s.ID)} })
+	if err != nil {
 		return 0, nil, err
 	}
 	shown := make([]wireSnapshot, 0, len(all))
@@ -145,9 +147,9 @@ func listSnapshots(r request) (int, any, error) {
 	return http.StatusOK, shown, nil
 }
 
-// chooseSnapshots returns the snapshots of a list, newest first, that were taken of a
-// sandbox and that a name stands for. The name may be an id, and "" is all. A newer
-// snapshot replaces older ones of the same name and tag, as a build replaces a tag's.
+// chooseSnapshots returns the snapshots of a list, newest first, that were taken of a sandbox
+// and match a name or id. An empty name matches all. Only the newest snapshot of each name and
+// tag is returned, because a new one replaces the older ones, as a build replaces a tag's build.
 func chooseSnapshots(all []Snap, name, sandbox string) []Snap {
 	bare, _, tagged := strings.Cut(name, ":")
 	seen := map[string]bool{}
@@ -156,7 +158,7 @@ func chooseSnapshots(all []Snap, name, sandbox string) []Snap {
 		given, _, _ := strings.Cut(cmp.Or(s.Labels[labelName], string(s.ID)), ":")
 		ref := s.Ref()
 		if name != "" && !tagged {
-			ref = given // the newest of all its tags
+			ref = given // the newest of all tags
 		}
 		if seen[ref] {
 			continue
@@ -170,19 +172,19 @@ func chooseSnapshots(all []Snap, name, sandbox string) []Snap {
 	return chosen
 }
 
-// A place is where something stands in a list.
-type place struct {
+// A position is the position of an item in a sorted list.
+type position struct {
 	at time.Time
 	id string
 }
 
-func (p place) compare(o place) int { return cmp.Or(p.at.Compare(o.at), cmp.Compare(p.id, o.id)) }
+func (p position) compare(o position) int { return cmp.Or(p.at.Compare(o.at), cmp.Compare(p.id, o.id)) }
 
-func (p place) token() string {
+func (p position) token() string {
 	return base64.URLEncoding.EncodeToString([]byte(p.at.Format(time.RFC3339Nano) + "__" + p.id))
 }
 
-func readToken(s string) (p place, err error) {
+func readToken(s string) (p position, err error) {
 	b, err := base64.URLEncoding.DecodeString(s)
 	at, id, ok := strings.Cut(string(b), "__")
 	if err == nil && ok {
@@ -190,23 +192,24 @@ func readToken(s string) (p place, err error) {
 		p.at, err = time.Parse(time.RFC3339Nano, at)
 	}
 	if err != nil || !ok {
-		return place{}, invalid("invalid next token %q", short(s))
+		return position{}, invalid("invalid next token %q", short(s))
 	}
 	return p, nil
 }
 
-// maxPage is the most that one answer lists.
+// maxPage is the maximum number of items in one response.
 const maxPage = 100
 
-// page cuts what is asked for out of a list that is in order, oldest first, and says in
-// a header where the next begins. A page begins behind a place: what comes or goes
-// meanwhile shifts nothing.
-func page[T any](r request, list []T, newest bool, at func(T) place) ([]T, error) {
+// page returns one page of a list that is sorted oldest first, and sets a header to the start of
+// the next page. A page starts after a position, so items that are added or removed meanwhile do
+// not shift it.
+func page[T any](r request, list []T, newest bool, at func(T) position) ([]T, error) {
 	q := r.URL.Query()
 	n := maxPage
 	if s := q.Get("limit"); s != "" {
 		var err error
-		if n, err = strconv.Atoi(s); err != nil || n < 1 || n > maxPage {
+		n, err = strconv.Atoi(s)
+		if err != nil || n < 1 || n > maxPage {
 			return nil, invalid("invalid limit %q: want 1 to %d", short(s), maxPage)
 		}
 	}
@@ -234,7 +237,7 @@ func metricsOfMany(r request) (int, any, error) {
 	for _, ids := range r.URL.Query()["sandbox_ids"] {
 		for sandbox := range strings.SplitSeq(ids, ",") {
 			list, cpus, err := r.s.cfg.Sandboxes.Metrics(r.Context(), r.team, canonicalID(sandbox), time.Time{}, time.Time{})
-			if all := samplesOf(list, cpus); err == nil && len(all) > 0 { // those that are gone are left out
+			if all := samplesOf(list, cpus); err == nil && len(all) > 0 { // sandboxes that no longer exist are omitted
 				many[sandbox] = all[len(all)-1]
 			}
 		}

@@ -10,11 +10,11 @@ import (
 	"time"
 )
 
-// maxLogs is the most that one answer has.
+// maxLogs is the maximum number of lines in one response.
 const maxLogs = 1000
 
-// logs tell of the commands that clients had run in a sandbox: which, when, and how they
-// ended. What all programs in it did the jail's own record has.
+// logs returns the start and the end of the commands that clients ran in a sandbox. Events of
+// all programs are in the jail's event log.
 func logs(r request) ([]wireLog, error) {
 	s := r.s.cfg.Sandboxes
 	c, err := s.find(r.team, r.sandbox())
@@ -53,7 +53,8 @@ func logsFirst(r request) (int, any, error) {
 		return 0, nil, err
 	}
 	all = slices.DeleteFunc(all, func(l wireLog) bool { return l.Timestamp.Before(start) })
-	if all, err = cut(q.Get("limit"), all); err != nil {
+	all, err = cut(q.Get("limit"), all)
+	if err != nil {
 		return 0, nil, err
 	}
 	lines := make([]wireLine, 0, len(all))
@@ -67,7 +68,7 @@ func logsFirst(r request) (int, any, error) {
 	return http.StatusOK, map[string]any{"logs": lines, "logEntries": all}, nil
 }
 
-// levels are in order of their weight.
+// levels are ordered by severity.
 var levels = []string{"debug", "info", "warn", "error"}
 
 func logsSecond(r request) (int, any, error) {
@@ -105,7 +106,8 @@ func cut(limit string, all []wireLog) ([]wireLog, error) {
 	n := maxLogs
 	if limit != "" {
 		var err error
-		if n, err = strconv.Atoi(limit); err != nil || n < 0 || n > maxLogs {
+		n, err = strconv.Atoi(limit)
+		if err != nil || n < 0 || n > maxLogs {
 			return nil, invalid("invalid limit %q: want 0 to %d", short(limit), maxLogs)
 		}
 	}

@@ -15,9 +15,9 @@ import (
 	"glasshouse/id"
 )
 
-// A Network is what a sandbox may reach, and who may reach it, as clients say it.
+// A Network describes a sandbox's egress and the access to its ports, in the protocol's terms.
 type Network struct {
-	AllowOut []string          `json:"allowOut,omitempty"` // names, addresses and prefixes; they are over DenyOut
+	AllowOut []string          `json:"allowOut,omitempty"` // names, addresses and prefixes; they take precedence over DenyOut
 	DenyOut  []string          `json:"denyOut,omitempty"`  // addresses and prefixes
 	Rules    map[string][]Rule `json:"rules,omitempty"`    // by host
 	Public   *bool             `json:"allowPublicTraffic,omitempty"`
@@ -26,7 +26,7 @@ type Network struct {
 	Proxy    *Proxy            `json:"egressProxy,omitempty"`
 }
 
-// A Proxy is one of the client's, through which a sandbox would go.
+// A Proxy is a proxy of the client for a sandbox's egress.
 type Proxy struct {
 	Address  string `json:"address"`
 	Username string `json:"username,omitempty"`
@@ -42,18 +42,18 @@ type Transform struct {
 	Headers map[string]string `json:"headers,omitempty"`
 }
 
-// everything is what denies, or allows, all addresses.
+// These match all addresses.
 const (
-	everything  = "0.0.0.0/0"
-	everything6 = "::/0"
+	allIPv4 = "0.0.0.0/0"
+	allIPv6 = "::/0"
 )
 
-// marker begins what E2B's proxy replaces by a secret or a token. To send one on as it is
-// that nobody replaces would be taken for a wrong key by whoever gets it.
+// marker begins a placeholder that E2B's proxy replaces by a secret or a token. An unsupported
+// placeholder must not be forwarded: the destination would see it as a wrong key.
 const marker = "${e2b."
 
 func (n Network) check() error {
-	denied := slices.Contains(n.DenyOut, everything)
+	denied := slices.Contains(n.DenyOut, allIPv4)
 	for _, to := range n.DenyOut {
 		if _, ok := prefix(to); !ok {
 			return invalid("invalid denied CIDR %q", short(to))
@@ -102,7 +102,7 @@ func (n Network) check() error {
 	return nil
 }
 
-// hostAndPort reports whether s is a name or an address of a host, with a port or without.
+// hostAndPort reports whether s is a host name or an address, optionally with a port.
 func hostAndPort(s string) bool {
 	u, err := url.Parse("http://" + s)
 	if err != nil || u.Host != s {
@@ -112,7 +112,7 @@ func hostAndPort(s string) bool {
 	return notAddress == nil || hostPattern(u.Hostname())
 }
 
-// prefix reads an address or a prefix of addresses.
+// prefix parses an address or a prefix of addresses.
 func prefix(s string) (netip.Prefix, bool) {
 	if a, err := netip.ParseAddr(s); err == nil {
 		return netip.PrefixFrom(a, a.BitLen()), true
@@ -121,15 +121,15 @@ func prefix(s string) (netip.Prefix, bool) {
 	return p.Masked(), err == nil
 }
 
-// hostPattern reports whether s is the name of a host or, behind *., of all below one.
+// hostPattern reports whether s is a host name or, after *., all names below one.
 func hostPattern(s string) bool {
 	name := strings.TrimPrefix(s, "*.")
 	return name != "" && len(name) <= 253 && strings.Trim(strings.ToLower(name), "abcdefghijklmnopqrstuvwxyz0123456789-_.") == "" &&
 		!strings.HasPrefix(name, ".") && !strings.Contains(name, "..")
 }
 
-// rules are what the proxy of a sandbox's jail lets out: what is allowed by name or
-// address, then not what is denied, then all that is on the Internet.
+// rules returns the egress rules of a sandbox's jail: allow the allowed names and addresses,
+// deny the denied ones, then allow the rest of the Internet.
 func (b Sandbox) rules() egress.Rules {
 	var r egress.Rules
 	allow := func(name, host string) {
@@ -143,12 +143,12 @@ func (b Sandbox) rules() egress.Rules {
 	}
 	for _, to := range b.Network.DenyOut {
 		deny("denyOut "+to, to)
-		if to == everything {
-			deny("denyOut "+to, everything6)
+		if to == allIPv4 {
+			deny("denyOut "+to, allIPv6)
 		}
 	}
 	if b.Internet == nil || *b.Internet {
-		for _, all := range []string{"*", everything, everything6} {
+		for _, all := range []string{"*", allIPv4, allIPv6} {
 			allow("the Internet", all)
 		}
 	}
@@ -160,12 +160,14 @@ func (b Sandbox) rules() egress.Rules {
 	return r
 }
 
-// governed makes what a sandbox's jail is governed by of what it was before.
-func (s *Sandboxes) governed(b Sandbox) func(json.RawMessage) (json.RawMessage, error) {
+// withEgressRules returns a function that replaces the egress rules in a jail's policy by those
+// of b.
+func (s *Sandboxes) withEgressRules(b Sandbox) func(json.RawMessage) (json.RawMessage, error) {
 	return func(was json.RawMessage) (json.RawMessage, error) { return s.cfg.Govern(was, b.rules()) }
 }
 
-// SetNetwork changes what a sandbox that runs may reach, at once. Who may reach it stays.
+// SetNetwork changes the egress rules of a running sandbox. The change takes effect immediately.
+// The access to its ports does not change.
 func (s *Sandboxes) SetNetwork(ctx context.Context, team id.Token, sandbox string, n Network, internet *bool) error {
 	if err := n.check(); err != nil {
 		return err
@@ -180,8 +182,8 @@ func (s *Sandboxes) SetNetwork(ctx context.Context, team id.Token, sandbox strin
 		}
 		n.Public, n.MaskHost, n.HTTPS = b.Network.Public, b.Network.MaskHost, b.Network.HTTPS
 		b.Network, b.Internet = n, internet
-		// The jail's record is what counts; this one only tells of it.
-		if _, err := s.cfg.Jails.Regovern(ctx, b.Jail, s.governed(b)); err != nil {
+		// The jail's record is authoritative; the sandbox's record is informational.
+		if _, err := s.cfg.Jails.Regovern(ctx, b.Jail, s.withEgressRules(b)); err != nil {
 			return err
 		}
 		return s.save(ctx, c, b)

@@ -11,10 +11,9 @@ import (
 	"glasshouse/snapshot"
 )
 
-// Pause pauses a sandbox, with what its processes have in memory or without. A call that
-// finds a pause under way waits for it and succeeds with it. A sandbox that was paused
-// before the call is a fault.Conflict, and so is one that was meanwhile paused without its
-// memory if this call wants the memory.
+// Pause pauses a sandbox, with or without the memory of its processes. A call during another
+// pause waits for that one and succeeds with it. It returns fault.Conflict if the sandbox was
+// paused before the call, or if memory is set and the other pause discarded the memory.
 func (s *Sandboxes) Pause(ctx context.Context, team id.Token, sandbox string, memory bool) error {
 	c, err := s.find(team, sandbox)
 	if err != nil {
@@ -37,46 +36,47 @@ func (s *Sandboxes) Pause(ctx context.Context, team id.Token, sandbox string, me
 	})
 }
 
-// pause has a sandbox rest. Its processes are written down while they are frozen, and end
-// when that is on record: whenever the daemon is killed, they are in one place or the
-// other. Who calls it has the turn.
-func (s *Sandboxes) pause(ctx context.Context, c *cell, memory bool) error {
+// pause pauses a sandbox. The jail is frozen while its processes are checkpointed, and they are
+// killed after the checkpoint is recorded. If the daemon is killed at any point, the processes
+// exist either in the jail or in the checkpoint. The caller holds c.lock.
+func (s *Sandboxes) pause(ctx context.Context, c *handle, memory bool) error {
 	b := *c.box.Load()
 	if !memory {
 		if _, err := s.cfg.Jails.Stop(ctx, b.Jail, jail.StopOptions{Grace: time.Second}); err != nil {
 			return err
 		}
-		return s.goTo(ctx, c, Paused, nil)
+		return s.setState(ctx, c, Paused, nil)
 	}
-	if err := s.goTo(ctx, c, Pausing, nil); err != nil {
+	if err := s.setState(ctx, c, Pausing, nil); err != nil {
 		return err
 	}
 	var image id.Snapshot
 	_, err := s.cfg.Jails.Pause(ctx, b.Jail)
 	if err == nil {
-		if image, err = s.writeDown(ctx, b); err != nil {
+		image, err = s.checkpoint(ctx, b)
+		if err != nil {
 			_, undo := s.cfg.Jails.Resume(ctx, b.Jail)
 			err = errors.Join(err, undo)
 		}
 	}
 	if err != nil {
-		return errors.Join(err, s.goTo(ctx, c, Running, nil))
+		return errors.Join(err, s.setState(ctx, c, Running, nil))
 	}
-	if err := s.goTo(ctx, c, Paused, func(b *Sandbox) { b.Image = image }); err != nil {
+	if err := s.setState(ctx, c, Paused, func(b *Sandbox) { b.Image = image }); err != nil {
 		_, undo := s.cfg.Jails.Resume(ctx, b.Jail)
-		return errors.Join(err, undo, s.goTo(ctx, c, Running, nil), s.dropImage(ctx, image))
+		return errors.Join(err, undo, s.setState(ctx, c, Running, nil), s.dropImage(ctx, image))
 	}
 	_, err = s.cfg.Jails.Stop(ctx, b.Jail, jail.StopOptions{})
 	return err
 }
 
-func (s *Sandboxes) writeDown(ctx context.Context, b Sandbox) (id.Snapshot, error) {
+func (s *Sandboxes) checkpoint(ctx context.Context, b Sandbox) (id.Snapshot, error) {
 	snap, err := s.cfg.Snapshots.Take(ctx, b.Jail, snapshot.TakeOptions{Labels: map[string]string{labelPause: b.ID}})
 	return snap.ID, err
 }
 
-// Connect returns a sandbox that runs, until so long from now at least. One that rests
-// goes on, with its memory if that was kept and is wanted; woke says that it did.
+// Connect ensures that a sandbox runs for at least d from now. It resumes a paused sandbox, with
+// its memory if the memory was saved and is wanted; woke reports a resume.
 func (s *Sandboxes) Connect(ctx context.Context, team id.Token, sandbox string, d time.Duration, memory bool) (b Sandbox, woke bool, err error) {
 	if err := (Wish{Timeout: d}).check(); err != nil {
 		return b, false, err
@@ -86,7 +86,8 @@ func (s *Sandboxes) Connect(ctx context.Context, team id.Token, sandbox string, 
 		return b, false, err
 	}
 	err = s.change(ctx, c, func(ctx context.Context, b Sandbox) error {
-		if woke = b.State == Paused; woke {
+		woke = b.State == Paused
+		if woke {
 			return s.resume(ctx, c, d, memory)
 		}
 		return s.stay(ctx, c, d, true)
@@ -94,8 +95,8 @@ func (s *Sandboxes) Connect(ctx context.Context, team id.Token, sandbox string, 
 	return *c.box.Load(), woke, err
 }
 
-// Resume resumes a paused sandbox. A call that finds a resume under way waits for it and
-// succeeds with it. A sandbox that ran before the call is a fault.Conflict.
+// Resume resumes a paused sandbox. A call during another resume waits for that one and succeeds
+// with it. It returns fault.Conflict if the sandbox ran before the call.
 func (s *Sandboxes) Resume(ctx context.Context, team id.Token, sandbox string, d time.Duration, memory bool) (Sandbox, error) {
 	if err := (Wish{Timeout: d}).check(); err != nil {
 		return Sandbox{}, err
@@ -117,10 +118,10 @@ func (s *Sandboxes) Resume(ctx context.Context, team id.Token, sandbox string, d
 	return *c.box.Load(), err
 }
 
-// resume has a sandbox go on where it was, or begin anew on its files. Who calls it has
-// the turn.
-func (s *Sandboxes) resume(ctx context.Context, c *cell, d time.Duration, memory bool) error {
-	if err := s.goTo(ctx, c, Resuming, nil); err != nil {
+// resume restores a sandbox from its checkpoint, or starts it with its files only. The caller
+// holds c.lock.
+func (s *Sandboxes) resume(ctx context.Context, c *handle, d time.Duration, memory bool) error {
+	if err := s.setState(ctx, c, Resuming, nil); err != nil {
 		return err
 	}
 	b := *c.box.Load()
@@ -131,20 +132,20 @@ func (s *Sandboxes) resume(ctx context.Context, c *cell, d time.Duration, memory
 		_, err = s.cfg.Jails.Start(ctx, b.Jail)
 	}
 	if err != nil {
-		return errors.Join(err, s.goTo(ctx, c, Paused, nil))
+		return errors.Join(err, s.setState(ctx, c, Paused, nil))
 	}
 	now := time.Now().UTC().Truncate(time.Microsecond)
-	if err := s.goTo(ctx, c, Running, func(b *Sandbox) { b.Started, b.End, b.Image = now, now.Add(d), "" }); err != nil {
+	if err := s.setState(ctx, c, Running, func(b *Sandbox) { b.Started, b.End, b.Image = now, now.Add(d), "" }); err != nil {
 		_, undo := s.cfg.Jails.Stop(ctx, b.Jail, jail.StopOptions{})
-		return errors.Join(err, undo, s.goTo(ctx, c, Paused, nil))
+		return errors.Join(err, undo, s.setState(ctx, c, Paused, nil))
 	}
-	if err := s.dropImage(ctx, b.Image); err != nil { // the next daemon does it
-		s.cfg.Log.Warn("what a sandbox rested in is not removed", "sandbox", b.ID, "snapshot", b.Image, "err", err)
+	if err := s.dropImage(ctx, b.Image); err != nil { // otherwise the next daemon removes it
+		s.cfg.Log.Warn("cannot remove the snapshot of a pause", "sandbox", b.ID, "snapshot", b.Image, "err", err)
 	}
 	return nil
 }
 
-// dropImage removes what a sandbox rested in, if it did.
+// dropImage removes the snapshot of a pause. It does nothing for an empty id.
 func (s *Sandboxes) dropImage(ctx context.Context, sid id.Snapshot) error {
 	if sid == "" {
 		return nil
@@ -155,7 +156,7 @@ func (s *Sandboxes) dropImage(ctx context.Context, sid id.Snapshot) error {
 	return nil
 }
 
-// dropImages removes what sandboxes rested in or were about to, but for what is kept.
+// dropImages removes the snapshots of completed and interrupted pauses, except those in kept.
 func (s *Sandboxes) dropImages(ctx context.Context, kept map[id.Snapshot]bool) error {
 	all, err := s.cfg.Snapshots.List(ctx, snapshot.ListOptions{})
 	if err != nil {

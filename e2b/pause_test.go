@@ -7,17 +7,17 @@ import (
 	"glasshouse/jail"
 )
 
-// A store that fails for a moment leaves each sandbox where its jail is, and what is
-// asked next works.
-func TestASandboxWhoseChangeCannotBeRecordedStaysWhereItWas(t *testing.T) {
+// After a failure of the store, the sandbox's state matches its jail, and the next request
+// succeeds.
+func TestStoreFailureKeepsState(t *testing.T) {
 	disk := errors.New("no space left on device")
 	for _, c := range []struct {
 		name       string
-		record     State // which cannot be recorded
+		record     State // the state whose recording fails
 		path, body string
 		was, then  State // of the sandbox
 		jail       jail.State
-		next       int // what the same request answers afterwards
+		next       int // status of the same request afterwards
 	}{
 		{"pause begins", Pausing, "pause", "", Running, Running, jail.Running, 204},
 		{"pause ends", Paused, "pause", "", Running, Running, jail.Running, 204},
@@ -35,10 +35,10 @@ func TestASandboxWhoseChangeCannotBeRecordedStaysWhereItWas(t *testing.T) {
 			d.failWith("Put "+string(c.record), disk)
 			d.api(507, "POST", at+"/"+c.path, c.body)
 			d.failWith("Put "+string(c.record), nil)
-			if got := d.cell(box.SandboxID).box.Load().State; got != c.then {
+			if got := d.handle(box.SandboxID).box.Load().State; got != c.then {
 				t.Errorf("the sandbox is %s, want %s", got, c.then)
 			}
-			if got := d.jails[d.cell(box.SandboxID).box.Load().Jail].State; got != c.jail {
+			if got := d.jails[d.handle(box.SandboxID).box.Load().Jail].State; got != c.jail {
 				t.Errorf("its jail is %s, want %s", got, c.jail)
 			}
 			if len(d.snaps) != snaps {

@@ -25,8 +25,8 @@ import (
 	"glasshouse/secret"
 )
 
-// Each fork that fails has an error of its own, and no fork is kept without being reported.
-func TestForksThatFailAreToldAndLeaveNothing(t *testing.T) {
+// Each failed fork reports its own error, and no unreported fork remains.
+func TestFailedForksAreReportedAndRemoved(t *testing.T) {
 	d := newFakeDaemon(t)
 	box := d.create(`{"templateID":"base"}`)
 	at := "/sandboxes/" + box.SandboxID
@@ -49,8 +49,8 @@ func TestForksThatFailAreToldAndLeaveNothing(t *testing.T) {
 	d.api(409, "POST", at+"/fork", `{}`)
 }
 
-// Two requests at once that both change a sandbox are done one after the other.
-func TestConflictingCallsAtOnceEndInOneState(t *testing.T) {
+// Concurrent requests that change a sandbox are serialized.
+func TestConcurrentChangesAreSerialized(t *testing.T) {
 	d := newFakeDaemon(t)
 	box := d.create(`{"templateID":"base"}`)
 	at := "/sandboxes/" + box.SandboxID
@@ -65,7 +65,7 @@ func TestConflictingCallsAtOnceEndInOneState(t *testing.T) {
 		})
 	}
 	wg.Wait()
-	b := d.cell(box.SandboxID).box.Load()
+	b := d.handle(box.SandboxID).box.Load()
 	want := map[State]jail.State{Running: jail.Running, Paused: jail.Stopped}[b.State]
 	if got := d.jails[b.Jail].State; got != want || want == "" {
 		t.Errorf("the sandbox is %s and its jail %s, want %q", b.State, got, want)
@@ -78,12 +78,12 @@ func TestConflictingCallsAtOnceEndInOneState(t *testing.T) {
 	}
 }
 
-// A request whose client goes away while another changes the sandbox changes nothing.
-func TestARequestThatIsCancelledWhileItWaitsChangesNothing(t *testing.T) {
+// A request that is cancelled while it waits for another change has no effect.
+func TestCancelledRequestChangesNothing(t *testing.T) {
 	d := newFakeDaemon(t)
 	box := d.create(`{"templateID":"base"}`)
-	c := d.cell(box.SandboxID)
-	c.turn <- struct{}{}
+	c := d.handle(box.SandboxID)
+	c.lock <- struct{}{}
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
 	for name, op := range map[string]func() error{
@@ -100,13 +100,13 @@ func TestARequestThatIsCancelledWhileItWaitsChangesNothing(t *testing.T) {
 			t.Errorf("%s = %v, want %v", name, err, context.Canceled)
 		}
 	}
-	<-c.turn
+	<-c.lock
 	if got := d.state(box.SandboxID); got != Running || len(d.snaps) != 0 || d.count("Delete")+d.count("Pause")+d.count("Regovern") != 0 {
 		t.Errorf("the sandbox is %s after the calls %q, want running and no change", got, d.calls)
 	}
 }
 
-// fakeSecrets keep the secrets of teams in memory.
+// fakeSecrets stores the secrets of teams in memory.
 type fakeSecrets struct {
 	mu   sync.Mutex
 	all  []secret.Own
@@ -175,7 +175,7 @@ func (f *fakeSecrets) Drop(_ context.Context, owner, ref, _ string) error {
 	return err
 }
 
-func TestSecretsOverHTTPAreATeamsOwnAndNeverQuoted(t *testing.T) {
+func TestSecretsArePerTeamAndNeverReturned(t *testing.T) {
 	d := newFakeDaemon(t)
 	kept := &fakeSecrets{}
 	d.server.cfg.Secrets = kept
@@ -190,10 +190,10 @@ func TestSecretsOverHTTPAreATeamsOwnAndNeverQuoted(t *testing.T) {
 		}
 	}
 	if got := e2btest.Read[wireSecret](t, d.api(200, "POST", "/secrets/api-key", `{"value":"new","metadata":{"a":"b"}}`)); got.Version != 2 || got.Metadata["a"] != "b" {
-		t.Errorf("after an update it is %+v, want version 2 with its metadata", got)
+		t.Errorf("the secret after an update is %+v, want version 2 with its metadata", got)
 	}
 	if got := e2btest.Read[wireSecret](t, d.api(200, "POST", "/secrets/api-key", `{"value":"new"}`)); got.Metadata["a"] != "b" {
-		t.Errorf("after an update without metadata it is %+v, want the metadata as it was", got)
+		t.Errorf("the secret after an update without metadata is %+v, want unchanged metadata", got)
 	}
 	d.api(201, "POST", "/secrets", `{"name":"second","value":"x"}`)
 	w := d.api(200, "GET", "/secrets?limit=1", "")
@@ -218,7 +218,7 @@ func TestSecretsOverHTTPAreATeamsOwnAndNeverQuoted(t *testing.T) {
 		{"GET", "/secrets?limit=-1", "", 400},
 	} {
 		if w := d.api(c.want, c.method, c.path, c.body); strings.Contains(w.Body.String(), "horse") {
-			t.Errorf("%s %s answers %s, want nothing of the value", c.method, c.path, w.Body)
+			t.Errorf("%s %s = %s, want it without the value", c.method, c.path, w.Body)
 		}
 	}
 	for _, c := range [][2]string{{"GET", ""}, {"DELETE", ""}, {"POST", `{"value":"theirs"}`}} {
@@ -228,14 +228,14 @@ func TestSecretsOverHTTPAreATeamsOwnAndNeverQuoted(t *testing.T) {
 	}
 	kept.fail = errors.New("cannot seal " + value)
 	if w := d.api(500, "POST", "/secrets", `{"name":"third","value":"`+value+`"}`); strings.Contains(w.Body.String(), "horse") {
-		t.Errorf("a keeper that fails answers %s, want nothing of the value", w.Body)
+		t.Errorf("a failing keeper: got %s, want it without the value", w.Body)
 	}
 	kept.fail = nil
 	d.api(204, "DELETE", "/secrets/api-key", "")
 	d.api(404, "GET", "/secrets/api-key", "")
 }
 
-func TestVolumesAreATeamsOwn(t *testing.T) {
+func TestVolumesArePerTeam(t *testing.T) {
 	d := newFakeDaemon(t)
 	v := e2btest.Read[wireVolume](t, d.api(201, "POST", "/volumes", `{"name":"data"}`))
 	if v.Name != "data" || v.Token == "" || !validVolume(v.VolumeID) {
@@ -274,7 +274,7 @@ func TestVolumesAreATeamsOwn(t *testing.T) {
 	d.api(429, "POST", "/volumes", `{"name":"more"}`)
 }
 
-func TestVolumesThatAreCreatedAtOnceKeepToTheLimit(t *testing.T) {
+func TestConcurrentVolumeCreationRespectsLimit(t *testing.T) {
 	records := &fakeVolumes{slow: 10 * time.Millisecond}
 	s := NewVolumes(VolumesConfig{Store: records, Dir: t.TempDir()})
 	var wg sync.WaitGroup
@@ -290,9 +290,9 @@ func TestVolumesThatAreCreatedAtOnceKeepToTheLimit(t *testing.T) {
 	}
 	wg.Wait()
 	if kept := len(s.List("key-one")); kept != maxVolumes || refused.Load() != 20 {
-		t.Errorf("%d volumes were created and %d refused, want %d and 20", kept, refused.Load(), maxVolumes)
+		t.Errorf("%d volumes were created and %d rejected, want %d and 20", kept, refused.Load(), maxVolumes)
 	}
-	// One that fails does not count.
+	// A failed creation does not count.
 	if err := s.Destroy(t.Context(), "key-one", s.List("key-one")[0].ID); err != nil {
 		t.Fatal(err)
 	}
@@ -300,12 +300,12 @@ func TestVolumesThatAreCreatedAtOnceKeepToTheLimit(t *testing.T) {
 		t.Error("a second volume of the same name was created")
 	}
 	if _, err := s.Create(t.Context(), "key-one", "last"); err != nil {
-		t.Errorf("after a volume that was not created: %v", err)
+		t.Errorf("creation after a failed one: %v", err)
 	}
 }
 
-// A volume whose files are there already, as one that is mounted.
-func TestFilesOfAVolume(t *testing.T) {
+// The volume's files exist already, as for a mounted volume.
+func TestVolumeFiles(t *testing.T) {
 	d := newFakeDaemon(t)
 	v := e2btest.Read[wireVolume](t, d.api(201, "POST", "/volumes", `{"name":"data"}`))
 	all := d.server.cfg.Volumes
@@ -393,11 +393,11 @@ func TestFilesOfAVolume(t *testing.T) {
 		t.Errorf("%d requests hold the volume, want none", one.holders)
 	}
 	one.mount.Lock()
-	one.on = false // it is a directory, which is not unmounted
+	one.on = false // it is a directory, which must not be unmounted
 	one.mount.Unlock()
 }
 
-// What a killed daemon was removing is removed by the next one, and what was recorded stays.
+// A restart completes interrupted removals and keeps recorded volumes.
 func TestVolumesAfterARestart(t *testing.T) {
 	store, dir := &fakeVolumes{}, t.TempDir()
 	cfg := VolumesConfig{Store: store, Dir: dir, Log: slog.New(slog.NewTextHandler(io.Discard, nil))}
@@ -428,7 +428,7 @@ func TestVolumesAfterARestart(t *testing.T) {
 	}
 }
 
-func TestLogsAreOfCommandsInOrder(t *testing.T) {
+func TestCommandLogs(t *testing.T) {
 	d := newFakeDaemon(t)
 	box := d.create(`{"templateID":"base"}`)
 	at := time.Unix(1_700_000_000, 0)
@@ -469,13 +469,13 @@ func TestLogsAreOfCommandsInOrder(t *testing.T) {
 	}
 }
 
-func TestMetricsOfManyLeaveOutWhatIsGone(t *testing.T) {
+func TestMetricsOmitRemovedSandboxes(t *testing.T) {
 	d := newFakeDaemon(t)
 	box := d.create(`{"templateID":"base"}`)
 	d.mu.Lock()
 	d.stats = jail.Stats{MemoryBytes: 5 << 20, CacheBytes: 1 << 20}
 	d.mu.Unlock()
-	c := d.cell(box.SandboxID)
+	c := d.handle(box.SandboxID)
 	c.samples.add(time.Now().UTC(), d.stats, 512<<20)
 	got := e2btest.Read[struct{ Sandboxes map[string]wireSample }](t, d.api(200, "GET", "/sandboxes/metrics?sandbox_ids="+box.SandboxID+",inone&sandbox_ids=x", ""))
 	if len(got.Sandboxes) != 1 || got.Sandboxes[box.SandboxID].MemUsed != 4<<20 {
@@ -494,8 +494,8 @@ func TestMetricsOfManyLeaveOutWhatIsGone(t *testing.T) {
 	}
 }
 
-// Requests that are not served here are passed on with their caller.
-func TestOtherRequestsArePassedOnOnlyWithAKey(t *testing.T) {
+// Requests without a route are passed on with their caller.
+func TestUnroutedRequestsNeedKey(t *testing.T) {
 	d := newFakeDaemon(t)
 	passed := 0
 	d.server.cfg.More = http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { passed++; w.WriteHeader(http.StatusTeapot) })

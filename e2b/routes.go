@@ -11,7 +11,7 @@ import (
 	"glasshouse/fault"
 )
 
-// routes are the control half, as far as it is served here.
+// routes lists the supported operations of the control API.
 var routes = []struct {
 	pattern string
 	do      func(request) (int, any, error)
@@ -50,8 +50,8 @@ var routes = []struct {
 	{"DELETE /secrets/{secret}", destroySecret},
 }
 
-// defaultTimeout is how long a sandbox stays whose maker does not say; firstTimeout is
-// that of the first version of the protocol.
+// defaultTimeout is the timeout of a sandbox if the request has none; firstTimeout is that of
+// version 1 of the protocol.
 const (
 	defaultTimeout = 300 * time.Second
 	firstTimeout   = 15 * time.Second
@@ -80,8 +80,8 @@ func create(r request, timeout time.Duration, secure bool) (int, any, error) {
 	return http.StatusCreated, r.s.sandboxOf(made), err
 }
 
-// seconds is n of them, or what is meant where nothing is said. What is longer than any
-// sandbox may stay is just that.
+// seconds converts a number of seconds, or returns otherwise for nil. A longer time than any
+// sandbox may have is cut to maxTimeout plus a second.
 func seconds(n *int64, otherwise time.Duration) time.Duration {
 	if n == nil {
 		return otherwise
@@ -101,16 +101,16 @@ func kill(r request) (int, any, error) {
 	return http.StatusNoContent, nil, r.s.cfg.Sandboxes.Kill(r.Context(), r.team, r.sandbox())
 }
 
-// goOn is what connect and resume are asked with.
-type goOn struct {
+// resumeRequest is the body of connect and resume.
+type resumeRequest struct {
 	Timeout *int64 `json:"timeout"`
 	Memory  *bool  `json:"memory"`
 }
 
-func (g goOn) memory() bool { return g.Memory == nil || *g.Memory }
+func (g resumeRequest) memory() bool { return g.Memory == nil || *g.Memory }
 
 func connect(r request) (int, any, error) {
-	var b goOn
+	var b resumeRequest
 	if err := r.read(&b); err != nil {
 		return 0, nil, err
 	}
@@ -125,7 +125,7 @@ func connect(r request) (int, any, error) {
 }
 
 func resume(r request) (int, any, error) {
-	var b goOn
+	var b resumeRequest
 	if err := r.read(&b); err != nil {
 		return 0, nil, err
 	}
@@ -184,23 +184,23 @@ func takeSnapshot(r request) (int, any, error) {
 }
 
 // snapshotTemplate returns the snapshots that clients know as one template: all of a name,
-// newest first, or the one of an id. Other templates, and operations below /templates that
-// are not about one, are for another handler.
+// newest first, or the one of an id. Another handler serves other templates, and operations
+// below /templates that are not about one template.
 func snapshotTemplate(r request) ([]Snap, error) {
 	ref := r.PathValue("template")
 	if ref == "tags" || ref == "aliases" {
-		return nil, r.elsewhere()
+		return nil, r.passOn()
 	}
 	one, ok := r.s.cfg.Sandboxes.snapshotNamed(r.Context(), r.team, ref)
 	if !ok {
-		return nil, r.elsewhere()
+		return nil, r.passOn()
 	}
 	all, err := r.s.cfg.Sandboxes.snapshots(r.Context(), r.team)
 	return slices.DeleteFunc(all, func(s Snap) bool { return s.name() != one.name() }), err
 }
 
-// elsewhere returns the error by which another handler gets a request for a template.
-func (r request) elsewhere() error {
+// passOn returns the error that passes a request for a template to another handler.
+func (r request) passOn() error {
 	if r.s.cfg.More != nil {
 		return errPassOn
 	}
@@ -220,7 +220,7 @@ func getTemplate(r request) (int, any, error) {
 		w.Names, w.Aliases = []string{newest.name()}, []string{newest.name()}
 	}
 	for _, s := range builds {
-		t := s.template().whole()
+		t := s.template().withDefaults()
 		w.Builds = append(w.Builds, TemplateBuild{
 			BuildID: s.build(), Status: "ready", Created: s.Created, Updated: s.Created, Finished: &s.Created,
 			CPU: t.CPU, MemoryMB: t.MemoryMB, DiskMB: t.DiskMB, EnvdVersion: envd.Version,
@@ -236,7 +236,7 @@ func getTags(r request) (int, any, error) {
 	}
 	var all []TemplateTag
 	for _, s := range builds {
-		if !slices.ContainsFunc(all, func(t TemplateTag) bool { return t.Tag == s.tag() }) { // older snapshots have lost it
+		if !slices.ContainsFunc(all, func(t TemplateTag) bool { return t.Tag == s.tag() }) { // a newer snapshot has taken the tag of older ones
 			all = append(all, TemplateTag{s.tag(), s.build(), s.Created})
 		}
 	}
@@ -303,13 +303,13 @@ func metrics(r request) (int, any, error) {
 		if end.Before(start) {
 			return 0, nil, invalid("start is after end")
 		}
-		end = end.Add(time.Second - 1) // all of that second
+		end = end.Add(time.Second - 1) // includes the whole last second
 	}
 	list, cpus, err := r.s.cfg.Sandboxes.Metrics(r.Context(), r.team, r.sandbox(), start, end)
 	return http.StatusOK, samplesOf(list, cpus), err
 }
 
-// unix reads a moment of a query, as a number of units since 1970.
+// unix parses a time in a query, as a number of units since 1970.
 func unix(q url.Values, name string, unit time.Duration) (time.Time, error) {
 	s := q.Get(name)
 	if s == "" {
@@ -322,5 +322,5 @@ func unix(q url.Values, name string, unit time.Duration) (time.Time, error) {
 	return time.Unix(n/int64(time.Second/unit), n%int64(time.Second/unit)*int64(unit)).UTC(), nil
 }
 
-// maxUnix is a moment that nobody lives to see, in seconds since 1970.
+// maxUnix limits times to a range without overflow, in seconds since 1970.
 const maxUnix = 1 << 36

@@ -9,31 +9,31 @@ import (
 	"glasshouse/jail"
 )
 
-// sampleTime is how often it is looked what sandboxes use, and maxSamples how much of
-// that is remembered: an hour.
+// sampleTime is the interval between resource samples. maxSamples is the number of samples that
+// are kept, one hour.
 const (
 	sampleTime = 5 * time.Second
 	maxSamples = int(time.Hour / sampleTime)
 )
 
-// A Sample is what a sandbox used at one moment.
+// A Sample is a sandbox's resource use at one moment.
 type Sample struct {
 	At       time.Time
 	CPU      float64 // percent of one processor
-	Memory   int64   // bytes, as the rest
+	Memory   int64   // bytes, like the fields below
 	Cache    int64
 	MemTotal int64
 	Disk     int64
 	DiskMax  int64
 }
 
-// samples are those of one sandbox. They are forgotten with the daemon.
+// samples holds the samples of one sandbox. They are lost when the daemon stops.
 type samples struct {
 	mu sync.Mutex
 	// +checklocks:mu
 	list []Sample
 	// +checklocks:mu
-	cpu time.Duration // used when at
+	cpu time.Duration // CPU time at the time at
 	// +checklocks:mu
 	at time.Time
 }
@@ -60,13 +60,13 @@ func (m *samples) between(start, end time.Time) (list []Sample) {
 	return list
 }
 
-// sample looks at all sandboxes that run, again and again.
-func (s *Sandboxes) sample() {
+// sampleLoop samples all running sandboxes periodically until Close.
+func (s *Sandboxes) sampleLoop() {
 	tick := time.NewTicker(sampleTime)
 	defer tick.Stop()
 	for {
-		for _, c := range s.cellsNow() {
-			s.look(s.ctx, c)
+		for _, c := range s.currentHandles() {
+			s.takeSample(s.ctx, c)
 		}
 		select {
 		case <-s.ctx.Done():
@@ -76,26 +76,26 @@ func (s *Sandboxes) sample() {
 	}
 }
 
-// look takes a sample of a sandbox, if it runs.
-func (s *Sandboxes) look(ctx context.Context, c *cell) {
+// takeSample adds a sample of a sandbox, if the sandbox runs.
+func (s *Sandboxes) takeSample(ctx context.Context, c *handle) {
 	b := c.box.Load()
 	if b.State != Running {
 		return
 	}
-	if st, err := s.cfg.Jails.Stats(ctx, b.Jail); err == nil { // one that has just ended has none
+	if st, err := s.cfg.Jails.Stats(ctx, b.Jail); err == nil { // a jail that has just stopped has no statistics
 		c.samples.add(time.Now().UTC(), st, b.MemoryMB<<20)
 	}
 }
 
-// Metrics returns what a sandbox used in a time. Of one that was not looked at yet it is
-// what it uses now.
+// Metrics returns the samples of a sandbox between start and end. If there is no sample yet, it
+// takes one.
 func (s *Sandboxes) Metrics(ctx context.Context, team id.Token, sandbox string, start, end time.Time) ([]Sample, int, error) {
 	c, err := s.find(team, sandbox)
 	if err != nil {
 		return nil, 0, err
 	}
 	if len(c.samples.between(time.Time{}, time.Time{})) == 0 {
-		s.look(ctx, c)
+		s.takeSample(ctx, c)
 	}
 	return c.samples.between(start, end), c.box.Load().CPU, nil
 }

@@ -1,9 +1,8 @@
-// Package e2b serves sandboxes to clients of the E2B protocol: makes them, lets them
-// rest and go on, forks and ends them, and finds them for the requests that are for
-// their insides, which e2b/envd serves.
+// Package e2b serves sandboxes to clients of the E2B protocol. It creates, pauses, resumes,
+// forks and removes sandboxes, and routes requests for their ports and files to e2b/envd.
 //
-// A sandbox is a jail like any other, watched and governed like any other. What the
-// protocol knows of it beside is its record here.
+// A sandbox is a jail with the same observation and policy enforcement as any other. Package e2b
+// keeps a record of the properties that only the protocol has.
 package e2b
 
 import (
@@ -19,19 +18,19 @@ import (
 	"glasshouse/id"
 )
 
-// State is where a sandbox is in its life.
+// State is the state of a sandbox.
 type State string
 
 const (
-	Creating State = "creating" // its jail may be there; if it is not when the daemon comes back, nobody was told of it
+	Creating State = "creating" // the jail may exist; after a daemon restart without a jail, the record is removed: no client has seen it
 	Running  State = "running"
-	Pausing  State = "pausing" // its jail is frozen; it runs again if the daemon comes back
+	Pausing  State = "pausing" // the jail is frozen; it runs again after a daemon restart
 	Paused   State = "paused"
-	Resuming State = "resuming" // its jail may run; what it does when the daemon comes back decides
-	Killing  State = "killing"  // finished when the daemon comes back
+	Resuming State = "resuming" // the jail may run; its state decides after a daemon restart
+	Killing  State = "killing"  // completed after a daemon restart
 )
 
-// next is every legal move. One that is killed is gone.
+// next lists the legal state changes. A killed sandbox has no state.
 var next = map[State][]State{
 	Creating: {Running, Killing},
 	Running:  {Pausing, Paused, Killing},
@@ -40,17 +39,17 @@ var next = map[State][]State{
 	Resuming: {Running, Paused, Killing},
 }
 
-// A Sandbox is what is kept of one.
+// A Sandbox is the record of a sandbox.
 type Sandbox struct {
 	ID       string            `json:"id"`
-	Team     id.Token          `json:"team"` // the key that it was made with
+	Team     id.Token          `json:"team"` // the key that created it
 	Jail     id.Jail           `json:"jail,omitempty"`
 	State    State             `json:"state"`
 	Template string            `json:"template"`
 	Alias    string            `json:"alias,omitempty"`
 	Metadata map[string]string `json:"metadata,omitempty"`
-	Env      map[string]string `json:"env,omitempty"` // of its commands
-	Dir      string            `json:"dir,omitempty"` // where they are run; "" is the user's home
+	Env      map[string]string `json:"env,omitempty"` // for its commands
+	Dir      string            `json:"dir,omitempty"` // working directory of its commands; "" is the user's home
 	User     string            `json:"user,omitempty"`
 	Volumes  []VolumeMount     `json:"volumes,omitempty"`
 
@@ -60,22 +59,22 @@ type Sandbox struct {
 
 	Started time.Time     `json:"started"`
 	End     time.Time     `json:"end"`
-	Timeout time.Duration `json:"timeout"` // it was made with
+	Timeout time.Duration `json:"timeout"` // at creation
 
-	AutoPause  bool `json:"auto_pause,omitempty"`  // at its end, rather than to be killed
-	FilesOnly  bool `json:"files_only,omitempty"`  // of that: without its memory
-	AutoResume bool `json:"auto_resume,omitempty"` // when somebody comes
+	AutoPause  bool `json:"auto_pause,omitempty"`  // pause instead of kill at the timeout
+	FilesOnly  bool `json:"files_only,omitempty"`  // pause without memory at the timeout
+	AutoResume bool `json:"auto_resume,omitempty"` // resume on a request
 
-	Internet *bool   `json:"internet,omitempty"` // as was asked
+	Internet *bool   `json:"internet,omitempty"` // as requested
 	Network  Network `json:"network,omitzero"`
 
-	Token   string `json:"token,omitempty"`   // what its envd asks for; "" is nothing
-	Traffic string `json:"traffic,omitempty"` // what its ports ask for
+	Token   string `json:"token,omitempty"`   // access token for envd; "" means none is required
+	Traffic string `json:"traffic,omitempty"` // access token for its ports
 
-	Image id.Snapshot `json:"image,omitempty"` // what it goes on from; "" is its files alone
+	Image id.Snapshot `json:"image,omitempty"` // snapshot to resume from; "" means files only
 }
 
-// move changes the state, or returns a fault.Conflict if that is not a legal move.
+// move changes the state. It returns fault.Conflict if the change is not legal.
 func (b *Sandbox) move(to State) error {
 	if !slices.Contains(next[b.State], to) {
 		return fault.Newf(fault.Conflict, "e2b", b.ID, "the sandbox is %s", b.State)
@@ -84,18 +83,18 @@ func (b *Sandbox) move(to State) error {
 	return nil
 }
 
-// public reports whether everybody may reach the sandbox's ports.
+// public reports whether the sandbox's ports are accessible without a token.
 func (b *Sandbox) public() bool { return b.Network.Public == nil || *b.Network.Public }
 
-// A VolumeMount is a volume that a sandbox sees.
+// A VolumeMount is a volume mounted in a sandbox.
 type VolumeMount struct {
 	Name string `json:"name"`
 	Path string `json:"path"`
-	ID   string `json:"id,omitempty"` // which one of that name, where it is kept
+	ID   string `json:"id,omitempty"` // id of the volume, in stored records
 }
 
-// A Store keeps the records of sandboxes. Put returns when the record would survive a
-// power cut; Delete forgets, also what is not there.
+// A Store stores the records of sandboxes. Put returns after the record is durable (it survives
+// a power failure). Delete succeeds if the record does not exist.
 type Store interface {
 	Put(ctx context.Context, b Sandbox) error
 	All(ctx context.Context) ([]Sandbox, error)
@@ -107,14 +106,14 @@ var letters = base32.NewEncoding("abcdefghijklmnopqrstuvwxyz234567").WithPadding
 // idLen is the length of an id: one letter and 100 random bits.
 const idLen = 21
 
-// newID returns a name that nobody guesses and that can be part of a host's.
+// newID returns an unguessable name that is valid as a DNS label.
 func newID() string {
 	var b [13]byte
 	rand.Read(b[:]) // never fails
 	return "i" + letters.EncodeToString(b[:])[:idLen-1]
 }
 
-// validID reports whether s can be the name of a sandbox.
+// validID reports whether s is a valid sandbox id.
 func validID(s string) bool {
 	return len(s) == idLen && s[0] == 'i' && strings.Trim(s, "abcdefghijklmnopqrstuvwxyz234567") == ""
 }

@@ -22,15 +22,15 @@ import (
 	"glasshouse/snapshot"
 )
 
-// The labels by which what is a sandbox's is found again.
+// Labels that identify the jails and snapshots of sandboxes.
 const (
-	labelSandbox = "e2b.sandbox" // of a jail: whose it is. Of a snapshot: what it was taken of
-	labelTeam    = "e2b.team"    // of a snapshot that somebody asked for
-	labelName    = "e2b.name"    // and what they called it
-	labelPause   = "e2b.pause"   // of a snapshot that a sandbox rests in
+	labelSandbox = "e2b.sandbox" // of a jail: its sandbox. Of a snapshot: the sandbox it was taken of
+	labelTeam    = "e2b.team"    // of a snapshot that a client requested: its team
+	labelName    = "e2b.name"    // of a snapshot that a client requested: its name
+	labelPause   = "e2b.pause"   // of a snapshot that a pause took: its sandbox
 )
 
-// Jails are what sandboxes and builds run in. *jail.Manager implements it.
+// Jails manages the jails of sandboxes and builds. *jail.Manager implements it.
 type Jails interface {
 	Get(context.Context, id.Jail) (jail.Jail, error)
 	List(context.Context, jail.ListOptions) ([]jail.Jail, error)
@@ -48,7 +48,7 @@ type Jails interface {
 	Stats(context.Context, id.Jail) (jail.Stats, error)
 }
 
-// Snapshots keep jails as they were. *snapshot.Keeper implements it.
+// Snapshots manages snapshots of jails. *snapshot.Keeper implements it.
 type Snapshots interface {
 	Get(context.Context, id.Snapshot) (snapshot.Snapshot, error)
 	List(context.Context, snapshot.ListOptions) ([]snapshot.Snapshot, error)
@@ -59,25 +59,25 @@ type Snapshots interface {
 	Abandoned(context.Context, id.Jail) error
 }
 
-// Config is what Sandboxes needs.
+// Config configures Sandboxes.
 type Config struct {
 	Store     Store
 	Jails     Jails
 	Snapshots Snapshots
 	Volumes   *Volumes
-	Templates Templates // beside base and snapshots; nil: there are none
+	Templates Templates // in addition to base and snapshots; may be nil
 
-	// Idle is how long a sandbox that wakes for who comes does nothing before it rests;
-	// 0: it does so when its time is over alone.
+	// Idle is the idle time after which an automatically resuming sandbox is paused. 0 disables
+	// this: such a sandbox is paused at its timeout only.
 	Idle time.Duration
 
-	// Govern has the egress of a jail, which is governed by was, ruled by r.
+	// Govern returns the jail policy was with its egress rules replaced by r.
 	Govern func(was json.RawMessage, r egress.Rules) (json.RawMessage, error)
 
 	Log *slog.Logger
 }
 
-// Sandboxes are all that there are. It is safe for concurrent use.
+// Sandboxes manages all sandboxes. It is safe for concurrent use.
 type Sandboxes struct {
 	cfg    Config
 	ctx    context.Context // ends with Close
@@ -86,36 +86,35 @@ type Sandboxes struct {
 
 	mu sync.Mutex
 	// +checklocks:mu
-	cells map[string]*cell
+	handles map[string]*handle
 }
 
-// A cell is a sandbox in memory. The holder of its turn may change it, any goroutine may
-// read it.
-type cell struct {
-	turn       chan struct{} // a lock: capacity 1
+// A handle is a sandbox in memory. The holder of lock may change it; any goroutine may read box.
+type handle struct {
+	lock       chan struct{} // a lock: capacity 1
 	box        atomic.Pointer[Sandbox]
-	timer      *time.Timer   // runs expire; written with the turn
-	retry      time.Time     // expire failed and waits until then; written with the turn
-	gone       bool          // written with the turn
-	release    func()        // releases its volumes; written with the turn
-	retryDelay time.Duration // the last wait of expire; written with the turn
+	timer      *time.Timer   // runs expire; written under lock
+	retry      time.Time     // earliest time of the next expire after a failure; written under lock
+	gone       bool          // the sandbox was removed; written under lock
+	release    func()        // releases its volumes; written under lock
+	retryDelay time.Duration // the last delay of expire; written under lock
 	uses       uses
 	samples    samples
-	idle       idleness // restIdle's alone
+	idle       idleness // used by pauseIdle only
 }
 
-// New returns Sandboxes that has touched nothing yet.
+// New returns Sandboxes. It does no I/O.
 func New(cfg Config) *Sandboxes {
-	return &Sandboxes{cfg: cfg, cells: map[string]*cell{}}
+	return &Sandboxes{cfg: cfg, handles: map[string]*handle{}}
 }
 
-// Start finds the sandboxes that an earlier daemon left, and finishes what it was at.
-// Those whose time is over end soon after.
+// Start loads the sandboxes of an earlier daemon and completes interrupted operations. Sandboxes
+// whose timeout has passed end soon afterwards.
 func (s *Sandboxes) Start(ctx context.Context) error {
 	s.ctx, s.cancel = context.WithCancel(context.WithoutCancel(ctx))
 	all, err := s.cfg.Store.All(ctx)
 	if err != nil {
-		return fmt.Errorf("read the record of sandboxes: %w", err)
+		return fmt.Errorf("read the records of sandboxes: %w", err)
 	}
 	jails, err := s.ownJails(ctx)
 	if err != nil {
@@ -126,57 +125,58 @@ func (s *Sandboxes) Start(ctx context.Context) error {
 		if b.Jail == "" {
 			b.Jail = jails[b.ID].ID
 		}
-		c := newCell(b)
+		c := newHandle(b)
 		if err := s.reconcile(ctx, c); err != nil {
 			return fmt.Errorf("sandbox %s: %w", b.ID, err)
 		}
 		kept[c.box.Load().Image] = true
 		delete(jails, b.ID)
 	}
-	for _, j := range jails { // made for a sandbox of which nobody was told, or that was killed
+	for _, j := range jails { // of a sandbox whose creation was not completed, or that was killed
 		if err := s.cfg.Jails.Delete(ctx, j.ID); err != nil {
-			s.cfg.Log.Warn("the jail of a sandbox that is gone is not removed", "jail", j.ID, "err", err)
+			s.cfg.Log.Warn("cannot remove the jail of a removed sandbox", "jail", j.ID, "err", err)
 		}
 	}
 	if err := s.dropImages(ctx, kept); err != nil {
 		return err
 	}
-	s.wg.Go(s.sample)
+	s.wg.Go(s.sampleLoop)
 	if s.cfg.Idle > 0 {
-		s.wg.Go(s.restIdle)
+		s.wg.Go(s.pauseIdle)
 	}
 	return nil
 }
 
-// Close lets go of everything. Sandboxes go on.
+// Close stops all goroutines and releases all resources. Sandboxes keep running.
 func (s *Sandboxes) Close() error {
 	if s.cancel == nil {
 		return nil
 	}
 	s.cancel()
 	s.mu.Lock()
-	cells := maps.Clone(s.cells)
+	handles := maps.Clone(s.handles)
 	s.mu.Unlock()
-	for _, c := range cells {
-		c.turn <- struct{}{}
+	for _, c := range handles {
+		c.lock <- struct{}{}
 		c.gone = true
 		c.stopTimer()
-		if !s.live(c) {
+		if !s.hasProcesses(c) {
 			c.release()
 		}
-		<-c.turn
+		<-c.lock
 	}
 	s.wg.Wait()
 	return nil
 }
 
-// live reports whether a sandbox's jail has processes, which go on without a daemon.
-func (s *Sandboxes) live(c *cell) bool {
+// hasProcesses reports whether a sandbox's jail has processes, which run independently of the
+// daemon.
+func (s *Sandboxes) hasProcesses(c *handle) bool {
 	j, err := s.cfg.Jails.Get(context.Background(), c.box.Load().Jail)
 	return err == nil && (j.State == jail.Running || j.State == jail.Paused)
 }
 
-// ownJails are the jails of sandboxes, by those.
+// ownJails returns the jails of sandboxes by sandbox id.
 func (s *Sandboxes) ownJails(ctx context.Context) (map[string]jail.Jail, error) {
 	all, err := s.cfg.Jails.List(ctx, jail.ListOptions{})
 	if err != nil {
@@ -191,20 +191,20 @@ func (s *Sandboxes) ownJails(ctx context.Context) (map[string]jail.Jail, error) 
 	return own, nil
 }
 
-// reconcile brings a sandbox that was found to where it can be used.
-func (s *Sandboxes) reconcile(ctx context.Context, c *cell) error {
+// reconcile brings a sandbox of an earlier daemon into a usable state.
+func (s *Sandboxes) reconcile(ctx context.Context, c *handle) error {
 	b := *c.box.Load()
-	if release, err := s.cfg.Volumes.hold(ctx, b.Team, b.Volumes); err == nil {
+	if release, err := s.cfg.Volumes.acquire(ctx, b.Team, b.Volumes); err == nil {
 		c.release = release
-	} else { // it goes on without, or says so when it is to go on
-		s.cfg.Log.Warn("a sandbox's volumes are not mounted", "sandbox", b.ID, "err", err)
+	} else { // a running sandbox continues without its volumes; a resume reports the error
+		s.cfg.Log.Warn("cannot mount the volumes of a sandbox", "sandbox", b.ID, "err", err)
 	}
 	j, err := s.cfg.Jails.Get(ctx, b.Jail)
-	there := err == nil
+	exists := err == nil
 	switch {
 	case err != nil && !errors.Is(err, fault.NotFound):
 		return err
-	case !there, b.State == Killing:
+	case !exists, b.State == Killing:
 		return s.remove(ctx, c)
 	case b.State == Paused:
 		if j.State == jail.Running || j.State == jail.Paused {
@@ -212,16 +212,16 @@ func (s *Sandboxes) reconcile(ctx context.Context, c *cell) error {
 				return err
 			}
 		}
-	case j.State == jail.Paused: // it was being paused
+	case j.State == jail.Paused: // interrupted pause
 		if _, err := s.cfg.Jails.Resume(ctx, b.Jail); err != nil {
 			return err
 		}
 		b.State = Running
 	case j.State == jail.Running:
 		b.State = Running
-	case b.State == Creating: // nobody was told of it
+	case b.State == Creating: // no client has seen it
 		return s.remove(ctx, c)
-	case b.State == Running: // its host was restarted: its files are there
+	case b.State == Running: // the host was restarted: only the files are left
 		b.State, b.Image = Paused, ""
 	default:
 		b.State = Paused
@@ -238,21 +238,21 @@ func (s *Sandboxes) reconcile(ctx context.Context, c *cell) error {
 	return nil
 }
 
-func newCell(b Sandbox) *cell {
-	c := &cell{turn: make(chan struct{}, 1), release: func() {}}
+func newHandle(b Sandbox) *handle {
+	c := &handle{lock: make(chan struct{}, 1), release: func() {}}
 	c.box.Store(&b)
 	return c
 }
 
-func (s *Sandboxes) add(c *cell) {
+func (s *Sandboxes) add(c *handle) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.cells[c.box.Load().ID] = c
+	s.handles[c.box.Load().ID] = c
 }
 
-// all returns the sandboxes of a team that clients may see.
-func (s *Sandboxes) all(team id.Token) (list []*cell) {
-	for _, c := range s.cellsNow() {
+// all returns the sandboxes of a team that are visible to clients.
+func (s *Sandboxes) all(team id.Token) (list []*handle) {
+	for _, c := range s.currentHandles() {
 		if c.box.Load().Team != team {
 			continue
 		}
@@ -264,44 +264,44 @@ func (s *Sandboxes) all(team id.Token) (list []*cell) {
 	return list
 }
 
-func (s *Sandboxes) cellsNow() []*cell {
+func (s *Sandboxes) currentHandles() []*handle {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return slices.Collect(maps.Values(s.cells))
+	return slices.Collect(maps.Values(s.handles))
 }
 
-// visible reports whether clients may see a sandbox.
+// visible reports whether clients can see a sandbox.
 func (b *Sandbox) visible() bool { return b.State != Creating && b.State != Killing }
 
-// settle brings a sandbox to where its jail is, if that has come there by itself or by
-// others: one whose jail was removed is gone, and one whose jail has ended rests.
-func (s *Sandboxes) settle(c *cell) {
-	if s.strays(c) == "" {
+// settle adjusts a sandbox to an external change of its jail: if the jail was removed, the
+// sandbox is removed; if the jail has stopped, the sandbox becomes paused.
+func (s *Sandboxes) settle(c *handle) {
+	if s.driftState(c) == "" {
 		return
 	}
 	select {
-	case c.turn <- struct{}{}:
+	case c.lock <- struct{}{}:
 	default:
-		return // somebody is at it
+		return // another operation holds the lock
 	}
-	defer func() { <-c.turn }()
+	defer func() { <-c.lock }()
 	if c.gone {
 		return
 	}
 	var err error
-	switch s.strays(c) {
+	switch s.driftState(c) {
 	case Killing:
 		err = s.kill(s.ctx, c)
 	case Paused:
-		err = s.goTo(s.ctx, c, Paused, func(b *Sandbox) { b.Image = "" })
+		err = s.setState(s.ctx, c, Paused, func(b *Sandbox) { b.Image = "" })
 	}
 	if err != nil {
-		s.cfg.Log.Warn("a sandbox is not where its jail is", "sandbox", c.box.Load().ID, "err", err)
+		s.cfg.Log.Warn("cannot adjust a sandbox to the state of its jail", "sandbox", c.box.Load().ID, "err", err)
 	}
 }
 
-// strays returns where a sandbox belongs that is not where its jail is, or "".
-func (s *Sandboxes) strays(c *cell) State {
+// driftState returns the state that a sandbox must change to because its jail changed, or "".
+func (s *Sandboxes) driftState(c *handle) State {
 	b := c.box.Load()
 	if b.State != Running && b.State != Paused {
 		return ""
@@ -316,10 +316,11 @@ func (s *Sandboxes) strays(c *cell) State {
 	return ""
 }
 
-// find returns a sandbox of a team's. Of those of others it says what it says of none.
-func (s *Sandboxes) find(team id.Token, sandbox string) (*cell, error) {
+// find returns a sandbox of a team. For a sandbox of another team it returns the same error as
+// for a missing one.
+func (s *Sandboxes) find(team id.Token, sandbox string) (*handle, error) {
 	s.mu.Lock()
-	c := s.cells[sandbox]
+	c := s.handles[sandbox]
 	s.mu.Unlock()
 	if c == nil || c.box.Load().Team != team {
 		return nil, missing(sandbox)
@@ -335,18 +336,17 @@ func missing(sandbox string) error {
 	return fault.Newf(fault.NotFound, "e2b", sandbox, "Sandbox %q doesn't exist or you don't have access to it", short(sandbox))
 }
 
-// short bounds a client's text in a message.
+// short truncates a client's text for use in a message.
 func short(s string) string { return safetext.Clip(s, 100) }
 
-// change runs f on a sandbox while it is the only one to change it. Once begun it is
-// not called off.
-func (s *Sandboxes) change(ctx context.Context, c *cell, f func(ctx context.Context, b Sandbox) error) error {
+// change runs f while it holds c.lock. After f has started, it is not cancelled with ctx.
+func (s *Sandboxes) change(ctx context.Context, c *handle, f func(ctx context.Context, b Sandbox) error) error {
 	select {
-	case c.turn <- struct{}{}:
+	case c.lock <- struct{}{}:
 	case <-ctx.Done():
 		return context.Cause(ctx)
 	}
-	defer func() { <-c.turn }()
+	defer func() { <-c.lock }()
 	b := *c.box.Load()
 	if c.gone {
 		return missing(b.ID)
@@ -354,8 +354,8 @@ func (s *Sandboxes) change(ctx context.Context, c *cell, f func(ctx context.Cont
 	return f(context.WithoutCancel(ctx), b)
 }
 
-// save records b and shows it. Who calls it has the turn.
-func (s *Sandboxes) save(ctx context.Context, c *cell, b Sandbox) error {
+// save stores b and makes it visible. The caller holds the lock.
+func (s *Sandboxes) save(ctx context.Context, c *handle, b Sandbox) error {
 	if err := s.cfg.Store.Put(ctx, b); err != nil {
 		return err
 	}
@@ -364,8 +364,8 @@ func (s *Sandboxes) save(ctx context.Context, c *cell, b Sandbox) error {
 	return nil
 }
 
-// goTo records that a sandbox is in another state.
-func (s *Sandboxes) goTo(ctx context.Context, c *cell, to State, with func(b *Sandbox)) error {
+// setState stores a state change of a sandbox.
+func (s *Sandboxes) setState(ctx context.Context, c *handle, to State, with func(b *Sandbox)) error {
 	b := *c.box.Load()
 	if err := b.move(to); err != nil {
 		return err

@@ -16,12 +16,12 @@ import (
 	"glasshouse/secret"
 )
 
-// A secret of a team's is a value that clients send once and never get back. It is sealed
-// by the daemon's keeper, and put into headers of requests to hosts for which a rule of a
-// sandbox says so, outside of the sandbox.
+// A team's secret is a value that a client sends and cannot read back. The daemon's
+// secret.Keeper encrypts it. The egress proxy puts it into headers of requests to the hosts that
+// a sandbox's rules name. The value never enters the sandbox.
 
-// Bounds of secrets, which are the protocol's but for the value's: what is longer no server
-// takes in a header.
+// Limits of secrets. They are the protocol's, except the limit of the value: no server accepts a
+// longer header.
 const (
 	maxSecretName     = 128
 	maxSecretValue    = 8 << 10
@@ -29,41 +29,41 @@ const (
 	maxMetadataKey    = 128
 	maxMetadataValue  = 1 << 10
 	maxMetadataAll    = 8 << 10
-	maxHostSecrets    = 32 // by name, in the rules of one host
+	maxHostSecrets    = 32 // names, in the rules of one host
 	secretID          = "sec_"
 	secretPlaceholder = "${e2b.secrets."
 )
 
-// What is answered says nothing of what was sent: not the value, and not the name, which
-// may say what it is for.
+// badSecret returns an error that quotes neither the value nor the name of a secret, because a
+// name may disclose its purpose.
 func badSecret(why string) error { return invalid("Invalid secrets request: %s", why) }
 
 var (
 	errNoSecret  = fault.Newf(fault.NotFound, "e2b", "", "Secret not found")
-	errHasSecret = fault.Newf(fault.Conflict, "e2b", "", "Secret cannot be modified in its current state: there is one of that name, or there are too many")
+	errHasSecret = fault.Newf(fault.Conflict, "e2b", "", "Secret cannot be modified in its current state: the name is in use, or the limit of secrets is reached")
 )
 
 var secretName = regexp.MustCompile(`^[a-z0-9_-]+$`)
 
-// canonicalName returns the name of a secret as it is kept: however it is written, it is
-// the same secret.
+// canonicalName returns the name under which a secret is stored. Different spellings of a name
+// refer to the same secret.
 func canonicalName(s string) (string, bool) {
 	s = strings.TrimSpace(s)
 	low := strings.ToLower(s)
 	return low, len(low) == len(s) && len(s) <= maxSecretName && secretName.MatchString(low) && !strings.HasPrefix(low, secretID)
 }
 
-// secretRef returns by what a secret is kept that is meant by its id or its name.
+// secretRef converts an id or a name of a secret to the reference under which it is stored.
 func secretRef(s string) (string, error) {
 	if low := strings.ToLower(strings.TrimSpace(s)); strings.HasPrefix(low, secretID) {
 		if !validID(low[len(secretID):]) {
-			return "", badSecret("that is neither the id nor the name of a secret")
+			return "", badSecret("the reference is neither an id nor a name of a secret")
 		}
 		return low, nil
 	}
 	name, ok := canonicalName(s)
 	if !ok {
-		return "", badSecret("that is neither the id nor the name of a secret")
+		return "", badSecret("the reference is neither an id nor a name of a secret")
 	}
 	return name, nil
 }
@@ -102,7 +102,7 @@ func wireSecretOf(o secret.Own) wireSecret {
 	return wireSecret{o.ID, o.Name, o.Version, o.Metadata, o.Created.UTC(), o.Updated.UTC()}
 }
 
-// withSecret answers with a secret, or with why there is none.
+// withSecret returns a response with a secret, or its error.
 func withSecret(status int, o secret.Own, err error) (int, any, error) {
 	switch {
 	case errors.Is(err, fault.NotFound):
@@ -119,7 +119,7 @@ type newSecret struct {
 	Metadata *map[string]string `json:"metadata"`
 }
 
-// readSecret reads a body. What is wrong with it is not quoted.
+// readSecret reads a request body. Its errors do not quote the body.
 func (r request) readSecret() (b newSecret, metadata map[string]string, err error) {
 	if r.read(&b) != nil {
 		return b, nil, badSecret("the body cannot be read")
@@ -148,7 +148,7 @@ func createSecret(r request) (int, any, error) {
 }
 
 func listSecrets(r request) (int, any, error) {
-	own, err := page(r, r.s.cfg.Secrets.Owned(string(r.team)), false, func(o secret.Own) place { return place{o.Created, o.ID} })
+	own, err := page(r, r.s.cfg.Secrets.Owned(string(r.team)), false, func(o secret.Own) position { return position{o.Created, o.ID} })
 	if err != nil {
 		return 0, nil, err
 	}
@@ -193,7 +193,8 @@ func destroySecret(r request) (int, any, error) {
 	return http.StatusNoContent, nil, err
 }
 
-// Secrets keeps the secrets of teams, each its own alone. *secret.Keeper does.
+// Secrets stores the secrets of teams; each team accesses only its own. *secret.Keeper
+// implements it.
 type Secrets interface {
 	Add(ctx context.Context, o secret.Own, value []byte, by string) (secret.Own, error)
 	Renew(ctx context.Context, owner, ref string, value []byte, metadata map[string]string, by string) (secret.Own, error)
@@ -202,15 +203,15 @@ type Secrets interface {
 	Drop(ctx context.Context, owner, ref, by string) error
 }
 
-var errPlaceholder = errors.New("it has a placeholder that is not whole, or names no secret")
+var errPlaceholder = errors.New("it has an incomplete placeholder, or one without a secret name")
 
-// parseHeader reads the value of a header in which placeholders stand for secrets:
-// ${e2b.secrets.NAME}. One without is a single text.
+// parseHeader parses a header value with placeholders for secrets: ${e2b.secrets.NAME}. A value
+// without placeholders is one text part.
 func parseHeader(value string) (parts []egress.Part, err error) {
 	for {
 		text, rest, more := strings.Cut(value, secretPlaceholder)
 		if strings.Contains(text, marker) {
-			return nil, errors.New("it has a placeholder " + marker + "…} that nobody fills in here: workload identities are not served")
+			return nil, errors.New("it has the unsupported placeholder " + marker + "…}: workload identities are not supported")
 		}
 		if text != "" {
 			parts = append(parts, egress.Part{Text: text})
@@ -218,9 +219,9 @@ func parseHeader(value string) (parts []egress.Part, err error) {
 		if !more {
 			return parts, nil
 		}
-		written, after, whole := strings.Cut(rest, "}")
+		written, after, closed := strings.Cut(rest, "}")
 		name, ok := canonicalName(written)
-		if !whole || !ok {
+		if !closed || !ok {
 			return nil, errPlaceholder
 		}
 		parts = append(parts, egress.Part{Secret: name})
@@ -228,8 +229,8 @@ func parseHeader(value string) (parts []egress.Part, err error) {
 	}
 }
 
-// checkHeaders refuses placeholders in the rules of one host that could never be filled in.
-// Whether there is such a secret is seen when it is needed: it may be made until then.
+// checkHeaders rejects placeholders in the rules of one host that can never be filled in. It
+// does not check that a secret exists: the secret may be created later.
 func checkHeaders(host string, rules []Rule) error {
 	secrets := map[string]bool{}
 	for _, r := range rules {
@@ -254,8 +255,8 @@ func checkHeaders(host string, rules []Rule) error {
 	return nil
 }
 
-// transformOf is what rules say of the headers of requests to a host, for the proxy. Of
-// headers with one name in different spellings the last counts.
+// transformOf converts the header rules of a host for the egress proxy. If header names differ
+// only in case, the last one is used.
 func transformOf(team id.Token, host string, rules []Rule) egress.Transform {
 	t := egress.Transform{Host: strings.ToLower(host), Headers: map[string]string{}}
 	for _, rule := range rules {
@@ -272,7 +273,7 @@ func transformOf(team id.Token, host string, rules []Rule) egress.Transform {
 			}
 			parts, err := parseHeader(value)
 			if err != nil {
-				continue // it has been refused
+				continue // checkHeaders has rejected it
 			}
 			if t.Filled == nil {
 				t.Filled, t.Owner = map[string][]egress.Part{}, string(team)

@@ -15,7 +15,7 @@ import (
 func text(s string) egress.Part   { return egress.Part{Text: s} }
 func filled(s string) egress.Part { return egress.Part{Secret: s} }
 
-func TestPlaceholdersNameSecrets(t *testing.T) {
+func TestParseHeader(t *testing.T) {
 	for value, want := range map[string][]egress.Part{
 		"":                                      nil,
 		"Bearer token":                          {text("Bearer token")},
@@ -25,7 +25,7 @@ func TestPlaceholdersNameSecrets(t *testing.T) {
 		"${e2b.secrets.a}:${e2b.secrets.b}!":    {filled("a"), text(":"), filled("b"), text("!")},
 		"${e2b.secrets. API-Key }${e2b.secrets.A}":        {filled("api-key"), filled("a")},
 		"${e2b.secrets.a}}":                               {filled("a"), text("}")},
-		"${e2b.secrets.secret_key}":                       {filled("secret_key")}, // sec_ alone is for ids
+		"${e2b.secrets.secret_key}":                       {filled("secret_key")}, // the prefix sec_ is reserved for ids
 		"${e2b.secrets." + strings.Repeat("a", 128) + "}": {filled(strings.Repeat("a", 128))},
 	} {
 		got, err := parseHeader(value)
@@ -61,7 +61,7 @@ func FuzzPlaceholders(f *testing.F) {
 		if err != nil {
 			return
 		}
-		// What is read is all that was written, and nothing of a text is filled in.
+		// The parts contain the whole value, and no text contains a placeholder.
 		var again strings.Builder
 		for i, p := range parts {
 			switch {
@@ -70,7 +70,7 @@ func FuzzPlaceholders(f *testing.F) {
 			case p.Text != "" && strings.Contains(p.Text, marker):
 				t.Fatalf("%q has the text %q", value, p.Text)
 			case p.Text != "" && i > 0 && parts[i-1].Text != "":
-				t.Fatalf("%q has two texts on end", value)
+				t.Fatalf("%q has two adjacent texts", value)
 			case p.Secret != "":
 				if name, ok := canonicalName(p.Secret); !ok || name != p.Secret {
 					t.Fatalf("%q names %q", value, p.Secret)
@@ -81,15 +81,15 @@ func FuzzPlaceholders(f *testing.F) {
 		}
 		next, err := parseHeader(again.String())
 		if d := cmp.Diff(parts, next); err != nil || d != "" {
-			t.Fatalf("%q is read as %v, and that as %v, %v", value, parts, next, err)
+			t.Fatalf("%q is parsed as %v, and that as %v, %v", value, parts, next, err)
 		}
 		if strings.Count(value, secretPlaceholder) != strings.Count(again.String(), secretPlaceholder) || !strings.Contains(value, secretPlaceholder) && again.String() != value {
-			t.Fatalf("%q is read as %q", value, again.String())
+			t.Fatalf("%q is formatted as %q", value, again.String())
 		}
 	})
 }
 
-func TestRulesAreFilledForTheirTeam(t *testing.T) {
+func TestTransformOf(t *testing.T) {
 	rule := func(headers ...string) Rule {
 		tr := &Transform{map[string]string{}}
 		for i := 0; i < len(headers); i += 2 {
@@ -114,15 +114,15 @@ func TestRulesAreFilledForTheirTeam(t *testing.T) {
 		many["a.example"] = append(many["a.example"], rule("X", fmt.Sprintf("${e2b.secrets.k%d}${e2b.secrets.K%[1]d}", i)))
 	}
 	if err := (Network{Rules: many}).check(); err != nil {
-		t.Errorf("as many secrets as may be: %v", err)
+		t.Errorf("maximum number of secrets: %v", err)
 	}
 	many["a.example"] = append(many["a.example"], rule("X", "${e2b.secrets.more}"))
 	if err := (Network{Rules: many}).check(); fault.KindOf(err) != fault.Invalid {
-		t.Errorf("one secret too many: %v", err)
+		t.Errorf("one secret above the maximum: %v", err)
 	}
 }
 
-func TestSecretsAreBounded(t *testing.T) {
+func TestSecretLimits(t *testing.T) {
 	few := func(n, size int) map[string]string {
 		m := map[string]string{}
 		for i := range n {

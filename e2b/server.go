@@ -19,35 +19,35 @@ import (
 	"glasshouse/internal/linger"
 )
 
-// An Inside serves the ports of sandboxes. *envd.Server is one.
+// An Inside serves the ports of sandboxes. *envd.Server implements it.
 type Inside interface {
 	ServeSandbox(w http.ResponseWriter, r *http.Request, sandbox string, port int)
 }
 
-// Keys tells whose key is brought.
+// Keys authenticates API keys.
 type Keys interface {
 	CheckKey(ctx context.Context, key string) (access.Caller, error)
 }
 
-// ServerConfig is what a Server needs.
+// ServerConfig configures a Server.
 type ServerConfig struct {
 	Sandboxes *Sandboxes
 	Volumes   *Volumes
 	Secrets   Secrets
 	Inside    Inside
 	Keys      Keys
-	Domain    string       // below which ports of sandboxes are hosts, such as localhost:8083
-	Uploads   http.Handler // takes files below UploadPath, from who holds a link; nil: there are none
-	More      http.Handler // takes requests for what is not served here, of callers who are known; nil: there is nothing
+	Domain    string       // domain whose subdomains are ports of sandboxes, such as localhost:8083
+	Uploads   http.Handler // accepts uploads below UploadPath from holders of a link; may be nil
+	More      http.Handler // serves authenticated requests that Server has no route for; may be nil
 	Log       *slog.Logger
 }
 
-// UploadPath is where the files of templates are sent to. Clients bring no key with them:
-// what follows the path says whose they are.
+// UploadPath is the path of uploads of template files. Clients send no key: the rest of the path
+// authenticates them.
 const UploadPath = "/template-files/"
 
-// A Server answers both halves of the protocol at one address: requests for a sandbox's
-// inside, which say so by headers, by host or by path, and all others for control.
+// A Server serves the whole protocol at one address. It routes requests for a sandbox, which are
+// addressed by headers, host or path, to envd, and all others to the control API.
 type Server struct {
 	cfg ServerConfig
 	mux *http.ServeMux
@@ -70,7 +70,7 @@ func NewServer(cfg ServerConfig) *Server {
 	return s
 }
 
-// ServeHTTP passes a request on to the half that it is for.
+// ServeHTTP routes a request to envd or to the control API.
 func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	if to, ok := s.address(r); ok {
 		if to.path != "" {
@@ -88,17 +88,17 @@ func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	s.mux.ServeHTTP(w, r)
 }
 
-// An address is a port of a sandbox, and the part of the path that said so.
+// An address is a port of a sandbox, and the path prefix that named it.
 type address struct {
 	sandbox string
 	port    int
 	path    string
 }
 
-// portsPath is what the path form of an address begins with: /ports/PORT-SANDBOX/.
+// portsPath begins the path form of an address: /ports/PORT-SANDBOX/.
 const portsPath = "/ports/"
 
-// address returns which port of which sandbox a request is for, if it is for one.
+// address returns the sandbox port that a request addresses, if it addresses one.
 func (s *Server) address(r *http.Request) (address, bool) {
 	if sandbox := r.Header.Get("E2b-Sandbox-Id"); sandbox != "" {
 		port, ok := portNumber(r.Header.Get("E2b-Sandbox-Port"))
@@ -126,11 +126,11 @@ func (s *Server) address(r *http.Request) (address, bool) {
 	return address{}, false
 }
 
-// filesOperation is what the signature of a link to a file is for, which names no
-// sandbox where both halves have one address.
+// filesOperation maps methods to the operation that a file link's signature covers. Such links
+// name no sandbox if envd and the control API share one address.
 var filesOperation = map[string]string{http.MethodGet: "read", http.MethodPost: "write"}
 
-// parseAddress reads PORT-SANDBOX, or PORT-SANDBOX-CLIENT as older SDKs write it.
+// parseAddress parses PORT-SANDBOX, or PORT-SANDBOX-CLIENT as older SDKs write it.
 func parseAddress(label string) (address, bool) {
 	number, ref, _ := strings.Cut(strings.ToLower(label), "-")
 	port, ok := portNumber(number)
@@ -138,8 +138,8 @@ func parseAddress(label string) (address, bool) {
 	return address{sandbox: sandbox, port: port}, ok && validID(sandbox)
 }
 
-// canonicalID returns the id of a sandbox without the id of a client behind it, which SDKs
-// before 2.0 append: SANDBOX-CLIENT. Nothing depends on the client.
+// canonicalID returns the id of a sandbox without the client id that SDKs before 2.0 append:
+// SANDBOX-CLIENT. The client id has no effect.
 func canonicalID(ref string) string {
 	if sandbox, _, ok := strings.Cut(ref, "-"); ok && validID(sandbox) {
 		return sandbox
@@ -152,10 +152,10 @@ func portNumber(s string) (int, bool) {
 	return int(n), err == nil && n > 0
 }
 
-// maxBody bounds the JSON of a request.
+// maxBody is the maximum size of a JSON request body.
 const maxBody = 1 << 20
 
-// A request is one for control, of a team that is known.
+// A request is an authenticated control request of a team.
 type request struct {
 	*http.Request
 	w    http.ResponseWriter
@@ -168,11 +168,11 @@ func (r request) sandbox() string { return canonicalID(r.PathValue("sandbox")) }
 // read decodes the body into v, as ReadBody does.
 func (r request) read(v any) error { return ReadBody(r.w, r.Request, v, maxBody) }
 
-// errPassOn says that a request is for others after all.
-var errPassOn = errors.New("it is served elsewhere")
+// errPassOn makes route pass the request to the next handler.
+var errPassOn = errors.New("another handler serves it")
 
-// route has a request answered once its key is checked. A status without a body is
-// answered with none.
+// route authenticates requests, calls do and writes the response. A status without a body has an
+// empty response.
 func (s *Server) route(do func(request) (int, any, error)) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		defer Recover(s.cfg.Log, w, r)
@@ -194,7 +194,7 @@ func (s *Server) route(do func(request) (int, any, error)) http.Handler {
 	})
 }
 
-// more passes on what others serve.
+// more passes a request to ServerConfig.More.
 func (s *Server) more(w http.ResponseWriter, r *http.Request) {
 	defer Recover(s.cfg.Log, w, r)
 	caller, err := s.caller(r)
@@ -208,7 +208,7 @@ func (s *Server) more(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
-// caller returns whose key a request brings.
+// caller authenticates a request by its API key.
 func (s *Server) caller(r *http.Request) (access.Caller, error) {
 	key := r.Header.Get("X-API-Key")
 	if key == "" {
@@ -219,12 +219,12 @@ func (s *Server) caller(r *http.Request) (access.Caller, error) {
 	}
 	caller, err := s.cfg.Keys.CheckKey(r.Context(), key)
 	if err == nil && !caller.Role.Allows(access.Operator) {
-		return access.Caller{}, fault.Newf(fault.Unauthenticated, "e2b", "", "this key may make no sandboxes")
+		return access.Caller{}, fault.Newf(fault.Unauthenticated, "e2b", "", "this key cannot create sandboxes")
 	}
 	return caller, err
 }
 
-// statuses is every kind of error as the protocol has it.
+// statuses maps error kinds to the protocol's status codes.
 var statuses = map[fault.Kind]int{
 	fault.Invalid: http.StatusBadRequest, fault.Unauthenticated: http.StatusUnauthorized, fault.Denied: http.StatusForbidden,
 	fault.NotFound: http.StatusNotFound, fault.Conflict: http.StatusConflict, fault.TooLarge: http.StatusRequestEntityTooLarge,
@@ -232,13 +232,13 @@ var statuses = map[fault.Kind]int{
 	fault.Unsupported: http.StatusNotImplemented, fault.NoSpace: http.StatusInsufficientStorage,
 }
 
-// An Error is what is answered when something is refused or went wrong.
+// An Error is the body of an error response.
 type Error struct {
 	Code    int    `json:"code"`
 	Message string `json:"message"`
 }
 
-// ErrorOf is err as clients see it. What is not for them is not in it.
+// ErrorOf converts err for clients. Internal details are not part of the result.
 func ErrorOf(err error) Error {
 	status, known := statuses[fault.KindOf(err)]
 	if !known && fault.DiskFull(err) {
@@ -248,7 +248,7 @@ func ErrorOf(err error) Error {
 		return Error{http.StatusInternalServerError, "Internal Server Error"}
 	}
 	e, ok := errors.AsType[*fault.Error](err)
-	for ok { // the innermost says it best
+	for ok { // the innermost error is the most specific
 		inner, more := errors.AsType[*fault.Error](e.Err)
 		if !more {
 			break
@@ -265,7 +265,7 @@ func ErrorOf(err error) Error {
 	return Error{status, text}
 }
 
-// Fail answers a request with what went wrong.
+// Fail writes an error response.
 func Fail(log *slog.Logger, w http.ResponseWriter, r *http.Request, err error) {
 	e := ErrorOf(err)
 	if fault.KindOf(err) == "" {
@@ -274,7 +274,8 @@ func Fail(log *slog.Logger, w http.ResponseWriter, r *http.Request, err error) {
 	Answer(w, e.Code, e)
 }
 
-// Recover is deferred by whoever serves a request: a panic is told, and ends that alone.
+// Recover is deferred by request handlers. It logs a panic and sends an internal error, so that
+// a panic ends only its request.
 func Recover(log *slog.Logger, w http.ResponseWriter, r *http.Request) {
 	if p := recover(); p != nil {
 		if p == http.ErrAbortHandler {
@@ -285,12 +286,12 @@ func Recover(log *slog.Logger, w http.ResponseWriter, r *http.Request) {
 	}
 }
 
-// Answer sends a body as JSON, or none.
+// Answer writes a JSON response, or an empty one.
 func Answer(w http.ResponseWriter, status int, body any) {
 	w.Header().Set("Cache-Control", "no-store")
 	w.Header().Set("X-Content-Type-Options", "nosniff")
 	if body == nil {
-		if status != http.StatusNoContent { // else clients look for one in what is sent in pieces
+		if status != http.StatusNoContent { // otherwise clients expect a body because of the chunked encoding
 			w.Header().Set("Content-Length", "0")
 		}
 		w.WriteHeader(status)
@@ -298,18 +299,18 @@ func Answer(w http.ResponseWriter, status int, body any) {
 	}
 	w.Header().Set("Content-Type", "application/json; charset=utf-8")
 	w.WriteHeader(status)
-	json.NewEncoder(w).Encode(body) // a client that is gone need not be told
+	json.NewEncoder(w).Encode(body) // an error means that the client has disconnected
 }
 
-// Listener returns an http.Server for a Server. What it carries may last as long as a
-// sandbox does.
+// Listener returns an http.Server for a Server. It has no overall timeout, because connections
+// may last as long as a sandbox.
 func Listener(h http.Handler, log *slog.Logger) *http.Server {
 	srv := &http.Server{
 		Handler: linger.Handler(h), ReadHeaderTimeout: 10 * time.Second, IdleTimeout: 2 * time.Minute, MaxHeaderBytes: 64 << 10,
 		ErrorLog: slog.NewLogLogger(log.Handler(), slog.LevelDebug), Protocols: new(http.Protocols),
 	}
 	srv.Protocols.SetHTTP1(true)
-	srv.Protocols.SetHTTP2(true) // by TLS
+	srv.Protocols.SetHTTP2(true) // over TLS
 	srv.Protocols.SetUnencryptedHTTP2(true)
 	return srv
 }

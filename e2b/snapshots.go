@@ -16,18 +16,18 @@ import (
 	"glasshouse/snapshot"
 )
 
-// labelEnv is what the commands of sandboxes made from a snapshot find in their
-// environment, as JSON.
+// labelEnv holds the environment variables, as JSON, for the commands of sandboxes created from
+// a snapshot.
 const labelEnv = "e2b.env"
 
-// A Snap is a snapshot that somebody asked for, as clients know it.
+// A Snap is a snapshot that a client requested.
 type Snap struct {
 	snapshot.Snapshot
 }
 
 var snapName = regexp.MustCompile(`^[a-z0-9_-]{1,64}(:[A-Za-z0-9_.-]{1,64})?$`)
 
-// Names are those that were given to it. The default tag is not part of a name.
+// Names returns the snapshot's names. The default tag is not part of a name.
 func (s Snap) Names() []string {
 	if n := s.Labels[labelName]; n != "" {
 		return []string{strings.TrimSuffix(n, ":"+defaultTag)}
@@ -35,10 +35,10 @@ func (s Snap) Names() []string {
 	return []string{}
 }
 
-// defaultTag is the tag that is meant where none is named.
+// defaultTag is the tag of a reference without a tag.
 const defaultTag = "default"
 
-// Ref is what sandboxes are made of it by.
+// Ref returns the template reference of the snapshot.
 func (s Snap) Ref() string { return s.name() + ":" + s.tag() }
 
 func (s Snap) name() string {
@@ -51,8 +51,8 @@ func (s Snap) tag() string {
 	return cmp.Or(tag, defaultTag)
 }
 
-// is reports whether a reference names the snapshot: NAME:TAG, its id, or the id of its
-// build behind either. A reference without a tag means the default one.
+// is reports whether a reference names the snapshot: NAME:TAG, its id, or one of these with the
+// id of its build. A reference without a tag refers to the default tag.
 func (s Snap) is(ref string) bool {
 	name, tag, _ := strings.Cut(ref, ":")
 	tag = cmp.Or(tag, defaultTag)
@@ -60,8 +60,8 @@ func (s Snap) is(ref string) bool {
 	return name == string(s.ID) && (tag == defaultTag || build) || name == s.name() && (tag == s.tag() || build)
 }
 
-// build returns the UUID by which clients know a snapshot where they know a template by
-// its builds. A snapshot's own id has another form.
+// build returns a UUID for the snapshot, which clients use as the build id of a template. A
+// snapshot's own id has another format.
 func (s Snap) build() string {
 	sum := sha256.Sum256([]byte(s.ID))
 	return UUID([16]byte(sum[:16]))
@@ -80,14 +80,14 @@ func (s Snap) template() Template {
 	if n, _, _ := strings.Cut(s.Labels[labelName], ":"); n != "" {
 		t.Alias = n
 	}
-	json.Unmarshal([]byte(s.Labels[labelEnv]), &t.Env) // what this package wrote
+	json.Unmarshal([]byte(s.Labels[labelEnv]), &t.Env) // written by this package
 	return t
 }
 
-// Snapshot keeps a sandbox as it is now; it goes on.
+// Snapshot takes a snapshot of a running sandbox, which keeps running.
 func (s *Sandboxes) Snapshot(ctx context.Context, team id.Token, sandbox, name string) (Snap, error) {
 	if name != "" && !snapName.MatchString(name) {
-		return Snap{}, invalid("invalid snapshot name %q: want lower case letters, digits, - and _, and a tag behind a colon", short(name))
+		return Snap{}, invalid("invalid snapshot name %q: want lower case letters, digits, - and _, and a tag after a colon", short(name))
 	}
 	if name != "" && !strings.Contains(name, ":") {
 		name += ":" + defaultTag
@@ -115,7 +115,7 @@ func (s *Sandboxes) Snapshot(ctx context.Context, team id.Token, sandbox, name s
 	return Snap{taken}, err
 }
 
-// snapshots are those that a team asked for, newest first.
+// snapshots returns the snapshots that a team requested, newest first.
 func (s *Sandboxes) snapshots(ctx context.Context, team id.Token) ([]Snap, error) {
 	all, err := s.cfg.Snapshots.List(ctx, snapshot.ListOptions{})
 	if err != nil {
@@ -130,7 +130,7 @@ func (s *Sandboxes) snapshots(ctx context.Context, team id.Token) ([]Snap, error
 	return own, nil
 }
 
-// snapshotNamed returns the newest snapshot of a team's with that id or name.
+// snapshotNamed returns a team's newest snapshot with that id or name.
 func (s *Sandboxes) snapshotNamed(ctx context.Context, team id.Token, ref string) (Snap, bool) {
 	own, err := s.snapshots(ctx, team)
 	if err != nil {
@@ -143,8 +143,8 @@ func (s *Sandboxes) snapshotNamed(ctx context.Context, team id.Token, ref string
 	return own[i], true
 }
 
-// DeleteSnapshot removes a snapshot, or all of a name. It is fault.NotFound if there is
-// none.
+// DeleteSnapshot removes a snapshot, or all snapshots of a name. It returns fault.NotFound if
+// none exists.
 func (s *Sandboxes) DeleteSnapshot(ctx context.Context, team id.Token, ref string) error {
 	for found := false; ; found = true {
 		snap, ok := s.snapshotNamed(ctx, team, ref)

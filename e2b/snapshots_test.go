@@ -16,7 +16,7 @@ func (d *fakeDaemon) snap(box, name string) wireSnapshot {
 	return e2btest.Read[wireSnapshot](d, d.api(201, "POST", "/sandboxes/"+box+"/snapshots", `{"name":"`+name+`"}`))
 }
 
-// snapshotsOf returns the ids of those that a query lists.
+// snapshotsOf returns the ids of the snapshots that a query lists.
 func (d *fakeDaemon) snapshotsOf(query string) (ids []string) {
 	d.Helper()
 	for _, s := range e2btest.Read[[]wireSnapshot](d, d.api(200, "GET", "/snapshots?"+query, "")) {
@@ -25,7 +25,7 @@ func (d *fakeDaemon) snapshotsOf(query string) (ids []string) {
 	return ids
 }
 
-func TestNamesOfSnapshots(t *testing.T) {
+func TestSnapshotNames(t *testing.T) {
 	d := newFakeDaemon(t)
 	box := d.create(`{"templateID":"base"}`).SandboxID
 	unnamed := d.snap(box, "")
@@ -43,12 +43,12 @@ func TestNamesOfSnapshots(t *testing.T) {
 	}
 }
 
-func TestSnapshotsAreListedByName(t *testing.T) {
+func TestListSnapshotsByName(t *testing.T) {
 	d := newFakeDaemon(t)
 	box, other := d.create(`{"templateID":"base"}`), d.create(`{"templateID":"base"}`)
 	unnamed := d.snap(box.SandboxID, "")
 	d.snap(box.SandboxID, "app")
-	d.snap(other.SandboxID, "app") // in place of the first
+	d.snap(other.SandboxID, "app") // replaces the first
 	d.snap(box.SandboxID, "app:v2")
 	id := string(d.snaps[0].ID)
 	for query, want := range map[string][]string{
@@ -103,7 +103,7 @@ func TestSnapshotsAreTemplates(t *testing.T) {
 	if again := e2btest.Read[[]TemplateTag](d, d.api(200, "GET", "/templates/"+string(d.snaps[1].ID)+"/tags", "")); len(again) != 2 {
 		t.Errorf("the tags by the id of an older build: got %+v, want two", again)
 	}
-	// A sandbox can be made by each way to name the snapshot.
+	// Every name of the snapshot can be used to create a sandbox.
 	for ref, want := range map[string]string{
 		id: id, id + ":default": id, "app": string(d.snaps[2].ID), "app:v2": string(d.snaps[3].ID), "app:" + tags[1].BuildID: string(d.snaps[2].ID),
 	} {
@@ -111,7 +111,7 @@ func TestSnapshotsAreTemplates(t *testing.T) {
 		if got.TemplateID != want {
 			t.Errorf("a sandbox of %s: got the template %s, want %s", ref, got.TemplateID, want)
 		}
-		if b := d.cell(got.SandboxID).box.Load(); b.Env["A"] != "b" {
+		if b := d.handle(got.SandboxID).box.Load(); b.Env["A"] != "b" {
 			t.Errorf("a sandbox of %s: got the variables %v, want those of the sandbox", ref, b.Env)
 		}
 	}
@@ -123,7 +123,7 @@ func TestSnapshotsAreTemplates(t *testing.T) {
 		t.Errorf("another team's: got %d, want 404", w.Code)
 	}
 
-	d.api(204, "DELETE", "/templates/app", "") // both of the default tag
+	d.api(204, "DELETE", "/templates/app", "") // both snapshots with the default tag
 	d.api(404, "DELETE", "/templates/app", "")
 	if got := d.snapshotsOf("name=app"); !slices.Equal(got, []string{"app:v2"}) {
 		t.Errorf("after the default tag was deleted: got %v, want app:v2", got)
@@ -134,22 +134,22 @@ func TestSnapshotsAreTemplates(t *testing.T) {
 	}
 }
 
-func TestSandboxesAreListedFromAMomentOn(t *testing.T) {
+func TestListSandboxesByStartTime(t *testing.T) {
 	d := newFakeDaemon(t)
 	var boxes []string
 	for range 3 {
 		boxes = append(boxes, d.create(`{"templateID":"base"}`).SandboxID)
 	}
 	start := time.Date(2026, 1, 2, 3, 4, 5, 123456000, time.UTC)
-	for i, id := range boxes { // a millionth of a second apart
-		c := d.cell(id)
+	for i, id := range boxes { // a microsecond apart
+		c := d.handle(id)
 		b := *c.box.Load()
 		b.Started = start.Add(time.Duration(i)*time.Microsecond + 789)
 		c.box.Store(&b)
 	}
 	for since, want := range map[string]int{
-		"2026-01-02T03:04:05.123456Z":        3, // the moment itself is in it
-		"2026-01-02T03:04:05.1234569Z":       3, // what is below a microsecond is not known
+		"2026-01-02T03:04:05.123456Z":        3, // inclusive
+		"2026-01-02T03:04:05.1234569Z":       3, // truncated to microseconds
 		"2026-01-02T03:04:05.123457Z":        2,
 		"2026-01-02T03:04:05.123458Z":        1,
 		"2026-01-02T03:04:05.123459Z":        0,

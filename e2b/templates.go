@@ -12,37 +12,37 @@ import (
 	"glasshouse/jail"
 )
 
-// A Template is what sandboxes are made from: a root filesystem, or a snapshot.
+// A Template is the origin of sandboxes: a root filesystem or a snapshot.
 type Template struct {
 	ID       string
-	Alias    string // as it was asked for by, if that is not the id
+	Alias    string // the requested name, if it is not the id
 	Rootfs   jail.Rootfs
-	Snapshot id.Snapshot  // if not "", in place of Rootfs
+	Snapshot id.Snapshot  // if not "", used in place of Rootfs
 	Mounts   []jail.Mount // of Snapshot
 	Env      map[string]string
-	User     string // of commands that name none; "" is user
-	Dir      string // of commands; "" is the user's home
-	CPU      int    // 0 and so below: as the template base has
+	User     string // of commands without a user; "" is user
+	Dir      string // working directory of commands; "" is the user's home
+	CPU      int    // 0, here and in the fields below: as the template base has
 	MemoryMB int64
 	DiskMB   int64
-	Start    string // a command that is begun in each sandbox; what Snapshot has running needs none
+	Start    string // a command to start in each sandbox; not needed if Snapshot contains running processes
 
-	// Files is a snapshot of files alone on which volumes can be mounted; "" is none. A
-	// sandbox that has some is made of it, in place of Snapshot, and begins with Begin.
+	// Files is a files-only snapshot on which volumes can be mounted; "" means none. A sandbox
+	// with volumes is created from Files, in place of Snapshot, and starts Begin.
 	Files id.Snapshot
 	Begin string
 }
 
-// Templates finds templates that others made. It returns fault.NotFound for one that a
-// team does not have.
+// Templates finds built templates. It returns fault.NotFound for a template that the team does
+// not have.
 type Templates interface {
 	Find(ctx context.Context, team id.Token, ref string) (Template, error)
 }
 
-// Base is the template of sandboxes that name none.
+// Base is the default template.
 const Base = "base"
 
-// What the template base has.
+// Resources of the template base.
 const (
 	baseMemoryMB = 1024
 	baseDiskMB   = 4096
@@ -50,28 +50,27 @@ const (
 	cpuShares    = 512 // of 1024 for each of two
 )
 
-// User is who runs the commands of a sandbox that name nobody.
+// User is the default user of a sandbox's commands.
 const User = "user"
 
-// find returns the template of that name: base, a snapshot of the team's, or one of
-// the others'.
+// template returns the template of a name: base, a snapshot of the team, or a built template.
 func (s *Sandboxes) template(ctx context.Context, team id.Token, ref string) (Template, error) {
 	ref = cmp.Or(ref, Base)
 	if own := strings.TrimSuffix(ref, ":"+defaultTag); own == Base || own == interpreter.Template {
-		return Template{ID: own, Alias: own, Rootfs: jail.Rootfs{User: User}}.whole(), nil
+		return Template{ID: own, Alias: own, Rootfs: jail.Rootfs{User: User}}.withDefaults(), nil
 	}
 	if snap, ok := s.snapshotNamed(ctx, team, ref); ok {
-		return snap.template().whole(), nil
+		return snap.template().withDefaults(), nil
 	}
 	if s.cfg.Templates != nil {
 		t, err := s.cfg.Templates.Find(ctx, team, ref)
-		return t.whole(), err
+		return t.withDefaults(), err
 	}
 	return Template{}, fault.Newf(fault.NotFound, "e2b", ref, "template '%.200s' not found", ref)
 }
 
-// whole fills in what the template base has.
-func (t Template) whole() Template {
+// withDefaults fills in the defaults of the template base.
+func (t Template) withDefaults() Template {
 	if t.CPU == 0 {
 		t.CPU = min(2, runtime.NumCPU())
 	}
@@ -84,7 +83,7 @@ func (t Template) whole() Template {
 	return t
 }
 
-// limits are those of a sandbox's jail.
+// limits returns the resource limits of a sandbox's jail.
 func (t Template) limits() jail.Limits {
 	return jail.Limits{CPUShares: min(cpuShares/2*int64(t.CPU), jail.MaxLimits.CPUShares), MemoryMB: t.MemoryMB, DiskMB: t.DiskMB, MaxPIDs: basePIDs}
 }

@@ -6,26 +6,26 @@ import (
 	"time"
 )
 
-// uses count who is using a sandbox from outside. Its zero value lets everybody in.
+// uses counts the requests and connections to a sandbox. The zero value accepts all.
 type uses struct {
 	mu sync.Mutex
 	// +checklocks:mu
-	asked int // requests that wait for their answer
+	asked int // requests in progress
 	// +checklocks:mu
-	lasting int // streams and connections, which end when their clients want
+	lasting int // streams and connections, which the client ends
 	// +checklocks:mu
 	last time.Time // when the last user entered or left
 	// +checklocks:mu
-	shut bool // enter refuses
+	closed bool // enter fails
 	// +checklocks:mu
 	quiet chan struct{} // closed when asked becomes 0; nil without a waiter
 }
 
-// enter counts a user, unless the sandbox is shut. Each user calls leave once.
+// enter counts a user, unless the sandbox is closed. Each user calls leave once.
 func (u *uses) enter(lasts bool) (leave func(), ok bool) {
 	u.mu.Lock()
 	defer u.mu.Unlock()
-	if u.shut {
+	if u.closed {
 		return nil, false
 	}
 	n := &u.asked
@@ -46,13 +46,13 @@ func (u *uses) enter(lasts bool) (leave func(), ok bool) {
 	}), true
 }
 
-// close shuts the sandbox if no request waits for its answer. If one does it returns
-// what is closed when none does any more, and lets others in until then.
+// close closes the sandbox if no request is in progress. Otherwise it returns a channel that is
+// closed when no request is in progress any longer, and accepts more users until then.
 func (u *uses) close() (quiet <-chan struct{}) {
 	u.mu.Lock()
 	defer u.mu.Unlock()
 	if u.asked == 0 {
-		u.shut = true
+		u.closed = true
 		return nil
 	}
 	if u.quiet == nil {
@@ -61,11 +61,11 @@ func (u *uses) close() (quiet <-chan struct{}) {
 	return u.quiet
 }
 
-// closeNow shuts the sandbox and waits until the requests that are in it have been
-// answered, or for ctx.
+// closeNow closes the sandbox and waits until the requests in progress have ended, or until ctx
+// ends.
 func (u *uses) closeNow(ctx context.Context) {
 	u.mu.Lock()
-	u.shut = true
+	u.closed = true
 	if u.asked == 0 {
 		u.mu.Unlock()
 		return
@@ -84,10 +84,10 @@ func (u *uses) closeNow(ctx context.Context) {
 func (u *uses) open() {
 	u.mu.Lock()
 	defer u.mu.Unlock()
-	u.shut = false
+	u.closed = false
 }
 
-// since reports whether somebody was in the sandbox after a moment.
+// since reports whether the sandbox was in use after a moment.
 func (u *uses) since(when time.Time) bool {
 	u.mu.Lock()
 	defer u.mu.Unlock()

@@ -8,51 +8,51 @@ import (
 	"time"
 )
 
-func TestASandboxIsShutOnceItHasAnswered(t *testing.T) {
+func TestUsesClose(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var u uses
 		first, in := u.enter(false)
 		if !in {
-			t.Fatal("nobody is let in")
+			t.Fatal("a new sandbox admits no request")
 		}
 		quiet := u.close()
 		if quiet == nil {
-			t.Fatal("it is shut while a request waits for its answer")
+			t.Fatal("close closed it while a request is in progress")
 		}
 		second, in := u.enter(false)
 		if !in {
-			t.Fatal("nobody is let in before it is shut")
+			t.Fatal("it admits no request before it is closed")
 		}
 		first()
-		first() // who is in leaves once
+		first() // a second call has no effect
 		select {
 		case <-quiet:
-			t.Fatal("it is quiet while a request waits for its answer")
+			t.Fatal("quiet is closed while a request is in progress")
 		default:
 		}
 		stream, _ := u.enter(true)
 		second()
-		<-quiet // a stream is not waited for
+		<-quiet // does not wait for streams
 		if u.close() != nil {
-			t.Error("it is not shut though it is quiet")
+			t.Error("it is not closed after quiet")
 		}
 		if _, in := u.enter(true); in {
-			t.Error("somebody is let in while it is shut")
+			t.Error("it admits a request while it is closed")
 		}
 		u.open()
 		if !u.since(time.Now()) {
-			t.Error("a stream does not use it")
+			t.Error("a stream does not count as use")
 		}
 		stream()
 		left := time.Now()
 		time.Sleep(time.Second)
 		if u.since(left) || !u.since(left.Add(-1)) {
-			t.Error("it is not remembered when somebody left")
+			t.Error("the time of the last leave is not recorded")
 		}
 	})
 }
 
-func TestWhoShutsASandboxWaitsForAnswersAndNotForEver(t *testing.T) {
+func TestUsesCloseNow(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var u uses
 		leave, _ := u.enter(false)
@@ -61,13 +61,13 @@ func TestWhoShutsASandboxWaitsForAnswersAndNotForEver(t *testing.T) {
 		closing.Go(func() { u.closeNow(t.Context()) })
 		synctest.Wait()
 		if _, in := u.enter(false); in {
-			t.Error("somebody is let in while it is being shut")
+			t.Error("it admits a request while closeNow waits")
 		}
 		time.Sleep(3 * time.Second)
 		leave()
 		closing.Wait()
 		if took := time.Since(began); took != 3*time.Second {
-			t.Errorf("it was shut after %s, want 3 s", took)
+			t.Errorf("closeNow returned after %s, want 3 s", took)
 		}
 		u.open()
 		leave, _ = u.enter(false)
@@ -75,27 +75,27 @@ func TestWhoShutsASandboxWaitsForAnswersAndNotForEver(t *testing.T) {
 		defer cancel()
 		u.closeNow(ctx)
 		if _, in := u.enter(false); in {
-			t.Error("somebody is let in after that")
+			t.Error("it admits a request after closeNow")
 		}
 		leave()
 	})
 }
 
-func TestASandboxIsIdleSinceItDidNothing(t *testing.T) {
+func TestIdleness(t *testing.T) {
 	at := time.Unix(1000, 0)
 	var i idleness
 	for n, look := range []struct {
-		cpu  time.Duration // used till then
+		cpu  time.Duration // CPU time until then
 		used bool
 		idle bool
 	}{
-		{cpu: time.Second}, // what was before is not known
+		{cpu: time.Second}, // earlier use is unknown
 		{cpu: time.Second, idle: true},
-		{cpu: time.Second + 40*time.Millisecond, idle: true}, // a process that looks whether there is something to do
+		{cpu: time.Second + 40*time.Millisecond, idle: true}, // a process that polls
 		{cpu: 2 * time.Second},
 		{cpu: 2 * time.Second, used: true},
 		{cpu: 2 * time.Second, idle: true},
-		{cpu: time.Millisecond}, // it began anew
+		{cpu: time.Millisecond}, // it was restarted
 		{cpu: time.Millisecond, idle: true},
 	} {
 		at = at.Add(5 * time.Second)

@@ -18,7 +18,8 @@ import (
 
 const outside = "what is outside"
 
-// trapped is a volume in which a sandbox has laid traps, beside a file that is none of it.
+// trapped is a volume with symlinks and special files created by a hostile sandbox, next to a
+// file outside of the volume.
 func trapped(t testing.TB) (root *jailfs.Root, canary string) {
 	t.Helper()
 	dir := t.TempDir()
@@ -56,8 +57,8 @@ func trapped(t testing.TB) (root *jailfs.Root, canary string) {
 	return root, canary
 }
 
-// FuzzVolumeContent has strangers do what they can with the files of a volume: they find
-// and change nothing that is not in it, and are told so in a way that is theirs.
+// FuzzVolumeContent sends arbitrary requests for the files of a volume. They must not read or
+// change anything outside of the volume, and errors must be client errors.
 func FuzzVolumeContent(f *testing.F) {
 	for i, query := range []string{
 		"path=file", "path=/", "path=abs", "path=up", "path=dir/canary", "path=..%2fcanary", "path=real/../../canary", "path=dots/canary", "path=real/top/etc/passwd",
@@ -81,22 +82,22 @@ func FuzzVolumeContent(f *testing.F) {
 		w := httptest.NewRecorder()
 		status, answer, err := route.do(content{Request: r, w: w, root: root, path: path.Clean("/" + q.Get("path")), q: q})
 		if err != nil && err != errAnswered && fault.KindOf(err) == "" {
-			t.Errorf("%s ?%s: %v, which is nobody's fault", route.pattern, query, err)
+			t.Errorf("%s ?%s: got %v, want a client error", route.pattern, query, err)
 		}
 		if strings.Contains(w.Body.String(), outside) || strings.Contains(w.Body.String(), "root:") {
-			t.Errorf("%s ?%s reads what is outside", route.pattern, query)
+			t.Errorf("%s ?%s reads a file outside of the volume", route.pattern, query)
 		}
 		if e, ok := answer.(wireEntry); ok && status == http.StatusOK && e.Path != "" && !strings.HasPrefix(e.Path, "/") {
-			t.Errorf("%s ?%s is told of %q", route.pattern, query, e.Path)
+			t.Errorf("%s ?%s: the response names %q", route.pattern, query, e.Path)
 		}
 		st, err := os.Lstat(canary)
 		text, _ := os.ReadFile(canary)
 		if err != nil || string(text) != outside || st.Mode() != 0o644 {
-			t.Errorf("%s ?%s: what is outside is %q, %v, %v", route.pattern, query, text, st, err)
+			t.Errorf("%s ?%s: the file outside is %q, %v, %v", route.pattern, query, text, st, err)
 		}
 		beside, err := os.ReadDir(filepath.Dir(canary))
 		if err != nil || len(beside) != 2 {
-			t.Errorf("%s ?%s: outside there are %v, %v", route.pattern, query, beside, err)
+			t.Errorf("%s ?%s: the directory outside has %v, %v", route.pattern, query, beside, err)
 		}
 	})
 }

@@ -54,7 +54,8 @@ func destroyVolume(r request) (int, any, error) {
 	return http.StatusNoContent, nil, r.s.cfg.Volumes.Destroy(r.Context(), r.team, r.PathValue("volume"))
 }
 
-// contents are the requests for the files of volumes, which bring the volume's token.
+// contents lists the operations on the files of volumes, which are authenticated by the volume's
+// token.
 var contents = []struct {
 	pattern string
 	do      func(content) (int, any, error)
@@ -68,8 +69,8 @@ var contents = []struct {
 	{"PUT /volumecontent/{volume}/file", writeFile},
 }
 
-// A content is one request for the files of a volume. No path leads out of root,
-// whatever symlinks a sandbox has made there.
+// A content is one request for the files of a volume. root confines all paths, regardless of
+// symlinks that a sandbox has created in the volume.
 type content struct {
 	*http.Request
 	w    http.ResponseWriter
@@ -78,10 +79,10 @@ type content struct {
 	q    url.Values
 }
 
-// errAnswered says that an answer has been sent.
+// errAnswered means that the response has been sent.
 var errAnswered = errors.New("it is answered")
 
-// content has a request for the files of a volume answered.
+// content serves a request for the files of a volume.
 func (s *Server) content(do func(content) (int, any, error)) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		defer Recover(s.cfg.Log, w, r)
@@ -142,7 +143,7 @@ func statFile(c content) (int, any, error) {
 	return http.StatusOK, entryOf(i), err
 }
 
-// Bounds of a list.
+// Limits of a directory listing.
 const (
 	maxDepth   = 64
 	maxEntries = 10_000
@@ -158,7 +159,7 @@ func listFiles(c content) (int, any, error) {
 	return http.StatusOK, all, err
 }
 
-// list adds what is in a directory, and below it. Symlinks are not followed.
+// list adds the entries of a directory and of its subdirectories. It does not follow symlinks.
 func (c content) list(dir string, depth int, all *[]wireEntry) error {
 	for after, more := "", true; more; {
 		page, next, err := c.root.List(c.Context(), dir, after, 0)
@@ -167,7 +168,7 @@ func (c content) list(dir string, depth int, all *[]wireEntry) error {
 		}
 		for _, i := range page {
 			if len(*all) >= maxEntries {
-				return fault.Newf(fault.TooLarge, "e2b", dir, "there are more than %d files: list less at once", maxEntries)
+				return fault.Newf(fault.TooLarge, "e2b", dir, "there are more than %d files: use a smaller depth or a subdirectory", maxEntries)
 			}
 			*all = append(*all, entryOf(i))
 			if i.Type != "dir" || depth == 1 {
@@ -177,14 +178,15 @@ func (c content) list(dir string, depth int, all *[]wireEntry) error {
 				return err
 			}
 		}
-		if more = next; more {
+		more = next
+		if more {
 			after = page[len(page)-1].Name
 		}
 	}
 	return nil
 }
 
-// number reads a number of the query that is from 0 to most.
+// number parses a number between 0 and most in the query.
 func (c content) number(name string, otherwise, most int) (int, error) {
 	s := c.q.Get(name)
 	if s == "" {
@@ -197,14 +199,14 @@ func (c content) number(name string, otherwise, most int) (int, error) {
 	return n, nil
 }
 
-// Bounds of what files have: the ids that sandboxes have, and permissions with the bits
-// before them.
+// Limits of file attributes: the uids of sandboxes, and permissions with the set-id and sticky
+// bits.
 const (
 	maxUser = 1<<16 - 1
 	maxMode = 0o7777
 )
 
-// change reads whose a file is to be, and what its mode is to be.
+// change parses the new owner and mode of a file.
 func (c content) change() (jailfs.Change, error) {
 	var b wireChange
 	for name, to := range map[string]**int64{"uid": &b.UID, "gid": &b.GID, "mode": &b.Mode} {
@@ -272,8 +274,8 @@ func changeFile(c content) (int, any, error) {
 	return statFile(c)
 }
 
-// fresh is what a new file is: somebody's, unless it is said, the sandbox's user's.
-func fresh(ch jailfs.Change) jailfs.Change {
+// withOwner fills in the owner of a new file, by default the sandbox's user.
+func withOwner(ch jailfs.Change) jailfs.Change {
 	user := uint32(owner)
 	if ch.UID == nil {
 		ch.UID = &user
@@ -284,7 +286,7 @@ func fresh(ch jailfs.Change) jailfs.Change {
 	return ch
 }
 
-func (c content) there() (bool, error) {
+func (c content) exists() (bool, error) {
 	_, err := c.root.Stat(c.Context(), c.path)
 	if errors.Is(err, fault.NotFound) {
 		return false, nil
@@ -298,14 +300,14 @@ func makeDir(c content) (int, any, error) {
 		return 0, nil, err
 	}
 	force := c.q.Get("force") == "true"
-	there, err := c.there()
+	exists, err := c.exists()
 	switch {
 	case err != nil:
 		return 0, nil, err
-	case there && !force:
+	case exists && !force:
 		return 0, nil, fault.Newf(fault.Conflict, "e2b", c.path, "%s exists already", short(c.path))
-	case !there:
-		change = fresh(change)
+	case !exists:
+		change = withOwner(change)
 	}
 	if force {
 		err = c.root.MkdirFor(c.Context(), c.path, protocol.Owner{UID: owner, GID: owner})
@@ -345,7 +347,7 @@ func readFile(c content) (int, any, error) {
 	h.Set("Cache-Control", "no-store")
 	c.w.WriteHeader(http.StatusOK)
 	if _, err := io.Copy(c.w, body); err != nil {
-		panic(http.ErrAbortHandler) // the client must not take it for whole
+		panic(http.ErrAbortHandler) // the client must not regard the response as complete
 	}
 	return 0, nil, errAnswered
 }
@@ -355,14 +357,14 @@ func writeFile(c content) (int, any, error) {
 	if err != nil {
 		return 0, nil, err
 	}
-	there, err := c.there()
+	exists, err := c.exists()
 	switch {
 	case err != nil:
 		return 0, nil, err
-	case there && c.q.Get("force") == "false":
+	case exists && c.q.Get("force") == "false":
 		return 0, nil, fault.Newf(fault.Conflict, "e2b", c.path, "%s exists already", short(c.path))
-	case !there:
-		change = fresh(change)
+	case !exists:
+		change = withOwner(change)
 	}
 	o := protocol.WriteOptions{Parents: true, UID: change.UID, GID: change.GID}
 	if _, err := c.root.Write(c.Context(), c.path, source{c.Body}, o); err != nil {
@@ -380,7 +382,7 @@ func writeFile(c content) (int, any, error) {
 	return status, body, err
 }
 
-// A source is a body. That it broke off is its sender's fault.
+// A source is a request body. A body that ends early is the client's error.
 type source struct{ r io.Reader }
 
 func (s source) Read(p []byte) (int, error) {

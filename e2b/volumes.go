@@ -23,39 +23,39 @@ import (
 	"glasshouse/jailfs"
 )
 
-// A Volume is a directory that outlives sandboxes and that several can see at once.
+// A Volume is a directory that outlives sandboxes and can be mounted in several of them.
 type Volume struct {
 	ID      string    `json:"id"`
 	Team    id.Token  `json:"team"`
 	Name    string    `json:"name"`
-	Token   string    `json:"token"` // what its files ask for
+	Token   string    `json:"token"` // authenticates access to its files
 	SizeMB  int64     `json:"size_mb"`
 	Created time.Time `json:"created"`
 }
 
-// A VolumeStore keeps the records of volumes. Add returns fault.Conflict if the team has
-// a volume of that name, and when it does not, the record would survive a power cut.
+// A VolumeStore stores the records of volumes. Add returns fault.Conflict if the team has a
+// volume with that name. If it succeeds, the record is durable (it survives a power failure).
 type VolumeStore interface {
 	Add(ctx context.Context, v Volume) error
 	All(ctx context.Context) ([]Volume, error)
 	Delete(ctx context.Context, volume string) error
 }
 
-// VolumesConfig is what Volumes needs.
+// VolumesConfig configures Volumes.
 type VolumesConfig struct {
 	Store     VolumeStore
-	Dir       string // where their files are
+	Dir       string // directory of the volumes' files
 	Templates string // of disks: disk.Make
 	SizeMB    int64  // of each
 	Log       *slog.Logger
 }
 
-// maxVolumes is how many a team may have.
+// maxVolumes is the maximum number of volumes of a team.
 const maxVolumes = 100
 
-// Volumes are all that there are. Each is a filesystem of a fixed size, in which the ids
-// of users are those in sandboxes. It is mounted on the host when somebody uses it. It is
-// safe for concurrent use.
+// Volumes manages all volumes. Each volume is a filesystem of a fixed size with the same user
+// ids as in sandboxes. It is mounted on the host while it is used. Volumes is safe for
+// concurrent use.
 type Volumes struct {
 	cfg VolumesConfig
 
@@ -63,33 +63,33 @@ type Volumes struct {
 	// +checklocks:mu
 	all map[string]*volume // by id
 	// +checklocks:mu
-	creating map[id.Token]int // volumes of each team that are not in all yet
+	creating map[id.Token]int // volumes of each team that are being created
 }
 
 type volume struct {
 	Volume
-	holders int // sandboxes that see it, and requests for its files. guarded by Volumes.mu
+	holders int // sandboxes that mount it, and requests for its files; guarded by Volumes.mu
 
-	mount sync.Mutex // held while it is mounted or unmounted
+	mount sync.Mutex // held during mount and unmount
 	// +checklocks:mount
 	on bool // it is mounted
 }
 
-// NewVolumes returns Volumes that has touched nothing yet.
+// NewVolumes returns Volumes. It does no I/O.
 func NewVolumes(cfg VolumesConfig) *Volumes {
 	return &Volumes{cfg: cfg, all: map[string]*volume{}, creating: map[id.Token]int{}}
 }
 
-// Start finds the volumes that there are. What lies about of others is removed: they
-// were being removed when a daemon was killed.
+// Start loads the volumes. It removes files of other volumes, whose removal an earlier daemon
+// has not completed.
 //
-// It runs before any request is served.
+// Start must return before the first request is served.
 //
 // +checklocksignore
 func (s *Volumes) Start(ctx context.Context) error {
 	list, err := s.cfg.Store.All(ctx)
 	if err != nil {
-		return fmt.Errorf("read the record of volumes: %w", err)
+		return fmt.Errorf("read the records of volumes: %w", err)
 	}
 	for _, v := range list {
 		s.all[v.ID] = &volume{Volume: v}
@@ -101,14 +101,14 @@ func (s *Volumes) Start(ctx context.Context) error {
 	for _, e := range entries {
 		if s.all[e.Name()] == nil && validVolume(e.Name()) {
 			if err := s.wipe(e.Name()); err != nil {
-				s.cfg.Log.Warn("what is left of a volume is not removed", "volume", e.Name(), "err", err)
+				s.cfg.Log.Warn("cannot remove the remains of a volume", "volume", e.Name(), "err", err)
 			}
 		}
 	}
 	return nil
 }
 
-// Close unmounts the volumes that no sandbox sees.
+// Close unmounts the volumes that no sandbox uses.
 func (s *Volumes) Close() error {
 	s.mu.Lock()
 	var idle []*volume
@@ -121,7 +121,7 @@ func (s *Volumes) Close() error {
 	var errs []error
 	for _, v := range idle {
 		v.mount.Lock()
-		errs = append(errs, disk.Unmount(s.mountpoint(v.ID))) // also what an earlier daemon mounted
+		errs = append(errs, disk.Unmount(s.mountpoint(v.ID))) // including mounts of an earlier daemon
 		v.on = false
 		v.mount.Unlock()
 	}
@@ -130,7 +130,7 @@ func (s *Volumes) Close() error {
 
 var volumeName = regexp.MustCompile(`^[a-zA-Z0-9_-]{1,64}$`)
 
-// newVolumeID returns a name that nobody guesses.
+// newVolumeID returns an unguessable id.
 func newVolumeID() string { return "vol" + newID() }
 
 func validVolume(s string) bool {
@@ -142,13 +142,13 @@ func noVolume(ref string) error {
 	return fault.Newf(fault.NotFound, "e2b", ref, "Volume %q not found", short(ref))
 }
 
-// Create makes a volume. Its files take room when there are some.
+// Create creates a volume. The disk space is allocated when files are written.
 func (s *Volumes) Create(ctx context.Context, team id.Token, name string) (Volume, error) {
 	if !volumeName.MatchString(name) {
 		return Volume{}, invalid("invalid volume name %q: want 1 to 64 letters, digits, - and _", short(name))
 	}
 	if !s.reserve(team) {
-		return Volume{}, fault.Newf(fault.Exhausted, "e2b", name, "there are %d volumes already: destroy some", maxVolumes)
+		return Volume{}, fault.Newf(fault.Exhausted, "e2b", name, "the limit of %d volumes is reached: destroy some", maxVolumes)
 	}
 	defer s.unreserve(team)
 	v := Volume{ID: newVolumeID(), Team: team, Name: name, Token: newToken(), SizeMB: s.cfg.SizeMB, Created: time.Now().UTC()}
@@ -163,8 +163,8 @@ func (s *Volumes) Create(ctx context.Context, team id.Token, name string) (Volum
 	return v, nil
 }
 
-// reserve reports whether a team may have one more volume. If so, that one counts until
-// unreserve is called, by when it is in s.all or was not created.
+// reserve reserves a slot for a team's new volume. It returns false if the team has too many. A
+// successful caller calls unreserve after the volume is in s.all or its creation has failed.
 func (s *Volumes) reserve(team id.Token) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -189,7 +189,7 @@ func (s *Volumes) unreserve(team id.Token) {
 	}
 }
 
-// List returns a team's volumes, the newest first.
+// List returns a team's volumes, newest first.
 func (s *Volumes) List(team id.Token) (own []Volume) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -202,7 +202,7 @@ func (s *Volumes) List(team id.Token) (own []Volume) {
 	return own
 }
 
-// Get returns a volume of a team's by its id.
+// Get returns a team's volume by its id.
 func (s *Volumes) Get(team id.Token, ref string) (Volume, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -212,8 +212,8 @@ func (s *Volumes) Get(team id.Token, ref string) (Volume, error) {
 	return Volume{}, noVolume(ref)
 }
 
-// Destroy removes a volume with its files. One that a sandbox sees, also one that rests,
-// is a fault.Conflict.
+// Destroy removes a volume and its files. It returns fault.Conflict if a sandbox, running or
+// paused, mounts the volume.
 func (s *Volumes) Destroy(ctx context.Context, team id.Token, ref string) error {
 	s.mu.Lock()
 	v := s.all[ref]
@@ -225,7 +225,7 @@ func (s *Volumes) Destroy(ctx context.Context, team id.Token, ref string) error 
 		s.mu.Unlock()
 		return fault.Newf(fault.Conflict, "e2b", ref, "Volume %q is in use: kill the sandboxes that mount it", v.Name)
 	}
-	delete(s.all, ref) // nobody begins to use it from here on
+	delete(s.all, ref) // no new user can find it from here on
 	s.mu.Unlock()
 	ctx = context.WithoutCancel(ctx)
 	if err := s.cfg.Store.Delete(ctx, v.ID); err != nil {
@@ -237,7 +237,7 @@ func (s *Volumes) Destroy(ctx context.Context, team id.Token, ref string) error 
 	return s.wipe(v.ID)
 }
 
-// wipe removes the files of a volume of which there is no record.
+// wipe removes the files of a volume without a record.
 func (s *Volumes) wipe(volume string) error {
 	if err := disk.Unmount(s.mountpoint(volume)); err != nil {
 		return err
@@ -247,12 +247,12 @@ func (s *Volumes) wipe(volume string) error {
 
 func (s *Volumes) mountpoint(volume string) string { return filepath.Join(s.cfg.Dir, volume, "disk") }
 
-// files is the directory that sandboxes see: not the whole disk, on which its filesystem
-// has things of its own.
+// files returns the directory that sandboxes mount. The root of the filesystem contains entries
+// of its own, such as lost+found.
 func (s *Volumes) files(volume string) string { return filepath.Join(s.mountpoint(volume), "files") }
 
-// hold has a team's volumes stay until release, and mounted.
-func (s *Volumes) hold(ctx context.Context, team id.Token, mounts []VolumeMount) (release func(), err error) {
+// acquire mounts volumes of a team and prevents their removal until release is called.
+func (s *Volumes) acquire(ctx context.Context, team id.Token, mounts []VolumeMount) (release func(), err error) {
 	var held []*volume
 	release = func() {
 		s.mu.Lock()
@@ -274,7 +274,7 @@ func (s *Volumes) hold(ctx context.Context, team id.Token, mounts []VolumeMount)
 	s.mu.Unlock()
 	for _, v := range held {
 		if err == nil {
-			err = s.mounted(ctx, v)
+			err = s.ensureMounted(ctx, v)
 		}
 	}
 	if err != nil {
@@ -283,8 +283,8 @@ func (s *Volumes) hold(ctx context.Context, team id.Token, mounts []VolumeMount)
 	return release, err
 }
 
-// mounted mounts a volume, if it is not.
-func (s *Volumes) mounted(ctx context.Context, v *volume) error {
+// ensureMounted mounts a volume if it is not mounted.
+func (s *Volumes) ensureMounted(ctx context.Context, v *volume) error {
 	v.mount.Lock()
 	defer v.mount.Unlock()
 	if v.on {
@@ -300,20 +300,20 @@ func (s *Volumes) mounted(ctx context.Context, v *volume) error {
 	if err := disk.Make(ctx, filepath.Join(s.cfg.Dir, v.ID, "image"), at, v.SizeMB, s.cfg.Templates); err != nil {
 		return err
 	}
-	if err := s.furnish(v.ID); err != nil {
+	if err := s.initFiles(v.ID); err != nil {
 		return errors.Join(err, disk.Unmount(at))
 	}
 	v.on = true
 	return nil
 }
 
-// owner is whose a new volume and new files in it are, unless it is said: the user that
-// sandboxes have.
+// owner is the default owner of volumes and their files: the uid of the default user of
+// sandboxes.
 const owner = 1000
 
-// furnish makes the directory that sandboxes see. It is whole or not there, whenever the
+// initFiles creates the directory that sandboxes mount. It is complete or missing, even if the
 // daemon is killed.
-func (s *Volumes) furnish(volume string) error {
+func (s *Volumes) initFiles(volume string) error {
 	dir := s.files(volume)
 	if _, err := os.Lstat(dir); err == nil {
 		return nil
@@ -331,7 +331,7 @@ func (s *Volumes) furnish(volume string) error {
 	return dirs.Sync(s.mountpoint(volume))
 }
 
-// find returns the mounts of a wish with the ids of the team's volumes.
+// find returns mounts with the ids of the team's volumes filled in.
 func (s *Volumes) find(team id.Token, mounts []VolumeMount) ([]VolumeMount, error) {
 	if len(mounts) == 0 {
 		return nil, nil
@@ -351,8 +351,8 @@ func (s *Volumes) find(team id.Token, mounts []VolumeMount) ([]VolumeMount, erro
 	return found, nil
 }
 
-// jailed are the mounts of a jail by which it sees volumes.
-func (s *Volumes) jailed(mounts []VolumeMount) (list []jail.Mount, sources []string) {
+// jailMounts converts volume mounts to mounts of a jail.
+func (s *Volumes) jailMounts(mounts []VolumeMount) (list []jail.Mount, sources []string) {
 	for _, m := range mounts {
 		list = append(list, jail.Mount{Source: s.files(m.ID), Target: m.Path, Write: true, Owners: true})
 		sources = append(sources, s.files(m.ID))
@@ -360,8 +360,8 @@ func (s *Volumes) jailed(mounts []VolumeMount) (list []jail.Mount, sources []str
 	return list, sources
 }
 
-// mountsOf returns the volumes that a jail sees, as its record says. Of one that is gone
-// there is no name.
+// mountsOf returns the volumes that a jail's spec mounts. A volume that no longer exists has no
+// name.
 func (s *Volumes) mountsOf(spec jail.Spec) (list []VolumeMount) {
 	for _, m := range spec.Mounts {
 		rel, err := filepath.Rel(s.cfg.Dir, m.Source)
@@ -380,19 +380,21 @@ func (s *Volumes) mountsOf(spec jail.Spec) (list []VolumeMount) {
 	return list
 }
 
-// open opens the files of the volume that a token is for, until done is called.
+// open opens the files of the volume that a token grants access to. The caller calls done when
+// it is finished.
 func (s *Volumes) open(ctx context.Context, ref, token string) (root *jailfs.Root, done func(), err error) {
 	s.mu.Lock()
 	v := s.all[ref]
 	s.mu.Unlock()
 	if v == nil || !same(v.Token, token) {
-		return nil, nil, fault.Newf(fault.Unauthenticated, "e2b", "", "the token is not one of this volume")
+		return nil, nil, fault.Newf(fault.Unauthenticated, "e2b", "", "the token is not valid for this volume")
 	}
-	release, err := s.hold(ctx, v.Team, []VolumeMount{{ID: v.ID, Name: v.Name}})
+	release, err := s.acquire(ctx, v.Team, []VolumeMount{{ID: v.ID, Name: v.Name}})
 	if err != nil {
 		return nil, nil, err
 	}
-	if root, err = jailfs.Open(s.files(v.ID)); err != nil {
+	root, err = jailfs.Open(s.files(v.ID))
+	if err != nil {
 		release()
 		return nil, nil, err
 	}

@@ -8,7 +8,7 @@ import (
 	"glasshouse/e2b/envd"
 )
 
-// What is read and written here is the protocol's, whose names these are.
+// These types are the protocol's JSON. The names are those of the protocol.
 
 type newSandbox struct {
 	TemplateID      string            `json:"templateID"`
@@ -37,7 +37,7 @@ type wireSandbox struct {
 	Domain      string  `json:"domain"`
 }
 
-// clientID is what the protocol once had beside the id; clients must still find some.
+// clientID is a constant for a former member of sandbox ids. Clients still require it.
 const clientID = "glasshouse"
 
 func (s *Server) sandboxOf(b Sandbox) wireSandbox {
@@ -74,7 +74,7 @@ func listedOf(b Sandbox) wireListed {
 	}
 	return wireListed{
 		TemplateID: b.Template, SandboxID: b.ID, Alias: b.Alias, ClientID: clientID, StartedAt: b.Started, EndAt: b.End,
-		CPU: b.CPU, MemoryMB: b.MemoryMB, DiskMB: b.DiskMB, EnvdVersion: envd.Version, Metadata: metadata, State: b.shown(),
+		CPU: b.CPU, MemoryMB: b.MemoryMB, DiskMB: b.DiskMB, EnvdVersion: envd.Version, Metadata: metadata, State: b.clientState(),
 		VolumeMounts: shownMounts(b.Volumes),
 	}
 }
@@ -87,8 +87,9 @@ func shownMounts(mounts []VolumeMount) []VolumeMount {
 	return shown
 }
 
-// shown is the state as clients know it: on its way somewhere it is not there yet.
-func (b *Sandbox) shown() State {
+// clientState returns the state that clients see. During a change it is the previous stable
+// state.
+func (b *Sandbox) clientState() State {
 	if slices.Contains([]State{Paused, Resuming}, b.State) {
 		return Paused
 	}
@@ -135,7 +136,7 @@ type wireSnapshot struct {
 
 func snapshotOf(s Snap) wireSnapshot { return wireSnapshot{s.Ref(), s.Names()} }
 
-// TemplateDetail is a template with its builds. Clients know snapshots as templates too.
+// TemplateDetail is a template with its builds. Snapshots are templates to clients, too.
 type TemplateDetail struct {
 	TemplateID  string          `json:"templateID"`
 	Public      bool            `json:"public"`

@@ -18,7 +18,7 @@ import (
 	"glasshouse/fault"
 )
 
-func TestWhichPortOfWhichSandboxARequestIsFor(t *testing.T) {
+func TestRequestAddress(t *testing.T) {
 	s := &Server{cfg: ServerConfig{Sandboxes: New(Config{})}}
 	const box = "iabcdefghijklmnopqrst"
 	for _, c := range []struct {
@@ -51,29 +51,29 @@ func TestWhichPortOfWhichSandboxARequestIsFor(t *testing.T) {
 			r.Header.Set(k, v)
 		}
 		if got, is := s.address(r); is != c.is || is && got != c.want {
-			t.Errorf("%s %v is for %+v, %v; want %+v, %v", c.url, c.header, got, is, c.want, c.is)
+			t.Errorf("address of %s %v = %+v, %v; want %+v, %v", c.url, c.header, got, is, c.want, c.is)
 		}
 	}
 }
 
-func TestPagesNeitherRepeatNorMissWhatStays(t *testing.T) {
+func TestPagination(t *testing.T) {
 	now := time.Now()
-	var all []place
+	var all []position
 	for i := range 10 {
-		all = append(all, place{now.Add(time.Duration(i/2) * time.Second), fmt.Sprint("i", i)}) // two began at once
+		all = append(all, position{now.Add(time.Duration(i/2) * time.Second), fmt.Sprint("i", i)}) // two started at the same time
 	}
 	for _, newest := range []bool{false, true} {
 		var seen []string
 		token := ""
-		for turn := 0; turn == 0 || token != ""; turn++ {
+		for n := 0; n == 0 || token != ""; n++ {
 			w := httptest.NewRecorder()
 			q := url.Values{"limit": {"3"}}
 			if token != "" {
 				q.Set("nextToken", token)
 			}
 			r := request{Request: httptest.NewRequest("GET", "/?"+q.Encode(), nil), w: w}
-			left := slices.DeleteFunc(slices.Clone(all), func(p place) bool { return turn > 0 && p.id == "i5" }) // one goes meanwhile
-			got, err := page(r, left, newest, func(p place) place { return p })
+			left := slices.DeleteFunc(slices.Clone(all), func(p position) bool { return n > 0 && p.id == "i5" }) // removed in the meantime
+			got, err := page(r, left, newest, func(p position) position { return p })
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -92,21 +92,21 @@ func TestPagesNeitherRepeatNorMissWhatStays(t *testing.T) {
 	}
 }
 
-func TestMetadataIsReadAsClientsWriteIt(t *testing.T) {
+func TestReadMetadata(t *testing.T) {
 	twice := url.Values{url.PathEscape("a b"): {url.PathEscape("c&d=é%")}}.Encode()
 	got, err := readMetadata(url.Values{"metadata": {twice}})
 	if err != nil || got["a b"] != "c&d=é%" || len(got) != 1 {
-		t.Errorf("%q = %q, %v", twice, got, err)
+		t.Errorf("metadata of %q = %q, %v", twice, got, err)
 	}
 	if got, err := readMetadata(url.Values{"metadata": {"user=abc&app=prod"}}); err != nil || got["user"] != "abc" || got["app"] != "prod" {
-		t.Errorf("written once = %q, %v", got, err)
+		t.Errorf("metadata escaped once = %q, %v", got, err)
 	}
 	if _, err := readMetadata(url.Values{"metadata": {"a=%zz"}}); fault.KindOf(err) != fault.Invalid {
-		t.Errorf("what cannot be read = %v, want invalid", err)
+		t.Errorf("malformed metadata = %v, want invalid", err)
 	}
 }
 
-func TestWhatASandboxMayReachIsInTheOrderThatCounts(t *testing.T) {
+func TestEgressRuleOrder(t *testing.T) {
 	no := false
 	n := Network{AllowOut: []string{"API.example.com", "8.8.8.8"}, DenyOut: []string{"0.0.0.0/0"}}
 	hosts := func(b Sandbox) (list []string) {
@@ -145,8 +145,8 @@ func TestWhatASandboxMayReachIsInTheOrderThatCounts(t *testing.T) {
 	}
 }
 
-func FuzzAPageBeginsBehindAnyToken(f *testing.F) {
-	f.Add(place{time.Unix(1, 2), "iabc"}.token())
+func FuzzReadToken(f *testing.F) {
+	f.Add(position{time.Unix(1, 2), "iabc"}.token())
 	f.Add("")
 	f.Add("MjAyNi0xMS0yMlQxNDo0NjoyMloX18")
 	f.Fuzz(func(t *testing.T, token string) {
@@ -154,7 +154,7 @@ func FuzzAPageBeginsBehindAnyToken(f *testing.F) {
 		if err == nil {
 			again, err := readToken(p.token())
 			if err != nil || again.compare(p) != 0 {
-				t.Errorf("%q is %+v, and that is %+v, %v", token, p, again, err)
+				t.Errorf("token %q = %+v, formatted and parsed again %+v, %v", token, p, again, err)
 			}
 		} else if fault.KindOf(err) != fault.Invalid {
 			t.Errorf("%q = %v, want invalid", token, err)
@@ -162,7 +162,7 @@ func FuzzAPageBeginsBehindAnyToken(f *testing.F) {
 	})
 }
 
-func FuzzAnAddressNamesASandboxOrNothing(f *testing.F) {
+func FuzzParseAddress(f *testing.F) {
 	f.Add("3000-iabcdefghijklmnopqrst")
 	f.Add("-")
 	f.Fuzz(func(t *testing.T, label string) {
@@ -183,9 +183,9 @@ func TestIDsAreValidAndDistinct(t *testing.T) {
 	}
 }
 
-// Clients read an answer without a body as JSON if its length is not said, whatever of their
-// request was left unread.
-func TestAnAnswerWithoutABodySaysSo(t *testing.T) {
+// Clients parse a response without a body as JSON unless it has a Content-Length, even if part
+// of their request was not read.
+func TestEmptyResponseHasContentLength(t *testing.T) {
 	for _, status := range []int{http.StatusAccepted, http.StatusNoContent} {
 		h := http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { Answer(w, status, nil) })
 		s := httptest.NewUnstartedServer(nil)

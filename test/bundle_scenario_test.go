@@ -194,7 +194,7 @@ func TestABundleGoesFromItsPublisherToACallAndIsDistrusted(t *testing.T) {
 	p.does("bundle", "trust", "acme", "standard", "acme.pub")
 	p.does("bundle", "verify", first) // by the daemon's own trust store
 
-	if out := p.does("bundle", "install", first); !strings.Contains(out, "waits for a person") {
+	if out := p.does("bundle", "install", first); !strings.Contains(out, "is pending approval") {
 		t.Fatal(out)
 	}
 	p.refuses("no such capability", "call", "places.far", `{"km":9}`)
@@ -213,7 +213,7 @@ func TestABundleGoesFromItsPublisherToACallAndIsDistrusted(t *testing.T) {
 
 	// A version that may do more is asked about again, with what is more.
 	out := p.does("bundle", "install", p.pack(places("1.1.0", "a.example.com", "b.example.com")))
-	if !strings.Contains(out, "waits for a person") {
+	if !strings.Contains(out, "is pending approval") {
 		t.Fatal(out)
 	}
 	if b, err := h.Capability(t.Context(), "places.far", ""); err != nil || b.Version != "1.0.0" {
@@ -237,7 +237,7 @@ func TestABundleGoesFromItsPublisherToACallAndIsDistrusted(t *testing.T) {
 	h.start()
 	p.refuses("it was lost", "call", "places.far", `{"km":9}`)
 	for _, line := range [][]string{{"bundle", "ls"}, {"doctor"}} {
-		if out := p.does(line...); !strings.Contains(out, "nothing of local-places is called: ") || !strings.Contains(out, "it was lost") {
+		if out := p.does(line...); !strings.Contains(out, "local-places is ") || !strings.Contains(out, "it was lost") {
 			t.Errorf("glasshouse %s does not say so:\n%s", strings.Join(line, " "), out)
 		}
 	}

@@ -102,7 +102,7 @@ func TestTheExampleOfPlaces(t *testing.T) {
 		{"the use in the chain", "secret.used"},
 		{"the request in the chain", "request POST places.googleapis.com:443/v1/places:searchText 200"},
 		{"the refusal in the chain", "collect.example:443: refused"},
-		{"the chain is whole", "the chain is whole"},
+		{"the audit log is intact", "the audit log is intact"},
 	} {
 		i := strings.Index(out[at:], station.says)
 		if i < 0 {

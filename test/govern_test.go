@@ -222,7 +222,7 @@ func (h *house) copy(from, to id.Jail, path string) {
 // key and no daemon, and finds what was changed in another export.
 func (h *house) proved(j id.Jail) {
 	h.Helper()
-	if got := h.says("audit", "verify"); !strings.HasPrefix(got, "the chain is whole\n") {
+	if got := h.says("audit", "verify"); !strings.HasPrefix(got, "the audit log is intact\n") {
 		h.Errorf("verifying the chain says %q", got)
 	}
 	dir := h.TempDir()
@@ -252,7 +252,7 @@ func (h *house) proved(j id.Jail) {
 		out, _ := cmd.CombinedOutput()
 		return string(out), cmd.ProcessState.ExitCode()
 	}
-	if out, code := offline(export); code != 0 || !strings.HasPrefix(out, "the chain is whole\n") || strings.Contains(out, "the key was not given") {
+	if out, code := offline(export); code != 0 || !strings.HasPrefix(out, "the audit log is intact\n") || strings.Contains(out, "the key was not given") {
 		h.Errorf("offline: exit code %d, %s", code, out)
 	}
 	if out, code := offline(forged); code != 1 || !strings.HasPrefix(out, fmt.Sprintf("BAD: entry %d: ", entry.Seq)) {

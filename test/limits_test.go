@@ -108,7 +108,7 @@ func TestAnAgentIsGivenMoreWhileItRuns(t *testing.T) {
 
 	// A person sets what holds from then on.
 	out, stderr, code := h.glasshouse("", "jail", "limits", string(j.ID), "--memory", "1g", "--pids", "200")
-	if code != 0 || !strings.Contains(out, "memory 1 GiB") || strings.Contains(out, "lent until") || !strings.Contains(out, "set by a person") || !strings.Contains(out, "cpu=2 memory=4096") {
+	if code != 0 || !strings.Contains(out, "memory 1 GiB") || strings.Contains(out, "temporary until") || !strings.Contains(out, "set by a person") || !strings.Contains(out, "cpu=2 memory=4096") {
 		t.Errorf("jail limits: %d %s%s", code, out, stderr)
 	}
 	if l, err := h.JailLimits(h.Context(), j.ID, 0); err != nil || l.Limits.CPUShares != 256 || l.Limits.MaxPIDs != 200 || l.Own != nil {

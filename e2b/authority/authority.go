@@ -1,8 +1,8 @@
-// Package authority issues TLS certificates for the addresses of sandboxes from a
-// certificate authority that the daemon makes for itself.
+// Package authority issues TLS certificates for the addresses of sandboxes from a certificate
+// authority (CA) that the daemon creates.
 //
-// The authority is constrained to one domain and to loopback addresses (RFC 5280, section
-// 4.2.1.10): a client that trusts it trusts it for nothing else, also if its key is stolen.
+// The CA is constrained to one domain and to loopback addresses (RFC 5280, section 4.2.1.10). A
+// client that trusts it does not trust it for other names, even if its key is stolen.
 package authority
 
 import (
@@ -32,9 +32,9 @@ import (
 const (
 	caTime   = 10 * 365 * 24 * time.Hour
 	leafTime = 90 * 24 * time.Hour
-	skew     = time.Hour // by which clocks of clients may be behind
+	skew     = time.Hour // tolerated clock error of clients
 
-	// maxLeaves bounds the certificates in memory. Clients choose the names.
+	// maxLeaves limits the certificates in memory, because clients choose the names.
 	maxLeaves = 1024
 )
 
@@ -54,9 +54,9 @@ type Authority struct {
 	leaves map[string]*tls.Certificate // by host
 }
 
-// Open returns the authority for a domain, without a port, that a directory has. If it has
-// none, or one that has expired or is for another domain, Open makes one. made reports
-// whether it did: clients have to be given its certificate then.
+// Open loads the authority for a domain, without a port, from a directory. If the directory has
+// none, or one that has expired or is for another domain, Open creates one and reports it in
+// made. Clients need the certificate of a new authority.
 func Open(dir, domain string) (a *Authority, made bool, err error) {
 	return open(dir, domain, time.Now)
 }
@@ -72,7 +72,7 @@ func open(dir, domain string, now func() time.Time) (a *Authority, made bool, er
 	default:
 		a, err := parse(text, domain, now)
 		if err != nil {
-			return nil, false, &fault.Error{Op: "authority.Open", On: name, Kind: fault.Invalid, Err: err, Remedy: "remove it, and give clients the certificate of the one that is made in its place"}
+			return nil, false, &fault.Error{Op: "authority.Open", On: name, Kind: fault.Invalid, Err: err, Remedy: "remove it, and give clients the certificate of its replacement"}
 		}
 		if slices.Equal(a.cert.PermittedDNSDomains, permitted(domain)) && now().Before(a.cert.NotAfter.Add(-leafTime)) {
 			return a, false, nil
@@ -80,20 +80,20 @@ func open(dir, domain string, now func() time.Time) (a *Authority, made bool, er
 	}
 	text, err = create(domain, now())
 	if err != nil {
-		return nil, false, fmt.Errorf("make a certificate authority: %w", err)
+		return nil, false, fmt.Errorf("create a certificate authority: %w", err)
 	}
 	if err := os.MkdirAll(dir, 0o700); err != nil {
 		return nil, false, err
 	}
-	if err := atomicfile.Durable(name, text, 0o600); err != nil { // it has the key
+	if err := atomicfile.Durable(name, text, 0o600); err != nil { // contains the private key
 		return nil, false, fmt.Errorf("save the certificate authority: %w", err)
 	}
 	a, err = parse(text, domain, now)
 	return a, true, err
 }
 
-// permitted are the names that an authority for a domain may vouch for. A name permits
-// itself and all names below it.
+// permitted returns the DNS constraints of an authority for a domain. A name permits itself and
+// all names below it.
 func permitted(domain string) []string {
 	if net.ParseIP(domain) != nil || domain == "localhost" {
 		return []string{"localhost"}
@@ -143,7 +143,7 @@ func parse(text []byte, domain string, now func() time.Time) (*Authority, error)
 	}
 	key, ok := pair.PrivateKey.(*ecdsa.PrivateKey)
 	if !ok || !pair.Leaf.IsCA {
-		return nil, errors.New("it is not a certificate authority that this program has made")
+		return nil, errors.New("it is not a certificate authority that this program has created")
 	}
 	leafKey, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	if err != nil {
@@ -159,12 +159,13 @@ func newSerial() (*big.Int, error) {
 	return rand.Int(rand.Reader, new(big.Int).Lsh(big.NewInt(1), 127))
 }
 
-// PEM returns the certificate that clients have to trust.
+// PEM returns the CA certificate for clients, PEM-encoded.
 func (a *Authority) PEM() string { return string(a.pem) }
 
-// Certificate implements tls.Config.GetCertificate. A client that names no host, as it
-// does for an address, gets a certificate for the domain and loopback addresses. A
-// certificate is for one host: clients refuse *.localhost, which has no dot.
+// Certificate implements tls.Config.GetCertificate. A client that sends no host name, such as
+// one that connects to an IP address, gets a certificate for the domain and the loopback
+// addresses. A certificate covers one host, because clients reject *.localhost, which has no
+// second dot.
 func (a *Authority) Certificate(hello *tls.ClientHelloInfo) (*tls.Certificate, error) {
 	host := strings.ToLower(strings.TrimSuffix(hello.ServerName, "."))
 	if host == "" {
@@ -175,7 +176,7 @@ func (a *Authority) Certificate(hello *tls.ClientHelloInfo) (*tls.Certificate, e
 	}
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	// Half of its time is left to a certificate that is given to a client.
+	// A certificate is valid for at least half of its lifetime when a client gets it.
 	if leaf := a.leaves[host]; leaf != nil && a.now().Before(leaf.Leaf.NotAfter.Add(-leafTime/2)) {
 		return leaf, nil
 	}

@@ -14,8 +14,8 @@ import (
 	"glasshouse/fault"
 )
 
-// reach connects as a client that trusts the authority and returns why it does not take
-// the certificate.
+// reach connects as a client that trusts the authority and returns the error of the certificate
+// check.
 func reach(t *testing.T, a *Authority, host string) error {
 	t.Helper()
 	roots := x509.NewCertPool()
@@ -29,7 +29,7 @@ func reach(t *testing.T, a *Authority, host string) error {
 	return tls.Client(client, &tls.Config{RootCAs: roots, ServerName: host, Time: a.now}).Handshake()
 }
 
-func TestWhichHostsAnAuthorityVouchesFor(t *testing.T) {
+func TestCertificatesForHosts(t *testing.T) {
 	for _, c := range []struct {
 		domain   string
 		good     []string
@@ -49,9 +49,9 @@ func TestWhichHostsAnAuthorityVouchesFor(t *testing.T) {
 			t.Errorf("%s is constrained to %s, want %s", c.domain, got, c.constant)
 		}
 		for _, host := range c.good {
-			for range 2 { // issued, and from memory
+			for range 2 { // newly issued, and from memory
 				if err := reach(t, a, host); err != nil {
-					t.Errorf("%s below %s: got %v, want a certificate that is taken", host, c.domain, err)
+					t.Errorf("%s below %s: got %v, want a valid certificate", host, c.domain, err)
 				}
 			}
 		}
@@ -63,9 +63,10 @@ func TestWhichHostsAnAuthorityVouchesFor(t *testing.T) {
 	}
 }
 
-// TestAStolenAuthorityIsOfNoUseElsewhere issues what the code never does: clients refuse
-// it, because the constraint is in the certificate that they trust.
-func TestAStolenAuthorityIsOfNoUseElsewhere(t *testing.T) {
+// TestStolenAuthorityIsConstrained issues a certificate outside of the constraint, which the
+// code never does. Clients reject it, because the constraint is in the CA certificate that they
+// trust.
+func TestStolenAuthorityIsConstrained(t *testing.T) {
 	a, _, err := Open(t.TempDir(), "localhost")
 	if err != nil {
 		t.Fatal(err)
@@ -81,7 +82,7 @@ func TestAStolenAuthorityIsOfNoUseElsewhere(t *testing.T) {
 	}
 }
 
-func TestAnAuthorityIsKept(t *testing.T) {
+func TestAuthorityPersists(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "tls")
 	first, _, err := Open(dir, "localhost")
 	if err != nil {
@@ -114,7 +115,7 @@ func TestAnAuthorityIsKept(t *testing.T) {
 	}
 }
 
-func TestCertificatesAreIssuedAgainInTime(t *testing.T) {
+func TestCertificatesAreRenewed(t *testing.T) {
 	now := time.Now()
 	a, _, err := open(t.TempDir(), "localhost", func() time.Time { return now })
 	if err != nil {
@@ -134,7 +135,7 @@ func TestCertificatesAreIssuedAgainInTime(t *testing.T) {
 	}
 	now = now.Add(leafTime/2 + time.Minute)
 	if late := get("a.localhost"); late == first || !late.Leaf.NotAfter.After(now.Add(leafTime-time.Minute)) {
-		t.Error("a certificate that is half over is still given out")
+		t.Error("a certificate past half of its lifetime was returned, want a new one")
 	}
 	keep := func(host string) (n int) {
 		a.mu.Lock()

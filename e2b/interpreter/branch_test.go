@@ -8,14 +8,13 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// inBranch changes the host name, as a branch of the sandbox does before its
-// processes run.
+// inBranch changes the host name, as a branch of the sandbox does before its processes run.
 const inBranch = "import socket; socket.sethostname('branch')"
 
-// noticed writes the notice of a branch. The host name stays the same.
+// noticed writes the branch notice file. The host name does not change.
 const noticed = `import os; os.makedirs("/run/glasshouse", exist_ok=True); open("/run/glasshouse/branch.json", "wb").write(b'{"seed": "%s"}' % os.urandom(32).hex().encode()) and None`
 
-// startedAlone is served with a host name and a /run of its own.
+// startedAlone starts the interpreter with its own host name and its own /run.
 func startedAlone(t *testing.T) (url string) {
 	t.Helper()
 	url, _ = startedWith(t, func(cmd *exec.Cmd) {
@@ -26,23 +25,23 @@ func startedAlone(t *testing.T) (url string) {
 		}
 	})
 	if got := executed(t, url, "import subprocess; subprocess.run(['mount', '-t', 'tmpfs', 'run', '/run']).returncode"); got != "result 0" {
-		t.Fatalf("mount a /run: %s", got)
+		t.Fatalf("mount /run: %s", got)
 	}
 	return url
 }
 
-func TestGeneratorsAreSeededAgainInABranch(t *testing.T) {
+func TestGeneratorsAreReseededInBranch(t *testing.T) {
 	url := startedAlone(t)
 	for _, step := range []step{
-		// The state is set without the functions that mean that code wants this state.
+		// The state is set without the functions by which code requests a certain state.
 		{"python", "import random; state = random.getstate(); first = random.random(); random._inst.setstate(state)", ""},
 		{"python", "random.random() == first", "result True"},
 		{"python", "random._inst.setstate(state); " + inBranch, ""},
 		{"python", "random.random() == first", "result False"},
 		{"python", "random._inst.setstate(state)", ""},
-		{"python", "random.random() == first", "result True"}, // once in a branch
+		{"python", "random.random() == first", "result True"}, // seeded once per branch
 
-		// A branch with the same host name, and one of that branch.
+		// A branch with the same host name, and a branch of that branch.
 		{"python", "random._inst.setstate(state); " + noticed, ""},
 		{"python", "random.random() == first", "result False"},
 		{"python", "random._inst.setstate(state); " + noticed, ""},
@@ -50,7 +49,7 @@ func TestGeneratorsAreSeededAgainInABranch(t *testing.T) {
 		{"python", "random._inst.setstate(state)", ""},
 		{"python", "random.random() == first", "result True"},
 
-		// OpenSSL is given new entropy, once in a branch.
+		// OpenSSL gets new entropy once per branch.
 		{"python", "import ssl; added = []; ssl.RAND_add = lambda b, n: added.append((len(set(b)) > 8, n)); " + noticed, ""},
 		{"python", "added", "result [(True, 32)]"},
 		{"python", "added", "result [(True, 32)]"},
@@ -76,8 +75,8 @@ func TestGeneratorsAreSeededAgainInABranch(t *testing.T) {
 		{"python", noticed, ""},
 		{"bash", "[ $RANDOM = $(cat first) ] || echo different; RANDOM=5", "stdout different\n"},
 		{"bash", "[ $RANDOM = $(cat first) ] && echo equal", "stdout equal\n"},
-		// A shell without SRANDOM, before bash 5.1. With an empty value RANDOM would be
-		// seeded with 0.
+		// A shell without SRANDOM, before bash 5.1. With an empty value, RANDOM would be seeded
+		// with 0.
 		{"bash", "unset SRANDOM; RANDOM=; echo $RANDOM >first", ""},
 		{"python", noticed, ""},
 		{"bash", "[ $RANDOM = $(cat first) ] || echo different", "stdout different\n"},
@@ -87,9 +86,9 @@ func TestGeneratorsAreSeededAgainInABranch(t *testing.T) {
 }
 
 // OpenSSL is replaced by constants, as if all branches drew the same numbers from it.
-func TestNodeTakesTheKernelsNumbersInABranch(t *testing.T) {
+func TestNodeUsesKernelRandomnessInBranch(t *testing.T) {
 	if _, err := exec.LookPath("node"); err != nil {
-		t.Skip("there is no node")
+		t.Skip("node is not installed")
 	}
 	const numbers = `
 const crypto = require('crypto'), { webcrypto } = crypto
@@ -113,9 +112,9 @@ null`
 		{"javascript", "crypto.randomInt(6, 5)", "RangeError"},
 		{"javascript", "crypto.randomInt('a')", "TypeError"},
 		{"javascript", "const r = Math.random; 1", "result 1"},
-		{"javascript", "r === Math.random", "result true"}, // once in a branch
+		{"javascript", "r === Math.random", "result true"}, // replaced once per branch
 		{"python", noticed, ""},
-		{"javascript", "r === Math.random", "result false"}, // what r has drawn ahead is in this branch too
+		{"javascript", "r === Math.random", "result false"}, // numbers that r has drawn ahead are replaced in this branch too
 	} {
 		step.run(t, url)
 	}
@@ -127,6 +126,6 @@ type step struct{ language, code, want string }
 func (s step) run(t *testing.T, url string) {
 	t.Helper()
 	if got := executedIn(t, url, s.language, s.code); got != s.want {
-		t.Errorf("%s: %s says %q, want %q", s.language, s.code, got, s.want)
+		t.Errorf("%s: output of %s = %q, want %q", s.language, s.code, got, s.want)
 	}
 }

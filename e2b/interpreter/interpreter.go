@@ -1,10 +1,9 @@
-// Package interpreter has code run in sandboxes as clients of E2B's code interpreter
-// ask for it: in contexts that keep what earlier code left, with all that values look
-// like.
+// Package interpreter runs code in sandboxes for clients of E2B's code interpreter. Code runs in
+// contexts that keep their state between calls, and values are returned in all their
+// representations.
 //
-// The interpreter itself is one program for the jail's own python3, which is given to
-// it when somebody first comes to its port, and stays. All that it does is done in the
-// jail.
+// The interpreter is one program for the jail's own python3. It starts on the first connection
+// to its port and keeps running. All of its work happens in the jail.
 package interpreter
 
 import (
@@ -27,14 +26,15 @@ import (
 	"glasshouse/jailinit/protocol"
 )
 
-// Port is where clients look for the interpreter in a sandbox.
+// Port is the interpreter's port in a sandbox.
 const Port = 49999
 
-// Template is the template that they ask for.
+// Template is the name of the template that clients request.
 const Template = "code-interpreter-v1"
 
-// Note is what init keeps of the interpreter's process, by which it is told from what
-// clients run. It is what envd notes of a command with a tag.
+// Note is the note that init keeps for the interpreter's process. It distinguishes the
+// interpreter from the clients' commands. It has the format that envd uses for commands with a
+// tag.
 const Note = `{"tag":"code-interpreter"}`
 
 //go:embed kernel.py
@@ -43,16 +43,17 @@ var kernel string
 //go:embed charts.py
 var charts string
 
-// boot has python3 run what it reads. The program hands it on to its contexts.
+// boot makes python3 run the program that it reads from standard input. The program passes
+// itself on to its contexts.
 const boot = `import sys; s = sys.stdin.buffer.read(); exec(compile(s, "<interpreter>", "exec"), {"__name__": "__interpreter__", "SOURCE": s, "ROLE": sys.argv[1:]})`
 
-// program is the interpreter as python3 is given it.
+// program returns the source code of the interpreter.
 func program() string { return "BOOT = " + strconv.Quote(boot) + "\n" + charts + "\n" + kernel }
 
-// ErrNoPython says that a sandbox has no python3.
-var ErrNoPython = errors.New("the sandbox has no python3, which the code interpreter needs: make it of a template that has one")
+// ErrNoPython means that a sandbox has no python3.
+var ErrNoPython = errors.New("the sandbox has no python3, which the code interpreter needs: create it from a template that has one")
 
-// Jails is what is asked of jails. *jail.Manager is one.
+// Jails is the part of the jail manager that the package uses. *jail.Manager implements it.
 type Jails interface {
 	Dial(ctx context.Context, j id.Jail, port int) (net.Conn, error)
 	Exec(context.Context, id.Jail, jail.ExecRequest, *control.AttachOptions) (*control.Stream, protocol.ExecStatus, error)
@@ -60,7 +61,7 @@ type Jails interface {
 	Signal(ctx context.Context, j id.Jail, x id.Exec, sig string) error
 }
 
-// Interpreters are those in the jails. It is safe for concurrent use.
+// Interpreters manages the interpreters of all jails. It is safe for concurrent use.
 type Interpreters struct {
 	jails Jails
 
@@ -69,7 +70,7 @@ type Interpreters struct {
 	starting map[id.Jail]*start
 }
 
-// A start is one that is under way.
+// A start is a start of an interpreter in progress.
 type start struct {
 	done chan struct{} // closed when err is set
 	err  error
@@ -78,30 +79,30 @@ type start struct {
 // New returns Interpreters.
 func New(j Jails) *Interpreters { return &Interpreters{jails: j, starting: map[id.Jail]*start{}} }
 
-// Dial returns a connection to the server at Port of a jail. If there is none it starts
-// the interpreter, as whom, where and with which variables r says. It is ErrNoPython if
-// the jail has no python3, and fault.Unavailable if nothing came of it.
+// Dial returns a connection to the server at Port of a jail. If none listens there, Dial starts
+// the interpreter with the user, the directory and the environment of r. It returns ErrNoPython
+// if the jail has no python3, and fault.Unavailable if the start fails.
 func (i *Interpreters) Dial(ctx context.Context, j id.Jail, r jail.ExecRequest) (net.Conn, error) {
 	conn, err := i.jails.Dial(ctx, j, Port)
 	if !errors.Is(err, fault.Unavailable) {
 		return conn, err
 	}
 	failed := i.start(ctx, j, r)
-	conn, err = i.jails.Dial(ctx, j, Port) // whoever is there now
+	conn, err = i.jails.Dial(ctx, j, Port) // any server that listens now
 	if err != nil && failed != nil {
 		err = failed
 	}
 	return conn, err
 }
 
-// start starts the interpreter of a jail, or waits for who does.
+// start starts the interpreter of a jail, or waits for a start in progress.
 func (i *Interpreters) start(ctx context.Context, j id.Jail, r jail.ExecRequest) error {
 	i.mu.Lock()
 	s := i.starting[j]
 	if s == nil {
 		s = &start{done: make(chan struct{})}
 		i.starting[j] = s
-		go func() { // for all who wait, whoever of them leaves
+		go func() { // all callers wait for it, so it does not depend on one caller's context
 			s.err = i.begin(context.WithoutCancel(ctx), j, r)
 			i.mu.Lock()
 			delete(i.starting, j)
@@ -118,15 +119,15 @@ func (i *Interpreters) start(ctx context.Context, j id.Jail, r jail.ExecRequest)
 	}
 }
 
-// patience bounds how long python3 may take to begin.
-const patience = time.Minute
+// startTimeout limits the start of python3.
+const startTimeout = time.Minute
 
-// maxSaid bounds what is kept of what it says.
-const maxSaid = 4 << 10
+// maxOutput is the number of bytes of its output that are kept.
+const maxOutput = 4 << 10
 
-// begin starts the interpreter and returns when it can be reached.
+// begin starts the interpreter and returns when it accepts connections.
 func (i *Interpreters) begin(ctx context.Context, j id.Jail, r jail.ExecRequest) error {
-	ctx, cancel := context.WithTimeoutCause(ctx, patience, fault.Newf(fault.Unavailable, "interpreter.Start", string(j), "python3 has not begun in %s", patience))
+	ctx, cancel := context.WithTimeoutCause(ctx, startTimeout, fault.Newf(fault.Unavailable, "interpreter.Start", string(j), "python3 did not start within %s", startTimeout))
 	defer cancel()
 	ctx, fail := context.WithCancelCause(ctx)
 	defer fail(nil)
@@ -141,8 +142,8 @@ func (i *Interpreters) begin(ctx context.Context, j id.Jail, r jail.ExecRequest)
 		return err
 	}
 	defer stream.Close()
-	// The program is larger than a pipe holds (64 KiB, pipe(7)), and a python3 that does not
-	// read it can have ended or said why meanwhile.
+	// The program is larger than the capacity of a pipe (64 KiB, pipe(7)). A python3 that does
+	// not read it may have ended or printed an error meanwhile.
 	go func() {
 		if err := i.give(ctx, j, st.ID); err != nil {
 			fail(err)
@@ -151,15 +152,16 @@ func (i *Interpreters) begin(ctx context.Context, j id.Jail, r jail.ExecRequest)
 	err = ready(ctx, j, stream)
 	if err == nil {
 		conn, dialErr := i.jails.Dial(ctx, j, Port)
-		if err = dialErr; err == nil {
+		err = dialErr
+		if err == nil {
 			return conn.Close()
 		}
 	}
-	i.jails.Signal(context.WithoutCancel(ctx), j, st.ID, "KILL") // if it has not ended, it is of no use
+	i.jails.Signal(context.WithoutCancel(ctx), j, st.ID, "KILL") // stop it if it still runs: its start has failed
 	return err
 }
 
-// give gives python3 the program.
+// give writes the program to the standard input of python3.
 func (i *Interpreters) give(ctx context.Context, j id.Jail, x id.Exec) error {
 	in, err := i.jails.Stdin(ctx, j, x)
 	if err != nil {
@@ -167,17 +169,17 @@ func (i *Interpreters) give(ctx context.Context, j id.Jail, x id.Exec) error {
 	}
 	_, err = io.WriteString(in, program())
 	in.Close()
-	if errors.Is(err, fault.Conflict) { // it has ended, and said why
+	if errors.Is(err, fault.Conflict) { // it has ended and printed the reason
 		err = nil
 	}
 	return err
 }
 
-// ready waits until the interpreter says that it is, or has ended.
+// ready waits until the interpreter reports that it is ready, or has ended.
 func ready(ctx context.Context, j id.Jail, stream *control.Stream) error {
 	defer context.AfterFunc(ctx, func() { stream.Close() })()
 	var out, said []byte
-	for len(out)+len(said) < maxSaid {
+	for len(out)+len(said) < maxOutput {
 		c, err := stream.Next()
 		if ctx.Err() != nil {
 			return context.Cause(ctx)
@@ -192,10 +194,11 @@ func ready(ctx context.Context, j id.Jail, stream *control.Stream) error {
 			said = append(said, c.Data...)
 			continue
 		}
-		if out = append(out, c.Data...); strings.HasPrefix(string(out), "ready ") && strings.Contains(string(out), "\n") {
+		out = append(out, c.Data...)
+		if strings.HasPrefix(string(out), "ready ") && strings.Contains(string(out), "\n") {
 			return nil
 		}
 	}
 	lines := strings.Split(strings.TrimSpace(fmt.Sprintf("%.4096s", said)), "\n")
-	return fault.Newf(fault.Unavailable, "interpreter.Start", string(j), "python3 did not begin: %q", lines[len(lines)-1])
+	return fault.Newf(fault.Unavailable, "interpreter.Start", string(j), "python3 did not start: %q", lines[len(lines)-1])
 }

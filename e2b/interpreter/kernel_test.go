@@ -20,7 +20,7 @@ import (
 	"time"
 )
 
-// served is the program, run by this host's python3 at a port of its own.
+// served runs the program with this host's python3 on its own port.
 func served(t *testing.T) (url string) {
 	t.Helper()
 	url, _ = started(t)
@@ -37,7 +37,7 @@ func startedWith(t *testing.T, change func(*exec.Cmd)) (url string, p *os.Proces
 	t.Helper()
 	python, err := exec.LookPath("python3")
 	if err != nil {
-		t.Skip("there is no python3")
+		t.Skip("python3 is not installed")
 	}
 	cmd := exec.Command(python, "-c", boot, "serve", "0")
 	cmd.Dir = t.TempDir()
@@ -50,7 +50,7 @@ func startedWith(t *testing.T, change func(*exec.Cmd)) (url string, p *os.Proces
 	if err := cmd.Start(); err != nil {
 		t.Fatal(err)
 	}
-	t.Cleanup(func() { // its contexts end when it does
+	t.Cleanup(func() { // its contexts end with it
 		cmd.Process.Kill()
 		cmd.Wait()
 	})
@@ -63,7 +63,7 @@ func startedWith(t *testing.T, change func(*exec.Cmd)) (url string, p *os.Proces
 	return fmt.Sprint("http://127.0.0.1:", port), cmd.Process
 }
 
-// executed runs code and returns what it said, in short.
+// executed runs code and returns a summary of its output.
 func executed(t *testing.T, url, code string) string {
 	t.Helper()
 	return executedIn(t, url, "python", code)
@@ -80,7 +80,7 @@ func executedIn(t *testing.T, url, language, code string) string {
 		}
 		switch m.Type {
 		case "stdout", "stderr", "result":
-			if m.Type == last && m.Type != "result" { // however it was cut
+			if m.Type == last && m.Type != "result" { // output may arrive in several parts
 				said[len(said)-1] += m.Text
 				continue
 			}
@@ -93,7 +93,7 @@ func executedIn(t *testing.T, url, language, code string) string {
 	return strings.Join(said, "|")
 }
 
-// itemsOf runs code and returns the lines that were answered.
+// itemsOf runs code and returns the lines of the response.
 func itemsOf(t *testing.T, url, language, code string) (items []json.RawMessage) {
 	t.Helper()
 	body, err := json.Marshal(map[string]string{"code": code, "language": language})
@@ -116,7 +116,7 @@ func itemsOf(t *testing.T, url, language, code string) (items []json.RawMessage)
 	}
 }
 
-func TestCodeIsRunAsInANotebook(t *testing.T) {
+func TestNotebookSemantics(t *testing.T) {
 	url, dir := served(t), t.TempDir()
 	for _, try := range []struct{ code, want string }{
 		{"x = 3\nx", "result 3"},
@@ -162,9 +162,9 @@ func TestCodeIsRunAsInANotebook(t *testing.T) {
 	}
 }
 
-// TestPicturesAreShown runs code with packages that look like matplotlib, pandas and PIL;
-// the test of E2B's own package does it with the real ones.
-func TestPicturesAreShown(t *testing.T) {
+// TestResultFormats runs code with packages that imitate matplotlib, pandas and PIL; the test of
+// E2B's own package uses the real ones.
+func TestResultFormats(t *testing.T) {
 	packages, err := filepath.Abs("testdata/packages")
 	if err != nil {
 		t.Fatal(err)
@@ -183,7 +183,7 @@ func TestPicturesAreShown(t *testing.T) {
 			  "x_ticks": [], "x_tick_labels": [], "x_scale": "linear", "y_ticks": [], "y_tick_labels": [], "y_scale": "linear"}}`,
 			`{"text": "1", "is_main_result": true}`, `{"png": "` + picture + `"}`,
 		}},
-		{draw + "1/0", []string{`{"png": "` + picture + `"}`}}, // what was drawn before it failed
+		{draw + "1/0", []string{`{"png": "` + picture + `"}`}}, // figures from before the error
 		{"Figure(Axes()).show()", []string{`{"png": "` + picture + `", "is_main_result": false}`}},
 		{"f = Figure(Axes())\nf", []string{`{"png": "` + picture + `", "is_main_result": true}`}},
 		{draw + `
@@ -231,7 +231,7 @@ ax.patches.append(patch); ax.lines += more; ax.xaxis.label = 'Height'`, []string
 		{draw + "plt.close('all')\na, b = Axes(), Axes()\na.patches.append(Wedge(0, 360, 1)); b.images.append(Artist()); b.title = 'What'\nf = Figure(a, b); f._suptitle = Text('Both')\nf", []string{
 			`{"chart": {"type": "superchart", "title": "Both", "elements": [{"type": "pie", "elements": [{}]}, {"type": "unknown", "title": "What", "elements": []}]}}`,
 		}},
-		{draw + "ax.lines.append(Line2D(7, 7))", []string{`{"png": "` + picture + `"}`}}, // what cannot be read is a picture
+		{draw + "ax.lines.append(Line2D(7, 7))", []string{`{"png": "` + picture + `"}`}}, // an unreadable chart is a picture only
 		{"import pandas\npandas.DataFrame({'n': [1, float('nan')], 'at': [pandas.Timestamp(2024, 1, 2)]})", []string{
 			`{"text": "a table", "html": "<table></table>", "data": {"n": [1, null], "at": ["2024-01-02T00:00:00"]}, "is_main_result": true}`,
 		}},
@@ -274,7 +274,7 @@ ax.patches.append(patch); ax.lines += more; ax.xaxis.label = 'Height'`, []string
 	}
 }
 
-// lacks says what a value has not that it is to have, or has otherwise.
+// lacks describes the first difference between got and want; got may have more members.
 func lacks(got, want any, at string) string {
 	switch want := want.(type) {
 	case map[string]any:
@@ -306,8 +306,8 @@ func lacks(got, want any, at string) string {
 	return ""
 }
 
-// A result of many megabytes is one line, and comes at once.
-func TestAResultMayBeLarge(t *testing.T) {
+// A result of many megabytes is one line.
+func TestLargeResult(t *testing.T) {
 	url := served(t)
 	items := itemsOf(t, url, "python", "'é' * (2 << 20)")
 	var got struct{ Text string }
@@ -319,15 +319,15 @@ func TestAResultMayBeLarge(t *testing.T) {
 		}
 	}
 	if got.Text != strings.Repeat("é", 2<<20) {
-		t.Errorf("%d bytes came", len(got.Text))
+		t.Errorf("got %d bytes", len(got.Text))
 	}
 	if got := executed(t, url, "1"); got != "result 1" {
-		t.Errorf("after it: %q", got)
+		t.Errorf("after the large result: got %q, want result 1", got)
 	}
 }
 
-// Whoever kills the program leaves no context behind that works for nobody.
-func TestContextsEndWithTheProgram(t *testing.T) {
+// If the program is killed, its contexts end.
+func TestContextsEndWithProgram(t *testing.T) {
 	for language, code := range map[string]string{
 		"python":     "import threading, time, os\ndef tick():\n  while True: print(1, flush=True); time.sleep(0.01)\nthreading.Thread(target=tick, daemon=True).start()\nos.getpid()",
 		"javascript": "setInterval(() => console.log(1), 10); process.pid",
@@ -349,21 +349,21 @@ func TestContextsEndWithTheProgram(t *testing.T) {
 			for end := time.Now().Add(20 * time.Second); syscall.Kill(pid, 0) == nil && !isZombie(pid); time.Sleep(20 * time.Millisecond) {
 				if time.Now().After(end) {
 					syscall.Kill(pid, syscall.SIGKILL)
-					t.Fatalf("its process %d is still there", pid)
+					t.Fatalf("process %d of the context still runs", pid)
 				}
 			}
 		})
 	}
 }
 
-// isZombie reports whether a process has ended, and only nobody asked how.
+// isZombie reports whether a process has ended but has not been waited for.
 func isZombie(pid int) bool {
 	stat, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
 	return err == nil && strings.Contains(string(stat), ") Z ")
 }
 
-// What code does to its own context is its own loss: the next finds a new one.
-func TestAContextThatIsBrokenBeginsAnew(t *testing.T) {
+// Code can destroy its own context only: the next call gets a new one.
+func TestBrokenContextIsReplaced(t *testing.T) {
 	url := served(t)
 	for _, code := range []string{
 		"import os; os._exit(0)",
@@ -380,11 +380,11 @@ func TestAContextThatIsBrokenBeginsAnew(t *testing.T) {
 		}
 	}
 	if got := executed(t, url, "import os\nif os.fork(): os.wait()\nelse: print('child')\n'parent'"); !strings.HasSuffix(got, "result parent") || strings.Count(got, "result") != 1 {
-		t.Errorf("a child that comes to the end of a cell: %q", got)
+		t.Errorf("a child process that reaches the end of a cell: %q", got)
 	}
 }
 
-func TestWhatIsNoRequestIsRefused(t *testing.T) {
+func TestInvalidRequestsAreRejected(t *testing.T) {
 	url := served(t)
 	for _, try := range []struct{ request, want string }{
 		{"POST /execute HTTP/1.1\r\nContent-Length: 3\r\n\r\n{1}", "422"},
@@ -416,6 +416,6 @@ func TestWhatIsNoRequestIsRefused(t *testing.T) {
 		conn.Close()
 	}
 	if got := executed(t, url, "1"); got != "result 1" {
-		t.Errorf("after all that: %q", got)
+		t.Errorf("after the invalid requests: got %q, want result 1", got)
 	}
 }

@@ -19,19 +19,20 @@ import (
 	"glasshouse/fault"
 )
 
-// What an archive may have.
+// Limits of an archive.
 const (
 	maxEntriesOfTar = 200_000
 	maxPath         = 4 << 10
 	maxDepth        = 100
 )
 
-// pack reads an archive that a client sent, a tar that may be compressed with gzip, and
-// writes it to w as one that can be trusted: of files, directories and links, whose names
-// lead nowhere outside and through no link, and of no more than limit bytes. It returns a
-// digest of what is in it, which knows nothing of owners and times.
+// pack reads an archive from a client, a tar that may be compressed with gzip, and writes it to
+// w in a form that can be trusted. The result contains only files, directories and links, with
+// names inside the archive that do not pass through a link, and at most limit bytes. pack
+// returns a digest of the contents, which does not depend on owners and times.
 //
-// It is fault.Invalid if it is damaged or hostile, and fault.TooLarge if there is more.
+// It returns fault.Invalid for a damaged or hostile archive, and fault.TooLarge for one above
+// the limit.
 func pack(ctx context.Context, r io.Reader, w io.Writer, limit int64) (string, error) {
 	in, err := unzipped(r)
 	if err != nil {
@@ -45,7 +46,7 @@ func pack(ctx context.Context, r io.Reader, w io.Writer, limit int64) (string, e
 			if err := p.out.Close(); err != nil {
 				return "", err
 			}
-			_, err := io.Copy(io.Discard, io.LimitReader(in, 1<<20)) // padding; what is compressed is checked at its end
+			_, err := io.Copy(io.Discard, io.LimitReader(in, 1<<20)) // padding; reading it verifies the checksum of gzip
 			return hex.EncodeToString(p.sum.Sum(nil)), damaged(err)
 		case err != nil:
 			return "", damaged(err)
@@ -58,7 +59,7 @@ func pack(ctx context.Context, r io.Reader, w io.Writer, limit int64) (string, e
 	}
 }
 
-// unzipped takes gzip off, if it is there.
+// unzipped decompresses r if it is compressed with gzip.
 func unzipped(r io.Reader) (io.Reader, error) {
 	b := bufio.NewReader(r)
 	if magic, _ := b.Peek(2); !bytes.Equal(magic, []byte{0x1f, 0x8b}) {
@@ -71,7 +72,7 @@ func unzipped(r io.Reader) (io.Reader, error) {
 	return z, nil
 }
 
-// damaged gives what package tar and gzip say of an archive its kind.
+// damaged converts errors of package tar and gzip to fault.Invalid.
 func damaged(err error) error {
 	if err == nil || fault.KindOf(err) != "" {
 		return err
@@ -91,7 +92,7 @@ type packer struct {
 	in          *tar.Reader
 	out         *tar.Writer
 	left, limit int64
-	kinds       map[string]byte // what there is, by name
+	kinds       map[string]byte // types of the entries, by name
 	sum         hash.Hash
 }
 
@@ -106,14 +107,14 @@ func (p *packer) entry(h *tar.Header) error {
 	if name == "." {
 		return nil
 	}
-	// Each entry costs something, were it empty.
+	// An empty entry needs space, too.
 	if p.left -= 512 + int64(len(h.Name)+len(h.Linkname)); p.left < 0 || h.Size > p.left {
 		return fault.Newf(fault.TooLarge, "e2b", "", "the files have more than %d MiB", p.limit>>20)
 	}
 	if len(p.kinds) >= maxEntriesOfTar {
 		return fault.Newf(fault.TooLarge, "e2b", "", "more than %d files", maxEntriesOfTar)
 	}
-	if err := p.place(name, h.Typeflag); err != nil {
+	if err := p.record(name, h.Typeflag); err != nil {
 		return err
 	}
 	out := &tar.Header{Typeflag: h.Typeflag, Name: name, Mode: h.Mode & 0o7777, ModTime: h.ModTime, Format: tar.FormatPAX}
@@ -124,15 +125,16 @@ func (p *packer) entry(h *tar.Header) error {
 	case tar.TypeDir:
 	case tar.TypeSymlink:
 		if h.Linkname == "" || len(h.Linkname) > maxPath || strings.Contains(h.Linkname, "\x00") {
-			return invalid("%q is a link that leads nowhere", short(h.Name))
+			return invalid("%q is a link without a target", short(h.Name))
 		}
 		out.Linkname = h.Linkname
 	case tar.TypeLink:
-		if out.Linkname, err = entryName(h.Linkname); err != nil {
+		out.Linkname, err = entryName(h.Linkname)
+		if err != nil {
 			return err
 		}
 		if p.kinds[out.Linkname] != tar.TypeReg || out.Linkname == name {
-			return invalid("%q is a second name of %q, which is no file before it", short(h.Name), short(h.Linkname))
+			return invalid("%q is a hard link to %q, which is not an earlier file", short(h.Name), short(h.Linkname))
 		}
 		p.kinds[name] = tar.TypeReg
 	default:
@@ -149,18 +151,18 @@ func (p *packer) entry(h *tar.Header) error {
 	return err
 }
 
-// place notes what there is at a name. Nothing is below what is not a directory: through
-// a link of the archive it could be anywhere.
-func (p *packer) place(name string, kind byte) error {
+// record stores the type of the entry at a name. A parent that is not a directory is an error:
+// through a link, the entry could be anywhere.
+func (p *packer) record(name string, kind byte) error {
 	for above := path.Dir(name); above != "."; above = path.Dir(above) {
 		if was, known := p.kinds[above]; known && was != tar.TypeDir {
-			return invalid("%q is below what is not a directory", short(name))
+			return invalid("the parent of %q is not a directory", short(name))
 		} else if !known {
 			p.kinds[above] = tar.TypeDir
 		}
 	}
 	if was, known := p.kinds[name]; known && (was == tar.TypeDir) != (kind == tar.TypeDir) {
-		return invalid("%q is there twice, as a directory and as something else", short(name))
+		return invalid("%q occurs twice, as a directory and as another type", short(name))
 	}
 	p.kinds[name] = kind
 	return nil
@@ -180,18 +182,18 @@ func entryName(name string) (string, error) {
 	return path.Clean(name), nil
 }
 
-// A landing is where the files of an archive go in a tree, and whose they are there.
-type landing struct {
-	from     string // in the archive
-	to       string // absolute; of a file its own name, else a directory
-	into     bool   // to is a directory into which a single file goes
+// A destination describes where the files of an archive go in a tree, and their owner there.
+type destination struct {
+	from     string // path in the archive
+	to       string // absolute path; for a file its own name, otherwise a directory
+	into     bool   // to is a directory that receives a single file
 	uid, gid int
-	mode     int64 // -1 leaves it
+	mode     int64 // -1 leaves it unchanged
 }
 
-// rewrite writes the files below l.from of an archive that pack made, as they are to be in
-// a tree. It returns how many there were.
-func rewrite(ctx context.Context, r io.Reader, w io.Writer, l landing) (int, error) {
+// rewrite converts the files below l.from of an archive that pack wrote for extraction in a
+// tree. It returns the number of files.
+func rewrite(ctx context.Context, r io.Reader, w io.Writer, l destination) (int, error) {
 	in, out := tar.NewReader(r), tar.NewWriter(w)
 	count := 0
 	for {
@@ -205,11 +207,11 @@ func rewrite(ctx context.Context, r io.Reader, w io.Writer, l landing) (int, err
 		if ctx.Err() != nil {
 			return count, context.Cause(ctx)
 		}
-		name, ok := l.place(h.Name, h.Typeflag)
+		name, ok := l.target(h.Name, h.Typeflag)
 		if !ok {
 			continue
 		}
-		if name == "" { // what is copied is a directory, and this is that
+		if name == "" { // the directory itself
 			count++
 			continue
 		}
@@ -218,8 +220,9 @@ func rewrite(ctx context.Context, r io.Reader, w io.Writer, l landing) (int, err
 			h.Mode = l.mode
 		}
 		if h.Typeflag == tar.TypeLink {
-			if h.Linkname, ok = l.place(h.Linkname, tar.TypeReg); !ok {
-				return count, invalid("%q is a second name of a file that is not copied", short(h.Name))
+			h.Linkname, ok = l.target(h.Linkname, tar.TypeReg)
+			if !ok {
+				return count, invalid("%q is a hard link to a file that is not copied", short(h.Name))
 			}
 		}
 		if err := out.WriteHeader(h); err != nil {
@@ -232,9 +235,9 @@ func rewrite(ctx context.Context, r io.Reader, w io.Writer, l landing) (int, err
 	}
 }
 
-// place returns where in the tree a file of the archive goes, without the first slash. It
-// is "" for the directory itself whose files are copied.
-func (l landing) place(name string, kind byte) (string, bool) {
+// target returns the path in the tree of a file of the archive, without the first slash. It
+// returns "" for the directory whose contents are copied.
+func (l destination) target(name string, kind byte) (string, bool) {
 	to := strings.TrimPrefix(path.Clean(l.to), "/")
 	if name == l.from {
 		switch {
@@ -248,14 +251,15 @@ func (l landing) place(name string, kind byte) (string, bool) {
 	rel := name
 	if l.from != "." {
 		var below bool
-		if rel, below = strings.CutPrefix(name, l.from+"/"); !below {
+		rel, below = strings.CutPrefix(name, l.from+"/")
+		if !below {
 			return "", false
 		}
 	}
 	return path.Join(to, rel), true
 }
 
-// eachEntry tells of all that is in an archive that pack made.
+// eachEntry calls take for each entry of an archive that pack wrote.
 func eachEntry(r io.Reader, take func(name string, dir bool)) error {
 	for in := tar.NewReader(r); ; {
 		h, err := in.Next()

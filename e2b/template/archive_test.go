@@ -70,8 +70,8 @@ func zipped(t testing.TB, b []byte) []byte {
 	return z.Bytes()
 }
 
-// told is what is in an archive, as lines.
-func told(t testing.TB, b []byte) (lines []string) {
+// entryLines returns the entries of an archive, one per line.
+func entryLines(t testing.TB, b []byte) (lines []string) {
 	t.Helper()
 	for r := tar.NewReader(bytes.NewReader(b)); ; {
 		h, err := r.Next()
@@ -89,10 +89,10 @@ func told(t testing.TB, b []byte) (lines []string) {
 	}
 }
 
-func TestWhatIsSentIsKeptWithoutOwners(t *testing.T) {
+func TestPackRemovesOwners(t *testing.T) {
 	sent := archive(t, dir("a/"), file("a/b", "hello"), link("a/l", "/etc/passwd"), second("a/c", "a/b"), file("./d//e", ""))
 	want := []string{"5 a/ 755 0:0 ", "0 a/b 644 0:0 hello", "2 a/l 777 0:0 /etc/passwd", "1 a/c 0 0:0 a/b", "0 d/e 644 0:0 "}
-	for i := range want { // directories' names are as tar writes them
+	for i := range want { // tar appends a slash to the names of directories
 		want[i] = strings.Replace(want[i], "a/ ", "a ", 1)
 	}
 	var digests []string
@@ -102,12 +102,12 @@ func TestWhatIsSentIsKeptWithoutOwners(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		got := told(t, out.Bytes())
+		got := entryLines(t, out.Bytes())
 		for i := range got {
 			got[i] = strings.Replace(got[i], "a/ ", "a ", 1)
 		}
 		if !slices.Equal(got, want) {
-			t.Errorf("it is kept as %q, want %q", got, want)
+			t.Errorf("packed archive = %q, want %q", got, want)
 		}
 		digests = append(digests, digest)
 	}
@@ -116,7 +116,7 @@ func TestWhatIsSentIsKeptWithoutOwners(t *testing.T) {
 	}
 }
 
-func TestADigestIsOfWhatIsInAnArchive(t *testing.T) {
+func TestPackDigest(t *testing.T) {
 	digest := func(members ...member) string {
 		d, err := pack(t.Context(), bytes.NewReader(archive(t, members...)), io.Discard, 1<<20)
 		if err != nil {
@@ -141,7 +141,7 @@ func TestADigestIsOfWhatIsInAnArchive(t *testing.T) {
 	}
 }
 
-// hostile are archives that are refused, with what they are refused as.
+// hostile lists archives that must be rejected, with the kinds of the errors.
 func hostile(t testing.TB) map[string]struct {
 	archive []byte
 	want    fault.Kind
@@ -169,11 +169,11 @@ func hostile(t testing.TB) map[string]struct {
 		"a link after a directory":      {archive(t, dir("a"), file("a/x", ""), link("a", "/etc")), fault.Invalid},
 		"a link in place of a parent":   {archive(t, file("a/x", ""), link("a", "/etc"), file("a/passwd", "")), fault.Invalid},
 		"below a file":                  {archive(t, file("a", ""), file("a/b", "")), fault.Invalid},
-		"a second name of what is not":  {archive(t, second("a", "etc/passwd")), fault.Invalid},
-		"a second name outside":         {archive(t, second("a", "../../etc/passwd")), fault.Invalid},
-		"a second name of a link":       {archive(t, link("a", "/etc/passwd"), second("b", "a")), fault.Invalid},
-		"a second name of a directory":  {archive(t, dir("a"), second("b", "a")), fault.Invalid},
-		"a second name of itself":       {archive(t, file("a", ""), second("a", "a")), fault.Invalid},
+		"a hard link to what is not":    {archive(t, second("a", "etc/passwd")), fault.Invalid},
+		"a hard link outside":           {archive(t, second("a", "../../etc/passwd")), fault.Invalid},
+		"a hard link to a link":         {archive(t, link("a", "/etc/passwd"), second("b", "a")), fault.Invalid},
+		"a hard link to a directory":    {archive(t, dir("a"), second("b", "a")), fault.Invalid},
+		"a hard link to itself":         {archive(t, file("a", ""), second("a", "a")), fault.Invalid},
 		"a pipe":                        {archive(t, fifo), fault.Invalid},
 		"a device":                      {archive(t, device), fault.Invalid},
 		"too deep":                      {archive(t, file(deep, "")), fault.Invalid},
@@ -190,8 +190,7 @@ func hostile(t testing.TB) map[string]struct {
 	}
 }
 
-// sparse is an archive with one file that is that large, and of which nothing is there, as
-// GNU's tar writes it.
+// sparse returns an archive with a sparse file of that size in the GNU format, without data.
 func sparse(size int64) []byte {
 	b := make([]byte, 1536)
 	copy(b, "holes")
@@ -215,7 +214,7 @@ func wrongSum(b []byte) []byte {
 	return b
 }
 
-func TestNoArchiveLeadsOut(t *testing.T) {
+func TestPackRejectsHostileArchives(t *testing.T) {
 	for name, a := range hostile(t) {
 		digest, err := pack(t.Context(), bytes.NewReader(a.archive), io.Discard, 1<<20)
 		if fault.KindOf(err) != a.want {
@@ -224,17 +223,17 @@ func TestNoArchiveLeadsOut(t *testing.T) {
 	}
 }
 
-func TestWhereFilesAreCopiedTo(t *testing.T) {
+func TestCopyDestination(t *testing.T) {
 	kept := archive(t, dir("src"), file("src/a", "a"), dir("src/deep"), file("src/deep/b", "b"), second("src/c", "src/a"), link("src/l", "a"), file("srcs", "no"), file("one", "1"))
 	for _, c := range []struct {
-		l    landing
+		l    destination
 		want []string
 	}{
-		{landing{from: "src", to: "/app/", mode: -1}, []string{"0 app/a 644 7:8 a", "5 app/deep/ 755 7:8 ", "0 app/deep/b 644 7:8 b", "1 app/c 0 7:8 app/a", "2 app/l 777 7:8 a"}},
-		{landing{from: "src/deep", to: "/", mode: 0o700}, []string{"0 b 700 7:8 b"}},
-		{landing{from: "one", to: "/x/two", mode: 0o600}, []string{"0 x/two 600 7:8 1"}},
-		{landing{from: "one", to: "/x", into: true, mode: -1}, []string{"0 x/one 644 7:8 1"}},
-		{landing{from: "none", to: "/x", mode: -1}, nil},
+		{destination{from: "src", to: "/app/", mode: -1}, []string{"0 app/a 644 7:8 a", "5 app/deep/ 755 7:8 ", "0 app/deep/b 644 7:8 b", "1 app/c 0 7:8 app/a", "2 app/l 777 7:8 a"}},
+		{destination{from: "src/deep", to: "/", mode: 0o700}, []string{"0 b 700 7:8 b"}},
+		{destination{from: "one", to: "/x/two", mode: 0o600}, []string{"0 x/two 600 7:8 1"}},
+		{destination{from: "one", to: "/x", into: true, mode: -1}, []string{"0 x/one 644 7:8 1"}},
+		{destination{from: "none", to: "/x", mode: -1}, nil},
 	} {
 		c.l.uid, c.l.gid = 7, 8
 		var out bytes.Buffer
@@ -243,7 +242,7 @@ func TestWhereFilesAreCopiedTo(t *testing.T) {
 			t.Errorf("%+v: %v", c.l, err)
 			continue
 		}
-		got := told(t, out.Bytes())
+		got := entryLines(t, out.Bytes())
 		for i := range got {
 			got[i] = strings.Replace(got[i], "app/deep 755", "app/deep/ 755", 1)
 		}
@@ -251,12 +250,13 @@ func TestWhereFilesAreCopiedTo(t *testing.T) {
 			t.Errorf("%+v: %d, %q, want %q", c.l, n, got, c.want)
 		}
 	}
-	if _, err := rewrite(t.Context(), bytes.NewReader(archive(t, file("a", ""), second("src/b", "a"))), io.Discard, landing{from: "src", to: "/x", mode: -1}); fault.KindOf(err) != fault.Invalid {
-		t.Errorf("a second name of a file that stays behind: %v", err)
+	if _, err := rewrite(t.Context(), bytes.NewReader(archive(t, file("a", ""), second("src/b", "a"))), io.Discard, destination{from: "src", to: "/x", mode: -1}); fault.KindOf(err) != fault.Invalid {
+		t.Errorf("a hard link to a file that is not copied: %v", err)
 	}
 }
 
-// FuzzPack checks that whatever is taken leads nowhere, and can be taken again.
+// FuzzPack checks that an accepted archive contains no path outside of it, and that its packed
+// form is accepted, too.
 func FuzzPack(f *testing.F) {
 	for _, a := range hostile(f) {
 		if len(a.archive) < 64<<10 {
@@ -269,12 +269,12 @@ func FuzzPack(f *testing.F) {
 		digest, err := pack(t.Context(), bytes.NewReader(sent), &out, 1<<20)
 		if err != nil {
 			if fault.KindOf(err) == "" {
-				t.Fatalf("it is refused as %v", err)
+				t.Fatalf("rejected with %v", err)
 			}
 			return
 		}
 		if out.Len() > 4<<20 {
-			t.Fatalf("%d bytes became %d", len(sent), out.Len())
+			t.Fatalf("%d bytes were packed as %d", len(sent), out.Len())
 		}
 		kinds := map[string]byte{}
 		for r := tar.NewReader(bytes.NewReader(out.Bytes())); ; {
@@ -287,29 +287,29 @@ func FuzzPack(f *testing.F) {
 			}
 			name := path.Clean(h.Name)
 			if !filepath.IsLocal(name) {
-				t.Fatalf("%q leads out", h.Name)
+				t.Fatalf("%q is outside of the archive", h.Name)
 			}
 			for above := path.Dir(name); above != "."; above = path.Dir(above) {
 				if k, known := kinds[above]; known && k != tar.TypeDir {
-					t.Fatalf("%q is below what is no directory", name)
+					t.Fatalf("the parent of %q is not a directory", name)
 				}
 			}
 			if h.Typeflag == tar.TypeLink && kinds[path.Clean(h.Linkname)] != tar.TypeReg && kinds[path.Clean(h.Linkname)] != tar.TypeLink {
-				t.Fatalf("%q is a second name of %q", name, h.Linkname)
+				t.Fatalf("%q is a hard link to %q", name, h.Linkname)
 			}
 			kinds[name] = h.Typeflag
 		}
 		again, err := pack(t.Context(), bytes.NewReader(out.Bytes()), io.Discard, 4<<20)
 		if err != nil || again != digest {
-			t.Errorf("taken again it is %s, %v, and was %s", again, err, digest)
+			t.Errorf("digest after a second pack = %s, %v, want %s", again, err, digest)
 		}
-		if _, err := rewrite(t.Context(), bytes.NewReader(out.Bytes()), io.Discard, landing{from: ".", to: "/x", mode: -1}); err != nil {
-			t.Errorf("it cannot be copied: %v", err)
+		if _, err := rewrite(t.Context(), bytes.NewReader(out.Bytes()), io.Discard, destination{from: ".", to: "/x", mode: -1}); err != nil {
+			t.Errorf("rewrite: %v", err)
 		}
 	})
 }
 
-func TestFilesAreOfTheirTeam(t *testing.T) {
+func TestFilesBelongToTeam(t *testing.T) {
 	f, err := openFiles(filepath.Join(t.TempDir(), "files"), 1<<20)
 	if err != nil {
 		t.Fatal(err)
@@ -327,23 +327,23 @@ func TestFilesAreOfTheirTeam(t *testing.T) {
 		t.Fatal(first, err)
 	}
 	if _, _, err := f.find(other, hash); !errors.Is(err, fault.NotFound) {
-		t.Errorf("another finds it: %v", err)
+		t.Errorf("another team finds the archive: %v", err)
 	}
 	if err := put(mine, hash, archive(t, file("a", "2"))); err != nil {
 		t.Fatal(err)
 	}
 	if _, second, err := f.find(mine, hash); err != nil || second == first {
-		t.Errorf("what was sent again is %s, %v", second, err)
+		t.Errorf("archive after a second upload = %s, %v", second, err)
 	}
 	if err := put(mine, hash, []byte("no")); fault.KindOf(err) != fault.Invalid {
 		t.Error(err)
 	}
 	left, err := os.ReadDir(filepath.Join(f.dir, string(mine)))
 	if err != nil || len(left) != 1 {
-		t.Errorf("there are %v, %v, want one file", left, err)
+		t.Errorf("archives = %v, %v, want one file", left, err)
 	}
 
-	// What is sent last stays, of the others what was used last.
+	// The last upload stays, and of the others the most recently used one.
 	f.total = 3 * 512 * 4
 	for i := range 6 {
 		if err := put(mine, fmt.Sprintf("%064x", i), archive(t, file("a", fmt.Sprint(i)))); err != nil {
@@ -359,20 +359,20 @@ func TestFilesAreOfTheirTeam(t *testing.T) {
 		}
 	}
 	if _, _, err := f.find(mine, fmt.Sprintf("%064x", 0)); !errors.Is(err, fault.NotFound) {
-		t.Errorf("the oldest is kept: %v", err)
+		t.Errorf("the oldest archive remains: %v", err)
 	}
 	if _, _, err := f.find(mine, fmt.Sprintf("%064x", 5)); err != nil {
-		t.Errorf("the newest is gone: %v", err)
+		t.Errorf("the newest archive was removed: %v", err)
 	}
-	if err := f.forget(time.Now().Add(time.Hour)); err != nil {
+	if err := f.removeUnused(time.Now().Add(time.Hour)); err != nil {
 		t.Fatal(err)
 	}
 	if left, err := os.ReadDir(filepath.Join(f.dir, string(mine))); err != nil || len(left) != 0 {
-		t.Errorf("forgotten, there are %v, %v", left, err)
+		t.Errorf("archives after removeUnused = %v, %v, want none", left, err)
 	}
 }
 
-func TestALinkIsForOneHashOfOneTeamForATime(t *testing.T) {
+func TestUploadLinkScope(t *testing.T) {
 	f, err := openFiles(t.TempDir(), 1<<20)
 	if err != nil {
 		t.Fatal(err)
@@ -380,7 +380,7 @@ func TestALinkIsForOneHashOfOneTeamForATime(t *testing.T) {
 	team, hash := id.NewToken(), strings.Repeat("0a", 32)
 	link := f.sign(team, hash, time.Now().Add(time.Minute))
 	if gotTeam, gotHash, err := f.signed(link); err != nil || gotTeam != team || gotHash != hash {
-		t.Errorf("it is for %s %s, %v", gotTeam, gotHash, err)
+		t.Errorf("the link is for %s %s, %v", gotTeam, gotHash, err)
 	}
 	other, err := openFiles(t.TempDir(), 1<<20)
 	if err != nil {

@@ -25,32 +25,32 @@ import (
 	"glasshouse/snapshot"
 )
 
-// buildTime is how long a build may take, and graceTime how long programs have to end by
-// themselves when a step is over.
+// buildTime limits a build. graceTime is the time between SIGTERM and SIGKILL at the end of a
+// step.
 const (
 	buildTime = time.Hour
 	graceTime = 2 * time.Second
 )
 
-// A builder is a build that goes on.
+// A builder is a build in progress.
 type builder struct {
 	t    *Templates
 	b    Build
 	plan Plan
-	log  *journal
+	log  *buildLog
 
-	root  jail.Rootfs // what the first layer is on
-	set   Setting     // as far as it has come
-	key   string      // of that
-	snap  id.Snapshot // its files; "" is those of root
-	fresh bool        // nothing more is taken from the cache
+	root  jail.Rootfs // below the first layer
+	set   Setting     // after the steps so far
+	key   string      // cache key of the steps so far
+	snap  id.Snapshot // files after the steps so far; "" means those of root
+	fresh bool        // the cache is no longer used
 
-	jail id.Jail // in which steps are run; "" until one is
-	up   bool    // it runs
+	jail id.Jail // runs the steps; "" until the first one runs
+	up   bool    // jail runs
 }
 
-// build does what a build was told to, and records what came of it.
-func (t *Templates) build(ctx context.Context, b Build, p Plan, log *journal) {
+// build runs a build and records its result.
+func (t *Templates) build(ctx context.Context, b Build, p Plan, log *buildLog) {
 	began := time.Now()
 	ctx, stop := context.WithTimeoutCause(ctx, buildTime, fault.Newf(fault.Timeout, "e2b", b.ID, "a build may take %v", buildTime))
 	defer stop()
@@ -59,48 +59,48 @@ func (t *Templates) build(ctx context.Context, b Build, p Plan, log *journal) {
 	if cause := context.Cause(ctx); err != nil && cause != nil {
 		switch {
 		case t.ctx.Err() != nil:
-			err = fault.Newf(fault.Unavailable, "e2b", b.ID, "the daemon ended while this was built: build it again")
-		case errors.Is(cause, context.Canceled): // it says nothing
+			err = fault.Newf(fault.Unavailable, "e2b", b.ID, "the daemon stopped during the build: build it again")
+		case errors.Is(cause, context.Canceled): // the caller reports the cause
 		default:
 			err = cause
 		}
 	}
 	if end := r.clean(context.WithoutCancel(ctx)); end != nil {
-		t.cfg.Log.Warn("what a build needed is not removed; the next daemon does it", "build", b.ID, "err", end)
+		t.cfg.Log.Warn("cannot remove the resources of a build; the next daemon removes them", "build", b.ID, "err", end)
 	}
 	if err := t.end(context.WithoutCancel(ctx), r, err, time.Since(began)); err != nil {
-		t.cfg.Log.Error("what came of a build is not recorded; to the next daemon it is an error", "build", b.ID, "err", err)
+		t.cfg.Log.Error("cannot record the result of a build; the next daemon marks it as failed", "build", b.ID, "err", err)
 	}
 }
 
-// end records what came of a build.
+// end records the result of a build.
 func (t *Templates) end(ctx context.Context, r *builder, failed error, took time.Duration) error {
 	var why *Reason
 	to := Ready
 	if failed == nil {
-		r.log.say("info", "", "Build finished, took %v", took.Round(time.Millisecond))
+		r.log.printf("info", "", "Build finished, took %v", took.Round(time.Millisecond))
 	} else {
 		to, why = Failed, &Reason{Message: e2b.ErrorOf(failed).Message}
 		if at, ok := errors.AsType[*stepError](failed); ok {
 			why.Step = at.step
 		}
 		if fault.KindOf(failed) == "" && !errors.Is(failed, errDeleted) {
-			t.cfg.Log.Error("a build failed within", "build", r.b.ID, "err", failed)
+			t.cfg.Log.Error("a build failed with an internal error", "build", r.b.ID, "err", failed)
 		}
-		r.log.say("error", why.Step, "Build failed: %s", why.Message)
+		r.log.printf("error", why.Step, "Build failed: %s", why.Message)
 	}
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	defer t.release(ctx, r.snap) // what is recorded by then keeps it
+	defer t.release(ctx, r.snap) // a recorded build retains it
 	delete(t.working, r.b.ID)
 	err := r.log.close()
-	if t.builds[r.b.ID] == nil { // deleted meanwhile
+	if t.builds[r.b.ID] == nil { // deleted in the meantime
 		t.drop(ctx, r.b.Layer)
 		t.drop(ctx, r.b.Running)
 		return errors.Join(err, os.Remove(t.logOf(r.b.ID)))
 	}
 	r.b.Tags = t.builds[r.b.ID].Tags
-	if end := t.endNow(ctx, &r.b, to, why); end != nil {
+	if end := t.endBuild(ctx, &r.b, to, why); end != nil {
 		t.drop(ctx, r.b.Layer)
 		t.drop(ctx, r.b.Running)
 		return errors.Join(err, end)
@@ -108,44 +108,44 @@ func (t *Templates) end(ctx context.Context, r *builder, failed error, took time
 	return errors.Join(err, t.sweep(ctx))
 }
 
-// hold keeps a snapshot from being deleted until release. The caller holds mu.
-func (t *Templates) hold(sid id.Snapshot) {
+// retain keeps a snapshot from being deleted until release. The caller holds mu.
+func (t *Templates) retain(sid id.Snapshot) {
 	if sid != "" {
-		t.held[sid]++
+		t.retained[sid]++
 	}
 }
 
-// release drops the snapshot if it was the last to hold it. The caller holds mu.
+// release deletes the snapshot if no build retains it any longer. The caller holds mu.
 func (t *Templates) release(ctx context.Context, sid id.Snapshot) {
 	if sid == "" {
 		return
 	}
-	if t.held[sid]--; t.held[sid] <= 0 {
-		delete(t.held, sid)
+	if t.retained[sid]--; t.retained[sid] <= 0 {
+		delete(t.retained, sid)
 		t.drop(ctx, sid)
 	}
 }
 
-// on has the build stand on other files.
-func (r *builder) on(ctx context.Context, sid id.Snapshot) {
+// setSnapshot replaces the snapshot that the build continues from.
+func (r *builder) setSnapshot(ctx context.Context, sid id.Snapshot) {
 	r.t.mu.Lock()
 	defer r.t.mu.Unlock()
-	r.t.hold(sid)
+	r.t.retain(sid)
 	r.t.release(ctx, r.snap)
 	r.snap = sid
 }
 
 func (r *builder) run(ctx context.Context) error {
 	select {
-	case r.t.turns <- struct{}{}:
-		defer func() { <-r.t.turns }()
+	case r.t.slots <- struct{}{}:
+		defer func() { <-r.t.slots }()
 	case <-ctx.Done():
 		return context.Cause(ctx)
 	}
 	if err := r.begin(ctx); err != nil {
 		return err
 	}
-	r.log.say("info", "", "Building the template %s, which may reach %s", r.b.Template, r.t.reach())
+	r.log.printf("info", "", "Building the template %s, which may reach %s", r.b.Template, r.t.reachText())
 	if err := r.base(ctx); err != nil {
 		return &stepError{"base", err}
 	}
@@ -160,7 +160,7 @@ func (r *builder) run(ctx context.Context) error {
 	return nil
 }
 
-// begin records that the build goes on.
+// begin records that the build has started.
 func (r *builder) begin(ctx context.Context) error {
 	r.t.mu.Lock()
 	defer r.t.mu.Unlock()
@@ -178,10 +178,10 @@ func (r *builder) begin(ctx context.Context) error {
 	return nil
 }
 
-// ownBase are the images that stand for the template that others begin with.
+// ownBase lists the images that stand for the default template.
 var ownBase = []string{"e2bdev/base", "e2bdev/base:latest", "docker.io/e2bdev/base", "docker.io/e2bdev/base:latest"}
 
-// base finds what the first step is run on.
+// base prepares the files that the first step runs on.
 func (r *builder) base(ctx context.Context) error {
 	if of := r.plan.Template; of != "" && of != e2b.Base {
 		return r.baseTemplate(ctx, of)
@@ -206,18 +206,18 @@ func (r *builder) base(ctx context.Context) error {
 	r.set = Setting{User: e2b.User, Base: layers.Env}
 	r.key = digest("image", layers.Digest)
 	r.fresh = r.plan.Force
-	r.log.say("info", "base", "[base] FROM %s [%s]", cmp.Or(image, e2b.Base), short(layers.Digest))
+	r.log.printf("info", "base", "[base] FROM %s [%s]", cmp.Or(image, e2b.Base), short(layers.Digest))
 	return nil
 }
 
-// pin has an image made ready, and returns it by its digest. The registry is asked even
-// for what is here: it may be here because somebody else has the credentials for it.
+// pin pulls an image and returns its name by digest. It always asks the registry, even for a
+// local image: the image may be local because another team has credentials for it.
 func (r *builder) pin(ctx context.Context, image string) (string, error) {
 	ref, err := name.ParseReference(image)
 	if err != nil || strings.HasPrefix(image, "/") || strings.HasPrefix(image, ".") {
 		return "", invalid("%q is not the name of an image", short(image))
 	}
-	r.log.say("info", "base", "Getting the image %s", ref.Name())
+	r.log.printf("info", "base", "Getting the image %s", ref.Name())
 	login, err := r.plan.Registry.login(ctx, r.t.cfg.Transport)
 	if err != nil {
 		return "", err
@@ -233,7 +233,7 @@ func (r *builder) baseTemplate(ctx context.Context, ref string) error {
 	r.t.mu.Lock()
 	of, b, err := r.t.find(r.b.Team, ref)
 	if err == nil {
-		r.t.hold(b.Layer)
+		r.t.retain(b.Layer)
 	}
 	r.t.mu.Unlock()
 	if err != nil {
@@ -245,11 +245,11 @@ func (r *builder) baseTemplate(ctx context.Context, ref string) error {
 	if r.plan.Start == "" && r.plan.Ready == "" {
 		r.b.Start, r.b.Ready = b.Start, b.Ready
 	}
-	r.log.say("info", "base", "[base] FROM template %s [%s]", of.Name, b.ID)
+	r.log.printf("info", "base", "[base] FROM template %s [%s]", of.Name, b.ID)
 	return nil
 }
 
-// digest is one of texts, in their order and with their bounds.
+// digest returns a digest of texts that depends on their order and boundaries.
 func digest(texts ...string) string {
 	h := sha256.New()
 	for _, s := range texts {
@@ -258,7 +258,7 @@ func digest(texts ...string) string {
 	return hex.EncodeToString(h.Sum(nil))
 }
 
-// step does one, or takes what it led to before.
+// step runs a step, or takes its result from the cache.
 func (r *builder) step(ctx context.Context, n int, s Step) error {
 	at := strconv.Itoa(n)
 	what, err := s.parse()
@@ -276,18 +276,18 @@ func (r *builder) step(ctx context.Context, n int, s Step) error {
 	r.key = digest(key...)
 	r.fresh = r.fresh || s.Force
 	if !r.fresh && r.cached(ctx) {
-		r.log.say("info", at, "CACHED [builder %d/%d] %s", n, len(r.plan.Steps), s)
+		r.log.printf("info", at, "CACHED [builder %d/%d] %s", n, len(r.plan.Steps), s)
 		return nil
 	}
 	r.fresh = true
-	r.log.say("info", at, "[builder %d/%d] %s", n, len(r.plan.Steps), s)
+	r.log.printf("info", at, "[builder %d/%d] %s", n, len(r.plan.Steps), s)
 	if err := r.do(ctx, at, s, what); err != nil {
 		return err
 	}
-	return r.keep(ctx)
+	return r.cacheLayer(ctx)
 }
 
-// cached takes what was led to before, if it is there.
+// cached takes the result of the steps so far from the cache, if it has one.
 func (r *builder) cached(ctx context.Context) bool {
 	r.t.mu.Lock()
 	defer r.t.mu.Unlock()
@@ -297,7 +297,7 @@ func (r *builder) cached(ctx context.Context) bool {
 	}
 	if l.Snapshot != "" {
 		if _, err := r.t.cfg.Snapshots.Get(ctx, l.Snapshot); err != nil {
-			return false // somebody has removed it
+			return false // the snapshot was removed
 		}
 	}
 	used := *l
@@ -306,14 +306,14 @@ func (r *builder) cached(ctx context.Context) bool {
 		return false
 	}
 	r.t.layers[r.key] = &used
-	r.t.hold(l.Snapshot)
+	r.t.retain(l.Snapshot)
 	r.t.release(ctx, r.snap)
 	r.snap, r.set = l.Snapshot, l.Setting
 	return true
 }
 
-// keep records what the steps so far led to, in place of what they led to before.
-func (r *builder) keep(ctx context.Context) error {
+// cacheLayer records the result of the steps so far in the cache, in place of an earlier one.
+func (r *builder) cacheLayer(ctx context.Context) error {
 	r.t.mu.Lock()
 	defer r.t.mu.Unlock()
 	l := Layer{Key: r.key, Team: r.b.Team, Snapshot: r.snap, Setting: r.set, Used: time.Now().UTC()}
@@ -328,8 +328,8 @@ func (r *builder) keep(ctx context.Context) error {
 	return nil
 }
 
-// inside has a jail run in which the files are as the steps so far led to.
-func (r *builder) inside(ctx context.Context) error {
+// ensureJail starts a jail with the files of the steps so far, unless it runs.
+func (r *builder) ensureJail(ctx context.Context) error {
 	if r.up {
 		return nil
 	}
@@ -378,7 +378,7 @@ func (r *builder) limits() *jail.Limits {
 	return &jail.Limits{CPUShares: shares * int64(r.b.CPU), MemoryMB: r.b.MemoryMB, DiskMB: r.b.DiskMB, MaxPIDs: 1024}
 }
 
-// govern has a build reach what the configuration lets builds reach.
+// govern sets the egress rules of a build's jail to those of the configuration.
 func (r *builder) govern(was json.RawMessage) (json.RawMessage, error) {
 	var rules egress.Rules
 	for _, host := range r.t.cfg.Reach {
@@ -392,8 +392,8 @@ func (r *builder) govern(was json.RawMessage) (json.RawMessage, error) {
 	return r.t.cfg.Govern(was, rules)
 }
 
-// reach says what that is.
-func (t *Templates) reach() string {
+// reachText describes these egress rules.
+func (t *Templates) reachText() string {
 	switch {
 	case t.cfg.Reach == nil:
 		return "every host on the Internet"
@@ -403,7 +403,7 @@ func (t *Templates) reach() string {
 	return strings.Join(t.cfg.Reach, ", ")
 }
 
-// freeze ends what runs and makes a layer of what it left.
+// freeze stops the jail and takes a snapshot of its files as a layer.
 func (r *builder) freeze(ctx context.Context) error {
 	if _, err := r.t.cfg.Jails.Stop(ctx, r.jail, jail.StopOptions{Grace: graceTime}); err != nil {
 		return err
@@ -413,7 +413,7 @@ func (r *builder) freeze(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	r.on(ctx, s.ID)
+	r.setSnapshot(ctx, s.ID)
 	return nil
 }
 
@@ -428,15 +428,15 @@ func (r *builder) clean(ctx context.Context) error {
 	return r.t.cfg.Snapshots.Abandoned(ctx, r.jail)
 }
 
-// finish makes of the layers what sandboxes are made of: the last one, and what the start
-// command leads to where there is one.
+// finish creates the snapshots that sandboxes are created from: the last layer and, if there is
+// a start command, one with its processes.
 func (r *builder) finish(ctx context.Context) error {
-	r.log.say("info", "finalize", "[finalize] Finalizing template build")
+	r.log.printf("info", "finalize", "[finalize] Finalizing template build")
 	if n := runtime.NumCPU(); r.b.CPU > n {
-		r.log.say("warn", "finalize", "this host has %d processors: that is what sandboxes see, whatever they are given of them", n)
+		r.log.printf("warn", "finalize", "this host has %d processors: sandboxes see all of them, regardless of their limits", n)
 	}
-	if r.snap == "" { // there is something to be kept, whatever becomes of the root filesystem
-		if err := r.inside(ctx); err != nil {
+	if r.snap == "" { // the template must not depend on the root filesystem
+		if err := r.ensureJail(ctx); err != nil {
 			return err
 		}
 		if err := r.freeze(ctx); err != nil {
@@ -447,18 +447,18 @@ func (r *builder) finish(ctx context.Context) error {
 	if r.b.Start == "" && r.b.Ready == "" {
 		return nil
 	}
-	if err := r.inside(ctx); err != nil {
+	if err := r.ensureJail(ctx); err != nil {
 		return err
 	}
 	if err := r.start(ctx); err != nil {
 		return err
 	}
 	if r.b.Start == "" {
-		return nil // it was ready as it is
+		return nil // no further snapshot is needed
 	}
 	s, err := r.t.cfg.Snapshots.Take(ctx, r.jail, snapshot.TakeOptions{Labels: r.labels(labelLayer), Stop: true})
 	if err != nil {
-		r.log.say("warn", "finalize", "What runs cannot be kept, so that each sandbox begins with the start command: %s", e2b.ErrorOf(err).Message)
+		r.log.printf("warn", "finalize", "The running processes cannot be saved, so each sandbox runs the start command: %s", e2b.ErrorOf(err).Message)
 		return nil
 	}
 	r.b.Running = s.ID

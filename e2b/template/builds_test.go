@@ -14,7 +14,7 @@ import (
 
 const nobody = "00000000-0000-4000-8000-000000000000"
 
-func TestABuildIsReadyAndKept(t *testing.T) {
+func TestBuild(t *testing.T) {
 	b := newBuilds(t)
 	of := b.request(`{"name":"app","cpuCount":1,"memoryMB":256}`)
 	if !uuidPattern.MatchString(of.BuildID) || !slices.Equal(of.Tags, []string{"default"}) || !slices.Equal(of.Names, []string{"app"}) {
@@ -40,7 +40,7 @@ func TestABuildIsReadyAndKept(t *testing.T) {
 		t.Errorf("got %d jails after the build, want none", len(b.jails.jails))
 	}
 
-	// The same again is taken from the layers, unless it is forced.
+	// The same steps come from the cache, unless the build is forced.
 	again := b.run(b.request(`{"name":"app"}`), `{"fromImage":"e2bdev/base","steps":[{"type":"ENV","args":["A","1","B","$A-${FROM_IMAGE}"]},{"type":"WORKDIR","args":["/app"]}]}`)
 	if text := logOf(again); again.Status != Ready || !strings.Contains(text, "CACHED [builder 1/2] ENV A 1 B") || !strings.Contains(text, "CACHED [builder 2/2] WORKDIR /app") {
 		t.Errorf("built again: got %s, want both steps cached", text)
@@ -49,20 +49,20 @@ func TestABuildIsReadyAndKept(t *testing.T) {
 	if text := logOf(forced); !strings.Contains(text, "CACHED [builder 1/2]") || strings.Contains(text, "CACHED [builder 2/2]") {
 		t.Errorf("with the second step forced: got %s, want the first cached and the second not", text)
 	}
-	b.team = "other" // has layers of its own
+	b.team = "other" // does not share layers
 	others := b.run(b.request(`{"name":"app"}`), `{"fromImage":"e2bdev/base","steps":[{"type":"ENV","args":["A","1","B","$A-${FROM_IMAGE}"]}]}`)
 	if text := logOf(others); others.Status != Ready || strings.Contains(text, "CACHED") {
 		t.Errorf("built by another team: got %s, want no layer of the first", text)
 	}
 }
 
-func TestBuildsThatFail(t *testing.T) {
+func TestFailedBuilds(t *testing.T) {
 	b := newBuilds(t)
 	for _, c := range []struct{ plan, step, message string }{
 		{`{"fromImage":"registry.example/missing"}`, "base", "the registry has no such image"},
 		{`{"fromImage":"/etc/passwd"}`, "base", "is not the name of an image"},
 		{`{"fromTemplate":"none"}`, "base", "template 'none' not found"},
-		{`{"fromImage":"base","steps":[{"type":"FLY","args":["x"]}]}`, "1", `an instruction "FLY" is not known`},
+		{`{"fromImage":"base","steps":[{"type":"FLY","args":["x"]}]}`, "1", `unknown instruction "FLY"`},
 		{`{"fromImage":"e2bdev/base","steps":[{"type":"ENV","args":["A","1"]},{"type":"ENV","args":["1A","1"]}]}`, "2", "1A"},
 		{`{"fromImage":"e2bdev/base","steps":[{"type":"RUN","args":["true","nobody123"]}]}`, "1", "invalid username: 'nobody123'"},
 		{`{"fromImage":"e2bdev/base","steps":[{"type":"RUN","args":["true"]}]}`, "1", "nothing runs here"},
@@ -87,7 +87,7 @@ func TestBuildsThatFail(t *testing.T) {
 	}
 }
 
-func TestWhatBuildsAreRefused(t *testing.T) {
+func TestRejectedBuildRequests(t *testing.T) {
 	b := newBuilds(t)
 	of := b.request(`{"name":"app"}`)
 	at := "/templates/" + of.TemplateID + "/builds/"
@@ -101,7 +101,7 @@ func TestWhatBuildsAreRefused(t *testing.T) {
 		{400, "POST", "/v3/templates", `{"name":"a","cpuCount":99}`, "CPU count"},
 		{400, "POST", "/v3/templates", `{"name":"a","memoryMB":1}`, "memory"},
 		{400, "POST", "/v3/templates", `{"name":"a","minFreeDiskMb":-1}`, "free disk"},
-		{409, "POST", "/v3/templates", `{"name":"base"}`, "is taken"},
+		{409, "POST", "/v3/templates", `{"name":"base"}`, "is reserved"},
 		{400, "POST", "/v3/templates", `{"name":`, "Error when parsing"},
 		{400, "GET", at + "not-a-uuid/status", "", "Invalid build ID"},
 		{400, "GET", at + "not-a-uuid/logs", "", "Invalid build ID"},
@@ -119,7 +119,7 @@ func TestWhatBuildsAreRefused(t *testing.T) {
 		{404, "GET", "/templates/none/tags", "", "not found"},
 		{404, "GET", "/templates/" + of.TemplateID + "/none", "", "no matching operation"},
 		{404, "GET", "/templates/aliases/none", "", "not found"},
-		{501, "PATCH", "/templates/app", `{"public":true}`, "no template is public"},
+		{501, "PATCH", "/templates/app", `{"public":true}`, "public templates are not supported"},
 		{400, "POST", "/templates/tags", `{"target":"app"}`, "no tags"},
 		{400, "POST", "/templates/tags", `{"target":"app","tags":[""]}`, "invalid tag"},
 		{404, "POST", "/templates/tags", `{"target":"app","tags":["v1"]}`, "no build with the tag 'default'"},
@@ -134,7 +134,7 @@ func TestWhatBuildsAreRefused(t *testing.T) {
 		}
 	}
 	b.run(of, `{"fromImage":"base"}`)
-	b.api(400, "POST", "/v2"+at+of.BuildID, `{"fromImage":"base"}`) // it has been done
+	b.api(400, "POST", "/v2"+at+of.BuildID, `{"fromImage":"base"}`) // the build has already been started
 	b.team = "other"
 	for _, path := range []string{"/templates/app", "/templates/" + of.TemplateID, "/templates/app/tags", "/templates/aliases/app", at + of.BuildID + "/status", at + of.BuildID + "/logs"} {
 		b.api(404, "GET", path, "")
@@ -142,7 +142,7 @@ func TestWhatBuildsAreRefused(t *testing.T) {
 	b.api(404, "DELETE", "/templates/app", "")
 }
 
-func TestTagsNameBuilds(t *testing.T) {
+func TestTags(t *testing.T) {
 	b := newBuilds(t)
 	first := b.request(`{"name":"app:v1"}`)
 	if !slices.Equal(first.Tags, []string{"v1"}) {
@@ -190,7 +190,7 @@ func TestTagsNameBuilds(t *testing.T) {
 	}
 }
 
-func TestTemplatesAreListedAndDeleted(t *testing.T) {
+func TestListAndDeleteTemplates(t *testing.T) {
 	b := newBuilds(t)
 	for i := range 3 {
 		b.run(b.request(fmt.Sprintf(`{"name":"t%d"}`, i)), `{"fromImage":"e2bdev/base"}`)
@@ -231,7 +231,7 @@ func TestTemplatesAreListedAndDeleted(t *testing.T) {
 	}
 }
 
-func TestABuildIsCancelledByDeletion(t *testing.T) {
+func TestDeletionCancelsBuild(t *testing.T) {
 	b := newBuilds(t)
 	b.jails.gate = make(chan struct{})
 	of := b.request(`{"name":"slow"}`)
@@ -244,7 +244,7 @@ func TestABuildIsCancelledByDeletion(t *testing.T) {
 	}
 }
 
-func TestADaemonEndsTheBuildsOfAnother(t *testing.T) {
+func TestStartFailsInterruptedBuilds(t *testing.T) {
 	store, jails, dir := newFakeStore(), newFakeJails(), t.TempDir()
 	b := startBuilds(t, store, jails, dir)
 	b.run(b.request(`{"name":"done"}`), `{"fromImage":"e2bdev/base"}`)
@@ -258,18 +258,18 @@ func TestADaemonEndsTheBuildsOfAnother(t *testing.T) {
 
 	b = startBuilds(t, store, jails, dir)
 	got := e2btest.Read[wireStatus](b, b.api(200, "GET", at+"/status", ""))
-	if got.Status != Failed || !strings.Contains(got.Reason.Message, "the daemon ended while this was built") {
+	if got.Status != Failed || !strings.Contains(got.Reason.Message, "the daemon stopped during the build") {
 		t.Errorf("the build of a daemon that ended: got %+v %+v, want an error that says so", got.Status, got.Reason)
 	}
 	if _, err := b.Find(t.Context(), "mine", "done"); err != nil {
-		t.Errorf("a build that was ready: %v", err)
+		t.Errorf("a ready build after the restart: %v", err)
 	}
 	if got := b.run(waits, `{"fromTemplate":"done"}`); got.Status != Ready {
 		t.Errorf("a build that waited for its steps: got %+v, want ready", got)
 	}
 }
 
-func TestLogsOfABuild(t *testing.T) {
+func TestBuildLogs(t *testing.T) {
 	b := newBuilds(t)
 	of := b.request(`{"name":"app"}`)
 	all := b.run(of, `{"fromImage":"e2bdev/base","steps":[{"type":"ENV","args":["A","1"]}]}`).Entries
@@ -297,7 +297,7 @@ func TestLogsOfABuild(t *testing.T) {
 	}
 }
 
-func TestFilesAreSentByALink(t *testing.T) {
+func TestUploadByLink(t *testing.T) {
 	b := newBuilds(t)
 	of := b.request(`{"name":"app"}`)
 	hash := strings.Repeat("ab", 32)

@@ -30,7 +30,7 @@ import (
 	"glasshouse/snapshot"
 )
 
-// A fakeStore keeps records of templates in memory.
+// A fakeStore stores the records of templates in memory.
 type fakeStore struct {
 	mu        sync.Mutex
 	templates map[string]Template
@@ -80,16 +80,16 @@ func (s *fakeStore) DeleteTemplate(_ context.Context, key string) error {
 func (s *fakeStore) DeleteBuild(_ context.Context, key string) error { return drop(s, s.builds, key) }
 func (s *fakeStore) DeleteLayer(_ context.Context, key string) error { return drop(s, s.layers, key) }
 
-// fakeJails have files and no processes.
+// fakeJails implements jails with files and without processes.
 type fakeJails struct {
-	e2b.Jails // of what no test uses
+	e2b.Jails // methods that no test calls
 
 	mu    sync.Mutex
 	n     int
 	jails map[id.Jail]jail.Jail
 	snaps map[id.Snapshot]snapshot.Snapshot
 	files map[string]string
-	gate  chan struct{} // if not nil, jails are made when it is closed
+	gate  chan struct{} // if not nil, Create waits until it is closed
 	fail  error         // of Create
 }
 
@@ -150,7 +150,7 @@ func (f *fakeJails) Exec(_ context.Context, _ id.Jail, r jail.ExecRequest, _ *co
 
 func (f *fakeJails) Files(context.Context, id.Jail) (jail.Files, error) { return fakeFiles{f}, nil }
 
-// fakeFiles are one tree for all jails.
+// fakeFiles is one tree for all jails.
 type fakeFiles struct{ *fakeJails }
 
 func (f fakeFiles) Stat(_ context.Context, name string) (protocol.FileInfo, error) {
@@ -244,7 +244,7 @@ func (s fakeSnapshots) Delete(_ context.Context, sid id.Snapshot) error {
 
 func (s fakeSnapshots) Abandoned(context.Context, id.Jail) error { return nil }
 
-// A builds is a daemon's templates over fakes.
+// A builds is the templates of a daemon with fake jails and snapshots.
 type builds struct {
 	*testing.T
 	*Templates
@@ -293,13 +293,13 @@ func (b *builds) api(want int, method, path, body string) *httptest.ResponseReco
 	return e2btest.Do(b, b.handler, want, r)
 }
 
-// request asks for a build.
+// request requests a build.
 func (b *builds) request(body string) wireRequested {
 	b.Helper()
 	return e2btest.Read[wireRequested](b, b.api(202, "POST", "/v3/templates", body))
 }
 
-// run has a build done, and returns its status.
+// run runs a build and returns its status.
 func (b *builds) run(of wireRequested, plan string) wireStatus {
 	b.Helper()
 	at := "/templates/" + of.TemplateID + "/builds/" + of.BuildID

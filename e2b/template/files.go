@@ -22,18 +22,18 @@ import (
 	"glasshouse/internal/dirs"
 )
 
-// linkTime is how long a link to send files by can be used.
+// linkTime is the lifetime of an upload link.
 const linkTime = time.Hour
 
-// files are what clients sent for their builds: of each team those of its own, by the
-// hash that the client knows them by, DIR/TEAM/HASH.DIGEST, where the digest is ours.
+// files stores the files that clients sent for their builds. Each team has its own, by the hash
+// that the client computed: DIR/TEAM/HASH.DIGEST, where the daemon computed the digest.
 type files struct {
 	dir   string
-	limit int64 // bytes of one archive
-	total int64 // bytes of a team's
+	limit int64 // maximum bytes of one archive
+	total int64 // maximum bytes of a team's archives
 	key   [32]byte
 
-	mu sync.Mutex // held while files appear and disappear
+	mu sync.Mutex // held while files are added and removed
 }
 
 func openFiles(dir string, limit int64) (*files, error) {
@@ -46,7 +46,7 @@ func openFiles(dir string, limit int64) (*files, error) {
 	if err != nil {
 		return nil, err
 	}
-	for _, name := range half { // of a daemon that was killed
+	for _, name := range half { // incomplete uploads of an earlier daemon
 		if err := os.Remove(name); err != nil {
 			return nil, err
 		}
@@ -54,7 +54,7 @@ func openFiles(dir string, limit int64) (*files, error) {
 	return f, nil
 }
 
-// sign returns what lets its holder send a team's files of that hash, until it ends.
+// sign returns a token to upload a team's files with that hash. The token is valid until end.
 func (f *files) sign(team id.Token, hash string, end time.Time) string {
 	text := string(team) + "." + hash + "." + strconv.FormatInt(end.Unix(), 10)
 	return text + "." + f.mac(text)
@@ -66,9 +66,9 @@ func (f *files) mac(text string) string {
 	return hex.EncodeToString(m.Sum(nil))
 }
 
-// signed returns what a link is for. It is fault.Denied if it is none, or too old.
+// signed verifies a token. It returns fault.Denied if the token is invalid or has expired.
 func (f *files) signed(link string) (team id.Token, hash string, err error) {
-	refused := fault.Newf(fault.Denied, "e2b", "", "this link to send files by is not valid, or not any more")
+	refused := fault.Newf(fault.Denied, "e2b", "", "this upload link is invalid or has expired")
 	i := strings.LastIndexByte(link, '.')
 	if i < 0 || !hmac.Equal([]byte(f.mac(link[:i])), []byte(link[i+1:])) {
 		return "", "", refused
@@ -81,8 +81,8 @@ func (f *files) signed(link string) (team id.Token, hash string, err error) {
 	return id.Token(parts[0]), parts[1], nil
 }
 
-// find returns the archive of a team's files, and its digest. It is fault.NotFound if it
-// was not sent, or that was long ago.
+// find returns the archive of a team's files, and its digest. It returns fault.NotFound if the
+// files were not sent or have been removed.
 func (f *files) find(team id.Token, hash string) (name, digest string, err error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -95,17 +95,17 @@ func (f *files) findNow(team id.Token, hash string) (name, digest string, err er
 		return "", "", err
 	}
 	if len(found) == 0 {
-		return "", "", missing("the files %s were not sent, or are not kept any more", short(hash))
+		return "", "", missing("the files %s were not sent or have been removed", short(hash))
 	}
 	name = found[0]
 	now := time.Now()
-	if err := os.Chtimes(name, now, now); err != nil { // it is used
+	if err := os.Chtimes(name, now, now); err != nil { // marks the archive as used
 		return "", "", err
 	}
 	return name, strings.TrimPrefix(filepath.Ext(name), "."), nil
 }
 
-// open is find that opens the archive, which then stays as it is.
+// open is find, and opens the archive. A later removal does not affect the open file.
 func (f *files) open(team id.Token, hash string) (*os.File, string, error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -117,7 +117,7 @@ func (f *files) open(team id.Token, hash string) (*os.File, string, error) {
 	return file, digest, err
 }
 
-// put keeps what a team sends, in place of what it sent as that before.
+// put stores an archive of a team, in place of an earlier one with the same hash.
 func (f *files) put(ctx context.Context, team id.Token, hash string, r io.Reader) (err error) {
 	dir := filepath.Join(f.dir, string(team))
 	if err := os.MkdirAll(dir, 0o700); err != nil {
@@ -136,7 +136,8 @@ func (f *files) put(ctx context.Context, team id.Token, hash string, r io.Reader
 	if err == nil {
 		err = part.Sync()
 	}
-	if err = errors.Join(err, part.Close()); err != nil {
+	err = errors.Join(err, part.Close())
+	if err != nil {
 		return err
 	}
 	f.mu.Lock()
@@ -151,18 +152,18 @@ func (f *files) put(ctx context.Context, team id.Token, hash string, r io.Reader
 	}
 	for _, o := range old {
 		if o != name {
-			os.Remove(o) // or the sweep does
+			os.Remove(o) // otherwise sweep removes it
 		}
 	}
 	if err := dirs.Sync(dir); err != nil {
 		return err
 	}
-	return f.economize(dir, name)
+	return f.evict(dir, name)
 }
 
-// economize removes what a team used longest ago while it has too much, but not the
-// archive that was just sent.
-func (f *files) economize(dir, just string) error {
+// evict removes a team's least recently used archives while the team is above its limit. It
+// keeps the archive that was just sent.
+func (f *files) evict(dir, just string) error {
 	entries, err := os.ReadDir(dir)
 	if err != nil {
 		return err
@@ -195,8 +196,8 @@ func (f *files) economize(dir, just string) error {
 	return nil
 }
 
-// forget removes what was not used since then.
-func (f *files) forget(since time.Time) error {
+// removeUnused removes archives that were not used since then.
+func (f *files) removeUnused(since time.Time) error {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	found, err := filepath.Glob(filepath.Join(f.dir, "*", "*.*"))

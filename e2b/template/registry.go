@@ -21,8 +21,8 @@ import (
 	"glasshouse/fault"
 )
 
-// A Registry is what a build may show a registry to have an image of it. It is held while
-// the image is had, and written nowhere.
+// A Registry contains a build's credentials for an image registry. They are kept in memory while
+// the image is pulled, and never stored.
 type Registry struct {
 	Type           string `json:"type"` // registry, aws or gcp
 	Username       string `json:"username"`
@@ -33,18 +33,18 @@ type Registry struct {
 	ServiceAccount string `json:"serviceAccountJson"`
 }
 
-// String keeps what is secret out of whatever is printed.
+// String returns a text without the credentials.
 func (r Registry) String() string { return "credentials of the kind " + short(r.Type) }
 
-// GoString is String.
+// GoString returns a text without the credentials.
 func (r Registry) GoString() string { return r.String() }
 
 const maxCredential = 64 << 10
 
-// awsRegion is what a region may be called: it becomes part of a host's name.
+// awsRegion matches valid region names: the region becomes part of a host name.
 var awsRegion = regexp.MustCompile(`^[a-z]{2}(-[a-z]+){1,3}-[0-9]{1,2}$`)
 
-// check refuses what are no credentials. What they are is not said.
+// check rejects malformed credentials. Its errors do not contain them.
 func (r *Registry) check() error {
 	if r == nil {
 		return nil
@@ -57,11 +57,11 @@ func (r *Registry) check() error {
 	switch r.Type {
 	case "registry":
 		if r.Username == "" || r.Password == "" || strings.Contains(r.Username, ":") {
-			return invalid("fromImageRegistry: a registry wants a username, without a colon, and a password")
+			return invalid("fromImageRegistry: a registry needs a username, without a colon, and a password")
 		}
 	case "aws":
 		if r.AccessKey == "" || r.SecretKey == "" || strings.ContainsAny(r.AccessKey, "/, \r\n") || !awsRegion.MatchString(r.Region) {
-			return invalid("fromImageRegistry: aws wants awsAccessKeyId, awsSecretAccessKey and awsRegion")
+			return invalid("fromImageRegistry: aws needs awsAccessKeyId, awsSecretAccessKey and awsRegion")
 		}
 	case "gcp":
 		var account struct {
@@ -77,7 +77,7 @@ func (r *Registry) check() error {
 	return nil
 }
 
-// login is what the registry is shown; nil is what the daemon's user has of it.
+// login returns the credentials for the registry; nil means those of the daemon's user.
 func (r *Registry) login(ctx context.Context, transport http.RoundTripper) (authn.Authenticator, error) {
 	if r == nil {
 		return nil, nil
@@ -91,13 +91,13 @@ func (r *Registry) login(ctx context.Context, transport http.RoundTripper) (auth
 	return &authn.Basic{Username: r.Username, Password: r.Password}, nil
 }
 
-// ecrTime is how long Amazon has to answer.
+// ecrTime limits the request to Amazon.
 const ecrTime = time.Minute
 
-// ecr asks Amazon for a name and a password for its registries, which are good for some
+// ecr requests a username and a password for Amazon's registries, which are valid for some
 // hours.
 func (r *Registry) ecr(ctx context.Context, transport http.RoundTripper) (authn.Authenticator, error) {
-	const what = "Amazon gives no credentials for its registry"
+	const what = "cannot get credentials for the Amazon registry"
 	ctx, cancel := context.WithTimeout(ctx, ecrTime)
 	defer cancel()
 	host := "api.ecr." + r.Region + ".amazonaws.com"
@@ -112,7 +112,7 @@ func (r *Registry) ecr(ctx context.Context, transport http.RoundTripper) (authn.
 	req.Header.Set("Content-Type", "application/x-amz-json-1.1")
 	req.Header.Set("X-Amz-Target", "AmazonEC2ContainerRegistry_V20150921.GetAuthorizationToken")
 	signV4(req, body, r.AccessKey, r.SecretKey, r.Region, "ecr", time.Now())
-	resp, err := transport.RoundTrip(req) // which follows nobody elsewhere
+	resp, err := transport.RoundTrip(req) // RoundTrip does not follow redirects
 	if err != nil {
 		return nil, fault.Newf(fault.Unavailable, "e2b", host, "%s: %v", what, err)
 	}
@@ -131,23 +131,23 @@ func (r *Registry) ecr(ctx context.Context, transport http.RoundTripper) (authn.
 	case resp.StatusCode != http.StatusOK:
 		return nil, fault.Newf(fault.Denied, "e2b", host, "%s: %s", what, short(cmp.Or(got.Message, got.Type, resp.Status)))
 	case err != nil || len(got.Data) == 0:
-		return nil, fault.Newf(fault.Unavailable, "e2b", host, "%s: its answer is not understood", what)
+		return nil, fault.Newf(fault.Unavailable, "e2b", host, "%s: malformed response", what)
 	}
 	text, err := base64.StdEncoding.DecodeString(got.Data[0].Token)
 	name, password, ok := strings.Cut(string(text), ":")
 	if err != nil || !ok {
-		return nil, fault.Newf(fault.Unavailable, "e2b", host, "%s: its answer is not understood", what)
+		return nil, fault.Newf(fault.Unavailable, "e2b", host, "%s: malformed response", what)
 	}
 	return &authn.Basic{Username: name, Password: password}, nil
 }
 
-// signV4 signs a request without a query to one of Amazon's services, by its Signature
-// Version 4: https://docs.aws.amazon.com/IAM/latest/UserGuide/create-signed-request.html
+// signV4 signs a request without a query to an AWS service with Signature Version 4:
+// https://docs.aws.amazon.com/IAM/latest/UserGuide/create-signed-request.html
 func signV4(r *http.Request, body []byte, accessKey, secretKey, region, service string, now time.Time) {
 	stamp := now.UTC().Format("20060102T150405Z")
 	r.Header.Set("X-Amz-Date", stamp)
 	var names, lines []string
-	for _, name := range []string{"content-type", "host", "x-amz-date", "x-amz-target"} { // in their order
+	for _, name := range []string{"content-type", "host", "x-amz-date", "x-amz-target"} { // in alphabetical order
 		value := r.Header.Get(name)
 		if name == "host" {
 			value = r.URL.Host

@@ -17,7 +17,7 @@ import (
 	"glasshouse/fault"
 )
 
-func TestWhatCredentialsAre(t *testing.T) {
+func TestRegistryCredentials(t *testing.T) {
 	account := `{"type": "service_account", "client_email": "a@b", "private_key": "k"}`
 	quoted, _ := json.Marshal(account)
 	for body, well := range map[string]bool{
@@ -47,13 +47,13 @@ func TestWhatCredentialsAre(t *testing.T) {
 			t.Errorf("%.200s: %v", body, err)
 		}
 		if said := fmt.Sprintf("%v %+v %#v %s", err, p, p.Registry, p.Registry); strings.Contains(said, "secret") {
-			t.Errorf("it is printed: %.300s", said)
+			t.Errorf("the credentials are printed: %.300s", said)
 		}
 	}
 }
 
-// The first is of Amazon's own suite of tests for its signatures.
-func TestSignaturesAreThoseThatAmazonWants(t *testing.T) {
+// The first case is from the AWS Signature Version 4 test suite.
+func TestSignV4(t *testing.T) {
 	at := time.Date(2015, 8, 30, 12, 36, 0, 0, time.UTC)
 	const key, secret = "AKIDEXAMPLE", "wJalrXUtnFEMI/K7MDENG+bPxRfiCYEXAMPLEKEY"
 	for method, want := range map[string]string{
@@ -75,7 +75,7 @@ type answering func(*http.Request) (*http.Response, error)
 
 func (f answering) RoundTrip(r *http.Request) (*http.Response, error) { return f(r) }
 
-func TestAmazonIsAskedForALogin(t *testing.T) {
+func TestECRLogin(t *testing.T) {
 	reg := &Registry{Type: "aws", AccessKey: "AKID", SecretKey: "very secret", Region: "eu-central-1"}
 	token := func(s string) string {
 		return fmt.Sprintf(`{"authorizationData": [{"authorizationToken": %q}]}`, base64.StdEncoding.EncodeToString([]byte(s)))

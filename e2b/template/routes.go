@@ -16,8 +16,7 @@ import (
 	"glasshouse/id"
 )
 
-// routes are the part of the control half that is about templates, for callers who are
-// known.
+// routes lists the operations of the control API on templates, for authenticated callers.
 var routes = []struct {
 	pattern string
 	do      func(request) (int, any, error)
@@ -38,7 +37,7 @@ var routes = []struct {
 	{"DELETE /templates/tags", removeTags},
 }
 
-// Handler returns what answers requests for templates.
+// Handler returns the handler of requests for templates.
 func (t *Templates) Handler() http.Handler {
 	mux := http.NewServeMux()
 	for _, r := range routes {
@@ -50,7 +49,7 @@ func (t *Templates) Handler() http.Handler {
 	return mux
 }
 
-// A request is one of a team that is known.
+// A request is an authenticated request of a team.
 type request struct {
 	*http.Request
 	w    http.ResponseWriter
@@ -58,12 +57,12 @@ type request struct {
 	t    *Templates
 }
 
-// maxBody bounds the JSON of a request.
+// maxBody is the maximum size of a JSON request body.
 const maxBody = 4 << 20
 
 func (r request) read(v any) error { return e2b.ReadBody(r.w, r.Request, v, maxBody) }
 
-// route has a request answered. A status without a body is answered with none.
+// route calls do and writes the response. A status without a body has an empty response.
 func (t *Templates) route(do func(request) (int, any, error)) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		defer e2b.Recover(t.cfg.Log, w, r)
@@ -94,7 +93,7 @@ func requestBuild(r request) (int, any, error) {
 	return http.StatusAccepted, wireRequested{of.ID, b.ID, []string{of.Name}, []string{of.Name}, b.Tags, false}, err
 }
 
-// build returns the id of a build that a path names.
+// build returns the build id in the path.
 func (r request) build() (string, error) {
 	build := strings.ToLower(r.PathValue("build"))
 	if !uuidPattern.MatchString(build) {
@@ -130,7 +129,7 @@ type wireStatus struct {
 	Reason     *wireReason `json:"reason,omitempty"`
 }
 
-// pageOfLogs is the most that one answer has.
+// pageOfLogs is the maximum number of lines in one response.
 const pageOfLogs = 100
 
 func buildStatus(r request) (int, any, error) {
@@ -151,7 +150,7 @@ func buildStatus(r request) (int, any, error) {
 	if err != nil {
 		return 0, nil, err
 	}
-	b, entries, err := r.t.told(r.team, r.PathValue("template"), build)
+	b, entries, err := r.t.buildWithLog(r.team, r.PathValue("template"), build)
 	if err != nil {
 		return 0, nil, err
 	}
@@ -171,8 +170,8 @@ func buildStatus(r request) (int, any, error) {
 	return http.StatusOK, w, nil
 }
 
-// told returns a build and what it said.
-func (t *Templates) told(team id.Token, template, build string) (Build, []Entry, error) {
+// buildWithLog returns a build and its log.
+func (t *Templates) buildWithLog(team id.Token, template, build string) (Build, []Entry, error) {
 	t.mu.Lock()
 	found, err := t.buildOf(team, template, build)
 	if err != nil {
@@ -184,7 +183,7 @@ func (t *Templates) told(team id.Token, template, build string) (Build, []Entry,
 	if at != nil {
 		return b, at.log.all(), nil
 	}
-	entries, err := readJournal(t.logOf(b.ID))
+	entries, err := readLog(t.logOf(b.ID))
 	return b, entries, err
 }
 
@@ -203,7 +202,7 @@ func level(s string) (int, error) {
 	return i, nil
 }
 
-// number reads one that is not negative; what is over the most is that.
+// number parses a number that is not negative, and cuts it to most.
 func number(s string, otherwise, most int) (int, error) {
 	if s == "" {
 		return otherwise, nil
@@ -241,7 +240,7 @@ func buildLogs(r request) (int, any, error) {
 		}
 		cursor = time.UnixMilli(int64(ms))
 	}
-	_, entries, err := r.t.told(r.team, r.PathValue("template"), build)
+	_, entries, err := r.t.buildWithLog(r.team, r.PathValue("template"), build)
 	if err != nil {
 		return 0, nil, err
 	}
@@ -262,7 +261,7 @@ type wireUpload struct {
 	URL     string `json:"url,omitempty"`
 }
 
-// uploadLink tells where to send files, at the address that the client has come to.
+// uploadLink returns the URL for an upload, at the address that the client has used.
 func uploadLink(r request) (int, any, error) {
 	hash := r.PathValue("hash")
 	if !filesHash.MatchString(hash) {
@@ -286,7 +285,7 @@ func uploadLink(r request) (int, any, error) {
 	return http.StatusCreated, wireUpload{err == nil, link}, nil
 }
 
-// Receive takes the files of who holds a link, which says whose they are.
+// Receive accepts the upload of a client with an upload link, which identifies the team.
 func (t *Templates) Receive(w http.ResponseWriter, r *http.Request) {
 	defer e2b.Recover(t.cfg.Log, w, r)
 	if err := t.receive(w, r); err != nil {
@@ -296,12 +295,12 @@ func (t *Templates) Receive(w http.ResponseWriter, r *http.Request) {
 	e2b.Answer(w, http.StatusOK, nil)
 }
 
-// uploadTime is how long it may take to send the files of one COPY.
+// uploadTime limits the upload of the files of one COPY.
 const uploadTime = 30 * time.Minute
 
 func (t *Templates) receive(w http.ResponseWriter, r *http.Request) error {
 	if r.Method != http.MethodPut {
-		return invalid("files are sent by PUT")
+		return invalid("uploads require PUT")
 	}
 	team, hash, err := t.files.signed(strings.TrimPrefix(r.URL.Path, e2b.UploadPath))
 	if err != nil {
@@ -311,8 +310,8 @@ func (t *Templates) receive(w http.ResponseWriter, r *http.Request) error {
 		return fault.Newf(fault.TooLarge, "e2b", "", "the files have more than %d MiB", t.cfg.UploadMB)
 	}
 	select {
-	case t.posts <- struct{}{}:
-		defer func() { <-t.posts }()
+	case t.uploads <- struct{}{}:
+		defer func() { <-t.uploads }()
 	case <-r.Context().Done():
 		return r.Context().Err()
 	}
@@ -341,7 +340,7 @@ type wireTemplate struct {
 	Aliases     []string   `json:"aliases"`
 }
 
-// listed are the templates of a team, newest first.
+// listed returns the templates of a team, newest first.
 func (t *Templates) listed(team id.Token) []wireTemplate {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -376,8 +375,8 @@ func listPages(r request) (int, any, error) {
 	return http.StatusOK, all, err
 }
 
-// page cuts out of a list what comes after the item that the token names, and says in a
-// header what to go on with.
+// page returns the items after the one that the token names, and sets a header to the next
+// token.
 func page[T any](r request, all []T, name func(T) string) ([]T, error) {
 	limit, err := number(r.URL.Query().Get("limit"), 100, 100)
 	if err != nil {
@@ -422,7 +421,7 @@ func getTemplate(r request) (int, any, error) {
 	return http.StatusOK, w, err
 }
 
-// updateTemplate would make one public. Here they are their key's.
+// updateTemplate accepts only private templates: a template belongs to its key.
 func updateTemplate(r request) (int, any, error) {
 	var q struct {
 		Public bool `json:"public"`
@@ -437,7 +436,7 @@ func updateTemplate(r request) (int, any, error) {
 	case err != nil:
 		return 0, nil, err
 	case q.Public:
-		return 0, nil, fault.Newf(fault.Unsupported, "e2b", of.ID, "no template is public here: it belongs to the key that it was made with")
+		return 0, nil, fault.Newf(fault.Unsupported, "e2b", of.ID, "public templates are not supported: a template belongs to the key that created it")
 	}
 	return http.StatusOK, map[string]any{"names": []string{of.Name}}, nil
 }

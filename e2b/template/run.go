@@ -22,13 +22,13 @@ import (
 	"glasshouse/jailinit/protocol"
 )
 
-// do does a step, and freezes what it changed.
+// do runs a step and takes a snapshot of the files that it changed.
 func (r *builder) do(ctx context.Context, at string, s Step, what any) error {
 	switch what := what.(type) {
 	case assigning:
 		return r.setEnv(what)
 	case running:
-		if err := r.inside(ctx); err != nil {
+		if err := r.ensureJail(ctx); err != nil {
 			return err
 		}
 		if err := r.command(ctx, at, what.command, cmp.Or(what.user, r.set.User)); err != nil {
@@ -36,7 +36,7 @@ func (r *builder) do(ctx context.Context, at string, s Step, what any) error {
 		}
 		return r.freeze(ctx)
 	}
-	if err := r.inside(ctx); err != nil {
+	if err := r.ensureJail(ctx); err != nil {
 		return err
 	}
 	f, err := r.t.cfg.Jails.Files(ctx, r.jail)
@@ -48,10 +48,10 @@ func (r *builder) do(ctx context.Context, at string, s Step, what any) error {
 	switch what := what.(type) {
 	case copying:
 		err = r.copy(ctx, f, s, what)
-	case moving:
-		changed, err = r.move(ctx, f, what)
-	case being:
-		changed, err = r.be(ctx, f, what)
+	case settingDir:
+		changed, err = r.setDir(ctx, f, what)
+	case settingUser:
+		changed, err = r.setUser(ctx, f, what)
 	}
 	if err != nil || !changed {
 		return err
@@ -59,7 +59,7 @@ func (r *builder) do(ctx context.Context, at string, s Step, what any) error {
 	return r.freeze(ctx)
 }
 
-// setEnv sets variables, in whose values others may be used.
+// setEnv sets variables. Their values may refer to other variables.
 func (r *builder) setEnv(e assigning) error {
 	for _, pair := range e.pairs {
 		value, err := expand(pair[1], r.value)
@@ -71,7 +71,7 @@ func (r *builder) setEnv(e assigning) error {
 	return nil
 }
 
-// value is that of a variable where a step is run.
+// value returns the value of a variable during a step.
 func (r *builder) value(name string) string {
 	if v, ok := r.set.Env[name]; ok {
 		return v
@@ -95,8 +95,8 @@ func (r *builder) value(name string) string {
 	return ""
 }
 
-// move changes the directory, which is made if it is missing.
-func (r *builder) move(ctx context.Context, f jail.Files, m moving) (changed bool, err error) {
+// setDir changes the working directory, and creates it if it is missing.
+func (r *builder) setDir(ctx context.Context, f jail.Files, m settingDir) (changed bool, err error) {
 	dir, err := expand(m.dir, r.value)
 	if err != nil {
 		return false, err
@@ -120,7 +120,7 @@ func (r *builder) move(ctx context.Context, f jail.Files, m moving) (changed boo
 	return true, f.MkdirFor(ctx, dir, who.owner)
 }
 
-// isDir reports whether there is a directory, or a link that leads to one.
+// isDir reports whether a path is a directory, or a link to one.
 func isDir(ctx context.Context, f jail.Files, name string) (bool, error) {
 	if name == "/" {
 		return true, nil
@@ -135,10 +135,11 @@ func isDir(ctx context.Context, f jail.Files, name string) (bool, error) {
 	return false, err
 }
 
-// be changes the user, who is added if there is none of that name.
-func (r *builder) be(ctx context.Context, f jail.Files, b being) (changed bool, err error) {
+// setUser changes the user, and creates the user if it does not exist.
+func (r *builder) setUser(ctx context.Context, f jail.Files, b settingUser) (changed bool, err error) {
 	_, err = accountOf(ctx, f, b.user)
-	if changed = errors.Is(err, fault.NotFound); changed {
+	changed = errors.Is(err, fault.NotFound)
+	if changed {
 		err = addAccount(ctx, f, b.user)
 	}
 	if err != nil {
@@ -148,7 +149,7 @@ func (r *builder) be(ctx context.Context, f jail.Files, b being) (changed bool, 
 	return changed, nil
 }
 
-// copy puts files that the client sent into the tree.
+// copy writes files that the client sent to the tree.
 func (r *builder) copy(ctx context.Context, f jail.Files, s Step, c copying) error {
 	archive, _, err := r.t.files.open(r.b.Team, s.Files)
 	if err != nil {
@@ -167,7 +168,7 @@ func (r *builder) copy(ctx context.Context, f jail.Files, s Step, c copying) err
 	if err != nil {
 		return err
 	}
-	l := landing{from: c.from, to: to, uid: int(owner.UID), gid: int(owner.GID), mode: c.mode}
+	l := destination{from: c.from, to: to, uid: int(owner.UID), gid: int(owner.GID), mode: c.mode}
 	if !path.IsAbs(to) {
 		l.to = path.Join("/", cmp.Or(r.set.Dir, me.home), to)
 	}
@@ -181,7 +182,7 @@ func (r *builder) copy(ctx context.Context, f jail.Files, s Step, c copying) err
 	}
 	switch {
 	case kind == 0:
-		return missing("COPY: there is no %q in what was sent", short(s.Args[0]))
+		return missing("COPY: the uploaded files do not contain %q", short(s.Args[0]))
 	case kind != 'd':
 		l.into = there || strings.HasSuffix(to, "/") || path.Base(to) == "." || path.Base(to) == ".."
 	case !there:
@@ -200,15 +201,15 @@ func (r *builder) copy(ctx context.Context, f jail.Files, s Step, c copying) err
 		packed <- err
 	}()
 	err = f.Untar(ctx, "/", out)
-	out.CloseWithError(errors.New("the jail takes no more")) // if it did not take all
+	out.CloseWithError(errors.New("the jail stopped reading")) // if it has not read everything
 	if unread := <-packed; err == nil {
 		err = unread
 	}
 	return err
 }
 
-// kindOf returns what is copied: 'd' for files into a directory, 'f' for one, or 0 if
-// there is nothing.
+// kindOf returns what a path in an archive is: 'd' for a directory, 'f' for another file, or 0
+// if it does not exist.
 func kindOf(archive io.Reader, c copying) (kind byte, err error) {
 	err = eachEntry(archive, func(name string, dir bool) {
 		switch {
@@ -221,7 +222,7 @@ func kindOf(archive io.Reader, c copying) (kind byte, err error) {
 	return kind, err
 }
 
-// command runs one by a shell, and is fault.Invalid if it fails.
+// command runs a command with a shell. It returns fault.Invalid if the command fails.
 func (r *builder) command(ctx context.Context, at, command, user string) (err error) {
 	if user != "root" {
 		done, sudoErr := r.sudo(ctx)
@@ -230,7 +231,7 @@ func (r *builder) command(ctx context.Context, at, command, user string) (err er
 		}
 		defer func() {
 			if end := done(); err == nil && end != nil {
-				err = fmt.Errorf("remove what sudo needed in the step: %w", end)
+				err = fmt.Errorf("remove the sudo helper of the step: %w", end)
 			}
 		}()
 	}
@@ -259,7 +260,8 @@ func ended(st protocol.ExecStatus) string {
 	return fmt.Sprintf("exit status %d", st.Code)
 }
 
-// exec has a shell begin a command where the steps have come to.
+// exec starts a command with a shell, with the user, directory and environment of the steps so
+// far.
 func (r *builder) exec(ctx context.Context, command, user string) (*control.Stream, error) {
 	env := map[string]string{"LOGNAME": user}
 	maps.Copy(env, r.set.Env)
@@ -269,7 +271,7 @@ func (r *builder) exec(ctx context.Context, command, user string) (*control.Stre
 	return stream, err
 }
 
-// shell is the one that commands of sandboxes are run by, or sh where that is missing.
+// shell returns the shell of a sandbox's commands, or sh if it is missing.
 func (r *builder) shell(ctx context.Context, command string) []string {
 	f, err := r.t.cfg.Jails.Files(ctx, r.jail)
 	if err == nil {
@@ -282,12 +284,13 @@ func (r *builder) shell(ctx context.Context, command string) []string {
 	return []string{"/bin/bash", "-l", "-c", command}
 }
 
-// follow writes what a command says into the log, line by line, until it has ended.
+// follow writes the output of a command to the log, line by line, until the command has ended.
 func (r *builder) follow(stream *control.Stream, at, level string) (protocol.ExecStatus, error) {
 	var parts [2][]byte
 	say := func(line []byte) {
-		if line = bytes.TrimRight(line, "\r"); len(line) > 0 {
-			r.log.say(level, at, "%s", line)
+		line = bytes.TrimRight(line, "\r")
+		if len(line) > 0 {
+			r.log.printf(level, at, "%s", line)
 		}
 	}
 	for {
@@ -316,29 +319,29 @@ func (r *builder) follow(stream *control.Stream, at, level string) (protocol.Exe
 	}
 }
 
-// How long is waited for what a template begins with: by its ready command, which is
-// tried again and again, or where there is none.
+// Limits of the wait for the start command: by the ready command, which is retried, or without
+// one.
 const (
 	readyTime  = 10 * time.Minute
 	readyAgain = 500 * time.Millisecond
 	readyWait  = 20 * time.Second
 )
 
-// start has the start command run, and waits until it is ready. It goes on.
+// start runs the start command and waits until it is ready. The command keeps running.
 func (r *builder) start(ctx context.Context) error {
-	over := make(chan error, 1) // gets what became of it, if it ended well nil
+	over := make(chan error, 1) // receives nil if the command succeeded
 	following, stop := context.WithCancel(ctx)
 	defer stop()
 	if r.b.Start != "" {
 		if err := r.makeNotifyDir(ctx); err != nil {
-			r.log.say("warn", "finalize", "Processes of the start command cannot ask for a signal in sandboxes: %s", e2b.ErrorOf(err).Message)
+			r.log.printf("warn", "finalize", "Processes of the start command cannot request a signal in sandboxes: %s", e2b.ErrorOf(err).Message)
 		}
-		r.log.say("info", "finalize", "Running start command: %s", r.b.Start)
+		r.log.printf("info", "finalize", "Running start command: %s", r.b.Start)
 		stream, err := r.exec(following, r.b.Start, r.set.User)
 		if err != nil {
 			return err
 		}
-		defer func() { // it is followed no more before it is written down
+		defer func() { // its output is no longer read before the checkpoint
 			stream.Close()
 			stop()
 			<-over
@@ -357,9 +360,9 @@ func (r *builder) start(ctx context.Context) error {
 	return r.awaitReady(ctx, over)
 }
 
-// makeNotifyDir makes the directory where processes ask for a signal in a branch. All
-// sandboxes of the template are branches of what the start command runs, as a user who
-// cannot make the directory.
+// makeNotifyDir creates the directory in which processes request a signal after a branch. All
+// sandboxes of the template are branches of the start command's processes, whose user cannot
+// create the directory.
 func (r *builder) makeNotifyDir(ctx context.Context) error {
 	f, err := r.t.cfg.Jails.Files(ctx, r.jail)
 	if err != nil {
@@ -379,7 +382,7 @@ func (r *builder) awaitReady(ctx context.Context, over <-chan error) error {
 			return context.Cause(ctx)
 		}
 	}
-	r.log.say("info", "finalize", "Waiting for template to be ready: %s", r.b.Ready)
+	r.log.printf("info", "finalize", "Waiting for template to be ready: %s", r.b.Ready)
 	for end := time.Now().Add(readyTime); ; {
 		stream, err := r.exec(ctx, r.b.Ready, r.set.User)
 		if err != nil {
@@ -391,7 +394,7 @@ func (r *builder) awaitReady(ctx context.Context, over <-chan error) error {
 			return err
 		}
 		if st.Code == 0 {
-			r.log.say("info", "finalize", "Template is ready")
+			r.log.printf("info", "finalize", "Template is ready")
 			return nil
 		}
 		if time.Now().After(end) {
@@ -402,7 +405,7 @@ func (r *builder) awaitReady(ctx context.Context, over <-chan error) error {
 			if err != nil {
 				return err
 			}
-			if running { // it has ended well: the ready command decides
+			if running { // it has succeeded: the ready command decides
 				over = nil
 			}
 		case <-time.After(readyAgain):
@@ -418,10 +421,11 @@ type account struct {
 	owner protocol.Owner
 }
 
-// maxAccounts bounds what is read of the files that know of users, which are the tree's.
+// maxAccounts limits the bytes read of the user database, which belongs to the tree and is not
+// trusted.
 const maxAccounts = 4 << 20
 
-// accountOf looks a user up in the tree. It is fault.NotFound if there is none.
+// accountOf looks up a user in the tree. It returns fault.NotFound if the user does not exist.
 func accountOf(ctx context.Context, f jail.Files, user string) (a account, err error) {
 	found := false
 	err = fields(ctx, f, "/etc/passwd", func(line []string) {
@@ -438,12 +442,12 @@ func accountOf(ctx context.Context, f jail.Files, user string) (a account, err e
 		if user == "root" {
 			return account{home: "/root"}, nil
 		}
-		err = missing("there is no user %s", short(user))
+		err = missing("user %s does not exist", short(user))
 	}
 	return a, err
 }
 
-// fields gives those of a file's lines to take. A file that is not there has none.
+// fields returns the fields of the first line that take accepts. A missing file has no lines.
 func fields(ctx context.Context, f jail.Files, name string, take func([]string)) error {
 	text, err := readText(ctx, f, name)
 	for line := range strings.Lines(text) {
@@ -465,7 +469,7 @@ func readText(ctx context.Context, f jail.Files, name string) (string, error) {
 	return string(text), err
 }
 
-// ownerOf reads user or user:group, by names or numbers.
+// ownerOf parses user or user:group, by names or numbers.
 func ownerOf(ctx context.Context, f jail.Files, text string, otherwise protocol.Owner) (protocol.Owner, error) {
 	if text == "" {
 		return otherwise, nil
@@ -501,13 +505,13 @@ func ownerOf(ctx context.Context, f jail.Files, text string, otherwise protocol.
 		}
 	})
 	if err == nil && !found {
-		err = missing("there is no group %s", short(group))
+		err = missing("group %s does not exist", short(group))
 	}
 	return o, err
 }
 
-// addAccount adds a user with the next number that is free, a group of the same name and
-// a home.
+// addAccount creates a user with the next free uid, a group with the same name, and a home
+// directory.
 func addAccount(ctx context.Context, f jail.Files, user string) error {
 	taken := map[string]bool{}
 	for _, file := range []string{"/etc/passwd", "/etc/group"} {

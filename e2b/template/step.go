@@ -11,33 +11,33 @@ import (
 	"glasshouse/internal/text"
 )
 
-// A Step is one instruction, as clients send it.
+// A Step is one instruction from a client.
 type Step struct {
 	Type  string   `json:"type"`
 	Args  []string `json:"args"`
-	Force bool     `json:"force"` // to be run though it was before
+	Force bool     `json:"force"` // run it even if its result is cached
 	Files string   `json:"filesHash"`
 }
 
-// What a Plan may have.
+// Limits of a Plan.
 const (
 	maxSteps   = 1000
 	maxArgs    = 1024
 	maxCommand = 64 << 10
 )
 
-// A Plan is what a build is told to do.
+// A Plan describes the steps of a build.
 type Plan struct {
 	Image    string    `json:"fromImage"`
 	Registry *Registry `json:"fromImageRegistry"`
 	Template string    `json:"fromTemplate"`
 	Steps    []Step    `json:"steps"`
-	Force    bool      `json:"force"` // all of them
+	Force    bool      `json:"force"` // for all steps
 	Start    string    `json:"startCmd"`
 	Ready    string    `json:"readyCmd"`
 }
 
-// check refuses what no build can be. What a step lacks is said by the build, which names
+// check rejects invalid plans. Errors in a single step are reported by the build, which names
 // the step.
 func (p Plan) check() error {
 	if (p.Image == "") == (p.Template == "") {
@@ -54,19 +54,19 @@ func (p Plan) check() error {
 	return p.Registry.check()
 }
 
-// The kinds of an instruction.
+// The kinds of instructions.
 type (
-	// A copying puts files that the client sent into the tree.
+	// A copying copies uploaded files to the tree.
 	copying struct {
 		from, to string
-		pattern  bool   // from had a pattern, of which what stands before it is left
-		owner    string // user or user:group, by name or number; "" is the user's of that step
-		mode     int64  // -1 leaves it
+		pattern  bool   // from is the part of a path before its first pattern
+		owner    string // user or user:group, by name or number; "" is the current user
+		mode     int64  // -1 leaves it unchanged
 	}
-	running   struct{ command, user string }
-	assigning struct{ pairs [][2]string }
-	moving    struct{ dir string }
-	being     struct{ user string }
+	running     struct{ command, user string }
+	assigning   struct{ pairs [][2]string }
+	settingDir  struct{ dir string }
+	settingUser struct{ user string }
 )
 
 var (
@@ -76,8 +76,7 @@ var (
 	filesHash = regexp.MustCompile(`^[0-9a-f]{64}$`)
 )
 
-// parse reads a step. What it returns has been checked as far as that can be done without
-// the tree that it is for.
+// parse parses a step. It checks everything that does not depend on the tree.
 func (s Step) parse() (any, error) {
 	if len(s.Args) > maxArgs {
 		return nil, invalid("%d arguments are over the maximum of %d", len(s.Args), maxArgs)
@@ -95,7 +94,7 @@ func (s Step) parse() (any, error) {
 	}
 	kind := strings.ToUpper(s.Type)
 	if arg(0) == "" && kind != "ENV" && kind != "ARG" {
-		return nil, invalid("%s wants an argument", short(kind))
+		return nil, invalid("%s needs an argument", short(kind))
 	}
 	switch kind {
 	case "COPY", "ADD":
@@ -108,22 +107,22 @@ func (s Step) parse() (any, error) {
 	case "ENV", "ARG":
 		return s.assigning(kind)
 	case "WORKDIR":
-		return moving{arg(0)}, nil
+		return settingDir{arg(0)}, nil
 	case "USER":
 		if !userName.MatchString(arg(0)) {
 			return nil, invalid("USER: %q is not the name of a user", short(arg(0)))
 		}
-		return being{arg(0)}, nil
+		return settingUser{arg(0)}, nil
 	}
-	return nil, invalid("an instruction %q is not known", short(s.Type))
+	return nil, invalid("unknown instruction %q", short(s.Type))
 }
 
 func (s Step) copying(arg func(int) string) (any, error) {
 	if arg(1) == "" {
-		return nil, invalid("COPY wants what and where to")
+		return nil, invalid("COPY needs a source and a destination")
 	}
 	if !filesHash.MatchString(s.Files) {
-		return nil, invalid("COPY wants the hash of its files")
+		return nil, invalid("COPY needs the hash of its files")
 	}
 	c := copying{to: arg(1), owner: arg(2), mode: -1}
 	var err error
@@ -134,19 +133,19 @@ func (s Step) copying(arg func(int) string) (any, error) {
 		return nil, invalid("COPY: %q is not an owner", short(c.owner))
 	}
 	if arg(3) != "" {
-		if c.mode, err = strconv.ParseInt(arg(3), 8, 16); err != nil || c.mode < 0 || c.mode > 0o7777 {
+		c.mode, err = strconv.ParseInt(arg(3), 8, 16)
+		if err != nil || c.mode < 0 || c.mode > 0o7777 {
 			return nil, invalid("COPY: %q is not a mode in octal", short(arg(3)))
 		}
 	}
 	return c, nil
 }
 
-// beforePattern returns the part of a path that stands before the first name with a
-// pattern in it.
+// beforePattern returns the part of a path before the first component with a pattern.
 func beforePattern(s string) (string, bool, error) {
 	clean := path.Clean(s)
 	if path.IsAbs(s) || clean == ".." || strings.HasPrefix(clean, "../") {
-		return "", false, invalid("COPY: %q leads out of what was sent", short(s))
+		return "", false, invalid("COPY: %q is outside of the uploaded files", short(s))
 	}
 	parts := strings.Split(clean, "/")
 	i := slices.IndexFunc(parts, func(part string) bool { return strings.ContainsAny(part, `*?[{`) })
@@ -158,7 +157,7 @@ func beforePattern(s string) (string, bool, error) {
 
 func (s Step) assigning(kind string) (any, error) {
 	if len(s.Args) == 0 || len(s.Args)%2 != 0 {
-		return nil, invalid("%s wants names, each with a value", kind)
+		return nil, invalid("%s needs names, each with a value", kind)
 	}
 	var e assigning
 	for pair := range slices.Chunk(s.Args, 2) {
@@ -170,7 +169,7 @@ func (s Step) assigning(kind string) (any, error) {
 	return e, nil
 }
 
-// String is a step as people read it.
+// String returns the step as text for the log.
 func (s Step) String() string {
 	args := s.Args
 	if kind := strings.ToUpper(s.Type); (kind == "COPY" || kind == "ADD") && len(args) > 2 {
@@ -180,11 +179,11 @@ func (s Step) String() string {
 	return strings.ToValidUTF8(text.Clip(line, 1000), "�")
 }
 
-// maxValue bounds what a value may become: each use of another can double it.
+// maxValue limits expanded values: each reference to another value can double the size.
 const maxValue = 64 << 10
 
-// expand puts the values of variables in the place of $NAME and ${NAME}. A backslash
-// takes the meaning from the dollar after it; anything else stays as it is.
+// expand replaces $NAME and ${NAME} by the values of variables. A backslash escapes the dollar
+// after it; all other text stays unchanged.
 func expand(value string, of func(name string) string) (string, error) {
 	var b strings.Builder
 	for i := 0; i < len(value); {
@@ -211,7 +210,8 @@ func expand(value string, of func(name string) string) (string, error) {
 	return b.String(), nil
 }
 
-// variable reads the name that stands behind a dollar, and how long it is; 0 is none.
+// variable parses the name after a dollar. It returns the number of bytes, or 0 if there is no
+// name.
 func variable(s string) (name string, n int) {
 	if inner, ok := strings.CutPrefix(s, "{"); ok {
 		name, _, closed := strings.Cut(inner, "}")
@@ -226,7 +226,7 @@ func variable(s string) (name string, n int) {
 	return s[:n], n
 }
 
-// stepError is why a build is an error, and at which step.
+// stepError is the error of a build, with the step that caused it.
 type stepError struct {
 	step string
 	err  error

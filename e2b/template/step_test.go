@@ -8,11 +8,11 @@ import (
 	"glasshouse/fault"
 )
 
-func TestWhatAStepSays(t *testing.T) {
+func TestParseStep(t *testing.T) {
 	hash := strings.Repeat("0", 64)
 	for _, c := range []struct {
 		step Step
-		want any // nil: it is refused
+		want any // nil: the step is rejected
 	}{
 		{Step{Type: "RUN", Args: []string{"make"}}, running{"make", ""}},
 		{Step{Type: "run", Args: []string{"make", "root"}}, running{"make", "root"}},
@@ -25,9 +25,9 @@ func TestWhatAStepSays(t *testing.T) {
 		{Step{Type: "ENV"}, nil},
 		{Step{Type: "ENV", Args: []string{"A B", "1"}}, nil},
 		{Step{Type: "ENV", Args: []string{"A=B", "1"}}, nil},
-		{Step{Type: "WORKDIR", Args: []string{"a/b"}}, moving{"a/b"}},
+		{Step{Type: "WORKDIR", Args: []string{"a/b"}}, settingDir{"a/b"}},
 		{Step{Type: "WORKDIR", Args: []string{""}}, nil},
-		{Step{Type: "USER", Args: []string{"worker"}}, being{"worker"}},
+		{Step{Type: "USER", Args: []string{"worker"}}, settingUser{"worker"}},
 		{Step{Type: "USER", Args: []string{"0"}}, nil},
 		{Step{Type: "USER", Args: []string{"a:b"}}, nil},
 		{Step{Type: "USER", Args: []string{"../../etc"}}, nil},
@@ -50,14 +50,14 @@ func TestWhatAStepSays(t *testing.T) {
 		got, err := c.step.parse()
 		switch {
 		case c.want == nil && fault.KindOf(err) != fault.Invalid:
-			t.Errorf("%+v = %+v, %v, want it refused", c.step, got, err)
+			t.Errorf("%+v = %+v, %v, want an error", c.step, got, err)
 		case c.want != nil && (err != nil || !reflect.DeepEqual(got, c.want)):
 			t.Errorf("%+v = %+v, %v, want %+v", c.step, got, err, c.want)
 		}
 	}
 }
 
-func TestVariablesInValues(t *testing.T) {
+func TestExpand(t *testing.T) {
 	of := func(name string) string {
 		return map[string]string{"PATH": "/bin", "A": "1", "LONG": strings.Repeat("x", maxValue/2)}[name]
 	}
@@ -70,11 +70,11 @@ func TestVariablesInValues(t *testing.T) {
 		}
 	}
 	if _, err := expand("$LONG$LONG$LONG", of); fault.KindOf(err) != fault.Invalid {
-		t.Errorf("a value that becomes too long: %v", err)
+		t.Errorf("a value above the limit: %v", err)
 	}
 }
 
-func TestNamesOfTemplates(t *testing.T) {
+func TestParseName(t *testing.T) {
 	for _, c := range []struct{ in, name, tag string }{
 		{"a", "a", ""}, {" My-App_1 ", "my-app_1", ""}, {"a:v1.0", "a", "v1.0"}, {"a:Default", "a", "default"},
 	} {
@@ -84,12 +84,12 @@ func TestNamesOfTemplates(t *testing.T) {
 	}
 	for _, in := range []string{"", ":a", "a:", "a b", "a/b", "../a", "a:b:c", "a:b/c", "a:0b5a4f66-7d4d-4d63-9c0c-1a0f8f4b7e11", strings.Repeat("a", 129), "ä"} {
 		if name, tag, err := parseName(in); fault.KindOf(err) != fault.Invalid {
-			t.Errorf("%q = %q, %q, %v, want it refused", in, name, tag, err)
+			t.Errorf("%q = %q, %q, %v, want an error", in, name, tag, err)
 		}
 	}
 }
 
-func TestABuildMovesAsItMay(t *testing.T) {
+func TestBuildStateChanges(t *testing.T) {
 	for _, from := range []State{Waiting, Building, Ready, Failed} {
 		for _, to := range []State{Waiting, Building, Ready, Failed} {
 			b := Build{ID: "b", State: from}
@@ -105,7 +105,7 @@ func TestABuildMovesAsItMay(t *testing.T) {
 	}
 }
 
-func TestALongStepIsCutBetweenCharacters(t *testing.T) {
+func TestStepStringIsClippedAtCharacter(t *testing.T) {
 	got := Step{Type: "RUN", Args: []string{strings.Repeat("a", 995) + "äb"}}.String()
 	if want := "RUN " + strings.Repeat("a", 995) + "…"; got != want {
 		t.Errorf("String() ends in %q, want %q", got[990:], want[990:])
@@ -124,7 +124,7 @@ func FuzzStep(f *testing.F) {
 		got, err := s.parse()
 		if err != nil {
 			if fault.KindOf(err) != fault.Invalid {
-				t.Fatalf("it is refused as %v", err)
+				t.Fatalf("rejected with %v", err)
 			}
 			return
 		}
@@ -140,7 +140,7 @@ func FuzzStep(f *testing.F) {
 			if got.user != "" && !userName.MatchString(got.user) {
 				t.Errorf("the user %q", got.user)
 			}
-		case being:
+		case settingUser:
 			if !userName.MatchString(got.user) {
 				t.Errorf("the user %q", got.user)
 			}

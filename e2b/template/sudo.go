@@ -20,13 +20,13 @@ var sudoShim string
 var sudoHelper string
 
 const (
-	sudoPath = "/usr/local/bin/sudo" // login shells look there first
+	sudoPath = "/usr/local/bin/sudo" // before /usr/bin in the PATH of login shells
 	sudoDir  = "/run/glasshouse-sudo"
 )
 
-// sudo makes the command sudo work for a step that is not run as root, until done is
-// called. done removes what it needed, so that no layer has it. A tree that has a program
-// at sudoPath keeps that.
+// sudo makes the command sudo work for a step that does not run as root, until done is called.
+// done removes the helper's files, so that no layer contains them. A program that the tree has
+// at sudoPath is not replaced.
 func (r *builder) sudo(ctx context.Context) (done func() error, err error) {
 	f, err := r.t.cfg.Jails.Files(ctx, r.jail)
 	if err != nil {
@@ -45,8 +45,8 @@ func (r *builder) sudo(ctx context.Context) (done func() error, err error) {
 		said, err = sudoReady(stream)
 	}
 	if err != nil {
-		// Such as a tree without mkfifo: its steps have no sudo.
-		r.log.say("debug", "", "sudo is not available to the step: %s %v", said, err)
+		// For example, a tree without mkfifo: its steps have no sudo.
+		r.log.printf("debug", "", "sudo is not available to the step: %s %v", said, err)
 		return func() error { return nil }, nil
 	}
 	_, err = f.Write(ctx, sudoPath, strings.NewReader(sudoShim), protocol.WriteOptions{Mode: 0o755, Parents: true})
@@ -64,14 +64,14 @@ func (r *builder) sudo(ctx context.Context) (done func() error, err error) {
 			return errors.Join(err, openErr)
 		}
 		defer f.Close()
-		if text, readErr := readText(ctx, f, sudoPath); readErr != nil || text == sudoShim { // else the step has installed one
+		if text, readErr := readText(ctx, f, sudoPath); readErr != nil || text == sudoShim { // otherwise the step has installed its own
 			err = errors.Join(err, readErr, gone(f.Remove(ctx, sudoPath, false)))
 		}
 		return errors.Join(err, gone(f.Remove(ctx, sudoDir, true)))
 	}, nil
 }
 
-// gone is nil for what was not there.
+// gone returns nil for a fault.NotFound.
 func gone(err error) error {
 	if errors.Is(err, fault.NotFound) {
 		return nil
@@ -79,7 +79,7 @@ func gone(err error) error {
 	return err
 }
 
-// sudoReady waits until the helper can be asked, and returns what it said otherwise.
+// sudoReady waits until the helper accepts requests. If it ends, sudoReady returns its output.
 func sudoReady(stream *control.Stream) (said string, err error) {
 	for {
 		c, err := stream.Next()

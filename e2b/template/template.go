@@ -1,10 +1,9 @@
-// Package template builds what clients of the E2B protocol make sandboxes from: out of
-// an image or another template and a list of steps, each of which is run in a jail and
-// frozen, so that it is not run again for those who want the same.
+// Package template builds templates for clients of the E2B protocol from an image or another
+// template and a list of steps. Each step runs in a jail. A snapshot of its files is a layer,
+// which later builds with the same steps reuse.
 //
-// A template belongs to the key that it was made with, and so do the layers and files
-// that it was built of: nobody is given what another's build left. A build is recorded
-// before it begins. One that a daemon did not finish is an error to the next.
+// A template belongs to the key that created it. Layers and files are not shared between keys. A
+// build is recorded before it starts. A build that was interrupted by a daemon stop has failed.
 package template
 
 import (
@@ -23,52 +22,52 @@ import (
 	"glasshouse/internal/text"
 )
 
-// A Template is a name, and the builds that its tags are of.
+// A Template is a name with tags that refer to builds.
 type Template struct {
 	ID      string         `json:"id"`
 	Team    id.Token       `json:"team"`
 	Name    string         `json:"name"`
 	Tags    map[string]Tag `json:"tags"`
-	Builds  int            `json:"builds"`  // that were asked for
-	Spawned int64          `json:"spawned"` // sandboxes, of all of them
+	Builds  int            `json:"builds"`  // number of requested builds
+	Spawned int64          `json:"spawned"` // number of sandboxes created from all builds
 	Last    *time.Time     `json:"last,omitempty"`
 	Created time.Time      `json:"created"`
 	Updated time.Time      `json:"updated"`
 }
 
-// A Tag is a build by a name.
+// A Tag is a name of a build.
 type Tag struct {
 	Build string    `json:"build"`
-	At    time.Time `json:"at"` // when the build was asked for, or the tag given to it
+	At    time.Time `json:"at"` // when the build was requested, or the tag assigned
 }
 
-// DefaultTag is the tag that is meant where none is named.
+// DefaultTag is the tag of a reference without a tag.
 const DefaultTag = "default"
 
-// State is where a build is.
+// State is the state of a build.
 type State string
 
 const (
-	Waiting  State = "waiting" // for its files and steps, or for its turn
+	Waiting  State = "waiting" // for its files and steps, or for a free slot
 	Building State = "building"
 	Ready    State = "ready"
 	Failed   State = "error"
 )
 
-// next is every legal move.
+// next lists the legal state changes.
 var next = map[State][]State{
 	Waiting:  {Building, Failed},
 	Building: {Ready, Failed},
 }
 
-// A Build is one try at a template.
+// A Build is one build of a template.
 type Build struct {
 	ID       string     `json:"id"`
 	Template string     `json:"template"`
 	Team     id.Token   `json:"team"`
 	State    State      `json:"state"`
-	Begun    bool       `json:"begun,omitempty"` // its steps are there
-	Tags     []string   `json:"tags"`            // that it has when it is ready
+	Begun    bool       `json:"begun,omitempty"` // its steps have been received
+	Tags     []string   `json:"tags"`            // assigned when the build is ready
 	CPU      int        `json:"cpu"`
 	MemoryMB int64      `json:"memory_mb"`
 	DiskMB   int64      `json:"disk_mb"`
@@ -80,18 +79,18 @@ type Build struct {
 	Setting Setting     `json:"setting,omitzero"`
 	Start   string      `json:"start,omitempty"`
 	Ready   string      `json:"ready,omitempty"`
-	Key     string      `json:"key,omitempty"`     // of its last layer, by which what is built on it is known
-	Layer   id.Snapshot `json:"layer,omitempty"`   // its files
-	Running id.Snapshot `json:"running,omitempty"` // its files and what runs; "" is none
+	Key     string      `json:"key,omitempty"`     // cache key of its last layer
+	Layer   id.Snapshot `json:"layer,omitempty"`   // snapshot of its files
+	Running id.Snapshot `json:"running,omitempty"` // snapshot of its files and processes; "" means none
 }
 
-// A Reason says why a build is an error.
+// A Reason describes why a build failed.
 type Reason struct {
 	Message string `json:"message"`
 	Step    string `json:"step,omitempty"` // base, finalize, or a number from 1
 }
 
-// move changes the state, or returns a fault.Conflict if that is not a legal move.
+// move changes the state. It returns fault.Conflict if the change is not legal.
 func (b *Build) move(to State) error {
 	if !slices.Contains(next[b.State], to) {
 		return fault.Newf(fault.Conflict, "e2b", b.ID, "the build is %s", b.State)
@@ -103,12 +102,12 @@ func (b *Build) move(to State) error {
 	return nil
 }
 
-// A Setting is what the commands of a sandbox begin with.
+// A Setting is the initial state of a sandbox's commands.
 type Setting struct {
 	Env  map[string]string `json:"env,omitempty"`
 	User string            `json:"user,omitempty"`
 	Dir  string            `json:"dir,omitempty"`  // "" is the user's home
-	Base []string          `json:"base,omitempty"` // what the image sets
+	Base []string          `json:"base,omitempty"` // variables that the image sets
 }
 
 func (s Setting) with(name, value string) Setting {
@@ -120,17 +119,17 @@ func (s Setting) with(name, value string) Setting {
 	return s
 }
 
-// A Layer is what some steps led to.
+// A Layer is the cached result of some steps.
 type Layer struct {
 	Key      string      `json:"key"`
 	Team     id.Token    `json:"team"`
-	Snapshot id.Snapshot `json:"snapshot,omitempty"` // its files; "" is those that were begun with
+	Snapshot id.Snapshot `json:"snapshot,omitempty"` // its files; "" means those of the base
 	Setting  Setting     `json:"setting"`
 	Used     time.Time   `json:"used"`
 }
 
-// A Store keeps the records of templates. A Put returns when the record would survive a
-// power cut; a Delete forgets, also what is not there.
+// A Store stores the records of templates. Put methods return after the record is durable (it
+// survives a power failure). Delete methods succeed if the record does not exist.
 type Store interface {
 	Templates(ctx context.Context) ([]Template, error)
 	PutTemplate(ctx context.Context, t Template) error
@@ -151,7 +150,7 @@ var (
 	uuidPattern = regexp.MustCompile(`^[0-9a-f]{8}(-?[0-9a-f]{4}){3}-?[0-9a-f]{12}$`)
 )
 
-// parseName reads name or name:tag. The tag is "" if none is named.
+// parseName parses name or name:tag. The tag is "" if none is given.
 func parseName(s string) (name, tag string, err error) {
 	name, tag, tagged := strings.Cut(strings.ToLower(strings.TrimSpace(s)), ":")
 	if !namePattern.MatchString(name) {
@@ -177,7 +176,7 @@ func parseTag(s string) (string, error) {
 // maxTags bounds one request and one template.
 const maxTags = 100
 
-// parseTags reads tags and leaves out what is there twice.
+// parseTags parses tags and removes duplicates.
 func parseTags(list []string) ([]string, error) {
 	if len(list) > maxTags {
 		return nil, invalid("more than %d tags", maxTags)
@@ -203,7 +202,7 @@ func missing(format string, args ...any) error {
 	return fault.Newf(fault.NotFound, "e2b", "", format, args...)
 }
 
-// short bounds a client's text in a message.
+// short truncates a client's text for use in a message.
 func short(s string) string { return text.Clip(s, 100) }
 
 var letters = base32.NewEncoding("abcdefghijklmnopqrstuvwxyz234567").WithPadding(base32.NoPadding)

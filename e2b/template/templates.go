@@ -26,63 +26,63 @@ import (
 	"glasshouse/snapshot"
 )
 
-// Config is what Templates needs.
+// Config configures Templates.
 type Config struct {
 	Store     Store
-	Dir       string // {DATA}/e2b: what clients send, and what builds say
+	Dir       string // {DATA}/e2b: uploaded files and build logs
 	Jails     e2b.Jails
 	Snapshots e2b.Snapshots
 
-	// Resolve finds or makes the root filesystem that is named.
+	// Resolve finds or creates a root filesystem.
 	Resolve func(ctx context.Context, r jail.Rootfs) (jail.Layers, error)
 
-	// Pull makes the image of a registry ready, and returns its digest. The registry is
-	// asked in any case, by who has that login; nil is that of the daemon's user.
+	// Pull pulls an image and returns its digest. It always asks the registry with the given
+	// credentials; nil means those of the daemon's user.
 	Pull func(ctx context.Context, image string, login authn.Authenticator) (digest string, err error)
 
-	Transport http.RoundTripper // to who gives logins; nil: http.DefaultTransport
+	Transport http.RoundTripper // for requests for registry credentials; nil: http.DefaultTransport
 
-	// Govern has the egress of a jail, which is governed by was, ruled by r.
+	// Govern returns the jail policy was with its egress rules replaced by r.
 	Govern func(was json.RawMessage, r egress.Rules) (json.RawMessage, error)
 
-	Reach    []string // hosts that builds reach; nil: those on the Internet
-	UploadMB int64    // of the files of one COPY, unpacked; 0: 1024
-	AtOnce   int      // builds; 0: 2
+	Reach    []string // hosts that builds can reach; nil: those on the Internet
+	UploadMB int64    // limit for the unpacked files of one COPY; 0: 1024
+	AtOnce   int      // concurrent builds; 0: 2
 
 	Log *slog.Logger
 }
 
-// The labels by which what a build made is found again.
+// Labels that identify the jails and snapshots of builds.
 const (
-	labelBuild = "e2b.build" // of a jail: which build is at work in it
-	labelLayer = "e2b.layer" // of a snapshot: which build it was taken in
+	labelBuild = "e2b.build" // of a jail: the build that runs in it
+	labelLayer = "e2b.layer" // of a snapshot: the build that it was taken in
 )
 
-// Templates are all that there are. It is safe for concurrent use.
+// Templates manages all templates. It is safe for concurrent use.
 type Templates struct {
-	cfg    Config
-	files  *files
-	ctx    context.Context // ends with Close
-	cancel context.CancelFunc
-	wg     sync.WaitGroup
-	turns  chan struct{} // holds one for each build that runs
-	posts  chan struct{} // and for each archive that is received
+	cfg     Config
+	files   *files
+	ctx     context.Context // ends with Close
+	cancel  context.CancelFunc
+	wg      sync.WaitGroup
+	slots   chan struct{} // a semaphore of running builds
+	uploads chan struct{} // a semaphore of uploads
 
-	mu        sync.Mutex // held while records are written too
+	mu        sync.Mutex // also held while records are stored
 	templates map[string]*Template
 	builds    map[string]*Build
 	layers    map[string]*Layer
-	working   map[string]*work    // builds that were begun and have not ended, by id
-	held      map[id.Snapshot]int // by builds that stand on them
+	working   map[string]*work    // running and queued builds, by id
+	retained  map[id.Snapshot]int // number of builds that use a snapshot
 }
 
-// work is a build that goes on.
+// work is a build in progress.
 type work struct {
-	log    *journal
+	log    *buildLog
 	cancel context.CancelCauseFunc
 }
 
-// New returns Templates that has touched nothing yet.
+// New returns Templates. It does no I/O.
 func New(cfg Config) *Templates {
 	cfg.UploadMB = cmp.Or(cfg.UploadMB, 1024)
 	cfg.AtOnce = cmp.Or(cfg.AtOnce, 2)
@@ -93,48 +93,49 @@ func New(cfg Config) *Templates {
 		cfg.Log = slog.New(slog.DiscardHandler)
 	}
 	return &Templates{
-		cfg: cfg, turns: make(chan struct{}, cfg.AtOnce), posts: make(chan struct{}, 4),
+		cfg: cfg, slots: make(chan struct{}, cfg.AtOnce), uploads: make(chan struct{}, 4),
 		templates: map[string]*Template{}, builds: map[string]*Build{}, layers: map[string]*Layer{},
-		working: map[string]*work{}, held: map[id.Snapshot]int{},
+		working: map[string]*work{}, retained: map[id.Snapshot]int{},
 	}
 }
 
-// lost is how long a build waits for its steps, and maxIdle how long layers and files are
-// kept that nobody uses. maxLayers are kept of a team, and maxBuilds of a template that
-// have no tag.
+// stepsTimeout limits the wait of a build for its steps. maxIdle is the time after which unused
+// layers and files are removed. maxLayers is the number of layers of a team, and maxBuilds the
+// number of untagged builds of a template, that are kept.
 const (
-	lost      = 24 * time.Hour
-	maxIdle   = 7 * 24 * time.Hour
-	maxLayers = 500
-	maxBuilds = 10
+	stepsTimeout = 24 * time.Hour
+	maxIdle      = 7 * 24 * time.Hour
+	maxLayers    = 500
+	maxBuilds    = 10
 )
 
-// Start finds what an earlier daemon left. Its builds that have not ended are errors.
+// Start loads the templates of an earlier daemon. Its unfinished builds become failed.
 func (t *Templates) Start(ctx context.Context) (err error) {
 	t.ctx, t.cancel = context.WithCancel(context.WithoutCancel(ctx))
 	if err := os.MkdirAll(t.logs(), 0o700); err != nil {
 		return err
 	}
-	if t.files, err = openFiles(filepath.Join(t.cfg.Dir, "files"), t.cfg.UploadMB<<20); err != nil {
+	t.files, err = openFiles(filepath.Join(t.cfg.Dir, "files"), t.cfg.UploadMB<<20)
+	if err != nil {
 		return err
 	}
 	if err := t.load(ctx); err != nil {
-		return fmt.Errorf("read the record of templates: %w", err)
+		return fmt.Errorf("read the records of templates: %w", err)
 	}
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	for _, b := range t.builds {
 		switch {
 		case b.Begun && b.Finished == nil:
-			err = t.endNow(ctx, b, Failed, &Reason{Message: "the daemon ended while this was built: build it again"})
-		case b.State == Waiting && time.Since(b.Created) > lost:
-			err = t.endNow(ctx, b, Failed, &Reason{Message: "its steps did not come"})
+			err = t.endBuild(ctx, b, Failed, &Reason{Message: "the daemon stopped during the build: build it again"})
+		case b.State == Waiting && time.Since(b.Created) > stepsTimeout:
+			err = t.endBuild(ctx, b, Failed, &Reason{Message: "the client did not send the steps"})
 		}
 		if err != nil {
 			return err
 		}
 	}
-	return t.tidy(ctx)
+	return t.removeOrphans(ctx)
 }
 
 func (t *Templates) load(ctx context.Context) error {
@@ -159,9 +160,9 @@ func (t *Templates) load(ctx context.Context) error {
 	return err
 }
 
-// tidy removes the jails, snapshots and logs that belong to no build. The caller holds mu,
-// and no build goes on.
-func (t *Templates) tidy(ctx context.Context) error {
+// removeOrphans removes the jails, snapshots and logs that belong to no build. The caller holds
+// mu, and no build is in progress.
+func (t *Templates) removeOrphans(ctx context.Context) error {
 	jails, err := t.cfg.Jails.List(ctx, jail.ListOptions{})
 	if err != nil {
 		return err
@@ -171,7 +172,7 @@ func (t *Templates) tidy(ctx context.Context) error {
 			continue
 		}
 		if err := t.cfg.Jails.Delete(ctx, j.ID); err != nil {
-			t.cfg.Log.Warn("the jail of a build that is over is not removed", "jail", j.ID, "err", err)
+			t.cfg.Log.Warn("cannot remove the jail of a finished build", "jail", j.ID, "err", err)
 		}
 	}
 	snaps, err := t.cfg.Snapshots.List(ctx, snapshot.ListOptions{})
@@ -197,7 +198,7 @@ func (t *Templates) tidy(ctx context.Context) error {
 	return t.sweep(ctx)
 }
 
-// Close ends the builds that go on, as errors, and lets go of everything.
+// Close stops the builds in progress, which fail, and releases all resources.
 func (t *Templates) Close() error {
 	if t.cancel == nil {
 		return nil
@@ -243,8 +244,8 @@ func (t *Templates) Find(ctx context.Context, team id.Token, ref string) (e2b.Te
 	return made, nil
 }
 
-// find returns a template of a team's and the build that is meant, by TEMPLATE, TEMPLATE:TAG
-// or TEMPLATE:BUILDID. The caller holds mu.
+// find returns a team's template and the build that ref names: TEMPLATE, TEMPLATE:TAG or
+// TEMPLATE:BUILDID. The caller holds mu.
 func (t *Templates) find(team id.Token, ref string) (*Template, *Build, error) {
 	bare, build, _ := strings.Cut(strings.ToLower(strings.TrimSpace(ref)), ":")
 	if !uuidPattern.MatchString(build) {
@@ -273,7 +274,7 @@ func (t *Templates) find(team id.Token, ref string) (*Template, *Build, error) {
 	return of, b, nil
 }
 
-// named returns a template of a team's by its name or id, or nil. The caller holds mu.
+// named returns a team's template by its name or id, or nil. The caller holds mu.
 func (t *Templates) named(team id.Token, name string) *Template {
 	if of := t.templates[name]; of != nil && of.Team == team {
 		return of
@@ -286,8 +287,8 @@ func (t *Templates) named(team id.Token, name string) *Template {
 	return nil
 }
 
-// of returns a template of a team's. Of those of others it says what it says of none. The
-// caller holds mu.
+// of returns a team's template. For a template of another team it returns the same error as for
+// a missing one. The caller holds mu.
 func (t *Templates) of(team id.Token, ref string) (*Template, error) {
 	name, _, err := parseName(ref)
 	if err == nil {
@@ -309,22 +310,22 @@ func (t *Templates) buildOf(team id.Token, template, build string) (*Build, erro
 	return nil, missing("build '%s' of the template '%s' not found", short(build), short(template))
 }
 
-// A Request asks for a build.
+// A Request is the request for a build.
 type Request struct {
 	Name     string   `json:"name"`
-	Alias    string   `json:"alias"` // what Name was called once
+	Alias    string   `json:"alias"` // former name of the field Name
 	Tags     []string `json:"tags"`
 	CPU      *int     `json:"cpuCount"`
 	MemoryMB *int64   `json:"memoryMB"`
 	FreeMB   *int64   `json:"minFreeDiskMb"`
 }
 
-// What the jail of a template may have, and has where nothing is said.
+// Resource limits of a template's jail, and their defaults.
 const (
 	minMemoryMB, defaultMemoryMB = 128, 1024
 	minDiskMB                    = 4096
 	defaultCPU                   = 2
-	shares                       = 256 // of each processor
+	shares                       = 256 // per processor
 )
 
 func (q Request) check() error {
@@ -340,20 +341,20 @@ func (q Request) check() error {
 	return nil
 }
 
-// maxOfTeam bounds the templates of a team, and the builds of one that wait.
+// maxOfTeam limits the templates of a team. maxWaiting limits the waiting builds of a template.
 const (
 	maxOfTeam  = 1000
 	maxWaiting = 20
 )
 
-// Request makes a build that waits for its steps, of a template that is there or begins.
+// Request creates a build that waits for its steps, for a new or an existing template.
 func (t *Templates) Request(ctx context.Context, team id.Token, q Request) (Template, Build, error) {
 	name, tag, err := parseName(cmp.Or(q.Name, q.Alias))
 	if err != nil {
 		return Template{}, Build{}, err
 	}
 	if name == e2b.Base {
-		return Template{}, Build{}, fault.Newf(fault.Conflict, "e2b", name, "the name '%s' is taken: it is the template that others begin with", name)
+		return Template{}, Build{}, fault.Newf(fault.Conflict, "e2b", name, "the name '%s' is reserved for the default template", name)
 	}
 	if tag != "" {
 		q.Tags = append([]string{tag}, q.Tags...)
@@ -375,10 +376,10 @@ func (t *Templates) Request(ctx context.Context, team id.Token, q Request) (Temp
 	if of := t.named(team, name); of != nil {
 		next = *of
 	} else if t.count(team) >= maxOfTeam {
-		return Template{}, Build{}, fault.Newf(fault.Exhausted, "e2b", "", "there are %d templates already: delete some", maxOfTeam)
+		return Template{}, Build{}, fault.Newf(fault.Exhausted, "e2b", "", "the limit of %d templates is reached: delete some", maxOfTeam)
 	}
 	if t.waiting(next.ID) >= maxWaiting {
-		return Template{}, Build{}, fault.Newf(fault.Exhausted, "e2b", name, "%d builds of the template wait already", maxWaiting)
+		return Template{}, Build{}, fault.Newf(fault.Exhausted, "e2b", name, "%d builds of the template are already waiting", maxWaiting)
 	}
 	next.Builds, next.Updated = next.Builds+1, now
 	b := Build{
@@ -418,7 +419,7 @@ func (t *Templates) waiting(template string) (n int) {
 	return n
 }
 
-// Begin has a build that waits for its steps do them, when it is its turn.
+// Begin passes a waiting build its steps. The build starts when a slot is free.
 func (t *Templates) Begin(ctx context.Context, team id.Token, template, build string, p Plan) error {
 	if err := p.check(); err != nil {
 		return err
@@ -433,14 +434,14 @@ func (t *Templates) Begin(ctx context.Context, team id.Token, template, build st
 		return invalid("build is not in waiting state")
 	}
 	if t.ctx.Err() != nil {
-		return fault.Newf(fault.Unavailable, "e2b", "", "the daemon ends")
+		return fault.Newf(fault.Unavailable, "e2b", "", "the daemon is stopping")
 	}
 	next := *b
 	next.Begun, next.Start, next.Ready = true, p.Start, p.Ready
 	if err := t.saveBuild(ctx, next); err != nil {
 		return err
 	}
-	log, err := openJournal(t.logOf(build))
+	log, err := openLog(t.logOf(build))
 	if err != nil {
 		return err
 	}
@@ -453,7 +454,7 @@ func (t *Templates) Begin(ctx context.Context, team id.Token, template, build st
 	return nil
 }
 
-// saveTemplate and saveBuild record and show one. The caller holds mu.
+// saveTemplate and saveBuild store a record and make it visible. The caller holds mu.
 func (t *Templates) saveTemplate(ctx context.Context, of Template) error {
 	if err := t.cfg.Store.PutTemplate(context.WithoutCancel(ctx), of); err != nil {
 		return err
@@ -470,9 +471,9 @@ func (t *Templates) saveBuild(ctx context.Context, b Build) error {
 	return nil
 }
 
-// endNow records the end of a build. One that is ready has its tags, unless they are of a
-// build that was asked for later. The caller holds mu.
-func (t *Templates) endNow(ctx context.Context, b *Build, to State, why *Reason) error {
+// endBuild records the end of a build. A ready build gets its tags, unless a later request has
+// assigned them. The caller holds mu.
+func (t *Templates) endBuild(ctx context.Context, b *Build, to State, why *Reason) error {
 	next := *b
 	next.Reason = why
 	if err := next.move(to); err != nil {
@@ -483,7 +484,7 @@ func (t *Templates) endNow(ctx context.Context, b *Build, to State, why *Reason)
 	}
 	of := t.templates[next.Template]
 	if of == nil {
-		return nil // deleted meanwhile
+		return nil // deleted in the meantime
 	}
 	tagged := *of
 	tagged.Tags, tagged.Updated = maps.Clone(of.Tags), next.Updated
@@ -498,14 +499,14 @@ func (t *Templates) endNow(ctx context.Context, b *Build, to State, why *Reason)
 	return t.saveTemplate(ctx, tagged)
 }
 
-// AssignTags gives tags to the build that target names, as find reads it.
+// AssignTags assigns tags to the build that target names, in the syntax of find.
 func (t *Templates) AssignTags(ctx context.Context, team id.Token, target string, list []string) (string, []string, error) {
 	tags, err := parseTags(list)
 	if err != nil {
 		return "", nil, err
 	}
 	if len(tags) == 0 {
-		return "", nil, invalid("no tags are named")
+		return "", nil, invalid("no tags are given")
 	}
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -524,7 +525,7 @@ func (t *Templates) AssignTags(ctx context.Context, team id.Token, target string
 	return b.ID, tags, t.saveTemplate(ctx, next)
 }
 
-// RemoveTags takes tags from a template. The default one stays.
+// RemoveTags removes tags from a template. The default tag cannot be removed.
 func (t *Templates) RemoveTags(ctx context.Context, team id.Token, name string, list []string) error {
 	tags, err := parseTags(list)
 	if err != nil {
@@ -550,7 +551,7 @@ func (t *Templates) RemoveTags(ctx context.Context, team id.Token, name string, 
 	return t.sweep(ctx)
 }
 
-// Delete removes a template with all its builds. Those that go on end.
+// Delete removes a template and all its builds. Builds in progress are cancelled.
 func (t *Templates) Delete(ctx context.Context, team id.Token, ref string) error {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -567,7 +568,7 @@ func (t *Templates) Delete(ctx context.Context, team id.Token, ref string) error
 			return err
 		}
 	}
-	if err := t.cfg.Store.DeleteTemplate(ctx, of.ID); err != nil { // last: who tries again finds it
+	if err := t.cfg.Store.DeleteTemplate(ctx, of.ID); err != nil { // last, so that a retry finds the template
 		return err
 	}
 	delete(t.templates, of.ID)
@@ -590,7 +591,7 @@ func (t *Templates) buildsOf(template string) []*Build {
 	return all
 }
 
-// dropBuild forgets a build, and what only it stands on. The caller holds mu.
+// dropBuild removes a build and the snapshots that only it uses. The caller holds mu.
 func (t *Templates) dropBuild(ctx context.Context, b *Build) error {
 	if err := t.cfg.Store.DeleteBuild(ctx, b.ID); err != nil {
 		return err
@@ -600,7 +601,7 @@ func (t *Templates) dropBuild(ctx context.Context, b *Build) error {
 		t.drop(ctx, sid)
 	}
 	if t.working[b.ID] != nil {
-		return nil // its log is written; the end of it removes that
+		return nil // its log is open; the end of the build removes it
 	}
 	if err := os.Remove(t.logOf(b.ID)); !errors.Is(err, os.ErrNotExist) {
 		return err
@@ -608,10 +609,10 @@ func (t *Templates) dropBuild(ctx context.Context, b *Build) error {
 	return nil
 }
 
-// drop deletes a snapshot that nothing here needs. What cannot be deleted now the next
-// daemon deletes. The caller holds mu.
+// drop deletes a snapshot unless it is still used. If the deletion fails, the next daemon
+// deletes the snapshot. The caller holds mu.
 func (t *Templates) drop(ctx context.Context, sid id.Snapshot) {
-	if sid == "" || t.held[sid] > 0 {
+	if sid == "" || t.retained[sid] > 0 {
 		return
 	}
 	for _, b := range t.builds {
@@ -625,12 +626,12 @@ func (t *Templates) drop(ctx context.Context, sid id.Snapshot) {
 		}
 	}
 	if err := t.cfg.Snapshots.Delete(ctx, sid); err != nil && !errors.Is(err, fault.NotFound) {
-		t.cfg.Log.Warn("a layer of templates is not removed", "snapshot", sid, "err", err)
+		t.cfg.Log.Warn("cannot remove a layer of a template", "snapshot", sid, "err", err)
 	}
 }
 
-// sweep forgets layers and files that were not used for long, and builds without a tag
-// that are not the last. The caller holds mu.
+// sweep removes layers and files that were not used for long, and untagged builds except the
+// last one. The caller holds mu.
 func (t *Templates) sweep(ctx context.Context) error {
 	since := time.Now().Add(-maxIdle)
 	mine := map[id.Token][]*Layer{}
@@ -665,7 +666,7 @@ func (t *Templates) sweep(ctx context.Context) error {
 			}
 		}
 	}
-	return t.files.forget(since)
+	return t.files.removeUnused(since)
 }
 
 func (t *Templates) forgetLayer(ctx context.Context, l *Layer) error {

@@ -8,21 +8,21 @@ import (
 	"time"
 )
 
-// told is what programs in a sandbox find about it in their environment and, as they may
-// be started by others than its commands, in files.
-func (b *Sandbox) told() map[string]string {
+// info describes a sandbox to the programs in it. Commands get it as environment variables.
+// Programs that are not started as commands read it from files.
+func (b *Sandbox) info() map[string]string {
 	return map[string]string{"E2B_SANDBOX": "true", "E2B_SANDBOX_ID": b.ID, "E2B_TEMPLATE_ID": b.Template}
 }
 
-// toldDir is where those files are.
-const toldDir = "run/e2b"
+// infoDir is the directory of these files.
+const infoDir = "run/e2b"
 
-// tell writes the files. What a fork or a snapshot brings along tells of another sandbox.
-func (s *Sandboxes) tell(ctx context.Context, b Sandbox) (err error) {
+// writeInfo writes the files. The files in a fork or a snapshot describe another sandbox.
+func (s *Sandboxes) writeInfo(ctx context.Context, b Sandbox) (err error) {
 	var archive bytes.Buffer
 	w, now := tar.NewWriter(&archive), time.Now()
-	for name, value := range b.told() {
-		h := tar.Header{Typeflag: tar.TypeReg, Name: toldDir + "/." + name, Size: int64(len(value)), Mode: 0o644, ModTime: now}
+	for name, value := range b.info() {
+		h := tar.Header{Typeflag: tar.TypeReg, Name: infoDir + "/." + name, Size: int64(len(value)), Mode: 0o644, ModTime: now}
 		if err := w.WriteHeader(&h); err != nil {
 			return err
 		}

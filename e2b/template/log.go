@@ -22,18 +22,18 @@ type Entry struct {
 	Step      string    `json:"step,omitempty"`
 }
 
-// levels are in order of their weight.
+// levels are ordered by severity.
 var levels = []string{"debug", "info", "warn", "error"}
 
-// What is kept of one build.
+// Limits of the log of one build.
 const (
 	maxEntries = 20_000
 	maxLogged  = 16 << 20
 	maxLine    = 4 << 10
 )
 
-// A journal is the log of a build, in a file. It is safe for concurrent use.
-type journal struct {
+// A buildLog is the log of a build, in a file. It is safe for concurrent use.
+type buildLog struct {
 	mu   sync.Mutex
 	file *os.File
 	// +checklocks:mu
@@ -43,19 +43,19 @@ type journal struct {
 	// +checklocks:mu
 	full bool
 	// +checklocks:mu
-	err error // of writing
+	err error // first write error
 }
 
-func openJournal(name string) (*journal, error) {
+func openLog(name string) (*buildLog, error) {
 	f, err := os.OpenFile(name, os.O_WRONLY|os.O_CREATE|os.O_TRUNC, 0o600)
 	if err != nil {
 		return nil, err
 	}
-	return &journal{file: f}, nil
+	return &buildLog{file: f}, nil
 }
 
-// say adds a line. The last line that is kept says that the rest is not.
-func (j *journal) say(level, step, format string, args ...any) {
+// printf adds a line. The last line of a truncated log says that the log is truncated.
+func (j *buildLog) printf(level, step, format string, args ...any) {
 	line := text.Clip(strings.ToValidUTF8(fmt.Sprintf(format, args...), "�"), maxLine)
 	j.mu.Lock()
 	defer j.mu.Unlock()
@@ -63,15 +63,15 @@ func (j *journal) say(level, step, format string, args ...any) {
 		if j.full {
 			return
 		}
-		j.full, level, line = true, "warn", "the rest of the build log is not kept: it is too long"
+		j.full, level, line = true, "warn", "the build log is truncated: it is too long"
 	}
 	j.add(Entry{time.Now().UTC(), level, line, step})
 }
 
-// add keeps an entry in memory and in the file. The caller holds j.mu.
+// add stores an entry in memory and in the file. The caller holds j.mu.
 //
 // +checklocks:j.mu
-func (j *journal) add(e Entry) {
+func (j *buildLog) add(e Entry) {
 	j.entries, j.bytes = append(j.entries, e), j.bytes+len(e.Message)
 	line, err := json.Marshal(e)
 	if err == nil {
@@ -80,22 +80,22 @@ func (j *journal) add(e Entry) {
 	j.err = errors.Join(j.err, err)
 }
 
-func (j *journal) all() []Entry {
+func (j *buildLog) all() []Entry {
 	j.mu.Lock()
 	defer j.mu.Unlock()
 	return j.entries[:len(j.entries):len(j.entries)]
 }
 
-// close returns what could not be written.
-func (j *journal) close() error {
+// close closes the file and returns the first write error.
+func (j *buildLog) close() error {
 	j.mu.Lock()
 	defer j.mu.Unlock()
 	return errors.Join(j.err, j.file.Close())
 }
 
-// readJournal returns the lines that an earlier build left. One that a daemon did not
-// finish ends where it was.
-func readJournal(name string) ([]Entry, error) {
+// readLog returns the lines of an earlier build's log. The log of an interrupted build ends
+// without a final line.
+func readLog(name string) ([]Entry, error) {
 	f, err := os.Open(name)
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil, nil
