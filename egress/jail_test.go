@@ -26,8 +26,8 @@ import (
 	"glasshouse/host/netns"
 )
 
-// rules is what a jail of network mode proxy has in its namespace: all TCP to the
-// proxy, all questions of DNS to its DNS, and everything else refused.
+// rules are the nftables rules in the namespace of a jail in network mode proxy: all TCP is
+// redirected to the proxy, all DNS queries to its DNS server, and everything else is rejected.
 const rules = `
 table inet glasshouse {
 	chain nat {
@@ -47,8 +47,7 @@ table inet glasshouse {
 }
 `
 
-// A jail is a namespace without a wire, the proxy that serves it, and what the
-// proxy recorded.
+// A jail is a network namespace without an uplink, with its proxy and the proxy's records.
 type jail struct {
 	t     testing.TB
 	world *egresstest.World
@@ -61,8 +60,8 @@ type jail struct {
 	more    *sync.Cond // there is another record
 }
 
-// newJail makes a jail whose proxy has the world's resolver, and all else from
-// conf. It is hurried before it serves.
+// newJail creates a jail. Its proxy uses conf with the resolver of the world. The options
+// apply before it serves.
 func newJail(t testing.TB, w *egresstest.World, conf egress.Config, hurry ...func(*egress.Proxy)) *jail {
 	t.Helper()
 	j := &jail{t: t, world: w, path: filepath.Join(t.TempDir(), "jail")}
@@ -115,8 +114,8 @@ func newJail(t testing.TB, w *egresstest.World, conf egress.Config, hurry ...fun
 	return j
 }
 
-// wire gives the thread's namespace the jail's addresses, on a link that leads
-// nowhere, and the rules.
+// wire configures the jail's addresses on a dummy link in the namespace of the thread, and
+// loads the rules.
 func wire() error {
 	eth := netlink.NewVeth(netlink.NewLinkAttrs())
 	eth.Name, eth.PeerName = "eth0", "nowhere"
@@ -164,7 +163,7 @@ func (j *jail) must(err error) {
 	}
 }
 
-// Record keeps a record.
+// Record implements egress.Recorder.
 func (j *jail) Record(r egress.Record) {
 	j.mu.Lock()
 	defer j.mu.Unlock()
@@ -172,7 +171,7 @@ func (j *jail) Record(r egress.Record) {
 	j.more.Broadcast()
 }
 
-// recorded waits for a record of which f is true, and returns it.
+// recorded waits for a record for which f returns true, and returns it.
 func (j *jail) recorded(what string, f func(egress.Record) bool) egress.Record {
 	j.t.Helper()
 	timeout := time.AfterFunc(20*time.Second, func() { j.Record(egress.Record{Reason: "timeout"}) })
@@ -197,21 +196,21 @@ func (j *jail) refusal(want ...egress.Reason) egress.Record {
 	return j.recorded(fmt.Sprint("a refusal for ", want), func(r egress.Record) bool { return !r.Allowed && slices.Contains(want, r.Reason) })
 }
 
-// all returns the records so far.
+// all returns all records so far.
 func (j *jail) all() []egress.Record {
 	j.mu.Lock()
 	defer j.mu.Unlock()
 	return slices.Clone(j.records)
 }
 
-// forget drops what was recorded so far.
+// forget discards all records so far.
 func (j *jail) forget() {
 	j.mu.Lock()
 	defer j.mu.Unlock()
 	j.records = nil
 }
 
-// dial connects from the jail.
+// dial connects from within the jail.
 func (j *jail) dial(network, address string) (c net.Conn, err error) {
 	err = netns.Do(j.path, func() error {
 		c, err = net.DialTimeout(network, address, 5*time.Second)
@@ -220,8 +219,8 @@ func (j *jail) dial(network, address string) (c net.Conn, err error) {
 	return c, err
 }
 
-// client is an HTTP client in the jail that does not know of the proxy. It
-// connects to the address given, whatever the URL says.
+// client returns an HTTP client in the jail without proxy settings. It connects to the given
+// address, whatever host the URL names.
 func (j *jail) client(address string, roots *x509.CertPool, h2 bool) *http.Client {
 	t := &http.Transport{
 		DialContext:        func(context.Context, string, string) (net.Conn, error) { return j.dial("tcp", address) },
@@ -233,7 +232,7 @@ func (j *jail) client(address string, roots *x509.CertPool, h2 bool) *http.Clien
 	return &http.Client{Transport: t, Timeout: 20 * time.Second, CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }}
 }
 
-// talk is a connection on which a test says and expects lines.
+// talk opens a connection on which a test sends and expects lines.
 type talk struct {
 	net.Conn
 	r *bufio.Reader
