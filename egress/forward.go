@@ -166,7 +166,8 @@ func (v *visit) addSecrets(ctx context.Context, out *http.Request, f *flow) (*re
 	var values []string
 	if g.rule != nil && len(g.rule.Inject) > 0 {
 		var ref *refusal
-		if values, f.secrets, ref = v.p.inject(ctx, out, g.rule); ref != nil {
+		values, f.secrets, ref = v.p.inject(ctx, out, g.rule)
+		if ref != nil {
 			return nil, ref
 		}
 	}
@@ -244,7 +245,8 @@ func copyHeader(dst, src http.Header, hidden *redact.Mask) {
 	}
 	for _, list := range src["Connection"] {
 		for name := range strings.SplitSeq(list, ",") {
-			if name = textproto.TrimString(name); !strings.EqualFold(name, "Content-Length") {
+			name = textproto.TrimString(name)
+			if !strings.EqualFold(name, "Content-Length") {
 				dst.Del(name)
 			}
 		}
@@ -320,7 +322,8 @@ type gunzip struct {
 
 func (g *gunzip) Read(b []byte) (n int, err error) {
 	if g.r == nil {
-		if g.r, err = gzip.NewReader(g.body); err != nil {
+		g.r, err = gzip.NewReader(g.body)
+		if err != nil {
 			return 0, err
 		}
 	}

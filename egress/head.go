@@ -84,14 +84,16 @@ func checkHead(b []byte) (h head, err error) {
 			}
 			h.host, h.hasHost = value, true
 		case "content-length":
-			if length++; length > 1 {
+			length++
+			if length > 1 {
 				return h, errors.New("two Content-Length fields")
 			}
 			if value == "" || len(value) > 18 || strings.Trim(value, "0123456789") != "" {
 				return h, errors.New("Content-Length is not a number")
 			}
 		case "transfer-encoding":
-			if coding++; coding > 1 {
+			coding++
+			if coding > 1 {
 				return h, errors.New("two Transfer-Encoding fields")
 			}
 			if !strings.EqualFold(value, "chunked") {

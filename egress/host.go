@@ -57,24 +57,28 @@ func parseHost(s string) (string, netip.Addr, error) {
 func parseHostPort(s string) (host string, addr netip.Addr, port uint16, err error) {
 	name, number, has := s, "", false
 	if rest, ok := strings.CutPrefix(s, "["); ok {
-		if name, rest, ok = strings.Cut(rest, "]"); !ok {
+		name, rest, ok = strings.Cut(rest, "]")
+		if !ok {
 			return "", netip.Addr{}, 0, errHost
 		}
 		if a, err := netip.ParseAddr(name); err != nil || !a.Is6() {
 			return "", netip.Addr{}, 0, errHost
 		}
 		if rest != "" {
-			if number, has = strings.CutPrefix(rest, ":"); !has {
+			number, has = strings.CutPrefix(rest, ":")
+			if !has {
 				return "", netip.Addr{}, 0, errHost
 			}
 		}
 	} else {
-		if name, number, has = strings.Cut(s, ":"); strings.Contains(number, ":") {
+		name, number, has = strings.Cut(s, ":")
+		if strings.Contains(number, ":") {
 			return "", netip.Addr{}, 0, errHost
 		}
 	}
 	if has {
-		if port, err = parsePort(number); err != nil {
+		port, err = parsePort(number)
+		if err != nil {
 			return "", netip.Addr{}, 0, err
 		}
 	}

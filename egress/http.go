@@ -47,14 +47,16 @@ func (v *visit) serveOne(c net.Conn) bool {
 	var h head
 	if ref == nil {
 		var err error
-		if h, err = checkHead(raw); err != nil {
+		h, err = checkHead(raw)
+		if err != nil {
 			ref = refuse(ReasonMalformed, "", "the request is malformed or ambiguous: %v", err)
 		}
 	}
 	var r *http.Request
 	if ref == nil {
 		var err error
-		if r, err = http.ReadRequest(v.br); err != nil {
+		r, err = http.ReadRequest(v.br)
+		if err != nil {
 			ref = refuse(ReasonMalformed, "", "cannot parse the request")
 		}
 	}
@@ -227,7 +229,8 @@ func (v *visit) connect(c net.Conn, r *http.Request, h head) {
 		if addr.IsValid() {
 			v.dst = netip.AddrPortFrom(addr, port)
 		}
-		if g, ref = v.settle(v.p.ctx, ask); ref == nil {
+		g, ref = v.settle(v.p.ctx, ask)
+		if ref == nil {
 			ref = v.p.reachable(g, port)
 		}
 	}
@@ -252,7 +255,8 @@ func (p *Proxy) reachable(g grant, port uint16) *refusal {
 	}
 	var last error
 	for _, a := range addrs {
-		if last = p.guard(netip.AddrPortFrom(a, port), g.rule); last == nil {
+		last = p.guard(netip.AddrPortFrom(a, port), g.rule)
+		if last == nil {
 			return nil
 		}
 	}

@@ -156,21 +156,21 @@ func TestEventStreamIsNotDelayed(t *testing.T) {
 				return
 			}
 		}
-	}), egress.Inject{Secret: "KEY", As: egress.Bearer}) // also while it is looked through for the secret
+	}), egress.Inject{Secret: "KEY", As: egress.Bearer}) // also while the response is masked
 	for _, h2 := range []bool{false, true} {
 		gone = make(chan struct{})
 		resp, err := j.client(shop, pool, h2).Get(shopURL)
 		j.must(err)
 		r := bufio.NewReader(resp.Body)
 		for _, s := range []string{"one", "two", "three"} {
-			next <- s // and nothing more, until that has come through
+			next <- s // nothing more is sent until this event has arrived
 			line, err := r.ReadString('\n')
 			if line != "data: "+s+"\n" {
 				t.Fatalf("HTTP/2 %v: %q, %v", h2, line, err)
 			}
 			r.ReadString('\n')
 		}
-		resp.Body.Close() // and the server learns that nobody listens
+		resp.Body.Close() // cancels the request at the server
 		select {
 		case <-gone:
 		case <-time.After(30 * time.Second):
@@ -263,7 +263,7 @@ func TestSecretIsInjectedAndMasked(t *testing.T) {
 		w.Header().Set("Location", "/next?"+r.URL.RawQuery)
 		w.Header().Set(http.TrailerPrefix+"X-Last", canary)
 		for _, c := range []byte("<" + canary + "> " + pair + " " + r.URL.RawQuery + " " + base64.StdEncoding.EncodeToString([]byte("a"+canary+"b"))) {
-			w.Write([]byte{c}) // so that it comes in pieces
+			w.Write([]byte{c}) // sends the body in pieces
 			w.(http.Flusher).Flush()
 		}
 	}),

@@ -43,7 +43,7 @@ func TestInternetRuleAllowsOnlyInternetAddresses(t *testing.T) {
 			t.Errorf("%s at %s = %q, want a response", c.host, c.address, got)
 		}
 	}
-	j.lookup("api.example.com", dnsmessage.TypeA) // what speaks first is reached by name, too
+	j.lookup("api.example.com", dnsmessage.TypeA) // servers that send first are reached by name
 	for _, address := range []string{egresstest.API + ":2222", egresstest.Evil + ":2222"} {
 		if got := j.talk(address).line(); got == "" {
 			t.Errorf("no data from %s", address)

@@ -57,7 +57,7 @@ type jail struct {
 	mu sync.Mutex
 	// +checklocks:mu
 	records []egress.Record
-	more    *sync.Cond // there is another record
+	more    *sync.Cond // signals a new record
 }
 
 // newJail creates a jail. Its proxy uses conf with the resolver of the world. The options
@@ -81,13 +81,16 @@ func newJail(t testing.TB, w *egresstest.World, conf egress.Config, hurry ...fun
 	var open, explicit, dnsTCP net.Listener
 	var dnsUDP net.PacketConn
 	j.must(netns.Do(j.path, func() (err error) {
-		if open, err = net.Listen("tcp4", "10.0.0.1:15001"); err != nil {
+		open, err = net.Listen("tcp4", "10.0.0.1:15001")
+		if err != nil {
 			return err
 		}
-		if explicit, err = net.Listen("tcp4", egresstest.Proxy); err != nil {
+		explicit, err = net.Listen("tcp4", egresstest.Proxy)
+		if err != nil {
 			return err
 		}
-		if dnsTCP, err = net.Listen("tcp4", "10.0.0.1:53"); err != nil {
+		dnsTCP, err = net.Listen("tcp4", "10.0.0.1:53")
+		if err != nil {
 			return err
 		}
 		dnsUDP, err = net.ListenPacket("udp4", "10.0.0.1:53")

@@ -325,7 +325,8 @@ func (p *Proxy) abortClosed() {
 			f.gone = 0
 			continue
 		case unix.BPF_TCP_CLOSE_WAIT:
-			if f.gone += time.Second; f.gone < p.times.halfClosed {
+			f.gone += time.Second
+			if f.gone < p.times.halfClosed {
 				continue
 			}
 		}

@@ -55,7 +55,7 @@ func (m *meter) refill() {
 	m.at = now
 }
 
-// request takes one token. If there is none, it returns the time until the next one.
+// request takes one token. If none is available, it returns the time until the next one.
 func (m *meter) request() (wait time.Duration) {
 	if m.limit.Requests == 0 {
 		return 0

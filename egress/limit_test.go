@@ -46,11 +46,11 @@ func TestRequestRateIsLimited(t *testing.T) {
 			t.Errorf("request %d: %d %q, want %d", i, got, body, want)
 		}
 	}
-	j.must(j.proxy.SetRules(rules)) // gives nothing back
+	j.must(j.proxy.SetRules(rules)) // usage is kept
 	if got, _ := j.status("api.example.com", "/"); got != 429 {
 		t.Errorf("after SetRules with the same rules: got %d", got)
 	}
-	for i, want := range []int{200, 200, 200, 429} { // what was refused was not spent
+	for i, want := range []int{200, 200, 200, 429} { // refused requests were not charged
 		if got, body := j.status("a.wild.example.com", "/"); got != want {
 			t.Errorf("request %d within the jail's limit: got %d %q, want %d", i, got, body, want)
 		}
@@ -174,7 +174,7 @@ func TestCloseDrains(t *testing.T) {
 	j.recorded("the request", func(r egress.Record) bool { return r.Allowed && r.Status == 200 && r.Reason == "" })
 	busy.Close()
 	b := make([]byte, 1<<20)
-	for end := time.Now().Add(30 * time.Second); ; time.Sleep(10 * time.Millisecond) { // connections to servers end by themselves
+	for end := time.Now().Add(30 * time.Second); ; time.Sleep(10 * time.Millisecond) { // idle server connections close after a timeout
 		stacks := string(b[:runtime.Stack(b, true)])
 		if !strings.Contains(stacks, "egress.(*visit)") && !strings.Contains(stacks, "sweeper") {
 			return

@@ -28,7 +28,7 @@ func TestMain(m *testing.M) {
 		}
 		before := descriptors()
 		code := m.Run()
-		for range 3000 { // what is closed last ends by itself
+		for range 3000 { // descriptors are closed asynchronously
 			runtime.GC() // closes the pipes that package net keeps for splice(2)
 			if len(descriptors()) <= len(before) {
 				os.Exit(code)

@@ -247,7 +247,7 @@ func FuzzHead(f *testing.F) {
 		r := bufio.NewReaderSize(bytes.NewReader(b[:n]), 1<<16)
 		req, err := http.ReadRequest(r)
 		if err != nil {
-			return // refused all the same
+			return // refused as well
 		}
 		if r.Buffered() > 0 && req.ContentLength == 0 && len(req.TransferEncoding) == 0 {
 			t.Errorf("proxy and net/http disagree on the length of the head: %q", b[:n])

@@ -172,7 +172,8 @@ func (p *Proxy) compile(r Rules, old *ruleset) (*ruleset, error) {
 		if given.Deny && (c.needsIntercept() || given.Limit != Limit{}) {
 			return nil, fault.Fieldf(op, field("deny"), "a deny rule cannot have other settings")
 		}
-		if c.everyPort = len(c.ports) == 0 && (given.Internet || given.Deny); len(c.ports) == 0 {
+		c.everyPort = len(c.ports) == 0 && (given.Internet || given.Deny)
+		if len(c.ports) == 0 {
 			c.ports = []uint16{80, 443}
 			if len(given.Inject) > 0 {
 				c.ports = []uint16{443}

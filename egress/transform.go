@@ -105,7 +105,8 @@ func (p *Proxy) transform(ctx context.Context, h http.Header, g grant, host stri
 					return nil, nil, refuse(ReasonSecret, g.label, "a secret for header %s of requests to %s is not available", name, host).with("create the secret, or change the rules")
 				}
 				var ok bool
-				if value, ok = writable(b); !ok {
+				value, ok = writable(b)
+				if !ok {
 					return nil, nil, refuse(ReasonSecret, g.label, "a secret for header %s of requests to %s is not a valid header value", name, host)
 				}
 				had[part.Secret], used = value, append(used, part.Secret)
@@ -113,7 +114,8 @@ func (p *Proxy) transform(ctx context.Context, h http.Header, g grant, host stri
 					values = append(values, value)
 				}
 			}
-			if size += len(value); size > maxFilled {
+			size += len(value)
+			if size > maxFilled {
 				return nil, nil, refuse(ReasonSecret, g.label, "the headers with secrets of requests to %s are longer than %d bytes", host, maxFilled)
 			}
 			text.WriteString(value)

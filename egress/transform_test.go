@@ -143,7 +143,8 @@ func TestRequestWithUnavailableSecretIsNotSent(t *testing.T) {
 		}
 		refused(what, why)
 	}
-	if j.recorded("a refusal", func(r egress.Record) bool { return r.Reason == egress.ReasonSecret }); strings.Contains(fmt.Sprint(j.all()), "X-Evil") {
+	j.recorded("a refusal", func(r egress.Record) bool { return r.Reason == egress.ReasonSecret })
+	if strings.Contains(fmt.Sprint(j.all()), "X-Evil") {
 		t.Errorf("got records %+v", j.all())
 	}
 	o.set("confidential", "sk")

@@ -140,7 +140,8 @@ func (c *CA) with(bundle []byte) []byte {
 func certificates(bundle []byte) (certs [][]byte) {
 	for {
 		var b *pem.Block
-		if b, bundle = pem.Decode(bundle); b == nil {
+		b, bundle = pem.Decode(bundle)
+		if b == nil {
 			return certs
 		}
 		if b.Type == "CERTIFICATE" {

@@ -32,7 +32,7 @@ func (v *visit) tunnel(ask Request, g grant, up tcpConn, first []byte) {
 
 	said, _ := v.br.Peek(v.br.Buffered())
 	said = append([]byte(nil), said...)
-	v.br.Reset(nil) // from now on pipe reads the connection directly
+	v.br.Reset(nil) // pipe reads the connection directly from here
 	var wg sync.WaitGroup
 	var upErr, downErr error
 	wg.Go(func() {
@@ -41,7 +41,8 @@ func (v *visit) tunnel(ask Request, g grant, up tcpConn, first []byte) {
 			cancel()
 		}
 	})
-	if downErr = pipe(v.client, up, first, f.down); downErr != nil {
+	downErr = pipe(v.client, up, first, f.down)
+	if downErr != nil {
 		cancel()
 	}
 	wg.Wait()
@@ -151,7 +152,8 @@ func copyOnce(dst tcpConn, in syscall.RawConn, count func(int) int) (n int, err 
 	if b != nil {
 		defer chunks.Put(b)
 	}
-	if err = errors.Join(e, err); err != nil {
+	err = errors.Join(e, err)
+	if err != nil {
 		return 0, errors.Join(errSource, err)
 	}
 	if n == 0 {
@@ -218,7 +220,8 @@ func transfer(when func(func(fd uintptr) bool) error, call func(fd int) (int64, 
 	var err error
 	e := when(func(fd uintptr) bool {
 		for {
-			if n, err = call(int(fd)); err != unix.EINTR {
+			n, err = call(int(fd))
+			if err != unix.EINTR {
 				return err != unix.EAGAIN
 			}
 		}

@@ -77,7 +77,8 @@ func originalDst(c tcpConn) (dst netip.AddrPort, err error) {
 		// The kernel writes a struct sockaddr_in (include/uapi/linux/netfilter_ipv4.h,
 		// SO_ORIGINAL_DST), for which an IPv6Mreq is large enough.
 		var sa *unix.IPv6Mreq
-		if sa, err = unix.GetsockoptIPv6Mreq(int(fd), unix.SOL_IP, unix.SO_ORIGINAL_DST); err == nil {
+		sa, err = unix.GetsockoptIPv6Mreq(int(fd), unix.SOL_IP, unix.SO_ORIGINAL_DST)
+		if err == nil {
 			b := sa.Multiaddr
 			dst = netip.AddrPortFrom(netip.AddrFrom4([4]byte(b[4:8])), uint16(b[2])<<8|uint16(b[3]))
 		}
@@ -127,7 +128,8 @@ func (v *visit) carry() {
 	spoken, err := v.detect(p.times.silence)
 	if spoken == protoUnknown && err == nil {
 		var done bool
-		if done = v.serverFirst(); done {
+		done = v.serverFirst()
+		if done {
 			return
 		}
 		spoken, err = v.detect(p.times.head)

@@ -29,7 +29,7 @@ func direct() []Attempt {
 	for _, a := range []struct{ name, addr string }{
 		{"a direct address", Evil}, {"the address of an allowed host, nothing said of it", "198.51.100.77"},
 		{"cloud metadata", Metadata}, {"a neighbour of the host", Private}, {"the host itself", Host},
-		{"the host's way out", Internet},
+		{"the host's default gateway", Internet},
 	} {
 		all = append(all, Attempt{a.name + " by HTTP", reasons(egress.ReasonHost), say(a.addr+":80", get(a.addr))})
 		all = append(all, Attempt{a.name + " by what is no protocol", reasons(egress.ReasonHost), say(a.addr+":7000", "\x00\x01\x02\x03")})
