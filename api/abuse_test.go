@@ -16,8 +16,8 @@ import (
 	"glasshouse/api/wire"
 )
 
-// raw sends bytes and returns what comes back until the server hangs up.
-func (d *door) raw(bytes string) string {
+// raw sends bytes and returns the response until the server closes the connection.
+func (d *harness) raw(bytes string) string {
 	d.t.Helper()
 	conn, err := net.Dial("tcp", d.tcp)
 	if err != nil {
@@ -28,12 +28,12 @@ func (d *door) raw(bytes string) string {
 	io.WriteString(conn, bytes)
 	answer, err := io.ReadAll(conn)
 	if len(answer) == 0 && err != nil {
-		d.t.Fatalf("no answer to %.60q: %v", bytes, err)
+		d.t.Fatalf("no response to %.60q: %v", bytes, err)
 	}
 	return string(answer)
 }
 
-func TestBytesThatAreNoRequests(t *testing.T) {
+func TestMalformedRequestsAreRefused(t *testing.T) {
 	d := open(t, apitest.New())
 	auth := "Authorization: Bearer " + d.tokens[access.Admin] + "\r\nConnection: close\r\n"
 	for name, c := range map[string]struct{ bytes, status string }{
@@ -49,15 +49,15 @@ func TestBytesThatAreNoRequests(t *testing.T) {
 		"a body that breaks off":    {"POST /jails HTTP/1.1\r\nHost: localhost\r\n" + auth + "Transfer-Encoding: chunked\r\n\r\nZZ\r\n", "400"},
 	} {
 		if got := d.raw(c.bytes); !strings.HasPrefix(got, "HTTP/1.1 "+c.status) {
-			t.Errorf("%s: answered %.60q, want %s", name, got, c.status)
+			t.Errorf("%s: got response %.60q, want status %s", name, got, c.status)
 		}
 	}
 	if n := d.jails.Created(); n != 0 {
-		t.Errorf("%d jails were made", n)
+		t.Errorf("%d jails were created, want 0", n)
 	}
 }
 
-func TestAHundredAtOnce(t *testing.T) {
+func TestHundredConcurrentJails(t *testing.T) {
 	d := open(t, apitest.New())
 	var wg sync.WaitGroup
 	for n := range 100 {
@@ -66,7 +66,7 @@ func TestAHundredAtOnce(t *testing.T) {
 			d.want(201, req{as: access.Operator, method: "POST", path: "/jails", body: wire.CreateJail{Name: fmt.Sprint(n)}}, &j)
 			self := "/jails/" + string(j.ID)
 			var both sync.WaitGroup
-			for range 2 { // two clients stop one jail at once, and both succeed
+			for range 2 { // concurrent stop requests for one jail both succeed
 				both.Go(func() { d.want(200, req{as: access.Operator, method: "POST", path: self + "/stop"}, nil) })
 			}
 			both.Wait()
@@ -76,8 +76,8 @@ func TestAHundredAtOnce(t *testing.T) {
 	wg.Wait()
 }
 
-// The events of a command whose reader does not read must not pile up.
-func TestAReaderWhoDoesNotRead(t *testing.T) {
+// Output events must not accumulate for a client that does not read.
+func TestStalledStreamReaderIsDisconnected(t *testing.T) {
 	d := open(t, apitest.Start(t))
 	j := d.running()
 	conn, err := net.Dial("tcp", d.tcp)
@@ -93,9 +93,9 @@ func TestAReaderWhoDoesNotRead(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	x := d.wait(head.Header.Get("Location")) // it ends though nobody reads
+	x := d.wait(head.Header.Get("Location")) // the command ends although the client does not read
 	if x.StdoutBytes != 200_000_000 || code(x) != 0 {
-		t.Errorf("the command did %+v; want it to have written 200 MB", x)
+		t.Errorf("got %+v, want 200 MB of output", x)
 	}
 }
 
@@ -110,7 +110,7 @@ func TestLogsAndMetrics(t *testing.T) {
 	log := d.log.String()
 	for _, secret := range []string{"hunter2", "hunter3", "gh_"} {
 		if strings.Contains(log, secret) {
-			t.Errorf("the log holds %s:\n%s", secret, log)
+			t.Errorf("the log contains %s:\n%s", secret, log)
 		}
 	}
 	for _, word := range []string{`request="POST /jails"`, "status=201", `caller="a operator"`, "role=operator", "status=401"} {
@@ -131,6 +131,6 @@ func TestLogsAndMetrics(t *testing.T) {
 		}
 	}
 	if strings.Contains(m, "evil-label") || strings.Contains(m, string(j)) {
-		t.Error("a stranger's path became a label")
+		t.Error("the path of an unknown route is a label")
 	}
 }

@@ -16,7 +16,7 @@ import (
 	"glasshouse/api/apitest"
 )
 
-// document is as much of an OpenAPI document as the tests look at.
+// document is the part of an OpenAPI document that the tests check.
 type document struct {
 	OpenAPI string `json:"openapi"`
 	Paths   map[string]map[string]struct {
@@ -36,7 +36,7 @@ type document struct {
 	} `json:"components"`
 }
 
-func (d *door) document() document {
+func (d *harness) document() document {
 	d.t.Helper()
 	var doc document
 	d.want(200, req{method: "GET", path: "/openapi.json"}, &doc)
@@ -45,8 +45,8 @@ func (d *door) document() document {
 
 var placeholders = strings.NewReplacer("{id}", "j-aaaaaaaaaaaa", "{exec}", "x-aaaaaaaaaaaa", "{sid}", "s-aaaaaaaaaaaa")
 
-// Every operation is tried with every role, as the document says it may be.
-func TestEachRoleGetsWhatTheDocumentSays(t *testing.T) {
+// Calls each operation with each role, and compares the result with the document.
+func TestRolesMatchOpenAPIDocument(t *testing.T) {
 	d := open(t, apitest.New())
 	ladder := map[access.Role]int{"": 0, access.Agent: 0, access.Viewer: 1, access.Operator: 2, access.Admin: 3}
 	n := 0
@@ -62,7 +62,7 @@ func TestEachRoleGetsWhatTheDocumentSays(t *testing.T) {
 			}
 			for _, have := range []access.Role{"", access.Agent, access.Viewer, access.Operator, access.Admin} {
 				resp := d.send(req{as: have, method: strings.ToUpper(method), path: placeholders.Replace(path)})
-				resp.Body.Close() // a stream has no end
+				resp.Body.Close() // the body of a stream does not end
 				got := resp.StatusCode
 				switch {
 				case need != "" && have == "" && got != 401:
@@ -70,17 +70,17 @@ func TestEachRoleGetsWhatTheDocumentSays(t *testing.T) {
 				case have != "" && ladder[have] < ladder[need] && got != 403:
 					t.Errorf("%s %s as %s: %d, want 403", method, path, have, got)
 				case ladder[have] >= ladder[need] && (got == 401 || got == 403 || got == 500):
-					t.Errorf("%s %s as %q: %d, want to be let in", method, path, have, got)
+					t.Errorf("%s %s as %q: %d, want access", method, path, have, got)
 				}
 			}
 		}
 	}
 	if n < 30 {
-		t.Errorf("the document has %d operations, want all", n)
+		t.Errorf("the document has too few operations: %d", n)
 	}
 }
 
-func TestTheDocumentIsComplete(t *testing.T) {
+func TestOpenAPIDocumentIsComplete(t *testing.T) {
 	d := open(t, apitest.New())
 	doc := d.document()
 	if !strings.HasPrefix(doc.OpenAPI, "3.1.") {
@@ -90,7 +90,7 @@ func TestTheDocumentIsComplete(t *testing.T) {
 	for path, methods := range doc.Paths {
 		for method, op := range methods {
 			if op.ID == "" || seen[op.ID] || op.Summary == "" || op.Responses["default"] == nil || len(op.Responses) < 2 {
-				t.Errorf("%s %s: operation %+v is not described", method, path, op)
+				t.Errorf("%s %s: incomplete operation %+v", method, path, op)
 			}
 			seen[op.ID] = true
 			for _, name := range strings.Split(path, "/") {
@@ -111,7 +111,7 @@ func TestTheDocumentIsComplete(t *testing.T) {
 	for _, ref := range strings.Split(raw, `"$ref": "#/components/schemas/`)[1:] {
 		name, _, _ := strings.Cut(ref, `"`)
 		if doc.Components.Schemas[name] == nil {
-			t.Errorf("the document refers to %s and does not have it", name)
+			t.Errorf("the document has a reference to %s, which is not defined", name)
 		}
 	}
 	for _, name := range []string{"Jail", "JailPage", "ExecRequest", "Problem", "TerminalControl", "Snapshot", "SnapshotPage", "Branch", "LineageJailPage"} {
@@ -130,7 +130,7 @@ func TestTheDocumentIsComplete(t *testing.T) {
 	}
 	for name := range doc.Components.Schemas {
 		if strings.Contains(name, "Type2") {
-			t.Errorf("two types have the name of %s", name)
+			t.Errorf("two types have the schema name %s", name)
 		}
 	}
 	if doc.Paths["/jails"]["post"].Body == nil {
@@ -149,16 +149,16 @@ func TestBadCredentials(t *testing.T) {
 			t.Errorf("Authorization %.40q: %d, want 401", h, got.status)
 		}
 	}
-	// Who brings a bad token is not let in by the socket instead.
+	// An invalid token is not replaced by the credentials of the socket.
 	d.refused(401, req{method: "GET", path: "/jails", local: true, header: map[string]string{"Authorization": "Bearer gh_bad"}})
-	// A token in the query is no token, and does not reach the log.
+	// A token in the query is not accepted, and does not reach the log.
 	d.refused(401, req{method: "GET", path: "/jails?token=" + d.tokens[access.Admin]})
 	if strings.Contains(d.log.String(), d.tokens[access.Admin]) {
 		t.Error("a token from a query is in the log")
 	}
 }
 
-func TestNamesAndOriginsOfOthersAreRefused(t *testing.T) {
+func TestForeignHostsAndOriginsAreRefused(t *testing.T) {
 	d := open(t, apitest.New(), func(o *api.Options) {
 		o.Hosts = []string{"glass.example"}
 	})
@@ -171,7 +171,7 @@ func TestNamesAndOriginsOfOthersAreRefused(t *testing.T) {
 			t.Errorf("Host %q: %d, want %d", host, got.status, status)
 		}
 	}
-	// Also what needs no token.
+	// Also routes that need no token.
 	d.refused(403, req{method: "GET", path: "/openapi.json", header: map[string]string{"Host": "evil.example"}})
 
 	for origin, status := range map[string]int{
@@ -184,16 +184,16 @@ func TestNamesAndOriginsOfOthersAreRefused(t *testing.T) {
 				t.Errorf("Origin %q, local %v: %d, want %d", origin, local, got.status, status)
 			}
 			if got.header.Get("Access-Control-Allow-Origin") != "" {
-				t.Errorf("Origin %q was given leave to read", origin)
+				t.Errorf("Origin %q got Access-Control-Allow-Origin", origin)
 			}
 		}
 	}
 	d.refused(403, req{as: access.Admin, method: "POST", path: "/jails", body: "{}", header: map[string]string{"Sec-Fetch-Site": "cross-site"}})
 }
 
-func TestTheSocketKnowsItsCallers(t *testing.T) {
+func TestSocketIdentifiesCallers(t *testing.T) {
 	if os.Geteuid() != 0 {
-		t.Skip("only root can call as somebody else")
+		t.Skip("needs root to change credentials")
 	}
 	const nobody, operators = 65534, 4711
 	d := open(t, apitest.New(), func(o *api.Options) { o.Peers = access.Peers{Group: "4711"} })
@@ -229,13 +229,13 @@ func manyGroups(n, last int) []int {
 	return append(gs, last)
 }
 
-// statusAs asks over the socket with other credentials: those of a thread of
-// its own, which ends with its goroutine.
-func (d *door) statusAs(uid, gid int, groups []int, path string) int {
+// statusAs sends a request over the socket with other credentials. They apply to a locked
+// thread, which ends with its goroutine.
+func (d *harness) statusAs(uid, gid int, groups []int, path string) int {
 	d.t.Helper()
 	status := make(chan int, 1)
 	go func() {
-		runtime.LockOSThread() // never unlocked: nobody else gets this thread
+		runtime.LockOSThread() // never unlocked, so the runtime does not reuse the thread
 		defer close(status)
 		if err := become(uid, gid, groups); err != nil {
 			d.t.Error(err)
@@ -259,7 +259,8 @@ func (d *door) statusAs(uid, gid int, groups []int, path string) int {
 	return <-status
 }
 
-// become changes this thread's credentials; syscall's functions change all.
+// become changes the credentials of this thread. The functions of package syscall change those
+// of all threads.
 func become(uid, gid int, groups []int) error {
 	list := make([]uint32, len(groups)+1)
 	for i, g := range groups {

@@ -21,7 +21,7 @@ import (
 	"glasshouse/run"
 )
 
-// ordered is a gateway that keeps the orders and the decisions that it receives.
+// ordered is a gateway that stores the run orders and decisions that it receives.
 type ordered struct {
 	api.Gateway
 	orders []gateway.Order
@@ -44,7 +44,7 @@ func (o *ordered) Said(_ context.Context, _ gateway.Caller, q policy.Question) g
 	return govern.Verdict{Allow: true, Tag: govern.Autonomous}
 }
 
-func TestABadRunIsRefusedByTheNamesOfItsFields(t *testing.T) {
+func TestInvalidRunNamesField(t *testing.T) {
 	o := &ordered{}
 	d := open(t, apitest.New(), func(opts *api.Options) { opts.Gateway = o })
 	for body, field := range map[string]string{
@@ -74,7 +74,7 @@ func TestABadRunIsRefusedByTheNamesOfItsFields(t *testing.T) {
 	}
 }
 
-func TestARunIsOrderedAsItIsAskedFor(t *testing.T) {
+func TestRunIsCreatedAsRequested(t *testing.T) {
 	o := &ordered{}
 	d := open(t, apitest.New(), func(opts *api.Options) { opts.Gateway = o })
 	var got wire.Run
@@ -88,9 +88,9 @@ func TestARunIsOrderedAsItIsAskedFor(t *testing.T) {
 	}
 }
 
-// TestAHarnessIsToldWhetherItsWordIsRecorded: what the gateway records itself, or has recorded,
-// is not recorded again.
-func TestAHarnessIsToldWhetherItsWordIsRecorded(t *testing.T) {
+// TestReportedDecisionStatesWhetherRecorded verifies that decisions which the gateway records
+// itself are not recorded twice.
+func TestReportedDecisionStatesWhetherRecorded(t *testing.T) {
 	o := &ordered{}
 	d := open(t, apitest.New(), func(opts *api.Options) { opts.Gateway = o })
 	l, err := net.Listen("tcp", "127.0.0.1:0")
@@ -128,14 +128,14 @@ func TestAHarnessIsToldWhetherItsWordIsRecorded(t *testing.T) {
 			t.Errorf("%s: recorded = %v as %q, want %v as %q", tt.body, got.Recorded, o.said, tt.want, tt.said)
 		}
 		if !got.Recorded && got.Reason == "" {
-			t.Errorf("%s: it is not recorded, and no reason is given", tt.body)
+			t.Errorf("%s: not recorded, and no reason given", tt.body)
 		}
 	}
 }
 
-// TestAPolicyIsExplainedInAJailsPlace: patterns are relative to the jail's project also if
-// another policy is tried.
-func TestAPolicyIsExplainedInAJailsPlace(t *testing.T) {
+// TestExplainPolicyUsesJailDirectory verifies that patterns are relative to the jail's
+// project, also if the request contains a policy.
+func TestExplainPolicyUsesJailDirectory(t *testing.T) {
 	d := open(t, apitest.New())
 	text := `{"permission": {"edit": {"*": "deny", "src/*": "allow"}}, "agent": {"reviewer": {"permission": {"edit": "deny"}}}}`
 	p := wire.Policy{Files: []wire.PolicyFile{{Name: "opencode.json", Text: text}}, Level: 2, Match: "last"}

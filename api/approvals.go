@@ -20,8 +20,7 @@ import (
 	"glasshouse/id"
 )
 
-// Approvals is what the API asks of the queue of what waits for a person.
-// *approval.Queue is one.
+// Approvals is the approval queue as the API uses it. *approval.Queue implements it.
 type Approvals interface {
 	Get(ctx context.Context, a id.Approval) (approval.Request, error)
 	List(ctx context.Context, f approval.Filter) ([]approval.Request, error)
@@ -42,7 +41,7 @@ type Approvals interface {
 
 func (s *Server) approvals() (Approvals, error) {
 	if s.o.Approvals == nil {
-		return nil, fault.Cannot("api", "nobody can be asked here", "use a daemon that was started by glasshouse serve")
+		return nil, fault.Cannot("api", "this daemon has no approval queue", "start the daemon with glasshouse serve")
 	}
 	return s.o.Approvals, nil
 }
@@ -53,7 +52,7 @@ type listApprovals struct {
 	Limit int     `query:"limit" minimum:"1" maximum:"1000" description:"Of those that are settled, the newest, 100 if not given."`
 }
 
-// listApprovals lists what waits, oldest first, or what is settled, newest first.
+// listApprovals lists pending approval requests, oldest first, or settled ones, newest first.
 func (s *Server) listApprovals(ctx context.Context, p listApprovals, _ none) (wire.Page[wire.Approval], error) {
 	page := wire.Page[wire.Approval]{Items: []wire.Approval{}}
 	q, err := s.approvals()
@@ -82,7 +81,7 @@ func (s *Server) listApprovals(ctx context.Context, p listApprovals, _ none) (wi
 	return page, nil
 }
 
-// shownBytes is how much of what would be done an approval has.
+// shownBytes is the maximum size of the preview in an approval.
 const shownBytes = 64 << 10
 
 func approvalOf(r approval.Request) wire.Approval {
@@ -146,11 +145,11 @@ func (s *Server) getApproval(ctx context.Context, p oneApproval, _ none) (wire.A
 	return w, err
 }
 
-// toldRecords are those that tell a person what a jail was about.
-const toldRecords = "type:file,net,proc,gap -op:read,close"
+// contextEvents selects the events that help a person to decide a request.
+const contextEvents = "type:file,net,proc,gap -op:read,close"
 
-// before returns the last records of a jail before it asked. Of a jail that is gone, or
-// that nobody watches, there are none.
+// before returns the last events of the jail before the approval request. The result is empty
+// if the jail was deleted or is not observed.
 func (s *Server) before(ctx context.Context, r approval.Request, n int) ([]json.RawMessage, error) {
 	list := []json.RawMessage{}
 	if r.Question.Subject.Jail == "" {
@@ -163,7 +162,7 @@ func (s *Server) before(ctx context.Context, r approval.Request, n int) ([]json.
 	if err != nil {
 		return nil, err
 	}
-	f, err := event.ParseFilter(toldRecords)
+	f, err := event.ParseFilter(contextEvents)
 	if err != nil {
 		return nil, err
 	}
@@ -188,10 +187,10 @@ type approvalPath struct {
 	ID id.Approval `path:"approval"`
 }
 
-// personOf is who answers: whoever came through the door.
-func personOf(c access.Caller) approval.Person {
+// approverOf returns the approver: the authenticated caller.
+func approverOf(c access.Caller) approval.Person {
 	p := approval.Person{ID: c.ID(), Name: c.Name, Role: string(c.Role)}
-	if c.Local { // whatever it brings besides
+	if c.Local { // credentials of the socket take precedence over a token
 		p.ID = fmt.Sprintf("uid %d", c.UID)
 	}
 	return p
@@ -205,7 +204,7 @@ func (s *Server) answerApproval(ctx context.Context, p approvalPath, b wire.Answ
 	caller := access.CallerOf(ctx)
 	a := approval.Answer{
 		Verdict: approval.Verdict(b.Answer), Scope: approval.Scope(b.Scope), Reason: b.Reason, Resource: b.Resource, Typed: b.Typed,
-		By: personOf(caller), Channel: "api",
+		By: approverOf(caller), Channel: "api",
 	}
 	if caller.Local {
 		a.Channel = "socket"
@@ -229,7 +228,7 @@ func (s *Server) withdrawApproval(ctx context.Context, p approvalPath, _ none) (
 	return approvalOf(r), nil
 }
 
-// streamApprovals streams what happens to requests, what waits already first.
+// streamApprovals streams changes of approval requests. It starts with the pending ones.
 func (s *Server) streamApprovals(w http.ResponseWriter, r *http.Request, _ none) error {
 	q, err := s.approvals()
 	if err != nil {
@@ -240,12 +239,12 @@ func (s *Server) streamApprovals(w http.ResponseWriter, r *http.Request, _ none)
 	sub := q.Subscribe()
 	defer sub.Close()
 	out := startEvents(w, writeTime)
-	if err := out.beat(); err != nil { // that the stream is on is known at once, also if nothing waits
+	if err := out.beat(); err != nil { // confirms that the stream is open, also if no request is pending
 		return nil
 	}
 	for _, p := range q.Pending() {
 		if err := out.send("", string(approval.KindAsked), wire.ApprovalEvent{Kind: string(approval.KindAsked), At: p.Created.UTC(), Approval: approvalOf(p)}); err != nil {
-			return nil // the reader has gone
+			return nil // the client disconnected
 		}
 	}
 	beat := time.NewTicker(heartbeat)
@@ -258,7 +257,7 @@ func (s *Server) streamApprovals(w http.ResponseWriter, r *http.Request, _ none)
 			err = out.beat()
 		case e, ok := <-sub.C:
 			if !ok {
-				return nil // it reads too slowly: what it missed it hears when it comes again
+				return nil // the client is too slow: after it reconnects, it receives the current state
 			}
 			err = out.send("", string(e.Kind), wire.ApprovalEvent{Kind: string(e.Kind), At: e.At.UTC(), Approval: approvalOf(e.Request)})
 		}
@@ -298,11 +297,11 @@ func (s *Server) redeliver(ctx context.Context, p oneNotice, _ none) (none, erro
 	return none{}, q.Redeliver(ctx, p.ID)
 }
 
-// linksPath is what stands before the token of a link.
+// linksPath is the path prefix of an approval link, before its token.
 const linksPath = "/answers/"
 
-// answerLink serves the links that phones get. Whoever has one may give that one
-// answer, once.
+// answerLink serves the approval links that notifications contain. The holder of a link may
+// give its answer once.
 func (s *Server) answerLink(w http.ResponseWriter, r *http.Request, _ linkPath) error {
 	q, err := s.approvals()
 	if err != nil {

@@ -15,7 +15,7 @@ import (
 	"glasshouse/policy"
 )
 
-func TestAnApprovalWithAllThatHelpsToDecide(t *testing.T) {
+func TestApprovalContainsDiffAndContext(t *testing.T) {
 	jails := apitest.New()
 	w, c := apitest.Watch(t, jails), record(t)
 	d := open(t, jails, func(o *api.Options) { c.use(o); o.Observed = w })
@@ -33,15 +33,15 @@ func TestAnApprovalWithAllThatHelpsToDecide(t *testing.T) {
 		return "/approvals/" + string(r.ID)
 	}
 	path := ask("main.go", `{"diff":"--- a/main.go\n+++ b/main.go\n@@ -1 +1 @@\n-a\n+\tb\u202e\n","step":"7"}`)
-	time.Sleep(2 * time.Millisecond) // records are of milliseconds
+	time.Sleep(2 * time.Millisecond) // events have millisecond resolution
 	w.Append(j, file(event.OpDelete, "/later", -time.Second))
 	var got wire.Approval
 	d.strictly(path+"?last=10", &got)
 	if got.Diff != "--- a/main.go\n+++ b/main.go\n@@ -1 +1 @@\n-a\n+\tb⟨U+202E⟩\n" || got.NoDiff != "" || !strings.Contains(got.Context, "step") || strings.Contains(got.Context, "main.go") {
-		t.Errorf("the difference is %q (%s), and besides %q", got.Diff, got.NoDiff, got.Context)
+		t.Errorf("got diff %q (%s), context %q", got.Diff, got.NoDiff, got.Context)
 	}
 	if got.Why != "it is protected" || !strings.Contains(got.Rule, "edit") {
-		t.Errorf("why %q, by which rule %q", got.Why, got.Rule)
+		t.Errorf("got reason %q, rule %q", got.Why, got.Rule)
 	}
 	var told []string
 	for _, raw := range got.Before {
@@ -52,12 +52,12 @@ func TestAnApprovalWithAllThatHelpsToDecide(t *testing.T) {
 		told = append(told, e.Op)
 	}
 	if strings.Join(told, " ") != "exec write" {
-		t.Errorf("before it asked it did %v, want exec and write", told)
+		t.Errorf("got previous events %v, want exec and write", told)
 	}
 	var plain wire.Approval
 	d.strictly(ask("other.go", ""), &plain)
 	if plain.Diff != "" || plain.NoDiff == "" || plain.Before != nil {
-		t.Errorf("of what nobody knows: %q, %q, %v", plain.Diff, plain.NoDiff, plain.Before)
+		t.Errorf("without context: got %q, %q, %v", plain.Diff, plain.NoDiff, plain.Before)
 	}
 	d.refused(400, req{as: access.Viewer, method: "GET", path: path + "?last=101"})
 }

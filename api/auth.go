@@ -15,12 +15,11 @@ import (
 	"glasshouse/fault"
 )
 
-// A connection is what the listener knows of a caller, before any byte of a
-// request is read.
+// A connection holds what the listener knows about a client before it reads a request.
 type connection struct {
 	local  bool
 	caller access.Caller // of a local connection
-	err    error         // why a local caller is nobody
+	err    error         // why a local client was not identified
 }
 
 type connKey struct{}
@@ -29,7 +28,8 @@ func withConn(ctx context.Context, peers access.Peers, c net.Conn, local bool) c
 	conn := connection{local: local}
 	if local {
 		var p access.Peer
-		if p, conn.err = access.PeerOf(c); conn.err == nil {
+		p, conn.err = access.PeerOf(c)
+		if conn.err == nil {
 			conn.caller, conn.err = peers.Caller(p)
 		}
 	}
@@ -41,15 +41,16 @@ func connOf(ctx context.Context) connection {
 	return c
 }
 
-// wsToken is how a browser, which cannot set headers on a WebSocket, brings its
-// token: as a subprotocol after "glasshouse", never in the URL.
+// wsToken is the subprotocol that carries the token of a browser, after the subprotocol
+// "glasshouse". Browsers cannot set headers on a WebSocket, and a URL must not contain a
+// token.
 const (
 	wsProtocol = "glasshouse"
 	wsToken    = "bearer."
 )
 
-// authenticate returns who sent r: by token if there is one, else by the
-// credentials of the socket, or by the cookie of a browser that is logged in.
+// authenticate returns the caller of r. It checks the token first, then the credentials of the
+// local socket, then the login cookie of a browser.
 func (s *Server) authenticate(r *http.Request, c connection) (access.Caller, error) {
 	secret, err := bearer(r)
 	switch {
@@ -66,16 +67,17 @@ func (s *Server) authenticate(r *http.Request, c connection) (access.Caller, err
 		return caller, err
 	}
 	return access.Caller{}, &fault.Error{
-		Op: "api", Kind: fault.Unauthenticated, Err: errors.New("this needs a token"),
-		Remedy: "send Authorization: Bearer with a token; the first one is in the file token of the daemon's data directory; a browser logs in by a link of glasshouse ui",
+		Op: "api", Kind: fault.Unauthenticated, Err: errors.New("authentication required"),
+		Remedy: "send the header Authorization: Bearer TOKEN; the initial token is in the file token in the daemon's data directory; to log in with a browser, run glasshouse ui",
 	}
 }
 
 func bearer(r *http.Request) (string, error) {
 	if h := r.Header.Get("Authorization"); h != "" {
 		scheme, secret, _ := strings.Cut(h, " ")
-		if secret = strings.TrimSpace(secret); !strings.EqualFold(scheme, "Bearer") || secret == "" {
-			return "", fault.Newf(fault.Unauthenticated, "api", "", "the Authorization header is not Bearer and a token")
+		secret = strings.TrimSpace(secret)
+		if !strings.EqualFold(scheme, "Bearer") || secret == "" {
+			return "", fault.Newf(fault.Unauthenticated, "api", "", "the Authorization header does not have the form Bearer TOKEN")
 		}
 		return secret, nil
 	}
@@ -99,8 +101,9 @@ func subprotocols(r *http.Request) func(yield func(string) bool) {
 	}
 }
 
-// checkHost refuses a name that is not the daemon's: a web page whose name was
-// rebound to this address would send its own. Addresses cannot be rebound.
+// checkHost refuses a request whose Host is not a name of the daemon. This prevents DNS
+// rebinding: a web page whose name resolves to the daemon's address sends its own name.
+// Addresses are accepted, because they cannot be rebound.
 func (s *Server) checkHost(r *http.Request, c connection) error {
 	if c.local {
 		return nil
@@ -118,12 +121,12 @@ func (s *Server) checkHost(r *http.Request, c connection) error {
 	}
 	return &fault.Error{
 		Op: "api", Kind: fault.Denied, Field: "Host", Err: fmt.Errorf("%.100q is not a name of this daemon", host),
-		Remedy: "use its address, or add the name to the daemon's configuration",
+		Remedy: "use the daemon's address, or add the name to its configuration",
 	}
 }
 
-// checkOrigin refuses what a page of another web origin sends. A request
-// without an Origin does not come from a page's script.
+// checkOrigin refuses requests from pages of other web origins. A request without an Origin
+// header does not come from a script of a page.
 func (s *Server) checkOrigin(r *http.Request) error {
 	origin := r.Header.Get("Origin")
 	if origin == "" && s.csrf.Check(r) == nil {
@@ -135,7 +138,7 @@ func (s *Server) checkOrigin(r *http.Request) error {
 	return fault.Newf(fault.Denied, "api", "", "pages of %.100q may not call this daemon", origin)
 }
 
-// sameOrigin reports whether r says that a page of the daemon sent it.
+// sameOrigin reports whether r was sent by a page of the daemon, according to its headers.
 func sameOrigin(r *http.Request) bool {
 	u, err := url.Parse(r.Header.Get("Origin"))
 	return err == nil && u.Host != "" && strings.EqualFold(u.Host, r.Host)

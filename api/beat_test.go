@@ -14,8 +14,8 @@ import (
 	"glasshouse/eventlog"
 )
 
-// An idle stream is kept alive, by what readers pass over, and goes on after.
-func TestAnIdleStreamOfEventsBeats(t *testing.T) {
+// An idle stream sends comments as heartbeats, and later events still arrive.
+func TestIdleEventStreamSendsHeartbeats(t *testing.T) {
 	dir := t.TempDir()
 	synctest.Test(t, func(t *testing.T) {
 		l := eventlog.New(eventlog.Config{Dir: filepath.Join(dir, "events"), Jail: "j-aaaaaaaaaaaa"})
@@ -47,10 +47,10 @@ func TestAnIdleStreamOfEventsBeats(t *testing.T) {
 			name, _, _ := strings.Cut(f, "\n")
 			kinds = append(kinds, name)
 		}
-		// One comment tells that the stream is on.
+		// The first comment confirms that the stream is open.
 		want := ": : : : id: 1 : : : id: 2 event: end "
 		if text := strings.Join(kinds, " "); text != want {
-			t.Errorf("the stream is %q, want %q", text, want)
+			t.Errorf("got stream %q, want %q", text, want)
 		}
 	})
 }

@@ -16,9 +16,9 @@ import (
 	"glasshouse/event"
 )
 
-// A thousand readers follow one busy jail. Each gets every record or is told how
-// many it missed; what that costs is the time of both processors, and what each
-// reader holds in the daemon beside the connection.
+// BenchmarkFollow1000 measures a thousand readers of one busy jail. Each reader receives every
+// event or the number of dropped ones. The cost is CPU time and the memory per reader in the
+// daemon.
 func BenchmarkFollow1000(b *testing.B) {
 	d, w, j := watched(b)
 	const readers, batch = 1000, 1000
@@ -47,7 +47,7 @@ func BenchmarkFollow1000(b *testing.B) {
 	var peak uint64
 	start := time.Now()
 	sent := 0
-	for b.Loop() { // as fast as the log takes it
+	for b.Loop() { // as fast as the log accepts events
 		for range batch {
 			if !l.Room() {
 				time.Sleep(time.Millisecond)
@@ -61,14 +61,14 @@ func BenchmarkFollow1000(b *testing.B) {
 		}
 	}
 	b.StopTimer()
-	b.ReportMetric(each, "KiB/reader") // of both ends of the connection
+	b.ReportMetric(each, "KiB/reader") // including both ends of the connection
 	b.ReportMetric(float64(sent)/time.Since(start).Seconds(), "records/s")
 	w.Close(j)
 	wg.Wait()
 	b.ReportMetric(float64(peak)/(1<<20), "MiB-heap")
 	b.ReportMetric(100*float64(missed.Load())/float64(sent)/readers, "%missed")
 	if all := got.Load() + missed.Load(); all != int64(sent)*readers {
-		b.Errorf("%d came and %d were said to be missing, of %d", got.Load(), missed.Load(), sent*readers)
+		b.Errorf("got %d events and %d reported as dropped, want %d in total", got.Load(), missed.Load(), sent*readers)
 	}
 }
 

@@ -18,29 +18,29 @@ import (
 	"glasshouse/internal/text"
 )
 
-// bodyTime is how long a caller may take to send a JSON body.
+// bodyTime is the time limit for receiving a JSON body.
 const bodyTime = 30 * time.Second
 
-// readBody decodes a JSON body into what into points to and returns its bytes.
-// Where into is none, there must be no body.
+// readBody decodes a JSON body into the value that into points to, and returns the raw body.
+// If the type of into is none, the request must not have a body.
 func (s *Server) readBody(w http.ResponseWriter, r *http.Request, into any) ([]byte, error) {
 	rc := http.NewResponseController(w)
 	if r.ContentLength != 0 {
-		// The deadline must go again: the server would take it for a caller
-		// that has hung up.
+		// Clear the deadline afterwards: net/http treats an expired one as a closed
+		// connection.
 		rc.SetReadDeadline(time.Now().Add(bodyTime))
 		defer rc.SetReadDeadline(time.Time{})
 	}
 	raw, err := io.ReadAll(http.MaxBytesReader(w, r.Body, s.o.MaxBody))
 	if _, over := errors.AsType[*http.MaxBytesError](err); over {
-		return nil, fault.Newf(fault.TooLarge, "api", "", "the body is over %d bytes", s.o.MaxBody)
+		return nil, fault.Newf(fault.TooLarge, "api", "", "the body exceeds %d bytes", s.o.MaxBody)
 	}
 	if err != nil {
-		return nil, fault.Newf(fault.Invalid, "api", "", "the body broke off: %v", err)
+		return nil, fault.Newf(fault.Invalid, "api", "", "cannot read the body: %v", err)
 	}
 	if _, ok := into.(*none); ok {
 		if body := bytes.TrimSpace(raw); len(body) > 0 && string(body) != "{}" {
-			return nil, fault.Newf(fault.Invalid, "api", "", "this request takes no body")
+			return nil, fault.Newf(fault.Invalid, "api", "", "this request must not have a body")
 		}
 		return raw, nil
 	}
@@ -56,7 +56,7 @@ func (s *Server) readBody(w http.ResponseWriter, r *http.Request, into any) ([]b
 	return raw, decodeStrict(raw, into)
 }
 
-// optional reports whether a body of type t may be left out.
+// optional reports whether a body of type t may be omitted.
 func optional(t reflect.Type) bool {
 	switch t {
 	case reflect.TypeFor[wire.TakeCheckpoint](), reflect.TypeFor[wire.ResumeRun](), reflect.TypeFor[wire.StopJail](), reflect.TypeFor[wire.TakeSnapshot](), reflect.TypeFor[wire.Overrides](), reflect.TypeFor[wire.Branch](), reflect.TypeFor[wire.CreateJail]():
@@ -65,7 +65,7 @@ func optional(t reflect.Type) bool {
 	return false
 }
 
-// checkMedia refuses what a plain HTML form could send from another site.
+// checkMedia refuses media types that a plain HTML form could send from another site.
 func checkMedia(r *http.Request) error {
 	ct := r.Header.Get("Content-Type")
 	media, params, err := mime.ParseMediaType(ct)
@@ -77,15 +77,15 @@ func checkMedia(r *http.Request) error {
 		Err: fmt.Errorf("%q is not JSON", text.Clip(ct, 64)), Remedy: "send Content-Type: application/json"}
 }
 
-// decodeStrict decodes one JSON value, all of raw, into what into points to.
-// Other than encoding/json it wants field names as they are written, each once
-// and each known, and its errors name the field at fault by its whole path.
+// decodeStrict decodes raw, which must be exactly one JSON value, into the value that into
+// points to. Unlike encoding/json it matches field names case-sensitively and refuses unknown
+// and duplicate fields. Its errors contain the full path of the field.
 func decodeStrict(raw []byte, into any) error {
 	const op = "api"
 	if len(bytes.TrimSpace(raw)) == 0 {
 		return fault.Newf(fault.Invalid, op, "", "the body is empty; want a JSON object")
 	}
-	if !utf8.Valid(raw) { // encoding/json would put other characters in its place
+	if !utf8.Valid(raw) { // encoding/json would replace invalid bytes
 		return fault.Newf(fault.Invalid, op, "", "the body is not UTF-8")
 	}
 	err := json.Unmarshal(raw, into)
@@ -99,7 +99,7 @@ func decodeStrict(raw []byte, into any) error {
 	if e, ok := errors.AsType[*json.SyntaxError](err); ok {
 		return fault.Newf(fault.Invalid, op, "", "not JSON at byte %d: %v", e.Offset, err)
 	}
-	if err != nil { // a time or base64 that is none
+	if err != nil { // an invalid time or base64 value
 		return fault.Newf(fault.Invalid, op, "", "%v", err)
 	}
 	w := walker{dec: json.NewDecoder(bytes.NewReader(raw))}
@@ -107,7 +107,7 @@ func decodeStrict(raw []byte, into any) error {
 	return w.value(reflect.TypeOf(into).Elem(), "", true)
 }
 
-// jsonType says in JSON's words what a Go type takes.
+// jsonType returns the JSON name of the values that a Go type accepts.
 func jsonType(t reflect.Type) string {
 	switch t.Kind() {
 	case reflect.String:
@@ -124,11 +124,10 @@ func jsonType(t reflect.Type) string {
 	return "a whole number in range"
 }
 
-// A walker goes through JSON that fits a type and refuses fields that the type
-// has not, and fields given twice.
+// A walker traverses JSON that fits a type, and refuses unknown and duplicate fields.
 type walker struct {
 	dec    *json.Decoder
-	filled bool // the value that is next must not be an empty string
+	filled bool // the next value must not be an empty string
 }
 
 func (w *walker) value(t reflect.Type, path string, top bool) error {
@@ -145,7 +144,7 @@ func (w *walker) value(t reflect.Type, path string, top bool) error {
 	filled := w.filled
 	w.filled = false
 	if tok == "" && filled {
-		return fault.Fieldf("api", text.Visible(text.Clip(path, 64)), "it is empty: give a value, or leave the field out")
+		return fault.Fieldf("api", text.Visible(text.Clip(path, 64)), "must not be empty: set a value, or omit the field")
 	}
 	switch tok {
 	case json.Delim('{'):
@@ -174,7 +173,7 @@ func (w *walker) object(t reflect.Type, path string) error {
 		seen[name] = true
 		f, ok := member(t, name)
 		if !ok {
-			return fault.Fieldf("api", text.Visible(text.Clip(at, 64)), "there is no such field")
+			return fault.Fieldf("api", text.Visible(text.Clip(at, 64)), "unknown field")
 		}
 		ft := f.Type
 		w.filled = f.Tag.Get("minLength") == "1"
@@ -200,8 +199,8 @@ func (w *walker) list(t reflect.Type, path string) error {
 	return err
 }
 
-// member returns the field that t has under a JSON name. Of what is no struct it has a type
-// and no tag.
+// member returns the field of t with a JSON name. If t is not a struct, the result has only a
+// type and no tag.
 func member(t reflect.Type, name string) (reflect.StructField, bool) {
 	if t == nil {
 		return reflect.StructField{}, true
@@ -221,5 +220,5 @@ func member(t reflect.Type, name string) (reflect.StructField, bool) {
 		}
 		return reflect.StructField{}, false
 	}
-	return reflect.StructField{}, true // an interface takes anything
+	return reflect.StructField{}, true // an interface accepts any value
 }

@@ -54,7 +54,7 @@ func (s *Server) branchJail(ctx context.Context, p oneJail, b wire.Branch) (wire
 	if err != nil {
 		return wire.Branches{}, err
 	}
-	// What is wrong with the request shows before the jail has to wait for it.
+	// Validate the request before the jail is paused for it.
 	if b.Count < 1 || b.Count > snapshot.MaxBranches {
 		return wire.Branches{}, fault.Fieldf("api", "count", "%d is not between 1 and %d", b.Count, snapshot.MaxBranches)
 	}
@@ -72,7 +72,7 @@ func (s *Server) branchJail(ctx context.Context, p oneJail, b wire.Branch) (wire
 		made, err = s.branchesOf(ctx, "branch "+string(p.ID), children)
 	}
 	if err != nil {
-		// Taken for branches that are not there, it is of no use to anybody.
+		// A snapshot that was taken only for failed branches is useless.
 		if taken.ID != "" {
 			err = errors.Join(err, k.Delete(context.WithoutCancel(ctx), taken.ID))
 		}
@@ -83,7 +83,7 @@ func (s *Server) branchJail(ctx context.Context, p oneJail, b wire.Branch) (wire
 	return made, nil
 }
 
-// branchesOf returns the first error if no jail was made.
+// branchesOf returns the branches, or the first error if no jail was created.
 func (s *Server) branchesOf(ctx context.Context, where string, children []snapshot.Child) (wire.Branches, error) {
 	made := wire.Branches{Jails: []wire.Jail{}}
 	for i, c := range children {
@@ -99,14 +99,14 @@ func (s *Server) branchesOf(ctx context.Context, where string, children []snapsh
 	return made, nil
 }
 
-// overridesOf fills in the limits that are not named with those that were.
+// overridesOf fills in unspecified limits with those of the original jail.
 func overridesOf(b wire.Overrides, had jail.Limits) (snapshot.Overrides, error) {
 	network, ok := networks[b.Network]
 	if !ok {
 		return snapshot.Overrides{}, fault.Fieldf("api", "network", "%q is not one of isolated, proxy, bridged, full", text.Clip(b.Network, 64))
 	}
 	if b.KeepConnections {
-		return snapshot.Overrides{}, fault.Fieldf("api", "keep_connections", "a connection has one owner, which is the jail that the snapshot was taken of; only a rewind of that can keep it")
+		return snapshot.Overrides{}, fault.Fieldf("api", "keep_connections", "a connection can belong to one jail only; only a rewind of the snapshot's own jail can keep it")
 	}
 	o := snapshot.Overrides{Name: b.Name, Labels: b.Labels, Hostname: b.Hostname, Network: network}
 	if b.Limits != (wire.Limits{}) {

@@ -20,7 +20,7 @@ func (s *Server) pushKey(_ context.Context, _, _ none) (wire.PushKey, error) {
 	return wire.PushKey{Key: key}, err
 }
 
-// subscribeBrowser has the browser told that a request was sent by.
+// subscribeBrowser subscribes the browser that sent the request to push notifications.
 func (s *Server) subscribeBrowser(ctx context.Context, _ none, b wire.SubscribeBrowser) (wire.PushBrowser, error) {
 	q, err := s.approvals()
 	if err != nil {
@@ -28,7 +28,7 @@ func (s *Server) subscribeBrowser(ctx context.Context, _ none, b wire.SubscribeB
 	}
 	caller := access.CallerOf(ctx)
 	if caller.Login == "" {
-		return wire.PushBrowser{}, fault.Newf(fault.Conflict, "api", "", "this request was not sent by a browser that is logged in")
+		return wire.PushBrowser{}, fault.Newf(fault.Conflict, "api", "", "the request has no browser login")
 	}
 	one, err := q.Subscribed(ctx, approval.Browser{
 		Login: caller.Login, Name: caller.Name, Role: string(caller.Role), Endpoint: b.Endpoint, Keys: approval.BrowserKeys(b.Keys),
@@ -39,7 +39,7 @@ func (s *Server) subscribeBrowser(ctx context.Context, _ none, b wire.SubscribeB
 	return browserOf(one), nil
 }
 
-// listBrowsers lists those of the caller's login or, for an administrator, all.
+// listBrowsers lists the browsers of the caller's login, or all browsers for an administrator.
 func (s *Server) listBrowsers(ctx context.Context, _, _ none) (wire.Page[wire.PushBrowser], error) {
 	page := wire.Page[wire.PushBrowser]{Items: []wire.PushBrowser{}}
 	q, err := s.approvals()
@@ -80,7 +80,7 @@ func ownsBrowser(c access.Caller, b approval.Browser) bool {
 	return c.Role == access.Admin || c.Login != "" && c.Login == b.Login
 }
 
-// browserOf leaves out what a browser could be told things with.
+// browserOf omits the push endpoint and the keys.
 func browserOf(b approval.Browser) wire.PushBrowser {
 	w := wire.PushBrowser{ID: b.ID, Login: b.Login, Name: b.Name, CreatedAt: b.Created}
 	if u, err := url.Parse(b.Endpoint); err == nil {

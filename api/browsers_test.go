@@ -15,7 +15,7 @@ import (
 	"glasshouse/store/storetest"
 )
 
-// withBrowsers lets browsers in, and has them told.
+// withBrowsers enables browser logins and push notifications.
 func withBrowsers(t *testing.T) func(*api.Options) {
 	st, err := storetest.Open(t, "")
 	if err != nil {
@@ -35,7 +35,7 @@ func withBrowsers(t *testing.T) func(*api.Options) {
 	}
 }
 
-func TestABrowserSubscribesForAsLongAsItIsLoggedIn(t *testing.T) {
+func TestPushSubscriptionEndsWithLogin(t *testing.T) {
 	d := open(t, apitest.New(), withBrowsers(t))
 	ours := func(cookie, method, path string, body any) req {
 		return req{method: method, path: path, body: body, header: d.ownPage("Cookie", cookie)}
@@ -52,16 +52,16 @@ func TestABrowserSubscribesForAsLongAsItIsLoggedIn(t *testing.T) {
 	var known wire.PushKey
 	d.want(200, ours(viewer, "GET", "/push/key", nil), &known)
 	if raw, err := base64.RawURLEncoding.DecodeString(known.Key); err != nil || len(raw) != 65 {
-		t.Errorf("the key to subscribe with is %q", known.Key)
+		t.Errorf("got subscription key %q", known.Key)
 	}
 	var made wire.PushBrowser
 	d.want(201, ours(phone, "POST", "/push/browsers", asked), &made)
 	if made.ID == "" || made.Login == "" || made.Service != "push.example" || made.Name != "a browser" {
-		t.Errorf("subscribed as %+v", made)
+		t.Errorf("got subscription %+v", made)
 	}
-	d.refused(403, ours(viewer, "POST", "/push/browsers", asked))                                                                                       // who cannot answer
-	d.refused(409, req{as: access.Operator, method: "POST", path: "/push/browsers", body: asked})                                                       // no browser
-	d.refused(403, req{method: "POST", path: "/push/browsers", body: asked, header: map[string]string{"Cookie": phone, "Sec-Fetch-Site": "same-site"}}) // another page
+	d.refused(403, ours(viewer, "POST", "/push/browsers", asked))                                                                                       // the role may not answer approvals
+	d.refused(409, req{as: access.Operator, method: "POST", path: "/push/browsers", body: asked})                                                       // no browser login
+	d.refused(403, req{method: "POST", path: "/push/browsers", body: asked, header: map[string]string{"Cookie": phone, "Sec-Fetch-Site": "same-site"}}) // a page of another origin
 	for field, spoil := range map[string]func(*wire.SubscribeBrowser){
 		"endpoint": func(b *wire.SubscribeBrowser) { b.Endpoint = "http://169.254.169.254/" }, "keys.auth": func(b *wire.SubscribeBrowser) { b.Keys.Auth = "x" },
 	} {
@@ -75,22 +75,22 @@ func TestABrowserSubscribesForAsLongAsItIsLoggedIn(t *testing.T) {
 		var page wire.Page[wire.PushBrowser]
 		got := d.want(200, ours(cookie, "GET", "/push/browsers", nil), &page)
 		if strings.Contains(string(got.body), "canary") {
-			t.Errorf("what a browser could be told things with is shown: %s", got.body)
+			t.Errorf("the response contains the push endpoint: %s", got.body)
 		}
 		return page.Items
 	}
 	if got := list(phone); len(got) != 1 || got[0].ID != made.ID {
-		t.Errorf("its own browsers: %+v", got)
+		t.Errorf("browsers of the login: got %+v", got)
 	}
 	if got := list(other); len(got) != 0 {
-		t.Errorf("those of others: %+v", got)
+		t.Errorf("browsers of other logins: got %+v", got)
 	}
 	path := "/push/browsers/" + string(made.ID)
 	d.refused(404, ours(other, "DELETE", path, nil))
 	var all wire.Page[wire.PushBrowser]
 	d.want(200, req{as: access.Admin, method: "GET", path: "/push/browsers"}, &all)
 	if len(all.Items) != 1 {
-		t.Errorf("an administrator sees %+v", all.Items)
+		t.Errorf("administrator got %+v", all.Items)
 	}
 	d.want(204, ours(phone, "DELETE", path, nil), nil)
 	d.refused(404, ours(phone, "DELETE", path, nil))
@@ -98,9 +98,9 @@ func TestABrowserSubscribesForAsLongAsItIsLoggedIn(t *testing.T) {
 	d.want(204, ours(phone, "POST", "/logout", nil), nil)
 	d.want(200, req{as: access.Admin, method: "GET", path: "/push/browsers"}, &all)
 	if len(all.Items) != 0 {
-		t.Errorf("a browser that is logged out is told still: %+v", all.Items)
+		t.Errorf("subscription remains after logout: %+v", all.Items)
 	}
 	if strings.Contains(d.log.String(), "canary") {
-		t.Error("the address of a push service is in the log")
+		t.Error("the log contains the push endpoint")
 	}
 }

@@ -18,7 +18,7 @@ import (
 	"glasshouse/registry"
 )
 
-// Bundles is what the API asks of the registry about bundles.
+// Bundles is the registry of bundles as the API uses it.
 type Bundles interface {
 	Install(ctx context.Context, path, by string) (registry.Bundle, error)
 	Bundles() []registry.Bundle
@@ -27,7 +27,7 @@ type Bundles interface {
 	TrustChanged(ctx context.Context) error
 }
 
-// Publishers is what the API asks of the trust store. *bundle.Trust is one.
+// Publishers is the trust store as the API uses it. *bundle.Trust implements it.
 type Publishers interface {
 	Publishers() []bundle.Publisher
 	Add(name string, tier bundle.Tier, key bundle.PublicKey) error
@@ -37,7 +37,7 @@ type Publishers interface {
 	Remove(name string) error
 }
 
-// Markets is where others offer bundles.
+// Markets are the markets that offer bundles.
 type Markets interface {
 	Search(ctx context.Context, words []string) (map[string][]market.Offer, error)
 	Outdated(ctx context.Context, all []registry.Bundle) (map[string][]market.Update, error)
@@ -48,7 +48,7 @@ type installBundle struct {
 	Name string `query:"name" required:"true" description:"The archive's name: its end says how it is packed."`
 }
 
-// maxBundle bounds an archive.
+// maxBundle is the maximum size of an archive.
 const maxBundle = 256 << 20
 
 // maxName bounds the file name of an archive, in bytes (NAME_MAX in limits.h of Linux).
@@ -57,21 +57,21 @@ const maxName = 255
 // tempBundle begins the names of directories for archives that are being installed.
 const tempBundle = "glasshouse-bundle-"
 
-// installBundle takes an archive, and asks a person about what is in it.
+// installBundle stores an uploaded archive and creates an approval request for its content.
 func (s *Server) installBundle(w http.ResponseWriter, r *http.Request, p installBundle) error {
 	caps, err := s.capabilities()
 	if err != nil {
 		return err
 	}
 	if p.Name != filepath.Base(p.Name) || len(p.Name) > maxName || strings.Contains(p.Name, "\x00") || !bundle.IsArchive(p.Name) {
-		return fault.Fieldf("api", "name", "%.80q is not the name of an archive: it ends in %s", p.Name, strings.Join(bundle.Archives, ", "))
+		return fault.Fieldf("api", "name", "%.80q is not an archive name: it must end in %s", p.Name, strings.Join(bundle.Archives, ", "))
 	}
 	dir, err := os.MkdirTemp("", tempBundle)
 	if err != nil {
 		return err
 	}
 	defer os.RemoveAll(dir)
-	file := filepath.Join(dir, p.Name) // errors about the bundle name this file
+	file := filepath.Join(dir, p.Name) // errors about the bundle contain this file name
 	body, done := patient(r.Context(), w, r)
 	defer done()
 	if err := receive(file, body); err != nil {
@@ -92,7 +92,7 @@ func receive(file string, from io.Reader) error {
 	defer f.Close()
 	n, err := io.Copy(f, io.LimitReader(from, maxBundle+1))
 	if err == nil && n > maxBundle {
-		err = fault.Newf(fault.Exhausted, "api", "", "an archive of more than %d MiB", maxBundle>>20)
+		err = fault.Newf(fault.Exhausted, "api", "", "the archive exceeds %d MiB", maxBundle>>20)
 	}
 	if err != nil {
 		return err
@@ -141,12 +141,12 @@ func (s *Server) deleteBundle(ctx context.Context, p oneBundle, _ none) (none, e
 	if err := caps.RemoveBundle(ctx, p.Name); err != nil {
 		return none{}, err
 	}
-	s.acted(ctx, chain.BundleRemoved, map[string]string{"bundle": p.Name})
+	s.auditAction(ctx, chain.BundleRemoved, map[string]string{"bundle": p.Name})
 	return none{}, nil
 }
 
-// acted has the chain say what a person did.
-func (s *Server) acted(ctx context.Context, kind chain.Kind, body map[string]string) {
+// auditAction records an action of the caller in the audit log.
+func (s *Server) auditAction(ctx context.Context, kind chain.Kind, body map[string]string) {
 	if g, err := s.governor(); err == nil {
 		g.Note(kind, policy.Subject{Agent: access.CallerOf(ctx).Name}, 0, body)
 	}
@@ -154,7 +154,7 @@ func (s *Server) acted(ctx context.Context, kind chain.Kind, body map[string]str
 
 func (s *Server) publishers() (Publishers, error) {
 	if s.o.Publishers == nil {
-		return nil, fault.Cannot("api", "this daemon takes no bundles", "use one that was started by glasshouse serve")
+		return nil, fault.Cannot("api", "this daemon does not support bundles", "start the daemon with glasshouse serve")
 	}
 	return s.o.Publishers, nil
 }
@@ -189,7 +189,7 @@ func (s *Server) putPublisher(ctx context.Context, p oneBundle, b wire.AddPublis
 	if err := t.Add(p.Name, bundle.Tier(b.Tier), key); err != nil {
 		return none{}, err
 	}
-	return none{}, s.trustChanged(ctx, map[string]string{"what": "publisher trusted", "publisher": p.Name, "tier": b.Tier, "key": key.ID()})
+	return none{}, s.auditTrustChange(ctx, map[string]string{"what": "publisher trusted", "publisher": p.Name, "tier": b.Tier, "key": key.ID()})
 }
 
 func (s *Server) deletePublisher(ctx context.Context, p oneBundle, _ none) (none, error) {
@@ -200,10 +200,10 @@ func (s *Server) deletePublisher(ctx context.Context, p oneBundle, _ none) (none
 	if err := t.Remove(p.Name); err != nil {
 		return none{}, err
 	}
-	return none{}, s.trustChanged(ctx, map[string]string{"what": "publisher no longer trusted", "publisher": p.Name})
+	return none{}, s.auditTrustChange(ctx, map[string]string{"what": "publisher no longer trusted", "publisher": p.Name})
 }
 
-// rotateKey gives a publisher a new key in place of an old one.
+// rotateKey replaces a key of a publisher.
 func (s *Server) rotateKey(ctx context.Context, _ none, b wire.RotateKey) (none, error) {
 	t, err := s.publishers()
 	if err != nil {
@@ -220,13 +220,13 @@ func (s *Server) rotateKey(ctx context.Context, _ none, b wire.RotateKey) (none,
 	if err := t.Rotate(old, key); err != nil {
 		return none{}, err
 	}
-	return none{}, s.trustChanged(ctx, map[string]string{"what": "key replaced", "old": old.ID(), "key": key.ID()})
+	return none{}, s.auditTrustChange(ctx, map[string]string{"what": "key replaced", "old": old.ID(), "key": key.ID()})
 }
 
-// trustChanged has the chain say what a person did about whom to trust, and what is
-// installed follow it.
-func (s *Server) trustChanged(ctx context.Context, what map[string]string) error {
-	s.acted(ctx, chain.OperatorActed, what)
+// auditTrustChange records a change of the trust store in the audit log, and re-evaluates the
+// installed bundles.
+func (s *Server) auditTrustChange(ctx context.Context, what map[string]string) error {
+	s.auditAction(ctx, chain.OperatorActed, what)
 	caps, err := s.capabilities()
 	if err != nil {
 		return err
@@ -234,7 +234,7 @@ func (s *Server) trustChanged(ctx context.Context, what map[string]string) error
 	return caps.TrustChanged(context.WithoutCancel(ctx))
 }
 
-// revokeTrust has nothing taken any more that a key has signed, or that has a digest.
+// revokeTrust revokes trust in a key or a digest. Bundles with either are no longer accepted.
 func (s *Server) revokeTrust(ctx context.Context, _ none, b wire.RevokeTrust) (none, error) {
 	t, err := s.publishers()
 	if err != nil {
@@ -255,14 +255,14 @@ func (s *Server) revokeTrust(ctx context.Context, _ none, b wire.RevokeTrust) (n
 			return none{}, err
 		}
 	default:
-		return none{}, fault.Fieldf("api", "key", "either a key or a digest is revoked")
+		return none{}, fault.Fieldf("api", "key", "specify either a key or a digest")
 	}
-	return none{}, s.trustChanged(ctx, what)
+	return none{}, s.auditTrustChange(ctx, what)
 }
 
 func (s *Server) markets() (Markets, error) {
 	if s.o.Markets == nil {
-		return nil, fault.Cannot("api", "this daemon knows no market", "use one that was started by glasshouse serve")
+		return nil, fault.Cannot("api", "this daemon has no market configured", "start the daemon with glasshouse serve")
 	}
 	return s.o.Markets, nil
 }
@@ -291,12 +291,12 @@ func (s *Server) searchMarket(ctx context.Context, p searchMarket, _ none) (wire
 	for name, offers := range found {
 		for _, o := range offers {
 			w := offerOf(name, o)
-			w.Installed = installed[o.Publisher+"/"+o.Name] // another publisher's bundle of this name is not an update
+			w.Installed = installed[o.Publisher+"/"+o.Name] // a bundle of another publisher with the same name is not an update
 			page.Items = append(page.Items, w)
 		}
 	}
 	if len(page.Items) > 0 {
-		err = nil // a market that does not answer is in the log of whoever asks it for something
+		err = nil // the caller that fetches a market logs its errors
 	}
 	return page, err
 }

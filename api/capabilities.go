@@ -22,7 +22,7 @@ import (
 	"glasshouse/registry"
 )
 
-// Capabilities is what the API asks of the registry. *registry.Registry is one.
+// Capabilities is the registry as the API uses it. *registry.Registry implements it.
 type Capabilities interface {
 	Register(ctx context.Context, r registry.Request) ([]registry.Record, error)
 	List() []registry.Record
@@ -34,7 +34,7 @@ type Capabilities interface {
 	Skills
 }
 
-// Caller makes calls of capabilities. *govern.Kernel is one.
+// Caller calls capabilities. *govern.Kernel implements it.
 type Caller interface {
 	Call(ctx context.Context, r govern.Request) (govern.Outcome, error)
 	Called(c id.Call) (govern.Outcome, error)
@@ -44,13 +44,13 @@ type Caller interface {
 
 func (s *Server) capabilities() (Capabilities, error) {
 	if s.o.Capabilities == nil {
-		return nil, fault.Cannot("api", "this daemon has no capabilities", "use one that was started by glasshouse serve")
+		return nil, fault.Cannot("api", "this daemon has no capabilities", "start the daemon with glasshouse serve")
 	}
 	return s.o.Capabilities, nil
 }
 
-// registerCapabilities registers what a manifest says. What it names on the host is
-// copied, so only those may who may see the host.
+// registerCapabilities registers the capabilities of a manifest. Files on the host that it
+// names are copied, so the caller must be allowed to read the host.
 func (s *Server) registerCapabilities(ctx context.Context, _ none, b wire.Register) (wire.Page[wire.Capability], error) {
 	page := wire.Page[wire.Capability]{Items: []wire.Capability{}}
 	caps, err := s.capabilities()
@@ -88,7 +88,7 @@ func (s *Server) capabilityOf(caps Capabilities, r registry.Record, whole bool) 
 	}
 	_, in, err := caps.Find(r.ID + "@" + r.Version)
 	if err != nil {
-		return w // it was removed this moment
+		return w // the record was removed concurrently
 	}
 	w.Description, w.Runtime, w.Hosts, w.Secrets = in.Description, string(in.Runtime.Type), in.Network.Hosts, in.Secrets
 	w.Effects = append(w.Effects, in.Effects...)
@@ -100,7 +100,7 @@ func (s *Server) capabilityOf(caps Capabilities, r registry.Record, whole bool) 
 			NetworkBytes: in.Resources.NetworkBytes, MaxPIDs: in.Resources.PIDs,
 		}
 		if in.Input != nil {
-			w.InputSchema, _ = in.Input.JSONSchema() // what cannot be said so is not shown
+			w.InputSchema, _ = in.Input.JSONSchema() // a type without a JSON Schema is omitted
 		}
 		if in.Output != nil {
 			w.OutputSchema, _ = in.Output.JSONSchema()
@@ -109,14 +109,14 @@ func (s *Server) capabilityOf(caps Capabilities, r registry.Record, whole bool) 
 	return w
 }
 
-// Importer makes capabilities of the tools of other people's servers.
+// Importer creates capabilities from the tools of MCP servers.
 type Importer interface {
 	ImportServer(ctx context.Context, file string, text []byte, dir string) (*mcp.Imported, error)
 }
 
 func (s *Server) importServer(ctx context.Context, _ none, b wire.ImportServer) (wire.ImportedServer, error) {
 	if s.o.Importer == nil {
-		return wire.ImportedServer{}, fault.Cannot("api", "this daemon has no capabilities", "use one that was started by glasshouse serve")
+		return wire.ImportedServer{}, fault.Cannot("api", "this daemon has no capabilities", "start the daemon with glasshouse serve")
 	}
 	im, err := s.o.Importer.ImportServer(ctx, b.File, []byte(b.Manifest), b.Dir)
 	if err != nil {
@@ -132,7 +132,7 @@ func (s *Server) importServer(ctx context.Context, _ none, b wire.ImportServer) 
 		w.Refused = append(w.Refused, r.Tool+": "+r.Why)
 	}
 	for _, c := range im.Capabilities {
-		w.Manifests = append(w.Manifests, c.Text()) // which can stand in one file, one after the other
+		w.Manifests = append(w.Manifests, c.Text()) // manifests can be concatenated in one file
 	}
 	return w, nil
 }
@@ -175,7 +175,7 @@ func (s *Server) deleteCapability(ctx context.Context, p oneCapability, _ none) 
 	if err := caps.Remove(ctx, refOf(r.ID, r.Version)); err != nil {
 		return none{}, err
 	}
-	s.noteCapability(ctx, r, "removed")
+	s.auditCapability(ctx, r, "removed")
 	return none{}, nil
 }
 
@@ -188,7 +188,7 @@ func (s *Server) revokeCapability(ctx context.Context, p oneCapability, b wire.R
 	if err != nil {
 		return wire.Capability{}, err
 	}
-	s.noteCapability(ctx, r, "revoked")
+	s.auditCapability(ctx, r, "revoked")
 	return s.capabilityOf(caps, r, false), nil
 }
 
@@ -205,13 +205,13 @@ func (s *Server) trustCapability(ctx context.Context, p oneCapability, b wire.Tr
 	if !b.Trust {
 		what = "no longer trusted to run on the host"
 	}
-	s.noteCapability(ctx, r, what)
+	s.auditCapability(ctx, r, what)
 	return s.capabilityOf(caps, r, false), nil
 }
 
-// noteCapability has the chain say what a person did with a capability.
-func (s *Server) noteCapability(ctx context.Context, r registry.Record, what string) {
-	s.acted(ctx, chain.OperatorActed, map[string]string{
+// auditCapability records an action on a capability in the audit log.
+func (s *Server) auditCapability(ctx context.Context, r registry.Record, what string) {
+	s.auditAction(ctx, chain.OperatorActed, map[string]string{
 		"what": "capability " + what, "capability": r.ID, "version": r.Version, "digest": r.Digest,
 	})
 }
@@ -220,11 +220,11 @@ type calledCapability struct {
 	ID string `path:"capability"`
 }
 
-// callCapability calls a capability. That it failed is an answer; that it was not
-// called is an error.
+// callCapability calls a capability. A failed call is a successful response; an error means
+// that the capability was not called.
 func (s *Server) callCapability(ctx context.Context, p calledCapability, b wire.Call) (wire.Called, error) {
 	if s.o.Caller == nil {
-		return wire.Called{}, fault.Cannot("api", "this daemon calls no capabilities", "use one that was started by glasshouse serve")
+		return wire.Called{}, fault.Cannot("api", "this daemon cannot call capabilities", "start the daemon with glasshouse serve")
 	}
 	r := govern.Request{
 		Capability: p.ID, Input: b.Input, Operator: b.Jail == "", Timeout: time.Duration(b.TimeoutMS) * time.Millisecond,
@@ -247,7 +247,8 @@ func (s *Server) callCapability(ctx context.Context, p calledCapability, b wire.
 			limits[budget.Dimension(name)] = n
 		}
 		var err error
-		if r.Budget, err = s.o.Caller.BudgetOf(r.Who, limits); err != nil {
+		r.Budget, err = s.o.Caller.BudgetOf(r.Who, limits)
+		if err != nil {
 			return wire.Called{}, err
 		}
 	}
@@ -264,7 +265,7 @@ type oneCall struct {
 
 func (s *Server) getCall(_ context.Context, p oneCall, _ none) (wire.Called, error) {
 	if s.o.Caller == nil {
-		return wire.Called{}, fault.Newf(fault.NotFound, "api", string(p.ID), "this daemon calls no capabilities")
+		return wire.Called{}, fault.Newf(fault.NotFound, "api", string(p.ID), "this daemon cannot call capabilities")
 	}
 	out, err := s.o.Caller.Called(p.ID)
 	if err != nil {
@@ -273,7 +274,7 @@ func (s *Server) getCall(_ context.Context, p oneCall, _ none) (wire.Called, err
 	return convert[wire.Called](out)
 }
 
-// replayCall makes a recorded call again, and compares.
+// replayCall repeats a recorded call and compares the results.
 func (s *Server) replayCall(ctx context.Context, p oneEntry, _ none) (wire.Replayed, error) {
 	caps, err := s.capabilities()
 	if err != nil {
@@ -293,7 +294,7 @@ func (s *Server) replayCall(ctx context.Context, p oneEntry, _ none) (wire.Repla
 	}
 	var rec govern.CallRecord
 	if e.Kind != chain.CallEnded {
-		return wire.Replayed{}, fault.Newf(fault.Invalid, "api", p.Seq, "the entry is no end of a call, but %s", e.Kind)
+		return wire.Replayed{}, fault.Newf(fault.Invalid, "api", p.Seq, "the entry is not the end of a call but %s", e.Kind)
 	}
 	if err := json.Unmarshal(e.Body, &rec); err != nil {
 		return wire.Replayed{}, fmt.Errorf("read entry %d: %w", seq, err)

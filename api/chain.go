@@ -23,7 +23,7 @@ import (
 	"glasshouse/policy"
 )
 
-// Chain is what the API asks of the causal chain. *chain.Chain is one.
+// Chain is the audit log (causal chain) as the API uses it. *chain.Chain implements it.
 type Chain interface {
 	Entries(ctx context.Context, q chain.Query) ([]chain.Entry, error)
 	Entry(ctx context.Context, seq int64) (chain.Entry, error)
@@ -38,10 +38,10 @@ type Chain interface {
 	Key() chain.Public
 }
 
-// chain returns the chain, once all operations that have ended are recorded in it.
+// chain returns the chain after all finished operations are recorded in it.
 func (s *Server) chain(ctx context.Context) (Chain, error) {
 	if s.o.Chain == nil {
-		return nil, fault.Cannot("api", "this daemon records no chain", "use one that was started by glasshouse serve")
+		return nil, fault.Cannot("api", "this daemon has no audit log", "start the daemon with glasshouse serve")
 	}
 	if s.o.Governor != nil {
 		if err := s.o.Governor.Settle(ctx); err != nil {
@@ -85,7 +85,7 @@ func (p listChain) query() (chain.Query, error) {
 			continue
 		}
 		if !chain.Kind(k).Known() {
-			return q, fault.Fieldf("api", "kind", "%q is no kind of entry", text.Clip(k, 64))
+			return q, fault.Fieldf("api", "kind", "%q is not an entry kind", text.Clip(k, 64))
 		}
 		q.Kinds = append(q.Kinds, chain.Kind(k))
 	}
@@ -255,7 +255,7 @@ type trailParams struct {
 	trailFilter
 }
 
-// trailFilter says which decisions are listed.
+// trailFilter selects the decisions to list.
 type trailFilter struct {
 	Limit    int        `query:"limit" minimum:"1" maximum:"1000" description:"Items of a page, 100 if not given."`
 	After    int64      `query:"after" minimum:"0" description:"The 'next' of the page before."`
@@ -266,13 +266,13 @@ type trailFilter struct {
 	Until    *time.Time `query:"until" description:"Before."`
 }
 
-// lets reports whether a filter lets a decision through; by time the chain does.
+// lets reports whether the filter matches a decision. The chain filters by time.
 func (f trailFilter) lets(t wire.TrailEntry) bool {
 	return (f.Observed == "" || t.Observed == (f.Observed == "true")) && (f.Tool == "" || t.Action == f.Tool) && (f.Tag == "" || t.Tag == f.Tag)
 }
 
-// trail lists what was decided about a jail. It is there as long as the chain is,
-// longer than the jail.
+// trail lists the decisions about a jail. They are available as long as the chain is, also
+// after the jail was deleted.
 func (s *Server) trail(ctx context.Context, p trailParams, _ none) (wire.Page[wire.TrailEntry], error) {
 	page := wire.Page[wire.TrailEntry]{Items: []wire.TrailEntry{}}
 	c, err := s.chain(ctx)
@@ -327,7 +327,7 @@ func trailOf(e chain.Entry) (wire.TrailEntry, error) {
 	}, nil
 }
 
-// claim decides what a plugin says that its agent is about to do.
+// claim evaluates an action that a plugin reports before its agent performs it.
 func (s *Server) claim(ctx context.Context, p oneJail, b wire.ClaimedDecision) (wire.Verdict, error) {
 	return s.judge(ctx, policy.Question{
 		Subject: policy.Subject{Jail: p.ID, Agent: b.Agent}, Action: b.Tool, Resource: autonomy.ResourceOf(b.Tool, b.Args),

@@ -28,7 +28,7 @@ import (
 	"glasshouse/schedule"
 )
 
-// Runs is what the API asks of sessions and their runs. *run.Manager is one.
+// Runs manages sessions and their runs. *run.Manager implements it.
 type Runs interface {
 	Open(ctx context.Context, s run.Session) (run.Session, error)
 	Session(ctx context.Context, sid string) (run.Session, error)
@@ -43,7 +43,7 @@ type Runs interface {
 	Follow(ctx context.Context, sid string, after int64) iter.Seq2[run.Event, error]
 }
 
-// Gateway is what the API asks of who puts agents to work. *gateway.Gateway is one.
+// Gateway runs agents. *gateway.Gateway implements it.
 type Gateway interface {
 	Order(ctx context.Context, o gateway.Order) (run.Run, error)
 	Checkpoint(ctx context.Context, r id.Run, reason, by string, pause bool) (run.Checkpoint, error)
@@ -73,9 +73,9 @@ func (s *Server) gateway() (Gateway, error) {
 	return s.o.Gateway, nil
 }
 
-var noAgents = fault.Cannot("api", "this daemon puts no agents to work", "use one that was started by glasshouse serve")
+var noAgents = fault.Cannot("api", "this daemon does not run agents", "start the daemon with glasshouse serve")
 
-// by is who asks, for the record.
+// by returns the name of the caller, for the audit log.
 func by(ctx context.Context) string { return access.CallerOf(ctx).Name }
 
 func (s *Server) openSession(ctx context.Context, _ none, b wire.OpenSession) (wire.Session, error) {
@@ -87,7 +87,8 @@ func (s *Server) openSession(ctx context.Context, _ none, b wire.OpenSession) (w
 	sess.Budget.Limits = amounts(b.Budget)
 	if b.Agent != nil {
 		sess.Level = b.Agent.Level
-		if sess.Agent, err = agentJSON(ctx, b.Agent); err != nil {
+		sess.Agent, err = agentJSON(ctx, b.Agent)
+		if err != nil {
 			return wire.Session{}, err
 		}
 	}
@@ -95,7 +96,7 @@ func (s *Server) openSession(ctx context.Context, _ none, b wire.OpenSession) (w
 		sess.ID = id.NewSession()
 	}
 	got, err := rs.Open(ctx, sess)
-	return sessionOf(got), inWords(err, map[string]string{"session": "id"})
+	return sessionOf(got), renameField(err, map[string]string{"session": "id"})
 }
 
 func sessionPlace(_ none, w wire.Session) string { return "/chat/session/" + w.ID }
@@ -149,14 +150,14 @@ func (s *Server) sendMessage(ctx context.Context, _ none, b wire.SendMessage) (w
 		return wire.Message{}, err
 	}
 	if sid == "" {
-		return wire.Message{}, fault.Fieldf("api", "session_id", "it is not said to whom")
+		return wire.Message{}, fault.Fieldf("api", "session_id", "session_id is missing")
 	}
 	m, err := rs.Send(ctx, run.Message{Session: sid, From: by(ctx), Text: b.Text, Labels: manifestLabels(b.Labels), Key: keyOf(ctx)})
-	return messageOf(m), inWords(err, sessionWords)
+	return messageOf(m), renameField(err, sessionFields)
 }
 
-// sessionNamed is the session that a request names, itself or in its meta; "" if it names
-// none.
+// sessionNamed returns the session that a request names directly or in its meta, or "" if it
+// names none.
 func sessionNamed(session string, m wire.Meta) (string, error) {
 	v, given := m["session_id"]
 	named, text := v.(string)
@@ -164,19 +165,19 @@ func sessionNamed(session string, m wire.Meta) (string, error) {
 	case given && !text:
 		return "", fault.Fieldf("api", "meta.session_id", "want a string")
 	case given && named == "" && session == "":
-		return "", fault.Fieldf("api", "meta.session_id", "it is empty: give a session, or leave the field out")
+		return "", fault.Fieldf("api", "meta.session_id", "must not be empty: set a session, or omit the field")
 	}
 	return cmp.Or(session, named), nil
 }
 
-// sessionWords are the fields of a session or a message as the API calls them.
-var sessionWords = map[string]string{"session": "session_id"}
+// sessionFields maps field names of sessions and messages to the names in the API.
+var sessionFields = map[string]string{"session": "session_id"}
 
-// orderWords are the fields of a run and of its schedule as the API calls them.
-var orderWords = map[string]string{"session": "session_id", "cron": "schedule", "tz": "time_zone", "jitter": "jitter_ms"}
+// runFields maps field names of runs and schedules to the names in the API.
+var runFields = map[string]string{"session": "session_id", "cron": "schedule", "tz": "time_zone", "jitter": "jitter_ms"}
 
-// inWords returns an error that names its field as the API calls it.
-func inWords(err error, words map[string]string) error {
+// renameField replaces the field name of err by the name in the API.
+func renameField(err error, words map[string]string) error {
 	e, ok := errors.AsType[*fault.Error](err)
 	if !ok || words[e.Field] == "" {
 		return err
@@ -212,8 +213,8 @@ type followSession struct {
 	After   int64  `query:"after" minimum:"0" description:"Only from after this number on. Last-Event-ID counts where it is given."`
 }
 
-// followSession streams what happens in a session, as events or over a WebSocket, from
-// its first event on or from where the caller was.
+// followSession streams the events of a session as server-sent events or over a WebSocket. The
+// stream starts with the first event, or after the last event that the client received.
 func (s *Server) followSession(w http.ResponseWriter, r *http.Request, p followSession) error {
 	rs, err := s.runs()
 	if err != nil {
@@ -221,8 +222,9 @@ func (s *Server) followSession(w http.ResponseWriter, r *http.Request, p followS
 	}
 	after := p.After
 	if last := r.Header.Get("Last-Event-ID"); last != "" {
-		if after, err = strconv.ParseInt(last, 10, 64); err != nil || after < 0 {
-			return fault.Fieldf("api", "Last-Event-ID", "%q is the number of no event", text.Clip(last, 64))
+		after, err = strconv.ParseInt(last, 10, 64)
+		if err != nil || after < 0 {
+			return fault.Fieldf("api", "Last-Event-ID", "%q is not an event number", text.Clip(last, 64))
 		}
 	}
 	if _, err := rs.Session(r.Context(), p.Session); err != nil {
@@ -240,7 +242,7 @@ func (s *Server) followSession(w http.ResponseWriter, r *http.Request, p followS
 			return ignoreEnd(ctx, err)
 		}
 		if err := out.send(strconv.FormatInt(ev.Seq, 10), string(ev.Kind), runEventOf(ev)); err != nil {
-			return nil // the reader has gone
+			return nil // the client disconnected
 		}
 	}
 	return nil
@@ -254,9 +256,9 @@ func ignoreEnd(ctx context.Context, err error) error {
 }
 
 func (s *Server) sessionSocket(ctx context.Context, w http.ResponseWriter, r *http.Request, rs Runs, sid string, after int64) error {
-	c, err := websocket.Accept(w, r, &websocket.AcceptOptions{Subprotocols: []string{wsProtocol}, InsecureSkipVerify: true}) // checkOrigin has looked
+	c, err := websocket.Accept(w, r, &websocket.AcceptOptions{Subprotocols: []string{wsProtocol}, InsecureSkipVerify: true}) // checkOrigin has verified the origin
 	if err != nil {
-		return nil // it has answered
+		return nil // Accept has sent the error response
 	}
 	defer c.CloseNow()
 	ctx = c.CloseRead(ctx)
@@ -289,7 +291,7 @@ func (s *Server) startRun(ctx context.Context, _ none, b wire.StartRun) (wire.Ru
 		return wire.Run{}, err
 	}
 	r, err := g.Order(ctx, o)
-	return runOf(r), inWords(err, orderWords)
+	return runOf(r), renameField(err, runFields)
 }
 
 func orderOf(ctx context.Context, b wire.StartRun) (gateway.Order, error) {
@@ -307,7 +309,7 @@ func orderOf(ctx context.Context, b wire.StartRun) (gateway.Order, error) {
 	}
 	o.Timing = schedule.Spec{Cron: b.Schedule, TZ: b.TimeZone, Missed: schedule.Missed(b.Missed), Overlap: schedule.Overlap(b.Overlap), Jitter: jitter}
 	if b.Schedule == "" && (b.TimeZone != "" || b.Missed != "" || b.Overlap != "" || b.JitterMS != 0) {
-		return o, fault.Fieldf("api", "schedule", "there is none, and something else says how it is meant")
+		return o, fault.Fieldf("api", "schedule", "required if time_zone, missed, overlap or jitter_ms is set")
 	}
 	if b.NextRunAt != nil {
 		o.NextRunAt = b.NextRunAt.UTC()
@@ -316,7 +318,8 @@ func orderOf(ctx context.Context, b wire.StartRun) (gateway.Order, error) {
 		}
 	}
 	if len(b.Until) > 0 {
-		if o.Until, err = run.ParseUntil(b.Until); err != nil {
+		o.Until, err = run.ParseUntil(b.Until)
+		if err != nil {
 			return o, err
 		}
 	}
@@ -326,7 +329,7 @@ func orderOf(ctx context.Context, b wire.StartRun) (gateway.Order, error) {
 	return o, err
 }
 
-// agentJSON is an agent as the gateway keeps it.
+// agentJSON encodes an agent in the format that the gateway stores.
 func agentJSON(ctx context.Context, w *wire.RunAgent) (json.RawMessage, error) {
 	a := gateway.Agent{
 		Preset: w.Preset, Model: w.Model, Protocol: w.Protocol, Spawner: w.Spawner, Argv: w.Argv, Env: w.Env, Skills: w.Skills, Level: w.Level, Keep: w.Keep,
@@ -360,7 +363,7 @@ func agentJSON(ctx context.Context, w *wire.RunAgent) (json.RawMessage, error) {
 	return json.Marshal(a)
 }
 
-// timed is milliseconds, and where they go as a time.
+// timed is a value in milliseconds with the destination of the duration.
 type timed struct {
 	ms int64
 	to *time.Duration
@@ -479,7 +482,7 @@ func (s *Server) getCheckpoint(ctx context.Context, p oneCheckpoint, _ none) (wi
 	}
 	c, err := rs.Checkpoint(ctx, p.Checkpoint)
 	if err == nil && c.Run != p.Run {
-		err = fault.Newf(fault.NotFound, "api", string(p.Checkpoint), "it is of another run")
+		err = fault.Newf(fault.NotFound, "api", string(p.Checkpoint), "the checkpoint belongs to another run")
 	}
 	if err != nil {
 		return wire.Checkpoint{}, err
@@ -526,7 +529,8 @@ func (s *Server) moveRun(ctx context.Context, p oneRun, b wire.MoveRun) (wire.Ru
 	}
 	v := run.Move{To: run.State(b.State), Reason: b.Reason, By: by(ctx)}
 	if b.Result != "" {
-		if v.Result, err = json.Marshal(b.Result); err != nil {
+		v.Result, err = json.Marshal(b.Result)
+		if err != nil {
 			return wire.Run{}, err
 		}
 	}
@@ -537,7 +541,7 @@ func (s *Server) moveRun(ctx context.Context, p oneRun, b wire.MoveRun) (wire.Ru
 	return runOf(r), err
 }
 
-// The rest turns what the parts behind the API have into what it promises.
+// The remaining functions convert values to the types of the API.
 
 func amounts(m map[string]int64) budget.Amounts {
 	if len(m) == 0 {
@@ -618,7 +622,7 @@ func runOf(r run.Run) wire.Run {
 		w.Schedule = id.Schedule(r.Schedule)
 	}
 	if r.Until != nil {
-		w.Until, _ = json.Marshal(r.Until) // it was read from that
+		w.Until, _ = json.Marshal(r.Until) // cannot fail: it was decoded from JSON
 	}
 	if json.Unmarshal(r.Result, &w.Result) != nil {
 		w.Result = string(r.Result)
@@ -636,12 +640,12 @@ func actionOf(s run.Step) wire.RunAction {
 	}
 }
 
-// answered is what is shown of a model's answer: it is kept as it was sent, for its
-// agent alone.
+// answered returns the part of a model's response that the API shows. The full response is
+// stored for the agent only.
 func answered(raw json.RawMessage) json.RawMessage {
 	var kept llm.Recorded
 	if len(raw) == 0 || json.Unmarshal(raw, &kept) != nil || kept.ContentType == "" {
-		return raw // of a call without a key there is only what is shown
+		return raw // a call without an idempotency key stores only the shown part
 	}
 	text, err := json.Marshal(map[string]any{"status": kept.Status, "content_type": kept.ContentType, "bytes": len(kept.Body)})
 	if err != nil {

@@ -25,8 +25,8 @@ type connectionParams struct {
 	Limit int `query:"limit" minimum:"1" maximum:"1000" description:"Hosts, 100 if not given."`
 }
 
-// connections answers with whom a jail talked to, by host, and what was decided about
-// it on its way out.
+// connections responds with the hosts that a jail communicated with, and the egress decisions
+// about them.
 func (s *Server) connections(w http.ResponseWriter, r *http.Request, p connectionParams) error {
 	if _, err := s.readBody(w, r, &none{}); err != nil {
 		return err
@@ -47,8 +47,8 @@ func (s *Server) connections(w http.ResponseWriter, r *http.Request, p connectio
 	if err != nil {
 		return err
 	}
-	again := later.Equal(from) && until.Equal(to) // who asks the same later means the same
-	judged, err := s.judged(r.Context(), judgedPart{p.ID, from, to}, again)
+	absolute := later.Equal(from) && until.Equal(to) // the time range is absolute, so its entries can be cached
+	judged, err := s.judged(r.Context(), judgedPart{p.ID, from, to}, absolute)
 	if err != nil {
 		return err
 	}
@@ -58,7 +58,7 @@ func (s *Server) connections(w http.ResponseWriter, r *http.Request, p connectio
 		List []connectedHost `json:"items"`
 		More int64           `json:"verdicts_more,omitempty"`
 	}{More: judged.more, List: []connectedHost{}}
-	for _, h := range hosts.List { // all of them, so that what has no packets is known
+	for _, h := range hosts.List { // all hosts, because hosts without packets are found by comparison
 		out.List = append(out.List, connectedHost{h, judged.take(string(h.Host))})
 	}
 	for _, host := range judged.order {
@@ -72,7 +72,7 @@ func (s *Server) connections(w http.ResponseWriter, r *http.Request, p connectio
 	return writeJSON(w, http.StatusOK, out)
 }
 
-// maxHosts is how many hosts are looked at: as many as a report's fold keeps.
+// maxHosts is the maximum number of hosts. A fold of package report has the same limit.
 const maxHosts = 1 << 12
 
 type connectedHost struct {
@@ -80,7 +80,7 @@ type connectedHost struct {
 	Verdicts []verdict `json:"verdicts"`
 }
 
-// netLog is whom a jail talked to in a part of the time.
+// netLog returns the network log of a jail for a time range.
 func (s *Server) netLog(ctx context.Context, j id.Jail, from, to time.Time) (*report.NetLog, error) {
 	f, err := event.ParseFilter(netRecords)
 	if err != nil {
@@ -108,7 +108,7 @@ func (s *Server) netLog(ctx context.Context, j id.Jail, from, to time.Time) (*re
 	}
 }
 
-// A verdict is what the way out of a jail said to requests that are alike.
+// A verdict is an egress decision about a group of similar requests.
 type verdict struct {
 	Allowed  bool      `json:"allowed"`
 	Kind     string    `json:"kind"`
@@ -124,38 +124,37 @@ type verdict struct {
 	Entry    int64     `json:"entry"`
 }
 
-// judgements are what the entries of the chain say of what left a jail, or was not
-// let, by host.
+// judgements are the egress decisions about a jail, by host, read from the audit log.
 type judgements struct {
-	turn chan struct{} // capacity 1: held by who reads on
+	sem chan struct{} // capacity 1: a semaphore, held while entries are read
 
-	after  int64 // the last entry that was read
+	after  int64 // number of the last entry that was read
 	byHost map[string][]*verdict
-	order  []string // of the hosts, as they came
-	count  int      // of the verdicts
-	more   int64    // that are in no list
+	order  []string // hosts in order of appearance
+	count  int      // number of verdicts
+	more   int64    // decisions that exceed the limits of the lists
 }
 
-// A judgedPart is a part of what was decided about a jail.
+// A judgedPart identifies decisions about a jail in a time range.
 type judgedPart struct {
 	jail     id.Jail
 	from, to time.Time
 }
 
-// mostJudges is how many parts are kept: each has a few megabytes at most.
-const mostJudges = 16
+// maxJudgements is the size of the cache. An entry needs a few megabytes at most.
+const maxJudgements = 16
 
-// Of a jail so many hosts are told of, of each so many verdicts, and so many in all. The
-// jail names the hosts, and may name as many as it likes.
+// Limits on the hosts per jail, the verdicts per host, and the verdicts in total. A jail can
+// contact any number of hosts, so the lists must be bounded.
 const (
 	mostJudged   = 4096
 	mostVerdicts = 32
 	mostAlike    = 4 * mostJudged
 )
 
-// judged returns what was decided about a jail's way out, by now. Of what was read
-// before, if it is to be read again, only what has come since is read.
-func (s *Server) judged(ctx context.Context, p judgedPart, again bool) (*judged, error) {
+// judged returns the current egress decisions about a jail. If cached is true, it caches the
+// result, and reads only the entries that were added since the previous call.
+func (s *Server) judged(ctx context.Context, p judgedPart, cached bool) (*judged, error) {
 	if s.o.Chain == nil {
 		return &judged{}, nil
 	}
@@ -163,25 +162,25 @@ func (s *Server) judged(ctx context.Context, p judgedPart, again bool) (*judged,
 		return nil, err
 	}
 	js := newJudgements()
-	if again {
+	if cached {
 		js = s.judges.of(p, newJudgements)
 	}
 	select {
-	case js.turn <- struct{}{}:
-		defer func() { <-js.turn }()
+	case js.sem <- struct{}{}:
+		defer func() { <-js.sem }()
 	case <-ctx.Done():
 		return nil, context.Cause(ctx)
 	}
-	if err := s.readOn(ctx, p, js); err != nil {
+	if err := s.readNewEntries(ctx, p, js); err != nil {
 		return nil, err
 	}
 	return js.now(), nil
 }
 
-func (s *Server) readOn(ctx context.Context, p judgedPart, js *judgements) error {
+func (s *Server) readNewEntries(ctx context.Context, p judgedPart, js *judgements) error {
 	q := chain.Query{Kinds: []chain.Kind{chain.Egress}, Jail: p.jail, From: p.from, Limit: 1000}
 	if !p.to.IsZero() {
-		q.Until = p.to.Add(time.Millisecond) // as records are: of that moment, too
+		q.Until = p.to.Add(time.Millisecond) // event times have millisecond resolution: include the last millisecond
 	}
 	for {
 		q.After = js.after
@@ -203,7 +202,7 @@ func (s *Server) readOn(ctx context.Context, p judgedPart, js *judgements) error
 }
 
 func newJudgements() *judgements {
-	return &judgements{turn: make(chan struct{}, 1), byHost: map[string][]*verdict{}}
+	return &judgements{sem: make(chan struct{}, 1), byHost: map[string][]*verdict{}}
 }
 
 func (js *judgements) add(entry int64, r *egress.Record) {
@@ -236,7 +235,7 @@ func (js *judgements) add(entry int64, r *egress.Record) {
 	}
 }
 
-// judged is what there was of judgements at a moment.
+// judged is a snapshot of judgements.
 type judged struct {
 	byHost map[string][]verdict
 	order  []string
@@ -253,7 +252,7 @@ func (js *judgements) now() *judged {
 	return out
 }
 
-// take returns the verdicts of a host, the newest first, once.
+// take returns the verdicts of a host, newest first, and removes them.
 func (js *judged) take(host string) []verdict {
 	host = strings.ToLower(host)
 	list := js.byHost[host]

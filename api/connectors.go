@@ -12,8 +12,7 @@ import (
 	"glasshouse/run"
 )
 
-// Connectors is what the API asks of who joins sessions to others.
-// *connector.Connectors is one.
+// Connectors manages webhooks. *connector.Connectors implements it.
 type Connectors interface {
 	List(ctx context.Context) ([]connector.Info, error)
 	Enter(ctx context.Context) (leave func(), err error)
@@ -33,17 +32,17 @@ type oneHook struct {
 	Connector string `path:"connector"`
 }
 
-// hookTime is how long others may take to post to a hook.
+// hookTime is the time limit for receiving the body of an inbound webhook.
 const hookTime = 10 * time.Second
 
-// receiveHook takes what others post. Nothing of it is looked at before its signature is.
+// receiveHook accepts an inbound webhook. It verifies the signature before it parses the body.
 func (s *Server) receiveHook(w http.ResponseWriter, r *http.Request, p oneHook) error {
 	c, err := s.connectors()
 	if err != nil {
 		return err
 	}
 	if r.ContentLength > connector.MaxBody {
-		return fault.Newf(fault.TooLarge, "api", "", "a body of more than %d bytes", connector.MaxBody)
+		return fault.Newf(fault.TooLarge, "api", "", "the body exceeds %d bytes", connector.MaxBody)
 	}
 	body, err := hookBody(c, w, r)
 	if err != nil {

@@ -20,7 +20,7 @@ func (s *Server) health(context.Context, none, none) (wire.Health, error) {
 	return wire.Health{Status: "ok"}, nil
 }
 
-// readyTime bounds what is asked before the daemon says it is ready.
+// readyTime is the timeout of the readiness checks.
 const readyTime = 5 * time.Second
 
 func (s *Server) ready(ctx context.Context, _, _ none) (wire.Health, error) {
@@ -33,7 +33,8 @@ func (s *Server) ready(ctx context.Context, _, _ none) (wire.Health, error) {
 		return wire.Health{Status: "ok"}, nil
 	}
 	if err := s.o.Ready(ctx); err != nil {
-		// Anyone may ask, so the reason goes to the log alone, except that a disk is full.
+		// The endpoint needs no token, so the response contains no details, except that the
+		// disk is full.
 		s.o.Log.Warn("not ready", "err", err)
 		if fault.DiskFull(err) {
 			return wire.Health{}, &fault.Error{
@@ -41,7 +42,7 @@ func (s *Server) ready(ctx context.Context, _, _ none) (wire.Health, error) {
 				Remedy: "free space on the host's disk, or delete jails and snapshots",
 			}
 		}
-		return wire.Health{}, fault.Newf(fault.Unavailable, "api", "", "the daemon is not ready; its log says why")
+		return wire.Health{}, fault.Newf(fault.Unavailable, "api", "", "the daemon is not ready; see its log for the reason")
 	}
 	return wire.Health{Status: "ok"}, nil
 }
@@ -66,7 +67,7 @@ func (s *Server) doctor(ctx context.Context, _, _ none) (wire.Page[wire.Probe], 
 
 func (s *Server) storage(ctx context.Context, _, _ none) (wire.Storage, error) {
 	if s.o.Storage == nil {
-		return wire.Storage{}, fault.Cannot("api", "this daemon keeps nothing on a disk", "use one that was started by glasshouse serve")
+		return wire.Storage{}, fault.Cannot("api", "this daemon has no data directory", "start the daemon with glasshouse serve")
 	}
 	return s.o.Storage(ctx)
 }
@@ -92,7 +93,7 @@ func imageOut(i rootfs.Image) wire.Image {
 
 func (s *Server) prepareImage(ctx context.Context, _ none, r wire.Rootfs) (wire.Prepared, error) {
 	if s.o.Images == nil {
-		return wire.Prepared{}, fault.Cannot("api.images", "this daemon keeps no root filesystems", "")
+		return wire.Prepared{}, fault.Cannot("api.images", "this daemon stores no root filesystems", "")
 	}
 	layer, err := s.o.Images.Prepare(ctx, jail.Rootfs(r))
 	return wire.Prepared{Digest: layer.Digest, Source: layer.Source}, err
@@ -137,17 +138,17 @@ func (s *Server) createToken(ctx context.Context, _ none, b wire.CreateToken) (w
 	return w, nil
 }
 
-// E2B is where clients of the E2B protocol are served.
+// E2B describes the listener for clients of the E2B protocol.
 type E2B struct {
-	URL    string // "": nowhere
-	Domain string // below which ports of sandboxes are hosts
-	CA     string // certificate that clients have to trust, PEM; "": none of the daemon's own
+	URL    string // "": not served
+	Domain string // parent domain of the host names of sandbox ports
+	CA     string // CA certificate that clients must trust, PEM; "": a public CA
 }
 
-// createE2BKey makes a key for the listener for clients of the E2B protocol alone.
+// createE2BKey creates an API key that is valid only on the E2B listener.
 func (s *Server) createE2BKey(ctx context.Context, _ none, b wire.CreateE2BKey) (wire.E2BKey, error) {
 	if s.o.E2B.URL == "" {
-		return wire.E2BKey{}, fault.Cannot("api", "clients of the E2B protocol are not served here", "set e2b.listen in the daemon's configuration")
+		return wire.E2BKey{}, fault.Cannot("api", "the E2B API is disabled", "set e2b.listen in the daemon's configuration")
 	}
 	t, key, err := s.o.Tokens.CreateKey(ctx, cmp.Or(b.Name, access.CallerOf(ctx).Name), nil)
 	return wire.E2BKey{ID: t.ID, Key: key, URL: s.o.E2B.URL, Domain: s.o.E2B.Domain, CA: s.o.E2B.CA}, err
@@ -163,7 +164,8 @@ func (s *Server) listTokens(ctx context.Context, p paging, _ none) (wire.Page[wi
 	if err != nil {
 		return page, err
 	}
-	if list, err = afterID(list, p.After, func(t access.Token) string { return string(t.ID) }); err != nil {
+	list, err = afterID(list, p.After, func(t access.Token) string { return string(t.ID) })
+	if err != nil {
 		return page, err
 	}
 	list, page.Next = cut(list, n, func(t access.Token) string { return string(t.ID) })
@@ -183,7 +185,7 @@ func tokenOf(t access.Token) wire.Token {
 	return wire.Token{ID: t.ID, Name: t.Name, Role: string(t.Role), CreatedAt: t.Created.UTC(), ExpiresAt: utc(t.Expires)}
 }
 
-// afterID returns what follows the item with the given key.
+// afterID returns the items after the one with the given key.
 func afterID[T any](list []T, after string, key func(T) string) ([]T, error) {
 	if after == "" {
 		return list, nil
@@ -193,5 +195,5 @@ func afterID[T any](list []T, after string, key func(T) string) ([]T, error) {
 			return list[i+1:], nil
 		}
 	}
-	return nil, fault.Fieldf("api", "after", "%s is gone; start the list again", text.Visible(text.Clip(after, 64)))
+	return nil, fault.Fieldf("api", "after", "%s no longer exists; restart from the first page", text.Visible(text.Clip(after, 64)))
 }

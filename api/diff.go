@@ -20,12 +20,12 @@ import (
 	"glasshouse/snapshot"
 )
 
-// Comparer is what the API asks of the part that compares jails and snapshots.
+// Comparer compares jails and snapshots.
 type Comparer interface {
-	// Compare says what has to change to come from one end to the other.
+	// Compare returns the changes that lead from one end to the other.
 	Compare(ctx context.Context, from, to snapshot.End, o snapshot.CompareOptions) (*report.Comparison, error)
 
-	// Changes says the same of the files alone, all of them.
+	// Changes returns only the file changes, without a limit.
 	Changes(ctx context.Context, from, to snapshot.End, o jail.ChangesOptions) ([]jail.Change, error)
 }
 
@@ -40,8 +40,8 @@ type diffParams struct {
 	Content   string `query:"content" enum:"unified" description:"unified: with the differences of text files, as diff -u writes them. A page may then be shorter than its limit."`
 }
 
-// diffFiles answers with a page of what differs in a jail's files or, of a
-// comparison with another, with all of it in a form for people.
+// diffFiles responds with a page of the file changes of a jail. For a comparison with another
+// jail or snapshot it can respond with the whole list as text or HTML.
 func (s *Server) diffFiles(w http.ResponseWriter, r *http.Request, p diffParams) error {
 	if kind, _ := (compareParams{}).kind(r); p.Against != "" && kind != jsonKind {
 		from, err := endOf("against", p.Against)
@@ -89,16 +89,16 @@ func (s *Server) diffJail(ctx context.Context, p diffParams) (wire.Page[wire.Cha
 	}
 	list := all.changes
 	from, _ := slices.BinarySearchFunc(list, after, func(c jail.Change, after string) int {
-		return cmp.Or(strings.Compare(c.Path, after), -1) // after it, not at it
+		return cmp.Or(strings.Compare(c.Path, after), -1) // the first item after it
 	})
 	list = list[from:]
-	// The texts of one answer are bounded: the page ends where they do.
+	// The total text size of a response is limited. The page ends at the limit.
 	if i := slices.IndexFunc(list, func(c jail.Change) bool { return c.NoDiff == jail.DiffLater }); i > 0 {
 		n = min(n, i)
 	}
 	list, page.Next = cut(list, n, func(c jail.Change) string { return pathKey(c.Path) })
 	switch {
-	case o.Text: // the list has the texts of this page alone
+	case o.Text: // only this page has texts
 	case page.Next == "":
 		s.listings.drop(all)
 	default:
@@ -113,13 +113,12 @@ func (s *Server) diffJail(ctx context.Context, p diffParams) (wire.Page[wire.Cha
 	return page, nil
 }
 
-// changes returns the list for a page: the list of the previous page if it is kept, or a
-// new one.
+// changes returns the list for a page: the cached list of the previous page, or a new one.
 func (s *Server) changes(ctx context.Context, p diffParams, o jail.ChangesOptions) (*listing, error) {
 	key := listingKey{jail: p.ID, against: p.Against, path: p.Path, workspace: p.Workspace}
 	if p.After != "" && !o.Text {
 		if l := s.listings.find(key, p.After); l != nil {
-			return l, s.stillThere(ctx, p)
+			return l, s.checkExists(ctx, p)
 		}
 	}
 	var list []jail.Change
@@ -137,8 +136,8 @@ func (s *Server) changes(ctx context.Context, p diffParams, o jail.ChangesOption
 	return newListing(key, list), nil
 }
 
-// stillThere returns the error of a comparison whose jail or snapshot was deleted.
-func (s *Server) stillThere(ctx context.Context, p diffParams) error {
+// checkExists returns an error if a compared jail or snapshot was deleted.
+func (s *Server) checkExists(ctx context.Context, p diffParams) error {
 	if _, err := s.o.Jails.Get(ctx, p.ID); err != nil || p.Against == "" {
 		return err
 	}
@@ -158,8 +157,8 @@ func (s *Server) stillThere(ctx context.Context, p diffParams) error {
 	return err
 }
 
-// pathKey is a path as the 'next' of a page: the path itself, unless it is no
-// text. JSON would make another path of that, and the pages might never end.
+// pathKey encodes a path as the 'next' of a page: as it is, unless it is not valid UTF-8. JSON
+// would replace invalid bytes, and the pagination might never end.
 func pathKey(p string) string {
 	if utf8.ValidString(p) {
 		return p
@@ -174,13 +173,12 @@ func pathAfter(key string) (string, error) {
 	}
 	p, err := base64.RawURLEncoding.DecodeString(code)
 	if err != nil {
-		return "", fault.Fieldf("api", "after", "%q is no page's 'next'", text.Clip(key, 64))
+		return "", fault.Fieldf("api", "after", "%q is not the 'next' of a page", text.Clip(key, 64))
 	}
 	return string(p), nil
 }
 
-// changesAgainst lists what has to change in the files of another jail, or of a
-// snapshot, to come to the jail's.
+// changesAgainst lists the file changes from another jail or a snapshot to the jail.
 func (s *Server) changesAgainst(ctx context.Context, p diffParams, o jail.ChangesOptions) ([]jail.Change, error) {
 	k, err := s.snapshots()
 	if err != nil {
@@ -193,7 +191,7 @@ func (s *Server) changesAgainst(ctx context.Context, p diffParams, o jail.Change
 	return k.Changes(ctx, from, snapshot.End{Jail: p.ID}, o)
 }
 
-// endOf reads what to compare with.
+// endOf parses the id of a jail or snapshot.
 func endOf(field, s string) (snapshot.End, error) {
 	switch {
 	case id.Valid('s', s):
@@ -201,10 +199,10 @@ func endOf(field, s string) (snapshot.End, error) {
 	case id.Valid('j', s):
 		return snapshot.End{Jail: id.Jail(s)}, nil
 	}
-	return snapshot.End{}, fault.Fieldf("api", field, "%q is the id of neither a jail nor a snapshot", text.Clip(s, 64))
+	return snapshot.End{}, fault.Fieldf("api", field, "%q is neither a jail id nor a snapshot id", text.Clip(s, 64))
 }
 
-// compareParams say what is told of a comparison, and how.
+// compareParams select the content and format of a comparison.
 type compareParams struct {
 	Against string `query:"against" description:"A jail or a snapshot: what has to change to come from this one to that."`
 	Only    string `query:"only" description:"Of files, workspace, processes, events and usage those that are told, joined by commas; all if not given."`
@@ -217,7 +215,7 @@ type compareJail struct {
 	compareParams
 }
 
-// compareJail answers with what differs between a jail and another, or a snapshot.
+// compareJail responds with the differences between a jail and another jail or a snapshot.
 func (s *Server) compareJail(w http.ResponseWriter, r *http.Request, p compareJail) error {
 	if p.Against == "" {
 		return fault.Fieldf("api", "against", "missing: a jail or a snapshot to compare with")
@@ -230,8 +228,8 @@ type compareSnapshot struct {
 	compareParams
 }
 
-// compareSnapshot answers with what differs between a snapshot and the jail it was
-// taken of, or another.
+// compareSnapshot responds with the differences between a snapshot and its jail, or another
+// jail or snapshot.
 func (s *Server) compareSnapshot(w http.ResponseWriter, r *http.Request, p compareSnapshot) error {
 	if p.Against == "" {
 		k, err := s.snapshots()
@@ -270,7 +268,8 @@ func (s *Server) compare(w http.ResponseWriter, r *http.Request, from snapshot.E
 	if p.Content != "" && p.Content != "unified" {
 		return fault.Fieldf("api", "content", "%q is not unified", text.Clip(p.Content, 64))
 	}
-	if o.Parts, err = parts(p.Only); err != nil {
+	o.Parts, err = parts(p.Only)
+	if err != nil {
 		return err
 	}
 	c, err := k.Compare(r.Context(), from, to, o)
@@ -287,7 +286,7 @@ func (s *Server) compare(w http.ResponseWriter, r *http.Request, from snapshot.E
 	default:
 		return writeJSON(w, http.StatusOK, c)
 	}
-	var b bytes.Buffer // so that what cannot be rendered is an error, not half a page
+	var b bytes.Buffer // buffered, so that a rendering error does not leave a partial page
 	if err := render(&b); err != nil {
 		return err
 	}
@@ -316,7 +315,7 @@ func (p compareParams) kind(r *http.Request) (string, error) {
 	return jsonKind, nil
 }
 
-// parts reads which parts of a comparison are wanted.
+// parts parses the list of the parts of a comparison.
 func parts(only string) (p snapshot.Parts, err error) {
 	if only == "" {
 		return p, nil

@@ -13,8 +13,8 @@ import (
 	"glasshouse/report"
 )
 
-// comparisons counts how often files of jails are compared.
-func comparisons(d *door) *int {
+// comparisons counts the comparisons of jails' files.
+func comparisons(d *harness) *int {
 	n := new(int)
 	count := func(op string) error {
 		if op == "changes" || op == "compare" {
@@ -26,7 +26,7 @@ func comparisons(d *door) *int {
 	return n
 }
 
-func TestPagesOfChangesAreTakenFromOneComparison(t *testing.T) {
+func TestPagesOfChangesUseOneComparison(t *testing.T) {
 	jails := apitest.New()
 	d := open(t, jails)
 	j := d.running()
@@ -54,12 +54,12 @@ func TestPagesOfChangesAreTakenFromOneComparison(t *testing.T) {
 			t.Errorf("%q: changes %v, want %s", query, got, want)
 		}
 		if *compared != 1 {
-			t.Errorf("%q: the files were compared %d times for five pages", query, *compared)
+			t.Errorf("%q: %d comparisons for five pages, want 1", query, *compared)
 		}
 	}
 }
 
-func TestAChangeBetweenPagesIsInTheNextList(t *testing.T) {
+func TestChangeBetweenPagesIsInNextList(t *testing.T) {
 	jails := apitest.New()
 	jails.Diff = []jail.Change{apitestChange("/a"), apitestChange("/b"), apitestChange("/c")}
 	d := open(t, jails)
@@ -76,7 +76,7 @@ func TestAChangeBetweenPagesIsInTheNextList(t *testing.T) {
 	_, next := paths("")
 	jails.Diff = []jail.Change{apitestChange("/a"), apitestChange("/aa"), apitestChange("/c")}
 	if got, _ := paths("&after=" + next); got != "/b" {
-		t.Errorf("the second page has %s, want /b as in the list that the first page is from", got)
+		t.Errorf("the second page has %s, want /b from the list of the first page", got)
 	}
 	if got, _ := paths("&path=/&after=" + next); got != "/aa" {
 		t.Errorf("a page of another list has %s, want /aa", got)
@@ -90,7 +90,7 @@ func TestAChangeBetweenPagesIsInTheNextList(t *testing.T) {
 	}
 }
 
-func TestADeletedJailHasNoFurtherPages(t *testing.T) {
+func TestDeletedJailHasNoFurtherPages(t *testing.T) {
 	jails := apitest.New()
 	jails.Diff = []jail.Change{apitestChange("/a"), apitestChange("/b"), apitestChange("/c")}
 	d := open(t, jails)
@@ -109,7 +109,7 @@ func TestADeletedJailHasNoFurtherPages(t *testing.T) {
 	}
 }
 
-func TestWhatDiffersInEveryForm(t *testing.T) {
+func TestComparisonInEveryFormat(t *testing.T) {
 	jails := apitest.New()
 	jails.Diff = []jail.Change{
 		{Path: "/a", Kind: "added", Type: "file", Diff: "--- /dev/null\n+++ b/a\n@@ -0,0 +1 @@\n+one\n"},
@@ -159,7 +159,7 @@ func TestWhatDiffersInEveryForm(t *testing.T) {
 			t.Errorf("%s as %q: %d %s, %v:\n%s", form.path, form.accept, resp.StatusCode, kind, err, body)
 		}
 		if policy := resp.Header.Get("Content-Security-Policy"); form.accept == "text/html" && form.kind != "application/json" && !strings.HasPrefix(policy, report.ComparisonPolicy) {
-			t.Errorf("%s: the page is served with the policy %q", form.path, policy)
+			t.Errorf("%s: got Content-Security-Policy %q", form.path, policy)
 		}
 	}
 	for query, field := range map[string]string{

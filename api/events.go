@@ -9,8 +9,8 @@ import (
 )
 
 const (
-	heartbeat = 15 * time.Second // a comment, so that a dead peer is noticed
-	writeTime = 30 * time.Second // for a reader to take what was written
+	heartbeat = 15 * time.Second // interval of heartbeat comments, which detect dead connections
+	writeTime = 30 * time.Second // time limit for a client to read what was written
 )
 
 // events writes server-sent events.
@@ -18,20 +18,21 @@ type events struct {
 	w  http.ResponseWriter
 	rc *http.ResponseController
 
-	patience time.Duration // for the reader to take what was written
+	patience time.Duration // write timeout
 }
 
-// startEvents begins an event stream, whose reader has so long to take each event.
+// startEvents begins an event stream. patience is the time limit for the client to read each
+// event.
 func startEvents(w http.ResponseWriter, patience time.Duration) *events {
 	h := w.Header()
 	h.Set("Content-Type", "text/event-stream")
-	h.Set("X-Accel-Buffering", "no") // for a proxy that would wait for more
+	h.Set("X-Accel-Buffering", "no") // prevents buffering in a reverse proxy
 	w.WriteHeader(http.StatusOK)
 	return &events{w: w, rc: http.NewResponseController(w), patience: patience}
 }
 
-// send writes one event. An empty id is left out, so that the reader's last
-// one stays. It fails if the reader takes nothing for too long.
+// send writes one event. An empty id is omitted, so that the client keeps its last event id.
+// send fails if the client does not read in time.
 func (e *events) send(id, name string, v any) error {
 	data, err := json.Marshal(v)
 	if err != nil {

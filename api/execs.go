@@ -30,8 +30,8 @@ type oneExec struct {
 
 func execPlace(j id.Jail, x id.Exec) string { return "/jails/" + string(j) + "/execs/" + string(x) }
 
-// exec runs a command and answers with what it wrote, with a stream of it, or
-// at once. A caller who leaves does not end the command.
+// exec runs a command. It responds with the output, with a stream of it, or immediately with
+// the id of the command. The command continues if the client disconnects.
 func (s *Server) exec(w http.ResponseWriter, r *http.Request, p oneJail) error {
 	var b wire.ExecRequest
 	body, err := s.readBody(w, r, &b)
@@ -48,7 +48,7 @@ func (s *Server) exec(w http.ResponseWriter, r *http.Request, p oneJail) error {
 	}
 	if b.Stream {
 		if r.Header.Get(keyHeader) != "" {
-			return fault.Fieldf("api", keyHeader, "a stream cannot be replayed; detach, and read the command's own stream")
+			return fault.Fieldf("api", keyHeader, "a stream cannot be replayed: set detach, and read the stream of the command")
 		}
 		return s.execStream(w, r, p.ID, req, stdin, b.Lossless)
 	}
@@ -62,13 +62,13 @@ func (s *Server) exec(w http.ResponseWriter, r *http.Request, p oneJail) error {
 
 func execOf(b wire.ExecRequest) (jail.ExecRequest, error) {
 	if b.Stream && b.Detach {
-		return jail.ExecRequest{}, fault.Fieldf("api", "detach", "a command is streamed or detached, not both")
+		return jail.ExecRequest{}, fault.Fieldf("api", "detach", "stream and detach are mutually exclusive")
 	}
 	if b.Lossless && !b.Stream {
-		return jail.ExecRequest{}, fault.Fieldf("api", "lossless", "it is for streams")
+		return jail.ExecRequest{}, fault.Fieldf("api", "lossless", "only valid with stream")
 	}
 	if b.StdinOpen && !b.Stream && !b.Detach {
-		return jail.ExecRequest{}, fault.Fieldf("api", "stdin_open", "nobody could write to it before the answer; stream or detach")
+		return jail.ExecRequest{}, fault.Fieldf("api", "stdin_open", "stdin cannot be written before the response: set stream or detach")
 	}
 	timeout, err := millis("timeout_ms", b.TimeoutMS)
 	if err != nil {
@@ -79,7 +79,8 @@ func execOf(b wire.ExecRequest) (jail.ExecRequest, error) {
 		Stdin: b.Stdin != "" || b.StdinOpen, Timeout: timeout, Ring: b.KeepBytes,
 	}
 	if b.PTY != nil {
-		if r.PTY, err = sizeOf("pty", *b.PTY); err != nil {
+		r.PTY, err = sizeOf("pty", *b.PTY)
+		if err != nil {
 			return jail.ExecRequest{}, err
 		}
 	}
@@ -88,15 +89,15 @@ func execOf(b wire.ExecRequest) (jail.ExecRequest, error) {
 
 func sizeOf(field string, s wire.Size) (*protocol.Size, error) {
 	if s.Cols == 0 || s.Rows == 0 {
-		return nil, fault.Fieldf("api", field, "a terminal of %d columns and %d rows shows nothing", s.Cols, s.Rows)
+		return nil, fault.Fieldf("api", field, "a terminal must have columns and rows, got %d columns and %d rows", s.Cols, s.Rows)
 	}
 	return &protocol.Size{Cols: s.Cols, Rows: s.Rows}, nil
 }
 
-// input is what a command is given to read. Its zero value is nothing.
+// input is the standard input of a command. The zero value is empty input.
 type input struct {
 	data []byte
-	open bool // more will come, by POST …/stdin
+	open bool // more input follows through POST …/stdin
 }
 
 func stdinOf(b wire.ExecRequest) (input, error) {
@@ -110,13 +111,13 @@ func stdinOf(b wire.ExecRequest) (input, error) {
 	return input{data, b.StdinOpen}, nil
 }
 
-// feed gives a command its input beside whatever else happens, also after the
-// caller has left: a command may write before it has read it all, and it goes on
-// without its caller. It ends with the command; taken is closed then, or when
-// the command has taken everything.
+// feed writes the input of a command concurrently with the reading of its output, because a
+// command may write output before it has read all input. It continues after the client has
+// disconnected, and ends with the command. taken is closed when the command has ended or has
+// read all input.
 func (s *Server) feed(j id.Jail, x id.Exec, in input) (taken <-chan struct{}, err error) {
 	done := make(chan struct{})
-	if len(in.data) == 0 { // there is no stdin, or it stays open
+	if len(in.data) == 0 { // no stdin, or it stays open
 		close(done)
 		return done, nil
 	}
@@ -128,15 +129,15 @@ func (s *Server) feed(j id.Jail, x id.Exec, in input) (taken <-chan struct{}, er
 		defer leave()
 		defer close(done)
 		err := s.writeTo(s.ctx, j, x, bytes.NewReader(in.data), !in.open)
-		if err != nil && s.ctx.Err() == nil { // it has ended, or is deaf: its status tells
-			s.o.Log.Debug("command did not take its input", "jail", j, "exec", x, "err", err)
+		if err != nil && s.ctx.Err() == nil { // the command has ended or closed its stdin; its status shows that
+			s.o.Log.Debug("command did not read its input", "jail", j, "exec", x, "err", err)
 		}
 	}()
 	return done, nil
 }
 
-// writeTo gives a command what r gives, waits until it has taken it all, and
-// with end closes its stdin.
+// writeTo writes r to the stdin of a command and waits until all of it is written. If end is
+// set, it then closes stdin.
 func (s *Server) writeTo(ctx context.Context, j id.Jail, x id.Exec, r io.Reader, end bool) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
@@ -145,7 +146,7 @@ func (s *Server) writeTo(ctx context.Context, j id.Jail, x id.Exec, r io.Reader,
 		return err
 	}
 	if _, err := io.Copy(w, r); err != nil {
-		cancel() // what is cancelled before it is closed leaves stdin open
+		cancel() // canceling before Close keeps stdin open
 		return errors.Join(err, w.Close())
 	}
 	if l, ok := w.(interface{ Leave() error }); ok && !end {
@@ -154,8 +155,8 @@ func (s *Server) writeTo(ctx context.Context, j id.Jail, x id.Exec, r io.Reader,
 	return w.Close()
 }
 
-// run starts a command, gives it its input and calls each with its output until
-// it ends.
+// run starts a command, writes its input, and calls each for its output until the command
+// ends.
 func (s *Server) run(ctx context.Context, j id.Jail, req jail.ExecRequest, in input, lossless bool,
 	started func(protocol.ExecStatus) error, each func(protocol.Chunk) error) (protocol.ExecStatus, error) {
 	stream, status, err := s.o.Jails.Exec(ctx, j, req, &control.AttachOptions{Lossless: lossless, Follow: true})
@@ -172,8 +173,8 @@ func (s *Server) run(ctx context.Context, j id.Jail, req jail.ExecRequest, in in
 	return pump(stream, detaching(stream, each))
 }
 
-// detaching is each, and detaches stream when each fails: the reader of the output is
-// gone. A command that is lossless then waits a while for the reader to come back.
+// detaching returns a function that calls each, and detaches the stream if each fails because
+// the client is gone. A lossless command then waits for some time for the client to reconnect.
 func detaching(stream *control.Stream, each func(protocol.Chunk) error) func(protocol.Chunk) error {
 	return func(c protocol.Chunk) error {
 		err := each(c)
@@ -184,8 +185,8 @@ func detaching(stream *control.Stream, each func(protocol.Chunk) error) func(pro
 	}
 }
 
-// pump calls each with what stream gives, and returns the status at its end. As long
-// as each takes, a lossless command waits.
+// pump calls each for the chunks of stream, and returns the exit status at the end. A lossless
+// command blocks while each runs.
 func pump(stream *control.Stream, each func(protocol.Chunk) error) (protocol.ExecStatus, error) {
 	var busy atomic.Bool
 	stop := renewing(stream, &busy)
@@ -209,7 +210,7 @@ func pump(stream *control.Stream, each func(protocol.Chunk) error) (protocol.Exe
 // renewEvery is control.RenewEvery, except in tests.
 var renewEvery = control.RenewEvery
 
-// renewing renews stream while busy is true, until stop is called.
+// renewing renews the lease of stream while busy is true, until stop is called.
 func renewing(stream *control.Stream, busy *atomic.Bool) (stop func()) {
 	done := make(chan struct{})
 	t := time.NewTicker(renewEvery)
@@ -240,7 +241,7 @@ func (s *Server) execWait(ctx context.Context, j id.Jail, req jail.ExecRequest, 
 	if err != nil {
 		if status.ID != "" && errors.Is(context.Cause(ctx), errClosing) {
 			err = &fault.Error{Op: "api", Kind: fault.Unavailable, On: string(status.ID), Err: errClosing,
-				Remedy: "the command goes on: GET " + execPlace(j, status.ID)}
+				Remedy: "the command is still running: GET " + execPlace(j, status.ID)}
 		}
 		return replay.Answer{}, err
 	}
@@ -263,16 +264,16 @@ func (s *Server) execDetached(ctx context.Context, j id.Jail, req jail.ExecReque
 	}
 	select {
 	case <-taken:
-	case <-time.After(promptly):
+	case <-time.After(inputDelay):
 	}
 	a, err := jsonAnswer(http.StatusCreated, execStatusOf(status))
 	a.Location = execPlace(j, status.ID)
 	return a, err
 }
 
-// promptly is how long the answer about a detached command waits for it to take
-// its input, so that what is written to it next comes after.
-const promptly = time.Second
+// inputDelay is how long the response about a detached command is delayed until the command has
+// read its input, so that input in later requests follows it.
+const inputDelay = time.Second
 
 func (s *Server) execStream(w http.ResponseWriter, r *http.Request, j id.Jail, req jail.ExecRequest, in input, lossless bool) error {
 	s.metrics.execs.WithLabelValues("stream").Inc()
@@ -293,8 +294,8 @@ func (s *Server) execStream(w http.ResponseWriter, r *http.Request, j id.Jail, r
 	return s.finishStream(r, out, status, err)
 }
 
-// streamContext is r's context, and ends too when the server closes, or the login
-// that r was sent with.
+// streamContext returns the context of r. It is also canceled when the server closes, or when
+// the login of r ends.
 func (s *Server) streamContext(r *http.Request) (context.Context, context.CancelFunc) {
 	ctx, cancel := context.WithCancel(r.Context())
 	stop := context.AfterFunc(s.ctx, cancel)
@@ -302,8 +303,8 @@ func (s *Server) streamContext(r *http.Request) (context.Context, context.Cancel
 	return ctx, func() { stop(); leave(); cancel() }
 }
 
-// finishStream sends a stream's last event. A server that closes sends none:
-// the reader comes back with its Last-Event-ID.
+// finishStream sends the last event of a stream. A closing server sends none, so that the
+// client reconnects with its Last-Event-ID.
 func (s *Server) finishStream(r *http.Request, out *execEvents, status protocol.ExecStatus, err error) error {
 	switch {
 	case r.Context().Err() != nil || s.ctx.Err() != nil:
@@ -314,23 +315,23 @@ func (s *Server) finishStream(r *http.Request, out *execEvents, status protocol.
 	return out.send("", wire.EventExit, execStatusOf(status))
 }
 
-// execWriteTime is for a reader of a command's output to take what was written. A reader
-// that is slow, or is stopped for a while, is not cut off: most of what was written
-// lies in buffers of the kernel, which say that there is room again only after
-// megabytes. Tests shorten it.
+// execWriteTime is the time limit for a client to read the output that was written to its
+// connection. It is long, because a slow or stopped client must not be disconnected: most of
+// the written data is in socket buffers, and the kernel reports free space only after the
+// client has read megabytes. Tests shorten it.
 var execWriteTime = 5 * time.Minute
 
-// execEvents is the event stream of a command, with a heartbeat while the
-// command is silent.
+// execEvents writes the event stream of a command. It sends heartbeats while the command is
+// silent.
 type execEvents struct {
 	*events
-	turn chan struct{} // capacity 1: held while an event is written
+	sem  chan struct{} // capacity 1: a semaphore, held while an event is written
 	done chan struct{}
-	idle chan struct{} // closed when the heartbeat has ended
+	idle chan struct{} // closed when the heartbeat goroutine has ended
 }
 
 func newExecEvents(w http.ResponseWriter) *execEvents {
-	e := &execEvents{events: startEvents(w, execWriteTime), turn: make(chan struct{}, 1), done: make(chan struct{}), idle: make(chan struct{})}
+	e := &execEvents{events: startEvents(w, execWriteTime), sem: make(chan struct{}, 1), done: make(chan struct{}), idle: make(chan struct{})}
 	go func() {
 		defer close(e.idle)
 		t := time.NewTicker(heartbeat)
@@ -338,9 +339,9 @@ func newExecEvents(w http.ResponseWriter) *execEvents {
 		for {
 			select {
 			case <-t.C:
-				e.turn <- struct{}{}
-				e.beat() // the next write meets the same error
-				<-e.turn
+				e.sem <- struct{}{}
+				e.beat() // the next write returns the same error
+				<-e.sem
 			case <-e.done:
 				return
 			}
@@ -349,16 +350,16 @@ func newExecEvents(w http.ResponseWriter) *execEvents {
 	return e
 }
 
-// stop ends the heartbeat; nothing may touch the ResponseWriter after the
-// handler has returned.
+// stop stops the heartbeat and waits for it. The ResponseWriter must not be used after the
+// handler returns.
 func (e *execEvents) stop() {
 	close(e.done)
 	<-e.idle
 }
 
 func (e *execEvents) send(id, name string, v any) error {
-	e.turn <- struct{}{}
-	defer func() { <-e.turn }()
+	e.sem <- struct{}{}
+	defer func() { <-e.sem }()
 	return e.events.send(id, name, v)
 }
 
@@ -397,7 +398,8 @@ func (s *Server) listExecs(ctx context.Context, p listExecs, _ none) (wire.Page[
 		return page, err
 	}
 	key := func(x protocol.ExecStatus) string { return string(x.ID) }
-	if list, err = afterID(list, string(p.After), key); err != nil {
+	list, err = afterID(list, string(p.After), key)
+	if err != nil {
 		return page, err
 	}
 	list, page.Next = cut(list, n, key)
@@ -413,8 +415,7 @@ type getExec struct {
 	Lossless bool `query:"lossless" description:"With a stream: let a slow reader slow the command down, rather than lose output. Needs the role operator. A stream that ends without the event exit or error was cut off, as one is whose reader takes nothing for 5 minutes; Last-Event-ID continues it."`
 }
 
-// getExec answers with a command and the output that is kept of it, or streams
-// its output on.
+// getExec responds with a command and its retained output, or streams the output.
 func (s *Server) getExec(w http.ResponseWriter, r *http.Request, p getExec) error {
 	if _, err := s.readBody(w, r, &none{}); err != nil {
 		return err
@@ -423,7 +424,7 @@ func (s *Server) getExec(w http.ResponseWriter, r *http.Request, p getExec) erro
 		return s.followExec(w, r, p)
 	}
 	if p.From != nil || p.Lossless {
-		return fault.Fieldf("api", "from", "it is for streams: send Accept: text/event-stream")
+		return fault.Fieldf("api", "from", "only valid for streams: send Accept: text/event-stream")
 	}
 	out := output{max: s.o.MaxOutput, newest: true}
 	status, err := s.o.Jails.Output(r.Context(), p.ID, p.Exec, out.add)
@@ -441,7 +442,7 @@ func (s *Server) followExec(w http.ResponseWriter, r *http.Request, p getExec) e
 		return err
 	}
 	if p.Lossless && !access.CallerOf(r.Context()).Role.Allows(access.Operator) {
-		return fault.Newf(fault.Denied, "api", "", "who may only look may not slow a command down: lossless needs the role operator")
+		return fault.Newf(fault.Denied, "api", "", "lossless can slow the command down and needs the role operator")
 	}
 	defer s.metrics.opened("exec")()
 	w.(*recorder).stream = true
@@ -449,7 +450,7 @@ func (s *Server) followExec(w http.ResponseWriter, r *http.Request, p getExec) e
 	defer cancel()
 	stream, err := s.o.Jails.Attach(ctx, p.ID, p.Exec, control.AttachOptions{From: from, Follow: true, Lossless: p.Lossless})
 	if errors.Is(err, fault.Conflict) {
-		return s.replayExec(w, r, p, from) // the jail has stopped; what it kept is still to be had
+		return s.replayExec(w, r, p, from) // the jail has stopped, but its retained output is available
 	}
 	if err != nil {
 		return err
@@ -464,7 +465,7 @@ func (s *Server) followExec(w http.ResponseWriter, r *http.Request, p getExec) e
 	return s.finishStream(r, out, status, err)
 }
 
-// replayExec streams what was kept of a command whose jail has stopped.
+// replayExec streams the retained output of a command whose jail has stopped.
 func (s *Server) replayExec(w http.ResponseWriter, r *http.Request, p getExec, from int64) error {
 	status, err := s.o.Jails.ExecStatus(r.Context(), p.ID, p.Exec)
 	if err != nil {
@@ -476,7 +477,7 @@ func (s *Server) replayExec(w http.ResponseWriter, r *http.Request, p getExec, f
 		return err
 	}
 	status, err = s.o.Jails.Output(r.Context(), p.ID, p.Exec, func(c protocol.Chunk) error {
-		if skip := from - c.Offset; skip > 0 { // seen before
+		if skip := from - c.Offset; skip > 0 { // the client has received these bytes
 			if skip >= int64(len(c.Data)) {
 				return nil
 			}
@@ -487,7 +488,8 @@ func (s *Server) replayExec(w http.ResponseWriter, r *http.Request, p getExec, f
 	return s.finishStream(r, out, status, err)
 }
 
-// resumeAt returns the offset to stream from; below zero is the oldest kept.
+// resumeAt returns the offset at which to resume. A negative offset means the oldest retained
+// output.
 func resumeAt(r *http.Request, from *int64) (int64, error) {
 	last := r.Header.Get("Last-Event-ID")
 	if last == "" {
@@ -495,7 +497,7 @@ func resumeAt(r *http.Request, from *int64) (int64, error) {
 			return -1, nil
 		}
 		if *from < 0 {
-			return 0, fault.Fieldf("api", "from", "%d is no offset", *from)
+			return 0, fault.Fieldf("api", "from", "%d is not a valid offset", *from)
 		}
 		return *from, nil
 	}
@@ -508,7 +510,7 @@ func resumeAt(r *http.Request, from *int64) (int64, error) {
 
 func (s *Server) signalExec(ctx context.Context, p oneExec, b wire.Signal) (none, error) {
 	if b.Signal == "" {
-		return none{}, fault.Fieldf("api", "signal", "which one?")
+		return none{}, fault.Fieldf("api", "signal", "signal is missing")
 	}
 	return none{}, s.o.Jails.Signal(ctx, p.ID, p.Exec, b.Signal)
 }
@@ -527,7 +529,7 @@ type stdinParams struct {
 	Close bool    `query:"close" description:"Close the command's standard input after the body."`
 }
 
-// writeStdin passes the body, of any length, to a command.
+// writeStdin writes the request body, of any length, to the stdin of a command.
 func (s *Server) writeStdin(w http.ResponseWriter, r *http.Request, p stdinParams) error {
 	ctx, cancel := s.streamContext(r)
 	defer cancel()
@@ -554,13 +556,13 @@ func execStatusOf(st protocol.ExecStatus) wire.Exec {
 	return x
 }
 
-// output gathers what a command wrote, up to max bytes of each stream.
+// output collects the output of a command, up to max bytes per stream.
 type output struct {
 	max            int
-	newest         bool // of more than max bytes the last are kept, not the first
+	newest         bool // keep the last max bytes, not the first
 	stdout, stderr []byte
-	short          bool // not all is here
-	late           bool // nor the beginning
+	short          bool // output is missing
+	late           bool // output is missing at the beginning
 }
 
 func (o *output) add(c protocol.Chunk) error {
@@ -587,7 +589,7 @@ func (o *output) add(c protocol.Chunk) error {
 	return nil
 }
 
-// into shows the output in x, as text if all of it is.
+// into sets the output in x: as text if it is valid UTF-8, and in base64 otherwise.
 func (o *output) into(x *wire.Exec) {
 	x.Truncated = o.short || int64(len(o.stdout)) < x.StdoutBytes || int64(len(o.stderr)) < x.StderrBytes
 	if o.late {
@@ -605,7 +607,7 @@ func (o *output) into(x *wire.Exec) {
 	x.Stderr = base64.StdEncoding.EncodeToString(o.stderr)
 }
 
-// fromWholeRune drops a character that b begins in the middle of.
+// fromWholeRune drops an incomplete character at the start of b.
 func fromWholeRune(b []byte) []byte {
 	for i := range min(utf8.UTFMax, len(b)) {
 		if utf8.RuneStart(b[i]) {
@@ -615,7 +617,7 @@ func fromWholeRune(b []byte) []byte {
 	return b
 }
 
-// wholeRunes drops a character that b was cut in the middle of.
+// wholeRunes drops an incomplete character at the end of b.
 func wholeRunes(b []byte) []byte {
 	for i := 1; i < utf8.UTFMax && i <= len(b); i++ {
 		if c := b[len(b)-i]; utf8.RuneStart(c) {

@@ -19,7 +19,7 @@ import (
 	"glasshouse/id"
 )
 
-func (d *door) exec(j id.Jail, r wire.ExecRequest) wire.Exec {
+func (d *harness) exec(j id.Jail, r wire.ExecRequest) wire.Exec {
 	d.t.Helper()
 	var x wire.Exec
 	d.want(200, req{as: access.Operator, method: "POST", path: "/jails/" + string(j) + "/exec", body: r}, &x)
@@ -33,17 +33,17 @@ func code(x wire.Exec) int {
 	return *x.ExitCode
 }
 
-func TestExecAnswersWithWhatTheCommandDid(t *testing.T) {
+func TestExecReturnsResult(t *testing.T) {
 	d := open(t, apitest.Start(t))
 	j := d.running()
 
 	x := d.exec(j, wire.ExecRequest{Argv: []string{"sh", "-c", "echo out; echo err >&2; exit 7"}})
 	if x.Stdout != "out\n" || x.Stderr != "err\n" || code(x) != 7 || x.Running || x.Truncated || x.StdoutBytes != 4 {
-		t.Errorf("%+v; want out, err and 7", x)
+		t.Errorf("got %+v, want out, err and 7", x)
 	}
 	x = d.exec(j, wire.ExecRequest{Cmd: "echo $A; pwd", Env: map[string]string{"A": "b c"}, Cwd: "/tmp"})
 	if x.Stdout != "b c\n/tmp\n" {
-		t.Errorf("stdout %q, want the environment and the directory", x.Stdout)
+		t.Errorf("got stdout %q, want the environment and the directory", x.Stdout)
 	}
 	x = d.exec(j, wire.ExecRequest{Argv: []string{"cat"}, Stdin: "hello"})
 	if x.Stdout != "hello" || code(x) != 0 {
@@ -55,44 +55,45 @@ func TestExecAnswersWithWhatTheCommandDid(t *testing.T) {
 	}
 	x = d.exec(j, wire.ExecRequest{Cmd: "kill -TERM $$"})
 	if x.Signal != "TERM" || code(x) != 143 {
-		t.Errorf("killed by itself: %+v; want TERM and 143", x)
+		t.Errorf("killed by itself: got %+v, want TERM and 143", x)
 	}
 	start := time.Now()
 	x = d.exec(j, wire.ExecRequest{Cmd: "sleep 60 & sleep 60", TimeoutMS: 100})
 	if !x.TimedOut || time.Since(start) > 20*time.Second {
-		t.Errorf("with a timeout: %+v after %v; want it timed out", x, time.Since(start))
+		t.Errorf("with a timeout: got %+v after %v, want timed out", x, time.Since(start))
 	}
-	// 8 MB of output neither fills the answer nor keeps the command waiting.
+	// 8 MB of output are truncated in the response and do not block the command.
 	x = d.exec(j, wire.ExecRequest{Cmd: "head -c 8000000 /dev/zero | tr '\\0' a; echo end >&2"})
 	if len(x.Stdout) != 1<<20 || !x.Truncated || x.StdoutBytes != 8_000_000 || x.Stderr != "end\n" || code(x) != 0 {
 		t.Errorf("8 MB: %d bytes, truncated %v, counted %d, stderr %q", len(x.Stdout), x.Truncated, x.StdoutBytes, x.Stderr)
 	}
-	// A big input that the command answers while it reads.
+	// A large input, while the command writes output.
 	x = d.exec(j, wire.ExecRequest{Argv: []string{"cat"}, Stdin: strings.Repeat("0123456789abcdef", 50_000)})
 	if x.StdoutBytes != 800_000 || len(x.Stdout) != 800_000 {
 		t.Errorf("cat of 800 kB: %d bytes", x.StdoutBytes)
 	}
-	// A command that reads nothing of its input.
-	if x = d.exec(j, wire.ExecRequest{Argv: []string{"true"}, Stdin: strings.Repeat("x", 500_000)}); code(x) != 0 {
+	// A command that does not read its input.
+	x = d.exec(j, wire.ExecRequest{Argv: []string{"true"}, Stdin: strings.Repeat("x", 500_000)})
+	if code(x) != 0 {
 		t.Errorf("true with an input: %+v", x)
 	}
 }
 
-func TestACutCharacterDoesNotMakeTextBinary(t *testing.T) {
+func TestOutputIsTruncatedAtRuneBoundary(t *testing.T) {
 	d := open(t, apitest.Start(t), func(o *api.Options) { o.MaxOutput = 10 })
 	j := d.running()
 	x := d.exec(j, wire.ExecRequest{Cmd: "printf 'äöüäöüäöü'"})
 	if x.Encoding != "" || x.Stdout != "äöüäö" || !x.Truncated {
-		t.Errorf("%+v; want the first five characters", x)
+		t.Errorf("got %+v, want the first five characters", x)
 	}
 	x = d.exec(j, wire.ExecRequest{Cmd: "printf 'aäöüäöüäöü'"})
 	if x.Encoding != "" || x.Stdout != "aäöüä" {
-		t.Errorf("%+v; want the whole characters of the first ten bytes", x)
+		t.Errorf("got %+v, want the complete characters of the first ten bytes", x)
 	}
 }
 
-// What is asked for later is what a command wrote last, also if it writes on meanwhile.
-func TestTheResultOfACommandHasTheEndOfItsOutput(t *testing.T) {
+// A later request returns the end of the output, also while the command still writes.
+func TestGetExecReturnsEndOfOutput(t *testing.T) {
 	d := open(t, apitest.Start(t), func(o *api.Options) { o.MaxOutput = 10 })
 	j := d.running()
 	for cmd, want := range map[string]string{
@@ -135,7 +136,7 @@ func TestExecRefuses(t *testing.T) {
 	d.refused(409, req{as: access.Operator, method: "POST", path: path, body: `{"argv":["true"],"stream":true}`})
 }
 
-func TestAReplayedExecRunsOnce(t *testing.T) {
+func TestReplayedExecRunsOnce(t *testing.T) {
 	d := open(t, apitest.Start(t))
 	j := d.running()
 	file := t.TempDir() + "/count"
@@ -149,7 +150,7 @@ func TestAReplayedExecRunsOnce(t *testing.T) {
 	}
 }
 
-func TestADetachedCommand(t *testing.T) {
+func TestDetachedCommand(t *testing.T) {
 	d := open(t, apitest.Start(t))
 	j := d.running()
 	var x wire.Exec
@@ -158,7 +159,7 @@ func TestADetachedCommand(t *testing.T) {
 	}}, &x)
 	self := got.header.Get("Location")
 	if !x.Running || self != "/jails/"+string(j)+"/execs/"+string(x.ID) {
-		t.Fatalf("%+v at %q; want it running", x, self)
+		t.Fatalf("got %+v at %q, want running", x, self)
 	}
 	d.want(204, req{as: access.Operator, method: "POST", path: self + "/stdin", body: "more "}, nil)
 	d.want(204, req{as: access.Operator, method: "POST", path: self + "/stdin?close=1", body: "and the rest\n"}, nil)
@@ -169,7 +170,7 @@ func TestADetachedCommand(t *testing.T) {
 	var list wire.Page[wire.Exec]
 	d.want(200, req{as: access.Viewer, method: "GET", path: "/jails/" + string(j) + "/execs?limit=1"}, &list)
 	if len(list.Items) != 1 || list.Items[0].ID != x.ID || list.Next != "" {
-		t.Errorf("list %+v, want the one command", list)
+		t.Errorf("got list %+v, want one command", list)
 	}
 	d.refused(400, req{as: access.Viewer, method: "GET", path: "/jails/" + string(j) + "/execs?after=x-aaaaaaaaaaaa"})
 	d.refused(404, req{as: access.Viewer, method: "GET", path: "/jails/" + string(j) + "/execs/x-aaaaaaaaaaaa"})
@@ -180,7 +181,8 @@ func TestADetachedCommand(t *testing.T) {
 	self = "/jails/" + string(j) + "/execs/" + string(x.ID)
 	d.refused(400, req{as: access.Operator, method: "POST", path: self + "/signal", body: `{"signal":"NOSUCH"}`})
 	d.want(204, req{as: access.Operator, method: "POST", path: self + "/signal", body: `{"signal":"INT"}`}, nil)
-	if x = d.wait(self); x.Signal != "INT" {
+	x = d.wait(self)
+	if x.Signal != "INT" {
 		t.Errorf("after INT: %+v", x)
 	}
 	if !strings.Contains(d.metrics(), `glasshouse_execs_total{mode="detach"} 2`) {
@@ -188,8 +190,8 @@ func TestADetachedCommand(t *testing.T) {
 	}
 }
 
-// wait asks for a command until it has ended.
-func (d *door) wait(path string) wire.Exec {
+// wait polls a command until it has ended.
+func (d *harness) wait(path string) wire.Exec {
 	d.t.Helper()
 	for end := time.Now().Add(30 * time.Second); time.Now().Before(end); time.Sleep(10 * time.Millisecond) {
 		var x wire.Exec
@@ -198,19 +200,19 @@ func (d *door) wait(path string) wire.Exec {
 			return x
 		}
 	}
-	d.t.Fatalf("%s does not end", path)
+	d.t.Fatalf("%s has not ended", path)
 	return wire.Exec{}
 }
 
-func (d *door) metrics() string {
+func (d *harness) metrics() string {
 	return string(d.want(200, req{as: access.Viewer, method: "GET", path: "/metrics"}, nil).body)
 }
 
-// An sse is one event, as bytes on the wire have it.
+// An sse is a server-sent event as sent.
 type sse struct{ id, name, data string }
 
-// events reads up to n events, or all with n below 0, and closes.
-func (d *door) events(r req, n int) (http.Header, []sse) {
+// events reads up to n events, or all if n is negative, and closes the stream.
+func (d *harness) events(r req, n int) (http.Header, []sse) {
 	d.t.Helper()
 	resp := d.send(r)
 	defer resp.Body.Close()
@@ -220,7 +222,7 @@ func (d *door) events(r req, n int) (http.Header, []sse) {
 	return resp.Header, readEvents(resp.Body, n)
 }
 
-// readEvents reads n events, or all of a stream. It leaves out one that is cut off.
+// readEvents reads n events, or all events of a stream. It omits an incomplete event.
 func readEvents(r io.Reader, n int) []sse {
 	var all []sse
 	var e sse
@@ -245,7 +247,7 @@ func readEvents(r io.Reader, n int) []sse {
 	return all
 }
 
-// text joins what output events carry, by stream.
+// text concatenates the data of output events, by stream.
 func text(t *testing.T, events []sse) (stdout, stderr string, next int64) {
 	t.Helper()
 	for _, e := range events {
@@ -256,7 +258,8 @@ func text(t *testing.T, events []sse) (stdout, stderr string, next int64) {
 		if err := json.Unmarshal([]byte(e.data), &o); err != nil {
 			t.Fatal(err)
 		}
-		if next = o.Offset + int64(len(o.Data)); e.id != strconv.FormatInt(next, 10) {
+		next = o.Offset + int64(len(o.Data))
+		if e.id != strconv.FormatInt(next, 10) {
 			t.Errorf("event id %s, want %d", e.id, next)
 		}
 		if o.Stream == "stderr" {
@@ -268,7 +271,7 @@ func text(t *testing.T, events []sse) (stdout, stderr string, next int64) {
 	return stdout, stderr, next
 }
 
-func TestAStreamedCommand(t *testing.T) {
+func TestStreamedCommand(t *testing.T) {
 	d := open(t, apitest.Start(t))
 	j := d.running()
 	head, events := d.events(req{as: access.Operator, method: "POST", path: "/jails/" + string(j) + "/exec",
@@ -278,7 +281,7 @@ func TestAStreamedCommand(t *testing.T) {
 		t.Errorf("streamed %q and %q up to %d", stdout, stderr, end)
 	}
 	if first, last := events[0], events[len(events)-1]; first.name != "start" || last.name != "exit" {
-		t.Errorf("events begin with %s and end with %s", first.name, last.name)
+		t.Errorf("got first event %s and last event %s", first.name, last.name)
 	}
 	var x wire.Exec
 	json.Unmarshal([]byte(events[len(events)-1].data), &x)
@@ -287,9 +290,9 @@ func TestAStreamedCommand(t *testing.T) {
 	}
 	self := head.Get("Location")
 	if self == "" {
-		t.Fatal("the stream does not say where its command is")
+		t.Fatal("the response has no Location of the command")
 	}
-	// From every offset on, the rest is the same.
+	// The rest of the output is the same from every offset.
 	for from := range end + 1 {
 		_, rest := d.events(req{as: access.Viewer, method: "GET", path: self, header: map[string]string{
 			"Accept": "text/event-stream", "Last-Event-ID": fmt.Sprint(from),
@@ -307,9 +310,9 @@ func TestAStreamedCommand(t *testing.T) {
 		d.refused(400, req{as: access.Viewer, method: "GET", path: self, header: map[string]string{"Accept": "text/event-stream", "Last-Event-ID": bad}})
 	}
 	if p := d.refused(403, req{as: access.Viewer, method: "GET", path: self + "?lossless=1", header: map[string]string{"Accept": "text/event-stream"}}); p.Status != 403 {
-		t.Errorf("a viewer may slow a command down: %+v", p)
+		t.Errorf("viewer: got %+v", p)
 	}
-	// The output of a jail that has stopped is still to be had.
+	// The output of a stopped jail is still available.
 	d.want(200, req{as: access.Operator, method: "POST", path: "/jails/" + string(j) + "/stop"}, nil)
 	_, kept := d.events(req{as: access.Viewer, method: "GET", path: self, header: map[string]string{"Accept": "text/event-stream", "Last-Event-ID": "5"}}, -1)
 	if out, errs, next := text(t, kept); len(out)+len(errs) != 8 || next != 13 {
@@ -317,7 +320,7 @@ func TestAStreamedCommand(t *testing.T) {
 	}
 }
 
-func TestAReaderWhoLeavesDoesNotEndTheCommand(t *testing.T) {
+func TestClientDisconnectDoesNotEndCommand(t *testing.T) {
 	d := open(t, apitest.Start(t))
 	j := d.running()
 	file := t.TempDir() + "/done"
@@ -325,11 +328,11 @@ func TestAReaderWhoLeavesDoesNotEndTheCommand(t *testing.T) {
 		body: wire.ExecRequest{Cmd: "echo here; sleep 0.3; echo still; touch " + file, Stream: true}}, 2)
 	x := d.wait(head.Get("Location"))
 	if x.Stdout != "here\nstill\n" || code(x) != 0 {
-		t.Errorf("after its reader left the command did %+v", x)
+		t.Errorf("after the client disconnected: got %+v", x)
 	}
 }
 
-func TestALosslessStreamLosesNothing(t *testing.T) {
+func TestLosslessStreamIsComplete(t *testing.T) {
 	d := open(t, apitest.Start(t))
 	j := d.running()
 	resp := d.send(req{as: access.Operator, method: "POST", path: "/jails/" + string(j) + "/exec",
@@ -352,16 +355,16 @@ func TestALosslessStreamLosesNothing(t *testing.T) {
 		}
 	}
 	if got := out.String(); strings.Count(got, "\n") != 500000 || !strings.HasSuffix(got, "\n500000\n") {
-		t.Errorf("%d lines came, want 500000", strings.Count(got, "\n"))
+		t.Errorf("got %d lines, want 500000", strings.Count(got, "\n"))
 	}
 }
 
-// muchOutput is more than the kernel buffers between a server and its reader.
+// muchOutput exceeds the socket buffers between server and client.
 const muchOutput = 32 << 20
 
-// startMuchOutput has a command write muchOutput to a lossless stream. Its reader has
-// taken nothing yet.
-func (d *door) startMuchOutput(j id.Jail) *http.Response {
+// startMuchOutput starts a command that writes muchOutput to a lossless stream. The client has
+// not read anything yet.
+func (d *harness) startMuchOutput(j id.Jail) *http.Response {
 	d.t.Helper()
 	resp := d.send(req{as: access.Operator, method: "POST", path: "/jails/" + string(j) + "/exec",
 		body: wire.ExecRequest{Cmd: fmt.Sprintf("head -c %d /dev/zero", muchOutput), Stream: true, Lossless: true, KeepBytes: 64 << 10}})
@@ -372,8 +375,8 @@ func (d *door) startMuchOutput(j id.Jail) *http.Response {
 	return resp
 }
 
-// outcome returns how much output the events have, how much they say was lost, and the
-// last of them.
+// outcome returns the bytes of output in the events, the bytes reported as lost, and the last
+// event.
 func outcome(t *testing.T, events []sse) (bytes, lost int64, last sse) {
 	t.Helper()
 	for _, last = range events {
@@ -389,9 +392,9 @@ func outcome(t *testing.T, events []sse) (bytes, lost int64, last sse) {
 	return bytes, lost, last
 }
 
-// Init gives up a lossless reader that it does not hear from. The server speaks for a
-// client that is slow to take what was written.
-func TestALosslessStreamWaitsForAReaderThatPauses(t *testing.T) {
+// Init detaches a lossless reader whose lease is not renewed. The server renews it for a
+// client that reads slowly.
+func TestLosslessStreamWaitsForPausedReader(t *testing.T) {
 	const grace = 1500 * time.Millisecond
 	t.Cleanup(api.HurryOutput(time.Minute, grace/50))
 	d := open(t, apitest.StartWithGrace(t, grace))
@@ -400,7 +403,7 @@ func TestALosslessStreamWaitsForAReaderThatPauses(t *testing.T) {
 	var x wire.Exec
 	d.want(200, req{as: access.Viewer, method: "GET", path: resp.Header.Get("Location")}, &x)
 	if !x.Running {
-		t.Errorf("while its reader pauses the command has ended and written %d bytes, want it running", x.StdoutBytes)
+		t.Errorf("command ended after %d bytes while the client paused, want running", x.StdoutBytes)
 	}
 	bytes, lost, last := outcome(t, readEvents(resp.Body, -1))
 	if bytes != muchOutput || lost != 0 || last.name != "exit" {
@@ -408,16 +411,16 @@ func TestALosslessStreamWaitsForAReaderThatPauses(t *testing.T) {
 	}
 }
 
-// A stream whose reader takes nothing for too long ends without the event exit or error.
-// Nothing is lost to a reader that comes back.
-func TestALosslessStreamThatIsCutOffContinues(t *testing.T) {
+// The stream of a client that does not read for too long ends without the event exit or error.
+// A client that reconnects loses nothing.
+func TestLosslessStreamResumesAfterDisconnect(t *testing.T) {
 	undo := api.HurryOutput(500*time.Millisecond, 50*time.Millisecond)
 	t.Cleanup(undo)
 	d := open(t, apitest.Start(t))
 	resp := d.startMuchOutput(d.running())
 	for end := time.Now().Add(20 * time.Second); !strings.Contains(d.metrics(), `glasshouse_http_streams{kind="exec"} 0`); time.Sleep(10 * time.Millisecond) {
 		if time.Now().After(end) {
-			t.Fatal("the stream is open after 20 s without a reader, want it cut off")
+			t.Fatal("the stream is open after 20 s without reads, want it closed")
 		}
 	}
 	undo() // the next stream has a reader

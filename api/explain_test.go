@@ -8,7 +8,7 @@ import (
 	"glasshouse/api/wire"
 )
 
-func TestTheProxyIsAskedBeforeThePolicyWhatAConnectionWouldCome(t *testing.T) {
+func TestExplainEvaluatesEgressRulesBeforePolicy(t *testing.T) {
 	d := open(t, apitest.New())
 	ask := wire.Policy{Files: []wire.PolicyFile{{Name: "opencode.json", Text: `{"permission":{"connect":"ask"}}`}}}
 	explain := func(j wire.Jail, resource string) wire.Explained {
@@ -28,19 +28,19 @@ func TestTheProxyIsAskedBeforeThePolicyWhatAConnectionWouldCome(t *testing.T) {
 
 	ruled := jailWith(&ask, false)
 	if x := explain(ruled, "api.example.com"); x.Egress == nil || !x.Egress.Allow || x.Egress.Rule != "*.example.com" {
-		t.Errorf("a host that is listed: %+v", x.Egress)
+		t.Errorf("listed host: got %+v", x.Egress)
 	}
 	if x := explain(ruled, "evil.example:443"); x.Egress.Allow || !x.Egress.Asks || x.Decision.Effect != "ask" {
-		t.Errorf("a host that is not listed: %+v, and the policy %+v", x.Egress, x.Decision)
+		t.Errorf("unlisted host: got %+v, policy %+v", x.Egress, x.Decision)
 	}
 	if x := explain(ruled, "10.0.0.9:443"); x.Egress.Allow || x.Egress.Asks {
-		t.Errorf("an address: %+v, but nobody is asked about addresses", x.Egress)
+		t.Errorf("address: got %+v, want no approval", x.Egress)
 	}
 	if x := explain(jailWith(nil, true), "evil.example:443"); !x.Egress.Asks || x.Decision.Effect != "ask" {
-		t.Errorf("a jail without policy that is to ask: %+v, %+v", x.Egress, x.Decision)
+		t.Errorf("jail without policy, egress on approval: got %+v, %+v", x.Egress, x.Decision)
 	}
 	if x := explain(jailWith(nil, false), "evil.example:443"); x.Egress.Asks || x.Decision.Effect != "deny" {
-		t.Errorf("a jail without policy: %+v, %+v", x.Egress, x.Decision)
+		t.Errorf("jail without policy: got %+v, %+v", x.Egress, x.Decision)
 	}
 	d.want(400, req{as: access.Viewer, method: "POST", path: "/policy/explain",
 		body: wire.Explain{Jail: ruled.ID, Question: wire.Question{Action: "connect", Resource: "a.example:http"}}}, nil)

@@ -19,14 +19,15 @@ import (
 	"glasshouse/internal/text"
 )
 
-// A topic is a sort of what happens, as entries of the chain.
+// A topic is a group of audit log entries in the event stream.
 type topic struct {
 	name  string
-	asked bool // is in a feed only if it is asked for: there can be much of it
+	asked bool // sent only on request, because its volume can be high
 	kinds []chain.Kind
 }
 
-// topics are those of GET /feed, beside the two that are no entries.
+// topics are the topics of GET /feed that consist of audit log entries. Two more have other
+// sources.
 var topics = []topic{
 	{name: "jail", kinds: []chain.Kind{
 		chain.JailCreated, chain.JailStarted, chain.JailPaused, chain.JailResumed, chain.JailStopped, chain.JailFailed, chain.JailDeleted,
@@ -48,23 +49,23 @@ type feedParams struct {
 	Topics string `query:"topics" description:"Joined by commas: jails, schedules, jail, approval, run, notice, which are meant if none are given, and step, decision, egress."`
 }
 
-// wishes is what of a feed somebody wants.
-type wishes struct {
+// selection is the selection of a subscriber.
+type selection struct {
 	jails, schedules bool
 	topics           []topic
 	kinds            []chain.Kind
 }
 
-func (p feedParams) wishes() (wishes, error) {
+func (p feedParams) selection() (selection, error) {
 	all := p.Topics == ""
 	names := strings.Split(p.Topics, ",")
-	w := wishes{jails: all, schedules: all}
+	w := selection{jails: all, schedules: all}
 	known := func(name string) bool {
 		return name == wire.FeedJails || name == wire.FeedSchedules || slices.ContainsFunc(topics, func(t topic) bool { return t.name == name })
 	}
 	for _, name := range names {
 		if !all && !known(name) {
-			return w, fault.Fieldf("api", "topics", "%q is no topic of the feed", text.Clip(name, 64))
+			return w, fault.Fieldf("api", "topics", "%q is not a topic of the event stream", text.Clip(name, 64))
 		}
 		w.jails = w.jails || name == wire.FeedJails
 		w.schedules = w.schedules || name == wire.FeedSchedules
@@ -78,8 +79,8 @@ func (p feedParams) wishes() (wishes, error) {
 	return w, nil
 }
 
-// topicOf is the name of the topic that an entry is of.
-func (w wishes) topicOf(k chain.Kind) string {
+// topicOf returns the name of the topic of an entry.
+func (w selection) topicOf(k chain.Kind) string {
 	for _, t := range w.topics {
 		if slices.Contains(t.kinds, k) {
 			return t.name
@@ -89,22 +90,22 @@ func (w wishes) topicOf(k chain.Kind) string {
 }
 
 const (
-	lookEvery     = 100 * time.Millisecond // how soon a feed has what was appended to the chain
+	lookEvery     = 100 * time.Millisecond // maximum delay of an entry of the audit log
 	scheduleEvery = 2 * time.Second
 	feedPage      = 100
 )
 
-// streamFeed streams what a person who looks at the daemon wants to know.
+// streamFeed streams events for user interfaces.
 //
-// What happened comes from the chain, and an event's id is how far into the chain
-// its reader has got. So nothing waits here for a slow reader, and one who comes
-// back misses nothing and hears nothing twice. How jails fare is told anew each
-// second: who was slow gets the newest alone.
+// Entries come from the audit log, and the id of an event is the reader's position in it. A
+// slow reader therefore needs no queue, and a reader that reconnects with Last-Event-ID
+// receives each entry exactly once. Jail statistics are sent each second; a slow reader
+// receives only the latest ones.
 func (s *Server) streamFeed(w http.ResponseWriter, r *http.Request, p feedParams) error {
 	if _, err := s.readBody(w, r, &none{}); err != nil {
 		return err
 	}
-	want, err := p.wishes()
+	want, err := p.selection()
 	if err != nil {
 		return err
 	}
@@ -113,12 +114,14 @@ func (s *Server) streamFeed(w http.ResponseWriter, r *http.Request, p feedParams
 	if err := lastEvent(r, &last); err != nil {
 		return err
 	}
-	if f.chain = s.o.Chain; f.chain != nil {
+	f.chain = s.o.Chain
+	if f.chain != nil {
 		f.at = f.chain.Last()
 	}
 	hello := wire.FeedHelloEvent{At: time.Now().UTC()}
 	if last != nil {
-		if hello.Reset = f.chain == nil || *last > uint64(f.at); !hello.Reset {
+		hello.Reset = f.chain == nil || *last > uint64(f.at)
+		if !hello.Reset {
 			f.at = int64(*last)
 		}
 	}
@@ -126,25 +129,26 @@ func (s *Server) streamFeed(w http.ResponseWriter, r *http.Request, p feedParams
 	defer cancel()
 	defer s.metrics.opened("feed")()
 	f.out = startEvents(w, writeTime)
-	if err = f.send(wire.FeedHello, hello); err == nil {
+	err = f.send(wire.FeedHello, hello)
+	if err == nil {
 		err = f.run(ctx)
 	}
 	if ctx.Err() == nil && err != nil {
 		s.o.Log.Debug("a feed ended", "err", err)
 	}
-	return nil // no end was sent, so the reader knows; it comes back
+	return nil // the stream has no end event, so the client reconnects
 }
 
-// A feed is one reader of it.
+// A feed is the state of one reader.
 type feed struct {
 	s     *Server
-	want  wishes
+	want  selection
 	out   *events
 	chain Chain
-	at    int64 // of the chain's entries those up to here are told; -1: there is no chain
+	at    int64 // number of the last processed entry; -1: no audit log
 
-	tick      uint64 // of the jails' rows that were told
-	schedules []byte // as they were told
+	tick      uint64 // of the last jail rows that were sent
+	schedules []byte // as last sent
 	looked    time.Time
 }
 
@@ -157,7 +161,7 @@ func (f *feed) send(name string, v any) error {
 }
 
 func (f *feed) run(ctx context.Context) error {
-	var fresh <-chan struct{} // rows, each second
+	var fresh <-chan struct{} // receives new rows each second
 	if f.want.jails {
 		var leave func()
 		fresh, leave = f.s.rates.enter()
@@ -168,10 +172,10 @@ func (f *feed) run(ctx context.Context) error {
 	beat := time.NewTicker(heartbeat)
 	defer beat.Stop()
 	for {
-		if err := f.happened(ctx); err != nil {
+		if err := f.sendEntries(ctx); err != nil {
 			return err
 		}
-		if err := f.planned(ctx); err != nil {
+		if err := f.sendSchedules(ctx); err != nil {
 			return err
 		}
 		select {
@@ -194,8 +198,8 @@ func (f *feed) run(ctx context.Context) error {
 	}
 }
 
-// happened tells what was appended to the chain since the reader was told.
-func (f *feed) happened(ctx context.Context) error {
+// sendEntries sends the entries that were appended since the last call.
+func (f *feed) sendEntries(ctx context.Context) error {
 	for f.at >= 0 && f.chain.Last() > f.at {
 		upto := f.chain.Last()
 		if len(f.want.kinds) == 0 {
@@ -208,19 +212,19 @@ func (f *feed) happened(ctx context.Context) error {
 		}
 		for _, e := range list {
 			f.at = e.Seq
-			if err := f.send(f.want.topicOf(e.Kind), f.s.told(ctx, e)); err != nil {
+			if err := f.send(f.want.topicOf(e.Kind), f.s.feedEvent(ctx, e)); err != nil {
 				return err
 			}
 		}
 		if len(list) < feedPage {
-			f.at = max(f.at, upto) // what lies between is nothing that is wanted
+			f.at = max(f.at, upto) // the entries in between do not match the selection
 		}
 	}
 	return nil
 }
 
-// told is an entry as a feed has it.
-func (s *Server) told(ctx context.Context, e chain.Entry) wire.FeedEvent {
+// feedEvent converts an entry to an event of the stream.
+func (s *Server) feedEvent(ctx context.Context, e chain.Entry) wire.FeedEvent {
 	v := wire.FeedEvent{Seq: e.Seq, At: e.Time.UTC(), Kind: string(e.Kind), Jail: e.Jail, Session: e.Session, Run: id.Run(e.Run), Agent: e.Agent, Body: e.Body}
 	var body struct {
 		Approval id.Approval `json:"approval"`
@@ -239,17 +243,17 @@ func (s *Server) told(ctx context.Context, e chain.Entry) wire.FeedEvent {
 	return v
 }
 
-// keptTime is how long it may take from the entry that something happens to a
-// request until that is kept. After a crash in between it never is.
+// keptTime is the maximum delay between an entry about an approval request and the stored
+// request. After a crash in between, the request is never stored.
 const keptTime = time.Second
 
-// approvalAfter returns a request once what an entry of the chain says of it is
-// kept: the entry is written first.
+// approvalAfter returns an approval request after its state reflects an entry of the audit
+// log. The entry is written before the request.
 func (s *Server) approvalAfter(ctx context.Context, a id.Approval, k chain.Kind) (approval.Request, error) {
 	for end := time.Now().Add(keptTime); ; {
 		r, err := s.o.Approvals.Get(ctx, a)
 		kept := err == nil && (k == chain.ApprovalAsked || r.State != approval.Pending || r.First != nil)
-		never := err != nil && (k != chain.ApprovalAsked || !errors.Is(err, fault.NotFound)) // such as what was refused at once
+		never := err != nil && (k != chain.ApprovalAsked || !errors.Is(err, fault.NotFound)) // for example, a request that was refused immediately
 		if kept || never || time.Now().After(end) {
 			return r, err
 		}
@@ -261,8 +265,8 @@ func (s *Server) approvalAfter(ctx context.Context, a id.Approval, k chain.Kind)
 	}
 }
 
-// planned tells the schedules, when they are not as they were.
-func (f *feed) planned(ctx context.Context) error {
+// sendSchedules sends the schedules if they changed since the last call.
+func (f *feed) sendSchedules(ctx context.Context) error {
 	if !f.want.schedules || f.s.o.Schedules == nil || time.Since(f.looked) < scheduleEvery {
 		return nil
 	}

@@ -23,7 +23,7 @@ import (
 	"glasshouse/store/storetest"
 )
 
-// recorded is a chain, and a queue whose requests are recorded in it.
+// recorded is an audit log, and an approval queue that records its requests in it.
 type recorded struct {
 	*chain.Chain
 	t      testing.TB
@@ -82,7 +82,7 @@ func (f *frames) until(name string) frame {
 	for {
 		fr, err := f.next()
 		if err != nil {
-			f.t.Fatalf("the feed ended before %s: %v", name, err)
+			f.t.Fatalf("the stream ended before %s: %v", name, err)
 		}
 		if fr.event == name {
 			return fr
@@ -90,7 +90,7 @@ func (f *frames) until(name string) frame {
 	}
 }
 
-func (d *door) feed(topics, last string) *frames {
+func (d *harness) feed(topics, last string) *frames {
 	d.t.Helper()
 	r := req{as: access.Viewer, method: "GET", path: "/feed?topics=" + topics, header: map[string]string{"Accept": "text/event-stream"}}
 	if last != "" {
@@ -99,13 +99,13 @@ func (d *door) feed(topics, last string) *frames {
 	return d.stream(r)
 }
 
-func TestTheFeedTellsWhatHappens(t *testing.T) {
+func TestEventStreamSendsEvents(t *testing.T) {
 	c := record(t)
 	d := open(t, apitest.New(), c.use)
 	c.add(chain.JailCreated, 3) // before anybody looks
 	f := d.feed("", "")
 	if hello := f.until("hello"); hello.id != "3" {
-		t.Errorf("the feed begins at %q, want 3", hello.id)
+		t.Errorf("the stream starts at %q, want 3", hello.id)
 	}
 	c.add(chain.Egress, 2) // in no feed unasked
 	c.add(chain.RunMoved, 1)
@@ -124,7 +124,7 @@ func TestTheFeedTellsWhatHappens(t *testing.T) {
 	d.refused(401, req{method: "GET", path: "/feed"})
 }
 
-func TestAnApprovalComesWithAllThatIsToBeDecided(t *testing.T) {
+func TestEventStreamSendsApprovalWithRequest(t *testing.T) {
 	c := record(t)
 	d := open(t, apitest.New(), c.use)
 	f := d.feed("approval", "")
@@ -145,20 +145,20 @@ func TestAnApprovalComesWithAllThatIsToBeDecided(t *testing.T) {
 			t.Fatal(err)
 		}
 		if e.Approval == nil {
-			t.Fatalf("%s comes without its request", e.Kind)
+			t.Fatalf("%s without its request", e.Kind)
 		}
 		return e
 	}
 	a := ask("git push")
 	if e := read(); e.Kind != "approval.asked" || e.Approval.ID != a || e.Approval.State != "pending" || e.Approval.Question.Resource != "git push" {
-		t.Errorf("asked: %+v", e.Approval)
+		t.Errorf("new request: got %+v", e.Approval)
 	}
 	d.want(200, req{as: access.Operator, method: "POST", path: "/approvals/" + string(a), body: wire.AnswerApproval{Answer: "deny", Scope: "once"}}, nil)
 	if e := read(); e.Kind != "approval.answered" || e.Approval.State != "answered" || e.Approval.Answer == nil {
-		t.Errorf("answered: %+v", e.Approval)
+		t.Errorf("answered request: got %+v", e.Approval)
 	}
-	// More than its share, which nobody is asked about and which is kept nowhere,
-	// does not keep others waiting.
+	// Requests beyond the quota are refused immediately and not stored. They must not delay
+	// other events.
 	var last id.Approval
 	for i := range 40 {
 		r, err := c.queue.Open(t.Context(), approval.Request{
@@ -179,9 +179,8 @@ func TestAnApprovalComesWithAllThatIsToBeDecided(t *testing.T) {
 	}
 }
 
-// A reader is cut off at any moment, again and again, and comes back from what it
-// saw last.
-func TestWhoComesBackMissesNothingAndHearsNothingTwice(t *testing.T) {
+// A reader is disconnected at random and reconnects with its last event id.
+func TestReconnectedReaderGetsEachEventOnce(t *testing.T) {
 	c := record(t)
 	d := open(t, apitest.New(), c.use)
 	first := d.feed("notice,jail", "")
@@ -232,20 +231,20 @@ func TestWhoComesBackMissesNothingAndHearsNothingTwice(t *testing.T) {
 	}
 }
 
-func TestAnIDOfAnotherDaemonBeginsAnew(t *testing.T) {
+func TestUnknownEventIDResetsStream(t *testing.T) {
 	c := record(t)
 	d := open(t, apitest.New(), c.use)
 	c.add(chain.JailStarted, 5)
 	if hello := d.feed("jail", "9999").until("hello"); hello.id != "5" || !strings.Contains(hello.data, `"reset":true`) {
-		t.Errorf("hello is %+v, want it from 5, with reset", hello)
+		t.Errorf("got hello %+v, want it from 5, with reset", hello)
 	}
 	if hello := d.feed("jail", "5").until("hello"); strings.Contains(hello.data, "reset") {
-		t.Errorf("hello is %+v, want no reset", hello)
+		t.Errorf("got hello %+v, want no reset", hello)
 	}
 }
 
-// Nothing is kept for a reader who does not read, and others are not slowed.
-func TestAFeedThatIsNotReadKeepsNobodyWaiting(t *testing.T) {
+// A reader that does not read needs no memory and does not slow down others.
+func TestStalledEventStreamDoesNotBlockOthers(t *testing.T) {
 	c := record(t)
 	d := open(t, apitest.New(), c.use)
 	conn, err := net.Dial("tcp", d.tcp)
@@ -280,7 +279,7 @@ func TestAFeedThatIsNotReadKeepsNobodyWaiting(t *testing.T) {
 	t.Logf("16 MB of events beside a reader who does not read: %s", time.Since(began))
 }
 
-func TestJailsAreMeasuredWhileSomebodyLooks(t *testing.T) {
+func TestJailsAreMeasuredWhileStreamIsOpen(t *testing.T) {
 	jails := apitest.New()
 	d := open(t, jails)
 	var j, other wire.Jail
@@ -296,24 +295,27 @@ func TestJailsAreMeasuredWhileSomebodyLooks(t *testing.T) {
 	f := d.feed("jails", "")
 	e := rows(f)
 	if !e.All || len(e.Jails) != 1 || e.Jails[0].Name != "one" || e.Jails[0].State != "running" || e.Jails[0].MemoryBytes != 42 || e.Jails[0].MemoryLimit != 64<<20 {
-		t.Errorf("the first rows are %+v", e)
+		t.Errorf("got first rows %+v", e)
 	}
 	d.want(201, req{as: access.Operator, method: "POST", path: "/jails", body: wire.CreateJail{Name: "two"}}, &other)
-	if e = rows(f); e.All || len(e.Jails) != 1 || e.Jails[0].ID != other.ID {
-		t.Errorf("after another was made: %+v, want it alone", e)
+	e = rows(f)
+	if e.All || len(e.Jails) != 1 || e.Jails[0].ID != other.ID {
+		t.Errorf("after a new jail: got %+v, want only it", e)
 	}
-	// Who comes later is shown all of them at once.
+	// A later reader receives all jails at the start.
 	late := d.feed("jails", "")
-	if e = rows(late); !e.All || len(e.Jails) != 2 {
-		t.Errorf("a second reader begins with %+v, want both", e)
+	e = rows(late)
+	if !e.All || len(e.Jails) != 2 {
+		t.Errorf("second reader: got first rows %+v, want both", e)
 	}
 	d.want(204, req{as: access.Operator, method: "DELETE", path: "/jails/" + string(j.ID)}, nil)
-	if e = rows(f); !e.All || len(e.Jails) != 1 || e.Jails[0].ID != other.ID {
-		t.Errorf("after one was deleted: %+v, want all that are left", e)
+	e = rows(f)
+	if !e.All || len(e.Jails) != 1 || e.Jails[0].ID != other.ID {
+		t.Errorf("after a deletion: got %+v, want all remaining", e)
 	}
 }
 
-func TestFiftyFeedsEndWithTheDaemon(t *testing.T) {
+func TestFiftyEventStreamsEndOnShutdown(t *testing.T) {
 	apitest.Goroutines(t)
 	c := record(t)
 	d := open(t, apitest.New(), c.use)
@@ -322,8 +324,8 @@ func TestFiftyFeedsEndWithTheDaemon(t *testing.T) {
 	}
 }
 
-// What is noted is recorded a moment later, by another goroutine.
-func TestTheChainIsReadWithAllThatHasHappened(t *testing.T) {
+// Another goroutine records notes a moment later.
+func TestChainIncludesPendingEntries(t *testing.T) {
 	c := record(t)
 	d := open(t, apitest.New(), c.use, func(o *api.Options) { o.Governor = c.kernel })
 	for n := 1; n <= 100; n += 2 {
@@ -342,7 +344,7 @@ func TestTheChainIsReadWithAllThatHasHappened(t *testing.T) {
 	}
 }
 
-func TestTheChainIsListedFromItsEnd(t *testing.T) {
+func TestChainIsListedNewestFirst(t *testing.T) {
 	c := record(t)
 	d := open(t, apitest.New(), c.use)
 	c.add(chain.Egress, 3)

@@ -53,7 +53,7 @@ func (s *Server) getFile(w http.ResponseWriter, r *http.Request, p getFile) erro
 	})
 }
 
-// withFiles opens a jail's files for f.
+// withFiles calls f with the files of a jail.
 func (s *Server) withFiles(ctx context.Context, j id.Jail, path string, f func(jail.Files) error) error {
 	if err := checkPath("path", path); err != nil {
 		return err
@@ -70,16 +70,16 @@ func (s *Server) withFiles(ctx context.Context, j id.Jail, path string, f func(j
 	return f(files)
 }
 
-// checkPath wants an absolute path. What it leads to inside the jail is for the
-// jail's files to say; that it leads nowhere else is theirs to keep.
+// checkPath requires an absolute path. jail.Files resolves it inside the jail and prevents
+// escapes.
 func checkPath(field, p string) error {
 	switch {
 	case p == "":
-		return fault.Fieldf("api", field, "which file?")
+		return fault.Fieldf("api", field, "path is missing")
 	case !strings.HasPrefix(p, "/"):
 		return fault.Fieldf("api", field, "%q is not absolute", text.Clip(p, 64))
 	case strings.Contains(p, "\x00"):
-		return fault.Fieldf("api", field, "a path has no NUL")
+		return fault.Fieldf("api", field, "a path must not contain NUL")
 	case len(p) > protocol.MaxPath:
 		return fault.Fieldf("api", field, "longer than %d bytes", protocol.MaxPath)
 	}
@@ -130,7 +130,7 @@ func sendTar(w http.ResponseWriter, r *http.Request, f jail.Files, p getFile) er
 	return send(w, r, body)
 }
 
-// sendFile sends a file's bytes, or the part that was asked for.
+// sendFile sends the content of a file, or the requested range.
 func sendFile(w http.ResponseWriter, r *http.Request, f jail.Files, p getFile) error {
 	info, err := f.Stat(r.Context(), p.Path)
 	if err != nil {
@@ -167,9 +167,8 @@ func sendFile(w http.ResponseWriter, r *http.Request, f jail.Files, p getFile) e
 	return send(w, r, body)
 }
 
-// download sets the headers of bytes that came out of a jail. They are never
-// the daemon's own words: a browser saves them, runs nothing in them and gives
-// them no origin.
+// download sets the response headers for data from a jail. The data is untrusted: the headers
+// make a browser save it instead of rendering it, and give it no origin.
 func download(w http.ResponseWriter, kind, name string) {
 	h := w.Header()
 	h.Set("Content-Type", kind)
@@ -177,7 +176,7 @@ func download(w http.ResponseWriter, kind, name string) {
 	h.Set("Content-Security-Policy", "sandbox; default-src 'none'")
 }
 
-// send copies body to the caller for as long as the caller takes it.
+// send copies body to the client until the client disconnects.
 func send(w http.ResponseWriter, r *http.Request, body io.Reader) error {
 	if r.Method == http.MethodHead {
 		return nil
@@ -201,14 +200,13 @@ func send(w http.ResponseWriter, r *http.Request, body io.Reader) error {
 	}
 }
 
-// A part is the piece of a file that a request wants. A limit below zero is
-// "to the end".
+// A part is the requested range of a file. A negative limit means up to the end.
 type part struct {
 	offset, limit int64
-	ranged        bool // asked for by a Range header
+	ranged        bool // requested by a Range header
 }
 
-var errNoPart = errors.New("the range is outside of the file")
+var errNoPart = errors.New("the range is outside the file")
 
 func partOf(r *http.Request, p getFile, info protocol.FileInfo) (part, error) {
 	if h := r.Header.Get("Range"); h != "" && info.Type == "file" {
@@ -218,28 +216,28 @@ func partOf(r *http.Request, p getFile, info protocol.FileInfo) (part, error) {
 		}
 	}
 	if p.Offset < 0 {
-		return part{}, fault.Fieldf("api", "offset", "%d is no offset", p.Offset)
+		return part{}, fault.Fieldf("api", "offset", "%d is not a valid offset", p.Offset)
 	}
 	all := part{offset: p.Offset, limit: -1}
 	if p.Bytes != nil {
 		if *p.Bytes < 0 {
-			return part{}, fault.Fieldf("api", "bytes", "%d is no length", *p.Bytes)
+			return part{}, fault.Fieldf("api", "bytes", "%d is not a valid length", *p.Bytes)
 		}
 		all.limit = *p.Bytes
 	}
 	return all, nil
 }
 
-// parseRange returns where one byte range of a file begins and how long it is.
-// Several ranges, other units and nonsense give a length below zero: the header
-// may be ignored, and the whole file is right too (RFC 9110, 14.2).
+// parseRange returns the start and length of a single byte range. For several ranges, other
+// units and invalid values the length is negative: a server may ignore a Range header and send
+// the whole file (RFC 9110, 14.2).
 func parseRange(h string, size int64) (from, n int64, err error) {
 	spec, ok := strings.CutPrefix(h, "bytes=")
 	first, last, dash := strings.Cut(strings.TrimSpace(spec), "-")
 	if !ok || !dash || strings.Contains(spec, ",") {
 		return 0, -1, nil
 	}
-	if first == "" { // the last so many
+	if first == "" { // suffix range: the last n bytes
 		n, ok := digits(last)
 		switch {
 		case !ok:
@@ -314,7 +312,7 @@ func (s *Server) putFile(w http.ResponseWriter, r *http.Request, p putFile) erro
 
 func putTar(w http.ResponseWriter, r *http.Request, f jail.Files, p putFile) error {
 	if p.Mode != "" || p.Append || p.UID != nil || p.GID != nil {
-		return fault.Fieldf("api", "tar", "the archive says what its files are like")
+		return fault.Fieldf("api", "tar", "mode and parents are not allowed with tar: the archive contains the attributes of its files")
 	}
 	if p.Parents {
 		if err := f.Mkdir(r.Context(), p.Path, 0, true); err != nil {
@@ -331,7 +329,7 @@ func putTar(w http.ResponseWriter, r *http.Request, f jail.Files, p putFile) err
 
 func (s *Server) mkdir(w http.ResponseWriter, r *http.Request, f jail.Files, p putFile, mode fs.FileMode) error {
 	if p.Append || p.UID != nil || p.GID != nil {
-		return fault.Fieldf("api", "mkdir", "a new directory takes mode and parents alone")
+		return fault.Fieldf("api", "mkdir", "only mode and parents are allowed with mkdir")
 	}
 	if _, err := s.readBody(w, r, &none{}); err != nil {
 		return err
@@ -372,7 +370,7 @@ type watchFiles struct {
 	Recursive bool    `query:"recursive" description:"Also what is below directories in it."`
 }
 
-// watchFiles streams changes until the caller leaves or the jail stops.
+// watchFiles streams file changes until the client disconnects or the jail stops.
 func (s *Server) watchFiles(w http.ResponseWriter, r *http.Request, p watchFiles) error {
 	if err := checkPath("path", p.Path); err != nil {
 		return err
@@ -385,7 +383,7 @@ func (s *Server) watchFiles(w http.ResponseWriter, r *http.Request, p watchFiles
 	}
 	defer s.metrics.opened("watch")()
 	e := startEvents(w, writeTime)
-	if err := e.beat(); err != nil { // tells the caller that the watch is on
+	if err := e.beat(); err != nil { // confirms that the watch is active
 		return err
 	}
 	beat := time.NewTicker(heartbeat)
@@ -406,15 +404,15 @@ func (s *Server) watchFiles(w http.ResponseWriter, r *http.Request, p watchFiles
 	}
 }
 
-// patient reads a body of any length, until ctx ends, from a caller who may be slow,
-// but not silent. The caller calls done.
+// patient returns a reader for a body of any length. It reads until ctx ends. The client may
+// be slow, but must not pause for longer than maxPause. The caller must call done.
 func patient(ctx context.Context, w http.ResponseWriter, r *http.Request) (body io.Reader, done func() bool) {
 	p := &patientReader{ctx: ctx, r: r.Body, rc: http.NewResponseController(w)}
 	return p, context.AfterFunc(ctx, func() { p.rc.SetReadDeadline(time.Now()) })
 }
 
-// silence is how long a caller may say nothing in the middle of a body.
-const silence = time.Minute
+// maxPause is the maximum pause of a client within a body.
+const maxPause = time.Minute
 
 type patientReader struct {
 	ctx context.Context
@@ -423,8 +421,8 @@ type patientReader struct {
 }
 
 func (p *patientReader) Read(b []byte) (int, error) {
-	p.rc.SetReadDeadline(time.Now().Add(silence))
-	if p.ctx.Err() != nil { // the deadline that says so may be the one before
+	p.rc.SetReadDeadline(time.Now().Add(maxPause))
+	if p.ctx.Err() != nil { // the deadline may be the one that the canceled context set
 		return 0, context.Cause(p.ctx)
 	}
 	n, err := p.r.Read(b)
@@ -432,7 +430,7 @@ func (p *patientReader) Read(b []byte) (int, error) {
 		return n, context.Cause(p.ctx)
 	}
 	if err != nil {
-		p.rc.SetReadDeadline(time.Time{}) // or the server would take the caller for gone
+		p.rc.SetReadDeadline(time.Time{}) // net/http would treat an expired deadline as a closed connection
 	}
 	return n, err
 }

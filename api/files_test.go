@@ -22,7 +22,7 @@ func filesPath(j any, path, more string) string {
 	return fmt.Sprintf("/jails/%v/files?path=%s%s", j, url.QueryEscape(path), more)
 }
 
-func TestFilesGoUpAndDown(t *testing.T) {
+func TestFileUploadAndDownload(t *testing.T) {
 	d := open(t, apitest.Start(t))
 	j, dir := d.running(), t.TempDir()
 	name := dir + "/a b?ü&.txt"
@@ -69,7 +69,8 @@ func TestDirectoriesArePaged(t *testing.T) {
 		for _, f := range page.Items {
 			names = append(names, f.Name)
 		}
-		if after = page.Next; after == "" {
+		after = page.Next
+		if after == "" {
 			break
 		}
 	}
@@ -78,7 +79,7 @@ func TestDirectoriesArePaged(t *testing.T) {
 	}
 }
 
-func TestTarsGoUpAndDown(t *testing.T) {
+func TestTarUploadAndDownload(t *testing.T) {
 	d := open(t, apitest.Start(t))
 	j, dir := d.running(), t.TempDir()
 	var b bytes.Buffer
@@ -110,7 +111,7 @@ func TestTarsGoUpAndDown(t *testing.T) {
 		}
 	}
 	if !found {
-		t.Error("the archive does not hold sub/f")
+		t.Error("the archive does not contain sub/f")
 	}
 	d.refused(400, req{as: access.Operator, method: "PUT", path: filesPath(j, dir, "&tar"), body: "this is no tar archive at all" + strings.Repeat("x", 600)})
 }
@@ -148,18 +149,18 @@ func TestRanges(t *testing.T) {
 	}
 }
 
-// What a jail wrote must not become a page of the daemon's own.
-func TestFilesAreNoPagesOfTheDaemon(t *testing.T) {
+// A browser must not render a file of a jail as a page of the daemon.
+func TestDownloadsAreNotRendered(t *testing.T) {
 	d := open(t, apitest.Start(t))
 	j, dir := d.running(), t.TempDir()
 	name := dir + "/evil\r\nSet-Cookie: a=b\r\n.html"
 	os.WriteFile(name, []byte("<script>alert(1)</script>"), 0o600)
 	got := d.want(200, req{as: access.Viewer, method: "GET", path: filesPath(j, name, "")}, nil)
 	if got.header.Get("Set-Cookie") != "" {
-		t.Error("a file's name became a header")
+		t.Error("the file name injected a header")
 	}
 	if !strings.HasPrefix(got.header.Get("Content-Disposition"), "attachment") || !strings.Contains(got.header.Get("Content-Security-Policy"), "sandbox") {
-		t.Errorf("HTML out of a jail came with %v", got.header)
+		t.Errorf("HTML file of a jail: got headers %v", got.header)
 	}
 }
 
@@ -208,10 +209,10 @@ func TestWatch(t *testing.T) {
 	select {
 	case got := <-seen:
 		if !strings.Contains(got, dir+"/f") || !strings.Contains(got, "event: change") {
-			t.Errorf("the watch saw %q", got)
+			t.Errorf("got watch events %q", got)
 		}
 	case <-time.After(30 * time.Second):
-		t.Error("the watch saw nothing")
+		t.Error("got no watch event")
 	}
 	d.refused(404, req{as: access.Viewer, method: "GET", path: fmt.Sprintf("/jails/%v/files/watch?path=/no/such/dir", j)})
 }

@@ -21,7 +21,7 @@ import (
 	"glasshouse/policy"
 )
 
-// Governor is what the API asks of the kernel. *govern.Kernel is one.
+// Governor is the policy engine as the API uses it. *govern.Kernel implements it.
 type Governor interface {
 	Judge(ctx context.Context, a govern.Ask) (govern.Verdict, error)
 	Egress(j id.Jail) (egress.Stats, bool)
@@ -29,16 +29,16 @@ type Governor interface {
 	Settle(ctx context.Context) error
 }
 
-// governor returns the kernel, if there is one.
+// governor returns the policy engine, or an error if the daemon has none.
 func (s *Server) governor() (Governor, error) {
 	if s.o.Governor == nil {
-		return nil, fault.Cannot("api", "this daemon governs no jails", "use one that was started by glasshouse serve")
+		return nil, fault.Cannot("api", "this daemon has no policy engine", "start the daemon with glasshouse serve")
 	}
 	return s.o.Governor, nil
 }
 
-// governOf is what a request wants a jail governed by, in the kernel's words,
-// which are those of the API.
+// governOf encodes the policy and egress rules of a request for the policy engine. Both use
+// the same field names.
 func governOf(p *wire.Policy, e *wire.Egress) (json.RawMessage, error) {
 	if p == nil && e == nil {
 		return nil, nil
@@ -49,7 +49,7 @@ func governOf(p *wire.Policy, e *wire.Egress) (json.RawMessage, error) {
 	}{p, e})
 }
 
-// convert turns one struct into another that has the same words.
+// convert converts between struct types with the same JSON fields.
 func convert[T any](from any) (T, error) {
 	var to T
 	b, err := json.Marshal(from)
@@ -57,7 +57,7 @@ func convert[T any](from any) (T, error) {
 		err = json.Unmarshal(b, &to)
 	}
 	if err != nil {
-		return to, fmt.Errorf("show %T: %w", from, err)
+		return to, fmt.Errorf("convert %T: %w", from, err)
 	}
 	return to, nil
 }
@@ -102,7 +102,8 @@ func policyState(p *govern.Policy, workspace string) (wire.PolicyState, error) {
 	return w, nil
 }
 
-// regovern changes what a jail is governed by, and has the chain say so.
+// regovern changes the policy or egress rules of a jail, and records the change in the audit
+// log.
 func (s *Server) regovern(ctx context.Context, jid id.Jail, what string, change func(*govern.Spec) error) (govern.Spec, jail.Jail, error) {
 	g, err := s.governor()
 	if err != nil {
@@ -138,18 +139,18 @@ func (s *Server) deletePolicy(ctx context.Context, p oneJail, _ none) (none, err
 	return none{}, err
 }
 
-// setLevel changes a jail's level of autonomy, down, or up to the ceiling.
+// setLevel changes the autonomy level of a jail: down, or up to the ceiling.
 func (s *Server) setLevel(ctx context.Context, p oneJail, b wire.PolicyLevel) (wire.PolicyState, error) {
 	to := policy.Level(b.Level)
 	g, j, err := s.regovern(ctx, p.ID, fmt.Sprintf("level %d", b.Level), func(g *govern.Spec) error {
 		if g.Policy == nil {
-			return fault.Newf(fault.Conflict, "api", string(p.ID), "the jail has no policy, and so no level")
+			return fault.Newf(fault.Conflict, "api", string(p.ID), "the jail has no policy and therefore no level")
 		}
 		if to > g.Policy.Top() {
 			return &fault.Error{Op: "api", On: string(p.ID), Kind: fault.Denied,
 				Err: fmt.Errorf("level %d is above the ceiling, %d", to, g.Policy.Top()), Remedy: "give the jail a policy with a higher ceiling"}
 		}
-		g.Policy.Ceiling = g.Policy.Top() // which the level it began with may have been
+		g.Policy.Ceiling = g.Policy.Top() // the initial level may have been the implicit ceiling
 		g.Policy.Level = to
 		return nil
 	})
@@ -178,9 +179,9 @@ func (s *Server) explainPolicy(ctx context.Context, _ none, b wire.Explain) (wir
 			return wire.Explained{}, err
 		}
 	} else if b.Policy == nil {
-		return wire.Explained{}, fault.Fieldf("api", "policy", "give a policy or a jail that has one")
+		return wire.Explained{}, fault.Fieldf("api", "policy", "specify a policy, or a jail that has one")
 	}
-	if b.Policy != nil { // in place of the jail's
+	if b.Policy != nil { // it overrides the policy of the jail
 		given, err := convert[govern.Policy](b.Policy)
 		if err != nil {
 			return wire.Explained{}, err
@@ -215,8 +216,8 @@ func (s *Server) explainPolicy(ctx context.Context, _ none, b wire.Explain) (wir
 	return w, nil
 }
 
-// explainEgress says what a jail's proxy would do by its rules with a connection to
-// host:port, or to the port of TLS.
+// explainEgress evaluates the egress rules of a jail for a connection to host:port. The
+// default port is 443.
 func explainEgress(g govern.Spec, where string) (*wire.ExplainedEgress, error) {
 	host, service, err := net.SplitHostPort(where)
 	if err != nil {
@@ -224,7 +225,7 @@ func explainEgress(g govern.Spec, where string) (*wire.ExplainedEgress, error) {
 	}
 	port, err := strconv.ParseUint(service, 10, 16)
 	if err != nil {
-		return nil, fault.Fieldf("api", "question.resource", "%q is no port", text.Clip(service, 64))
+		return nil, fault.Fieldf("api", "question.resource", "%q is not a port", text.Clip(service, 64))
 	}
 	a, err := g.Egress.Explain(host, uint16(port))
 	if err != nil {
@@ -248,10 +249,11 @@ func decisionOf(d policy.Decision) wire.Decision {
 	return wire.Decision{Effect: string(d.Effect), Rule: ruleOf(d.Rule), Reason: d.Reason, Remedy: d.Remedy, Listed: d.Listed, Final: d.Final}
 }
 
-// defaultWait is how long a question waits for a person if nobody says so.
+// defaultWait is the default time limit for an approval.
 const defaultWait = time.Minute
 
-// decide asks the kernel, and waits for a person if need be.
+// decide evaluates a request with the policy engine. If the policy requires approval, it waits
+// for the decision.
 func (s *Server) decide(ctx context.Context, p oneJail, b wire.Decide) (wire.Verdict, error) {
 	return s.judge(ctx, questionOf(p.ID, b.Question), b.WaitMS)
 }
@@ -264,7 +266,7 @@ func (s *Server) judge(ctx context.Context, q policy.Question, waitMS int64) (wi
 	if _, err := s.o.Jails.Get(ctx, q.Subject.Jail); err != nil {
 		return wire.Verdict{}, err
 	}
-	// What only those know who see it done nobody may claim.
+	// Callers must not set attributes that only an observer can know.
 	for _, seen := range []string{"observed", "cut", "cwd"} {
 		delete(q.Attributes, seen)
 	}
@@ -293,7 +295,8 @@ func (s *Server) egressState(jid id.Jail, g govern.Spec) (wire.EgressState, erro
 	var w wire.EgressState
 	var err error
 	if g.Egress != nil {
-		if w.Egress, err = convert[wire.Egress](g.Egress); err != nil {
+		w.Egress, err = convert[wire.Egress](g.Egress)
+		if err != nil {
 			return w, err
 		}
 	}

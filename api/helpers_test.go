@@ -12,14 +12,14 @@ import (
 
 type contextT = context.Context
 
-// chunked is a body whose length the request does not say.
+// chunked is a body of unknown length.
 func chunked(s string) io.Reader { return io.MultiReader(strings.NewReader(s)) }
 
 func apitestChange(path string) jail.Change {
 	return jail.Change{Path: path, Kind: "added", Type: "file", Size: 1, Mode: 0o644}
 }
 
-// setgroups sets this thread's supplementary groups.
+// setgroups sets the supplementary groups of this thread.
 func setgroups(list []uint32) error {
 	var p unsafe.Pointer
 	if len(list) > 0 {

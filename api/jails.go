@@ -29,7 +29,7 @@ func (s *Server) createJail(ctx context.Context, _ none, b wire.CreateJail) (wir
 	return s.shown(ctx)(s.o.Jails.Create(ctx, spec))
 }
 
-// trusted reports whether the caller is root, or the daemon's own user, on this host.
+// trusted reports whether the caller is root or the daemon's own user on this host.
 func trusted(ctx context.Context) bool {
 	caller := access.CallerOf(ctx)
 	return caller.Local && caller.Token == "" && caller.Role == access.Admin
@@ -68,7 +68,7 @@ func (s *Server) getJail(ctx context.Context, p oneJail, _ none) (wire.Jail, err
 	w.Observation = s.observation(ctx, p.ID)
 	st, err := s.o.Jails.Stats(ctx, p.ID)
 	if err != nil {
-		// It may have stopped since; its record is still what was asked for.
+		// the jail may have stopped; the response then has no statistics
 		s.o.Log.Debug("no statistics", "jail", p.ID, "err", err)
 		return w, nil
 	}
@@ -112,15 +112,15 @@ func (s *Server) deleteJail(ctx context.Context, p deleteJail, _ none) (none, er
 	}
 	s.listings.dropJail(p.ID)
 	if s.o.Snapshots != nil {
-		// The jail is gone; what stays behind is removed at the next start.
+		// The jail is deleted. Leftovers are removed when the daemon starts the next time.
 		if err := s.o.Snapshots.Abandoned(context.WithoutCancel(ctx), p.ID); err != nil {
-			s.o.Log.Error("what is left of a deleted jail's snapshots was not removed", "jail", p.ID, "err", err)
+			s.o.Log.Error("cannot remove leftovers of a deleted jail's snapshots", "jail", p.ID, "err", err)
 		}
 	}
 	return none{}, nil
 }
 
-// shown turns what the Manager returns into what the caller of ctx may see.
+// shown converts results of the Manager for the caller of ctx.
 func (s *Server) shown(ctx context.Context) func(jail.Jail, error) (wire.Jail, error) {
 	return func(j jail.Jail, err error) (wire.Jail, error) {
 		if err != nil {
@@ -130,8 +130,8 @@ func (s *Server) shown(ctx context.Context) func(jail.Jail, error) (wire.Jail, e
 	}
 }
 
-// ownLabels are the daemon's: they say which jails are of capabilities, which it removes
-// when it starts, and whose agent is at work in a jail.
+// ownLabels are reserved for the daemon. They identify the jails of capabilities, which the
+// daemon removes at startup, and the jails of agents.
 var ownLabels = []string{"glasshouse.capability", gateway.LabelSession, gateway.LabelRun, gateway.LabelName, "e2b.sandbox", "e2b.build"}
 
 func specOf(b wire.CreateJail) (jail.Spec, error) {
@@ -146,7 +146,7 @@ func specOf(b wire.CreateJail) (jail.Spec, error) {
 	}
 	if b.Session != "" {
 		if !id.ValidSession(b.Session) {
-			return jail.Spec{}, fault.Fieldf("api", "session_id", "%q is no name of a session", text.Clip(b.Session, 64))
+			return jail.Spec{}, fault.Fieldf("api", "session_id", "%q is not a valid session name", text.Clip(b.Session, 64))
 		}
 		b.Labels = maps.Clone(b.Labels)
 		if b.Labels == nil {
@@ -165,10 +165,12 @@ func specOf(b wire.CreateJail) (jail.Spec, error) {
 	s.Start, s.Enforce = b.Start, b.Enforce
 	s.Observe = event.Selection(b.Observe)
 	var err error
-	if s.Govern, err = governOf(b.Policy, b.Egress); err != nil {
+	s.Govern, err = governOf(b.Policy, b.Egress)
+	if err != nil {
 		return jail.Spec{}, err
 	}
-	if s.Snapshots, err = policyOf(b.Snapshots); err != nil {
+	s.Snapshots, err = policyOf(b.Snapshots)
+	if err != nil {
 		return jail.Spec{}, err
 	}
 	if b.Workspace != nil {
@@ -178,15 +180,15 @@ func specOf(b wire.CreateJail) (jail.Spec, error) {
 	return s, nil
 }
 
-// networks are the spellings of the network modes; the capitalized ones are
-// those of the first design, which clients still send.
+// networks maps spellings to network modes. Clients of the first design still send the
+// capitalized ones.
 var networks = map[string]jail.Network{
 	"": "", "isolated": jail.Isolated, "proxy": jail.Proxied, "bridged": jail.Bridged, "full": jail.Full,
 	"Isolated": jail.Isolated, "FullAccess": jail.Full,
 }
 
-// jailOf is j as the caller of ctx may see it: environments hold secrets, and
-// who may only look does not get them.
+// jailOf converts a jail for the caller of ctx. Environment variables may be secret, so
+// viewers do not receive them.
 func (s *Server) jailOf(ctx context.Context, j jail.Jail) wire.Jail {
 	self := "/jails/" + string(j.ID)
 	w := wire.Jail{
@@ -263,7 +265,7 @@ func labelsOf(pairs []string) (map[string]string, error) {
 	return labels, nil
 }
 
-// maxMillis keeps a time from overflowing.
+// maxMillis prevents the overflow of a time.Duration.
 const maxMillis = int64(24 * time.Hour / time.Millisecond * 365)
 
 func millis(field string, ms int64) (time.Duration, error) {
@@ -273,8 +275,7 @@ func millis(field string, ms int64) (time.Duration, error) {
 	return time.Duration(ms) * time.Millisecond, nil
 }
 
-// cut returns the first n of list, and the key of the last of them if there are
-// more.
+// cut returns the first n items of list, and the key of the last of them if there are more.
 func cut[T any](list []T, n int, key func(T) string) ([]T, string) {
 	if len(list) <= n {
 		return list, ""
@@ -282,8 +283,7 @@ func cut[T any](list []T, n int, key func(T) string) ([]T, string) {
 	return list[:n], key(list[n-1])
 }
 
-// pageOf reads one page: read is asked for one item more than fits, which shows that
-// there are more.
+// pageOf reads one page. It requests one item more than the page size to detect further items.
 func pageOf[T, W any](size int, read func(n int) ([]T, error), key func(T) string, show func(T) W) (wire.Page[W], error) {
 	var page wire.Page[W]
 	n, err := limit(size)
@@ -299,7 +299,7 @@ func pageOf[T, W any](size int, read func(n int) ([]T, error), key func(T) strin
 	return page, nil
 }
 
-// each is never nil: an empty list is [] in JSON.
+// each never returns nil, so that an empty list is [] in JSON.
 func each[T, U any](list []T, f func(T) U) []U {
 	out := make([]U, 0, len(list))
 	for _, v := range list {

@@ -36,7 +36,7 @@ func (s *Server) jailLimits(ctx context.Context, p limitsOfJail, _ none) (wire.J
 	return lentOf(l), err
 }
 
-// ownResources shows an agent what its jail may use.
+// ownResources responds with the limits of the agent's jail.
 func (s *Server) ownResources(ctx context.Context, p someJail, _ none) (wire.JailLimits, error) {
 	c, err := s.own(ctx, id.Jail(p.ID))
 	if err != nil {
@@ -69,7 +69,7 @@ func lentOf(l gateway.Lent) wire.JailLimits {
 	return w
 }
 
-// historyPage is how many changes are shown at once.
+// historyPage is the number of changes in a response.
 const historyPage = 100
 
 func boundsOf(l autonomy.Limits) wire.Bounds {

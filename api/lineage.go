@@ -22,8 +22,8 @@ func (s *Server) lineage(ctx context.Context, p lineageParams, _ none) (wire.Pag
 	if err != nil {
 		return page, err
 	}
-	// Snapshots first: read the other way round, a jail made in between would be
-	// taken for one that is gone.
+	// Read snapshots first. In the other order, a jail that is created in between would be
+	// taken for a deleted one.
 	taken, err := k.List(ctx, snapshot.ListOptions{})
 	if err != nil {
 		return page, err
@@ -37,7 +37,7 @@ func (s *Server) lineage(ctx context.Context, p lineageParams, _ none) (wire.Pag
 	if p.Jail != "" {
 		root, ok := f.root(p.Jail)
 		if !ok {
-			return page, fault.Newf(fault.NotFound, "api", string(p.Jail), "no such jail, nor a snapshot of one")
+			return page, fault.Newf(fault.NotFound, "api", string(p.Jail), "no such jail, and no snapshot of it")
 		}
 		roots = []id.Jail{root}
 	}
@@ -47,18 +47,18 @@ func (s *Server) lineage(ctx context.Context, p lineageParams, _ none) (wire.Pag
 	return page, nil
 }
 
-// A forest is jails and snapshots by what they come from. A snapshot hangs from
-// the jail it was taken of, a jail from the snapshot it was made from, or, if that
-// is gone, from the jail that it was of.
+// A forest arranges jails and snapshots by origin. The parent of a snapshot is its jail. The
+// parent of a jail is the snapshot that it was created from or, if that was deleted, the jail
+// of the snapshot.
 type forest struct {
-	jails map[id.Jail]jail.Jail // also those that are gone, if a snapshot remembers them
+	jails map[id.Jail]jail.Jail // includes deleted jails that snapshots refer to
 	gone  map[id.Jail]bool
-	up    map[id.Jail]id.Jail             // the jail that a jail comes from
-	made  map[string][]id.Jail            // by the id of what they hang from, oldest first; "" are the roots
+	up    map[id.Jail]id.Jail             // parent jail of a jail
+	made  map[string][]id.Jail            // children by parent id, oldest first; "" has the roots
 	taken map[id.Jail][]snapshot.Snapshot // by jail, oldest first
 }
 
-// newForest plants what there is; snapshots are sorted by age.
+// newForest builds the forest. Snapshots must be sorted by age.
 func newForest(jails []jail.Jail, taken []snapshot.Snapshot) *forest {
 	f := &forest{
 		jails: map[id.Jail]jail.Jail{}, gone: map[id.Jail]bool{}, up: map[id.Jail]id.Jail{},
@@ -84,13 +84,13 @@ func newForest(jails []jail.Jail, taken []snapshot.Snapshot) *forest {
 		return cmp.Or(a.Created.Compare(b.Created), cmp.Compare(a.ID, b.ID))
 	})
 	for _, j := range all {
-		f.plant(j, of)
+		f.attach(j, of)
 	}
 	return f
 }
 
-// plant hangs a jail where it belongs.
-func (f *forest) plant(j jail.Jail, of map[id.Snapshot]id.Jail) {
+// attach attaches a jail to its parent.
+func (f *forest) attach(j jail.Jail, of map[id.Snapshot]id.Jail) {
 	from, up := "", id.Jail("")
 	if o := j.Origin; o != nil {
 		if by, there := of[o.Snapshot]; there {
@@ -99,14 +99,14 @@ func (f *forest) plant(j jail.Jail, of map[id.Snapshot]id.Jail) {
 			from, up = string(o.Jail), o.Jail
 		}
 	}
-	if root, _ := f.root(up); root == j.ID { // records of other hosts may claim anything
+	if root, _ := f.root(up); root == j.ID { // imported records of other hosts may be inconsistent
 		from, up = "", ""
 	}
 	f.up[j.ID] = up
 	f.made[from] = append(f.made[from], j.ID)
 }
 
-// root returns the first jail of the tree that j is in.
+// root returns the root jail of the tree that contains j.
 func (f *forest) root(j id.Jail) (root id.Jail, there bool) {
 	_, there = f.jails[j]
 	for f.up[j] != "" {

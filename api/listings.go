@@ -9,54 +9,54 @@ import (
 	"glasshouse/jail"
 )
 
-// Bounds of the lists of changes that are kept between pages.
+// Limits of the cache for lists of changes.
 const (
-	listingTime  = time.Minute // since the last page
+	listingTime  = time.Minute // since the last request
 	mostListings = 16
-	listingBytes = 64 << 20 // of all lists; a longer one is not kept
+	listingBytes = 64 << 20 // total size of all lists; a larger list is not cached
 )
 
-// A listingKey says what a list of changes is about.
+// A listingKey identifies the subject of a list of changes.
 type listingKey struct {
 	jail          id.Jail
 	against, path string
 	workspace     bool
 }
 
-// A listing is a sorted list of changes, which was made for a page and serves the pages
-// after it. To compare the files of a jail takes as long for a page as for the list.
+// A listing is a sorted list of changes. It is computed for the first page and serves the
+// following pages, because comparing the files of a jail costs as much for one page as for the
+// whole list.
 type listing struct {
 	key     listingKey
-	changes []jail.Change // not changed once made
+	changes []jail.Change // immutable
 	bytes   int           // an estimate of the memory that changes takes
 
 	// Guarded by listings.mu.
 	cursors map[string]bool // the 'next' of its pages
-	expire  *time.Timer     // nil: it is not kept
+	expire  *time.Timer     // nil: not cached
 }
 
 func newListing(key listingKey, changes []jail.Change) *listing {
 	l := &listing{key: key, changes: changes, cursors: map[string]bool{}}
 	for i := range changes {
-		const each = 192 // a Change with the words of What, without its paths
+		const each = 192 // size of a Change without its paths
 		l.bytes += each + len(changes[i].Path) + len(changes[i].From)
 	}
 	return l
 }
 
-// listings keeps lists of changes for the pages that are still to come. A list is found
-// by the cursor of one of its own pages alone, so it is never older than the first page
-// that the client saw. The zero value is ready to use.
+// listings caches lists of changes for the following pages. A list is found only by a cursor
+// of one of its own pages, so it is never older than the first page that the client received.
+// The zero value is ready to use.
 type listings struct {
 	mu sync.Mutex
 	// +checklocks:mu
-	all []*listing // the most recently used last
+	all []*listing // most recently used last
 	// +checklocks:mu
 	bytes int
 }
 
-// find returns the list to which a cursor belongs, or nil. If several do, it is the
-// newest.
+// find returns the newest list that has the cursor, or nil.
 func (s *listings) find(key listingKey, cursor string) *listing {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -68,7 +68,7 @@ func (s *listings) find(key listingKey, cursor string) *listing {
 	return nil
 }
 
-// keep keeps a list for the page that begins at cursor.
+// keep caches a list for the page that begins at cursor.
 func (s *listings) keep(l *listing, cursor string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -85,14 +85,14 @@ func (s *listings) keep(l *listing, cursor string) {
 	s.bytes += l.bytes
 }
 
-// drop forgets a list, if it is kept.
+// drop removes a list from the cache.
 func (s *listings) drop(l *listing) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.remove(l)
 }
 
-// dropJail forgets the lists of a jail, and those of comparisons with it.
+// dropJail removes the lists of a jail and of comparisons with it.
 func (s *listings) dropJail(j id.Jail) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -103,7 +103,7 @@ func (s *listings) dropJail(j id.Jail) {
 	}
 }
 
-// remove is drop for a caller that holds s.mu.
+// remove removes a list. The caller holds s.mu.
 //
 // +checklocks:s.mu
 func (s *listings) remove(l *listing) {

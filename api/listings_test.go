@@ -9,7 +9,7 @@ import (
 	"glasshouse/jail"
 )
 
-func TestListsOfChangesAreKeptForAWhile(t *testing.T) {
+func TestListsOfChangesExpire(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var s listings
 		key := listingKey{jail: "j-a"}
@@ -19,14 +19,14 @@ func TestListsOfChangesAreKeptForAWhile(t *testing.T) {
 		s.keep(s.find(key, "/a"), "/b") // the next page
 		time.Sleep(listingTime - time.Second)
 		if s.find(key, "/a") != l || s.find(key, "/b") != l {
-			t.Error("a list whose pages are read is forgotten")
+			t.Error("a list in use was removed")
 		}
 		if s.find(key, "/c") != nil || s.find(listingKey{jail: "j-b"}, "/a") != nil {
-			t.Error("a list is found by what is not its cursor")
+			t.Error("a list was found by a foreign cursor")
 		}
 		time.Sleep(2 * time.Second)
 		if s.find(key, "/a") != nil || len(s.all) != 0 || s.bytes != 0 {
-			t.Errorf("%d lists with %d bytes are kept after their time", len(s.all), s.bytes)
+			t.Errorf("%d lists with %d bytes remain after expiry", len(s.all), s.bytes)
 		}
 	})
 }
@@ -39,25 +39,25 @@ func TestListsOfChangesAreBounded(t *testing.T) {
 			s.keep(newListing(key, []jail.Change{{Path: "/a"}}), "/a")
 		}
 		if len(s.all) != mostListings {
-			t.Errorf("%d lists are kept, want %d", len(s.all), mostListings)
+			t.Errorf("got %d lists, want %d", len(s.all), mostListings)
 		}
 		third := []jail.Change{{Path: strings.Repeat("x", listingBytes/3)}}
 		for range 5 {
 			s.keep(newListing(key, third), "/a")
 			if s.bytes > listingBytes {
-				t.Fatalf("lists of %d bytes are kept", s.bytes)
+				t.Fatalf("lists have %d bytes", s.bytes)
 			}
 		}
 		last := newListing(listingKey{jail: "j-b", against: "j-c"}, nil)
 		s.keep(last, "/a")
 		s.keep(newListing(key, append(third, third[0], third[0])), "/a") // longer than all lists may be
 		if s.find(last.key, "/a") != last {
-			t.Error("a list that is too long to be kept takes the place of others")
+			t.Error("a list that is too large evicted others")
 		}
 		s.dropJail("j-c")
 		s.dropJail("j-a")
 		if len(s.all) != 0 || s.bytes != 0 {
-			t.Errorf("%d lists with %d bytes are left of deleted jails", len(s.all), s.bytes)
+			t.Errorf("%d lists with %d bytes of deleted jails remain", len(s.all), s.bytes)
 		}
 	})
 }

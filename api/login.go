@@ -18,12 +18,12 @@ import (
 
 func (s *Server) logins() (*access.Logins, error) {
 	if s.o.Logins == nil {
-		return nil, fault.Cannot("api", "nobody can log in here", "use a token")
+		return nil, fault.Cannot("api", "browser login is not available", "use an API token")
 	}
 	return s.o.Logins, nil
 }
 
-// createLoginLink makes a link by which a browser logs in.
+// createLoginLink creates a link for a browser login.
 func (s *Server) createLoginLink(ctx context.Context, _ none, b wire.CreateLoginLink) (wire.LoginLink, error) {
 	ls, err := s.logins()
 	if err != nil {
@@ -34,7 +34,7 @@ func (s *Server) createLoginLink(ctx context.Context, _ none, b wire.CreateLogin
 		at = s.o.Addresses()
 	}
 	if len(at) == 0 {
-		return wire.LoginLink{}, fault.Cannot("api", "this daemon listens on no address that a browser could go to", "start one with glasshouse serve, or make up")
+		return wire.LoginLink{}, fault.Cannot("api", "this daemon has no address that a browser can reach", "start the daemon with glasshouse serve or make up")
 	}
 	caller := access.CallerOf(ctx)
 	l, code, err := ls.Link(ctx, caller, cmp.Or(access.Role(b.Role), caller.Role), b.Label)
@@ -44,7 +44,7 @@ func (s *Server) createLoginLink(ctx context.Context, _ none, b wire.CreateLogin
 	return wire.LoginLink{Code: code, ExpiresAt: l.Expires, URLs: each(at, func(base string) string { return base + "/login#" + code })}, nil
 }
 
-// logIn gives a browser its cookie for the code of a link.
+// logIn exchanges the code of a login link for a cookie.
 func (s *Server) logIn(w http.ResponseWriter, r *http.Request, _ none) error {
 	var b wire.LogIn
 	if _, err := s.readBody(w, r, &b); err != nil {
@@ -62,14 +62,14 @@ func (s *Server) logIn(w http.ResponseWriter, r *http.Request, _ none) error {
 	return writeJSON(w, http.StatusOK, wire.Me{Name: l.Name, Role: string(l.Role), Login: l.ID})
 }
 
-// logOut ends the login that a request was sent with.
+// logOut ends the login of the request.
 func (s *Server) logOut(w http.ResponseWriter, r *http.Request, _ none) error {
 	if _, err := s.readBody(w, r, &none{}); err != nil {
 		return err
 	}
 	caller := access.CallerOf(r.Context())
 	if caller.Login == "" {
-		return fault.Newf(fault.Conflict, "api", "", "this request was not sent by a browser that is logged in")
+		return fault.Newf(fault.Conflict, "api", "", "the request has no browser login")
 	}
 	if err := s.endLogin(r.Context(), caller.Login); err != nil && !errors.Is(err, fault.NotFound) {
 		return err
@@ -79,7 +79,7 @@ func (s *Server) logOut(w http.ResponseWriter, r *http.Request, _ none) error {
 	return nil
 }
 
-// endLogin ends a login, and the streams that it is reading.
+// endLogin ends a login and its open streams.
 func (s *Server) endLogin(ctx context.Context, l id.Login) error {
 	ls, err := s.logins()
 	if err != nil {
@@ -111,7 +111,8 @@ func (s *Server) listLogins(ctx context.Context, p paging, _ none) (wire.Page[wi
 	if err != nil {
 		return page, err
 	}
-	if list, err = afterID(list, p.After, func(l access.Login) string { return string(l.ID) }); err != nil {
+	list, err = afterID(list, p.After, func(l access.Login) string { return string(l.ID) })
+	if err != nil {
 		return page, err
 	}
 	list, page.Next = cut(list, n, func(l access.Login) string { return string(l.ID) })
@@ -129,12 +130,12 @@ func (s *Server) deleteLogin(ctx context.Context, p oneLogin, _ none) (none, err
 	return none{}, s.endLogin(ctx, p.ID)
 }
 
-// cookieAge is for how long a browser keeps the cookie: as long as browsers do.
-// When a login is over the daemon says.
+// cookieAge is the lifetime of the cookie: the maximum that browsers accept. The daemon
+// decides when a login expires.
 const cookieAge = 400 * 24 * time.Hour
 
-// cookieName has the port in it: cookies are shared by all ports of a host, and
-// two daemons on one machine are not one.
+// cookieName contains the port: a browser sends cookies to all ports of a host, and several
+// daemons may run on one host.
 func cookieName(r *http.Request) string {
 	if _, port, err := net.SplitHostPort(r.Host); err == nil && port != "" {
 		return "glasshouse-" + port
@@ -150,12 +151,12 @@ func cookie(r *http.Request, value string, age time.Duration) *http.Cookie {
 	}
 }
 
-// byCookie returns who sent r by its cookie, or false if it has none that counts.
+// byCookie returns the caller for the login cookie of r, or false if r has no valid one.
 //
-// A cookie comes with whatever a browser sends here, whoever made it do so; other
-// ports of this host are the same site. So it counts in what the daemon's own pages
-// send, and in what no page sends: an address that was typed. What changes
-// something, and a WebSocket, must say that a page of the daemon sent it.
+// A browser also sends the cookie with requests that other sites trigger, and the other ports
+// of this host are the same site. The cookie is therefore accepted only in requests of the
+// daemon's own pages and for typed addresses. A request with side effects, and a WebSocket,
+// must prove by its headers that a page of the daemon sent it.
 func (s *Server) byCookie(r *http.Request) (access.Caller, bool, error) {
 	sent := r.CookiesNamed(cookieName(r))
 	if len(sent) == 0 || s.o.Logins == nil {
@@ -166,32 +167,32 @@ func (s *Server) byCookie(r *http.Request) (access.Caller, bool, error) {
 	own := site == "same-origin" || site == "" && sameOrigin(r)
 	if !own && (site != "" && site != "none" || changes(r)) {
 		return access.Caller{}, true, &fault.Error{
-			Op: op, Kind: fault.Denied, Err: errors.New("a cookie counts only in requests of the daemon's own pages"), Remedy: "use a token",
+			Op: op, Kind: fault.Denied, Err: errors.New("the login cookie is accepted only from the daemon's own pages"), Remedy: "use a token",
 		}
 	}
-	if len(sent) > 1 { // somebody else on this host has set one too
+	if len(sent) > 1 { // another server on this host set a cookie of the same name
 		return access.Caller{}, true, &fault.Error{
-			Op: op, Kind: fault.Unauthenticated, Err: errors.New("there are several cookies of this name"), Remedy: "remove this site's cookies and log in again",
+			Op: op, Kind: fault.Unauthenticated, Err: errors.New("the request has several login cookies"), Remedy: "remove this site's cookies and log in again",
 		}
 	}
 	c, err := s.o.Logins.Check(r.Context(), sent[0].Value)
 	return c, true, err
 }
 
-// changes reports whether r could change something.
+// changes reports whether r may have side effects.
 func changes(r *http.Request) bool {
 	return r.Method != http.MethodGet && r.Method != http.MethodHead || r.Header.Get("Upgrade") != ""
 }
 
-// presence is the streams that browsers are reading, by their logins: when one
-// ends they must.
+// presence maps logins to their open streams, which end with the login.
 type presence struct {
 	mu sync.Mutex
 	// +checklocks:mu
 	m map[id.Login]map[*context.CancelFunc]struct{}
 }
 
-// enter has cancel called when l ends, until leave is.
+// enter registers cancel, to be called when l ends. The caller calls leave at the end of the
+// stream.
 func (p *presence) enter(l id.Login, cancel context.CancelFunc) (leave func()) {
 	if l == "" {
 		return func() {}

@@ -15,7 +15,7 @@ import (
 	"glasshouse/store/storetest"
 )
 
-// withLogins lets browsers in.
+// withLogins enables browser logins.
 func withLogins(t testing.TB) func(*api.Options) {
 	st, err := storetest.Open(t, "")
 	if err != nil {
@@ -28,8 +28,8 @@ func withLogins(t testing.TB) func(*api.Options) {
 	}
 }
 
-// logIn returns the cookie of a browser that is logged in.
-func (d *door) logIn(role access.Role) string {
+// logIn returns the cookie of a new browser login.
+func (d *harness) logIn(role access.Role) string {
 	d.t.Helper()
 	var l wire.LoginLink
 	d.want(201, req{as: access.Admin, method: "POST", path: "/login-links", body: wire.CreateLoginLink{Role: string(role), Label: "a browser"}}, &l)
@@ -41,8 +41,8 @@ func (d *door) logIn(role access.Role) string {
 	return c.Name + "=" + c.Value
 }
 
-// ownPage is what a browser says of a request that a page of the daemon makes.
-func (d *door) ownPage(more ...string) map[string]string {
+// ownPage has the headers of a request from a page of the daemon.
+func (d *harness) ownPage(more ...string) map[string]string {
 	h := map[string]string{"Origin": "http://" + d.tcp, "Sec-Fetch-Site": "same-origin"}
 	for i := 0; i < len(more); i += 2 {
 		h[more[i]] = more[i+1]
@@ -50,12 +50,12 @@ func (d *door) ownPage(more ...string) map[string]string {
 	return h
 }
 
-func TestABrowserLogsInByALinkAndOut(t *testing.T) {
+func TestBrowserLoginAndLogout(t *testing.T) {
 	d := open(t, apitest.New(), withLogins(t))
 	var l wire.LoginLink
 	d.want(201, req{local: true, method: "POST", path: "/login-links", body: wire.CreateLoginLink{}}, &l)
 	if len(l.URLs) != 2 || l.URLs[0] != "http://127.0.0.1:8082/login#"+l.Code || l.URLs[1] != "https://glass.example/login#"+l.Code {
-		t.Fatalf("the links are %q", l.URLs)
+		t.Fatalf("got links %q", l.URLs)
 	}
 	var me wire.Me
 	got := d.want(200, req{method: "POST", path: "/login", body: wire.LogIn{Code: l.Code}, header: d.ownPage()}, &me)
@@ -69,7 +69,7 @@ func TestABrowserLogsInByALinkAndOut(t *testing.T) {
 		t.Error("the cookie of a connection without TLS is Secure: the browser would not send it")
 	}
 	if me.Role != "admin" || me.Login == "" {
-		t.Errorf("logged in as %+v, want what made the link", me)
+		t.Errorf("logged in as %+v, want the creator of the link", me)
 	}
 	cookie, _, _ := strings.Cut(set, ";")
 	var again wire.Me
@@ -81,7 +81,7 @@ func TestABrowserLogsInByALinkAndOut(t *testing.T) {
 	var list wire.Page[wire.Login]
 	d.want(200, req{as: access.Admin, method: "GET", path: "/logins"}, &list)
 	if len(list.Items) != 1 || list.Items[0].ID != me.Login {
-		t.Errorf("the logins are %+v", list.Items)
+		t.Errorf("got logins %+v", list.Items)
 	}
 	if log := d.log.String(); strings.Contains(log, l.Code) || strings.Contains(log, cookie) {
 		t.Error("a code or cookie is in the log")
@@ -104,28 +104,28 @@ func TestBehindTLSTheCookieIsSecure(t *testing.T) {
 	}
 }
 
-func TestACodeIsUsedOnce(t *testing.T) {
+func TestLoginCodeIsSingleUse(t *testing.T) {
 	d := open(t, apitest.New(), withLogins(t))
 	var l wire.LoginLink
 	d.want(201, req{as: access.Admin, method: "POST", path: "/login-links", body: "{}"}, &l)
 	d.refused(401, req{method: "POST", path: "/login", body: wire.LogIn{Code: l.Code[:len(l.Code)-1]}})
-	// What another page sends does not use it up.
+	// A request from another page does not use up the code.
 	d.refused(403, req{method: "POST", path: "/login", body: wire.LogIn{Code: l.Code}, header: map[string]string{"Origin": "https://evil.example"}})
 	d.refused(403, req{method: "POST", path: "/login", body: wire.LogIn{Code: l.Code}, header: map[string]string{"Sec-Fetch-Site": "same-site"}})
 	d.refused(400, req{method: "POST", path: "/login", body: "code=" + l.Code, header: map[string]string{"Content-Type": "application/x-www-form-urlencoded"}})
 	d.want(200, req{method: "POST", path: "/login", body: wire.LogIn{Code: l.Code}}, nil)
 	p := d.refused(401, req{method: "POST", path: "/login", body: wire.LogIn{Code: l.Code}})
 	if p.Remedy == "" {
-		t.Errorf("a used link is refused without a remedy: %+v", p)
+		t.Errorf("refusal of a used link without a remedy: %+v", p)
 	}
 	for _, as := range []access.Role{"", access.Viewer, access.Operator} {
 		if got := d.do(req{as: as, method: "POST", path: "/login-links", body: "{}"}); got.status/100 == 2 {
-			t.Errorf("%q made a link", as)
+			t.Errorf("%q created a link", as)
 		}
 	}
 }
 
-func TestALoginMayDoWhatItsRoleMay(t *testing.T) {
+func TestLoginHasPermissionsOfRole(t *testing.T) {
 	d := open(t, apitest.New(), withLogins(t))
 	viewer, operator := d.logIn(access.Viewer), d.logIn(access.Operator)
 	d.refused(403, req{method: "POST", path: "/jails", body: "{}", header: d.ownPage("Cookie", viewer)})
@@ -136,8 +136,8 @@ func TestALoginMayDoWhatItsRoleMay(t *testing.T) {
 	d.refused(400, req{as: access.Admin, method: "POST", path: "/login-links", body: wire.CreateLoginLink{Role: "agent"}})
 }
 
-// The cookie comes with requests that other pages make. None of them counts.
-func TestOtherPagesCannotUseALogin(t *testing.T) {
+// Other pages can trigger requests with the cookie. None of them may be accepted.
+func TestLoginIsRefusedForForeignPages(t *testing.T) {
 	d := open(t, apitest.New(), withLogins(t))
 	cookie := d.logIn(access.Admin)
 	_, port, _ := strings.Cut(d.tcp, ":")
@@ -166,15 +166,15 @@ func TestOtherPagesCannotUseALogin(t *testing.T) {
 		d.t.Log(name)
 		d.refused(403, req{method: "GET", path: "/jails", header: h})
 	}
-	// What a person types, and what says nothing as old browsers do, may look.
+	// A typed address, and an old browser without fetch metadata, may read.
 	d.want(200, req{method: "GET", path: "/jails", header: map[string]string{"Cookie": cookie, "Sec-Fetch-Site": "none"}}, nil)
-	// A cookie that somebody else on this host has set is not taken for ours.
+	// A cookie that another server on this host has set is refused.
 	d.refused(401, req{method: "GET", path: "/jails", header: d.ownPage("Cookie", cookie+"; "+cookie[:strings.Index(cookie, "=")]+"=ghb_x")})
-	// On the socket it is the kernel that says who calls.
+	// On the socket, the credentials take precedence over the cookie.
 	d.want(200, req{local: true, method: "GET", path: "/jails", header: map[string]string{"Cookie": strings.Replace(cookie, "ghb_", "ghb_A", 1)}}, nil)
 }
 
-func TestATerminalIsOpenedByTheDaemonsOwnPage(t *testing.T) {
+func TestTerminalNeedsSameOrigin(t *testing.T) {
 	d := open(t, apitest.Start(t), withLogins(t))
 	j := d.running()
 	cookie := d.logIn(access.Operator)
@@ -203,7 +203,7 @@ func TestATerminalIsOpenedByTheDaemonsOwnPage(t *testing.T) {
 	if _, _, err := conn.Read(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	// Who is logged out has no terminal any more.
+	// A logout ends the terminal.
 	d.want(204, req{method: "POST", path: "/logout", header: d.ownPage("Cookie", cookie)}, nil)
 	for {
 		if _, _, err := conn.Read(t.Context()); err != nil {
@@ -212,7 +212,7 @@ func TestATerminalIsOpenedByTheDaemonsOwnPage(t *testing.T) {
 	}
 }
 
-func TestWhoIsLoggedOutByAnotherReadsNoMore(t *testing.T) {
+func TestRemoteLogoutEndsStreams(t *testing.T) {
 	jails := apitest.New()
 	d := open(t, jails, withLogins(t), func(o *api.Options) { o.Observed = apitest.Watch(t, jails) })
 	var j wire.Jail
@@ -221,7 +221,7 @@ func TestWhoIsLoggedOutByAnotherReadsNoMore(t *testing.T) {
 	resp := d.send(req{method: "GET", path: "/jails/" + string(j.ID) + "/events", header: d.ownPage("Cookie", cookie, "Accept", "text/event-stream")})
 	defer resp.Body.Close()
 	if resp.StatusCode != 200 {
-		t.Fatalf("the stream is %d", resp.StatusCode)
+		t.Fatalf("got stream status %d", resp.StatusCode)
 	}
 	var list wire.Page[wire.Login]
 	d.want(200, req{as: access.Admin, method: "GET", path: "/logins"}, &list)
@@ -239,12 +239,12 @@ func TestWhoIsLoggedOutByAnotherReadsNoMore(t *testing.T) {
 	select {
 	case <-ended:
 	case <-time.After(30 * time.Second):
-		t.Error("the stream goes on")
+		t.Error("the stream is still open")
 	}
 	d.refused(401, req{method: "GET", path: "/me", header: d.ownPage("Cookie", cookie)})
 }
 
-func TestADaemonWithoutAnAddressHasNoLinks(t *testing.T) {
+func TestLoginLinkNeedsAddress(t *testing.T) {
 	d := open(t, apitest.New(), withLogins(t), func(o *api.Options) { o.Addresses = func() []string { return nil } })
 	if p := d.refused(501, req{as: access.Admin, method: "POST", path: "/login-links", body: "{}"}); p.Remedy == "" {
 		t.Errorf("no remedy in %+v", p)

@@ -14,7 +14,7 @@ import (
 	"glasshouse/jail"
 )
 
-// metrics is what Prometheus reads, in a registry of its own.
+// metrics are the Prometheus metrics, in their own registry.
 type metrics struct {
 	registry *prometheus.Registry
 	requests *prometheus.CounterVec
@@ -48,7 +48,7 @@ func newMetrics(m Manager) *metrics {
 func (ms *metrics) request(pattern string, rec *recorder, took time.Duration) {
 	method, route, ok := strings.Cut(pattern, " ")
 	if !ok {
-		method, route = "", "none" // strangers' paths and methods must not become labels
+		method, route = "", "none" // paths and methods of unknown routes must not become labels
 	}
 	ms.requests.WithLabelValues(route, method, strconv.Itoa(rec.status)).Inc()
 	if !rec.stream {
@@ -67,12 +67,12 @@ func (ms *metrics) handler() http.Handler {
 	return promhttp.HandlerFor(ms.registry, promhttp.HandlerOpts{ErrorHandling: promhttp.ContinueOnError})
 }
 
-// jailCounter counts jails by state when it is asked.
+// jailCounter counts jails by state at each scrape.
 type jailCounter struct{ m Manager }
 
 var jailsDesc = prometheus.NewDesc("glasshouse_jails", "Jails, by state.", []string{"state"}, nil)
 
-// countTime bounds one count: a scrape must not hang on a busy database.
+// countTime is the timeout of one count, so that a scrape does not hang on a busy database.
 const countTime = 5 * time.Second
 
 func (jailCounter) Describe(ch chan<- *prometheus.Desc) { ch <- jailsDesc }

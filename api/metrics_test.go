@@ -15,14 +15,14 @@ import (
 	"glasshouse/api/apitest"
 )
 
-// A metric is what is served under one name.
+// A metric is an exported metric.
 type metric struct {
 	kind   string
 	help   string
 	labels []string
 }
 
-// served gathers every metric there is, once each has had something to count.
+// served returns all metrics, after each has a value.
 func served(t *testing.T) map[string]metric {
 	t.Helper()
 	ms := newMetrics(apitest.New())
@@ -41,20 +41,20 @@ func served(t *testing.T) map[string]metric {
 		}
 		all[f.GetName()] = m
 	}
-	// A counter of the registry that was forgotten above would be missing here.
+	// Detects counters of the registry that the code above misses.
 	described := make(chan *prometheus.Desc, 1000)
 	ms.registry.Describe(described)
 	close(described)
 	for d := range described {
 		name := regexp.MustCompile(`fqName: "([^"]+)"`).FindStringSubmatch(d.String())[1]
 		if all[name].kind == "" && strings.HasPrefix(name, "glasshouse_") {
-			t.Errorf("%s was not made to count", name)
+			t.Errorf("%s has no value", name)
 		}
 	}
 	return all
 }
 
-func TestEveryMetricIsDocumentedAndNoneElse(t *testing.T) {
+func TestDocumentedMetricsMatch(t *testing.T) {
 	doc, err := os.ReadFile("../docs/telemetry.md")
 	if err != nil {
 		t.Fatal(err)
@@ -78,14 +78,14 @@ func TestEveryMetricIsDocumentedAndNoneElse(t *testing.T) {
 	}
 	slices.Sort(named)
 	if names := slices.Sorted(maps.Keys(all)); !slices.Equal(named, names) {
-		t.Errorf("docs/telemetry.md has\n%s\nand served are\n%s", strings.Join(named, "\n"), strings.Join(names, "\n"))
+		t.Errorf("docs/telemetry.md has\n%s\nwant\n%s", strings.Join(named, "\n"), strings.Join(names, "\n"))
 	}
 }
 
-// seriesPart is what the series of a histogram or summary have after its name.
+// seriesPart matches the suffix of the series of a histogram or summary.
 var seriesPart = regexp.MustCompile(`_(bucket|sum|count)$`)
 
-func TestTheDashboardAsksForMetricsThatAreServed(t *testing.T) {
+func TestDashboardUsesExistingMetrics(t *testing.T) {
 	text, err := os.ReadFile("../docs/grafana/glasshouse.json")
 	if err != nil {
 		t.Fatal(err)
@@ -102,7 +102,7 @@ func TestTheDashboardAsksForMetricsThatAreServed(t *testing.T) {
 	all, asked := served(t), map[string]bool{}
 	for _, p := range board.Panels {
 		if len(p.Targets) == 0 {
-			t.Errorf("the panel %q asks for nothing", p.Title)
+			t.Errorf("panel %q has no query", p.Title)
 		}
 		for _, target := range p.Targets {
 			for _, name := range regexp.MustCompile(`\b(?:glasshouse|go|process)_\w+`).FindAllString(target.Expr, -1) {
@@ -110,7 +110,7 @@ func TestTheDashboardAsksForMetricsThatAreServed(t *testing.T) {
 					name = seriesPart.ReplaceAllString(name, "")
 				}
 				if _, ok := all[name]; !ok {
-					t.Errorf("the panel %q asks for %s, which is not served", p.Title, name)
+					t.Errorf("panel %q queries %s, which does not exist", p.Title, name)
 					continue
 				}
 				asked[name] = true

@@ -26,7 +26,7 @@ type networkParams struct {
 	Packets bool   `query:"packets" description:"The records themselves, as lines of JSON; Accept: application/x-ndjson asks the same."`
 }
 
-// networkLog answers with whom a jail talked to.
+// networkLog responds with the network log of a jail.
 func (s *Server) networkLog(w http.ResponseWriter, r *http.Request, p networkParams) error {
 	if _, err := s.readBody(w, r, &none{}); err != nil {
 		return err
@@ -34,7 +34,7 @@ func (s *Server) networkLog(w http.ResponseWriter, r *http.Request, p networkPar
 	part := window{Since: p.Since, Until: p.Until}
 	if p.Packets || accepts(r, lineKind) {
 		if p.Limit != 0 || p.After != "" {
-			return fault.Fieldf("api", "packets", "records are not paged; GET /jails/%s/events?type=net has limit and after", p.ID)
+			return fault.Fieldf("api", "packets", "packet events are not paged; GET /jails/%s/events?type=net has limit and after", p.ID)
 		}
 		return s.streamEvents(w, r, eventParams{ID: p.ID, recordFilter: recordFilter{Q: netRecords}, window: part, Format: "ndjson"})
 	}
@@ -44,8 +44,9 @@ func (s *Server) networkLog(w http.ResponseWriter, r *http.Request, p networkPar
 	}
 	var after uint64
 	if p.After != "" {
-		if after, err = strconv.ParseUint(p.After, 10, 64); err != nil {
-			return fault.Fieldf("api", "after", "%q is no page's 'next'", text.Clip(p.After, 64))
+		after, err = strconv.ParseUint(p.After, 10, 64)
+		if err != nil {
+			return fault.Fieldf("api", "after", "%q is not the 'next' of a page", text.Clip(p.After, 64))
 		}
 	}
 	log := report.NewNetLog()
@@ -83,8 +84,8 @@ func (s *Server) networkLog(w http.ResponseWriter, r *http.Request, p networkPar
 	}{list, next, count.N})
 }
 
-// from is where in list the flows are that began after a record. Each began with
-// one of its own.
+// from returns the index of the first flow in list that began after an event. The sequence
+// numbers of the first events are unique.
 func from(list []report.Flow, after uint64) int {
 	i, found := slices.BinarySearchFunc(list, after, func(f report.Flow, seq uint64) int {
 		return int(min(max(int64(f.Events.First)-int64(seq), -1), 1))
@@ -95,7 +96,7 @@ func from(list []report.Flow, after uint64) int {
 	return i
 }
 
-// networkPackets answers with what is kept of a jail's packets.
+// networkPackets responds with the retained packets of a jail.
 func (s *Server) networkPackets(w http.ResponseWriter, r *http.Request, p oneJail) error {
 	if _, err := s.readBody(w, r, &none{}); err != nil {
 		return err
@@ -105,7 +106,7 @@ func (s *Server) networkPackets(w http.ResponseWriter, r *http.Request, p oneJai
 		return err
 	}
 	if s.o.Observed == nil {
-		return errUnwatched
+		return errNotObserved
 	}
 	names, err := s.o.Observed.Packets(p.ID)
 	if err != nil {
@@ -129,19 +130,19 @@ func (s *Server) networkPackets(w http.ResponseWriter, r *http.Request, p oneJai
 	if begun {
 		return nil
 	}
-	missing := &fault.Error{Op: "api", On: string(p.ID), Kind: fault.NotFound, Err: errors.New("it has sent and got no packet yet")}
+	missing := &fault.Error{Op: "api", On: string(p.ID), Kind: fault.NotFound, Err: errors.New("the jail has not sent or received packets yet")}
 	if j.Spec.Observe.Packets == 0 {
-		missing.Err = errors.New("no bytes of this jail's packets are kept")
-		missing.Remedy = "make a jail with observe.packet_bytes above 0, such as 128"
+		missing.Err = errors.New("packet capture is disabled for this jail")
+		missing.Remedy = "create a jail with observe.packet_bytes above 0, such as 128"
 	}
 	return missing
 }
 
-// openBlocks opens the whole blocks of a pcapng file. One that is being written
-// may end in half a block, behind which no reader would find the next file.
+// openBlocks opens the complete blocks of a pcapng file. A file that is being written may end
+// with an incomplete block, after which a reader could not parse the next file.
 func openBlocks(name string) (*io.SectionReader, io.Closer, error) {
 	f, err := os.Open(name)
-	if errors.Is(err, os.ErrNotExist) { // gone for its age since it was listed
+	if errors.Is(err, os.ErrNotExist) { // removed by retention since it was listed
 		return io.NewSectionReader(f, 0, 0), io.NopCloser(nil), nil
 	}
 	if err != nil {
@@ -154,9 +155,8 @@ func openBlocks(name string) (*io.SectionReader, io.Closer, error) {
 	return io.NewSectionReader(f, 0, size), f, nil
 }
 
-// wholeBlocks returns the length of a file without the block at its end that is
-// not yet whole. A block begins with its type and its length, and each section
-// says in which order of bytes.
+// wholeBlocks returns the length of a pcapng file without an incomplete last block. A block
+// begins with its type and length; each section header states the byte order.
 func wholeBlocks(f *os.File) (size int64, err error) {
 	fi, err := f.Stat()
 	if err != nil {
@@ -169,7 +169,7 @@ func wholeBlocks(f *os.File) (size int64, err error) {
 		if _, err := f.ReadAt(head[:], size); err != nil {
 			return 0, err
 		}
-		if binary.LittleEndian.Uint32(head[:]) == section { // reads the same both ways
+		if binary.LittleEndian.Uint32(head[:]) == section { // a palindrome, so the byte order does not matter
 			order = binary.LittleEndian
 			if order.Uint32(head[8:]) != magic {
 				order = binary.BigEndian

@@ -9,8 +9,8 @@ import (
 	"glasshouse/access"
 )
 
-// A recorder is the ResponseWriter of one request, with what the log and the
-// metrics want to know of it.
+// A recorder is the ResponseWriter of one request. It collects data for the log and the
+// metrics.
 type recorder struct {
 	http.ResponseWriter
 	status int
@@ -19,7 +19,7 @@ type recorder struct {
 	stream bool
 }
 
-// Unwrap lets http.ResponseController and hijackers through.
+// Unwrap supports http.ResponseController and hijacking.
 func (rec *recorder) Unwrap() http.ResponseWriter { return rec.ResponseWriter }
 
 func (rec *recorder) WriteHeader(status int) {
@@ -38,7 +38,7 @@ func (rec *recorder) Write(p []byte) (int, error) {
 	return n, err
 }
 
-// observe counts and logs a request that is done.
+// observe logs and counts a finished request.
 func (s *Server) observe(rec *recorder, r *http.Request, start time.Time) {
 	took := time.Since(start)
 	s.metrics.request(r.Pattern, rec, took)

@@ -20,16 +20,16 @@ const (
 	maxKey       = 255
 )
 
-// flights are the keyed requests that go on now, so that a second one with the
-// same key waits for the first rather than being refused.
+// flights are the active requests with an idempotency key. A second request with the same key
+// waits for the first instead of failing.
 type flights struct {
 	mu sync.Mutex
 	// +checklocks:mu
-	m map[replay.Key]chan struct{} // closed when it has landed
+	m map[replay.Key]chan struct{} // closed when the request is finished
 }
 
-// enter waits until no request with key k is going on, and then takes its
-// place until leave is called.
+// enter waits until no request with key k is active, and then registers the caller's request
+// until leave is called.
 func (f *flights) enter(ctx context.Context, k replay.Key) (leave func(), err error) {
 	for {
 		f.mu.Lock()
@@ -57,9 +57,9 @@ func (f *flights) enter(ctx context.Context, k replay.Key) (leave func(), err er
 	}
 }
 
-// answer writes what do returns. For a POST with an Idempotency-Key it does so once: a
-// request that brings the key again gets the first one's answer. Only success
-// is kept, so that what failed may be tried again under its key.
+// answer writes the result of do. A POST with an Idempotency-Key is executed once: a repeated
+// request receives the first response. Only successful responses are stored, so that a failed
+// request can be retried with its key.
 func (s *Server) answer(w http.ResponseWriter, r *http.Request, body []byte, do func() (replay.Answer, error)) error {
 	key := r.Header.Get(keyHeader)
 	if key == "" || r.Method != http.MethodPost {
@@ -97,11 +97,11 @@ func (s *Server) answer(w http.ResponseWriter, r *http.Request, body []byte, do 
 	return nil
 }
 
-// land does the work of a claimed key and settles the claim, also when the
-// caller is gone or the work panics.
+// land executes a claimed request and settles the claim, also if the client disconnects or do
+// panics.
 func (s *Server) land(ctx context.Context, k replay.Key, do func() (replay.Answer, error)) (replay.Answer, error) {
-	// What is to be kept has a minute once the work is done, which may itself take many:
-	// the first jail of a host waits for its root filesystem.
+	// Storing the response has its own timeout, because do may take minutes: the first jail of
+	// a host waits for its root filesystem.
 	settle := func() (context.Context, context.CancelFunc) {
 		return context.WithTimeout(context.WithoutCancel(ctx), time.Minute)
 	}
@@ -124,8 +124,8 @@ func (s *Server) land(ctx context.Context, k replay.Key, do func() (replay.Answe
 	ctx, cancel := settle()
 	defer cancel()
 	if err := s.o.Replays.Finish(ctx, k, a); err != nil {
-		// The thing is made; to say otherwise would make a second one.
-		s.o.Log.Error("answer not kept for its idempotency key", "err", err)
+		// The object was created. An error would make the client create a second one.
+		s.o.Log.Error("cannot store the response of an idempotency key", "err", err)
 	}
 	return a, nil
 }

@@ -12,7 +12,7 @@ import (
 	"glasshouse/api/replay"
 )
 
-// answers keeps one answer in memory, and takes nothing from who is too late.
+// answers stores one response in memory. It fails after the deadline of its context.
 type answers struct {
 	kept      *replay.Answer
 	abandoned bool
@@ -34,8 +34,8 @@ func (a *answers) Abandon(ctx context.Context, _ replay.Key) error {
 	return ctx.Err()
 }
 
-// The first jail of a host waits for its root filesystem to be made.
-func TestTheAnswerToWhatTookLongIsKept(t *testing.T) {
+// The first jail of a host waits for its root filesystem.
+func TestResponseOfSlowRequestIsStored(t *testing.T) {
 	for _, tt := range []struct {
 		name     string
 		hours    time.Duration

@@ -17,10 +17,10 @@ import (
 	"glasshouse/id"
 )
 
-// Document is the OpenAPI document of the API, as it is served at /openapi.json.
+// Document returns the OpenAPI document that /openapi.json serves.
 func Document(version string) ([]byte, error) { return document(routes, version) }
 
-// document makes the OpenAPI document of a route table.
+// document builds the OpenAPI document of a route table.
 func document(rs []route, version string) ([]byte, error) {
 	r := openapi31.NewReflector()
 	r.DefaultOptions = append(r.DefaultOptions,
@@ -107,7 +107,7 @@ func describeAnswers(oc openapi.OperationContext, rt route) {
 	}
 }
 
-// operationID is stable and readable: "GET /jails/{id}/execs/{exec}" is
+// operationID derives a stable, readable id: "GET /jails/{id}/execs/{exec}" becomes
 // getJailsExecsByExec.
 func operationID(method, pattern string) string {
 	var b strings.Builder
@@ -123,11 +123,11 @@ func operationID(method, pattern string) string {
 
 func title(s string) string { return strings.ToUpper(s[:1]) + s[1:] }
 
-// schemaName is the name of a type in the document: Page[wire.Jail] is JailPage.
+// schemaName returns the schema name of a type: Page[wire.Jail] becomes JailPage.
 func schemaName(t reflect.Type) string {
 	name := t.Name()
 	if t.PkgPath() == reflect.TypeFor[id.Jail]().PkgPath() {
-		return name + "ID" // never shown: it only must not take the name of the thing
+		return name + "ID" // not shown; the suffix avoids a collision with the object's schema
 	}
 	outer, inner, generic := strings.Cut(name, "[")
 	if !generic {
@@ -137,7 +137,7 @@ func schemaName(t reflect.Type) string {
 	return inner[strings.LastIndex(inner, ".")+1:] + outer
 }
 
-// neverNull says of lists and objects that they are left out, not null.
+// neverNull declares lists and objects as optional instead of nullable.
 func neverNull(p jsonschema.InterceptNullabilityParams) {
 	if p.NullAdded && p.Type.Kind() != reflect.Interface {
 		p.Schema.RemoveType(jsonschema.Null)

@@ -14,26 +14,25 @@ import (
 	"glasshouse/internal/text"
 )
 
-// readParams fills the fields of the struct into points to from the path and
-// the query, by their tags. A parameter nobody knows, one given twice, and a
-// value of the wrong type are errors that name it.
+// readParams sets the fields of the struct that into points to from the path and the query, by
+// their tags. An unknown or duplicate parameter and a value of the wrong type are errors that
+// name the parameter.
 func readParams(r *http.Request, into any) error {
 	v := reflect.ValueOf(into).Elem()
 	query, err := url.ParseQuery(r.URL.RawQuery)
 	if err != nil {
-		return fault.Fieldf("api", "query", "it is not well formed")
+		return fault.Fieldf("api", "query", "malformed query string")
 	}
 	if err := fill(r, v, query); err != nil {
 		return err
 	}
 	for name := range query {
-		return fault.Fieldf("api", text.Visible(text.Clip(name, 64)), "this request has no such parameter")
+		return fault.Fieldf("api", text.Visible(text.Clip(name, 64)), "unknown parameter")
 	}
 	return nil
 }
 
-// fill takes what a struct, and those embedded in it, have a place for out of
-// query.
+// fill sets the fields of a struct and its embedded structs from query.
 func fill(r *http.Request, v reflect.Value, query url.Values) error {
 	for i := range v.NumField() {
 		f := v.Type().Field(i)
@@ -60,7 +59,7 @@ func fill(r *http.Request, v reflect.Value, query url.Values) error {
 	return nil
 }
 
-// prefixes tells the identifiers of each type apart.
+// prefixes has the prefix of each identifier type.
 var prefixes = map[reflect.Type]struct {
 	letter byte
 	noun   string
@@ -78,7 +77,7 @@ var prefixes = map[reflect.Type]struct {
 	reflect.TypeFor[id.Request]():    {'q', "request"},
 }
 
-// setPath sets an identifier. One of the wrong shape names nothing there is.
+// setPath sets an identifier from the path. A malformed one is not found.
 func setPath(v reflect.Value, s string) error {
 	if p, ok := prefixes[v.Type()]; ok && !id.Valid(p.letter, s) {
 		return fault.Newf(fault.NotFound, "api", text.Visible(text.Clip(s, 64)), "no such %s", p.noun)
@@ -118,7 +117,7 @@ func setValue(v reflect.Value, name, s string) error {
 		v.SetString(s)
 	case reflect.Bool:
 		b, err := strconv.ParseBool(s)
-		if s != "" && err != nil { // ?tar is ?tar=1
+		if s != "" && err != nil { // ?tar means ?tar=1
 			return fault.Fieldf("api", name, "%q is not true or false", text.Clip(s, 64))
 		}
 		v.SetBool(s == "" || b)
@@ -150,7 +149,7 @@ func setValue(v reflect.Value, name, s string) error {
 	return nil
 }
 
-// paging are the parameters of every list.
+// paging are the parameters of all paged lists.
 type paging struct {
 	Limit int    `query:"limit" description:"Items of a page, 100 if not given." minimum:"1" maximum:"1000"`
 	After string `query:"after" description:"The 'next' of the page before."`
@@ -161,7 +160,7 @@ const (
 	maxPage     = 1000
 )
 
-// limit returns how many items were asked for. Zero was not asked for.
+// limit returns the page size. Zero selects the default.
 func limit(n int) (int, error) {
 	switch {
 	case n == 0:

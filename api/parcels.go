@@ -11,7 +11,7 @@ import (
 	"glasshouse/snapshot"
 )
 
-// A Carrier has snapshots travel between hosts. *snapshot.Keeper is one.
+// A Carrier exports and imports snapshots. *snapshot.Keeper implements it.
 type Carrier interface {
 	Export(ctx context.Context, s id.Snapshot, w io.Writer) error
 	Import(ctx context.Context, r io.Reader, o snapshot.ImportOptions) (snapshot.Snapshot, error)
@@ -19,7 +19,7 @@ type Carrier interface {
 
 const parcelKind = "application/zstd"
 
-// exportSnapshot answers with an archive of a snapshot.
+// exportSnapshot responds with an archive of a snapshot.
 func (s *Server) exportSnapshot(w http.ResponseWriter, r *http.Request, p oneSnapshot) error {
 	if _, err := s.readBody(w, r, &none{}); err != nil {
 		return err
@@ -40,8 +40,8 @@ func (s *Server) exportSnapshot(w http.ResponseWriter, r *http.Request, p oneSna
 	return k.Export(r.Context(), p.ID, &downloader{w: w, name: name, rc: http.NewResponseController(w)})
 }
 
-// A downloader is a download that begins with its first byte: until then the
-// answer can still be that there is none.
+// A downloader sends the response headers with the first byte. Before it, the response can
+// still become an error.
 type downloader struct {
 	w    http.ResponseWriter
 	name string
@@ -62,7 +62,7 @@ type importSnapshot struct {
 	Force     bool `query:"force" description:"Take its processes though they ran on another processor or a newer kernel."`
 }
 
-// importSnapshot keeps a snapshot that export answered with.
+// importSnapshot stores an exported snapshot.
 func (s *Server) importSnapshot(w http.ResponseWriter, r *http.Request, p importSnapshot) error {
 	k, err := s.snapshots()
 	if err != nil {

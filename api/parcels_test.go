@@ -12,7 +12,7 @@ import (
 	"glasshouse/fault"
 )
 
-func TestASnapshotIsTakenAwayAndBroughtBack(t *testing.T) {
+func TestSnapshotExportAndImport(t *testing.T) {
 	d := open(t, apitest.New())
 	s := d.taken(d.running(), nil)
 	self := "/snapshots/" + string(s.ID) + "/export"
@@ -36,16 +36,16 @@ func TestASnapshotIsTakenAwayAndBroughtBack(t *testing.T) {
 	}
 	d.want(201, req{as: access.Admin, method: "POST", path: "/snapshots/import?files_only=true", body: other}, &back)
 	if back.Memory {
-		t.Error("its processes came along")
+		t.Error("the processes were imported")
 	}
 	d.want(201, req{as: access.Admin, method: "POST", path: "/snapshots/import?force=true", body: other}, &back)
 	if !back.Memory {
-		t.Error("its processes were left behind")
+		t.Error("the processes were not imported")
 	}
 	d.refused(400, req{as: access.Admin, method: "POST", path: "/snapshots/import", body: "nothing"})
 }
 
-func TestAnExportThatFailsIsNoArchive(t *testing.T) {
+func TestFailedExportIsNotAnArchive(t *testing.T) {
 	d := open(t, apitest.New())
 	s := d.taken(d.running(), nil)
 	self := "/snapshots/" + string(s.ID) + "/export"
@@ -63,11 +63,11 @@ func TestAnExportThatFailsIsNoArchive(t *testing.T) {
 	resp := d.send(req{as: access.Operator, method: "GET", path: self})
 	defer resp.Body.Close()
 	if n, err := io.Copy(io.Discard, resp.Body); err == nil {
-		t.Errorf("it ends as if it were whole, after %d bytes", n)
+		t.Errorf("the failed export ends like a complete one, after %d bytes", n)
 	}
 }
 
-func TestAPolicyForSnapshots(t *testing.T) {
+func TestSnapshotPolicy(t *testing.T) {
 	d := open(t, apitest.New())
 	var j wire.Jail
 	d.want(201, req{as: access.Operator, method: "POST", path: "/jails",

@@ -15,8 +15,8 @@ import (
 	"glasshouse/snapshot"
 )
 
-// mostPasts is how many are kept: each has some tens of megabytes at most.
-const mostPasts = 6
+// maxPasts is the size of the cache. An entry needs some tens of megabytes at most.
+const maxPasts = 6
 
 type pastParams struct {
 	ID    id.Jail `path:"id"`
@@ -25,7 +25,7 @@ type pastParams struct {
 	Limit int     `query:"limit" minimum:"1" maximum:"10000" description:"Of changed files, 1000 if not given."`
 }
 
-// at answers with how a jail was at an instant.
+// at responds with the state of a jail at an instant.
 func (s *Server) at(w http.ResponseWriter, r *http.Request, p pastParams) error {
 	if _, err := s.readBody(w, r, &none{}); err != nil {
 		return err
@@ -75,7 +75,7 @@ func (s *Server) at(w http.ResponseWriter, r *http.Request, p pastParams) error 
 	return writeJSON(w, http.StatusOK, answer)
 }
 
-// instantOr reads a time, how long ago it was, or the number of a record.
+// instantOr parses a time, a duration before now, or an event number.
 func instantOr(field, text string, now time.Time) (report.Instant, error) {
 	if seq, err := strconv.ParseUint(text, 10, 64); err == nil {
 		return report.Instant{Seq: seq}, nil
@@ -84,8 +84,8 @@ func instantOr(field, text string, now time.Time) (report.Instant, error) {
 	return report.Instant{Time: t}, err
 }
 
-// nearest returns the last snapshot of a jail that is of an instant's past, or nil:
-// what a jail that is branched from there begins with.
+// nearest returns the last snapshot of a jail before an instant, or nil. A branch from that
+// instant starts with this snapshot.
 func (s *Server) nearest(ctx context.Context, j id.Jail, at report.Instant, then *report.Then) (*snapshot.Snapshot, error) {
 	if s.o.Snapshots == nil {
 		return nil, nil
@@ -105,7 +105,7 @@ func (s *Server) nearest(ctx context.Context, j id.Jail, at report.Instant, then
 	}
 	one, err := s.o.Snapshots.Get(ctx, then.From)
 	if errors.Is(err, fault.NotFound) {
-		return nil, nil // it was deleted
+		return nil, nil // the snapshot was deleted
 	}
 	if err != nil {
 		return nil, err
@@ -113,7 +113,7 @@ func (s *Server) nearest(ctx context.Context, j id.Jail, at report.Instant, then
 	return &one, nil
 }
 
-// seqOf is the last record of this jail that a snapshot knows of.
+// seqOf returns the number of the last event of the jail before the snapshot.
 func seqOf(s *snapshot.Snapshot) uint64 {
 	if s == nil {
 		return 0

@@ -22,8 +22,8 @@ import (
 	"glasshouse/id"
 )
 
-// strictly asks for JSON and decodes all that is in it.
-func (d *door) strictly(path string, into any) {
+// strictly decodes a JSON response and fails on unknown fields.
+func (d *harness) strictly(path string, into any) {
 	d.t.Helper()
 	var raw json.RawMessage
 	d.want(200, req{as: access.Viewer, method: "GET", path: path}, &raw)
@@ -34,12 +34,12 @@ func (d *door) strictly(path string, into any) {
 	}
 }
 
-// file is a record of an operation on a file, so long ago.
+// file returns an event of a file operation at a time before now.
 func file(op, path string, ago time.Duration) event.Event {
 	return event.Event{Type: event.File, TS: time.Now().Add(-ago).UnixMilli(), NS: 1, PID: 7, TID: 7, Comm: "tar", Op: op, Path: path, FD: -1}
 }
 
-func TestAJailAsItWas(t *testing.T) {
+func TestJailAtInstant(t *testing.T) {
 	jails := apitest.New()
 	w, snaps := apitest.Watch(t, jails), apitest.Snapshot(jails)
 	d := open(t, jails, func(o *api.Options) { o.Observed, o.Snapshots = w, snaps })
@@ -48,7 +48,7 @@ func TestAJailAsItWas(t *testing.T) {
 	var none wire.Past
 	d.strictly(path, &none)
 	if len(none.Processes.Items) != 0 || len(none.Files.Items) != 0 || none.Snapshot != nil || !none.Files.Recorded {
-		t.Errorf("of a jail that did nothing: %+v", none)
+		t.Errorf("idle jail: got %+v", none)
 	}
 	begin := proc(event.OpExec, 3, 1, "make", "-j")
 	begin.TS -= 3600_000
@@ -97,13 +97,13 @@ func TestAJailAsItWas(t *testing.T) {
 	d.refused(404, req{as: access.Viewer, method: "GET", path: "/jails/j-aaaaaaaaaaaa/at"})
 }
 
-func TestWhichCallsAJailMade(t *testing.T) {
+func TestSyscallProfile(t *testing.T) {
 	d, w, j := watched(t)
 	path := "/jails/" + string(j) + "/syscalls"
 	var none wire.Profile
 	d.strictly(path, &none)
 	if none.Count != 0 || none.Calls == nil || none.Latency.Buckets == nil {
-		t.Errorf("of a jail that made none: %+v", none)
+		t.Errorf("jail without system calls: got %+v", none)
 	}
 	for i := range 100 {
 		e := call(int32(10+i%4), "read", "", int64(i))
@@ -149,7 +149,7 @@ func TestWhichCallsAJailMade(t *testing.T) {
 	}
 }
 
-func TestWhomAJailTalkedToAndWhatWasDecided(t *testing.T) {
+func TestConnectionsWithVerdicts(t *testing.T) {
 	jails := apitest.New()
 	w := apitest.Watch(t, jails)
 	c := record(t)
@@ -159,7 +159,7 @@ func TestWhomAJailTalkedToAndWhatWasDecided(t *testing.T) {
 	var none wire.Connections
 	d.strictly(path, &none)
 	if none.Items == nil || len(none.Items) != 0 {
-		t.Errorf("of a jail that talked to nobody: %+v", none)
+		t.Errorf("jail without connections: got %+v", none)
 	}
 	other := packet(event.Egress, "10.0.0.2:9", "192.0.2.7:53", "", 70)
 	other.Host, other.Proto, other.PID, other.Comm = "", "udp", 8, "dig"
@@ -195,16 +195,16 @@ func TestWhomAJailTalkedToAndWhatWasDecided(t *testing.T) {
 		t.Errorf("of the most bytes: %+v", one)
 	}
 	if len(one.Processes) != 2 || len(one.Services) != 2 || one.Services[0].Port != 443 || !strings.Contains(one.Services[0].Events.Q, "example.com") {
-		t.Errorf("by whom, and where: %+v %+v", one.Processes, one.Services)
+		t.Errorf("got processes %+v, services %+v", one.Processes, one.Services)
 	}
 	if len(one.Verdicts) != 1 || !one.Verdicts[0].Allowed || one.Verdicts[0].Count != 2 || one.Verdicts[0].Received != 1800 || one.Verdicts[0].Entry != newest || one.Verdicts[0].Rule != "example.com" {
-		t.Errorf("what was decided: %+v", one.Verdicts)
+		t.Errorf("got verdicts %+v", one.Verdicts)
 	}
 	if two := got.Items[1]; two.Host != "192.0.2.7" || len(two.Verdicts) != 0 || two.Verdicts == nil {
-		t.Errorf("a host of which nothing was decided: %+v", two)
+		t.Errorf("host without verdicts: got %+v", two)
 	}
 	if three := got.Items[2]; three.Host != "evil.example" || three.Verdicts[0].Allowed || three.Verdicts[0].Reason != "host" || three.Verdicts[0].Count != 5 || three.First != nil {
-		t.Errorf("a host that was refused: %+v", three)
+		t.Errorf("refused host: got %+v", three)
 	}
 	var some wire.Connections
 	d.strictly(path+"?limit=1", &some)
@@ -224,8 +224,7 @@ func TestWhomAJailTalkedToAndWhatWasDecided(t *testing.T) {
 	}
 }
 
-// A jail's way out has been used very often. Who looks at it again waits for what has
-// come since, not for all of it.
+// A jail has made very many requests. A second query reads only the new entries.
 func TestVerdictsAreReadOnce(t *testing.T) {
 	most := 5_000
 	if os.Getenv("GLASSHOUSE_TEST") == "all" {
@@ -271,24 +270,24 @@ func TestVerdictsAreReadOnce(t *testing.T) {
 	}
 	first, shown := read(path)
 	if first != int64(most) || shown == 0 {
-		t.Errorf("%d entries are read of %d, and %d verdicts shown", first, most, shown)
+		t.Errorf("read %d of %d entries, got %d verdicts", first, most, shown)
 	}
 	note(0)
 	if n, again := read(path); n != 1 || again != shown+1 {
-		t.Errorf("%d entries are read again for one that is new, and %d verdicts shown, %d before", n, again, shown)
+		t.Errorf("read %d entries for one new entry; got %d verdicts, %d before", n, again, shown)
 	}
-	for range 2 { // a time that moves along is nobody's to ask for again
+	for range 2 { // a relative time range cannot be repeated
 		read(path + "&from=1h")
 	}
 	for i := range 20 { // other parts push it out in the end
 		read(path + fmt.Sprintf("&from=2020-01-%02dT00:00:00Z&to=2020-02-01T00:00:00Z", i+1))
 	}
 	if n, again := read(path); n != int64(most)+1 || again != shown+1 {
-		t.Errorf("%d entries are read once it was forgotten, and %d verdicts shown", n, again)
+		t.Errorf("after eviction: read %d entries, got %d verdicts", n, again)
 	}
 }
 
-// counted counts what is read of a chain.
+// counted counts the entries that are read of a chain.
 type counted struct {
 	*chain.Chain
 	n atomic.Int64

@@ -15,7 +15,8 @@ func policyOf(w wire.Snapshots) (jail.Snapshots, error) {
 		return p, nil
 	}
 	var err error
-	if p.Every, err = time.ParseDuration(w.Every); err != nil || p.Every == 0 {
+	p.Every, err = time.ParseDuration(w.Every)
+	if err != nil || p.Every == 0 {
 		return p, fault.Fieldf("api", "snapshots.every", "%q is not a time such as 10m", text.Clip(w.Every, 64))
 	}
 	return p, nil

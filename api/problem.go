@@ -16,14 +16,14 @@ import (
 	"glasshouse/internal/text"
 )
 
-// A kindInfo is an error kind as HTTP has it, and what its page says.
+// A kindInfo maps an error kind to HTTP and to its documentation page.
 type kindInfo struct {
 	status int
 	title  string
 	about  string // the cause, and what the caller can do
 }
 
-// kinds is every error kind. The empty kind is an internal error.
+// kinds has all error kinds. The empty kind is an internal error.
 var kinds = map[fault.Kind]kindInfo{
 	fault.Invalid:         {http.StatusBadRequest, "Invalid request", "A parameter, a header or a field of the request has a value that the operation does not accept. Correct what field and detail name, and send the request again."},
 	fault.Unauthenticated: {http.StatusUnauthorized, "Authentication required", "The request has no valid token. Send one in the header Authorization: Bearer TOKEN, or log in to the web UI."},
@@ -40,7 +40,7 @@ var kinds = map[fault.Kind]kindInfo{
 	"":                    {http.StatusInternalServerError, "Internal error", "An error that the caller cannot correct. The log of the daemon has the cause under the error_id of the answer."},
 }
 
-// internalKind and methodKind are the problem types that are no error kinds.
+// internalKind and methodKind are problem types without an error kind.
 const (
 	internalKind = "internal"
 	methodKind   = "method not allowed"
@@ -52,7 +52,7 @@ type problemPath struct {
 	Problem string `path:"problem"`
 }
 
-// explainProblem serves the page at the address that is the type of problems.
+// explainProblem serves the documentation page of a problem type.
 func (s *Server) explainProblem(w http.ResponseWriter, _ *http.Request, p problemPath) error {
 	name := wire.Problem{Type: wire.TypeOf(p.Problem)}.Kind()
 	k, ok := kinds[fault.Kind(name)]
@@ -63,7 +63,7 @@ func (s *Server) explainProblem(w http.ResponseWriter, _ *http.Request, p proble
 		k, ok = methodInfo, true
 	}
 	if !ok || p.Problem == "" {
-		return fault.Newf(fault.NotFound, "api", "", "%s is not a type of problem", text.Visible(text.Clip(p.Problem, 64)))
+		return fault.Newf(fault.NotFound, "api", "", "%s is not a problem type", text.Visible(text.Clip(p.Problem, 64)))
 	}
 	w.Header().Set("Content-Type", htmlKind+"; charset=utf-8")
 	_, err := fmt.Fprintf(w, `<!doctype html>
@@ -79,8 +79,7 @@ func (s *Server) explainProblem(w http.ResponseWriter, _ *http.Request, p proble
 	return err
 }
 
-// problem returns err as the caller may see it. Where is the request, for the
-// log.
+// problem converts err for the caller. where identifies the request in the log.
 func (s *Server) problem(where string, err error) wire.Problem {
 	if _, ok := errors.AsType[methodError](err); ok {
 		return wire.Problem{
@@ -111,8 +110,8 @@ func (s *Server) problem(where string, err error) wire.Problem {
 	}
 }
 
-// hostFull is the problem of a request that failed because the host's disk is full. The
-// error may name paths of the host, so that it goes to the log alone.
+// hostFull returns the problem for a full disk of the host. The error may contain paths of the
+// host, so only the log has it.
 func (s *Server) hostFull(where string, err error) wire.Problem {
 	p, k := s.internal(where, err), kinds[fault.NoSpace]
 	p.Type, p.Title, p.Status = wire.TypeOf(string(fault.NoSpace)), k.title, k.status
@@ -121,22 +120,23 @@ func (s *Server) hostFull(where string, err error) wire.Problem {
 	return p
 }
 
-// closing is the problem of who waits for a daemon that stops. A question goes on
-// waiting for its answer without them.
+// closing returns the problem for requests that wait while the daemon stops. The pending
+// approval is not affected.
 func (s *Server) closing() wire.Problem {
-	return s.problem("", &fault.Error{Op: "api", Kind: fault.Unavailable, Err: errClosing, Remedy: "ask again when it is back"})
+	return s.problem("", &fault.Error{Op: "api", Kind: fault.Unavailable, Err: errClosing, Remedy: "retry when the daemon is running again"})
 }
 
-// where is r without its query, the place where secrets end up by accident.
+// where returns the method and path of r. It omits the query, which may contain secrets by
+// accident.
 func where(r *http.Request) string {
 	path := r.URL.Path
 	if strings.HasPrefix(path, linksPath) {
-		path = linksPath + "…" // the rest is who may decide
+		path = linksPath + "…" // the rest is a secret token
 	}
 	return r.Method + " " + path
 }
 
-// internal logs err and returns a problem that names the log's line.
+// internal logs err and returns a problem with the id of the log entry.
 func (s *Server) internal(where string, err error) wire.Problem {
 	ref := rand.Text()[:12]
 	attrs := []any{"error_id", ref, "request", where, "err", err}
@@ -150,7 +150,8 @@ func (s *Server) internal(where string, err error) wire.Problem {
 	}
 }
 
-// detail is err for a reader who already has its kind, field and remedy.
+// detail returns the text of err without its kind, field and remedy, which the problem
+// contains separately.
 func detail(err error) string {
 	e, ok := err.(*fault.Error)
 	if !ok || e.Err == nil {
@@ -162,12 +163,12 @@ func detail(err error) string {
 	return e.On + ": " + detail(e.Err)
 }
 
-// fail answers with err. Where the answer has begun, it can only break off, so
-// that nobody takes half of it for the whole.
+// fail responds with err. If the response has begun, it aborts the connection, so that the
+// client detects the incomplete response.
 func (s *Server) fail(rec *recorder, r *http.Request, err error) {
 	if rec.status != 0 {
 		if r.Context().Err() == nil && s.ctx.Err() == nil {
-			s.o.Log.Warn("answer broken off", "request", where(r), "err", err)
+			s.o.Log.Warn("response aborted", "request", where(r), "err", err)
 		}
 		panic(http.ErrAbortHandler)
 	}
@@ -181,7 +182,7 @@ func (s *Server) fail(rec *recorder, r *http.Request, err error) {
 	writeProblem(rec, s.problem(where(r), err))
 }
 
-// statusClientGone is for the log and the metrics; nobody is there to read it.
+// statusClientGone is used in the log and metrics for a client that disconnected.
 const statusClientGone = 499
 
 func writeProblem(w http.ResponseWriter, p wire.Problem) {
@@ -201,7 +202,7 @@ func writeProblem(w http.ResponseWriter, p wire.Problem) {
 	w.Write(append(text.JSON(body), '\n'))
 }
 
-// noRoute returns why the table has no route for r.
+// noRoute returns the error for a request without a matching route.
 func (s *Server) noRoute(r *http.Request) error {
 	var allow []string
 	for _, m := range []string{"GET", "POST", "PUT", "PATCH", "DELETE"} {
@@ -212,27 +213,26 @@ func (s *Server) noRoute(r *http.Request) error {
 		}
 	}
 	if len(allow) == 0 {
-		return fault.Newf(fault.NotFound, "api", "", "%s is not a path of this API; /openapi.json lists them", text.Visible(text.Clip(r.URL.Path, 200)))
+		return fault.Newf(fault.NotFound, "api", "", "%s is not a path of this API; /openapi.json lists all paths", text.Visible(text.Clip(r.URL.Path, 200)))
 	}
 	return methodError(allow)
 }
 
-// methodError says which methods there are. It is the one error that is HTTP's
-// own and has no kind.
+// methodError lists the allowed methods. It is the only HTTP error without an error kind.
 type methodError []string
 
 func (e methodError) Error() string {
-	return "the methods here are " + strings.Join(e, ", ")
+	return "method not allowed; allowed methods: " + strings.Join(e, ", ")
 }
 
-// recover turns a handler's panic into an internal error.
+// recover converts a panic of a handler to an internal error.
 func (s *Server) recover(rec *recorder, r *http.Request) {
 	v := recover()
 	if v == nil {
 		return
 	}
 	if v == http.ErrAbortHandler {
-		panic(v) // net/http's own way to break off an answer
+		panic(v) // net/http aborts the response
 	}
 	err := fmt.Errorf("panic: %v\n%s", v, debug.Stack())
 	if rec.status != 0 {

@@ -12,7 +12,7 @@ import (
 	"glasshouse/report"
 )
 
-// folded reads the records that a query names, for one of report's folds.
+// folded passes the events that a filter selects to a fold of package report.
 func (s *Server) folded(ctx context.Context, j id.Jail, filter string, w window, fold func(report.Events) error) error {
 	f, err := event.ParseFilter(filter)
 	if err != nil {
@@ -34,7 +34,7 @@ func (s *Server) folded(ctx context.Context, j id.Jail, filter string, w window,
 	return fold(&records{ctx, c})
 }
 
-// records is a cursor that ends with its caller: a fold may take long.
+// records is a cursor that ends with the context of the client: a fold may take long.
 type records struct {
 	ctx context.Context
 	c   *eventlog.Cursor
@@ -53,7 +53,7 @@ type processParams struct {
 	All bool    `query:"all" description:"Also those that have ended."`
 }
 
-// processes answers with the tree of a jail's processes.
+// processes responds with the process tree of a jail.
 func (s *Server) processes(w http.ResponseWriter, r *http.Request, p processParams) error {
 	if _, err := s.readBody(w, r, &none{}); err != nil {
 		return err
@@ -84,7 +84,7 @@ func (s *Server) processes(w http.ResponseWriter, r *http.Request, p processPara
 	}{list, tree.Known()})
 }
 
-// writeText writes an answer for people.
+// writeText writes a plain text response.
 func writeText(w http.ResponseWriter, text []byte) error {
 	w.Header().Set("Content-Type", textKind+"; charset=utf-8")
 	_, err := w.Write(text)

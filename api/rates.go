@@ -11,7 +11,7 @@ import (
 	"glasshouse/jail"
 )
 
-// rates measures all jails each second, for as long as somebody looks.
+// rates measures all jails once per second while there is a reader.
 type rates struct {
 	s *Server
 
@@ -21,12 +21,12 @@ type rates struct {
 	done    chan struct{}
 	fresh   chan struct{} // closed at the next tick
 	tick    uint64
-	gone    uint64 // the tick at which a jail was there no longer
-	rows    []row  // by creation
-	known   bool   // rows are what was measured a tick ago
+	gone    uint64 // the last tick at which a jail was removed
+	rows    []row  // sorted by creation time
+	known   bool   // rows are at most one tick old
 }
 
-// row is a jail, with the tick at which something of it changed last.
+// row is a jail, with the tick of its last change.
 type row struct {
 	wire.JailRow
 	changed uint64
@@ -34,12 +34,13 @@ type row struct {
 
 const rateEvery = time.Second
 
-// enter begins to look. The channel is closed when there are rows; since gives the
-// one for the next.
+// enter registers a reader. The channel is closed when rows are available; since returns the
+// channel for the next tick.
 func (x *rates) enter() (fresh <-chan struct{}, leave func()) {
 	x.mu.Lock()
 	defer x.mu.Unlock()
-	if x.lookers++; x.lookers == 1 {
+	x.lookers++
+	if x.lookers == 1 {
 		ctx, cancel := context.WithCancel(x.s.ctx)
 		x.stop, x.done, x.fresh = cancel, make(chan struct{}), make(chan struct{})
 		go x.run(ctx, x.done)
@@ -65,7 +66,8 @@ func (x *rates) leave() {
 	}
 }
 
-// since returns what changed after a tick, all if that is 0 or a jail has gone.
+// since returns the rows that changed after a tick. It returns all rows if tick is 0 or a jail
+// was removed.
 func (x *rates) since(tick uint64) (wire.FeedJailsEvent, uint64, <-chan struct{}) {
 	x.mu.Lock()
 	defer x.mu.Unlock()
@@ -87,7 +89,7 @@ func (x *rates) run(ctx context.Context, done chan struct{}) {
 		if rows, err := m.read(ctx); err == nil {
 			x.put(ctx, rows)
 		} else if ctx.Err() == nil {
-			x.s.o.Log.Warn("jails cannot be measured", "err", err)
+			x.s.o.Log.Warn("cannot measure jails", "err", err)
 		}
 		select {
 		case <-ctx.Done():
@@ -97,12 +99,12 @@ func (x *rates) run(ctx context.Context, done chan struct{}) {
 	}
 }
 
-// put makes rows those that are shown.
+// put replaces the rows.
 func (x *rates) put(ctx context.Context, rows []wire.JailRow) {
 	x.mu.Lock()
 	defer x.mu.Unlock()
 	if ctx.Err() != nil {
-		return // somebody else measures, or nobody
+		return // another goroutine measures, or there is no reader
 	}
 	x.tick++
 	before := make(map[id.Jail]row, len(x.rows))
@@ -126,7 +128,7 @@ func (x *rates) put(ctx context.Context, rows []wire.JailRow) {
 	x.fresh = make(chan struct{})
 }
 
-// A meter turns what jails have used into what they use in a second.
+// A meter converts counters of jails to rates per second.
 type meter struct {
 	s    *Server
 	last map[id.Jail]reading
@@ -139,7 +141,7 @@ type reading struct {
 	events uint64
 }
 
-// readTime bounds how long one jail may take to be measured.
+// readTime is the timeout for measuring one jail.
 const readTime = time.Second
 
 func (m *meter) read(ctx context.Context) ([]wire.JailRow, error) {
@@ -161,8 +163,8 @@ func (m *meter) read(ctx context.Context) ([]wire.JailRow, error) {
 	return rows, ctx.Err()
 }
 
-// measure fills in what a jail uses. What cannot be had stays zero: the jail may
-// have ended since.
+// measure sets the usage of a jail. Values that cannot be read are zero, because the jail may
+// have stopped.
 func (m *meter) measure(ctx context.Context, row *wire.JailRow) reading {
 	ctx, cancel := context.WithTimeout(ctx, readTime)
 	defer cancel()
@@ -174,12 +176,12 @@ func (m *meter) measure(ctx context.Context, row *wire.JailRow) reading {
 	if l, err := m.s.log(ctx, row.ID); err == nil {
 		now.events = l.Last()
 		for _, n := range l.Stats().Lost {
-			row.Gaps += n // that found no room
+			row.Gaps += n // dropped because the queue was full
 		}
 	}
 	if m.s.o.Observed != nil {
 		for _, source := range m.s.o.Observed.Status(row.ID) {
-			row.Gaps += int64(source.Lost) // of what was seen
+			row.Gaps += int64(source.Lost) // lost by the source
 		}
 	}
 	was, known := m.last[row.ID]
@@ -187,12 +189,12 @@ func (m *meter) measure(ctx context.Context, row *wire.JailRow) reading {
 	if !known || seconds <= 0 {
 		return now
 	}
-	per := func(n int64) float64 { return max(0, float64(n)/seconds) } // a jail that was rewound has counted from another beginning
+	per := func(n int64) float64 { return max(0, float64(n)/seconds) } // counters of a rewound jail may decrease
 	row.CPU = rounded(per(int64(now.cpu-was.cpu)) / float64(time.Second))
 	row.RxBytes, row.TxBytes = int64(per(now.rx-was.rx)), int64(per(now.tx-was.tx))
 	row.Events = rounded(per(int64(now.events - was.events)))
 	return now
 }
 
-// rounded has as many digits as one reads.
+// rounded rounds to three decimal places.
 func rounded(x float64) float64 { return float64(int64(x*1000+0.5)) / 1000 }

@@ -5,14 +5,14 @@ import (
 	"sync"
 )
 
-// A recent keeps what was made of what for who looks at it. The least recently used is
-// forgotten, and made anew when it is asked for again.
+// A recent is a cache of computed values. It evicts the least recently used value, which is
+// computed again on demand.
 type recent[K comparable, V any] struct {
-	most int // bounds the memory that looking takes
+	most int // maximum number of entries; it bounds the memory
 
 	mu sync.Mutex
 	// +checklocks:mu
-	list []kept[K, V] // the most recently used last
+	list []kept[K, V] // most recently used last
 }
 
 type kept[K comparable, V any] struct {

@@ -20,33 +20,33 @@ import (
 	"glasshouse/internal/text"
 )
 
-// Observed is what the API asks of the part that watches jails.
+// Observed gives access to the recorded events of jails.
 type Observed interface {
-	// Log returns a jail's log, to which all has been appended that its
-	// sources saw before the call; fault.NotFound if there is no such jail. It
-	// is closed when the jail is deleted.
+	// Log returns the event log of a jail. It contains all events that the sources saw before
+	// the call. It returns fault.NotFound if there is no such jail. The log is closed when the
+	// jail is deleted.
 	Log(ctx context.Context, j id.Jail) (*eventlog.Log, error)
 
-	// Status says how the sources at a jail fare, by their names. A jail that
-	// does not run has none.
+	// Status returns the state of a jail's event sources by name. A jail that does not run has
+	// none.
 	Status(j id.Jail) map[string]wire.Source
 
-	// Packets returns the pcapng files that are kept of a jail, oldest first.
+	// Packets returns the retained pcapng files of a jail, oldest first.
 	Packets(j id.Jail) ([]string, error)
 }
 
-// errUnwatched answers for a daemon without observers.
-var errUnwatched = fault.Cannot("api", "this daemon watches no jails", "see glasshouse doctor for what is missing")
+// errNotObserved is the error of a daemon without observers.
+var errNotObserved = fault.Cannot("api", "this daemon does not observe jails", "run glasshouse doctor for the missing requirements")
 
-// log returns a jail's log.
+// log returns the event log of a jail.
 func (s *Server) log(ctx context.Context, j id.Jail) (*eventlog.Log, error) {
 	if s.o.Observed == nil {
-		return nil, errUnwatched
+		return nil, errNotObserved
 	}
 	return s.o.Observed.Log(ctx, j)
 }
 
-// observation is how a jail is being recorded, or nil if it is not.
+// observation returns the state of a jail's recording, or nil if it is not recorded.
 func (s *Server) observation(ctx context.Context, j id.Jail) *wire.Observation {
 	l, err := s.log(ctx, j)
 	if err != nil {
@@ -65,14 +65,14 @@ func (s *Server) observation(ctx context.Context, j id.Jail) *wire.Observation {
 	return o
 }
 
-// All records of a type, and the gaps among them, which a term for the type would
-// leave out. A rewind ends processes, too.
+// Filters for all events of a type, including gaps, which a term for the type alone would
+// exclude. A rewind also ends processes.
 const (
 	netRecords  = "proto:*"
 	procRecords = "type:proc,lineage,gap"
 )
 
-// A recordFilter is the terms of a request. Each parameter but q is one term.
+// A recordFilter is the filter of a request. Each parameter except q is one term.
 type recordFilter struct {
 	Q    string `query:"q" description:"A filter: terms joined by spaces, such as 'type:net host:*.example.com ret:<0 pid:42'. docs/events.md has the language."`
 	Type string `query:"type" description:"Short for a term of q, as are those that follow: one of syscall, file, net, proc, gap, usage, lineage, or several joined by commas."`
@@ -85,7 +85,7 @@ type recordFilter struct {
 	Op   string `query:"op"`
 }
 
-// filter is nil if every record is meant.
+// filter returns nil if all events match.
 func (f recordFilter) filter() (*event.Filter, error) {
 	terms := []string{f.Q}
 	v := reflect.ValueOf(f)
@@ -108,8 +108,7 @@ func (f recordFilter) filter() (*event.Filter, error) {
 	return event.ParseFilter(q)
 }
 
-// quoted keeps a parameter's value one value of a term: a space in it would begin
-// another term.
+// quoted quotes a parameter's value, so that a space in it does not start another term.
 func quoted(value string) string {
 	if !strings.ContainsAny(value, " \t\r\n\"\\") {
 		return value
@@ -117,7 +116,7 @@ func quoted(value string) string {
 	return `"` + strings.NewReplacer(`"`, `\"`, `\`, `\\`).Replace(value) + `"`
 }
 
-// cause is what is wrong, without where the inner error says that it is.
+// cause returns the message of err without the prefix of the inner error.
 func cause(err error) error {
 	if e, ok := errors.AsType[*fault.Error](err); ok && e.Err != nil {
 		return e.Err
@@ -125,7 +124,7 @@ func cause(err error) error {
 	return err
 }
 
-// A window is a part of a log.
+// A window selects a part of a log.
 type window struct {
 	Since string  `query:"since" description:"Not before: a time (RFC 3339) or how long ago, such as 5m."`
 	Until string  `query:"until" description:"Not after."`
@@ -138,10 +137,12 @@ func (w window) query(f *event.Filter, l *eventlog.Log) (eventlog.Query, error) 
 	q := eventlog.Query{Filter: f, Limit: w.Limit}
 	var err error
 	now := time.Now()
-	if q.Since, err = instant("since", w.Since, now); err != nil {
+	q.Since, err = instant("since", w.Since, now)
+	if err != nil {
 		return q, err
 	}
-	if q.Until, err = instant("until", w.Until, now); err != nil {
+	q.Until, err = instant("until", w.Until, now)
+	if err != nil {
 		return q, err
 	}
 	if w.Limit < 0 {
@@ -149,23 +150,24 @@ func (w window) query(f *event.Filter, l *eventlog.Log) (eventlog.Query, error) 
 	}
 	last := l.Last()
 	if w.After != nil {
-		if q.After = *w.After; q.After > last {
-			return q, &fault.Error{Op: "api", Kind: fault.Invalid, Field: "after", Err: fmt.Errorf("the log has come to %d only", last),
-				Remedy: "leave it out, to begin with the oldest record that is kept"}
+		q.After = *w.After
+		if q.After > last {
+			return q, &fault.Error{Op: "api", Kind: fault.Invalid, Field: "after", Err: fmt.Errorf("the last event of the log is %d", last),
+				Remedy: "omit it to start with the oldest retained event"}
 		}
 	}
 	if w.Tail != nil {
 		switch q.Tail = *w.Tail; {
 		case q.Tail < 0:
 			return q, fault.Fieldf("api", "tail", "%d is less than 0", q.Tail)
-		case q.Tail == 0: // only what comes
+		case q.Tail == 0: // only new events
 			q.After = max(q.After, last)
 		}
 	}
 	return q, nil
 }
 
-// instant reads a time, or how long before now it was. "" is the zero time.
+// instant parses a time, or a duration before now. "" is the zero time.
 func instant(field, s string, now time.Time) (time.Time, error) {
 	if s == "" {
 		return time.Time{}, nil
@@ -190,8 +192,8 @@ type eventParams struct {
 	Format string `query:"format" enum:"sse,ndjson" description:"As Accept: text/event-stream, the default, and application/x-ndjson."`
 }
 
-// streamEvents answers with a jail's records: those there are, and as they
-// happen those to come.
+// streamEvents responds with the events of a jail: the recorded ones, and then new ones as
+// they occur.
 func (s *Server) streamEvents(w http.ResponseWriter, r *http.Request, p eventParams) error {
 	if _, err := s.readBody(w, r, &none{}); err != nil {
 		return err
@@ -229,7 +231,7 @@ func (s *Server) streamEvents(w http.ResponseWriter, r *http.Request, p eventPar
 		err = out.history(ctx, l, q)
 	}
 	if err != nil && ctx.Err() != nil && !lines {
-		return nil // no end was sent, so the reader knows; it comes back
+		return nil // the stream has no end event, so the client reconnects
 	}
 	return err
 }
@@ -244,8 +246,7 @@ func (p eventParams) lines(r *http.Request) (bool, error) {
 	return false, fault.Fieldf("api", "format", "%q is neither sse nor ndjson", text.Clip(p.Format, 64))
 }
 
-// lastEvent puts what a reader who comes back has seen last in the place of
-// after.
+// lastEvent sets after to the Last-Event-ID of a client that reconnects.
 func lastEvent(r *http.Request, after **uint64) error {
 	last := r.Header.Get("Last-Event-ID")
 	if last == "" {
@@ -259,8 +260,8 @@ func lastEvent(r *http.Request, after **uint64) error {
 	return nil
 }
 
-// A recordWriter writes records as events or lines. It holds little: there may
-// be a thousand.
+// A recordWriter writes events as server-sent events or as lines of JSON. It needs little
+// memory, because there may be a thousand.
 type recordWriter struct {
 	w     http.ResponseWriter
 	rc    *http.ResponseController
@@ -273,13 +274,13 @@ func (o *recordWriter) start() error {
 	if o.lines {
 		h.Set("Content-Type", lineKind)
 	}
-	h.Set("X-Accel-Buffering", "no") // for a proxy that would wait for more
+	h.Set("X-Accel-Buffering", "no") // prevents buffering in a reverse proxy
 	o.w.WriteHeader(http.StatusOK)
-	return o.beat() // tells the reader that the stream is on
+	return o.beat() // confirms that the stream is open
 }
 
-// beat writes a comment, so that a dead peer is noticed. Among lines there are
-// none: there the kernel's own probes must do.
+// beat writes a comment, so that a dead connection is detected. A JSON stream has no comments
+// and relies on TCP keep-alive.
 func (o *recordWriter) beat() error {
 	if o.lines {
 		return o.rc.Flush()
@@ -287,7 +288,7 @@ func (o *recordWriter) beat() error {
 	return o.write([]byte(":\n\n"))
 }
 
-// write passes bytes on at once, and gives up on a reader that takes nothing.
+// write sends bytes immediately. It fails if the client does not read them in time.
 func (o *recordWriter) write(b []byte) error {
 	o.rc.SetWriteDeadline(time.Now().Add(writeTime))
 	if _, err := o.w.Write(b); err != nil {
@@ -296,7 +297,7 @@ func (o *recordWriter) write(b []byte) error {
 	return o.rc.Flush()
 }
 
-// end says that there is no more, and that the connection did not break.
+// end writes the end event, which distinguishes the end from a broken connection.
 func (o *recordWriter) end() error {
 	if o.lines {
 		return nil
@@ -304,12 +305,12 @@ func (o *recordWriter) end() error {
 	return o.write([]byte("event: " + wire.EventEnd + "\ndata: {}\n\n"))
 }
 
-// flushTime is how long a reader of the past waits for what is not yet written.
+// flushTime is how long a reader waits until appended events are on disk.
 const flushTime = 2 * time.Second
 
-// read opens what a log holds, with what was appended before the call. Where the
-// disk takes nothing, what it has taken must do: the jail's own status says so,
-// and a full disk is when one wants to look.
+// read opens a log including all events that were appended before the call. If the disk is
+// full, it returns the events that were written: the jail's status reports the condition, and
+// the log is needed most in this state.
 func read(ctx context.Context, l *eventlog.Log, q eventlog.Query) (*eventlog.Cursor, error) {
 	if err := flushed(ctx, l); err != nil {
 		return nil, err
@@ -326,7 +327,7 @@ func flushed(ctx context.Context, l *eventlog.Log) error {
 	return nil
 }
 
-// history writes the records that there are.
+// history writes the recorded events.
 func (o *recordWriter) history(ctx context.Context, l *eventlog.Log, q eventlog.Query) error {
 	if q.Tail == 0 && q.After != 0 && q.After >= l.Last() {
 		if err := o.start(); err != nil {
@@ -360,7 +361,7 @@ func (o *recordWriter) history(ctx context.Context, l *eventlog.Log, q eventlog.
 			b.Write(line)
 			b.WriteByte('\n')
 		} else {
-			if e.Seq != 0 { // a gap that the reader met and the log does not have has none
+			if e.Seq != 0 { // a gap that the reader detected is not in the log and has no number
 				fmt.Fprintf(&b, "id: %d\n", e.Seq)
 			}
 			fmt.Fprintf(&b, "event: %s\ndata: %s\n\n", e.Type, line)
@@ -380,8 +381,8 @@ func (o *recordWriter) history(ctx context.Context, l *eventlog.Log, q eventlog.
 	return o.end()
 }
 
-// follow writes the records that there are and those to come, until the log is
-// closed: the jail is deleted then.
+// follow writes the recorded events and then new ones until the log is closed, when the jail
+// is deleted.
 func (o *recordWriter) follow(ctx context.Context, l *eventlog.Log, q eventlog.Query) error {
 	stream, err := l.Follow(ctx, q)
 	if err != nil {

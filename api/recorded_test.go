@@ -23,8 +23,8 @@ import (
 	"glasshouse/report"
 )
 
-// watched opens a door to jails that are watched, one of which runs.
-func watched(t testing.TB) (*door, *apitest.Watched, id.Jail) {
+// watched returns a server with observed jails. One of them is running.
+func watched(t testing.TB) (*harness, *apitest.Watched, id.Jail) {
 	t.Helper()
 	jails := apitest.New()
 	w := apitest.Watch(t, jails)
@@ -54,7 +54,7 @@ type frames struct {
 	r    *bufio.Reader
 }
 
-func (d *door) stream(r req) *frames {
+func (d *harness) stream(r req) *frames {
 	d.t.Helper()
 	resp := d.send(r)
 	if ct := resp.Header.Get("Content-Type"); resp.StatusCode != 200 || ct != "text/event-stream" {
@@ -65,7 +65,7 @@ func (d *door) stream(r req) *frames {
 	return &frames{d.t, resp.Body, bufio.NewReader(resp.Body)}
 }
 
-// next returns the next event; comments are passed over.
+// next returns the next event, without comments.
 func (f *frames) next() (fr frame, err error) {
 	for {
 		line, err := f.r.ReadString('\n')
@@ -104,7 +104,7 @@ func (f *frames) want(list ...string) {
 	}
 }
 
-func TestEventsAreWhatWasAndWhatComes(t *testing.T) {
+func TestEventsOfPastAndFuture(t *testing.T) {
 	d, w, j := watched(t)
 	w.Append(j, call(1, "openat", "/a", 3), proc("exec", 2, 1, "ls"), packet("egress", "10.0.0.2:1", "1.1.1.1:80", "SYN", 60))
 	path := "/jails/" + string(j) + "/events"
@@ -126,7 +126,7 @@ func TestEventsAreWhatWasAndWhatComes(t *testing.T) {
 	for _, f := range []*frames{all, some, later, fresh} {
 		f.want("end")
 		if _, err := f.next(); err != io.EOF {
-			t.Errorf("after its end the stream goes on: %v", err)
+			t.Errorf("the stream continues after the end event: %v", err)
 		}
 	}
 }
@@ -149,7 +149,7 @@ func TestEventsOfThePast(t *testing.T) {
 		for {
 			fr, err := f.next()
 			if err != nil {
-				t.Fatalf("?%s: the stream ends with %v, and did not say so", query, err)
+				t.Fatalf("?%s: the stream ended with %v, without an end event", query, err)
 			}
 			if fr.event == "end" {
 				break
@@ -179,7 +179,7 @@ func TestEventsOfThePast(t *testing.T) {
 	limited.want("1 syscall", "2 syscall", "3 syscall", "end")
 }
 
-func TestBadQueriesOfEventsNameTheParameter(t *testing.T) {
+func TestInvalidEventQueriesNameParameter(t *testing.T) {
 	d, w, j := watched(t)
 	w.Append(j, call(1, "close", "", 0))
 	path := "/jails/" + string(j) + "/events?"
@@ -195,10 +195,10 @@ func TestBadQueriesOfEventsNameTheParameter(t *testing.T) {
 	if p := d.refused(400, req{as: access.Viewer, method: "GET", path: path, header: map[string]string{"Last-Event-ID": "x"}}); p.Field != "Last-Event-ID" {
 		t.Errorf("a bad Last-Event-ID: %+v", p)
 	}
-	// A value is one value, whatever is in it.
+	// A value with a space is one value.
 	got := d.want(200, req{as: access.Viewer, method: "GET", path: path + "format=ndjson&path=/x+type:proc"}, nil)
 	if len(got.body) != 0 {
-		t.Errorf("a path with a space in it became two terms: %s", got.body)
+		t.Errorf("a path with a space was parsed as two terms: %s", got.body)
 	}
 	for _, rest := range []string{"events", "processes", "network/log", "network/pcap", "report"} {
 		d.refused(404, req{as: access.Viewer, method: "GET", path: "/jails/j-aaaaaaaaaaaa/" + rest})
@@ -206,7 +206,7 @@ func TestBadQueriesOfEventsNameTheParameter(t *testing.T) {
 	}
 }
 
-func TestADaemonThatWatchesNothingSaysSo(t *testing.T) {
+func TestDaemonWithoutObservers(t *testing.T) {
 	d := open(t, apitest.New())
 	j := d.running()
 	for _, rest := range []string{"events", "processes", "network/log", "network/pcap", "report"} {
@@ -215,12 +215,13 @@ func TestADaemonThatWatchesNothingSaysSo(t *testing.T) {
 		}
 	}
 	var got wire.Jail
-	if d.want(200, req{as: access.Viewer, method: "GET", path: "/jails/" + string(j)}, &got); got.Observation != nil {
-		t.Errorf("observation %+v of a jail that nobody watches", got.Observation)
+	d.want(200, req{as: access.Viewer, method: "GET", path: "/jails/" + string(j)}, &got)
+	if got.Observation != nil {
+		t.Errorf("got observation %+v of a jail that is not observed", got.Observation)
 	}
 }
 
-func TestAStreamOfEventsEndsWithTheDaemonAndWithItsReader(t *testing.T) {
+func TestEventStreamEndsOnShutdownAndDisconnect(t *testing.T) {
 	apitest.Goroutines(t)
 	d, w, j := watched(t)
 	w.Append(j, call(1, "close", "", 0))
@@ -240,18 +241,18 @@ func TestAStreamOfEventsEndsWithTheDaemonAndWithItsReader(t *testing.T) {
 		t.Error(err)
 	}
 	if rest, err := io.ReadAll(r); err != io.ErrUnexpectedEOF {
-		t.Errorf("lines that broke off end with %q, %v; want an error, or they could be taken for all", rest, err)
+		t.Errorf("aborted lines end with %q, %v, want an error", rest, err)
 	}
 }
 
-func TestAJailSaysHowItIsRecorded(t *testing.T) {
+func TestJailHasObservationStatus(t *testing.T) {
 	d, w, j := watched(t)
 	w.Append(j, call(1, "close", "", 0), call(1, "close", "", 0))
 	var got wire.Jail
 	d.want(200, req{as: access.Viewer, method: "GET", path: "/jails/" + string(j)}, &got)
 	o := got.Observation
 	if o == nil || o.Sources["kernel"].Seen != 7 || o.Sources["kernel"].Throttled != 1 || o.Log.Last != 2 || o.Log.Events != 2 || o.Log.Bytes == 0 || o.Log.First != 1 {
-		t.Errorf("observation %+v, want what the sources and the log say", o)
+		t.Errorf("got observation %+v", o)
 	}
 	var made wire.Jail
 	d.want(201, req{as: access.Operator, method: "POST", path: "/jails", body: `{"observe":{"syscalls":"security","ignore":["futex"],"packet_bytes":128,"on_overload":"count"}}`}, &made)
@@ -260,7 +261,7 @@ func TestAJailSaysHowItIsRecorded(t *testing.T) {
 	}
 }
 
-func TestProcessesNowAndThen(t *testing.T) {
+func TestProcessesNowAndInPast(t *testing.T) {
 	d, w, j := watched(t)
 	w.Append(j, proc("exec", 1, 0, "/.glasshouse/init"), proc("fork", 2, 1), proc("exec", 2, 1, "sh", "-c", "\x1b[2J"), proc("fork", 3, 2))
 	exit := proc("exit", 3, 2)
@@ -290,7 +291,7 @@ func TestProcessesNowAndThen(t *testing.T) {
 	}
 }
 
-func TestWhomAJailTalkedTo(t *testing.T) {
+func TestNetworkLog(t *testing.T) {
 	d, w, j := watched(t)
 	for n := range 5 {
 		here, there := fmt.Sprintf("10.0.0.2:%d", 1000+n), "93.184.216.34:443"
@@ -301,10 +302,12 @@ func TestWhomAJailTalkedTo(t *testing.T) {
 	for after := ""; ; {
 		var page wire.Flows
 		d.want(200, req{as: access.Viewer, method: "GET", path: self + "?limit=2&after=" + after}, &page)
-		if flows = append(flows, page.Items...); page.Count != 5 || len(page.Items) > 2 {
+		flows = append(flows, page.Items...)
+		if page.Count != 5 || len(page.Items) > 2 {
 			t.Fatalf("page %+v, want 2 of 5", page)
 		}
-		if after = page.Next; after == "" {
+		after = page.Next
+		if after == "" {
 			break
 		}
 	}
@@ -321,7 +324,7 @@ func TestWhomAJailTalkedTo(t *testing.T) {
 		t.Errorf("%d packets, want 15", n)
 	}
 	if same := d.want(200, req{as: access.Viewer, method: "GET", path: self, header: map[string]string{"Accept": "application/x-ndjson"}}, nil); !bytes.Equal(same.body, lines.body) {
-		t.Error("Accept and packets ask for different things")
+		t.Error("Accept and packets return different content")
 	}
 	text := d.want(200, req{as: access.Viewer, method: "GET", path: self, header: map[string]string{"Accept": "text/plain"}}, nil)
 	if !strings.Contains(string(text.body), "example.com") {
@@ -343,7 +346,7 @@ func block(kind uint32, body string) []byte {
 	return binary.LittleEndian.AppendUint32(b, n)
 }
 
-func TestPacketsAreDownloadedWhole(t *testing.T) {
+func TestPacketDownloadHasCompleteBlocks(t *testing.T) {
 	d, w, j := watched(t)
 	self := "/jails/" + string(j) + "/network/pcap"
 	if p := d.refused(404, req{as: access.Viewer, method: "GET", path: self}); !strings.Contains(p.Remedy, "packet_bytes") {
@@ -357,7 +360,7 @@ func TestPacketsAreDownloadedWhole(t *testing.T) {
 	w.PutPackets(j, "packets-3.pcapng", []byte{0x0a, 0x0d}) // just begun
 	got := d.want(200, req{as: access.Viewer, method: "GET", path: self}, nil)
 	if !bytes.Equal(got.body, append(first, second...)) {
-		t.Errorf("%d bytes, want the whole blocks of all files, %d", len(got.body), len(first)+len(second))
+		t.Errorf("%d bytes, want the complete blocks of all files, %d", len(got.body), len(first)+len(second))
 	}
 	if ct, cd := got.header.Get("Content-Type"), got.header.Get("Content-Disposition"); ct != "application/x-pcapng" || !strings.Contains(cd, string(j)+".pcapng") {
 		t.Errorf("headers %v", got.header)
@@ -379,10 +382,10 @@ func TestReports(t *testing.T) {
 		}
 		csp := got.header.Get("Content-Security-Policy")
 		if isPage := strings.HasPrefix(c.kind, "text/html"); isPage && (!strings.Contains(csp, "default-src 'none'") || strings.Contains(csp, "script-src")) {
-			t.Errorf("a page with the policy %q", csp)
+			t.Errorf("got Content-Security-Policy %q", csp)
 		}
 		if strings.Contains(string(got.body), "<script") && strings.HasPrefix(c.kind, "text/html") {
-			t.Error("the jail's script is in the page")
+			t.Error("the page contains the script of the jail")
 		}
 	}
 	if p := d.refused(400, req{as: access.Viewer, method: "GET", path: self + "?format=pdf"}); p.Field != "format" {
@@ -390,8 +393,8 @@ func TestReports(t *testing.T) {
 	}
 }
 
-// The document says of every field that records have.
-func TestEveryFieldOfARecordIsDescribed(t *testing.T) {
+// The OpenAPI document describes all fields of events.
+func TestEveryEventFieldIsDocumented(t *testing.T) {
 	full := event.Event{
 		Flags: ^event.Flags(0) &^ event.Unfinished, Seq: 1, TS: 1, NS: 1, Jail: "j-aaaaaaaaaaaa", PID: 1, TID: 1, HostPID: 1, Comm: "a", NR: 1, Name: "a", ABI: "a",
 		Args: [6]uint64{1}, Ret: -1, Dur: 1, Addr: "a", Path: "a", To: "a", Real: "a", Bytes: 1, FD: 1, Dir: "a", Proto: "a", Src: "a", Dst: "a",
@@ -410,8 +413,8 @@ func TestEveryFieldOfARecordIsDescribed(t *testing.T) {
 	}
 }
 
-// A reader that takes nothing is let go, and holds up nobody.
-func TestManyFollowOneJail(t *testing.T) {
+// A stalled reader is disconnected and does not delay others.
+func TestManyReadersFollowOneJail(t *testing.T) {
 	d, w, j := watched(t)
 	const readers, records = 50, 200
 	path := "/jails/" + string(j) + "/events"
@@ -443,7 +446,7 @@ func TestManyFollowOneJail(t *testing.T) {
 	}
 }
 
-// names are the fields that a type has in JSON.
+// names returns the JSON field names of a type.
 func names(t reflect.Type) []string {
 	var all []string
 	for i := range t.NumField() {
@@ -459,16 +462,16 @@ func names(t reflect.Type) []string {
 	return all
 }
 
-// What is made from records is sent as report has it, and promised as wire has
-// it.
-func TestWhatIsSentIsWhatIsPromised(t *testing.T) {
+// The types of package report that are sent must have the same fields as the types of package
+// wire in the OpenAPI document.
+func TestResponsesMatchSchema(t *testing.T) {
 	for _, pair := range [][2]any{
 		{report.Process{}, wire.Process{}}, {report.Exec{}, wire.Program{}}, {report.Link{}, wire.EventLink{}},
 		{report.Flow{}, wire.Flow{}}, {report.Lost{}, wire.Lost{}}, {event.Selection{}, wire.Observe{}},
 	} {
 		sent, promised := names(reflect.TypeOf(pair[0])), names(reflect.TypeOf(pair[1]))
 		if !slices.Equal(sent, promised) {
-			t.Errorf("%T is sent with %v, and %T says %v", pair[0], sent, pair[1], promised)
+			t.Errorf("%T has fields %v, and %T has %v", pair[0], sent, pair[1], promised)
 		}
 	}
 }

@@ -19,11 +19,11 @@ type reportParams struct {
 	Format string  `query:"format" enum:"json,html,md" description:"As Accept: application/json, the default, text/html and text/markdown."`
 }
 
-// reportPolicy lets a report be nothing but a page, whose links may be followed
-// to the events they name: what is in it a jail has said.
+// reportPolicy restricts a report to a page without scripts, whose links to events may be
+// followed. A report contains untrusted data of the jail.
 var reportPolicy = report.ContentSecurityPolicy + "; sandbox allow-downloads"
 
-// report answers with all that a jail did, on one page.
+// report responds with a report about a jail.
 func (s *Server) report(w http.ResponseWriter, r *http.Request, p reportParams) error {
 	if _, err := s.readBody(w, r, &none{}); err != nil {
 		return err
@@ -44,7 +44,7 @@ func (s *Server) report(w http.ResponseWriter, r *http.Request, p reportParams) 
 	if err != nil {
 		return err
 	}
-	var b bytes.Buffer // so that what cannot be rendered is an error, not half a page
+	var b bytes.Buffer // buffered, so that a rendering error does not leave a partial page
 	var render func(io.Writer) error
 	switch kind {
 	case htmlKind:
@@ -83,7 +83,7 @@ func (p reportParams) kind(r *http.Request) (string, error) {
 	return jsonKind, nil
 }
 
-// reportOptions are what a report is told of a jail.
+// reportOptions returns the data about a jail for its report.
 func reportOptions(j jail.Jail) report.Options {
 	o := report.Options{Jail: j.ID, Selection: &j.Spec.Observe, Memory: j.Spec.Limits.MemoryMB << 20}
 	if ws := j.Spec.Workspace; ws != nil {

@@ -20,7 +20,7 @@ import (
 	"glasshouse/jail"
 )
 
-func TestALifeOfAJail(t *testing.T) {
+func TestJailLifecycle(t *testing.T) {
 	d := open(t, apitest.New())
 	var j wire.Jail
 	made := d.want(201, req{as: access.Operator, method: "POST", path: "/jails", body: wire.CreateJail{
@@ -32,14 +32,14 @@ func TestALifeOfAJail(t *testing.T) {
 		t.Errorf("Location = %q, want %q", got, self)
 	}
 	if j.State != "created" || j.Network != "full" || j.Limits.MemoryMB != 64 || j.Links["self"] != self {
-		t.Errorf("made %+v; want it created, with full network and 64 MB", j)
+		t.Errorf("got %+v, want it created, with full network and 64 MB", j)
 	}
 	for _, step := range []struct{ verb, state string }{
 		{"start", "running"}, {"pause", "paused"}, {"resume", "running"}, {"stop", "stopped"}, {"stop", "stopped"},
 	} {
 		d.want(200, req{as: access.Operator, method: "POST", path: self + "/" + step.verb}, &j)
 		if j.State != step.state {
-			t.Errorf("after %s it is %s, want %s", step.verb, j.State, step.state)
+			t.Errorf("after %s: got state %s, want %s", step.verb, j.State, step.state)
 		}
 	}
 	if p := d.refused(409, req{as: access.Operator, method: "POST", path: self + "/pause"}); !strings.Contains(p.Detail, "the jail is stopped") {
@@ -52,13 +52,13 @@ func TestALifeOfAJail(t *testing.T) {
 		t.Errorf("usage %+v, want 1500 ms of CPU", j.Usage)
 	}
 	if strings.Contains(string(d.do(req{as: access.Viewer, method: "GET", path: self}).body), "secret") {
-		t.Error("a viewer was shown the environment")
+		t.Error("a viewer received the environment")
 	}
 	if !strings.Contains(string(d.do(req{as: access.Operator, method: "GET", path: self}).body), "secret") {
-		t.Error("an operator was not shown the environment")
+		t.Error("an operator did not receive the environment")
 	}
 	if got := d.want(204, req{as: access.Operator, method: "DELETE", path: self}, nil); len(got.body) != 0 {
-		t.Errorf("DELETE answered %q, want nothing", got.body)
+		t.Errorf("DELETE: got body %q, want none", got.body)
 	}
 	d.refused(404, req{as: access.Operator, method: "GET", path: self})
 	d.refused(404, req{as: access.Operator, method: "DELETE", path: self})
@@ -80,7 +80,8 @@ func TestListsArePagedAndFiltered(t *testing.T) {
 			names = append(names, j.Name)
 		}
 		pages++
-		if after = page.Next; after == "" {
+		after = page.Next
+		if after == "" {
 			break
 		}
 	}
@@ -123,7 +124,8 @@ func TestChangesArePaged(t *testing.T) {
 		for _, c := range page.Items {
 			got = append(got, c.Path)
 		}
-		if after = page.Next; after == "" {
+		after = page.Next
+		if after == "" {
 			break
 		}
 	}
@@ -132,7 +134,7 @@ func TestChangesArePaged(t *testing.T) {
 	}
 }
 
-func TestDifferencesComeInAnswersOfBoundedSize(t *testing.T) {
+func TestDiffResponsesAreBounded(t *testing.T) {
 	jails := apitest.New()
 	d := open(t, jails)
 	j := d.running()
@@ -147,12 +149,13 @@ func TestDifferencesComeInAnswersOfBoundedSize(t *testing.T) {
 		d.want(200, req{as: access.Viewer, method: "GET", path: "/jails/" + string(j) + "/fs/diff?content=unified&limit=5&after=" + after}, &page)
 		for _, c := range page.Items {
 			if c.Diff == "" || c.NoDiff != "" || c.From != "/was" || len(c.What) != 2 {
-				t.Errorf("%+v, want it with its difference", c)
+				t.Errorf("got %+v, want it with a diff", c)
 			}
 			seen++
 		}
 		pages++
-		if after = page.Next; after == "" {
+		after = page.Next
+		if after == "" {
 			break
 		}
 	}
@@ -166,9 +169,8 @@ func TestDifferencesComeInAnswersOfBoundedSize(t *testing.T) {
 	}
 }
 
-// A name that is not UTF-8 comes out of JSON as another one, which sorts
-// elsewhere.
-func TestPagesOfOddNamesComeToAnEnd(t *testing.T) {
+// JSON replaces invalid UTF-8 in a name, and the replaced name sorts differently.
+func TestPaginationOfInvalidUTF8NamesEnds(t *testing.T) {
 	jails := apitest.New()
 	d := open(t, jails)
 	j := d.running()
@@ -179,10 +181,12 @@ func TestPagesOfOddNamesComeToAnEnd(t *testing.T) {
 	for after := ""; ; {
 		var page wire.Page[wire.Change]
 		d.want(200, req{as: access.Viewer, method: "GET", path: "/jails/" + string(j) + "/fs/diff?limit=2&after=" + after}, &page)
-		if seen += len(page.Items); seen > 9 {
-			t.Fatal("the same names come again")
+		seen += len(page.Items)
+		if seen > 9 {
+			t.Fatal("got the same names again")
 		}
-		if after = page.Next; after == "" {
+		after = page.Next
+		if after == "" {
 			break
 		}
 	}
@@ -191,7 +195,7 @@ func TestPagesOfOddNamesComeToAnEnd(t *testing.T) {
 	}
 }
 
-func TestBadBodiesNameTheField(t *testing.T) {
+func TestInvalidBodiesNameField(t *testing.T) {
 	d := open(t, apitest.New())
 	deep := strings.Repeat(`{"a":`, 20000) + "1" + strings.Repeat("}", 20000)
 	for _, c := range []struct{ body, field, says string }{
@@ -202,21 +206,21 @@ func TestBadBodiesNameTheField(t *testing.T) {
 		{`{"name":"a"`, "", "not JSON"},
 		{`{"name":"a"} {}`, "", "not JSON"},
 		{`{"name":"a"}x`, "", "not JSON"},
-		{`{"naem":"a"}`, "naem", "no such field"},
-		{`{"NAME":"a"}`, "NAME", "no such field"},
+		{`{"naem":"a"}`, "naem", "unknown field"},
+		{`{"NAME":"a"}`, "NAME", "unknown field"},
 		{`{"name":"a","name":"b"}`, "name", "given twice"},
 		{`{"name":7}`, "name", "want a string"},
 		{`{"limits":{"memory_mb":"512"}}`, "limits.memory_mb", "want a whole number"},
 		{`{"limits":{"memory_mb":1.5}}`, "limits.memory_mb", "want a whole number"},
 		{`{"limits":{"memory_mb":99999999999999999999}}`, "limits.memory_mb", "want a whole number"},
-		{`{"limits":{"memroy_mb":512}}`, "limits.memroy_mb", "no such field"},
+		{`{"limits":{"memroy_mb":512}}`, "limits.memroy_mb", "unknown field"},
 		{`{"limits":[]}`, "limits", "want an object"},
-		{`{"mounts":[{"source":"/a","target":"/b"},{"sauce":"/a"}]}`, "mounts[1].sauce", "no such field"},
+		{`{"mounts":[{"source":"/a","target":"/b"},{"sauce":"/a"}]}`, "mounts[1].sauce", "unknown field"},
 		{`{"rootfs":{"host":"yes"}}`, "rootfs.host", "want true or false"},
 		{`{"command":"ls"}`, "command", "want a list"},
 		{`{"env":{"A":1}}`, "env", "want a string"},
 		{`{"workspace":{"source":"/a","source":"/b"}}`, "workspace.source", "given twice"},
-		{`{"trusted":true}`, "trusted", "no such field"},
+		{`{"trusted":true}`, "trusted", "unknown field"},
 		{`{"network":"half"}`, "network", "not one of"},
 		{`{"labels":{"glasshouse.capability":"x"}}`, "labels", "daemon's own"},
 		{deep, "", ""},
@@ -228,11 +232,11 @@ func TestBadBodiesNameTheField(t *testing.T) {
 		}
 	}
 	if n := d.jails.Created(); n != 0 {
-		t.Errorf("%d jails were made of bad bodies", n)
+		t.Errorf("invalid bodies created %d jails", n)
 	}
 }
 
-func TestBodiesWhereNoneBelong(t *testing.T) {
+func TestUnexpectedBodiesAreRefused(t *testing.T) {
 	d := open(t, apitest.New())
 	j := d.running()
 	d.refused(400, req{as: access.Operator, method: "POST", path: "/jails/" + string(j) + "/pause", body: `{"a":1}`})
@@ -241,7 +245,7 @@ func TestBodiesWhereNoneBelong(t *testing.T) {
 	d.refused(400, req{as: access.Operator, method: "POST", path: "/jails/" + string(j) + "/stop", body: `{"grace":1}`})
 }
 
-func TestBodiesThatAreTooLargeOrNotJSON(t *testing.T) {
+func TestTooLargeOrNonJSONBodies(t *testing.T) {
 	d := open(t, apitest.New(), func(o *api.Options) { o.MaxBody = 1000 })
 	ok := `{"name":"` + strings.Repeat("a", 980) + `"}`
 	d.want(201, req{as: access.Operator, method: "POST", path: "/jails", body: ok}, nil)
@@ -259,7 +263,7 @@ func TestBodiesThatAreTooLargeOrNotJSON(t *testing.T) {
 	d.want(201, req{as: access.Operator, method: "POST", path: "/jails", body: "{}", header: map[string]string{"Content-Type": "application/json; charset=UTF-8"}}, nil)
 }
 
-func TestPathsThatAreNotThere(t *testing.T) {
+func TestUnknownPaths(t *testing.T) {
 	d := open(t, apitest.New())
 	for _, path := range []string{
 		"/nope", "/jails/", "/jails/j-1", "/jails/..%2f..%2fetc", "/jails/j-aaaaaaaaaaaa/nope", "/jails/j-AAAAAAAAAAAA", "/jails/%00",
@@ -287,7 +291,7 @@ func TestPathsThatAreNotThere(t *testing.T) {
 	}
 }
 
-func TestEveryKindHasItsStatus(t *testing.T) {
+func TestErrorKindsHaveStatus(t *testing.T) {
 	jails := apitest.New()
 	d := open(t, jails)
 	for kind, status := range map[fault.Kind]int{
@@ -299,12 +303,12 @@ func TestEveryKindHasItsStatus(t *testing.T) {
 		}
 		p := d.refused(status, req{as: access.Admin, method: "POST", path: "/jails", body: "{}"})
 		if p.Kind() != string(kind) || p.Field != "a.b" || p.Remedy != "do this" || !strings.Contains(p.Detail, "that is why") {
-			t.Errorf("%s became %+v", kind, p)
+			t.Errorf("%s: got %+v", kind, p)
 		}
 	}
 }
 
-func TestInternalErrorsAreLoggedNotShown(t *testing.T) {
+func TestInternalErrorsAreOnlyLogged(t *testing.T) {
 	jails := apitest.New()
 	d := open(t, jails)
 	for name, fail := range map[string]func(string) error{
@@ -314,7 +318,7 @@ func TestInternalErrorsAreLoggedNotShown(t *testing.T) {
 		jails.Fail = fail
 		p := d.refused(500, req{as: access.Admin, method: "POST", path: "/jails", body: "{}"})
 		if text := fmt.Sprint(p); strings.Contains(text, "hunter2") || p.ID == "" {
-			t.Errorf("%s: the caller was told %s", name, text)
+			t.Errorf("%s: the response contains %s", name, text)
 		}
 		if log := d.log.String(); !strings.Contains(log, p.ID) || !strings.Contains(log, "hunter2") {
 			t.Errorf("%s: the log does not have it under %s", name, p.ID)
@@ -324,8 +328,8 @@ func TestInternalErrorsAreLoggedNotShown(t *testing.T) {
 	d.want(201, req{as: access.Admin, method: "POST", path: "/jails", body: "{}"}, nil)
 }
 
-// The answer must not contain paths of the host.
-func TestAFullDiskIsInsufficientStorage(t *testing.T) {
+// The response must not contain paths of the host.
+func TestFullDiskIsInsufficientStorage(t *testing.T) {
 	jails := apitest.New()
 	d := open(t, jails)
 	for name, err := range map[string]error{
@@ -344,7 +348,7 @@ func TestAFullDiskIsInsufficientStorage(t *testing.T) {
 	}
 }
 
-func TestReadyTellsOfAFullDisk(t *testing.T) {
+func TestReadyReportsFullDisk(t *testing.T) {
 	d := open(t, apitest.New(), func(o *api.Options) {
 		o.Ready = func(contextT) error { return &fs.PathError{Op: "write", Path: "/hunter2", Err: unix.ENOSPC} }
 	})
@@ -435,7 +439,7 @@ func TestTokens(t *testing.T) {
 	d.want(200, req{as: "ci", method: "GET", path: "/jails"}, nil)
 	list := d.want(200, req{as: access.Admin, method: "GET", path: "/tokens"}, nil)
 	if strings.Contains(string(list.body), "gh_") || !strings.Contains(string(list.body), string(tok.ID)) {
-		t.Errorf("the list is %s; want the token without its secret", list.body)
+		t.Errorf("got list %s, want the token without its secret", list.body)
 	}
 	d.want(204, req{as: access.Admin, method: "DELETE", path: "/tokens/" + string(tok.ID)}, nil)
 	d.refused(401, req{as: "ci", method: "GET", path: "/jails"})
@@ -460,7 +464,7 @@ func TestIdempotencyKey(t *testing.T) {
 	var first, again wire.Jail
 	made := d.want(201, req{as: access.Operator, method: "POST", path: "/jails", body: `{"name":"a"}`, header: key}, &first)
 	if made.header.Get("Idempotent-Replay") != "" {
-		t.Error("the first answer says it is a replay")
+		t.Error("the first response is marked as a replay")
 	}
 	replayed := d.want(201, req{as: access.Operator, method: "POST", path: "/jails", body: `{"name":"a"}`, header: key}, &again)
 	if again.ID != first.ID || replayed.header.Get("Idempotent-Replay") != "true" || replayed.header.Get("Location") != made.header.Get("Location") {
@@ -469,12 +473,12 @@ func TestIdempotencyKey(t *testing.T) {
 	if p := d.refused(422, req{as: access.Operator, method: "POST", path: "/jails", body: `{"name":"b"}`, header: key}); p.Field != "Idempotency-Key" {
 		t.Errorf("another body under the key: %+v", p)
 	}
-	// Another caller's key is another key.
+	// Keys of different callers are independent.
 	d.want(201, req{as: access.Admin, method: "POST", path: "/jails", body: `{"name":"b"}`, header: key}, &again)
 	if again.ID == first.ID {
-		t.Error("one caller got another's answer")
+		t.Error("a caller got the response of another")
 	}
-	// What failed may be tried again.
+	// A failed request can be repeated.
 	d.jails.Fail = func(string) error { return fault.Newf(fault.Unavailable, "", "", "later") }
 	retry := map[string]string{"Idempotency-Key": "k-2"}
 	d.refused(503, req{as: access.Operator, method: "POST", path: "/jails", body: "{}", header: retry})
@@ -485,16 +489,16 @@ func TestIdempotencyKey(t *testing.T) {
 
 	d.refused(400, req{as: access.Operator, method: "POST", path: "/jails", body: "{}", header: map[string]string{"Idempotency-Key": strings.Repeat("k", 256)}})
 	d.refused(400, req{as: access.Operator, method: "POST", path: "/jails", body: "{}", header: map[string]string{"Idempotency-Key": "a b"}})
-	// A step in a jail's life can be replayed too, and a list ignores keys.
+	// State changes can be replayed too. GET ignores keys.
 	for range 2 {
 		d.want(200, req{as: access.Operator, method: "POST", path: "/jails/" + string(first.ID) + "/start", header: map[string]string{"Idempotency-Key": "start"}}, nil)
 		d.want(200, req{as: access.Operator, method: "GET", path: "/jails", header: map[string]string{"Idempotency-Key": "list"}}, nil)
 	}
-	// A token's secret must not be kept for a replay.
+	// The secret of a token must not be stored for a replay.
 	d.refused(400, req{as: access.Admin, method: "POST", path: "/tokens", body: `{"name":"a","role":"viewer"}`, header: key})
 }
 
-func TestOneKeyManyTimesAtOnce(t *testing.T) {
+func TestConcurrentRequestsWithOneKey(t *testing.T) {
 	jails := apitest.New()
 	jails.Stuck = make(chan struct{})
 	d := open(t, jails)
@@ -513,15 +517,15 @@ func TestOneKeyManyTimesAtOnce(t *testing.T) {
 	want := <-ids
 	for range n - 1 {
 		if got := <-ids; got != want {
-			t.Errorf("one request got %s, another %s", want, got)
+			t.Errorf("requests got different responses: %s and %s", want, got)
 		}
 	}
 	if jails.Created() != 1 {
-		t.Errorf("%d jails were made under one key", jails.Created())
+		t.Errorf("%d jails were created with one key", jails.Created())
 	}
 }
 
-func TestHeadersOfEveryAnswer(t *testing.T) {
+func TestResponseHeaders(t *testing.T) {
 	d := open(t, apitest.New())
 	for _, r := range []req{
 		{method: "GET", path: "/health"}, {method: "GET", path: "/nope"}, {as: access.Viewer, method: "GET", path: "/jails"},
@@ -540,9 +544,9 @@ func TestHeadersOfEveryAnswer(t *testing.T) {
 	}
 }
 
-// The type of a problem is an address of the daemon. Everybody can read the page there,
-// also a caller whose token is not accepted.
-func TestEachTypeOfProblemHasAPage(t *testing.T) {
+// The type of a problem is a URL of the daemon. The page there needs no authentication, so it
+// is available also after a token was refused.
+func TestProblemTypesHavePages(t *testing.T) {
 	d := open(t, apitest.New())
 	for _, kind := range []fault.Kind{"internal", "method not allowed", fault.Invalid, fault.Unauthenticated, fault.Denied, fault.NotFound, fault.Conflict,
 		fault.TooLarge, fault.Mismatch, fault.Exhausted, fault.NoSpace, fault.Unsupported, fault.Unavailable, fault.Timeout} {

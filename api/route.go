@@ -13,48 +13,49 @@ import (
 	"glasshouse/fault"
 )
 
-// A route is one line of the API.
+// A route is a route of the API.
 type route struct {
-	pattern string      // of http.ServeMux
-	role    access.Role // that a caller needs; "" is anyone, without a token
+	pattern string      // pattern of http.ServeMux
+	role    access.Role // required role; "" allows requests without authentication
 	op      operation
 	doc     string // one sentence, for the OpenAPI document
 }
 
-// An operation is what a route does, with the types it takes and gives.
+// An operation is the handler of a route, with the types of its input and output.
 type operation struct {
 	params any      // struct with path and query tags, or nil
 	body   any      // JSON body, or nil
 	accept []string // media types of a body that is not JSON
 
 	status  int
-	result  any     // JSON answer, or nil
-	answers []media // what else it answers with
+	result  any     // JSON response, or nil
+	answers []media // further responses
 
-	values bool // takes and gives values alone: its answer is for programs
-	once   bool // as a POST, takes an Idempotency-Key
-	stream bool // goes on for as long as the caller likes: no latency to measure
-	wait   bool // waits for what may never come: ends when the daemon is to
+	values bool // JSON input and output only: the response is for programs
+	once   bool // a POST that accepts an Idempotency-Key
+	stream bool // a stream of unlimited duration: its latency is not measured
+	wait   bool // may wait indefinitely: canceled when the daemon stops
 
 	serve func(s *Server, w http.ResponseWriter, r *http.Request) error
 }
 
-// media is an answer that is not the operation's JSON.
+// media is a response other than the operation's JSON.
 type media struct {
 	status int
 	kind   string
-	value  any // what it holds, or what each of its events holds; nil for bytes
+	value  any // the content, or the type of each event; nil for bytes
 }
 
-// none says that an operation has no parameters, body or result.
+// none is the type of missing parameters, bodies and results.
 type none struct{}
 
-// call is an operation from values to a value.
+// call creates an operation from a function on values.
 func call[P, B, R any](status int, do func(s *Server, ctx context.Context, p P, b B) (R, error)) operation {
 	return valueOperation(status, do, nil)
 }
 
-// create is call for what makes a thing: it answers 201 with the thing's place.
+// create creates an operation that creates an object. It responds with 201 and the location of
+// the object.
 func create[P, B, R any](do func(s *Server, ctx context.Context, p P, b B) (R, error), place func(P, R) string) operation {
 	return valueOperation(http.StatusCreated, do, place)
 }
@@ -86,7 +87,7 @@ func valueOperation[P, B, R any](status int, do func(s *Server, ctx context.Cont
 	return op
 }
 
-// keyOfRequest is under what a context has the idempotency key of its request.
+// keyOfRequest is the context key of the idempotency key of a request.
 type keyOfRequest struct{}
 
 func keyOf(ctx context.Context) string {
@@ -94,7 +95,7 @@ func keyOf(ctx context.Context) string {
 	return key
 }
 
-// raw is an operation that reads its body and writes its answer itself.
+// raw creates an operation that reads its body and writes its response itself.
 func raw[P any](do func(s *Server, w http.ResponseWriter, r *http.Request, p P) error) operation {
 	return operation{params: *new(P), serve: func(s *Server, w http.ResponseWriter, r *http.Request) error {
 		var p P
@@ -105,7 +106,7 @@ func raw[P any](do func(s *Server, w http.ResponseWriter, r *http.Request, p P) 
 	}}
 }
 
-// The methods below say of a raw operation what call knows from its types.
+// The methods below declare properties of a raw operation that call derives from its types.
 
 func (op operation) takes(body any) operation { op.body = body; return op }
 
@@ -113,13 +114,13 @@ func (op operation) takesBytes(kinds ...string) operation { op.accept = kinds; r
 
 func (op operation) replayable() operation { op.once = true; return op }
 
-// secret says that the answer must not be kept, and so not replayed.
+// secret declares that the response must not be stored and therefore not replayed.
 func (op operation) secret() operation { op.once = false; return op }
 
 func (op operation) streams() operation { op.stream = true; return op }
 
-// waits says that what takes the time is waiting. Whoever waits is told at once that
-// the daemon stops.
+// waits declares an operation that mostly waits. It is canceled immediately when the daemon
+// stops.
 func (op operation) waits() operation { op.wait = true; return op }
 
 func (op operation) gives(status int, result any) operation {
@@ -132,10 +133,10 @@ func (op operation) or(status int, kind string, value any) operation {
 	return op
 }
 
-// route returns the handler of one line of the table.
+// route returns the handler of a route.
 func (s *Server) route(rt route) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		rec := w.(*recorder) // serveHTTP made it
+		rec := w.(*recorder) // created by serveHTTP
 		rec.stream = rt.op.stream
 		if err := s.allow(rt, r); err != nil {
 			s.fail(rec, r, err)
@@ -157,12 +158,12 @@ func (s *Server) allow(rt route, r *http.Request) error {
 	caller := access.CallerOf(r.Context())
 	if rt.role != "" && !caller.Role.Allows(rt.role) {
 		return &fault.Error{
-			Op: "api", Kind: fault.Denied, Err: fmt.Errorf("this needs the role %s, and %s is %s", rt.role, caller.Name, caller.Role),
+			Op: "api", Kind: fault.Denied, Err: fmt.Errorf("the role %s is required, but %s has the role %s", rt.role, caller.Name, caller.Role),
 			Remedy: "use a token with that role",
 		}
 	}
 	if !rt.op.once && r.Header.Get(keyHeader) != "" && r.Method == http.MethodPost {
-		return fault.Fieldf("api", keyHeader, "the answer to this request is not kept, and so cannot be replayed")
+		return fault.Fieldf("api", keyHeader, "the response to this request is not stored and cannot be replayed")
 	}
 	return nil
 }
@@ -175,7 +176,7 @@ func jsonAnswer(status int, v any) (replay.Answer, error) {
 	enc := json.NewEncoder(&b)
 	enc.SetEscapeHTML(false)
 	if err := enc.Encode(v); err != nil {
-		return replay.Answer{}, fmt.Errorf("render the answer: %w", err)
+		return replay.Answer{}, fmt.Errorf("encode the response: %w", err)
 	}
 	return replay.Answer{Status: status, ContentType: "application/json", Body: b.Bytes()}, nil
 }

@@ -10,7 +10,7 @@ import (
 	"glasshouse/schedule"
 )
 
-// Schedules is what the API asks of schedules. *schedule.Manager is one.
+// Schedules manages schedules. *schedule.Manager implements it.
 type Schedules interface {
 	Get(ctx context.Context, h id.Schedule) (schedule.Schedule, error)
 	List(ctx context.Context, f schedule.Filter) ([]schedule.Schedule, error)
@@ -37,7 +37,7 @@ type oneSchedule struct {
 	Schedule id.Schedule `path:"schedule"`
 }
 
-// shownTimes is how many times to come are shown of a schedule.
+// shownTimes is the number of upcoming times in a response.
 const shownTimes = 10
 
 func (s *Server) getSchedule(ctx context.Context, p oneSchedule, _ none) (wire.Schedule, error) {
@@ -79,7 +79,7 @@ func (s *Server) deleteSchedule(ctx context.Context, p oneSchedule, _ none) (non
 	return none{}, g.Unschedule(ctx, p.Schedule, by(ctx))
 }
 
-// editSchedule changes when a schedule is due. The run that waits for it shows that.
+// editSchedule changes the times of a schedule. The waiting run is updated.
 func (s *Server) editSchedule(ctx context.Context, p oneSchedule, b wire.EditSchedule) (wire.Schedule, error) {
 	g, err := s.gateway()
 	if err != nil {
@@ -116,7 +116,7 @@ type timesParams struct {
 	TimeZone string `query:"time_zone"`
 }
 
-// scheduleTimes says when a schedule would be due, for who is about to make it.
+// scheduleTimes previews the times of a schedule that does not exist yet.
 func (s *Server) scheduleTimes(_ context.Context, p timesParams, _ none) (wire.Times, error) {
 	spec := schedule.Spec{Cron: p.Schedule, TZ: p.TimeZone}
 	times, err := spec.Times(time.Now().UTC(), shownTimes)

@@ -1,9 +1,8 @@
-// Package api is the HTTP door: a table of routes over the parts behind it.
+// Package api is the HTTP API: a table of routes over the other packages of the daemon.
 //
-// A handler gets its parameters and body decoded and checked, and returns a
-// value or an error; one function renders errors as problem details. The same
-// table makes the OpenAPI document, so what is served and what is documented
-// cannot part.
+// A handler receives its parameters and body decoded and validated, and returns a value or an
+// error. One function renders errors as problem details (RFC 9457). The OpenAPI document is
+// generated from the same table, so it always matches the routes.
 package api
 
 import (
@@ -33,8 +32,7 @@ import (
 	"glasshouse/rootfs"
 )
 
-// Manager is what the API asks of the part that runs jails. *jail.Manager is
-// one.
+// Manager runs jails. *jail.Manager implements it.
 type Manager interface {
 	Create(ctx context.Context, s jail.Spec) (jail.Jail, error)
 	Get(ctx context.Context, j id.Jail) (jail.Jail, error)
@@ -63,65 +61,65 @@ type Manager interface {
 	Backends(ctx context.Context) []jail.BackendInfo
 }
 
-// Images is what the API asks of the part that keeps root filesystems.
+// Images stores root filesystems.
 type Images interface {
-	List() []rootfs.Image // the newest first
+	List() []rootfs.Image // newest first
 	Prepare(ctx context.Context, r jail.Rootfs) (rootfs.Layer, error)
-	Prune(ctx context.Context) ([]rootfs.Image, error) // returns what it removed
+	Prune(ctx context.Context) ([]rootfs.Image, error) // returns the removed images
 }
 
-// Options are what a Server needs. Jails, Tokens and Replays must be set.
+// Options configure a Server. Jails, Tokens and Replays are required.
 type Options struct {
 	Jails   Manager
 	Tokens  *access.Tokens
 	Replays replay.Store
 
-	Images    Images    // nil: none are shown
-	Observed  Observed  // nil: no jail is watched
-	Snapshots Snapshots // nil: none are taken
-	Governor  Governor  // nil: nobody decides
-	Chain     Chain     // nil: nothing is recorded
-	Approvals Approvals // nil: nobody can be asked
-	Secrets   Secrets   // nil: there are none
+	Images    Images    // nil: no images
+	Observed  Observed  // nil: jails are not observed
+	Snapshots Snapshots // nil: no snapshots
+	Governor  Governor  // nil: no policy engine
+	Chain     Chain     // nil: no audit log
+	Approvals Approvals // nil: no approvals
+	Secrets   Secrets   // nil: no secrets
 
-	Capabilities Capabilities // nil: there are none
-	Caller       Caller       // nil: they are not called
-	Publishers   Publishers   // nil: no bundles are taken
-	Markets      Markets      // nil: nobody offers any
-	Importer     Importer     // nil: servers of others are not made into capabilities
+	Capabilities Capabilities // nil: no capabilities
+	Caller       Caller       // nil: capabilities cannot be called
+	Publishers   Publishers   // nil: no bundles
+	Markets      Markets      // nil: no markets
+	Importer     Importer     // nil: MCP servers cannot be imported
 
-	Runs       Runs                                // nil: there are no sessions
-	Gateway    Gateway                             // nil: no agents are put to work
-	Schedules  Schedules                           // nil: there are none
-	Connectors Connectors                          // nil: nobody else is told anything
-	Models     http.Handler                        // of language models, for agents; nil: there are none
-	MCP        func(c gateway.Caller) http.Handler // the tools of an agent; nil: it has none by that way
-	UI         UI                                  // nil: there is none
-	Logins     *access.Logins                      // of browsers; nil: they need tokens too
-	E2B        E2B                                 // where clients of the E2B protocol are served
-	Addresses  func() []string                     // where browsers find the UI, such as http://127.0.0.1:8082; the nearest first
+	Runs       Runs                                // nil: no sessions
+	Gateway    Gateway                             // nil: no agents
+	Schedules  Schedules                           // nil: no schedules
+	Connectors Connectors                          // nil: no webhooks
+	Models     http.Handler                        // model proxy for agents; nil: none
+	MCP        func(c gateway.Caller) http.Handler // MCP server with the tools of an agent; nil: none
+	UI         UI                                  // nil: no web UI
+	Logins     *access.Logins                      // browser logins; nil: browsers need tokens
+	E2B        E2B                                 // listener for clients of the E2B protocol
+	Addresses  func() []string                     // URLs of the UI, such as http://127.0.0.1:8082; the nearest first
 
-	Peers   access.Peers                                    // who may use the unix socket
-	Doctor  func(ctx context.Context) []wire.Probe          // what this host can do
-	Storage func(ctx context.Context) (wire.Storage, error) // nil: it keeps nothing
-	Ready   func(ctx context.Context) error                 // nil error: ready to serve
-	Version wire.Version                                    // shown at /version
-	Hosts   []string                                        // names the daemon is reached by over TCP, besides the loopback's and IP addresses
+	Peers   access.Peers                                    // access rules for the unix socket
+	Doctor  func(ctx context.Context) []wire.Probe          // checks of the host
+	Storage func(ctx context.Context) (wire.Storage, error) // nil: no data directory
+	Ready   func(ctx context.Context) error                 // returns nil if the daemon is ready to serve
+	Version wire.Version                                    // response of /version
+	Hosts   []string                                        // accepted host names over TCP, in addition to localhost and IP addresses
 	Log     *slog.Logger                                    // default: slog.Default()
 
-	MaxBody   int64 // bytes of a JSON body; default 1 MiB
-	MaxOutput int   // bytes of each output stream in an exec's JSON answer; default 1 MiB
+	MaxBody   int64 // maximum size of a JSON body in bytes; default 1 MiB
+	MaxOutput int   // maximum size of each output stream in an exec's JSON response in bytes; default 1 MiB
 }
 
-// A Server answers HTTP. Serve may be called for several listeners.
+// A Server serves the API. Serve may be called for several listeners.
 type Server struct {
 	o        Options
 	mux      *http.ServeMux
 	table    map[string]route // by pattern
-	doors    *http.ServeMux   // what agents find in their jails
+	agentMux *http.ServeMux   // routes of the agent endpoint
 	csrf     *http.CrossOriginProtection
 	metrics  *metrics
-	openapi  func() ([]byte, error) // made for the first who asks: it takes longer than all else at a start
+	openapi  func() ([]byte, error) // generated on first use, because that is the slowest step of a start
 	once     flights
 	present  presence
 	rates    rates
@@ -130,11 +128,11 @@ type Server struct {
 	judges   recent[judgedPart, *judgements]
 	listings listings
 
-	ctx     context.Context // ends when streams and those who wait for a person must: they would keep Shutdown waiting
+	ctx     context.Context // canceled at the start of Shutdown, for streams and waiting requests, which would block it
 	cancel  context.CancelCauseFunc
-	work    context.Context // of all requests: ends when Shutdown has waited long enough
+	work    context.Context // parent of all requests; canceled when the grace period of Shutdown ends
 	drop    context.CancelCauseFunc
-	streams sync.WaitGroup // connections that http.Server no longer knows
+	streams sync.WaitGroup // hijacked connections, which http.Server does not track
 
 	mu sync.Mutex
 	// +checklocks:mu
@@ -145,7 +143,7 @@ type Server struct {
 
 var errClosing = errors.New("the daemon is stopping")
 
-// New returns a Server over o. A bad route table panics.
+// New returns a Server. It panics if the route table is invalid.
 func New(o Options) *Server {
 	if o.Log == nil {
 		o.Log = slog.Default()
@@ -157,21 +155,21 @@ func New(o Options) *Server {
 	s.work, s.drop = context.WithCancelCause(context.Background())
 	s.metrics = newMetrics(o.Jails)
 	s.rates.s = s
-	s.tallies.most, s.pasts.most, s.judges.most = mostTallies, mostPasts, mostJudges
+	s.tallies.most, s.pasts.most, s.judges.most = maxTallies, maxPasts, maxJudgements
 	for _, rt := range routes {
 		s.mux.Handle(rt.pattern, s.route(rt))
 		s.table[rt.pattern] = rt
 	}
-	s.openDoors()
+	s.registerAgentRoutes()
 	s.openapi = sync.OnceValues(func() ([]byte, error) { return Document(o.Version.Version) })
 	return s
 }
 
-// Handler returns the server's handler, for callers over TCP: they need tokens.
+// Handler returns a handler for TCP clients, which need tokens.
 func (s *Server) Handler() http.Handler { return http.HandlerFunc(s.serveHTTP) }
 
-// Serve answers on l until Shutdown, and then returns nil. Callers on a local
-// listener, a unix socket, are known by their credentials; others need tokens.
+// Serve serves on l. It returns nil after Shutdown. Clients of a local listener, a unix
+// socket, are identified by their credentials; others need tokens.
 func (s *Server) Serve(l net.Listener, local bool) error {
 	srv := &http.Server{
 		Handler:           linger.Handler(s.Handler()),
@@ -198,12 +196,12 @@ func (s *Server) Serve(l net.Listener, local bool) error {
 	return nil
 }
 
-// unwinding is how long a request may take to undo what it began, and to say so.
-const unwinding = 3 * time.Second
+// cleanupTime is the time that a canceled request has to clean up and respond.
+const cleanupTime = 3 * time.Second
 
-// Shutdown stops listening, tells streams, terminals and all who wait for a person
-// that the daemon stops, and waits for other requests until ctx ends. Then those are
-// told too, and what does not answer even so is broken off.
+// Shutdown stops listening, ends streams, terminals and waiting requests, and waits for other
+// requests until ctx ends. It then cancels those requests, and closes the connections of
+// requests that do not return.
 func (s *Server) Shutdown(ctx context.Context) error {
 	s.mu.Lock()
 	s.closed = true
@@ -219,21 +217,21 @@ func (s *Server) Shutdown(ctx context.Context) error {
 			if srv.Shutdown(ctx) == nil {
 				return
 			}
-			s.o.Log.Warn("requests are told to end: the daemon has waited long enough for them")
-			last, cancel := context.WithTimeout(context.WithoutCancel(ctx), unwinding)
+			s.o.Log.Warn("canceling active requests: the shutdown grace period is over")
+			last, cancel := context.WithTimeout(context.WithoutCancel(ctx), cleanupTime)
 			defer cancel()
 			if srv.Shutdown(last) != nil {
-				s.o.Log.Warn("requests are broken off: they would not end")
+				s.o.Log.Warn("closing connections of requests that did not end")
 				errs[i] = srv.Close()
 			}
 		})
 	}
 	wg.Wait()
-	s.streams.Wait() // each has a deadline of its own
+	s.streams.Wait() // each has its own deadline
 	return errors.Join(errs...)
 }
 
-// serveHTTP is the whole of what happens to a request, outermost first.
+// serveHTTP handles a request, including logging and panics.
 func (s *Server) serveHTTP(w http.ResponseWriter, r *http.Request) {
 	rec := &recorder{ResponseWriter: w}
 	defer s.observe(rec, r, time.Now())
@@ -250,8 +248,7 @@ func (s *Server) serveHTTP(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
-// admit checks where the request comes from and who sent it, and passes it to
-// its route.
+// admit verifies the origin and the caller of a request, and passes it to its route.
 func (s *Server) admit(rec *recorder, r *http.Request) error {
 	c := connOf(r.Context())
 	if err := s.checkHost(r, c); err != nil {

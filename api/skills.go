@@ -9,7 +9,7 @@ import (
 	"glasshouse/skill"
 )
 
-// Skills is what the API asks of the registry about skills.
+// Skills is the registry of skills as the API uses it.
 type Skills interface {
 	AddSkill(ctx context.Context, file string, text []byte, by, bundle string) (*skill.Skill, *skill.Checked, error)
 	Skills() []registry.Skill
@@ -69,8 +69,8 @@ func (s *Server) deleteSkill(ctx context.Context, p oneSkill, _ none) (none, err
 	return none{}, caps.RemoveSkill(ctx, p.Name)
 }
 
-// skillOf shows a skill. One that is refused is shown with the reason, and without
-// what agents would be given.
+// skillOf converts a skill. A refused skill has the reason, and not the content that agents
+// would receive.
 func skillOf(rec registry.Skill, k *skill.Skill, c *skill.Checked, err error) (wire.Skill, error) {
 	if k == nil {
 		return wire.Skill{}, err

@@ -14,8 +14,7 @@ import (
 	"glasshouse/snapshot"
 )
 
-// Snapshots is what the API asks of the part that keeps snapshots.
-// *snapshot.Keeper is one.
+// Snapshots manages snapshots. *snapshot.Keeper implements it.
 type Snapshots interface {
 	Comparer
 	Carrier
@@ -36,10 +35,10 @@ type Snapshots interface {
 	Warm(ctx context.Context, s id.Snapshot, count int) error
 }
 
-// snapshots returns the part that keeps them, if there is one.
+// snapshots returns the snapshot manager, or an error if the daemon has none.
 func (s *Server) snapshots() (Snapshots, error) {
 	if s.o.Snapshots == nil {
-		return nil, fault.Cannot("api", "this daemon keeps no snapshots", "use one that was started by glasshouse serve")
+		return nil, fault.Cannot("api", "this daemon does not support snapshots", "start the daemon with glasshouse serve")
 	}
 	return s.o.Snapshots, nil
 }
@@ -83,7 +82,7 @@ type listSnapshotsOf struct {
 
 func (s *Server) listSnapshotsOf(ctx context.Context, p listSnapshotsOf, _ none) (wire.Page[wire.Snapshot], error) {
 	page, err := s.pageOfSnapshots(ctx, p.listSnapshots, p.ID)
-	if err == nil && len(page.Items) == 0 && p.After == "" { // no jail, or one without any
+	if err == nil && len(page.Items) == 0 && p.After == "" { // the jail does not exist or has no snapshots
 		_, err = s.o.Jails.Get(ctx, p.ID)
 	}
 	return page, err
@@ -110,7 +109,7 @@ func (s *Server) pageOfSnapshots(ctx context.Context, p listSnapshots, of id.Jai
 		if p.Usage {
 			w.Usage, err = usageOfSnapshot(ctx, k, one.ID)
 		}
-		if errors.Is(err, fault.NotFound) { // deleted since
+		if errors.Is(err, fault.NotFound) { // deleted concurrently
 			continue
 		} else if err != nil {
 			return page, err
@@ -142,8 +141,8 @@ func (s *Server) deleteSnapshot(ctx context.Context, p oneSnapshot, _ none) (non
 	return none{}, k.Delete(ctx, p.ID)
 }
 
-// deleteSnapshotsOf removes the snapshots of a jail that is about to be removed.
-// It comes first, so that a request that fails half-way can be made again.
+// deleteSnapshotsOf deletes the snapshots of a jail before the jail is deleted. In this order
+// a failed request can be repeated.
 func (s *Server) deleteSnapshotsOf(ctx context.Context, j id.Jail) error {
 	k, err := s.snapshots()
 	if err != nil {
@@ -188,7 +187,7 @@ func (s *Server) warmSnapshot(ctx context.Context, p oneSnapshot, b wire.Warm) (
 		return wire.Warmed{}, err
 	}
 	if !one.Memory {
-		return wire.Warmed{}, fault.Newf(fault.Conflict, "api", string(p.ID), "it has no processes that a copy could hold")
+		return wire.Warmed{}, fault.Newf(fault.Conflict, "api", string(p.ID), "the snapshot has no processes: only snapshots with memory can be warmed")
 	}
 	if err := k.Warm(ctx, p.ID, b.Count); err != nil {
 		return wire.Warmed{}, err

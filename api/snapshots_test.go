@@ -15,46 +15,46 @@ import (
 	"glasshouse/snapshot"
 )
 
-func (d *door) taken(j id.Jail, body any) wire.Snapshot {
+func (d *harness) taken(j id.Jail, body any) wire.Snapshot {
 	d.t.Helper()
 	var s wire.Snapshot
 	d.want(201, req{as: access.Operator, method: "POST", path: "/jails/" + string(j) + "/snapshot", body: body}, &s)
 	return s
 }
 
-func (d *door) branched(path string, body any) wire.Branches {
+func (d *harness) branched(path string, body any) wire.Branches {
 	d.t.Helper()
 	var made wire.Branches
 	d.want(201, req{as: access.Operator, method: "POST", path: path + "/branch", body: body}, &made)
 	return made
 }
 
-func (d *door) shows(j id.Jail) (shown wire.Jail) {
+func (d *harness) shows(j id.Jail) (shown wire.Jail) {
 	d.t.Helper()
 	d.want(200, req{as: access.Viewer, method: "GET", path: "/jails/" + string(j)}, &shown)
 	return shown
 }
 
-// What a request need not say it need not have a body for.
-func TestBranchesAndJailsAreMadeWithoutABody(t *testing.T) {
+// A request whose fields are all optional needs no body.
+func TestCreateWithoutBody(t *testing.T) {
 	d := open(t, apitest.New())
 	j := d.running()
 	s := d.taken(j, nil)
 	for _, path := range []string{"/snapshots/" + string(s.ID), "/jails/" + string(j)} {
 		for _, body := range []any{nil, `{}`, `{"name":"one"}`} {
 			if made := d.branched(path, body); len(made.Jails) != 1 {
-				t.Errorf("POST %s/branch with body %v makes %d jails, want 1", path, body, len(made.Jails))
+				t.Errorf("POST %s/branch with body %v created %d jails, want 1", path, body, len(made.Jails))
 			}
 		}
 	}
 	var made wire.Jail
 	d.want(201, req{as: access.Operator, method: "POST", path: "/jails"}, &made)
 	if made.State != "created" {
-		t.Errorf("POST /jails without a body makes a jail that is %s, want created", made.State)
+		t.Errorf("POST /jails without a body: got state %s, want created", made.State)
 	}
 }
 
-func TestALifeOfASnapshot(t *testing.T) {
+func TestSnapshotLifecycle(t *testing.T) {
 	d := open(t, apitest.New())
 	j := d.running()
 	var s wire.Snapshot
@@ -91,7 +91,7 @@ func TestALifeOfASnapshot(t *testing.T) {
 	d.refused(404, req{as: access.Operator, method: "POST", path: "/jails/" + string(j) + "/rewind", body: wire.Rewind{Snapshot: s.ID}})
 }
 
-func TestBranchesDifferInWhatIsAskedFor(t *testing.T) {
+func TestBranchOverrides(t *testing.T) {
 	d := open(t, apitest.New())
 	var j wire.Jail
 	d.want(201, req{as: access.Operator, method: "POST", path: "/jails",
@@ -101,7 +101,7 @@ func TestBranchesDifferInWhatIsAskedFor(t *testing.T) {
 
 	made := d.branched(self, `{"count":3,"name":"try","labels":{"k":"v"},"limits":{"memory_mb":128},"network":"full"}`)
 	if len(made.Jails) != 3 || len(made.Errors) != 0 || made.Snapshot != nil {
-		t.Fatalf("made %+v, want three jails of the snapshot that was there", made)
+		t.Fatalf("got %+v, want three jails of the existing snapshot", made)
 	}
 	for i, b := range made.Jails {
 		want := wire.Origin{Snapshot: s.ID, Jail: j.ID, Number: i + 1}
@@ -141,7 +141,7 @@ func TestSomeBranchesFail(t *testing.T) {
 	d.kept.Fail = refuse("branch 2")
 	made := d.branched("/snapshots/"+string(s.ID), wire.Branch{Count: 3})
 	if len(made.Jails) != 2 || len(made.Errors) != 1 || made.Errors[0].Number != 2 {
-		t.Fatalf("made %+v; want the first and the third", made)
+		t.Fatalf("got %+v, want the first and the third", made)
 	}
 	if p := made.Errors[0].Problem; p.Status != 429 || p.Remedy != "free some" {
 		t.Errorf("the problem is %+v", p)
@@ -163,7 +163,7 @@ func TestSomeBranchesFail(t *testing.T) {
 	var page wire.Page[wire.Snapshot]
 	d.want(200, req{as: access.Viewer, method: "GET", path: "/jails/" + string(j) + "/snapshots"}, &page)
 	if len(page.Items) != 1 || page.Items[0].ID != s.ID {
-		t.Errorf("%d snapshots are there; the one taken for branches that were not made is to be gone", len(page.Items))
+		t.Errorf("got %d snapshots; the snapshot of the failed branch was not deleted", len(page.Items))
 	}
 }
 
@@ -181,7 +181,8 @@ func TestSnapshotsArePaged(t *testing.T) {
 			var page wire.Page[wire.Snapshot]
 			d.want(200, req{as: access.Viewer, method: "GET", path: path + "?limit=3&usage=1&after=" + after}, &page)
 			got = append(got, page.Items...)
-			if after = page.Next; after == "" {
+			after = page.Next
+			if after == "" {
 				break
 			}
 		}
@@ -206,7 +207,7 @@ func TestSnapshotsArePaged(t *testing.T) {
 	}
 }
 
-func TestBodiesOfSnapshotsThatAreRefused(t *testing.T) {
+func TestInvalidSnapshotBodies(t *testing.T) {
 	d := open(t, apitest.New())
 	j := d.running()
 	s := d.taken(j, nil)
@@ -236,22 +237,22 @@ func TestBodiesOfSnapshotsThatAreRefused(t *testing.T) {
 		}
 	}
 	if n := d.jails.Created(); n != 1 {
-		t.Errorf("%d jails are there, want the first alone", n)
+		t.Errorf("got %d jails, want only the first", n)
 	}
 }
 
-func TestWarmingASnapshot(t *testing.T) {
+func TestWarmSnapshot(t *testing.T) {
 	d := open(t, apitest.New())
 	j := d.running()
 	s := d.taken(j, nil)
 	var w wire.Warmed
 	d.want(200, req{as: access.Operator, method: "POST", path: "/snapshots/" + string(s.ID) + "/warm", body: wire.Warm{Count: 2}}, &w)
 	if w.Copies != 2 {
-		t.Errorf("%d copies wait, want 2", w.Copies)
+		t.Errorf("got %d warm copies, want 2", w.Copies)
 	}
 	d.want(200, req{as: access.Operator, method: "POST", path: "/snapshots/" + string(s.ID) + "/warm", body: wire.Warm{Count: 9}}, &w)
 	if w.Copies != 3 {
-		t.Errorf("%d copies wait, want the 3 there is room for", w.Copies)
+		t.Errorf("got %d warm copies, want the limit of 3", w.Copies)
 	}
 	d.want(200, req{as: access.Viewer, method: "GET", path: "/snapshots/" + string(s.ID)}, &s)
 	if s.Copies != 3 {
@@ -262,7 +263,7 @@ func TestWarmingASnapshot(t *testing.T) {
 	d.refused(409, req{as: access.Operator, method: "POST", path: "/snapshots/" + string(files.ID) + "/warm", body: wire.Warm{Count: 1}})
 }
 
-func TestAJailIsDeletedWithAndWithoutItsSnapshots(t *testing.T) {
+func TestDeleteJailWithAndWithoutSnapshots(t *testing.T) {
 	d := open(t, apitest.New())
 	count := func() int {
 		var page wire.Page[wire.Snapshot]
@@ -293,14 +294,14 @@ func TestAJailIsDeletedWithAndWithoutItsSnapshots(t *testing.T) {
 	}
 	d.refused(404, req{as: access.Operator, method: "DELETE", path: "/jails/" + string(keeps) + "?snapshots=true"})
 	if gone := d.kept.Gone(); len(gone) != 2 || gone[0] != keeps || gone[1] != loses {
-		t.Errorf("the keeper was told that %v are gone", gone)
+		t.Errorf("Abandoned was called for %v", gone)
 	}
-	// What a jail leaves behind is no reason to say that it is still there.
+	// Leftovers must not make the deletion fail.
 	j := d.running()
 	d.kept.Fail = func(string) error { return errors.New("disk trouble") }
 	d.want(204, req{as: access.Operator, method: "DELETE", path: "/jails/" + string(j)}, nil)
 	if !strings.Contains(d.log.String(), "disk trouble") {
-		t.Error("the log does not say what was left behind")
+		t.Error("the log does not mention the leftovers")
 	}
 }
 
@@ -348,7 +349,7 @@ func TestLineage(t *testing.T) {
 			t.Errorf("the tree of %s is %s", j, got)
 		}
 	}
-	// Who is gone is remembered by its snapshots.
+	// Snapshots keep the lineage of deleted jails.
 	d.want(204, req{as: access.Operator, method: "DELETE", path: "/jails/" + string(a)}, nil)
 	d.want(204, req{as: access.Operator, method: "DELETE", path: "/jails/" + string(kids[0].ID)}, nil)
 	if got, want := draw("?jail="+string(a)), "a:gone[s1<(k2[s2<s1(g[])]) s3<s1() s4<s1()]"; got != want {
@@ -376,11 +377,11 @@ func TestOneKeyTakesOneSnapshot(t *testing.T) {
 		d.want(201, req{as: access.Operator, method: "POST", path: "/snapshots/" + string(first.ID) + "/branch", body: wire.Branch{Count: 2}, header: key}, nil)
 	}
 	if n := d.jails.Created(); n != 3 {
-		t.Errorf("%d jails are there, want one and two branches", n)
+		t.Errorf("got %d jails, want one and two branches", n)
 	}
 }
 
-func TestADaemonWithoutSnapshots(t *testing.T) {
+func TestDaemonWithoutSnapshots(t *testing.T) {
 	d := open(t, apitest.New(), func(o *api.Options) { o.Snapshots = nil })
 	j := d.running()
 	for _, r := range []req{

@@ -8,9 +8,9 @@ import (
 	"glasshouse/api/wire"
 )
 
-// TestNobodySaysThatARuleIsAnOwners: that a jail's requests carry secrets which are their
-// owner's alone follows from what its rules say. The API has no words for that.
-func TestNobodySaysThatARuleIsAnOwners(t *testing.T) {
+// TestClientsCannotSetRuleOwner verifies that the API has no field for the owner of a rule,
+// because a rule may use the secrets of its owner.
+func TestClientsCannotSetRuleOwner(t *testing.T) {
 	said := `{"allow":[{"host":"a.example","inject":[{"secret":"t-1:key","as":"bearer","owner":"t-1"}]}],
 		"transform":[{"host":"a.example","headers":{},"filled":{"X":[{"secret":"key"}]},"owner":"t-1"}],"owner":"t-1"}`
 	var e wire.Egress
@@ -23,7 +23,7 @@ func TestNobodySaysThatARuleIsAnOwners(t *testing.T) {
 	}
 	for _, word := range []string{"transform", "filled", "owner"} {
 		if strings.Contains(string(raw), word) {
-			t.Errorf("a jail is governed by %s", raw)
+			t.Errorf("got stored rules %s", raw)
 		}
 	}
 }

@@ -16,8 +16,8 @@ import (
 	"glasshouse/id"
 )
 
-// Whatever is sent, it is refused as invalid or it is what encoding/json makes
-// of it; nothing panics and nothing is let in that the type has not.
+// Any input is either refused as invalid, or decoded like encoding/json does, without unknown
+// fields. It never panics.
 func FuzzStrictJSON(f *testing.F) {
 	for _, s := range []string{
 		`{}`, `{"name":"a","limits":{"memory_mb":1},"mounts":[{"source":"/a","target":"/b","write":true}],"env":{"A":"b"}}`,
@@ -44,11 +44,11 @@ func FuzzStrictJSON(f *testing.F) {
 		}
 		var fields map[string]json.RawMessage
 		if err := json.Unmarshal(raw, &fields); err != nil || fields == nil {
-			t.Errorf("%q is no object and was taken: %v", raw, err)
+			t.Errorf("%q is not an object but was accepted: %v", raw, err)
 		}
 		for name := range fields {
 			if !known[name] {
-				t.Errorf("%q was taken with its unknown field %q", raw, name)
+				t.Errorf("%q was accepted with the unknown field %q", raw, name)
 			}
 		}
 	})
@@ -68,11 +68,11 @@ func FuzzParameters(f *testing.F) {
 				t.Errorf("%q: %v", query, err)
 			}
 			if p, ok := into.(*getFile); ok && err == nil && !id.Valid('j', string(p.ID)) {
-				t.Errorf("the path %q was taken for a jail's id", path)
+				t.Errorf("the path %q was accepted as a jail id", path)
 			}
 			for _, text := range []string{fault.FieldOf(err), problemText(err)} {
 				if strings.ContainsAny(text, "\n\r\x00") {
-					t.Errorf("%q: the problem has a line of its own: %q", query, text)
+					t.Errorf("%q: the problem contains a line break: %q", query, text)
 				}
 			}
 		}
@@ -102,7 +102,7 @@ func FuzzRange(f *testing.F) {
 	})
 }
 
-func TestPagesNeverHoldNull(t *testing.T) {
+func TestPagesContainNoNull(t *testing.T) {
 	for _, v := range []any{
 		wire.Page[int]{Items: each([]int(nil), func(n int) int { return n })},
 	} {
@@ -112,8 +112,7 @@ func TestPagesNeverHoldNull(t *testing.T) {
 	}
 }
 
-// Whatever a parameter's value is, it is one value of one term, and an error
-// names the parameter.
+// Any parameter value is one value of one term, and an error names the parameter.
 func FuzzRecordFilter(f *testing.F) {
 	for _, s := range []string{"a", "a b", `"`, `\`, "a,b", "*", "x type:proc", "<0", "EPERM", `a" type:net "`, "-x"} {
 		f.Add(s)

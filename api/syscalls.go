@@ -10,21 +10,23 @@ import (
 	"glasshouse/report"
 )
 
-// A period is a part of the time that a log tells of.
+// A period is a time range of a log.
 type period struct {
 	From string `query:"from" description:"Not before: a time (RFC 3339) or how long ago, such as 5m. Default: the first record's."`
 	To   string `query:"to" description:"Not after. Default: the last record's."`
 }
 
 func (p period) times(now time.Time) (from, to time.Time, err error) {
-	if from, err = instant("from", p.From, now); err != nil {
+	from, err = instant("from", p.From, now)
+	if err != nil {
 		return
 	}
-	if to, err = instant("to", p.To, now); err != nil {
+	to, err = instant("to", p.To, now)
+	if err != nil {
 		return
 	}
 	if !to.IsZero() && to.Before(from) {
-		err = fault.Fieldf("api", "to", "it is before from")
+		err = fault.Fieldf("api", "to", "to is before from")
 	}
 	return
 }
@@ -37,8 +39,8 @@ type syscallParams struct {
 	Limit     int `query:"limit" minimum:"1" maximum:"1000" description:"Of each list, 100 if not given."`
 }
 
-// syscalls answers with which system calls a jail made, how long they took and how
-// they failed.
+// syscalls responds with statistics about the system calls of a jail, their durations and
+// errors.
 func (s *Server) syscalls(w http.ResponseWriter, r *http.Request, p syscallParams) error {
 	if _, err := s.readBody(w, r, &none{}); err != nil {
 		return err
@@ -51,13 +53,15 @@ func (s *Server) syscalls(w http.ResponseWriter, r *http.Request, p syscallParam
 		return fault.Fieldf("api", "processes", "%d is not between 0 and 100", p.Processes)
 	}
 	q := eventlog.Query{}
-	if q.Since, q.Until, err = p.times(time.Now()); err != nil {
+	q.Since, q.Until, err = p.times(time.Now())
+	if err != nil {
 		return err
 	}
 	if p.Type == "" {
-		p.Type = "syscall,gap" // what calls are missing is to be said
+		p.Type = "syscall,gap" // gaps report lost events
 	}
-	if q.Filter, err = p.filter(); err != nil {
+	q.Filter, err = p.filter()
+	if err != nil {
 		return err
 	}
 	l, err := s.log(r.Context(), p.ID)

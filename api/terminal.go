@@ -32,24 +32,23 @@ type terminalParams struct {
 	Cwd  string   `query:"cwd"`
 }
 
-// Close codes of a terminal whose command has ended: CloseExit plus its exit
-// code.
+// closeExit plus the exit code of the command is the close code of the WebSocket.
 const closeExit = 4000
 
 const (
 	pingEvery = 20 * time.Second
 	pongTime  = 20 * time.Second
-	maxPaste  = 1 << 20 // bytes of one message from the client
+	maxPaste  = 1 << 20 // maximum size of a message from the client in bytes
 )
 
-// shell is the command of a terminal that names none.
+// shell is the default command of a terminal.
 var shell = []string{"/bin/sh", "-c", "if command -v bash >/dev/null 2>&1; then exec bash; fi; exec sh"}
 
-// terminal joins a WebSocket to a command's terminal. When the client leaves,
-// or dies, the command goes on.
+// terminal connects a WebSocket to the terminal of a command. The command continues after the
+// client disconnects.
 func (s *Server) terminal(w http.ResponseWriter, r *http.Request, p terminalParams) error {
 	if !strings.EqualFold(r.Header.Get("Upgrade"), "websocket") {
-		return fault.Newf(fault.Invalid, "api", "", "a terminal is a WebSocket; this request does not ask for one")
+		return fault.Newf(fault.Invalid, "api", "", "a terminal needs a WebSocket: the Upgrade header is missing")
 	}
 	leave, err := s.enter()
 	if err != nil {
@@ -57,7 +56,7 @@ func (s *Server) terminal(w http.ResponseWriter, r *http.Request, p terminalPara
 	}
 	defer leave()
 
-	// Once the connection is a WebSocket the request's context tells nothing.
+	// After Accept hijacks the connection, net/http no longer cancels the request's context.
 	ctx, cancel := context.WithCancel(context.WithoutCancel(r.Context()))
 	defer cancel()
 	defer s.present.enter(access.CallerOf(ctx).Login, cancel)()
@@ -69,14 +68,14 @@ func (s *Server) terminal(w http.ResponseWriter, r *http.Request, p terminalPara
 	defer stream.Close()
 	x := stream.Status().ID
 	stdin, err := s.o.Jails.Stdin(ctx, p.ID, x)
-	if err != nil && !errors.Is(err, fault.Conflict) { // that is: it has ended, and there is its output to show
+	if err != nil && !errors.Is(err, fault.Conflict) { // on Conflict, the command has ended and its output is shown
 		return errors.Join(err, s.hangUp(ctx, p, x))
 	}
 	conn, err := websocket.Accept(w, r, &websocket.AcceptOptions{
 		Subprotocols:       []string{wsProtocol},
-		InsecureSkipVerify: true, // checkOrigin was here before
+		InsecureSkipVerify: true, // checkOrigin has verified the origin
 	})
-	if err != nil { // Accept has answered
+	if err != nil { // Accept has sent the error response
 		return s.hangUp(ctx, p, x)
 	}
 	defer conn.CloseNow()
@@ -88,7 +87,7 @@ func (s *Server) terminal(w http.ResponseWriter, r *http.Request, p terminalPara
 	return nil
 }
 
-// enter counts a connection that Shutdown must wait for itself.
+// enter registers a connection that Shutdown waits for.
 func (s *Server) enter() (leave func(), err error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -99,10 +98,10 @@ func (s *Server) enter() (leave func(), err error) {
 	return s.streams.Done, nil
 }
 
-// openTerminal starts a command on a terminal, or finds one that was started.
+// openTerminal starts a command on a terminal, or attaches to a running one.
 func (s *Server) openTerminal(ctx context.Context, p terminalParams) (*control.Stream, error) {
 	if p.Exec != "" {
-		return s.comeBack(ctx, p)
+		return s.attachTerminal(ctx, p)
 	}
 	size := &protocol.Size{Cols: 80, Rows: 24}
 	if p.Cols != 0 && p.Rows != 0 {
@@ -117,9 +116,9 @@ func (s *Server) openTerminal(ctx context.Context, p terminalParams) (*control.S
 	return stream, err
 }
 
-func (s *Server) comeBack(ctx context.Context, p terminalParams) (*control.Stream, error) {
+func (s *Server) attachTerminal(ctx context.Context, p terminalParams) (*control.Stream, error) {
 	if p.Cmd != "" || len(p.Argv) > 0 || p.User != "" || p.Cwd != "" {
-		return nil, fault.Fieldf("api", "exec", "the command runs already: cmd, argv, user and cwd are for a new one")
+		return nil, fault.Fieldf("api", "exec", "cmd, argv, user and cwd are only valid for a new command")
 	}
 	stream, err := s.o.Jails.Attach(ctx, p.ID, p.Exec, control.AttachOptions{From: -1, Lossless: true, Follow: true})
 	if err != nil {
@@ -130,15 +129,15 @@ func (s *Server) comeBack(ctx context.Context, p terminalParams) (*control.Strea
 		return nil, fault.Newf(fault.Conflict, "api", string(p.Exec), "the command has no terminal")
 	}
 	if p.Cols != 0 && p.Rows != 0 {
-		// Also makes what runs there draw itself again. It may have ended.
+		// A resize also makes programs redraw. The command may have ended.
 		if err := s.o.Jails.Resize(ctx, p.ID, p.Exec, protocol.Size{Cols: p.Cols, Rows: p.Rows}); err != nil {
-			s.o.Log.Debug("terminal not resized", "exec", p.Exec, "err", err)
+			s.o.Log.Debug("cannot resize terminal", "exec", p.Exec, "err", err)
 		}
 	}
 	return stream, nil
 }
 
-// hangUp ends a command that was started for a terminal nobody got.
+// hangUp ends a command whose terminal was never connected.
 func (s *Server) hangUp(ctx context.Context, p terminalParams, x id.Exec) error {
 	if p.Exec != "" {
 		return nil
@@ -146,7 +145,7 @@ func (s *Server) hangUp(ctx context.Context, p terminalParams, x id.Exec) error 
 	return s.o.Jails.Signal(ctx, p.ID, x, "HUP")
 }
 
-// A terminal is one client on one command's terminal.
+// A terminal is one client of a command's terminal.
 type terminal struct {
 	s      *Server
 	conn   *websocket.Conn
@@ -156,7 +155,7 @@ type terminal struct {
 	cancel context.CancelFunc
 }
 
-// run moves bytes both ways until the command ends, the client leaves or the
+// run copies data in both directions until the command ends, the client disconnects or the
 // server closes.
 func (t *terminal) run(ctx context.Context, stdin io.WriteCloser) {
 	keys := make(chan []byte, 16)
@@ -170,7 +169,7 @@ func (t *terminal) run(ctx context.Context, stdin io.WriteCloser) {
 		go func() { f(); done <- struct{}{} }()
 	}
 	code, reason := t.show(ctx)
-	t.conn.Close(code, reason) // waits a little for the client's own close
+	t.conn.Close(code, reason) // waits for the close frame of the client
 	t.cancel()
 	t.conn.CloseNow()
 	for range cap(done) {
@@ -178,7 +177,7 @@ func (t *terminal) run(ctx context.Context, stdin io.WriteCloser) {
 	}
 }
 
-// show sends the command's output, and returns how to close.
+// show sends the output of the command, and returns the close code and reason.
 func (t *terminal) show(ctx context.Context) (websocket.StatusCode, string) {
 	first := execStatusOf(t.stream.Status())
 	if err := t.say(ctx, wire.TerminalEvent{Exec: &first}); err != nil {
@@ -194,7 +193,7 @@ func (t *terminal) show(ctx context.Context) (websocket.StatusCode, string) {
 	})
 	if err != nil {
 		if ctx.Err() != nil {
-			return websocket.StatusNormalClosure, "the client left"
+			return websocket.StatusNormalClosure, "client disconnected"
 		}
 		p := t.s.problem(t.where(), err)
 		t.say(ctx, wire.TerminalEvent{Error: &p})
@@ -222,8 +221,8 @@ func (t *terminal) write(ctx context.Context, kind websocket.MessageType, data [
 	return t.conn.Write(ctx, kind, data)
 }
 
-// listen takes what the client sends: keys, which may have to wait for the
-// command, and words about the terminal, which never do.
+// listen reads messages from the client. It queues keys, because the command may block, and
+// handles control messages immediately.
 func (t *terminal) listen(ctx context.Context, keys chan<- []byte) {
 	defer t.cancel()
 	for {
@@ -264,12 +263,12 @@ func (t *terminal) control(ctx context.Context, data []byte) error {
 	return fault.Newf(fault.Invalid, "api", "", "want resize or signal")
 }
 
-// typeKeys gives the command what the client typed.
+// typeKeys writes the keys of the client to the command.
 func (t *terminal) typeKeys(ctx context.Context, stdin io.WriteCloser, keys <-chan []byte) {
-	if stdin == nil { // it has ended
+	if stdin == nil { // the command has ended
 		return
 	}
-	defer stdin.Close() // after ctx: the command keeps its terminal
+	defer stdin.Close() // after ctx ends: the command keeps its terminal
 	for {
 		select {
 		case data := <-keys:
@@ -282,7 +281,7 @@ func (t *terminal) typeKeys(ctx context.Context, stdin io.WriteCloser, keys <-ch
 	}
 }
 
-// ping finds out that a client is dead.
+// ping detects a dead connection.
 func (t *terminal) ping(ctx context.Context) {
 	tick := time.NewTicker(pingEvery)
 	defer tick.Stop()
@@ -302,8 +301,8 @@ func (t *terminal) ping(ctx context.Context) {
 	}
 }
 
-// goAway tells the client when the server closes. The close comes first: a
-// read whose context ends takes the connection with it.
+// goAway closes the connection when the server closes. It sends the close frame first, because
+// canceling the context of a read closes the connection.
 func (t *terminal) goAway(ctx context.Context) {
 	select {
 	case <-t.s.ctx.Done():

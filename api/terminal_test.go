@@ -27,7 +27,7 @@ type screen struct {
 	err  *wire.Problem
 }
 
-func (d *door) terminal(t *testing.T, j id.Jail, query string) *screen {
+func (d *harness) terminal(t *testing.T, j id.Jail, query string) *screen {
 	t.Helper()
 	conn, _, err := websocket.Dial(t.Context(), "ws://"+d.tcp+"/jails/"+string(j)+"/terminal?"+query, &websocket.DialOptions{
 		HTTPHeader: http.Header{"Authorization": {"Bearer " + d.tokens[access.Operator]}},
@@ -42,7 +42,7 @@ func (d *door) terminal(t *testing.T, j id.Jail, query string) *screen {
 	return s
 }
 
-// until reads until done, or the end.
+// until reads until done returns true or the stream ends.
 func (s *screen) until(done func() bool) error {
 	s.t.Helper()
 	ctx, cancel := context.WithTimeout(s.t.Context(), 20*time.Second)
@@ -51,7 +51,7 @@ func (s *screen) until(done func() bool) error {
 		kind, data, err := s.conn.Read(ctx)
 		if err != nil {
 			if ctx.Err() != nil {
-				s.t.Fatalf("it does not come; the screen shows %q", s.text.String())
+				s.t.Fatalf("timeout; the screen shows %q", s.text.String())
 			}
 			return err
 		}
@@ -79,7 +79,7 @@ func (s *screen) until(done func() bool) error {
 func (s *screen) shows(text string) {
 	s.t.Helper()
 	if err := s.until(func() bool { return strings.Contains(s.text.String(), text) }); err != nil {
-		s.t.Fatalf("the screen shows %q and no %q: %v", s.text.String(), text, err)
+		s.t.Fatalf("the screen shows %q, want %q: %v", s.text.String(), text, err)
 	}
 }
 
@@ -97,7 +97,7 @@ func (s *screen) say(text string) {
 	}
 }
 
-func TestATerminal(t *testing.T) {
+func TestTerminal(t *testing.T) {
 	d := open(t, apitest.Start(t))
 	j := d.running()
 	s := d.terminal(t, j, "cols=100&rows=30")
@@ -122,7 +122,7 @@ func TestATerminal(t *testing.T) {
 	}
 }
 
-func TestATerminalOutlivesItsClient(t *testing.T) {
+func TestCommandOutlivesTerminalClient(t *testing.T) {
 	d := open(t, apitest.Start(t))
 	j := d.running()
 	s := d.terminal(t, j, "")
@@ -133,7 +133,7 @@ func TestATerminalOutlivesItsClient(t *testing.T) {
 
 	again := d.terminal(t, j, "exec="+string(s.exec.ID)+"&cols=90&rows=20")
 	if again.exec.ID != s.exec.ID {
-		t.Fatalf("came back to %s, want %s", again.exec.ID, s.exec.ID)
+		t.Fatalf("reattached to %s, want %s", again.exec.ID, s.exec.ID)
 	}
 	again.shows("ready-remembered") // what was on the screen
 	again.key("echo still-$X; stty size\n")
@@ -143,7 +143,7 @@ func TestATerminalOutlivesItsClient(t *testing.T) {
 	if err := again.until(func() bool { return false }); websocket.CloseStatus(err) != 4137 {
 		t.Errorf("closed with %v, want 4137", err)
 	}
-	// And of one that has ended, the last screen and the end.
+	// A client of an ended command receives the last screen and the exit event.
 	last := d.terminal(t, j, "exec="+string(s.exec.ID))
 	last.until(func() bool { return false })
 	if !strings.Contains(last.text.String(), "still-remembered") || last.exit == nil || last.exit.Signal != "KILL" {
@@ -151,7 +151,7 @@ func TestATerminalOutlivesItsClient(t *testing.T) {
 	}
 }
 
-func TestATerminalOfACommand(t *testing.T) {
+func TestTerminalOfCommand(t *testing.T) {
 	d := open(t, apitest.Start(t))
 	j := d.running()
 	s := d.terminal(t, j, "argv=sh&argv=-c&argv=echo+one+two%3Bpwd&cwd=/tmp")
@@ -161,7 +161,7 @@ func TestATerminalOfACommand(t *testing.T) {
 	}
 }
 
-func TestATerminalSurvivesNonsense(t *testing.T) {
+func TestTerminalIgnoresInvalidMessages(t *testing.T) {
 	d := open(t, apitest.Start(t))
 	j := d.running()
 	s := d.terminal(t, j, "")
@@ -179,12 +179,12 @@ func TestATerminalSurvivesNonsense(t *testing.T) {
 	s.shows("alive")
 	s.key(strings.Repeat("x", 2<<20)) // over the limit of one message
 	if err := s.until(func() bool { return false }); websocket.CloseStatus(err) != websocket.StatusMessageTooBig {
-		t.Errorf("after an immense message: %v, want too big", err)
+		t.Errorf("after a message over the limit: %v, want too big", err)
 	}
 	d.terminal(t, j, "exec="+string(s.exec.ID)).say(`{"signal":"KILL"}`)
 }
 
-func TestTerminalsThatAreRefused(t *testing.T) {
+func TestInvalidTerminalRequests(t *testing.T) {
 	d := open(t, apitest.Start(t))
 	j := d.running()
 	self := "/jails/" + string(j) + "/terminal"
@@ -209,7 +209,7 @@ func TestTerminalsThatAreRefused(t *testing.T) {
 	d.refused(409, req{as: access.Operator, method: "GET", path: self, header: up})
 }
 
-func TestABrowserBringsItsTokenAsASubprotocol(t *testing.T) {
+func TestTokenAsWebSocketSubprotocol(t *testing.T) {
 	d := open(t, apitest.Start(t))
 	j := d.running()
 	conn, _, err := websocket.Dial(t.Context(), "ws://"+d.tcp+"/jails/"+string(j)+"/terminal?cmd=true", &websocket.DialOptions{
@@ -261,7 +261,7 @@ func TestShutdownEndsStreamsAndTerminals(t *testing.T) {
 	}
 	got := <-waiting
 	if got.status != 503 || !strings.Contains(string(got.body), "/execs/x-") {
-		t.Errorf("who waited for a command was told %d %s; want where to find it", got.status, got.body)
+		t.Errorf("waiting exec: got %d %s, want the location of the command", got.status, got.body)
 	}
 	list, err := jails.Execs(t.Context(), j)
 	if err != nil || len(list) != 3 {
@@ -269,7 +269,7 @@ func TestShutdownEndsStreamsAndTerminals(t *testing.T) {
 	}
 	for _, x := range list {
 		if x.Ended != nil {
-			t.Errorf("%v ended with the server; commands go on", x.Argv)
+			t.Errorf("%v ended with the server, want it running", x.Argv)
 		}
 	}
 }

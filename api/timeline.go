@@ -12,16 +12,16 @@ import (
 	"glasshouse/id"
 )
 
-// mostTallies is how many are kept: each has some megabytes at most.
-const mostTallies = 16
+// maxTallies is the size of the cache. An entry needs some megabytes at most.
+const maxTallies = 16
 
-// filtered is a part of a log, by the text of the filter that it is.
+// filtered is the key of a filtered log, by the text of the filter.
 type filtered struct {
 	log    *eventlog.Log
 	filter string
 }
 
-// tally returns what a filter means of a jail's log, counted up to now.
+// tally returns the counts of the events of a jail that match a filter, up to now.
 func (s *Server) tally(ctx context.Context, j id.Jail, rf recordFilter) (*eventlog.Tally, error) {
 	f, err := rf.filter()
 	if err != nil {
@@ -38,11 +38,10 @@ func (s *Server) tally(ctx context.Context, j id.Jail, rf recordFilter) (*eventl
 	return t, t.Update(ctx)
 }
 
-// eventWindow answers with a part of what a filter means, by its place or from a
-// moment on.
+// eventWindow responds with a window of the matching events, selected by offset or by time.
 func (s *Server) eventWindow(w http.ResponseWriter, r *http.Request, p eventParams) error {
 	if p.Since != "" || p.Until != "" || p.After != nil || p.Tail != nil || p.Follow != nil || p.Format != "" || p.Offset != nil && p.At != "" {
-		return fault.Fieldf("api", "offset", "a window is of a filter, by offset or at, and of limit; nothing else goes with it")
+		return fault.Fieldf("api", "offset", "offset and at can be combined only with a filter and limit")
 	}
 	n, err := limit(p.Limit)
 	if err != nil {
@@ -58,7 +57,8 @@ func (s *Server) eventWindow(w http.ResponseWriter, r *http.Request, p eventPara
 	}
 	win := wire.EventWindow{Total: t.Total(), Items: []json.RawMessage{}}
 	if p.Offset != nil {
-		if win.Offset = *p.Offset; win.Offset < 0 {
+		win.Offset = *p.Offset
+		if win.Offset < 0 {
 			win.Offset = max(0, win.Total+win.Offset)
 		}
 	} else if win.Offset, err = t.Offset(r.Context(), at); err != nil {
@@ -113,7 +113,7 @@ func (s *Server) timeline(ctx context.Context, p timelineParams, _ none) (wire.T
 	for _, lane := range tl.Lanes {
 		var comm string
 		if err := json.Unmarshal([]byte(`"`+lane.Comm+`"`), &comm); err != nil {
-			comm = lane.Comm // a damaged line
+			comm = lane.Comm // the log line is damaged
 		}
 		w.Lanes = append(w.Lanes, wire.TimelineLane{PID: lane.PID, Comm: comm, Total: lane.Total, Counts: countsOf(lane.Parts)})
 	}

@@ -10,7 +10,7 @@ import (
 	"glasshouse/event"
 )
 
-func TestWindowsOfAListThatIsScrolled(t *testing.T) {
+func TestEventWindows(t *testing.T) {
 	d, w, j := watched(t)
 	for i := range 600 {
 		e := call(42, "read", "", int64(i))
@@ -63,13 +63,13 @@ func TestWindowsOfAListThatIsScrolled(t *testing.T) {
 	}
 }
 
-func TestTheTimelineOfAJail(t *testing.T) {
+func TestTimeline(t *testing.T) {
 	d, w, j := watched(t)
 	path := "/jails/" + string(j) + "/timeline"
 	var empty wire.Timeline
 	d.want(200, req{as: access.Viewer, method: "GET", path: path}, &empty)
 	if empty.Total != 0 || empty.First != nil || len(empty.Counts.File) != 0 {
-		t.Errorf("of a jail that did nothing: %+v", empty)
+		t.Errorf("idle jail: got %+v", empty)
 	}
 	for i := range 90 {
 		w.Append(j, call(int32(40+i%3), "read", "", 0))
@@ -88,7 +88,7 @@ func TestTheTimelineOfAJail(t *testing.T) {
 		t.Errorf("it has %d: %+v", got.Total, got.Counts)
 	}
 	if len(got.Lanes) != 2 || got.Lanes[0].PID != 40 || sum(got.Lanes[0].Counts.Syscall) != 30 {
-		t.Errorf("the lanes are %+v", got.Lanes)
+		t.Errorf("got lanes %+v", got.Lanes)
 	}
 	d.want(200, req{as: access.Viewer, method: "GET", path: path + "?q=pid:41"}, &got)
 	if got.Total != 30 {

@@ -2,20 +2,19 @@ package api
 
 import "net/http"
 
-// UI is the site that is served beside the API. *web.Site is one.
+// UI is the web UI. *web.Site implements it.
 type UI interface {
 	http.Handler
-	Has(r *http.Request) bool // whether there is something for r
+	Has(r *http.Request) bool // whether the site has a resource for r
 }
 
-// pagePolicy is for answers of the API: what a jail has said may be in them, and
-// a browser is to make nothing of it. What is meant to be looked at has a policy
-// of its own.
+// pagePolicy is the Content-Security-Policy of API responses. They may contain untrusted data
+// of a jail, so a browser must not render them as a page. Responses that are pages have their
+// own policy.
 const pagePolicy = "default-src 'none'; frame-ancestors 'none'; base-uri 'none'; form-action 'none'; sandbox"
 
-// page reports whether r is for the UI. The API goes first, with one exception:
-// who opens the address of a thing in a browser wants to see the thing, not its
-// JSON.
+// page reports whether the UI serves r. API routes take precedence, except that a browser that
+// navigates to the address of an object receives the UI instead of JSON.
 func (s *Server) page(r *http.Request, pattern string) bool {
 	if s.o.UI == nil || !s.o.UI.Has(r) {
 		return false
@@ -24,5 +23,5 @@ func (s *Server) page(r *http.Request, pattern string) bool {
 	return !taken || r.Header.Get("Sec-Fetch-Dest") == "document" && rt.op.values && rt.role != ""
 }
 
-// uiPattern is what requests for the UI are counted as.
+// uiPattern is the route of UI requests in the metrics.
 const uiPattern = "GET /"

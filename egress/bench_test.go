@@ -15,8 +15,8 @@ import (
 	"glasshouse/egress/egresstest"
 )
 
-// lanes are the two ways that are compared: from the host with nothing between,
-// and from the jail.
+// lanes returns the two dial functions to compare: a direct one from the host, and one from
+// the jail through the proxy.
 func lanes(b *testing.B, rule egress.Rule) (j *jail, all map[string]func(addr string) (net.Conn, error)) {
 	w := needsWorld(b)
 	w.Move("shop.example", egresstest.Internet)
@@ -71,7 +71,7 @@ func drain(c net.Conn) (total int) {
 	}
 }
 
-// BenchmarkRequest is one request of HTTP on a connection that is kept.
+// BenchmarkRequest measures one HTTP request on a kept-alive connection.
 func BenchmarkRequest(b *testing.B) {
 	j, all := lanes(b, egress.Rule{})
 	j.world.HTTP(egresstest.Internet+":8080", nil, http.HandlerFunc(func(rw http.ResponseWriter, r *http.Request) { io.WriteString(rw, "ok") }))
@@ -100,8 +100,7 @@ func BenchmarkRequest(b *testing.B) {
 	}
 }
 
-// BenchmarkConnection is a connection from its beginning to its end, with a few
-// bytes in it.
+// BenchmarkConnection measures opening and closing a connection that transfers a few bytes.
 func BenchmarkConnection(b *testing.B) {
 	j, all := lanes(b, egress.Rule{})
 	j.world.TCP(egresstest.Internet+":9000", func(c net.Conn) { io.CopyN(c, c, 2) })

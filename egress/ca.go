@@ -26,13 +26,13 @@ import (
 const (
 	caYears  = 10
 	leafLife = 24 * time.Hour
-	skew     = time.Hour // by which the jail's clock may be behind
+	skew     = time.Hour // how far the jail's clock may lag behind
 )
 
-// A CA is the certificate authority of one jail, which nobody outside trusts. It
-// vouches for hosts only, not for other authorities. It is not bound to certain
-// names, for rules change while the jail trusts it; whoever has its key can
-// deceive that jail and nobody else.
+// A CA is the certificate authority of one jail. Only that jail trusts it. It can sign leaf
+// certificates but no other CA (path length 0). It has no name constraints, because the rules
+// can change while the jail trusts the CA. An attacker with the key can impersonate servers to
+// this jail only.
 type CA struct {
 	cert *x509.Certificate
 	key  *ecdsa.PrivateKey
@@ -45,7 +45,7 @@ type CA struct {
 	leaves cache[string, *tls.Certificate]
 }
 
-// NewCA makes an authority for a jail.
+// NewCA creates a certificate authority for a jail.
 func NewCA(jail string) (*CA, error) {
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	if err != nil {
@@ -75,7 +75,7 @@ func NewCA(jail string) (*CA, error) {
 	}
 	der, err := x509.CreateCertificate(rand.Reader, t, t, &key.PublicKey, key)
 	if err != nil {
-		return nil, fmt.Errorf("make certificate authority: %w", err)
+		return nil, fmt.Errorf("create certificate authority: %w", err)
 	}
 	secret, err := x509.MarshalPKCS8PrivateKey(key)
 	if err != nil {
@@ -87,16 +87,16 @@ func NewCA(jail string) (*CA, error) {
 	return ParseCA(b.Bytes())
 }
 
-// ParseCA reads what Secret returned.
+// ParseCA parses the result of CA.Secret.
 func ParseCA(b []byte) (*CA, error) {
 	invalid := func(err error) error { return fault.New(fault.Invalid, "egress.ParseCA", "", err) }
 	pair, err := tls.X509KeyPair(b, b)
 	if err != nil {
-		return nil, invalid(errors.New("it is not a certificate and its key")) // the error of the key's parser is not told
+		return nil, invalid(errors.New("not a PEM certificate with its private key")) // the parser's error could contain parts of the key
 	}
 	key, ok := pair.PrivateKey.(*ecdsa.PrivateKey)
 	if !ok || !pair.Leaf.IsCA {
-		return nil, invalid(errors.New("it is no certificate authority of this package"))
+		return nil, invalid(errors.New("not an egress certificate authority"))
 	}
 	leafKey, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	if err != nil {
@@ -108,11 +108,11 @@ func ParseCA(b []byte) (*CA, error) {
 	}, nil
 }
 
-// PEM returns the certificate, which the jail's programs are to trust.
+// PEM returns the certificate for the trust stores of the jail.
 func (c *CA) PEM() []byte { return bytes.Clone(c.pem) }
 
-// Secret returns the certificate and its key, for ParseCA. Whoever keeps it keeps
-// it from the jail, and from all others.
+// Secret returns the certificate and its private key in PEM, for ParseCA. The caller must keep
+// the result confidential, in particular from the jail.
 func (c *CA) Secret() ([]byte, error) {
 	der, err := x509.MarshalPKCS8PrivateKey(c.key)
 	if err != nil {
@@ -121,10 +121,10 @@ func (c *CA) Secret() ([]byte, error) {
 	return append(c.PEM(), pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: der})...), nil
 }
 
-// Format keeps the key out of whatever prints a CA.
+// Format implements fmt.Formatter. It prevents fmt from printing the private key.
 func (c *CA) Format(s fmt.State, _ rune) { fmt.Fprintf(s, "CA(%s)", c.cert.Subject.CommonName) }
 
-// leaf returns a certificate for the host.
+// leaf returns a leaf certificate for the host. Certificates are cached.
 func (c *CA) leaf(host string) (*tls.Certificate, error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -151,7 +151,7 @@ func (c *CA) leaf(host string) (*tls.Certificate, error) {
 	}
 	der, err := x509.CreateCertificate(rand.Reader, t, c.cert, &c.leafKey.PublicKey, c.key)
 	if err != nil {
-		return nil, fmt.Errorf("make a certificate for %s: %w", host, err)
+		return nil, fmt.Errorf("create a certificate for %s: %w", host, err)
 	}
 	cert, err := x509.ParseCertificate(der)
 	if err != nil {

@@ -33,7 +33,7 @@ func allow(rules ...egress.Rule) egress.Config {
 // lookup asks the jail's DNS for the addresses of a host.
 func (j *jail) lookup(host string, t dnsmessage.Type) ([]string, dnsmessage.RCode) {
 	j.t.Helper()
-	c, err := j.dial("udp4", "8.8.8.8:53") // whatever server a program asks
+	c, err := j.dial("udp4", "8.8.8.8:53") // the destination server does not matter
 	j.must(err)
 	defer c.Close()
 	c.SetDeadline(time.Now().Add(10 * time.Second))
@@ -57,13 +57,13 @@ func (j *jail) lookup(host string, t dnsmessage.Type) ([]string, dnsmessage.RCod
 	return addrs, m.RCode
 }
 
-func TestAProgramThatKnowsNoProxyReachesWhatIsAllowed(t *testing.T) {
+func TestTransparentClientReachesAllowedHosts(t *testing.T) {
 	w := needsWorld(t)
 	j := newJail(t, w, allow(egress.Rule{Name: "the API", Host: "api.example.com"}))
 
 	addrs, code := j.lookup("API.Example.com", dnsmessage.TypeA)
 	if code != dnsmessage.RCodeSuccess || len(addrs) != 1 || addrs[0] != egresstest.API {
-		t.Fatalf("the jail's DNS says %v, %v", addrs, code)
+		t.Fatalf("the jail's DNS returned %v, %v", addrs, code)
 	}
 	for _, url := range []string{"http://api.example.com/a?b=c", "https://api.example.com/a?b=c"} {
 		for _, address := range []string{apiHTTP, apiHTTPS} {
@@ -80,69 +80,69 @@ func TestAProgramThatKnowsNoProxyReachesWhatIsAllowed(t *testing.T) {
 				t.Errorf("%s: %d, %q, %v, want %q", url, resp.StatusCode, b, err, want)
 			}
 			if resp.TLS != nil && resp.ProtoMajor != 2 {
-				t.Errorf("%s by HTTP/%d: TLS that is not looked into is the client's and the server's own", url, resp.ProtoMajor)
+				t.Errorf("%s by HTTP/%d: TLS without interception must negotiate HTTP/2 end to end", url, resp.ProtoMajor)
 			}
 		}
 	}
 	r := j.recorded("the request", func(r egress.Record) bool { return r.Kind == egress.KindRequest })
 	if !r.Allowed || r.Host != "api.example.com" || r.Port != 80 || r.Method != "GET" || r.Path != "/a" || r.Status != 200 ||
 		r.Rule != "the API" || r.Addr != apiHTTP || r.Sent == 0 || r.Received == 0 || r.Jail != "j-test" || r.Reason != "" {
-		t.Errorf("the request's record is %+v", r)
+		t.Errorf("got record %+v", r)
 	}
 }
 
-func TestWhatIsDialledIsWhatTheHostResolves(t *testing.T) {
+func TestProxyDialsAddressFromHostResolver(t *testing.T) {
 	w := needsWorld(t)
 	j := newJail(t, w, allow(egress.Rule{Host: "api.example.com"}))
-	// The program chose the address of somebody else.
+	// The client connects to the address of another server.
 	resp, err := j.client(egresstest.Evil+":80", nil, false).Get("http://api.example.com/")
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer resp.Body.Close()
 	if b, _ := io.ReadAll(resp.Body); !strings.HasPrefix(string(b), "welcome: api.example.com") {
-		t.Errorf("answered %q", b)
+		t.Errorf("got response %q", b)
 	}
 	if r := j.recorded("the request", func(r egress.Record) bool { return r.Allowed }); r.Addr != apiHTTP {
-		t.Errorf("what was dialled is %s", r.Addr)
+		t.Errorf("proxy dialed %s", r.Addr)
 	}
 }
 
-func TestServersThatSpeakFirst(t *testing.T) {
+func TestServersThatSendFirst(t *testing.T) {
 	w := needsWorld(t)
 	j := newJail(t, w, allow(egress.Rule{Host: "api.example.com", Ports: []uint16{2222, 7000}}), egress.Hurry(100*time.Millisecond, 200*time.Millisecond, time.Second, time.Second))
 
 	c := j.talk(egresstest.API + ":2222")
 	if _, err := c.r.ReadByte(); err == nil {
-		t.Error("a server whose name nobody asked for spoke")
+		t.Error("received data from a server whose name was not resolved")
 	}
 	j.refusal(egress.ReasonName)
 	j.lookup("api.example.com", dnsmessage.TypeA)
 	c = j.talk(egresstest.API + ":2222")
 	if got := c.line(); got != "SSH-2.0-welcome\r\n" {
-		t.Errorf("the server said %q", got)
+		t.Errorf("server sent %q", got)
 	}
 	c.say("after you\n")
 	if got := c.line(); got != "after you\n" {
-		t.Errorf("the server said %q", got)
+		t.Errorf("server sent %q", got)
 	}
-	// A client that speaks first, in no known protocol.
+	// A client that sends first, in an unknown protocol.
 	c = j.talk(egresstest.API + ":7000")
 	c.say("\x00\x01 no, after you\n")
 	if got := c.line(); got != "\x00\x01 no, after you\n" {
-		t.Errorf("the echo said %q", got)
+		t.Errorf("echo server sent %q", got)
 	}
 	c.Conn.(*net.TCPConn).CloseWrite()
 	if b, err := io.ReadAll(c.r); len(b) > 0 || err != nil {
-		t.Errorf("after the client's end: %q, %v, want the server's end", b, err)
+		t.Errorf("after CloseWrite of the client: got %q, %v, want EOF of the server", b, err)
 	}
 	r := j.recorded("the echo", func(r egress.Record) bool { return r.Allowed && r.Port == 7000 })
 	if r.Kind != egress.KindConnect || r.Sent != 17 || r.Received != 17 || r.Host != "api.example.com" {
-		t.Errorf("its record is %+v", r)
+		t.Errorf("got record %+v", r)
 	}
 }
 
-func TestAProgramThatUsesTheProxy(t *testing.T) {
+func TestExplicitProxyClient(t *testing.T) {
 	w := needsWorld(t)
 	j := newJail(t, w, allow(egress.Rule{Host: "api.example.com", Ports: []uint16{80, 443, 2222}}))
 	c := j.talk(egresstest.Proxy)
@@ -151,7 +151,7 @@ func TestAProgramThatUsesTheProxy(t *testing.T) {
 		resp := c.response()
 		b, _ := io.ReadAll(resp.Body)
 		if string(b) != "welcome: api.example.com GET /x\n" {
-			t.Errorf("by the proxy: %d %q", resp.StatusCode, b)
+			t.Errorf("through the proxy: got %d %q", resp.StatusCode, b)
 		}
 	}
 	c = j.talk(egresstest.Proxy)
@@ -164,17 +164,17 @@ func TestAProgramThatUsesTheProxy(t *testing.T) {
 		t.Fatal(err)
 	}
 	if b, _ := io.ReadAll(s); !bytes.Contains(b, []byte("welcome: api.example.com GET /y")) {
-		t.Errorf("by CONNECT: %q", b)
+		t.Errorf("through CONNECT: got %q", b)
 	}
 	c = j.talk(egresstest.Proxy)
 	c.say("CONNECT api.example.com:2222 HTTP/1.1\r\nHost: api.example.com:2222\r\n\r\n")
 	c.response()
 	if got := c.line(); got != "SSH-2.0-welcome\r\n" {
-		t.Errorf("a server that speaks first, by CONNECT: %q", got)
+		t.Errorf("server that sends first, through CONNECT: got %q", got)
 	}
 }
 
-func TestARefusalSaysWhichRuleAndWhatToDo(t *testing.T) {
+func TestRefusalContainsRuleAndRemedy(t *testing.T) {
 	w := needsWorld(t)
 	j := newJail(t, w, allow(egress.Rule{Name: "only reading", Host: "api.example.com", Ports: []uint16{80}, Methods: []string{"GET"}}))
 	post := func(accept string) (*http.Response, string) {
@@ -197,19 +197,19 @@ func TestARefusalSaysWhichRuleAndWhatToDo(t *testing.T) {
 		t.Errorf("as JSON: %s %q", resp.Status, body)
 	}
 	if r := j.refusal(egress.ReasonMethod); r.Rule != "only reading" || r.Method != "POST" || r.Host != "api.example.com" {
-		t.Errorf("its record is %+v", r)
+		t.Errorf("got record %+v", r)
 	}
 	if _, err := j.client(apiHTTPS, w.Roots, false).Get("https://elsewhere.example/"); err == nil || !strings.Contains(err.Error(), "access denied") {
-		t.Errorf("TLS to what is not allowed: %v, want an alert", err)
+		t.Errorf("TLS to a refused host: got %v, want an alert", err)
 	}
 	c := j.talk(egresstest.API + ":7000")
 	c.say("\x00")
 	if _, err := c.r.ReadByte(); !errors.Is(err, syscall.ECONNRESET) {
-		t.Errorf("raw TCP to what is not allowed: %v, want a reset", err)
+		t.Errorf("raw TCP to a refused host: got %v, want a reset", err)
 	}
 }
 
-func TestDNSTellsNothingOfWhatIsNotAllowed(t *testing.T) {
+func TestDNSDoesNotResolveRefusedHosts(t *testing.T) {
 	w := needsWorld(t)
 	j := newJail(t, w, allow(egress.Rule{Host: "*.wild.example.com"}))
 	for _, host := range []string{"evil.example", "wild.example.com", "api.example.com"} {
@@ -218,21 +218,21 @@ func TestDNSTellsNothingOfWhatIsNotAllowed(t *testing.T) {
 		}
 	}
 	if got := w.Asked(); len(got) > 0 {
-		t.Errorf("the host's resolver was asked for %v", got)
+		t.Errorf("the host's resolver was queried for %v", got)
 	}
 	for _, typ := range []dnsmessage.Type{dnsmessage.TypeAAAA, 65, 64} {
 		if addrs, code := j.lookup("a.wild.example.com", typ); code != dnsmessage.RCodeSuccess || len(addrs) > 0 {
-			t.Errorf("%v of an allowed host: %v, %v, want an empty answer", typ, addrs, code)
+			t.Errorf("%v query for an allowed host: got %v, %v, want an empty answer", typ, addrs, code)
 		}
 	}
 	if addrs, code := j.lookup("a.wild.example.com", dnsmessage.TypeA); code != dnsmessage.RCodeSuccess || len(addrs) != 1 {
-		t.Errorf("an allowed host: %v, %v", addrs, code)
+		t.Errorf("allowed host: got %v, %v", addrs, code)
 	}
 	if addrs, code := j.lookup("b.wild.example.com", dnsmessage.TypeA); code != dnsmessage.RCodeNameError || len(addrs) > 0 {
-		t.Errorf("an allowed name that nobody has: %v, %v", addrs, code)
+		t.Errorf("allowed name that does not exist: got %v, %v", addrs, code)
 	}
 	j.refusal(egress.ReasonHost)
-	// By TCP, two on one connection.
+	// Over TCP, two queries on one connection.
 	c := j.talk("1.1.1.1:53")
 	for range 2 {
 		q := dnsmessage.Message{Header: dnsmessage.Header{ID: 9}, Questions: []dnsmessage.Question{{Name: dnsmessage.MustNewName("a.wild.example.com."), Type: dnsmessage.TypeA, Class: dnsmessage.ClassINET}}}
@@ -247,12 +247,12 @@ func TestDNSTellsNothingOfWhatIsNotAllowed(t *testing.T) {
 		j.must(err)
 		var m dnsmessage.Message
 		if err := m.Unpack(b); err != nil || m.ID != 9 || len(m.Answers) != 1 || m.Answers[0].Header.TTL > 60 {
-			t.Errorf("by TCP: %+v, %v", m, err)
+			t.Errorf("over TCP: got %+v, %v", m, err)
 		}
 	}
 }
 
-func TestRulesChangeWhileConnectionsAreOpen(t *testing.T) {
+func TestSetRulesAbortsRefusedConnections(t *testing.T) {
 	w := needsWorld(t)
 	both := []egress.Rule{{Name: "raw", Host: "api.example.com", Ports: []uint16{7000}}, {Name: "web", Host: "front.example.com", Ports: []uint16{443}}}
 	j := newJail(t, w, allow(both...))
@@ -268,23 +268,23 @@ func TestRulesChangeWhileConnectionsAreOpen(t *testing.T) {
 
 	j.must(j.proxy.SetRules(egress.Rules{Allow: both[1:]}))
 	if _, err := raw.r.ReadByte(); err == nil {
-		t.Error("a connection that is not allowed any more goes on")
+		t.Error("connection that is no longer allowed is still open")
 	}
 	if r := j.refusal(egress.ReasonRules); r.Host != "api.example.com" || r.Sent != 7 {
-		t.Errorf("its record is %+v", r)
+		t.Errorf("got record %+v", r)
 	}
 	if _, err := io.WriteString(web, "GET / HTTP/1.0\r\nHost: front.example.com\r\n\r\n"); err != nil {
-		t.Errorf("a connection that still is allowed: %v", err)
+		t.Errorf("connection that is still allowed: write: %v", err)
 	}
 	if b, _ := io.ReadAll(web); !bytes.Contains(b, []byte("welcome")) {
-		t.Errorf("a connection that still is allowed: %q", b)
+		t.Errorf("connection that is still allowed: got %q", b)
 	}
 	if addrs, code := j.lookup("api.example.com", dnsmessage.TypeA); code != dnsmessage.RCodeNameError {
-		t.Errorf("the name is still told: %v, %v", addrs, code)
+		t.Errorf("removed name still resolves: %v, %v", addrs, code)
 	}
 }
 
-// A person is an Authority whose answers a test gives.
+// A person is an Authority whose verdicts the test provides.
 type person struct {
 	asked  chan egress.Request
 	answer chan egress.Verdict
@@ -308,21 +308,21 @@ func (p *person) Judge(ctx context.Context, r egress.Request) (egress.Verdict, e
 	}
 }
 
-func TestAPersonIsAskedWhileTheProgramWaits(t *testing.T) {
+func TestAuthorityDecidesWhileClientWaits(t *testing.T) {
 	w := needsWorld(t)
 	someone := &person{make(chan egress.Request), make(chan egress.Verdict)}
 	j := newJail(t, w, egress.Config{Authority: someone})
 
 	if addrs, code := j.lookup("never.example.com", dnsmessage.TypeA); code != dnsmessage.RCodeNameError {
-		t.Errorf("a name that is denied at once: %v, %v", addrs, code)
+		t.Errorf("name that is denied immediately: got %v, %v", addrs, code)
 	}
-	// The name is told by an address that stands for it, and nobody else is asked.
+	// DNS returns a placeholder address, without a query to the host's resolver.
 	addrs, code := j.lookup("api.example.com", dnsmessage.TypeA)
 	if code != dnsmessage.RCodeSuccess || len(addrs) != 1 || !strings.HasPrefix(addrs[0], "198.18.") {
-		t.Fatalf("a name worth asking about: %v, %v", addrs, code)
+		t.Fatalf("name that the Authority may allow: got %v, %v", addrs, code)
 	}
 	if got := w.Asked(); len(got) > 0 {
-		t.Errorf("the host's resolver was asked for %v", got)
+		t.Errorf("the host's resolver was queried for %v", got)
 	}
 	type result struct {
 		status int
@@ -342,29 +342,29 @@ func TestAPersonIsAskedWhileTheProgramWaits(t *testing.T) {
 	}
 	go fetch(addrs[0]+":443", "https://api.example.com/")
 	if r := <-someone.asked; r.Kind != egress.KindConnect || r.Host != "api.example.com" || r.Port != 443 || !r.TLS || r.Jail != "j-test" {
-		t.Errorf("asked %+v", r)
+		t.Errorf("got request %+v", r)
 	}
 	someone.answer <- egress.Verdict{Allow: true, Rule: "approval 7"}
 	if r := <-got; r.status != 200 || !strings.Contains(r.body, "welcome") {
-		t.Errorf("once it is allowed: %+v", r)
+		t.Errorf("after Allow: got %+v", r)
 	}
 	go fetch(addrs[0]+":80", "http://api.example.com/x?q=1")
 	if r := <-someone.asked; r.Kind != egress.KindRequest || r.Method != "GET" || r.Path != "/x" {
-		t.Errorf("asked %+v", r)
+		t.Errorf("got request %+v", r)
 	}
 	someone.answer <- egress.Verdict{Rule: "policy.json:3", Reason: "no shopping", Remedy: "buy nothing"}
 	if r := <-got; r.status != 403 || !strings.Contains(r.body, "no shopping") || !strings.Contains(r.body, "policy.json:3") || !strings.Contains(r.body, "buy nothing") {
-		t.Errorf("once it is denied: %+v", r)
+		t.Errorf("after a denial: got %+v", r)
 	}
-	// Who gives up is not asked about any longer.
+	// The decision is canceled when the client closes its connection.
 	c := j.talk(addrs[0] + ":443")
 	c.say(string(egresstest.Hello("api.example.com")))
 	<-someone.asked
 	c.Close()
 	if r := <-someone.asked; r.Host != "gave up" {
-		t.Errorf("asked %+v, though nobody waits", r)
+		t.Errorf("got request %+v although the client is gone", r)
 	}
-	// By CONNECT one question is enough.
+	// With CONNECT, one decision is enough.
 	c = j.talk(egresstest.Proxy)
 	c.say("CONNECT api.example.com:2222 HTTP/1.1\r\nHost: api.example.com:2222\r\n\r\n")
 	<-someone.asked
@@ -373,24 +373,24 @@ func TestAPersonIsAskedWhileTheProgramWaits(t *testing.T) {
 		t.Fatal(resp.Status)
 	}
 	if got := c.line(); got != "SSH-2.0-welcome\r\n" {
-		t.Errorf("by CONNECT: %q", got)
+		t.Errorf("through CONNECT: got %q", got)
 	}
-	// What is an address is not asked about.
+	// The Authority is not called for addresses.
 	c = j.talk(egresstest.Evil + ":80")
 	c.say("GET / HTTP/1.1\r\nHost: " + egresstest.Evil + "\r\n\r\n")
 	if resp := c.response(); resp.StatusCode != 403 {
-		t.Errorf("an address: %s", resp.Status)
+		t.Errorf("request to an address: %s", resp.Status)
 	}
 }
 
-func TestNobodyAnswersInTime(t *testing.T) {
+func TestAuthorityTimeoutRefuses(t *testing.T) {
 	w := needsWorld(t)
 	someone := &person{make(chan egress.Request, 2), make(chan egress.Verdict)}
 	j := newJail(t, w, egress.Config{Authority: someone}, egress.Hurry(time.Second, 10*time.Second, 50*time.Millisecond, time.Second))
 	c := j.talk(apiHTTP)
 	c.say("GET / HTTP/1.1\r\nHost: api.example.com\r\n\r\n")
 	resp := c.response()
-	if b, _ := io.ReadAll(resp.Body); resp.StatusCode != 403 || !strings.Contains(string(b), "nobody answered in time") {
+	if b, _ := io.ReadAll(resp.Body); resp.StatusCode != 403 || !strings.Contains(string(b), "timed out") {
 		t.Errorf("%s %q", resp.Status, b)
 	}
 }
@@ -404,18 +404,18 @@ func TestPipelinedRequestsAreEachChecked(t *testing.T) {
 		"GET /3 HTTP/1.1\r\nHost: front.example.com\r\n\r\n" +
 		"GET /4 HTTP/1.1\r\nHost: hidden.example.com\r\n\r\n" +
 		"GET /5 HTTP/1.1\r\nHost: api.example.com\r\n\r\n")
-	for _, want := range []string{"welcome: api.example.com GET /1", "welcome: api.example.com POST /2", "welcome: front.example.com GET /3", "hidden.example.com is not among"} {
+	for _, want := range []string{"welcome: api.example.com GET /1", "welcome: api.example.com POST /2", "welcome: front.example.com GET /3", "hidden.example.com is not in this jail's list"} {
 		resp := c.response()
 		if b, _ := io.ReadAll(resp.Body); !strings.Contains(string(b), want) {
 			t.Errorf("%d %q, want %q", resp.StatusCode, b, want)
 		}
 	}
 	if b, err := io.ReadAll(c.r); len(b) > 0 || err != nil {
-		t.Errorf("after a refusal the connection goes on: %q, %v", b, err)
+		t.Errorf("connection is still open after a refusal: %q, %v", b, err)
 	}
 }
 
-func TestAnAddressThatIsListed(t *testing.T) {
+func TestListedAddressIsReachable(t *testing.T) {
 	w := needsWorld(t)
 	j := newJail(t, w, allow(
 		egress.Rule{Name: "the neighbour", Host: egresstest.Private, Ports: []uint16{80, 7000}},
@@ -431,16 +431,16 @@ func TestAnAddressThatIsListed(t *testing.T) {
 	c := j.talk(egresstest.Private + ":7000")
 	c.say("\x00x\n")
 	if got := c.line(); !strings.Contains(got, "an echo") {
-		t.Errorf("raw: %q", got)
+		t.Errorf("raw connection: got %q", got)
 	}
 	c = j.talk(egresstest.Private + ":8443")
 	c.say("GET / HTTP/1.1\r\nHost: 10.9.9.9:8443\r\n\r\n")
 	if resp := c.response(); resp.StatusCode != 403 {
-		t.Errorf("another port of it: %s", resp.Status)
+		t.Errorf("another port of the address: %s", resp.Status)
 	}
 }
 
-func TestANameThatMovesToTheInsideIsNotFollowed(t *testing.T) {
+func TestDNSRebindingToPrivateAddressIsRefused(t *testing.T) {
 	w := needsWorld(t)
 	j := newJail(t, w, allow(egress.Rule{Host: "moves.example.com"}))
 	w.Move("moves.example.com", egresstest.API, "127.0.0.1")
@@ -449,16 +449,16 @@ func TestANameThatMovesToTheInsideIsNotFollowed(t *testing.T) {
 		c.say("GET / HTTP/1.1\r\nHost: moves.example.com\r\n\r\n")
 		return c.response()
 	}
-	// The first of its addresses is public and answers; the other never is told.
+	// The first address is public and answers; the other one is never returned.
 	if resp := get(); resp.StatusCode != 200 {
-		t.Errorf("by a public address: %s", resp.Status)
+		t.Errorf("public address: %s", resp.Status)
 	}
 	if addrs, _ := j.lookup("moves.example.com", dnsmessage.TypeA); len(addrs) != 1 || addrs[0] != egresstest.API {
-		t.Errorf("the jail is told %v", addrs)
+		t.Errorf("DNS returned %v to the jail", addrs)
 	}
 }
 
-func TestTheRecordSaysWhoBrokeOff(t *testing.T) {
+func TestRecordStatesWhichSideClosed(t *testing.T) {
 	w := needsWorld(t)
 	w.Move("shop.example", egresstest.Internet)
 	addr := egresstest.Internet + ":9000"
@@ -469,7 +469,7 @@ func TestTheRecordSaysWhoBrokeOff(t *testing.T) {
 			c.(*net.TCPConn).SetLinger(0)
 		}
 	})
-	// The last client but one speaks first: it has to within the silence.
+	// The last but one client sends data within times.silence.
 	j := newJail(t, w, allow(egress.Rule{Host: "shop.example", Ports: []uint16{9000, 9001, 443}}), egress.Hurry(time.Second, 10*time.Second, time.Second, time.Second))
 	j.lookup("shop.example", dnsmessage.TypeA)
 
@@ -477,40 +477,40 @@ func TestTheRecordSaysWhoBrokeOff(t *testing.T) {
 	c.line()
 	c.say("x")
 	if _, err := c.r.ReadByte(); err == nil {
-		t.Error("a connection that the server broke off goes on")
+		t.Error("connection that the server reset is still open")
 	}
-	if r := j.recorded("what the server broke off", func(r egress.Record) bool { return r.Reason == egress.ReasonUpstream }); !r.Allowed {
-		t.Errorf("the record is %+v", r)
+	if r := j.recorded("flow closed by the server", func(r egress.Record) bool { return r.Reason == egress.ReasonUpstream }); !r.Allowed {
+		t.Errorf("got record %+v", r)
 	}
 	c = j.talk(addr)
 	c.line()
 	c.Conn.(*net.TCPConn).SetLinger(0)
 	c.Close()
-	if r := j.recorded("what the client broke off", func(r egress.Record) bool { return r.Reason == egress.ReasonClient }); !r.Allowed {
-		t.Errorf("the record is %+v", r)
+	if r := j.recorded("flow closed by the client", func(r egress.Record) bool { return r.Reason == egress.ReasonClient }); !r.Allowed {
+		t.Errorf("got record %+v", r)
 	}
-	// Nobody listens there.
+	// No server listens there.
 	j.forget()
 	c = j.talk(egresstest.Internet + ":9001")
 	if _, err := c.r.ReadByte(); !errors.Is(err, syscall.ECONNRESET) {
-		t.Errorf("a port at which nobody listens: %v", err)
+		t.Errorf("port without a listener: %v", err)
 	}
-	if r := j.recorded("what nobody took", func(r egress.Record) bool { return r.Reason == egress.ReasonUpstream }); !strings.Contains(r.Detail, "refused") || !r.Allowed {
-		t.Errorf("the record is %+v", r)
+	if r := j.recorded("flow to a port without a listener", func(r egress.Record) bool { return r.Reason == egress.ReasonUpstream }); !strings.Contains(r.Detail, "refused") || !r.Allowed {
+		t.Errorf("got record %+v", r)
 	}
 	c = j.talk(egresstest.Internet + ":9001")
 	c.say("GET / HTTP/1.1\r\nHost: shop.example:9001\r\n\r\n")
 	if resp := c.response(); resp.StatusCode != 502 {
-		t.Errorf("the same by HTTP: %s", resp.Status)
+		t.Errorf("same port over HTTP: %s", resp.Status)
 	}
 	c = j.talk(egresstest.Proxy)
 	c.say("CONNECT gone.shop.example:443 HTTP/1.1\r\nHost: gone.shop.example:443\r\n\r\n")
 	if resp := c.response(); resp.StatusCode != 403 {
-		t.Errorf("CONNECT to what is not allowed: %s", resp.Status)
+		t.Errorf("CONNECT to a refused host: %s", resp.Status)
 	}
 }
 
-func TestFieldsThatNameAnotherHostAreLeftOut(t *testing.T) {
+func TestOverridingFieldsAreRemoved(t *testing.T) {
 	w := needsWorld(t)
 	w.Move("shop.example", egresstest.Internet)
 	addr := egresstest.Internet + ":8080"
@@ -524,11 +524,11 @@ func TestFieldsThatNameAnotherHostAreLeftOut(t *testing.T) {
 		t.Fatal(resp.Status)
 	}
 	if fmt.Sprint(got) != "map[X-Kept:[b]]" {
-		t.Errorf("the server got %v", got)
+		t.Errorf("server got %v", got)
 	}
 }
 
-func TestAServerOfHTTPThatSpeaksFirst(t *testing.T) {
+func TestHTTPServerThatSendsFirstIsRefused(t *testing.T) {
 	w := needsWorld(t)
 	w.Move("shop.example", egresstest.Internet)
 	late, two := egresstest.Internet+":9000", egresstest.Internet+":9001"
@@ -546,7 +546,7 @@ func TestAServerOfHTTPThatSpeaksFirst(t *testing.T) {
 	}
 }
 
-func TestNamesAreSentAsTheyWereUnderstood(t *testing.T) {
+func TestHostFieldIsNormalized(t *testing.T) {
 	w := needsWorld(t)
 	w.Move("shop.example", egresstest.Internet)
 	addr := egresstest.Internet + ":8080"
@@ -556,30 +556,30 @@ func TestNamesAreSentAsTheyWereUnderstood(t *testing.T) {
 		c := j.talk(addr)
 		c.say("GET / HTTP/1.1\r\nHost: " + host + "\r\n\r\n")
 		if b, _ := io.ReadAll(c.response().Body); string(b) != "shop.example:8080" {
-			t.Errorf("%s: the server was asked for %q", host, b)
+			t.Errorf("%s: server got Host %q", host, b)
 		}
 	}
 }
 
-func TestAClientThatOnlyLooksIsRecorded(t *testing.T) {
+func TestPortScanIsRecorded(t *testing.T) {
 	w := needsWorld(t)
 	j := newJail(t, w, allow())
 	c, err := j.dial("tcp", egresstest.Evil+":22")
 	j.must(err)
 	c.Close()
 	if r := j.refusal(egress.ReasonClient); r.Host != egresstest.Evil || r.Port != 22 {
-		t.Errorf("the record is %+v", r)
+		t.Errorf("got record %+v", r)
 	}
 }
 
-// A silent Authority has nothing to add to the rules.
+// A silent Authority always returns the zero Verdict.
 type silent struct{}
 
 func (silent) Judge(context.Context, egress.Request) (egress.Verdict, error) {
 	return egress.Verdict{}, nil
 }
 
-func TestWhatTheRulesSaidStandsIfTheAuthorityHasNothingToAdd(t *testing.T) {
+func TestZeroVerdictKeepsRuleRefusal(t *testing.T) {
 	j := newJail(t, needsWorld(t), egress.Config{Authority: silent{}, Rules: egress.Rules{Allow: []egress.Rule{
 		{Name: "the API", Host: "api.example.com"},
 	}}})
@@ -593,7 +593,7 @@ func TestWhatTheRulesSaidStandsIfTheAuthorityHasNothingToAdd(t *testing.T) {
 			t.Errorf("CONNECT to %s: %s", target, resp.Status)
 		}
 		if r := j.refusal(want.Reason); r.Rule != want.Rule {
-			t.Errorf("CONNECT to %s is recorded as %+v", target, r)
+			t.Errorf("CONNECT to %s: got record %+v", target, r)
 		}
 	}
 }

@@ -6,11 +6,11 @@ import (
 	"glasshouse/internal/texttest"
 )
 
-func TestLongTextIsCutBetweenCharacters(t *testing.T) {
+func TestRecordPathIsClippedAtRuneBoundary(t *testing.T) {
 	texttest.CutsBetweenCharacters(t, "the path of a record", func(path string) string {
 		var kept []Record
 		p := &Proxy{conf: Config{Recorder: recorderFunc(func(r Record) { kept = append(kept, r) })}}
-		p.keep(Record{Request: Request{Path: path}, Allowed: true})
+		p.record(Record{Request: Request{Path: path}, Allowed: true})
 		return kept[0].Path
 	})
 }

@@ -17,21 +17,20 @@ import (
 )
 
 const (
-	maxQueries = 256 // that wait for an answer at once; more are refused
+	maxQueries = 256 // maximum number of concurrent queries; further ones are refused
 	maxAnswers = 16
-	udpSize    = 1232 // that passes any network unbroken
+	udpSize    = 1232 // maximum size of a UDP response; it avoids fragmentation (DNS flag day 2020)
 
 	typeSVCB  = dnsmessage.Type(64)
 	typeHTTPS = dnsmessage.Type(65)
 
-	optionError  = 15 // extended errors (RFC 8914)
+	optionError  = 15 // Extended DNS Error option (RFC 8914)
 	errorBlocked = 15
 )
 
-// ServeDNS answers the queries of the jail's resolvers until Close or an error of
-// either's, and closes both. Names that are not allowed are answered that there
-// is no such name, without anybody else being asked; of those that are allowed,
-// the addresses of IPv4 are told.
+// ServeDNS answers the jail's DNS queries until Close or until a listener fails, and closes
+// both listeners. It answers NXDOMAIN for names that are not allowed, without a query to the
+// host's resolver. For allowed names it returns IPv4 addresses only.
 func (p *Proxy) ServeDNS(udp net.PacketConn, tcp net.Listener) error {
 	if !p.begin(udp) {
 		udp.Close()
@@ -39,7 +38,7 @@ func (p *Proxy) ServeDNS(udp net.PacketConn, tcp net.Listener) error {
 		return nil
 	}
 	defer p.wg.Done()
-	defer p.forget(udp)
+	defer p.removeListener(udp)
 	failed := make(chan error, 1)
 	p.wg.Go(func() {
 		failed <- p.accept(tcp, (*visit).queries)
@@ -68,8 +67,8 @@ func (p *Proxy) ServeDNS(udp net.PacketConn, tcp net.Listener) error {
 		}
 		if waiting.Add(1) > maxQueries {
 			waiting.Add(-1)
-			udp.WriteTo(q.reply(dnsmessage.RCodeServerFailure, nil, "too many queries at once"), from)
-			p.refused(q.ask(), refuse(ReasonLimit, "", "more than %d queries of DNS at once", maxQueries))
+			udp.WriteTo(q.reply(dnsmessage.RCodeServerFailure, nil, "too many concurrent queries"), from)
+			p.refused(q.ask(), refuse(ReasonLimit, "", "more than %d concurrent DNS queries", maxQueries))
 			continue
 		}
 		p.wg.Go(func() {
@@ -83,7 +82,7 @@ func (p *Proxy) ServeDNS(udp net.PacketConn, tcp net.Listener) error {
 	}
 }
 
-// queries answers the queries of one connection.
+// queries answers the DNS queries of one TCP connection.
 func (v *visit) queries() {
 	for {
 		v.client.SetDeadline(time.Now().Add(v.p.times.head))
@@ -115,23 +114,23 @@ func (v *visit) queries() {
 	}
 }
 
-// unreadable records what was sent where questions are, and is none.
+// unreadable records a message that is not a valid DNS query.
 func (p *Proxy) unreadable(size int) {
-	p.refused(Request{Kind: KindName}, refuse(ReasonMalformed, "", "%d bytes that are no query of DNS which can be understood", size))
+	p.refused(Request{Kind: KindName}, refuse(ReasonMalformed, "", "received %d bytes that are not a valid DNS query", size))
 }
 
-// A query is a question of DNS that can be answered.
+// A query is a parsed DNS query.
 type query struct {
 	id   uint16
 	rd   bool
 	q    dnsmessage.Question
-	host string // that is asked for, or "" if no host can have the name
+	host string // queried host, or "" if the name cannot be a host name
 	edns bool
-	size int // of the answer that the asker can take over UDP
+	size int // maximum size of a UDP response that the client accepts
 }
 
-// readQuery reads a message. What is no query is passed over, and to a query that
-// cannot be understood fail is the answer.
+// readQuery parses a message. Both results are nil if the message is not a query. If the query
+// is invalid, q is nil and fail is the error response.
 func readQuery(msg []byte) (q *query, fail []byte) {
 	var r dnsmessage.Parser
 	h, err := r.Start(msg)
@@ -176,18 +175,18 @@ func readQuery(msg []byte) (q *query, fail []byte) {
 
 func (q *query) ask() Request { return Request{Kind: KindName, Host: q.host} }
 
-// answer decides about a query and returns the reply.
+// answer decides about a query and returns the response.
 func (p *Proxy) answer(q *query) []byte {
 	p.count.queries.Add(1)
 	if q.host == "" || q.q.Class != dnsmessage.ClassINET {
-		p.refused(Request{Kind: KindName, Host: text.Clip(strings.TrimSuffix(q.q.Name.String(), "."), 253)}, refuse(ReasonName, "", "a query for what is no host of the Internet"))
-		return q.reply(dnsmessage.RCodeRefused, nil, "no host can have this name")
+		p.refused(Request{Kind: KindName, Host: text.Clip(strings.TrimSuffix(q.q.Name.String(), "."), 253)}, refuse(ReasonName, "", "the queried name is not an Internet host name"))
+		return q.reply(dnsmessage.RCodeRefused, nil, "not a valid host name")
 	}
 	ask := q.ask()
 	ask.Jail = p.conf.Jail
 	known := p.rules.Load().names(q.host)
-	if !known && !p.worthAsking(ask) {
-		ref := refuse(ReasonHost, "", "%s is not among the hosts this jail may reach", q.host)
+	if !known && !p.authorityMayAllow(ask) {
+		ref := refuse(ReasonHost, "", "%s is not in this jail's list of allowed hosts", q.host)
 		p.refused(ask, ref)
 		return q.reply(dnsmessage.RCodeNameError, nil, ref.Detail)
 	}
@@ -196,8 +195,8 @@ func (p *Proxy) answer(q *query) []byte {
 	case dnsmessage.TypeAAAA, typeHTTPS, typeSVCB:
 		return q.reply(dnsmessage.RCodeSuccess, nil, "")
 	default:
-		p.refused(ask, refuse(ReasonProtocol, "", "a query of type %s: only addresses are told", strings.TrimPrefix(q.q.Type.String(), "Type")))
-		return q.reply(dnsmessage.RCodeRefused, nil, "only addresses are told")
+		p.refused(ask, refuse(ReasonProtocol, "", "query type %s is not supported: only address queries are answered", strings.TrimPrefix(q.q.Type.String(), "Type")))
+		return q.reply(dnsmessage.RCodeRefused, nil, "only address queries are answered")
 	}
 	if !known {
 		return q.reply(dnsmessage.RCodeSuccess, []netip.Addr{p.known.placeholder(q.host)}, "")
@@ -211,7 +210,7 @@ func (p *Proxy) answer(q *query) []byte {
 	if err != nil {
 		return q.reply(dnsmessage.RCodeServerFailure, nil, "the host's resolver does not answer")
 	}
-	addrs, ref := p.tell(q.host, found)
+	addrs, ref := p.filterAddrs(q.host, found)
 	if ref != nil {
 		p.refused(ask, ref)
 		return q.reply(dnsmessage.RCodeSuccess, nil, ref.Detail)
@@ -219,17 +218,17 @@ func (p *Proxy) answer(q *query) []byte {
 	return q.reply(dnsmessage.RCodeSuccess, addrs, "")
 }
 
-// tell returns the addresses of a host that may be told, and remembers that they
-// were. It is a refusal if the host has others only.
-func (p *Proxy) tell(host string, found []netip.Addr) ([]netip.Addr, *refusal) {
+// filterAddrs filters the addresses of a host and remembers the ones that the response contains. It
+// returns a refusal if no address may be returned.
+func (p *Proxy) filterAddrs(host string, found []netip.Addr) ([]netip.Addr, *refusal) {
 	var addrs []netip.Addr
 	var ref *refusal
 	for _, a := range found {
 		if !a.Is4() || len(addrs) == maxAnswers {
 			continue
 		}
-		if !public(a) && !p.rules.Load().lists(a) {
-			ref = refuse(ReasonAddress, "", "%s has the address %s, which is none of the Internet", host, a)
+		if !public(a) && !p.rules.Load().listsAnyPort(a) {
+			ref = refuse(ReasonAddress, "", "%s has the address %s, which is not an Internet address", host, a)
 			continue
 		}
 		p.known.give(a, host)
@@ -241,8 +240,8 @@ func (p *Proxy) tell(host string, found []netip.Addr) ([]netip.Addr, *refusal) {
 	return addrs, ref
 }
 
-// lists reports whether a rule lists the address, for whatever port.
-func (s *ruleset) lists(a netip.Addr) bool {
+// listsAnyPort reports whether a rule lists the address, for any port.
+func (s *ruleset) listsAnyPort(a netip.Addr) bool {
 	for _, r := range s.rules {
 		if r.prefix.IsValid() && r.prefix.Contains(a) {
 			return true
@@ -251,8 +250,8 @@ func (s *ruleset) lists(a netip.Addr) bool {
 	return false
 }
 
-// worthAsking reports whether the Authority may allow the host.
-func (p *Proxy) worthAsking(ask Request) bool {
+// authorityMayAllow reports whether the Authority may allow a connection to the host.
+func (p *Proxy) authorityMayAllow(ask Request) bool {
 	if p.conf.Authority == nil {
 		return false
 	}
@@ -262,7 +261,8 @@ func (p *Proxy) worthAsking(ask Request) bool {
 	return err == nil && verdict.Allow
 }
 
-// reply writes an answer. why is told to askers that understand extended errors.
+// reply builds a response. why is sent to clients that support EDNS, as an extended DNS error
+// (RFC 8914).
 func (q *query) reply(code dnsmessage.RCode, addrs []netip.Addr, why string) []byte {
 	b := dnsmessage.NewBuilder(nil, dnsmessage.Header{ID: q.id, Response: true, RecursionDesired: q.rd, RecursionAvailable: true, RCode: code})
 	b.EnableCompression()
@@ -289,7 +289,7 @@ func (q *query) reply(code dnsmessage.RCode, addrs []netip.Addr, why string) []b
 	return msg
 }
 
-// truncated tells the asker to ask again over TCP.
+// truncated returns a truncated response (TC bit), so that the client retries over TCP.
 func (q *query) truncated() []byte {
 	b := dnsmessage.NewBuilder(nil, dnsmessage.Header{ID: q.id, Response: true, Truncated: true, RecursionDesired: q.rd, RecursionAvailable: true})
 	err := errors.Join(b.StartQuestions(), b.Question(q.q))
@@ -300,9 +300,9 @@ func (q *query) truncated() []byte {
 	return msg
 }
 
-// bare is a reply without even the question.
+// bare returns a response without a question section.
 func (q *query) bare(code dnsmessage.RCode) []byte {
 	b := dnsmessage.NewBuilder(nil, dnsmessage.Header{ID: q.id, Response: true, RecursionDesired: q.rd, RecursionAvailable: true, RCode: code})
-	msg, _ := b.Finish() // a header alone always can be written
+	msg, _ := b.Finish() // Finish cannot fail for a header alone
 	return msg
 }

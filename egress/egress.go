@@ -1,26 +1,26 @@
-// Package egress is the only way out of a jail whose network mode is proxy. In
-// such a jail no wire leads anywhere: its own rules lead every TCP connection to
-// a listener of this package and every DNS query to another, and the package
-// dials what may be reached from the host's side.
+// Package egress implements the egress proxy of a jail (a sandbox) in network mode proxy. The
+// network namespace of such a jail has no uplink. Firewall rules inside the jail redirect each
+// TCP connection and each DNS query to listeners of this package, and the proxy dials
+// permitted destinations from the host's network namespace.
 //
 //	jail                                  host
 //	any program ── redirect ──▶ Serve ────┐
 //	HTTP_PROXY ───────────────▶ ServeHTTP ┼─▶ rules ▸ Authority ▸ rate ▸ bytes ▸ secrets ─▶ guarded dial
 //	resolver ── redirect ─────▶ ServeDNS ─┘                                      └▶ Recorder
 //
-// There is one Proxy for one jail: who asks follows from which listener was
-// reached, never from what was said there.
+// Each jail has its own Proxy. The listener that accepted a connection identifies the jail;
+// the protocol data does not.
 //
-// What is reached is decided by name. The name is what the program says first,
-// in its TLS hello or in the head of every HTTP request; where it says none, it
-// is the one name for which the DNS of this package gave out the address. The
-// address that a program chose counts for nothing: what is dialled is an address
-// that the host's resolver gives for the name, and it is looked at again when it
-// is dialled. Addresses of the host, of private networks and the like are
-// reached only if a rule lists them as addresses.
+// The proxy decides by host name. The name comes from the server name (SNI) of the TLS
+// ClientHello or from the head of each HTTP request. If a client sends neither, the proxy uses
+// the single allowed name for which its DNS server returned the destination address. The
+// destination address of the client is not trusted: the proxy dials an address that the host's
+// resolver returns for the name, and checks that address again when it dials. Addresses of the
+// host, of private networks and other special-purpose addresses are reachable only if a rule
+// lists them as addresses.
 //
-// A message that may be read in two ways is refused, and what is carried is
-// written anew from what was understood: nothing of HTTP is passed on as it came.
+// The proxy refuses an ambiguous message. It parses and re-serializes HTTP instead of
+// forwarding the client's bytes, which prevents request smuggling.
 package egress
 
 import (
@@ -39,61 +39,60 @@ import (
 	"glasshouse/fault"
 )
 
-// Config says for whom a Proxy works and what it works with.
+// Config configures a Proxy.
 type Config struct {
-	Jail string // whose proxy it is, for records and questions
+	Jail string // jail id, for records and for requests to Authority
 
 	Rules     Rules
-	Authority Authority // asked about what no rule settles; nil: refused
-	Recorder  Recorder  // told of everything carried or refused; nil: nobody
-	Resolver  Resolver  // of the host; nil: net.DefaultResolver
+	Authority Authority // decides requests that no rule allows; nil: they are refused
+	Recorder  Recorder  // receives a record of each flow and refusal; nil: none are kept
+	Resolver  Resolver  // resolver of the host; nil: net.DefaultResolver
 
-	// Secret returns the value of a secret at the moment it is used, for the host
-	// that it is sent to. It is needed if a rule injects one. The bytes are not
-	// kept.
+	// Secret returns the current value of a secret that is sent to the given host. It is
+	// required if a rule injects a secret. The proxy does not retain the bytes.
 	Secret func(ctx context.Context, name, host string) ([]byte, error)
 
-	// Owned does the same for a Transform, whose secrets are its owner's alone.
+	// Owned does the same for a Transform, which can use only secrets of its owner.
 	Owned func(ctx context.Context, owner, name, host string) ([]byte, error)
 
-	CA    *CA            // needed if a rule looks into TLS
-	Roots *x509.CertPool // who vouches for servers where TLS is looked into; nil: the system's
+	CA    *CA            // required if a rule needs TLS interception
+	Roots *x509.CertPool // roots that verify servers of intercepted connections; nil: the system's roots
 
-	// Own returns the host's own addresses, which are never dialled unless
-	// listed. Nil: those of the interfaces of the process's network namespace.
+	// Own returns the host's own addresses, which are dialed only if a rule lists them. Nil:
+	// the addresses of all interfaces in the network namespace of the process.
 	Own func() ([]netip.Addr, error)
 
-	Connections int  // at once; 0 means 1000
-	KeepQuery   bool // paths are recorded with their query, which may hold what is private
+	Connections int  // maximum number of open connections; 0 means 1000
+	KeepQuery   bool // record paths with their query, which may contain private data
 }
 
-// times are how long a Proxy waits for what.
+// times are the timeouts of a Proxy.
 type times struct {
-	silence time.Duration // for a client to speak, before its server is given the word
-	head    time.Duration // for the whole of a hello or a head
-	idle    time.Duration // between two requests of a connection
-	dial    time.Duration // to be connected
-	ask     time.Duration // for the Authority
-	gone    time.Duration // that a client, having said its last word, waits for an answer
+	silence    time.Duration // for the first bytes of a client, before the server may speak first
+	head       time.Duration // for a complete ClientHello or request head
+	idle       time.Duration // between two requests on a connection
+	dial       time.Duration // to connect to a server
+	ask        time.Duration // for a decision of the Authority
+	halfClosed time.Duration // how long a half-closed client may wait for a response
 }
 
 var defaultTimes = times{
-	silence: 300 * time.Millisecond,
-	head:    10 * time.Second,
-	idle:    2 * time.Minute,
-	dial:    10 * time.Second,
-	ask:     15 * time.Minute,
-	gone:    10 * time.Second,
+	silence:    300 * time.Millisecond,
+	head:       10 * time.Second,
+	idle:       2 * time.Minute,
+	dial:       10 * time.Second,
+	ask:        15 * time.Minute,
+	halfClosed: 10 * time.Second,
 }
 
-// A Proxy carries what one jail may send. It is safe for concurrent use.
+// A Proxy is the egress proxy of one jail. It is safe for concurrent use.
 type Proxy struct {
 	conf  Config
 	times times
-	ctx   context.Context // ends when everything is to be cut
+	ctx   context.Context // canceled by Close to abort all flows
 	cut   context.CancelCauseFunc
 
-	rules atomic.Pointer[ruleset] // changed under mu
+	rules atomic.Pointer[ruleset] // stored with mu held
 
 	upstream *http.Transport
 	h2       *streams
@@ -103,13 +102,13 @@ type Proxy struct {
 	count    counters
 	ledger   ledger
 
-	open  atomic.Int64   // connections of the jail
-	wg    sync.WaitGroup // what runs
+	open  atomic.Int64   // open connections from the jail
+	wg    sync.WaitGroup // goroutines of the proxy
 	sweep sync.Once
 
 	mu sync.Mutex
 	// +checklocks:mu
-	closing   bool // no more is taken
+	closing   bool // no new connections or flows are accepted
 	listeners map[interface{ Close() error }]struct{}
 	visits    map[*visit]struct{}
 	flows     map[*flow]struct{}
@@ -118,7 +117,7 @@ type Proxy struct {
 
 var errClosed = errors.New("the proxy is closed")
 
-// New returns a proxy that nobody has reached yet.
+// New returns a proxy without listeners.
 func New(conf Config) (*Proxy, error) {
 	if conf.Connections == 0 {
 		conf.Connections = 1000
@@ -144,14 +143,14 @@ func New(conf Config) (*Proxy, error) {
 	return p, nil
 }
 
-// Serve carries the connections that the jail's own rules lead to l, until Close
-// or an error of l's. Where each was meant to go is asked of the kernel
-// (SO_ORIGINAL_DST), so l must listen in the jail's network namespace. Serve
-// closes l.
+// Serve proxies the connections that the jail's firewall rules redirect to l. It returns after
+// Close, or when l fails. Serve obtains the original destination of each connection from the
+// kernel (SO_ORIGINAL_DST), so l must listen in the jail's network namespace. Serve closes l.
 func (p *Proxy) Serve(l net.Listener) error { return p.accept(l, (*visit).transparent) }
 
-// ServeHTTP is an HTTP proxy for programs that know of proxies: it takes CONNECT
-// and requests for whole URLs. It returns as Serve does, and closes l.
+// ServeHTTP serves an HTTP proxy for clients with proxy settings. It accepts CONNECT and
+// requests with an absolute-form target. It returns under the same conditions as Serve, and
+// closes l.
 func (p *Proxy) ServeHTTP(l net.Listener) error { return p.accept(l, (*visit).explicit) }
 
 func (p *Proxy) accept(l net.Listener, handle func(*visit)) error {
@@ -160,7 +159,7 @@ func (p *Proxy) accept(l net.Listener, handle func(*visit)) error {
 		return nil
 	}
 	defer p.wg.Done()
-	defer p.forget(l)
+	defer p.removeListener(l)
 	for {
 		c, err := l.Accept()
 		if err != nil {
@@ -168,7 +167,7 @@ func (p *Proxy) accept(l net.Listener, handle func(*visit)) error {
 				return nil
 			}
 			if ne, ok := errors.AsType[net.Error](err); ok && ne.Timeout() || isScarce(err) {
-				time.Sleep(10 * time.Millisecond) // the process is short of something; what waits is not lost
+				time.Sleep(10 * time.Millisecond) // a temporary shortage, such as EMFILE; the connection stays in the backlog
 				continue
 			}
 			return err
@@ -176,16 +175,16 @@ func (p *Proxy) accept(l net.Listener, handle func(*visit)) error {
 		tcp, ok := c.(*net.TCPConn)
 		if !ok {
 			c.Close()
-			return fault.Newf(fault.Invalid, "egress.Serve", l.Addr().String(), "it does not listen for TCP")
+			return fault.Newf(fault.Invalid, "egress.Serve", l.Addr().String(), "not a TCP listener")
 		}
 		if p.open.Add(1) > int64(p.conf.Connections) {
 			p.open.Add(-1)
 			reset(tcp)
-			p.refused(Request{Kind: KindConnect}, refuse(ReasonLimit, "", "more than %d connections at once", p.conf.Connections).with("close connections that are not used"))
+			p.refused(Request{Kind: KindConnect}, refuse(ReasonLimit, "", "more than %d open connections", p.conf.Connections).with("close unused connections"))
 			continue
 		}
 		v := &visit{p: p, client: tcp}
-		if !p.enter(v) {
+		if !p.addVisit(v) {
 			p.open.Add(-1)
 			tcp.Close()
 			return nil
@@ -194,13 +193,13 @@ func (p *Proxy) accept(l net.Listener, handle func(*visit)) error {
 		go func() {
 			defer p.wg.Done()
 			defer p.open.Add(-1)
-			defer p.leave(v)
+			defer p.removeVisit(v)
 			handle(v)
 		}()
 	}
 }
 
-// begin registers a listener, unless the proxy is closing.
+// begin registers a listener. It reports false if the proxy is closing.
 func (p *Proxy) begin(l interface{ Close() error }) bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -213,7 +212,7 @@ func (p *Proxy) begin(l interface{ Close() error }) bool {
 	return true
 }
 
-func (p *Proxy) forget(l interface{ Close() error }) {
+func (p *Proxy) removeListener(l interface{ Close() error }) {
 	l.Close()
 	p.mu.Lock()
 	delete(p.listeners, l)
@@ -226,7 +225,7 @@ func (p *Proxy) isClosing() bool {
 	return p.closing
 }
 
-func (p *Proxy) enter(v *visit) bool {
+func (p *Proxy) addVisit(v *visit) bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if p.closing {
@@ -237,15 +236,15 @@ func (p *Proxy) enter(v *visit) bool {
 	return true
 }
 
-func (p *Proxy) leave(v *visit) {
+func (p *Proxy) removeVisit(v *visit) {
 	v.client.Close()
 	p.mu.Lock()
 	delete(p.visits, v)
 	p.mu.Unlock()
 }
 
-// Close takes nothing more, lets what is being carried come to its end until ctx
-// does, cuts what is left, and waits until nothing of the proxy runs any more.
+// Close stops accepting connections and waits for active flows until ctx ends. It then aborts
+// the remaining flows and waits for all goroutines of the proxy.
 func (p *Proxy) Close(ctx context.Context) error {
 	p.mu.Lock()
 	first := !p.closing
@@ -259,7 +258,7 @@ func (p *Proxy) Close(ctx context.Context) error {
 	}
 	for v := range p.visits {
 		if !busy[v] {
-			v.client.Close() // it waits for a request that nobody would take
+			v.client.Close() // idle: it waits for a request that would be refused
 		}
 	}
 	if first && len(p.flows) == 0 {
@@ -288,7 +287,7 @@ func (p *Proxy) Close(ctx context.Context) error {
 	return nil
 }
 
-// sweeper does once a second what need not be done at once.
+// sweeper does periodic work once per second.
 func (p *Proxy) sweeper() {
 	t := time.NewTicker(time.Second)
 	defer t.Stop()
@@ -297,7 +296,7 @@ func (p *Proxy) sweeper() {
 		case <-p.ctx.Done():
 			return
 		case <-t.C:
-			p.dropGone()
+			p.abortClosed()
 			p.flushLedger()
 		}
 	}

@@ -7,21 +7,21 @@ import (
 	"glasshouse/fault"
 )
 
-// An Answer is what rules say to a request by themselves.
+// An Answer is the result of evaluating the rules for a request, without the Authority.
 type Answer struct {
 	Allow  bool
-	Rule   string // that allows it, or comes nearest
-	Reason Reason // of a refusal
-	Detail string // for people
+	Rule   string // the rule that allows it, or the closest match
+	Reason Reason // of the refusal
+	Detail string // human-readable
 	Remedy string
-	Asks   bool // the Authority decides, if there is one
+	Asks   bool // a configured Authority would decide the request
 }
 
-// Explain says what rules would say to a request. Nothing is asked, carried or
-// counted; of a name it is not known what its addresses are.
+// Explain evaluates the rules for a request. It makes no connection, resolves no names, does
+// not call the Authority, and does not charge limits.
 func (r Rules) Explain(ask Request) (Answer, error) {
-	// Only what a proxy would be given beside the rules.
-	none := fault.Newf(fault.Denied, "egress.Explain", "", "nothing is carried")
+	// compile requires a CA and secret functions for some rules. Explain never calls them.
+	none := fault.Newf(fault.Denied, "egress.Explain", "", "explain does not send requests")
 	p := Proxy{conf: Config{
 		CA:     new(CA),
 		Secret: func(context.Context, string, string) ([]byte, error) { return nil, none },
@@ -36,5 +36,5 @@ func (r Rules) Explain(ask Request) (Answer, error) {
 		return Answer{Allow: true, Rule: g.label}, nil
 	}
 	_, addr, _ := parseHost(ask.Host)
-	return Answer{Rule: ref.Rule, Reason: ref.Reason, Detail: ref.Detail, Remedy: ref.Remedy, Asks: asks(ref.Reason) && !addr.IsValid()}, nil
+	return Answer{Rule: ref.Rule, Reason: ref.Reason, Detail: ref.Detail, Remedy: ref.Remedy, Asks: authorityDecides(ref.Reason) && !addr.IsValid()}, nil
 }

@@ -6,7 +6,7 @@ import (
 	"glasshouse/egress"
 )
 
-func TestWhatRulesSayIsToldBeforeAnythingLeaves(t *testing.T) {
+func TestExplainEvaluatesRules(t *testing.T) {
 	rules := egress.Rules{Allow: []egress.Rule{
 		{Host: "192.0.2.0/24", Deny: true},
 		{Host: "*.example.com", Ports: []uint16{443}, Name: "examples", Inject: []egress.Inject{{Secret: "key", As: egress.Bearer}}},
@@ -14,12 +14,12 @@ func TestWhatRulesSayIsToldBeforeAnythingLeaves(t *testing.T) {
 	for _, c := range []struct {
 		host string
 		port uint16
-		want egress.Answer // its words are not looked at
+		want egress.Answer // Detail and Remedy are not compared
 	}{
 		{"api.example.com", 443, egress.Answer{Allow: true, Rule: "examples"}},
 		{"api.example.com", 22, egress.Answer{Rule: "examples", Reason: egress.ReasonPort, Asks: true}},
 		{"evil.example", 443, egress.Answer{Reason: egress.ReasonHost, Asks: true}},
-		{"198.51.100.1", 443, egress.Answer{Reason: egress.ReasonHost}}, // addresses are not asked about
+		{"198.51.100.1", 443, egress.Answer{Reason: egress.ReasonHost}}, // the Authority is not consulted for addresses
 		{"192.0.2.7", 443, egress.Answer{Rule: "192.0.2.0/24", Reason: egress.ReasonAddress}},
 	} {
 		got, err := rules.Explain(egress.Request{Kind: egress.KindConnect, Host: c.host, Port: c.port})
@@ -27,14 +27,14 @@ func TestWhatRulesSayIsToldBeforeAnythingLeaves(t *testing.T) {
 			t.Fatal(err)
 		}
 		if !got.Allow && got.Detail == "" {
-			t.Errorf("%s:%d is refused without a word", c.host, c.port)
+			t.Errorf("%s:%d: refusal without detail", c.host, c.port)
 		}
 		got.Detail, got.Remedy = "", ""
 		if got != c.want {
-			t.Errorf("%s:%d: %+v, want %+v", c.host, c.port, got, c.want)
+			t.Errorf("%s:%d: got %+v, want %+v", c.host, c.port, got, c.want)
 		}
 	}
 	if _, err := (egress.Rules{Allow: []egress.Rule{{Host: "no host"}}}).Explain(egress.Request{Host: "a.example", Port: 1}); err == nil {
-		t.Error("rules that are none were explained")
+		t.Error("Explain accepted invalid rules")
 	}
 }

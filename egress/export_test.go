@@ -8,7 +8,7 @@ import (
 	"glasshouse/internal/redact"
 )
 
-// What is tested from within: parts that read what strangers write.
+// Exports for tests of the parsers of untrusted input.
 
 func CheckHead(b []byte) (method, target, host string, err error) {
 	h, err := checkHead(b)
@@ -25,10 +25,10 @@ func ParseHello(b []byte) (name string, ech, more bool, err error) {
 func Spoken(b []byte) int { return int(classify(b)) }
 
 const (
-	SpokeNothing = int(spokeNothing)
-	SpokeTLS     = int(spokeTLS)
-	SpokeHTTP    = int(spokeHTTP)
-	SpokeOther   = int(spokeOther)
+	SpokeNothing = int(protoUnknown)
+	SpokeTLS     = int(protoTLS)
+	SpokeHTTP    = int(protoHTTP)
+	SpokeOther   = int(protoOther)
 )
 
 func ParseHostPort(s string) (host string, addr netip.Addr, port uint16, err error) {
@@ -43,14 +43,14 @@ func Masked(r io.Reader, values ...string) io.Reader { return redact.New(values.
 
 func MaskText(s string, values ...string) string { return redact.New(values...).Text(s) }
 
-// Hurry makes a proxy wait for less, where a test has to see what comes after.
+// Hurry shortens the timeouts of a proxy for tests that wait for them.
 func Hurry(silence, head, ask, gone time.Duration) func(*Proxy) {
 	return func(p *Proxy) {
-		p.times.silence, p.times.head, p.times.ask, p.times.gone = silence, head, ask, gone
+		p.times.silence, p.times.head, p.times.ask, p.times.halfClosed = silence, head, ask, gone
 	}
 }
 
-// DNS answers one message as the server does.
+// DNS answers one message like the DNS server.
 func (p *Proxy) DNS(msg []byte) []byte {
 	q, b := readQuery(msg)
 	if q != nil {

@@ -24,8 +24,8 @@ import (
 	"glasshouse/internal/text"
 )
 
-// transport makes what carries requests to servers. Connections are kept for the
-// next request of the same jail, never for another's.
+// transport returns the transport for requests to servers. Connections are reused only for
+// requests of the same jail.
 func (p *Proxy) transport() *http.Transport {
 	return &http.Transport{
 		DialContext: func(ctx context.Context, _, address string) (net.Conn, error) {
@@ -56,7 +56,7 @@ func (p *Proxy) transport() *http.Transport {
 	}
 }
 
-// A chosen is the address that a program connected to, and the rule by which it may.
+// A chosen is the address that the client connected to, and the rule that allows it.
 type chosen struct {
 	addr netip.Addr
 	by   *rule
@@ -64,7 +64,8 @@ type chosen struct {
 
 type chosenKey struct{}
 
-// exchange carries one request, which is of size bytes so far, and its answer.
+// exchange forwards one request and its response. size is the number of bytes of the request
+// that were already received.
 func (v *visit) exchange(w http.ResponseWriter, r *http.Request, ask Request, size int64) {
 	p := v.p
 	ctx, cancel := context.WithCancel(p.ctx)
@@ -82,18 +83,18 @@ func (v *visit) exchange(w http.ResponseWriter, r *http.Request, ask Request, si
 		ref.answer(w, accept)
 		return
 	}
-	status, err := v.passOn(ctx, w, r, f, size, accept)
+	status, err := v.forward(ctx, w, r, f, size, accept)
 	if w, ok := w.(*reply); ok {
-		w.finish() // once the flow has ended, Close may close the connection
+		w.finish() // before f.end: after the flow has ended, Close may close the connection
 	}
 	f.end(status, err)
 	if _, ok := w.(*reply); !ok && f.short {
-		panic(http.ErrAbortHandler) // resets the stream, so that the client sees that it is not whole
+		panic(http.ErrAbortHandler) // resets the stream, so that the client detects the truncated response
 	}
 }
 
-// passOn carries what is allowed, and returns the status the client was answered.
-func (v *visit) passOn(ctx context.Context, w http.ResponseWriter, r *http.Request, f *flow, size int64, accept []string) (status int, err error) {
+// forward forwards an allowed request. It returns the status of the response to the client.
+func (v *visit) forward(ctx context.Context, w http.ResponseWriter, r *http.Request, f *flow, size int64, accept []string) (status int, err error) {
 	body, _ := r.Body.(*requestBody)
 	if body != nil {
 		body.f = f
@@ -106,7 +107,7 @@ func (v *visit) passOn(ctx context.Context, w http.ResponseWriter, r *http.Reque
 		out.Header.Set("Connection", "Upgrade")
 		out.Header.Set("Upgrade", "websocket")
 	}
-	hidden, ref := v.dress(ctx, out, f)
+	hidden, ref := v.addSecrets(ctx, out, f)
 	if ref != nil {
 		return answer(ref)
 	}
@@ -116,9 +117,9 @@ func (v *visit) passOn(ctx context.Context, w http.ResponseWriter, r *http.Reque
 		GotConn: func(c httptrace.GotConnInfo) {
 			to := c.Conn.RemoteAddr().String()
 			f.addr.Store(&to)
-			f.server, _ = c.Conn.(*serverConn) // not if it is TLS
+			f.server, _ = c.Conn.(*serverConn) // nil for TLS
 			if a, err := netip.ParseAddrPort(to); err == nil {
-				if err := v.p.guard(a, f.grant.rule); err != nil { // it was made under other rules, or for another request
+				if err := v.p.guard(a, f.grant.rule); err != nil { // the connection was dialed under other rules, or for another request
 					f.stop(err)
 				}
 			}
@@ -145,27 +146,28 @@ func (v *visit) passOn(ctx context.Context, w http.ResponseWriter, r *http.Reque
 	defer resp.Body.Close()
 
 	if hidden != nil {
-		if ref := unpack(resp); ref != nil {
+		if ref := decodeBody(resp); ref != nil {
 			return answer(ref)
 		}
 	}
 	if resp.StatusCode == http.StatusSwitchingProtocols {
 		if !upgrade {
-			return answer(refuse(ReasonUpstream, "", "the server changes the protocol, which nobody asked for"))
+			return answer(refuse(ReasonUpstream, "", "the server switched protocols although the client did not request it"))
 		}
 		return v.upgrade(w, resp, f, hidden)
 	}
-	return v.passBack(w, r, resp, f, hidden)
+	return v.forwardResponse(w, r, resp, f, hidden)
 }
 
-// dress puts into a request what its rule and its transform say, and returns the mask for
-// the secrets that it has then; nil: it has none.
-func (v *visit) dress(ctx context.Context, out *http.Request, f *flow) (*redact.Mask, *refusal) {
+// addSecrets applies the injected secrets of the rule and the transform to a request. It returns a
+// mask for the secrets that the request now contains, or nil if it contains none.
+func (v *visit) addSecrets(ctx context.Context, out *http.Request, f *flow) (*redact.Mask, *refusal) {
 	g := f.grant
 	var values []string
 	if g.rule != nil && len(g.rule.Inject) > 0 {
 		var ref *refusal
-		if values, f.secrets, ref = v.p.inject(ctx, out, g.rule); ref != nil {
+		values, f.secrets, ref = v.p.inject(ctx, out, g.rule)
+		if ref != nil {
 			return nil, ref
 		}
 	}
@@ -177,13 +179,14 @@ func (v *visit) dress(ctx context.Context, out *http.Request, f *flow) (*redact.
 	if len(f.secrets) == 0 {
 		return nil, nil
 	}
-	// What is packed cannot be looked through, nor what a WebSocket packs.
+	// Compressed data cannot be searched for secrets. That includes WebSocket messages
+	// compressed with permessage-deflate (RFC 7692).
 	out.Header.Set("Accept-Encoding", "identity")
 	out.Header.Del("Sec-Websocket-Extensions")
 	return redact.New(values...), nil
 }
 
-// outgoing writes the request anew for the server.
+// outgoing builds the request to the server from the parsed request.
 func (v *visit) outgoing(ctx context.Context, r *http.Request, f *flow) *http.Request {
 	scheme := "http"
 	if v.tls {
@@ -191,7 +194,7 @@ func (v *visit) outgoing(ctx context.Context, r *http.Request, f *flow) *http.Re
 	}
 	named := f.ask.Host
 	if host, _, _, err := parseHostPort(r.Host); err == nil {
-		named = host // which may be another only at a listed address
+		named = host // it may differ from the connection's host only at a listed address
 	}
 	out := (&http.Request{
 		Method:        r.Method,
@@ -216,33 +219,34 @@ func (v *visit) outgoing(ctx context.Context, r *http.Request, f *flow) *http.Re
 		out.Header.Set("Te", "trailers")
 	}
 	if _, ok := out.Header["User-Agent"]; !ok {
-		out.Header.Set("User-Agent", "") // so that none is made up
+		out.Header.Set("User-Agent", "") // prevents net/http from adding its default
 	}
 	return out
 }
 
-// hopByHop are fields that concern one connection only.
+// hopByHop are the header fields that apply to a single connection (RFC 9110, 7.6.1).
 var hopByHop = []string{
 	"Connection", "Proxy-Connection", "Keep-Alive", "Proxy-Authenticate", "Proxy-Authorization",
 	"Te", "Trailer", "Transfer-Encoding", "Upgrade", "Http2-Settings", "Host",
 }
 
-// overriding are fields by which some servers are told of another host, method or
-// path than those that were checked.
+// overriding are header fields that make some servers use a host, method or path other than
+// the ones that the proxy checked.
 var overriding = []string{
 	"Forwarded", "X-Forwarded-Host", "X-Forwarded-Server", "X-Host", "X-Original-Host",
 	"X-Http-Method", "X-Http-Method-Override", "X-Method-Override",
 	"X-Original-Url", "X-Rewrite-Url", "X-Forwarded-Path", "X-Forwarded-Uri", "X-Forwarded-Prefix",
 }
 
-// copyHeader copies the fields that are for the other end.
+// copyHeader copies the end-to-end fields of a header.
 func copyHeader(dst, src http.Header, hidden *redact.Mask) {
 	for k, v := range src {
 		dst[k] = append([]string(nil), v...)
 	}
 	for _, list := range src["Connection"] {
 		for name := range strings.SplitSeq(list, ",") {
-			if name = textproto.TrimString(name); !strings.EqualFold(name, "Content-Length") {
+			name = textproto.TrimString(name)
+			if !strings.EqualFold(name, "Content-Length") {
 				dst.Del(name)
 			}
 		}
@@ -261,8 +265,8 @@ func isWebSocket(r *http.Request) bool {
 		strings.EqualFold(r.Header.Get("Upgrade"), "websocket")
 }
 
-// explain tells the client why there is no answer. secret is true if there was one
-// in the request.
+// explain reports to the client why there is no response. secret is true if the request
+// contained a secret.
 func (v *visit) explain(w http.ResponseWriter, f *flow, body *requestBody, err error, secret bool, accept []string) (int, error) {
 	ref, ok := errors.AsType[*refusal](f.stopped())
 	if !ok {
@@ -271,28 +275,29 @@ func (v *visit) explain(w http.ResponseWriter, f *flow, body *requestBody, err e
 	switch {
 	case ok:
 	case body != nil && body.broken() != nil:
-		ref = refuse(ReasonMalformed, "", "the body of the request cannot be read")
+		ref = refuse(ReasonMalformed, "", "cannot read the request body")
 	case errors.Is(err, context.Canceled):
 		ref = errGone
-	case secret && !saysNothing(err):
-		ref = refuse(ReasonUpstream, f.grant.label, "no answer from %s that can be read", f.ask.Host)
+	case secret && !safeToQuote(err):
+		ref = refuse(ReasonUpstream, f.grant.label, "no valid response from %s", f.ask.Host)
 	default:
-		ref = refuse(ReasonUpstream, f.grant.label, "no answer from %s: %v", f.ask.Host, err)
+		ref = refuse(ReasonUpstream, f.grant.label, "no response from %s: %v", f.ask.Host, err)
 	}
 	return ref.answer(w, accept), ref
 }
 
-// saysNothing reports whether the text of an error is about connections and
-// certificates only. Others quote what the server sent.
-func saysNothing(err error) bool {
+// safeToQuote reports whether the text of an error describes only connections and
+// certificates. Other errors may quote data from the server, which may contain the secret.
+func safeToQuote(err error) bool {
 	_, network := errors.AsType[*net.OpError](err)
 	_, resolver := errors.AsType[*net.DNSError](err)
 	_, certificate := errors.AsType[*tls.CertificateVerificationError](err)
 	return network || resolver || certificate || err == io.EOF || err == io.ErrUnexpectedEOF
 }
 
-// unpack makes the body of an answer one that can be looked through for secrets.
-func unpack(resp *http.Response) *refusal {
+// decodeBody removes the content coding of a response body, so that it can be searched for
+// secrets.
+func decodeBody(resp *http.Response) *refusal {
 	switch coding := strings.ToLower(strings.Join(resp.Header["Content-Encoding"], ",")); coding {
 	case "", "identity":
 	case "gzip", "x-gzip":
@@ -304,12 +309,12 @@ func unpack(resp *http.Response) *refusal {
 		resp.Header.Del("Content-Length")
 		resp.Header.Del("Content-Encoding")
 	default:
-		return refuse(ReasonSecret, "", "the answer is packed as %s though that was not asked for, and so cannot be looked through for the secret", text.Clip(coding, 40))
+		return refuse(ReasonSecret, "", "the response is encoded as %s although identity was requested, so it cannot be searched for the secret", text.Clip(coding, 40))
 	}
 	return nil
 }
 
-// gunzip unpacks a body when it is first read.
+// gunzip decompresses a body. It reads the gzip header at the first Read.
 type gunzip struct {
 	body io.ReadCloser
 	r    *gzip.Reader
@@ -317,7 +322,8 @@ type gunzip struct {
 
 func (g *gunzip) Read(b []byte) (n int, err error) {
 	if g.r == nil {
-		if g.r, err = gzip.NewReader(g.body); err != nil {
+		g.r, err = gzip.NewReader(g.body)
+		if err != nil {
 			return 0, err
 		}
 	}
@@ -326,15 +332,15 @@ func (g *gunzip) Read(b []byte) (n int, err error) {
 
 func (g *gunzip) Close() error { return g.body.Close() }
 
-// passBack writes the answer to the client as it comes.
-func (v *visit) passBack(w http.ResponseWriter, r *http.Request, resp *http.Response, f *flow, hidden *redact.Mask) (int, error) {
+// forwardResponse streams the response to the client.
+func (v *visit) forwardResponse(w http.ResponseWriter, r *http.Request, resp *http.Response, f *flow, hidden *redact.Mask) (int, error) {
 	h := w.Header()
 	copyHeader(h, resp.Header, hidden)
 	if resp.ContentLength >= 0 && h.Get("Content-Length") == "" && resp.ContentLength > 0 {
 		h.Set("Content-Length", strconv.FormatInt(resp.ContentLength, 10))
 	}
 	if rep, ok := w.(*reply); ok && len(resp.Trailer) > 0 && !rep.old {
-		h.Del("Content-Length") // HTTP/1 has trailers only after chunks
+		h.Del("Content-Length") // HTTP/1.1 allows trailers only with chunked encoding (RFC 9112, 7.1.2)
 	}
 	size := 64
 	for k, vs := range h {
@@ -382,8 +388,8 @@ func (v *visit) passBack(w http.ResponseWriter, r *http.Request, resp *http.Resp
 	return resp.StatusCode, errBroken
 }
 
-// flusher returns what sends on what a writer holds back, after each read: bodies
-// whose length is not known may be streams of events.
+// flusher returns a function that flushes w after each read. A body of unknown length may be
+// an event stream, which must not be delayed.
 func flusher(w http.ResponseWriter, resp *http.Response) func() {
 	f, ok := w.(http.Flusher)
 	if _, held := w.(*reply); !ok || held || resp.ContentLength >= 0 && resp.ContentLength < 4<<10 {
@@ -394,8 +400,8 @@ func flusher(w http.ResponseWriter, resp *http.Response) func() {
 
 var errWrite = errors.New("cannot write to the client")
 
-// copyBody passes on what src gives, as it comes. count is told how much is to be
-// written and says how much may be.
+// copyBody streams src to w. Before each write it calls count with the number of bytes; count
+// returns how many of them may be written.
 func copyBody(w io.Writer, src io.Reader, count func(int) int, flush func()) error {
 	buf := chunks.Get().(*[]byte)
 	defer chunks.Put(buf)
@@ -420,15 +426,15 @@ func copyBody(w io.Writer, src io.Reader, count func(int) int, flush func()) err
 	}
 }
 
-// longBody is from which length on a body in the clear is spliced.
+// longBody is the minimum length of a plaintext body that is spliced.
 const longBody = 1 << 20
 
-// A serverConn is a connection to a server as http.Transport has it. When the
-// Transport has given away all it had read of a body and reads again, the rest may
-// be diverted.
+// A serverConn is the connection to a server that http.Transport uses. When the Transport has
+// delivered all buffered bytes of a body and reads again, divert can take over the rest of the
+// body.
 type serverConn struct {
 	*net.TCPConn
-	divert func() error // instead of the next Read; nil: none. Set only by who reads the body
+	divert func() error // called instead of the next Read; nil: not diverted. Set only by the reader of the body
 }
 
 func (c *serverConn) Read(b []byte) (int, error) {
@@ -438,10 +444,10 @@ func (c *serverConn) Read(b []byte) (int, error) {
 	return c.TCPConn.Read(b)
 }
 
-var errDiverted = errors.New("the rest went another way")
+var errDiverted = errors.New("the rest of the body was diverted")
 
-// copyLong passes on a body of known length: what was read already by copying, the
-// rest by splicing. The connection to the server ends with it.
+// copyLong forwards a body of known length. It copies the bytes that are already buffered and
+// splices the rest. The connection to the server cannot be reused afterwards.
 func (v *visit) copyLong(rep *reply, resp *http.Response, f *flow) error {
 	left := resp.ContentLength
 	var err error
@@ -461,7 +467,7 @@ func (v *visit) copyLong(rep *reply, resp *http.Response, f *flow) error {
 		return f.down(n)
 	}, func() {})
 	if !errors.Is(e, errDiverted) {
-		return e // it had all been read already, or went wrong before
+		return e // the whole body was already buffered, or an error occurred before the diversion
 	}
 	if err == nil {
 		rep.left = 0
@@ -473,12 +479,12 @@ func (v *visit) copyLong(rep *reply, resp *http.Response, f *flow) error {
 	return err
 }
 
-// upgrade carries a WebSocket, once the server has agreed to it.
+// upgrade forwards a WebSocket connection after the server has accepted it.
 func (v *visit) upgrade(w http.ResponseWriter, resp *http.Response, f *flow, hidden *redact.Mask) (int, error) {
 	rep, ok := w.(*reply)
 	up, ok2 := resp.Body.(io.ReadWriteCloser)
 	if !ok || !ok2 || !strings.EqualFold(resp.Header.Get("Upgrade"), "websocket") {
-		ref := refuse(ReasonUpstream, "", "the server changes to a protocol nobody asked for")
+		ref := refuse(ReasonUpstream, "", "the server switched to a protocol that the client did not request")
 		return ref.answer(w, nil), ref
 	}
 	copyHeader(rep.header, resp.Header, hidden)
@@ -500,7 +506,7 @@ func (v *visit) upgrade(w http.ResponseWriter, resp *http.Response, f *flow, hid
 	}
 	err := copyBody(rep.c, src, f.down, func() {})
 	closeWrite(rep.c)
-	v.client.SetReadDeadline(time.Now().Add(v.p.times.gone))
+	v.client.SetReadDeadline(time.Now().Add(v.p.times.halfClosed))
 	wg.Wait()
 	if err != nil && !errors.Is(err, errSpent) && !errors.Is(err, net.ErrClosed) {
 		return resp.StatusCode, errBroken

@@ -9,11 +9,10 @@ import (
 	"glasshouse/internal/text"
 )
 
-// A head is what matters of the head of an HTTP/1 request that can be read in one
-// way only.
+// A head holds the relevant parts of an unambiguous HTTP/1 request head.
 type head struct {
 	method, target string
-	host           string // of the Host header; hasHost tells an empty one from none
+	host           string // value of the Host header; hasHost distinguishes an empty one from none
 	hasHost        bool
 }
 
@@ -21,9 +20,8 @@ const maxFields = 256
 
 var preface = []byte("PRI * HTTP/2.0\r\n")
 
-// headEnd returns the length of the head with which b begins, or 0 if it does not
-// end in b. A head that ends otherwise than it must ends there too, and
-// checkHead refuses it.
+// headEnd returns the length of the request head at the start of b, or 0 if b does not contain
+// its end. It also accepts malformed line endings, which checkHead then refuses.
 func headEnd(b []byte) int {
 	end := 0
 	for i := 0; i < len(b); {
@@ -44,18 +42,18 @@ func headEnd(b []byte) int {
 	return 0
 }
 
-// checkHead reads the head of a request as strictly as RFC 9112 allows, and
-// more: whatever two programs might read differently is an error.
+// checkHead parses a request head. It is stricter than RFC 9112: it rejects everything that
+// two implementations might interpret differently.
 func checkHead(b []byte) (h head, err error) {
 	rest, ok := bytes.CutSuffix(b, []byte("\r\n\r\n"))
 	if !ok {
-		return h, errors.New("its lines do not end in CR LF")
+		return h, errors.New("lines do not end in CR LF")
 	}
 	lines := strings.Split(string(rest), "\r\n")
 	for _, line := range lines {
 		for i := range len(line) {
 			if c := line[i]; c < ' ' && c != '\t' || c == 0x7f {
-				return h, fmt.Errorf("there is the byte %#02x in it", c)
+				return h, fmt.Errorf("contains the byte %#02x", c)
 			}
 		}
 	}
@@ -65,51 +63,53 @@ func checkHead(b []byte) (h head, err error) {
 	}
 	fields := lines[1:]
 	if len(fields) > maxFields {
-		return h, fmt.Errorf("it has more than %d fields", maxFields)
+		return h, fmt.Errorf("more than %d header fields", maxFields)
 	}
 	var length, coding int
 	for _, line := range fields {
 		name, value, ok := strings.Cut(line, ":")
 		switch {
 		case line == "" || line[0] == ' ' || line[0] == '\t':
-			return h, errors.New("a field goes on in the next line")
+			return h, errors.New("a header field is folded over several lines")
 		case !ok:
-			return h, errors.New("a field has no colon")
+			return h, errors.New("a header field has no colon")
 		case name == "" || strings.IndexFunc(name, func(r rune) bool { return r > 0x7f || !isToken(byte(r)) }) >= 0:
-			return h, fmt.Errorf("%q is no name of a field", text.Clip(name, 40))
+			return h, fmt.Errorf("%q is not a valid field name", text.Clip(name, 40))
 		}
 		value = strings.Trim(value, " \t")
 		switch strings.ToLower(name) {
 		case "host":
 			if h.hasHost {
-				return h, errors.New("it has two Host fields")
+				return h, errors.New("two Host fields")
 			}
 			h.host, h.hasHost = value, true
 		case "content-length":
-			if length++; length > 1 {
-				return h, errors.New("it has two Content-Length fields")
+			length++
+			if length > 1 {
+				return h, errors.New("two Content-Length fields")
 			}
 			if value == "" || len(value) > 18 || strings.Trim(value, "0123456789") != "" {
-				return h, errors.New("its Content-Length is not a number")
+				return h, errors.New("Content-Length is not a number")
 			}
 		case "transfer-encoding":
-			if coding++; coding > 1 {
-				return h, errors.New("it has two Transfer-Encoding fields")
+			coding++
+			if coding > 1 {
+				return h, errors.New("two Transfer-Encoding fields")
 			}
 			if !strings.EqualFold(value, "chunked") {
-				return h, errors.New("its Transfer-Encoding is not chunked")
+				return h, errors.New("Transfer-Encoding is not chunked")
 			}
 		case "content_length", "transfer_encoding":
-			return h, fmt.Errorf("%s is read by some as what decides where the body ends", name)
+			return h, fmt.Errorf("some servers use %s to determine the body length", name)
 		}
 	}
 	switch {
 	case length > 0 && coding > 0:
-		return h, errors.New("it has both Content-Length and Transfer-Encoding")
+		return h, errors.New("both Content-Length and Transfer-Encoding are set")
 	case coding > 0 && version == "HTTP/1.0":
-		return h, errors.New("it has a Transfer-Encoding, which HTTP/1.0 does not know")
+		return h, errors.New("HTTP/1.0 does not support Transfer-Encoding")
 	case !h.hasHost && version == "HTTP/1.1":
-		return h, errors.New("it has no Host field")
+		return h, errors.New("no Host field")
 	}
 	return h, nil
 }
@@ -117,35 +117,35 @@ func checkHead(b []byte) (h head, err error) {
 func (h *head) requestLine(line string) (version string, err error) {
 	parts := strings.Split(line, " ")
 	if len(parts) != 3 {
-		return "", errors.New("its first line is not method, target and version")
+		return "", errors.New("the first line is not method, target and version")
 	}
 	h.method, h.target, version = parts[0], parts[1], parts[2]
 	if h.method == "" || len(h.method) > 32 {
-		return "", errors.New("it has no method")
+		return "", errors.New("no method")
 	}
 	for i := range len(h.method) {
 		if !isToken(h.method[i]) {
-			return "", errors.New("its method is no word")
+			return "", errors.New("the method is not a token")
 		}
 	}
 	if h.target == "" {
-		return "", errors.New("it has no target")
+		return "", errors.New("no target")
 	}
 	for i := range len(h.target) {
 		if c := h.target[i]; c <= ' ' || c >= 0x7f {
-			return "", errors.New("its target has bytes that must be escaped")
+			return "", errors.New("the target contains bytes that must be escaped")
 		}
 	}
 	if strings.Contains(h.target, "#") {
-		return "", errors.New("its target has a fragment")
+		return "", errors.New("the target has a fragment")
 	}
 	if version != "HTTP/1.1" && version != "HTTP/1.0" {
-		return "", errors.New("its version is neither HTTP/1.1 nor HTTP/1.0")
+		return "", errors.New("the version is neither HTTP/1.1 nor HTTP/1.0")
 	}
 	return version, nil
 }
 
-// isToken reports whether c may stand in a token (RFC 9110, 5.6.2).
+// isToken reports whether c is allowed in a token (RFC 9110, 5.6.2).
 func isToken(c byte) bool {
 	return 'a' <= c && c <= 'z' || 'A' <= c && c <= 'Z' || '0' <= c && c <= '9' || strings.IndexByte("!#$%&'*+-.^_`|~", c) >= 0
 }

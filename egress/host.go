@@ -8,16 +8,15 @@ import (
 )
 
 var (
-	errNoHost  = errors.New("it is empty")
-	errHost    = errors.New("it is neither a host name nor an address")
-	errNumeric = errors.New("it ends in a number and is no address as it must be written")
-	errPort    = errors.New("its port is not a number from 1 to 65535")
+	errNoHost  = errors.New("host is empty")
+	errHost    = errors.New("neither a host name nor an address")
+	errNumeric = errors.New("ends in a number but is not an address in canonical form")
+	errPort    = errors.New("port is not a number from 1 to 65535")
 )
 
-// parseHost returns a host as rules know it: a name in lower case without a dot
-// at the end, or an address in its usual form, which is then returned as such
-// too. There is one way to write an address: 0x7f.1, 2130706433 and 127.1 are
-// neither names nor addresses.
+// parseHost returns the canonical form of a host: a lower-case name without a trailing dot, or
+// an address in its usual form, which is then also returned as addr. Only the usual notation
+// of addresses is accepted: 0x7f.1, 2130706433 and 127.1 are neither names nor addresses.
 func parseHost(s string) (string, netip.Addr, error) {
 	if s == "" {
 		return "", netip.Addr{}, errNoHost
@@ -47,36 +46,39 @@ func parseHost(s string) (string, netip.Addr, error) {
 		}
 		last = label
 	}
-	// As programs that read addresses liberally see it.
+	// inet_aton(3) accepts such names as numeric addresses.
 	if strings.Trim(last, "0123456789") == "" || strings.HasPrefix(last, "0x") && strings.Trim(last[2:], "0123456789abcdef") == "" {
 		return "", netip.Addr{}, errNumeric
 	}
 	return s, netip.Addr{}, nil
 }
 
-// parseHostPort reads "host", "host:port" and "[address]:port". Where no port is
-// written it is 0.
+// parseHostPort parses "host", "host:port" and "[address]:port". The port is 0 if s has none.
 func parseHostPort(s string) (host string, addr netip.Addr, port uint16, err error) {
 	name, number, has := s, "", false
 	if rest, ok := strings.CutPrefix(s, "["); ok {
-		if name, rest, ok = strings.Cut(rest, "]"); !ok {
+		name, rest, ok = strings.Cut(rest, "]")
+		if !ok {
 			return "", netip.Addr{}, 0, errHost
 		}
 		if a, err := netip.ParseAddr(name); err != nil || !a.Is6() {
 			return "", netip.Addr{}, 0, errHost
 		}
 		if rest != "" {
-			if number, has = strings.CutPrefix(rest, ":"); !has {
+			number, has = strings.CutPrefix(rest, ":")
+			if !has {
 				return "", netip.Addr{}, 0, errHost
 			}
 		}
 	} else {
-		if name, number, has = strings.Cut(s, ":"); strings.Contains(number, ":") {
+		name, number, has = strings.Cut(s, ":")
+		if strings.Contains(number, ":") {
 			return "", netip.Addr{}, 0, errHost
 		}
 	}
 	if has {
-		if port, err = parsePort(number); err != nil {
+		port, err = parsePort(number)
+		if err != nil {
 			return "", netip.Addr{}, 0, err
 		}
 	}
@@ -95,8 +97,7 @@ func parsePort(s string) (uint16, error) {
 	return uint16(n), nil
 }
 
-// joinHost writes a host for a Host header: with its port unless that is the
-// scheme's own.
+// joinHost formats a Host field. It omits the default port of the scheme.
 func joinHost(host string, port uint16, tls bool) string {
 	if strings.Contains(host, ":") {
 		host = "[" + host + "]"

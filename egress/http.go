@@ -16,21 +16,21 @@ import (
 	"glasshouse/internal/text"
 )
 
-// explicit carries a connection of a program that knows of the proxy.
+// explicit serves a connection of a client that uses the HTTP proxy.
 func (v *visit) explicit() {
 	defer v.read(v.client)()
 	v.proxied = true
 	v.serveHTTP(v.client)
 }
 
-// serveHTTP carries the requests of HTTP/1 that come on c, one after another. Each
-// is checked by itself.
+// serveHTTP serves the HTTP/1 requests on c, one after another. Each request is checked
+// separately.
 func (v *visit) serveHTTP(c net.Conn) {
 	for v.serveOne(c) {
 	}
 }
 
-// serveOne carries one request and reports whether another may follow.
+// serveOne serves one request. It reports whether another request may follow on c.
 func (v *visit) serveOne(c net.Conn) bool {
 	raw, ref := v.readHead(c)
 	if raw == nil && ref == nil {
@@ -47,15 +47,17 @@ func (v *visit) serveOne(c net.Conn) bool {
 	var h head
 	if ref == nil {
 		var err error
-		if h, err = checkHead(raw); err != nil {
-			ref = refuse(ReasonMalformed, "", "the request can be read in more than one way, or in none: %v", err)
+		h, err = checkHead(raw)
+		if err != nil {
+			ref = refuse(ReasonMalformed, "", "the request is malformed or ambiguous: %v", err)
 		}
 	}
 	var r *http.Request
 	if ref == nil {
 		var err error
-		if r, err = http.ReadRequest(v.br); err != nil {
-			ref = refuse(ReasonMalformed, "", "the request cannot be read")
+		r, err = http.ReadRequest(v.br)
+		if err != nil {
+			ref = refuse(ReasonMalformed, "", "cannot parse the request")
 		}
 	}
 	if ref != nil {
@@ -91,8 +93,8 @@ func (v *visit) serveOne(c net.Conn) bool {
 	return true
 }
 
-// readHead returns the head of the next request as it came, or nothing if there
-// is none.
+// readHead returns the raw head of the next request, or nil if the client closed the
+// connection.
 func (v *visit) readHead(c net.Conn) ([]byte, *refusal) {
 	c.SetReadDeadline(time.Now().Add(v.p.times.idle))
 	defer c.SetReadDeadline(time.Time{})
@@ -101,8 +103,8 @@ func (v *visit) readHead(c net.Conn) ([]byte, *refusal) {
 		return nil, nil
 	}
 	if !isToken(first[0]) && !bytes.ContainsAny(first, "\r\n\t ") {
-		// Nothing more would come from who waits for an answer to TLS or SOCKS.
-		return nil, refuse(ReasonProtocol, "", "this is no HTTP, as its first byte, %#02x, says", first[0]).with("use HTTP here, with CONNECT for everything else")
+		// Do not wait for a complete head: a TLS or SOCKS client waits for a response now.
+		return nil, refuse(ReasonProtocol, "", "not an HTTP request: the first byte is %#02x", first[0]).with("use HTTP here, with CONNECT for everything else")
 	}
 	c.SetReadDeadline(time.Now().Add(v.p.times.head))
 	for {
@@ -114,11 +116,11 @@ func (v *visit) readHead(c net.Conn) ([]byte, *refusal) {
 			return b[:n:n], nil
 		}
 		if len(b) == maxHead {
-			return nil, refuse(ReasonLimit, "", "the head of the request is longer than %d bytes", maxHead)
+			return nil, refuse(ReasonLimit, "", "the request head is longer than %d bytes", maxHead)
 		}
 		if _, err := v.br.Peek(len(b) + 1); err != nil {
 			if ne, ok := errors.AsType[net.Error](err); ok && ne.Timeout() {
-				late := refuse(ReasonLimit, "", "the head of the request did not come within %v", v.p.times.head)
+				late := refuse(ReasonLimit, "", "the request head was not received within %v", v.p.times.head)
 				late.code = http.StatusRequestTimeout
 				return nil, late
 			}
@@ -127,7 +129,7 @@ func (v *visit) readHead(c net.Conn) ([]byte, *refusal) {
 	}
 }
 
-// path returns what is recorded of a URL and shown to the Authority.
+// path returns the path of a URL for records and for the Authority.
 func (v *visit) path(u *url.URL) string {
 	path := u.EscapedPath()
 	if v.p.conf.KeepQuery && u.RawQuery != "" {
@@ -136,23 +138,23 @@ func (v *visit) path(u *url.URL) string {
 	return path
 }
 
-// target returns which host a request means. That it says in one way only is what
-// keeps a request that is allowed for one host from reaching another behind the
-// same address.
+// target returns the host that a request addresses. It refuses a request with contradictory
+// hosts. Otherwise a request that is allowed for one host could reach another virtual host at
+// the same address.
 func (v *visit) target(h head, r *http.Request) (host string, port uint16, ref *refusal) {
 	written := h.host
 	whole := !strings.HasPrefix(h.target, "/") && h.target != "*"
 	switch {
 	case r.Method == http.MethodConnect:
-		return "", 0, refuse(ReasonProtocol, "", "CONNECT is for the HTTP proxy that HTTP_PROXY names")
+		return "", 0, refuse(ReasonProtocol, "", "CONNECT is accepted only by the HTTP proxy in HTTP_PROXY")
 	case h.target == "*" && r.Method != http.MethodOptions:
-		return "", 0, refuse(ReasonMalformed, "", "only OPTIONS may have the target *")
+		return "", 0, refuse(ReasonMalformed, "", "only OPTIONS may use the target *")
 	case v.proxied && !whole:
-		return "", 0, refuse(ReasonMalformed, "", "this is the HTTP proxy of the jail: it takes requests for whole URLs, and CONNECT").with("use it as a proxy, or connect to the host itself")
+		return "", 0, refuse(ReasonMalformed, "", "this is the HTTP proxy of the jail: it accepts CONNECT and requests with an absolute URL").with("configure it as the HTTP proxy, or connect to the host directly")
 	case whole && (r.URL.Scheme != "http" && !v.tls || r.URL.Scheme != "https" && v.tls):
-		return "", 0, refuse(ReasonMalformed, "", "a URL with the scheme %q cannot be asked for here", text.Clip(r.URL.Scheme, 20)).with("use CONNECT for https")
+		return "", 0, refuse(ReasonMalformed, "", "URL scheme %q is not supported here", text.Clip(r.URL.Scheme, 20)).with("use CONNECT for https")
 	case whole && (r.URL.User != nil || r.URL.Opaque != "" || r.URL.Host == ""):
-		return "", 0, refuse(ReasonMalformed, "", "the URL asked for names no host, or a user")
+		return "", 0, refuse(ReasonMalformed, "", "the requested URL has no host, or has user information")
 	case whole && h.hasHost && !sameHost(h.host, r.URL.Host):
 		return "", 0, refuse(ReasonMismatch, "", "the URL names %s, the Host field %s", text.Clip(r.URL.Host, 100), text.Clip(h.host, 100)).with("name the same host in both")
 	case whole:
@@ -171,7 +173,7 @@ func (v *visit) target(h head, r *http.Request) (host string, port uint16, ref *
 	}
 	host, _, said, err := parseHostPort(written)
 	if err != nil {
-		return "", 0, refuse(ReasonMalformed, "", "%q cannot be a host: %v", text.Clip(written, 100), err)
+		return "", 0, refuse(ReasonMalformed, "", "%q is not a valid host: %v", text.Clip(written, 100), err)
 	}
 	if v.proxied {
 		if said != 0 {
@@ -184,14 +186,14 @@ func (v *visit) target(h head, r *http.Request) (host string, port uint16, ref *
 	}
 	if v.declared != "" && host != v.declared {
 		if _, meant, _ := parseHost(v.declared); !meant.IsValid() {
-			return host, port, refuse(ReasonMismatch, "", "the request is for %s, the connection for %s", host, v.declared).with("connect to the host that is meant")
+			return host, port, refuse(ReasonMismatch, "", "the request is for %s, the connection for %s", host, v.declared).with("connect to the host that the request names")
 		}
-		host = v.declared // a listed address: its hosts have any name
+		host = v.declared // a listed address may serve any host name
 	}
 	return host, port, nil
 }
 
-// sameHost reports whether two fields name the same host and port of http.
+// sameHost reports whether a and b name the same host and port. The default port is 80.
 func sameHost(a, b string) bool {
 	h1, _, p1, err1 := parseHostPort(a)
 	h2, _, p2, err2 := parseHostPort(b)
@@ -204,13 +206,13 @@ func sameHost(a, b string) bool {
 	return err1 == nil && err2 == nil && h1 == h2 && p1 == p2
 }
 
-// connect carries what comes after CONNECT.
+// connect handles a CONNECT request and the data after it.
 func (v *visit) connect(c net.Conn, r *http.Request, h head) {
 	ask := Request{Kind: KindConnect, Method: http.MethodConnect}
 	host, addr, port, err := parseHostPort(r.RequestURI)
 	if err != nil || port == 0 {
 		ask.Host = text.Clip(r.RequestURI, 253)
-		ref := refuse(ReasonMalformed, "", "CONNECT is for %q, which is no host with a port", text.Clip(r.RequestURI, 100))
+		ref := refuse(ReasonMalformed, "", "CONNECT target %q is not a host with a port", text.Clip(r.RequestURI, 100))
 		v.p.refused(ask, ref)
 		v.refuseOn(c, r, ref)
 		return
@@ -222,12 +224,13 @@ func (v *visit) connect(c net.Conn, r *http.Request, h head) {
 	case h.hasHost && (err != nil || said != host || sent != 0 && sent != port):
 		ref = refuse(ReasonMismatch, "", "CONNECT is for %s, the Host field for %s", r.RequestURI, text.Clip(h.host, 100))
 	case r.ContentLength != 0:
-		ref = refuse(ReasonMalformed, "", "CONNECT has no body")
+		ref = refuse(ReasonMalformed, "", "CONNECT must not have a body")
 	default:
 		if addr.IsValid() {
 			v.dst = netip.AddrPortFrom(addr, port)
 		}
-		if g, ref = v.settle(v.p.ctx, ask); ref == nil {
+		g, ref = v.settle(v.p.ctx, ask)
+		if ref == nil {
 			ref = v.p.reachable(g, port)
 		}
 	}
@@ -243,50 +246,50 @@ func (v *visit) connect(c net.Conn, r *http.Request, h head) {
 	v.carry()
 }
 
-// reachable refuses a host whose name leads nowhere, or nowhere it may, while it
-// still can be told in words.
+// reachable refuses a host that does not resolve, or has no permitted address. The check runs
+// before the response to CONNECT, so that the client receives an HTTP error with the reason.
 func (p *Proxy) reachable(g grant, port uint16) *refusal {
 	addrs, err := p.resolve(p.ctx, g.dial)
 	if err != nil || len(addrs) == 0 {
-		return refuse(ReasonUpstream, g.label, "the address of %s cannot be found", g.dial)
+		return refuse(ReasonUpstream, g.label, "cannot resolve %s", g.dial)
 	}
 	var last error
 	for _, a := range addrs {
-		if last = p.guard(netip.AddrPortFrom(a, port), g.rule); last == nil {
+		last = p.guard(netip.AddrPortFrom(a, port), g.rule)
+		if last == nil {
 			return nil
 		}
 	}
 	if ref, ok := errors.AsType[*refusal](last); ok {
 		return ref
 	}
-	return nil // it will be seen when it is dialled
+	return nil // dial reports the error
 }
 
-// refuseOn tells a client of HTTP/1 that it is refused, and ends the connection.
+// refuseOn sends a refusal to an HTTP/1 client and closes the connection.
 func (v *visit) refuseOn(c net.Conn, r *http.Request, ref *refusal) {
 	c.SetWriteDeadline(time.Now().Add(v.p.times.head))
 	ref.answer(newReply(c, r), r.Header["Accept"])
 	v.hangUp(c)
 }
 
-// hangUp ends a connection after the client had a moment to read what was last
-// written on c.
+// hangUp closes a connection, but first gives the client time to read the last response on c.
 func (v *visit) hangUp(c net.Conn) {
 	closeWrite(c)
 	linger(v.client)
 }
 
-// closeWrite says to the other side of c that no more comes.
+// closeWrite closes the write side of c.
 func closeWrite(c net.Conn) {
 	if c, ok := c.(interface{ CloseWrite() error }); ok {
 		c.CloseWrite()
 	}
 }
 
-// refuseHTTP2 tells a client that begins with HTTP/2 in the clear to use HTTP/1.1,
-// in its own words: SETTINGS and GOAWAY (RFC 9113, 6.8).
+// refuseHTTP2 refuses a client that uses HTTP/2 without TLS. It sends SETTINGS and GOAWAY with
+// HTTP_1_1_REQUIRED (RFC 9113, 6.8 and 7).
 func (v *visit) refuseHTTP2(c net.Conn, ask Request) {
-	ref := refuse(ReasonProtocol, "", "HTTP/2 without TLS is not carried").with("use HTTP/1.1, or https")
+	ref := refuse(ReasonProtocol, "", "HTTP/2 without TLS is not supported").with("use HTTP/1.1, or https")
 	v.p.refused(ask, ref)
 	const settings, goaway, http11Required = 4, 7, 13
 	b := []byte{0, 0, 0, settings, 0, 0, 0, 0, 0}
@@ -300,19 +303,19 @@ func (v *visit) refuseHTTP2(c net.Conn, ask Request) {
 	linger(v.client)
 }
 
-// requestBody is the body of a request while it is passed on.
+// requestBody is the body of a request that is being forwarded.
 type requestBody struct {
 	r        io.Reader
 	c        net.Conn
 	w        *reply
-	f        *flow // that counts it; nil until it is known
-	expected bool  // the client waits to be told to go on
+	f        *flow // counts the bytes; nil until the request is allowed
+	expected bool  // the client waits for 100 Continue
 
 	mu sync.Mutex
 	// +checklocks:mu
-	done bool // the end has been read
+	done bool // the body was read to its end
 	// +checklocks:mu
-	given bool // the reader is gone
+	given bool // abandon was called
 	// +checklocks:mu
 	err error
 }
@@ -348,7 +351,7 @@ func (b *requestBody) Read(p []byte) (int, error) {
 	return n, err
 }
 
-// ended reports whether the end of the body has been read. It does not wait for a read.
+// ended reports whether the body was read to its end. It does not wait for a concurrent Read.
 //
 // The analyzer does not know TryLock.
 //
@@ -361,31 +364,31 @@ func (b *requestBody) ended() bool {
 	return b.done
 }
 
-// Close leaves what has not been read: the connection ends with it.
+// Close does nothing. An unread rest is discarded with the connection.
 func (b *requestBody) Close() error { return nil }
 
-// broken returns what was wrong with the body as it came from the client.
+// broken returns the error that occurred when the body was read from the client.
 //
 // The analyzer does not know TryLock.
 //
 // +checklocksignore
 func (b *requestBody) broken() error {
 	if !b.mu.TryLock() {
-		return nil // it is being read
+		return nil // a Read is in progress
 	}
 	defer b.mu.Unlock()
 	return b.err
 }
 
-// abandon reports whether the body has been read to its end. If not, nobody reads
-// it any more, once the connection is closed.
+// abandon prevents further reads. It reports whether the body was read to its end; if not, the
+// caller must close the connection.
 //
 // The analyzer does not know TryLock.
 //
 // +checklocksignore
 func (b *requestBody) abandon() bool {
 	if !b.mu.TryLock() {
-		return false // it is being read: the connection has to end
+		return false // a Read is in progress: the connection must be closed
 	}
 	defer b.mu.Unlock()
 	b.given = true

@@ -12,8 +12,8 @@ import (
 	"golang.org/x/net/http/httpguts"
 )
 
-// framing are the fields that say where a message ends or who it is for. A secret
-// is never put there.
+// framing are the header fields that determine the end or the destination of a message. A
+// secret is never placed in them.
 var framing = map[string]bool{
 	"Host": true, "Content-Length": true, "Transfer-Encoding": true, "Connection": true,
 	"Trailer": true, "Te": true, "Upgrade": true, "Keep-Alive": true, "Proxy-Connection": true,
@@ -22,30 +22,30 @@ var framing = map[string]bool{
 func (in Inject) check() error {
 	switch {
 	case in.Secret == "":
-		return fmt.Errorf("it is not said which secret")
+		return fmt.Errorf("secret name is missing")
 	case in.As == Header && (!httpguts.ValidHeaderFieldName(in.Name) || framing[http.CanonicalHeaderKey(in.Name)]):
-		return fmt.Errorf("%q cannot be a header for a secret", in.Name)
+		return fmt.Errorf("header %q cannot contain a secret", in.Name)
 	case in.As == Query && in.Name == "":
-		return fmt.Errorf("it is not said which parameter")
+		return fmt.Errorf("parameter name is missing")
 	case in.As == Basic && strings.ContainsAny(in.Name, ":\r\n\x00"):
-		return fmt.Errorf("%q cannot be a user's name", in.Name)
+		return fmt.Errorf("%q is not a valid user name", in.Name)
 	case in.As != Bearer && in.As != Header && in.As != Query && in.As != Basic:
 		return fmt.Errorf("%q is not one of bearer, header, query, basic", in.As)
 	}
 	return nil
 }
 
-// inject puts the secrets of the rule into a request. It returns them for the mask of what
-// is answered, and their names. No refusal says a value.
+// inject adds the secrets of the rule to a request. It returns their values, for the mask of
+// the response, and their names. A refusal never contains a value.
 func (p *Proxy) inject(ctx context.Context, r *http.Request, rule *rule) (values, used []string, ref *refusal) {
 	for _, in := range rule.Inject {
 		b, err := p.conf.Secret(ctx, in.Secret, r.URL.Hostname())
 		if err != nil {
-			return nil, nil, refuse(ReasonSecret, rule.label, "the secret %s cannot be had", in.Secret).with("ask for it to be set and granted")
+			return nil, nil, refuse(ReasonSecret, rule.label, "secret %s is not available", in.Secret).with("ask an administrator to set the secret and grant it to this jail")
 		}
 		value, ok := writable(b)
 		if !ok {
-			return nil, nil, refuse(ReasonSecret, rule.label, "the secret %s cannot be written in a request", in.Secret)
+			return nil, nil, refuse(ReasonSecret, rule.label, "secret %s contains characters that are not valid in a header", in.Secret)
 		}
 		values, used = append(values, value), append(used, in.Secret)
 		switch in.As {
@@ -64,14 +64,16 @@ func (p *Proxy) inject(ctx context.Context, r *http.Request, rule *rule) (values
 	return values, used, nil
 }
 
-// writable returns what is written of a secret in a request, if it can be.
+// writable returns a secret as a header value, if it is a valid one. Trailing line breaks are
+// removed.
 func writable(b []byte) (string, bool) {
 	value := string(bytes.TrimRight(b, "\r\n"))
 	return value, value != "" && httpguts.ValidHeaderFieldValue(value)
 }
 
-// setParameter sets one parameter of a query and leaves the others as they are
-// written. Parameters of that name in whatever spelling are taken out.
+// setParameter sets one parameter of a query string and leaves the spelling of the others
+// unchanged. It removes all existing parameters with that name, whatever their case and
+// escaping.
 func setParameter(query, name, value string) string {
 	var keep []string
 	for part := range strings.SplitSeq(query, "&") {

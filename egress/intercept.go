@@ -14,14 +14,14 @@ import (
 	"time"
 )
 
-// intercept ends TLS with the client, in the name of the host it wants, and
-// carries the requests inside.
+// intercept terminates TLS with the client, with a certificate for the requested host, and
+// serves the requests inside.
 func (v *visit) intercept(host string, g grant, h hello) {
 	p := v.p
 	ask := Request{Kind: KindConnect, Host: host, Port: v.port, TLS: true}
 	name := host
 	if h.name != "" {
-		name, _, _ = parseHost(h.name) // it was looked at before
+		name, _, _ = parseHost(h.name) // carryTLS has checked it
 	}
 	protos := []string{"http/1.1"}
 	if slices.Contains(h.alpn, "h2") {
@@ -42,7 +42,7 @@ func (v *visit) intercept(host string, g grant, h hello) {
 	}
 	v.tls, v.declared, v.proxied = true, host, false
 	if c.ConnectionState().NegotiatedProtocol == "h2" {
-		v.lent = true
+		v.brShared = true
 		p.h2.serve(v, c)
 		return
 	}
@@ -50,23 +50,23 @@ func (v *visit) intercept(host string, g grant, h hello) {
 	v.serveHTTP(c)
 }
 
-// handshakeRefusal says why TLS with a client came to nothing.
+// handshakeRefusal returns the reason why the TLS handshake with a client failed.
 func handshakeRefusal(host, rule string, err error) *refusal {
 	remote, said := errors.AsType[*net.OpError](err)
 	switch {
 	case said && remote.Op == "remote error":
-		return refuse(ReasonTrust, rule, "the client does not take the certificate made for %s: %v", host, remote.Err).
-			with("let the client trust the jail's certificate authority; if it accepts one certificate only, the host cannot be intercepted")
+		return refuse(ReasonTrust, rule, "the client rejected the proxy's certificate for %s: %v", host, remote.Err).
+			with("make the client trust the jail's certificate authority; a client with certificate pinning cannot be intercepted")
 	case errors.Is(err, io.EOF) || said:
-		return refuse(ReasonTrust, rule, "the client broke off when it saw the certificate made for %s", host).
-			with("let the client trust the jail's certificate authority; if it accepts one certificate only, the host cannot be intercepted")
+		return refuse(ReasonTrust, rule, "the client closed the connection after it received the proxy's certificate for %s", host).
+			with("make the client trust the jail's certificate authority; a client with certificate pinning cannot be intercepted")
 	case errors.Is(err, context.DeadlineExceeded):
-		return refuse(ReasonLimit, rule, "TLS with %s was not begun in time", host)
+		return refuse(ReasonLimit, rule, "the TLS handshake for %s timed out", host)
 	}
-	return refuse(ReasonProtocol, rule, "TLS with %s cannot be looked into: %v", host, err)
+	return refuse(ReasonProtocol, rule, "cannot intercept TLS to %s: %v", host, err)
 }
 
-// peeked is a connection whose first bytes have been looked at.
+// peeked is a connection whose first bytes are buffered in br.
 type peeked struct {
 	net.Conn
 	br *bufio.Reader
@@ -74,7 +74,7 @@ type peeked struct {
 
 func (c peeked) Read(b []byte) (int, error) { return c.br.Read(b) }
 
-// streams carries requests of HTTP/2 from clients with which TLS is ended here.
+// streams serves HTTP/2 requests on intercepted connections.
 type streams struct {
 	p     *Proxy
 	srv   http.Server
@@ -108,7 +108,7 @@ func newStreams(p *Proxy) *streams {
 
 type streamKey struct{}
 
-// serve carries the requests on c until it ends.
+// serve serves the requests on c until c is closed.
 func (s *streams) serve(v *visit, c *tls.Conn) {
 	s.once.Do(func() { s.wg.Go(func() { s.srv.Serve(s) }) })
 	one := &stream{v: v, ended: make(chan struct{})}
@@ -140,8 +140,8 @@ func (s *streams) of(c net.Conn) *stream {
 	return s.visits[c]
 }
 
-// begin returns the stream of a connection for a request on it, of which close
-// waits for the end. It is nil once that has begun.
+// begin returns the stream of a connection for a new request on it. close waits for that
+// request. begin returns nil after stop.
 func (s *streams) begin(c net.Conn) *stream {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -157,7 +157,7 @@ func (s *streams) begin(c net.Conn) *stream {
 	return one
 }
 
-// Accept, Close and Addr make it the listener of its own server.
+// Accept, Close and Addr implement net.Listener for the HTTP/2 server.
 
 func (s *streams) Accept() (net.Conn, error) {
 	select {
@@ -172,8 +172,8 @@ func (s *streams) Close() error { return nil }
 
 func (s *streams) Addr() net.Addr { return &net.TCPAddr{} }
 
-// drain waits until the ends of all answers are written, which the server does after
-// the requests were handled. It takes no more connections.
+// drain waits until the server has written the ends of all responses, which happens after the
+// handlers return. No further connections are accepted.
 func (s *streams) drain(ctx context.Context) {
 	ctx, cancel := context.WithTimeout(ctx, time.Second)
 	defer cancel()
@@ -197,7 +197,7 @@ func (s *streams) close() {
 	s.wg.Wait()
 }
 
-// handle carries one request of HTTP/2.
+// handle serves one HTTP/2 request.
 func (s *streams) handle(w http.ResponseWriter, r *http.Request) {
 	c, _ := r.Context().Value(streamKey{}).(net.Conn)
 	one := s.begin(c)

@@ -27,7 +27,7 @@ import (
 	"glasshouse/egress/egresstest"
 )
 
-// shop is an address of the world at which tests put servers of their own.
+// shop is the address of the test's own servers.
 const shop = egresstest.Internet + ":4430"
 
 const canary = `sk-canary/7f+3=&"é4`
@@ -40,7 +40,7 @@ func newCA(t testing.TB) (*egress.CA, *x509.CertPool) {
 	}
 	pool := x509.NewCertPool()
 	if !pool.AppendCertsFromPEM(ca.PEM()) {
-		t.Fatal("the authority's certificate cannot be read")
+		t.Fatal("cannot parse the CA certificate")
 	}
 	return ca, pool
 }
@@ -52,8 +52,8 @@ func secrets(_ context.Context, name, host string) ([]byte, error) {
 	return []byte(canary + "\n"), nil
 }
 
-// inside is a jail that may reach shop.example, into which is looked, where h
-// serves.
+// inside returns a jail that may reach shop.example with TLS interception. h handles the
+// requests to it.
 func inside(t testing.TB, h http.Handler, inject ...egress.Inject) (*jail, *x509.CertPool) {
 	t.Helper()
 	w := needsWorld(t)
@@ -67,7 +67,7 @@ func inside(t testing.TB, h http.Handler, inject ...egress.Inject) (*jail, *x509
 
 const shopURL = "https://shop.example:4430"
 
-func TestTLSIsLookedInto(t *testing.T) {
+func TestTLSIsIntercepted(t *testing.T) {
 	j, pool := inside(t, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		b, _ := io.ReadAll(r.Body)
 		w.Header().Set("Trailer", "X-Sum")
@@ -87,27 +87,27 @@ func TestTLSIsLookedInto(t *testing.T) {
 				t.Errorf("HTTP/2 %v: %q, %v, want %q", h2, b, err, want)
 			}
 			if got := resp.Trailer.Get("X-Sum"); got != "200000" {
-				t.Errorf("HTTP/2 %v: the trailer is %q of %v", h2, got, resp.Trailer)
+				t.Errorf("HTTP/2 %v: got trailer %q in %v", h2, got, resp.Trailer)
 			}
 			if h2 != (resp.ProtoMajor == 2) {
-				t.Errorf("HTTP/2 %v: answered in %s", h2, resp.Proto)
+				t.Errorf("HTTP/2 %v: got a response with %s", h2, resp.Proto)
 			}
 			if leaf := resp.TLS.PeerCertificates[0]; time.Until(leaf.NotAfter) > 25*time.Hour || leaf.VerifyHostname("shop.example") != nil {
-				t.Errorf("the certificate is for %v until %v", leaf.DNSNames, leaf.NotAfter)
+				t.Errorf("got a certificate for %v until %v", leaf.DNSNames, leaf.NotAfter)
 			}
 		}
 	}
 	r := j.recorded("the request", func(r egress.Record) bool { return r.Allowed && r.Method == "POST" })
 	if r.Path != "/a" || r.Status != 200 || !r.TLS || r.Sent < 200_000 || r.Rule != "the shop" {
-		t.Errorf("its record is %+v", r)
+		t.Errorf("got record %+v", r)
 	}
 }
 
-func TestAServerThatCannotBeTrustedIsNot(t *testing.T) {
+func TestUntrustedServerCertificateIsRefused(t *testing.T) {
 	j, pool := inside(t, http.NotFoundHandler())
 	j.world.Move("other.example", egresstest.Internet)
 	j.must(j.proxy.SetRules(egress.Rules{Allow: []egress.Rule{{Host: "shop.example", Ports: []uint16{9443}, Intercept: true}}}))
-	// Another authority's server at that port.
+	// A server with a certificate of another CA.
 	ca, err := egress.NewCA("somebody else")
 	j.must(err)
 	key, err := ca.Secret()
@@ -128,18 +128,18 @@ func TestAServerThatCannotBeTrustedIsNot(t *testing.T) {
 	}
 }
 
-func TestAClientThatPinsItsServerIsTold(t *testing.T) {
+func TestCertificatePinningIsReported(t *testing.T) {
 	j, _ := inside(t, http.NotFoundHandler())
 	_, err := j.client(shop, j.world.Roots, false).Get(shopURL) // trusts the world only
 	if err == nil {
-		t.Fatal("it took the certificate")
+		t.Fatal("client accepted the proxy's certificate")
 	}
 	if r := j.refusal(egress.ReasonTrust); r.Host != "shop.example" || !strings.Contains(r.Detail, "shop.example") || r.Rule != "the shop" {
-		t.Errorf("the record is %+v", r)
+		t.Errorf("got record %+v", r)
 	}
 }
 
-func TestEventsStreamThrough(t *testing.T) {
+func TestEventStreamIsNotDelayed(t *testing.T) {
 	next := make(chan string)
 	gone := make(chan struct{})
 	j, pool := inside(t, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -156,30 +156,30 @@ func TestEventsStreamThrough(t *testing.T) {
 				return
 			}
 		}
-	}), egress.Inject{Secret: "KEY", As: egress.Bearer}) // also while it is looked through for the secret
+	}), egress.Inject{Secret: "KEY", As: egress.Bearer}) // also while the response is masked
 	for _, h2 := range []bool{false, true} {
 		gone = make(chan struct{})
 		resp, err := j.client(shop, pool, h2).Get(shopURL)
 		j.must(err)
 		r := bufio.NewReader(resp.Body)
 		for _, s := range []string{"one", "two", "three"} {
-			next <- s // and nothing more, until that has come through
+			next <- s // nothing more is sent until this event has arrived
 			line, err := r.ReadString('\n')
 			if line != "data: "+s+"\n" {
 				t.Fatalf("HTTP/2 %v: %q, %v", h2, line, err)
 			}
 			r.ReadString('\n')
 		}
-		resp.Body.Close() // and the server learns that nobody listens
+		resp.Body.Close() // cancels the request at the server
 		select {
 		case <-gone:
 		case <-time.After(30 * time.Second):
-			t.Errorf("HTTP/2 %v: the server is not told that the client went away", h2)
+			t.Errorf("HTTP/2 %v: the server's request is not canceled after the client closed", h2)
 		}
 	}
 }
 
-func TestWebSocketsStreamThrough(t *testing.T) {
+func TestWebSocketIsForwarded(t *testing.T) {
 	h := http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		c, err := websocket.Accept(w, r, nil)
 		if err != nil {
@@ -219,13 +219,13 @@ func TestWebSocketsStreamThrough(t *testing.T) {
 	}
 	r := j.recorded("the socket", func(r egress.Record) bool { return r.Status == 101 })
 	if r.Sent < 20_000 || r.Received < 20_000 {
-		t.Errorf("its record is %+v", r)
+		t.Errorf("got record %+v", r)
 	}
 }
 
-// TestASocketIsNotPackedWhereASecretIs: what comes back over a WebSocket is looked through
-// too, so the two sides do not get to pack it.
-func TestASocketIsNotPackedWhereASecretIs(t *testing.T) {
+// TestWebSocketCompressionIsDisabledWithSecrets verifies that the two sides cannot negotiate
+// compression, because the proxy searches WebSocket data for secrets.
+func TestWebSocketCompressionIsDisabledWithSecrets(t *testing.T) {
 	offered := make(chan string, 2)
 	j, pool := inside(t, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		offered <- r.Header.Get("Sec-Websocket-Extensions")
@@ -245,14 +245,14 @@ func TestASocketIsNotPackedWhereASecretIs(t *testing.T) {
 	defer c.CloseNow()
 	_, b, err := c.Read(ctx)
 	if want := strings.Repeat("you are "+strings.Repeat("*", len(canary))+" ", 20); string(b) != want || err != nil {
-		t.Errorf("the jail hears %.80q, %v", b, err)
+		t.Errorf("client got %.80q, %v", b, err)
 	}
 	if ext := <-offered; ext != "" {
-		t.Errorf("the server is offered %q", ext)
+		t.Errorf("server got extensions %q", ext)
 	}
 }
 
-func TestASecretIsPutInAndNeverSeen(t *testing.T) {
+func TestSecretIsInjectedAndMasked(t *testing.T) {
 	const user = "me"
 	pair := base64.StdEncoding.EncodeToString([]byte(user + ":" + canary))
 	var got *http.Request
@@ -263,7 +263,7 @@ func TestASecretIsPutInAndNeverSeen(t *testing.T) {
 		w.Header().Set("Location", "/next?"+r.URL.RawQuery)
 		w.Header().Set(http.TrailerPrefix+"X-Last", canary)
 		for _, c := range []byte("<" + canary + "> " + pair + " " + r.URL.RawQuery + " " + base64.StdEncoding.EncodeToString([]byte("a"+canary+"b"))) {
-			w.Write([]byte{c}) // so that it comes in pieces
+			w.Write([]byte{c}) // sends the body in pieces
 			w.(http.Flusher).Flush()
 		}
 	}),
@@ -282,37 +282,37 @@ func TestASecretIsPutInAndNeverSeen(t *testing.T) {
 		resp.Body.Close()
 		j.must(err)
 		if u, p, ok := got.BasicAuth(); !ok || u != user || p != canary {
-			t.Errorf("the server got the user %q, %v, and a password of %d bytes", u, ok, len(p))
+			t.Errorf("server got the user %q, %v, and a password of %d bytes", u, ok, len(p))
 		}
 		if h := got.Header; len(h["X-Key"]) != 1 || h.Get("X-Key") != canary || h.Get("Accept-Encoding") != "identity" {
-			t.Errorf("the server got %d keys, and Accept-Encoding %q", len(h["X-Key"]), h.Get("Accept-Encoding"))
+			t.Errorf("server got %d keys, and Accept-Encoding %q", len(h["X-Key"]), h.Get("Accept-Encoding"))
 		}
 		if q := got.URL.Query(); len(q["key"]) != 1 || q.Get("key") != canary || len(q["KEY"]) > 0 || q.Get("a") != "1" || q.Get("b") != "2" {
-			t.Errorf("the server got the parameters %d, %v, %q, %q", len(q["key"]), q["KEY"], q.Get("a"), q.Get("b"))
+			t.Errorf("server got the parameters %d, %v, %q, %q", len(q["key"]), q["KEY"], q.Get("a"), q.Get("b"))
 		}
 		var all bytes.Buffer
 		resp.Header.Write(&all)
 		resp.Trailer.Write(&all)
 		all.Write(b)
 		if !bytes.HasPrefix(b, []byte("<"+strings.Repeat("*", len(canary))+"> ")) {
-			t.Errorf("the body is %q", b)
+			t.Errorf("got body %q", b)
 		}
 		if resp.Trailer.Get("X-Last") != strings.Repeat("*", len(canary)) {
-			t.Errorf("the trailer is %q", resp.Trailer)
+			t.Errorf("got trailer %q", resp.Trailer)
 		}
 		for _, form := range []string{canary, "canary", pair[8:], "c2stY2FuYXJ5", "stY2FuYXJ5LzdmKz", "sk-canary%2F"} {
 			if strings.Contains(all.String(), form) {
-				t.Errorf("HTTP/2 %v: %q comes back in %q", h2, form, &all)
+				t.Errorf("HTTP/2 %v: secret as %q is visible in %q", h2, form, &all)
 			}
 		}
 	}
 	r := j.recorded("the request", func(r egress.Record) bool { return r.Allowed && r.Status == 200 })
 	if fmt.Sprint(r.Secrets) != "[KEY KEY KEY]" || strings.Contains(fmt.Sprint(j.all()), "canary") {
-		t.Errorf("the record is %+v", r)
+		t.Errorf("got record %+v", r)
 	}
 }
 
-func TestASecretForAServerThatIsListedByAddress(t *testing.T) {
+func TestSecretForListedAddress(t *testing.T) {
 	w := needsWorld(t)
 	addr := egresstest.Private + ":8081"
 	w.HTTP(addr, nil, http.HandlerFunc(func(rw http.ResponseWriter, r *http.Request) { io.WriteString(rw, r.Header.Get("X-Key")) }))
@@ -328,18 +328,18 @@ func TestASecretForAServerThatIsListedByAddress(t *testing.T) {
 	}
 }
 
-func TestTLSWhereOnlyHTTPIsAllowed(t *testing.T) {
+func TestTLSToPortForHTTPOnlyIsRefused(t *testing.T) {
 	w := needsWorld(t)
 	j := newJail(t, w, allow(egress.Rule{Host: "api.example.com", Ports: []uint16{80}, Methods: []string{"GET"}}))
 	c := j.talk(apiHTTP)
 	c.say(string(egresstest.Hello("api.example.com")))
 	if b, _ := io.ReadAll(c.r); !bytes.HasPrefix(b, []byte{21, 3, 3, 0, 2, 2}) {
-		t.Errorf("answered %q, want an alert", b)
+		t.Errorf("got %q, want an alert", b)
 	}
 	j.refusal(egress.ReasonProtocol)
 }
 
-func TestAnAnswerThatIsPackedIsUnpackedOrRefused(t *testing.T) {
+func TestEncodedResponseIsDecodedOrRefused(t *testing.T) {
 	packed, err := exec.Command("gzip", "-c", "/dev/null").Output()
 	if err != nil || len(packed) == 0 {
 		t.Skip("gzip(1): ", err)
@@ -370,7 +370,7 @@ func TestAnAnswerThatIsPackedIsUnpackedOrRefused(t *testing.T) {
 	}
 }
 
-func TestAnAnswerThatCannotBeReadIsNotQuoted(t *testing.T) {
+func TestInvalidResponseIsNotQuoted(t *testing.T) {
 	j, pool := inside(t, http.NotFoundHandler())
 	addr := egresstest.Internet + ":4431"
 	j.world.TCP(addr, func(c net.Conn) {
@@ -391,17 +391,17 @@ func TestAnAnswerThatCannotBeReadIsNotQuoted(t *testing.T) {
 	}
 	j.recorded("the answer", func(r egress.Record) bool { return r.Status == 502 })
 	if strings.Contains(fmt.Sprint(j.all()), "canary") {
-		t.Errorf("the records are %+v", j.all())
+		t.Errorf("got records %+v", j.all())
 	}
 }
 
-func TestASecretThatCannotBeHad(t *testing.T) {
+func TestUnavailableSecretRefusesRequest(t *testing.T) {
 	j, pool := inside(t, http.HandlerFunc(func(http.ResponseWriter, *http.Request) { t.Error("the server was asked without the secret") }),
 		egress.Inject{Secret: "OTHER", As: egress.Bearer})
 	resp, err := j.client(shop, pool, false).Get(shopURL)
 	j.must(err)
 	defer resp.Body.Close()
-	if b, _ := io.ReadAll(resp.Body); resp.StatusCode != 502 || !strings.Contains(string(b), "the secret OTHER cannot be had") {
+	if b, _ := io.ReadAll(resp.Body); resp.StatusCode != 502 || !strings.Contains(string(b), "secret OTHER is not available") {
 		t.Errorf("%s %q", resp.Status, b)
 	}
 }
@@ -433,11 +433,11 @@ func TestEarlyHintsAndContinue(t *testing.T) {
 		}
 	}
 	if fmt.Sprint(seen) != "[103 100 200]" && fmt.Sprint(seen) != "[100 103 200]" {
-		t.Errorf("the answers were %v", seen)
+		t.Errorf("got responses %v", seen)
 	}
 }
 
-func TestTheAuthorityIsKeptAndTrusted(t *testing.T) {
+func TestCAIsSavedAndTrusted(t *testing.T) {
 	ca, pool := newCA(t)
 	b, err := ca.Secret()
 	if err != nil {
@@ -445,15 +445,15 @@ func TestTheAuthorityIsKeptAndTrusted(t *testing.T) {
 	}
 	again, err := egress.ParseCA(b)
 	if err != nil || !bytes.Equal(again.PEM(), ca.PEM()) {
-		t.Fatalf("what is read back is another: %v", err)
+		t.Fatalf("ParseCA(Secret()) returned a different CA: %v", err)
 	}
 	if bytes.Contains(ca.PEM(), []byte("PRIVATE")) || strings.Contains(fmt.Sprintf("%v %+v %#v %s", ca, ca, ca, ca), "0x") {
-		t.Error("the key shows")
+		t.Error("formatted CA contains the private key")
 	}
 	_ = pool
 	for _, bad := range [][]byte{nil, ca.PEM(), []byte("x")} {
 		if _, err := egress.ParseCA(bad); err == nil {
-			t.Errorf("ParseCA(%.20q) is no error", bad)
+			t.Errorf("ParseCA(%.20q) = nil error", bad)
 		}
 	}
 	root := fstest.MapFS{
@@ -470,14 +470,14 @@ func TestTheAuthorityIsKeptAndTrusted(t *testing.T) {
 		found[f.Path] = f.Data
 	}
 	if want := "# what was there\n" + string(ca.PEM()); string(found["/etc/ssl/certs/ca-certificates.crt"]) != want || string(found[egress.TrustBundle]) != want {
-		t.Errorf("the bundles are %q and %q", found["/etc/ssl/certs/ca-certificates.crt"], found[egress.TrustBundle])
+		t.Errorf("got bundles %q and %q", found["/etc/ssl/certs/ca-certificates.crt"], found[egress.TrustBundle])
 	}
 	if string(found[egress.TrustCA]) != string(ca.PEM()) || len(found) != 4 {
-		t.Errorf("the files are %v", found)
+		t.Errorf("got files %v", found)
 	}
 	for name, path := range egress.TrustEnv() {
 		if found[path] == nil {
-			t.Errorf("%s is %s, which is not there", name, path)
+			t.Errorf("%s = %s, which does not exist", name, path)
 		}
 	}
 	store := found["/usr/lib/jvm/java-21/lib/security/cacerts"]
@@ -495,8 +495,8 @@ func TestTheAuthorityIsKeptAndTrusted(t *testing.T) {
 	}
 }
 
-// An answer that is being carried when the proxy is closed reaches the client to its end.
-func TestCloseWaitsForTheEndsOfAnswers(t *testing.T) {
+// A response in progress when Close is called reaches the client completely.
+func TestCloseWaitsForResponses(t *testing.T) {
 	for i := range 20 {
 		h2 := i%2 == 1
 		t.Run(fmt.Sprintf("HTTP/2 %v/%d", h2, i/2), func(t *testing.T) {
@@ -520,12 +520,12 @@ func TestCloseWaitsForTheEndsOfAnswers(t *testing.T) {
 				}
 				c.Close()
 				if time.Now().After(end) {
-					t.Fatal("the proxy takes connections while it closes")
+					t.Fatal("the proxy accepts connections while it closes")
 				}
 			}
 			close(release)
 			if b, err := io.ReadAll(resp.Body); string(b) != "done" || err != nil {
-				t.Errorf("the answer is %q, %v, want \"done\"", b, err)
+				t.Errorf("got response %q, %v, want \"done\"", b, err)
 			}
 			if err := <-closed; err != nil {
 				t.Error(err)

@@ -16,10 +16,10 @@ import (
 	"glasshouse/egress/egresstest"
 )
 
-// everywhere allows all that is on the Internet.
+// everywhere allows all Internet addresses.
 var everywhere = []egress.Rule{{Host: "*", Internet: true}, {Host: "0.0.0.0/0", Internet: true}, {Host: "::/0", Internet: true}}
 
-// answered is what a request to a host gets that is sent to an address.
+// answered returns the response to a request for a host that is sent to an address.
 func (j *jail) answered(address, host string) string {
 	j.t.Helper()
 	client := j.client(address, j.world.Roots, false)
@@ -32,7 +32,7 @@ func (j *jail) answered(address, host string) string {
 	return fmt.Sprintf("%d %s", resp.StatusCode, b)
 }
 
-func TestTheWholeInternetIsAllowedAndNothingNearer(t *testing.T) {
+func TestInternetRuleAllowsOnlyInternetAddresses(t *testing.T) {
 	w := needsWorld(t)
 	j := newJail(t, w, allow(everywhere...), egress.Hurry(100*time.Millisecond, time.Second, time.Second, time.Second))
 	for _, c := range []struct{ address, host string }{
@@ -40,13 +40,13 @@ func TestTheWholeInternetIsAllowedAndNothingNearer(t *testing.T) {
 		{egresstest.API + ":8443", "api.example.com:8443"}, {egresstest.Evil + ":8443", egresstest.Evil + ":8443"},
 	} {
 		if got := j.answered(c.address, c.host); !strings.HasPrefix(got, "200 ") {
-			t.Errorf("%s at %s = %q, want it to be reached", c.host, c.address, got)
+			t.Errorf("%s at %s = %q, want a response", c.host, c.address, got)
 		}
 	}
-	j.lookup("api.example.com", dnsmessage.TypeA) // what speaks first is reached by name, too
+	j.lookup("api.example.com", dnsmessage.TypeA) // servers that send first are reached by name
 	for _, address := range []string{egresstest.API + ":2222", egresstest.Evil + ":2222"} {
 		if got := j.talk(address).line(); got == "" {
-			t.Errorf("%s says nothing", address)
+			t.Errorf("no data from %s", address)
 		}
 	}
 	for _, c := range []struct{ address, host string }{
@@ -61,7 +61,7 @@ func TestTheWholeInternetIsAllowedAndNothingNearer(t *testing.T) {
 	}
 }
 
-func TestWhatIsDeniedIsRefusedByWhateverName(t *testing.T) {
+func TestDeniedAddressIsRefusedForEveryName(t *testing.T) {
 	w := needsWorld(t)
 	deny := egress.Rule{Name: "no API", Host: egresstest.API + "/32", Deny: true}
 	j := newJail(t, w, allow(append([]egress.Rule{deny}, everywhere...)...))
@@ -74,46 +74,46 @@ func TestWhatIsDeniedIsRefusedByWhateverName(t *testing.T) {
 			t.Errorf("%s = %q, want it to be refused", host, got)
 		}
 		if r := j.refusal(egress.ReasonAddress); r.Rule != "no API" {
-			t.Errorf("the refusal is %+v", r)
+			t.Errorf("got refusal %+v", r)
 		}
 		j.forget()
 	}
 	if got := j.answered(egresstest.Evil+":80", "evil.example"); !strings.HasPrefix(got, "200 ") {
-		t.Errorf("what is not denied = %q", got)
+		t.Errorf("address that is not denied: got %q", got)
 	}
-	// What a rule before allows is allowed, the name or the address.
+	// An earlier rule that allows the name or the address takes precedence.
 	for _, before := range []string{"api.example.com", egresstest.API} {
 		j.must(j.proxy.SetRules(egress.Rules{Allow: append([]egress.Rule{{Host: before, Internet: true}, {Host: "0.0.0.0/0", Deny: true}}, everywhere...)}))
 		if got := j.answered(apiHTTP, "api.example.com"); !strings.HasPrefix(got, "200 ") {
-			t.Errorf("with %s before all is denied: %q", before, got)
+			t.Errorf("with an earlier rule for %s: got %q", before, got)
 		}
 		if got := j.answered(egresstest.Evil+":80", "evil.example"); !strings.HasPrefix(got, "403 ") {
 			t.Errorf("with %s allowed, another host = %q, want it to be refused", before, got)
 		}
 	}
-	// Another name for the same address is not the name that is allowed.
+	// Another name of the same address is not allowed.
 	j.must(j.proxy.SetRules(egress.Rules{Allow: append([]egress.Rule{{Host: "api.example.com", Internet: true}, {Host: "0.0.0.0/0", Deny: true}}, everywhere...)}))
 	if got := j.answered(apiHTTP, "a.wild.example.com"); !strings.HasPrefix(got, "403 ") {
-		t.Errorf("another name = %q, want it to be refused", got)
+		t.Errorf("another name: got %q, want a refusal", got)
 	}
 }
 
-func TestADenialCutsWhatIsBeingCarried(t *testing.T) {
+func TestDenyAbortsConnection(t *testing.T) {
 	w := needsWorld(t)
 	j := newJail(t, w, allow(everywhere...), egress.Hurry(100*time.Millisecond, time.Second, time.Second, time.Second))
 	j.lookup("api.example.com", dnsmessage.TypeA)
 	c := j.talk(egresstest.API + ":2222")
 	if c.line() == "" {
-		t.Fatal("it says nothing")
+		t.Fatal("no data before the rule change")
 	}
 	j.must(j.proxy.SetRules(egress.Rules{Allow: append([]egress.Rule{{Host: egresstest.API, Deny: true}}, everywhere...)}))
 	if _, err := c.r.ReadByte(); err == nil {
-		t.Error("it is carried on")
+		t.Error("connection is still open after the deny rule")
 	}
 	j.refusal(egress.ReasonRules)
 }
 
-func TestHeadersAreSetInWhatGoesByTLS(t *testing.T) {
+func TestTransformSetsHeadersOverTLS(t *testing.T) {
 	w := needsWorld(t)
 	w.Move("shop.example", egresstest.Internet)
 	w.Move("a.b.example", egresstest.Internet)
@@ -154,17 +154,17 @@ func TestHeadersAreSetInWhatGoesByTLS(t *testing.T) {
 			t.Errorf("%s: the server saw %s, want %s", url, got, want)
 		}
 	}
-	// A rule that sets headers allows nothing.
+	// A transform alone allows nothing.
 	j.must(j.proxy.SetRules(egress.Rules{Transform: conf.Rules.Transform}))
 	c := j.talk(egresstest.Internet + ":4430")
 	c.say(string(egresstest.Hello("shop.example")))
 	if b, _ := io.ReadAll(c.r); !bytes.HasPrefix(b, []byte{21, 3, 3, 0, 2, 2}) {
-		t.Errorf("answered %q, want an alert", b)
+		t.Errorf("got %q, want an alert", b)
 	}
 	j.refusal(egress.ReasonHost)
 }
 
-func TestDenialsAndHeadersThatCannotBeMeant(t *testing.T) {
+func TestInvalidDenyAndTransformRules(t *testing.T) {
 	ca, _ := newCA(t)
 	for what, r := range map[string]egress.Rules{
 		"a name is denied":           {Allow: []egress.Rule{{Host: "a.example", Deny: true}}},
@@ -180,6 +180,6 @@ func TestDenialsAndHeadersThatCannotBeMeant(t *testing.T) {
 		}
 	}
 	if _, err := egress.New(egress.Config{Rules: egress.Rules{Transform: []egress.Transform{{Host: "a.example"}}}}); err == nil {
-		t.Error("headers without an authority: no error")
+		t.Error("transform without a CA: no error")
 	}
 }

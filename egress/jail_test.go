@@ -26,8 +26,8 @@ import (
 	"glasshouse/host/netns"
 )
 
-// rules is what a jail of network mode proxy has in its namespace: all TCP to the
-// proxy, all questions of DNS to its DNS, and everything else refused.
+// rules are the nftables rules in the namespace of a jail in network mode proxy: all TCP is
+// redirected to the proxy, all DNS queries to its DNS server, and everything else is rejected.
 const rules = `
 table inet glasshouse {
 	chain nat {
@@ -47,8 +47,7 @@ table inet glasshouse {
 }
 `
 
-// A jail is a namespace without a wire, the proxy that serves it, and what the
-// proxy recorded.
+// A jail is a network namespace without an uplink, with its proxy and the proxy's records.
 type jail struct {
 	t     testing.TB
 	world *egresstest.World
@@ -58,11 +57,11 @@ type jail struct {
 	mu sync.Mutex
 	// +checklocks:mu
 	records []egress.Record
-	more    *sync.Cond // there is another record
+	more    *sync.Cond // signals a new record
 }
 
-// newJail makes a jail whose proxy has the world's resolver, and all else from
-// conf. It is hurried before it serves.
+// newJail creates a jail. Its proxy uses conf with the resolver of the world. The options
+// apply before it serves.
 func newJail(t testing.TB, w *egresstest.World, conf egress.Config, hurry ...func(*egress.Proxy)) *jail {
 	t.Helper()
 	j := &jail{t: t, world: w, path: filepath.Join(t.TempDir(), "jail")}
@@ -82,13 +81,16 @@ func newJail(t testing.TB, w *egresstest.World, conf egress.Config, hurry ...fun
 	var open, explicit, dnsTCP net.Listener
 	var dnsUDP net.PacketConn
 	j.must(netns.Do(j.path, func() (err error) {
-		if open, err = net.Listen("tcp4", "10.0.0.1:15001"); err != nil {
+		open, err = net.Listen("tcp4", "10.0.0.1:15001")
+		if err != nil {
 			return err
 		}
-		if explicit, err = net.Listen("tcp4", egresstest.Proxy); err != nil {
+		explicit, err = net.Listen("tcp4", egresstest.Proxy)
+		if err != nil {
 			return err
 		}
-		if dnsTCP, err = net.Listen("tcp4", "10.0.0.1:53"); err != nil {
+		dnsTCP, err = net.Listen("tcp4", "10.0.0.1:53")
+		if err != nil {
 			return err
 		}
 		dnsUDP, err = net.ListenPacket("udp4", "10.0.0.1:53")
@@ -115,8 +117,8 @@ func newJail(t testing.TB, w *egresstest.World, conf egress.Config, hurry ...fun
 	return j
 }
 
-// wire gives the thread's namespace the jail's addresses, on a link that leads
-// nowhere, and the rules.
+// wire configures the jail's addresses on a dummy link in the namespace of the thread, and
+// loads the rules.
 func wire() error {
 	eth := netlink.NewVeth(netlink.NewLinkAttrs())
 	eth.Name, eth.PeerName = "eth0", "nowhere"
@@ -164,7 +166,7 @@ func (j *jail) must(err error) {
 	}
 }
 
-// Record keeps a record.
+// Record implements egress.Recorder.
 func (j *jail) Record(r egress.Record) {
 	j.mu.Lock()
 	defer j.mu.Unlock()
@@ -172,7 +174,7 @@ func (j *jail) Record(r egress.Record) {
 	j.more.Broadcast()
 }
 
-// recorded waits for a record of which f is true, and returns it.
+// recorded waits for a record for which f returns true, and returns it.
 func (j *jail) recorded(what string, f func(egress.Record) bool) egress.Record {
 	j.t.Helper()
 	timeout := time.AfterFunc(20*time.Second, func() { j.Record(egress.Record{Reason: "timeout"}) })
@@ -197,21 +199,21 @@ func (j *jail) refusal(want ...egress.Reason) egress.Record {
 	return j.recorded(fmt.Sprint("a refusal for ", want), func(r egress.Record) bool { return !r.Allowed && slices.Contains(want, r.Reason) })
 }
 
-// all returns the records so far.
+// all returns all records so far.
 func (j *jail) all() []egress.Record {
 	j.mu.Lock()
 	defer j.mu.Unlock()
 	return slices.Clone(j.records)
 }
 
-// forget drops what was recorded so far.
+// forget discards all records so far.
 func (j *jail) forget() {
 	j.mu.Lock()
 	defer j.mu.Unlock()
 	j.records = nil
 }
 
-// dial connects from the jail.
+// dial connects from within the jail.
 func (j *jail) dial(network, address string) (c net.Conn, err error) {
 	err = netns.Do(j.path, func() error {
 		c, err = net.DialTimeout(network, address, 5*time.Second)
@@ -220,8 +222,8 @@ func (j *jail) dial(network, address string) (c net.Conn, err error) {
 	return c, err
 }
 
-// client is an HTTP client in the jail that does not know of the proxy. It
-// connects to the address given, whatever the URL says.
+// client returns an HTTP client in the jail without proxy settings. It connects to the given
+// address, whatever host the URL names.
 func (j *jail) client(address string, roots *x509.CertPool, h2 bool) *http.Client {
 	t := &http.Transport{
 		DialContext:        func(context.Context, string, string) (net.Conn, error) { return j.dial("tcp", address) },
@@ -233,7 +235,7 @@ func (j *jail) client(address string, roots *x509.CertPool, h2 bool) *http.Clien
 	return &http.Client{Transport: t, Timeout: 20 * time.Second, CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }}
 }
 
-// talk is a connection on which a test says and expects lines.
+// talk opens a connection on which a test sends and expects lines.
 type talk struct {
 	net.Conn
 	r *bufio.Reader

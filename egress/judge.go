@@ -12,53 +12,52 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// A Kind is what is asked for.
+// A Kind is the kind of a Request.
 type Kind string
 
 const (
-	KindName    Kind = "name"    // the address of a host, asked of DNS
-	KindConnect Kind = "connect" // a connection into which is not looked, or not yet
-	KindRequest Kind = "request" // a request of HTTP
+	KindName    Kind = "name"    // a DNS query for the addresses of a host
+	KindConnect Kind = "connect" // a connection that is not intercepted, or not yet
+	KindRequest Kind = "request" // an HTTP request
 )
 
-// A Request is what a program in the jail asks for.
+// A Request describes an egress attempt of a program in the jail.
 type Request struct {
 	Jail   string `json:"jail,omitempty"`
 	Kind   Kind   `json:"kind"`
 	Host   string `json:"host,omitempty"`
 	Port   uint16 `json:"port,omitempty"`
 	Method string `json:"method,omitempty"`
-	Path   string `json:"path,omitempty"` // without the query, unless Config says otherwise
+	Path   string `json:"path,omitempty"` // without the query, unless Config.KeepQuery is set
 	TLS    bool   `json:"tls,omitempty"`
 }
 
-// A Verdict is what the Authority says. The zero Verdict leaves it at what the
-// rules said.
+// A Verdict is the decision of an Authority. The zero Verdict keeps the result of the rules.
 type Verdict struct {
 	Allow  bool
-	Rule   string // that decided, for records and for the agent
-	Reason string // for people
+	Rule   string // the rule that decided, for records and for the agent
+	Reason string // human-readable
 	Remedy string
 }
 
-// An Authority decides what no rule settles: a name that is not listed, or a
-// port, method or path that is not allowed there. It is not asked about
-// addresses, nor about what is malformed or too much.
+// An Authority decides requests that no rule allows: a host that is not listed, or a port,
+// method or path that is not allowed for a host. It is not called for addresses, malformed
+// requests or exceeded limits.
 //
-// Judge may wait for a person: the program in the jail waits meanwhile, until ctx
-// ends, which it does when the program gives up. For KindName it must not wait:
-// nobody has connected yet, and to allow means only that a connection is worth
-// asking about. An error is a refusal.
+// Judge may block until a person decides. The program in the jail waits until ctx ends; ctx
+// also ends when the program closes its connection. For KindName, Judge must not block: no
+// connection exists yet, and Allow means only that a connection may be requested. An error
+// refuses the request.
 type Authority interface {
 	Judge(ctx context.Context, r Request) (Verdict, error)
 }
 
-// asks reports whether the Authority is asked about what was refused so.
-func asks(r Reason) bool {
+// authorityDecides reports whether the Authority is called after a refusal with this reason.
+func authorityDecides(r Reason) bool {
 	return r == ReasonHost || r == ReasonPort || r == ReasonMethod || r == ReasonPath
 }
 
-// settle decides by the rules, and where they do not allow by the Authority.
+// settle decides by the rules first. If they refuse the request, the Authority decides.
 func (v *visit) settle(ctx context.Context, ask Request) (grant, *refusal) {
 	p := v.p
 	ask.Jail = p.conf.Jail
@@ -66,21 +65,21 @@ func (v *visit) settle(ctx context.Context, ask Request) (grant, *refusal) {
 	if ref == nil {
 		return g, nil
 	}
-	if _, addr, _ := parseHost(ask.Host); addr.IsValid() || p.conf.Authority == nil || !asks(ref.Reason) || ask.Method == "TRACE" || ask.Method == "TRACK" {
+	if _, addr, _ := parseHost(ask.Host); addr.IsValid() || p.conf.Authority == nil || !authorityDecides(ref.Reason) || ask.Method == "TRACE" || ask.Method == "TRACK" {
 		return grant{}, ref
 	}
 	if v.granted != nil && v.granted.rule == nil && v.declared == ask.Host && v.port == ask.Port {
-		return *v.granted, nil // asked when the connection was asked for
+		return *v.granted, nil // the Authority decided when the connection was opened
 	}
-	ctx, stop := context.WithTimeoutCause(ctx, p.times.ask, errors.New("nobody answered in time"))
+	ctx, stop := context.WithTimeoutCause(ctx, p.times.ask, errors.New("no decision in time"))
 	defer stop()
-	defer p.whileThere(ctx, v.client, stop)()
+	defer p.cancelOnClose(ctx, v.client, stop)()
 	verdict, err := p.conf.Authority.Judge(ctx, ask)
 	switch {
 	case err != nil && ctx.Err() != nil:
-		return grant{}, refuse(ReasonDenied, ref.Rule, "%s; it was asked, and nobody answered in time", ref.Detail).with("try again later")
+		return grant{}, refuse(ReasonDenied, ref.Rule, "%s; the approval request timed out", ref.Detail).with("try again later")
 	case err != nil:
-		return grant{}, refuse(ReasonDenied, ref.Rule, "%s, and could not be asked about", ref.Detail).with("try again later")
+		return grant{}, refuse(ReasonDenied, ref.Rule, "%s, and the approval request failed", ref.Detail).with("try again later")
 	case verdict == Verdict{}:
 		return grant{}, ref
 	case !verdict.Allow:
@@ -93,9 +92,8 @@ func (v *visit) settle(ctx context.Context, ask Request) (grant, *refusal) {
 	return grant{label: verdict.Rule, dial: ask.Host, verdict: verdict}, nil
 }
 
-// whileThere calls stop when the client's connection is gone, until the function
-// it returns is called.
-func (p *Proxy) whileThere(ctx context.Context, c tcpConn, stop func()) (done func()) {
+// cancelOnClose calls stop if the client closes its connection before done is called.
+func (p *Proxy) cancelOnClose(ctx context.Context, c tcpConn, stop func()) (done func()) {
 	if c == nil {
 		return func() {}
 	}
@@ -120,7 +118,7 @@ func (p *Proxy) whileThere(ctx context.Context, c tcpConn, stop func()) (done fu
 	return func() { close(over) }
 }
 
-// A flow is something being carried: a request, or a connection.
+// A flow is one active request or tunneled connection.
 type flow struct {
 	p     *Proxy
 	visit *visit
@@ -131,32 +129,32 @@ type flow struct {
 
 	sent     atomic.Int64
 	received atomic.Int64
-	addr     atomic.Pointer[string] // that was connected to
+	addr     atomic.Pointer[string] // the server's address
 	secrets  []string
-	server   *serverConn // that answers, in the clear
-	short    bool        // the answer could not be passed on to its end
+	server   *serverConn // the connection that delivers the response; nil with TLS
+	short    bool        // the response was not forwarded completely
 
-	dead atomic.Bool // it was stopped: nothing more is passed on
+	dead atomic.Bool // stop was called: no more bytes are forwarded
 	mu   sync.Mutex
 	// +checklocks:mu
-	why    error // why it was stopped
+	cause  error // the first argument of stop
 	cancel func()
-	gone   time.Duration // how long the client has been half gone; the sweeper's
+	gone   time.Duration // how long the client has been half-closed; used by the sweeper only
 }
 
-// connected returns the address that the flow is connected to, if it is.
+// connected returns the address of the flow's server connection, if there is a connection.
 func (f *flow) connected() netip.AddrPort {
 	s := f.addr.Load()
 	if s == nil {
 		return netip.AddrPort{}
 	}
-	to, _ := netip.ParseAddrPort(*s) // what cannot be read is none
+	to, _ := netip.ParseAddrPort(*s) // zero if it cannot be parsed
 	return to
 }
 
-// open begins to carry what was granted, after rate and budget are looked at.
-// Whoever opens a flow ends it. cancel, which must not wait, is called if it is
-// to stop.
+// open starts a flow for a granted request. It checks the rate limit and the byte budget. The
+// caller must call end on the flow. The flow calls cancel, which must not block, when it must
+// stop.
 func (v *visit) open(ask Request, g grant, cancel func()) (*flow, *refusal) {
 	p := v.p
 	ask.Jail = p.conf.Jail
@@ -168,12 +166,12 @@ func (v *visit) open(ask Request, g grant, cancel func()) (*flow, *refusal) {
 	}
 	rules := p.rules.Load()
 	if g.rule != nil {
-		if !slices.Contains(rules.rules, g.rule) { // they changed since
+		if !slices.Contains(rules.rules, g.rule) { // SetRules was called since the grant
 			again, ref := rules.settle(ask, v.dst)
 			if ref != nil {
 				return nil, ref
 			}
-			if again.dial != g.dial || again.looksInside() != g.looksInside() {
+			if again.dial != g.dial || again.needsIntercept() != g.needsIntercept() {
 				return nil, refuse(ReasonRules, again.label, "the jail's rules changed").with("try again")
 			}
 			f.grant = again
@@ -186,7 +184,7 @@ func (v *visit) open(ask Request, g grant, cancel func()) (*flow, *refusal) {
 	return f, nil
 }
 
-// charge takes one request from what there is for the rule and for the jail.
+// charge takes one request from the limits of the rule and of the jail.
 func (f *flow) charge(rules *ruleset) *refusal {
 	var m *meter
 	if f.grant.rule != nil {
@@ -199,7 +197,7 @@ func (f *flow) charge(rules *ruleset) *refusal {
 	}
 	if wait := rules.all.request(); wait > 0 {
 		if m != nil {
-			m.back()
+			m.refund()
 		}
 		return tooMany("limit of the jail", rules.all.limit, wait)
 	}
@@ -223,7 +221,7 @@ func (f *flow) spentRefusal() *refusal {
 	return refuse(ReasonBytes, label, "the budget of %d bytes is spent", limit).with("ask for a larger budget")
 }
 
-// take spends up to n bytes and returns how many may be passed on.
+// take charges up to n bytes and returns how many may be forwarded.
 func (f *flow) take(n int) int {
 	all := f.p.rules.Load().all
 	got := n
@@ -232,13 +230,13 @@ func (f *flow) take(n int) int {
 	}
 	rest := all.take(got)
 	if rest < got && f.grant.rule != nil {
-		f.grant.rule.meter.untake(got - rest)
+		f.grant.rule.meter.refundBytes(got - rest)
 	}
 	return rest
 }
 
-// up counts n bytes from the jail, and down n bytes to it. They return how many
-// may be passed on; if that is less, the budget is spent and the flow stops.
+// up counts n bytes from the jail, and down n bytes to it. They return how many bytes may be
+// forwarded. If that is fewer than n, the budget is spent and the flow stops.
 func (f *flow) up(n int) int   { return f.pass(n, &f.sent, &f.p.count.sent) }
 func (f *flow) down(n int) int { return f.pass(n, &f.received, &f.p.count.received) }
 
@@ -255,12 +253,12 @@ func (f *flow) pass(n int, one, all *atomic.Int64) int {
 	return got
 }
 
-// stop ends the flow, for the first reason given.
+// stop stops the flow. Only the first reason is kept.
 func (f *flow) stop(why error) {
 	f.mu.Lock()
-	first := f.why == nil
+	first := f.cause == nil
 	if first {
-		f.why = why
+		f.cause = why
 	}
 	f.mu.Unlock()
 	if first {
@@ -269,14 +267,14 @@ func (f *flow) stop(why error) {
 	}
 }
 
-// stopped returns why the flow was stopped, or nil.
+// stopped returns the reason passed to stop, or nil.
 func (f *flow) stopped() error {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	return f.why
+	return f.cause
 }
 
-// end records the flow. err is what went wrong, if it was not stopped.
+// end removes the flow and records it. err is its error, if stop was not called.
 func (f *flow) end(status int, err error) {
 	p := f.p
 	p.mu.Lock()
@@ -310,12 +308,12 @@ func (f *flow) end(status int, err error) {
 			r.Allowed = ref.Reason == ReasonClosed || ref.Reason == ReasonClient || ref.Reason == ReasonUpstream
 		}
 	}
-	p.keep(r)
+	p.record(r)
 }
 
-// dropGone stops flows of HTTP whose client is not there any more. A client that
-// has only said its last word is given some time for the answer.
-func (p *Proxy) dropGone() {
+// abortClosed stops HTTP flows whose client closed its connection. A half-closed client has
+// times.halfClosed to receive the response.
+func (p *Proxy) abortClosed() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	for f := range p.flows {
@@ -327,7 +325,8 @@ func (p *Proxy) dropGone() {
 			f.gone = 0
 			continue
 		case unix.BPF_TCP_CLOSE_WAIT:
-			if f.gone += time.Second; f.gone < p.times.gone {
+			f.gone += time.Second
+			if f.gone < p.times.halfClosed {
 				continue
 			}
 		}
@@ -335,4 +334,4 @@ func (p *Proxy) dropGone() {
 	}
 }
 
-var errGone = refuse(ReasonClient, "", "the client went away")
+var errGone = refuse(ReasonClient, "", "the client closed the connection")

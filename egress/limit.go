@@ -6,15 +6,15 @@ import (
 	"time"
 )
 
-// A meter counts requests and bytes against a limit.
+// A meter counts requests and bytes against a limit. Requests are limited by a token bucket.
 type meter struct {
 	limit Limit
 
 	mu sync.Mutex
 	// +checklocks:mu
-	tokens float64 // requests that may be made now
+	tokens float64 // requests that are available at time at
 	// +checklocks:mu
-	at time.Time // when tokens were counted
+	at time.Time // time of the last refill
 	// +checklocks:mu
 	spent int64 // bytes
 }
@@ -26,7 +26,7 @@ func newMeter(l Limit) *meter {
 	return &meter{limit: l, tokens: float64(l.Requests), at: time.Now()}
 }
 
-// with returns a meter of another limit on which as much is spent as on m.
+// with returns a meter with another limit and the usage of m.
 func (m *meter) with(l Limit) *meter {
 	n := newMeter(l)
 	if n.limit == m.limit {
@@ -45,7 +45,7 @@ func (m *meter) with(l Limit) *meter {
 	return n
 }
 
-// refill adds the requests that the time since m.at allows. The caller holds m.mu.
+// refill adds the tokens for the time since m.at. The caller holds m.mu.
 //
 // +checklocks:m.mu
 func (m *meter) refill() {
@@ -55,7 +55,7 @@ func (m *meter) refill() {
 	m.at = now
 }
 
-// request takes one request, or returns how long it is until there is one.
+// request takes one token. If none is available, it returns the time until the next one.
 func (m *meter) request() (wait time.Duration) {
 	if m.limit.Requests == 0 {
 		return 0
@@ -70,14 +70,14 @@ func (m *meter) request() (wait time.Duration) {
 	return time.Duration(math.Ceil((1 - m.tokens) / float64(m.limit.Requests) * float64(m.limit.Per)))
 }
 
-// back gives a request back that was not made.
-func (m *meter) back() {
+// refund returns the token of a request that was not made.
+func (m *meter) refund() {
 	m.mu.Lock()
 	m.tokens = min(float64(m.limit.Requests), m.tokens+1)
 	m.mu.Unlock()
 }
 
-// take spends up to n bytes and returns how many there were.
+// take charges up to n bytes and returns how many were left in the budget.
 func (m *meter) take(n int) int {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -88,14 +88,14 @@ func (m *meter) take(n int) int {
 	return n
 }
 
-// untake gives back bytes that were not sent.
-func (m *meter) untake(n int) {
+// refundBytes returns bytes that were not sent.
+func (m *meter) refundBytes(n int) {
 	m.mu.Lock()
 	m.spent -= int64(n)
 	m.mu.Unlock()
 }
 
-// empty reports whether no byte is left.
+// empty reports whether the byte budget is spent.
 func (m *meter) empty() bool {
 	if m.limit.Bytes == 0 {
 		return false

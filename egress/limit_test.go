@@ -21,7 +21,7 @@ import (
 	"glasshouse/egress/egresstest"
 )
 
-// status asks for a URL by plain HTTP and returns the status.
+// status requests a URL over plain HTTP and returns the status.
 func (j *jail) status(host, path string) (int, string) {
 	j.t.Helper()
 	c := j.talk(apiHTTP)
@@ -32,7 +32,7 @@ func (j *jail) status(host, path string) (int, string) {
 	return resp.StatusCode, string(b)
 }
 
-func TestARateIsKept(t *testing.T) {
+func TestRequestRateIsLimited(t *testing.T) {
 	w := needsWorld(t)
 	slow := egress.Limit{Requests: 2, Per: 24 * time.Hour}
 	rules := egress.Rules{Limit: egress.Limit{Requests: 5, Per: 24 * time.Hour}, Allow: []egress.Rule{
@@ -46,24 +46,24 @@ func TestARateIsKept(t *testing.T) {
 			t.Errorf("request %d: %d %q, want %d", i, got, body, want)
 		}
 	}
-	j.must(j.proxy.SetRules(rules)) // gives nothing back
+	j.must(j.proxy.SetRules(rules)) // usage is kept
 	if got, _ := j.status("api.example.com", "/"); got != 429 {
-		t.Errorf("after the same rules were set again: %d", got)
+		t.Errorf("after SetRules with the same rules: got %d", got)
 	}
-	for i, want := range []int{200, 200, 200, 429} { // what was refused was not spent
+	for i, want := range []int{200, 200, 200, 429} { // refused requests were not charged
 		if got, body := j.status("a.wild.example.com", "/"); got != want {
-			t.Errorf("request %d of what is left for the jail: %d %q, want %d", i, got, body, want)
+			t.Errorf("request %d within the jail's limit: got %d %q, want %d", i, got, body, want)
 		}
 	}
 	if r := j.refusal(egress.ReasonRate); r.Rule != "one" && r.Rule != "two" {
-		t.Errorf("its record is %+v", r)
+		t.Errorf("got record %+v", r)
 	}
 	if got := j.proxy.Stats(); got.Refused[egress.ReasonRate] != 3 || got.Requests != 8 || got.Sent == 0 || got.Received == 0 {
-		t.Errorf("the numbers are %+v", got)
+		t.Errorf("got stats %+v", got)
 	}
 }
 
-func TestABudgetOfBytesIsKeptToTheByte(t *testing.T) {
+func TestByteBudgetIsExact(t *testing.T) {
 	w := needsWorld(t)
 	j := newJail(t, w, allow(egress.Rule{Name: "little", Host: "api.example.com", Ports: []uint16{80, 7000}, Limit: egress.Limit{Bytes: 100_000}}))
 	j.lookup("api.example.com", dnsmessage.TypeA)
@@ -82,7 +82,7 @@ func TestABudgetOfBytesIsKeptToTheByte(t *testing.T) {
 	back := <-got
 	r := j.recorded("the connection", func(r egress.Record) bool { return r.Port == 7000 })
 	if r.Reason != egress.ReasonBytes || r.Sent+r.Received != 100_000 || int64(back) > r.Received {
-		t.Errorf("%d bytes came back; the record is %+v", back, r)
+		t.Errorf("%d bytes came back; got record %+v", back, r)
 	}
 	if status, body := j.status("api.example.com", "/"); status != 403 || !strings.Contains(body, "the budget of 100000 bytes is spent") || !strings.Contains(body, "rule: little") {
 		t.Errorf("afterwards: %d %q", status, body)
@@ -112,11 +112,11 @@ func TestTooManyConnectionsAreReset(t *testing.T) {
 	j.refusal(egress.ReasonLimit)
 	open[0].say("Host: api.example.com\r\nConnection: close\r\n\r\n")
 	if resp := open[0].response(); resp.StatusCode != 200 {
-		t.Errorf("one of those before: %s", resp.Status)
+		t.Errorf("earlier connection: %s", resp.Status)
 	}
 }
 
-func TestASlowHeadIsRefused(t *testing.T) {
+func TestSlowRequestHeadIsRefused(t *testing.T) {
 	w := needsWorld(t)
 	j := newJail(t, w, allow(egress.Rule{Host: "api.example.com"}), egress.Hurry(20*time.Second, 300*time.Millisecond, time.Second, time.Second))
 	for _, said := range []string{"GET / HTTP/1.1\r\nHost: api.ex", "GE"} {
@@ -133,7 +133,7 @@ func TestASlowHeadIsRefused(t *testing.T) {
 	c := j.talk(apiHTTPS)
 	c.say(string(egresstest.Hello("api.example.com")[:30]))
 	if _, err := c.r.ReadByte(); err == nil {
-		t.Error("half a hello is answered")
+		t.Error("got a response to an incomplete ClientHello")
 	}
 	j.refusal(egress.ReasonLimit)
 }
@@ -157,16 +157,16 @@ func TestCloseDrains(t *testing.T) {
 	closed := make(chan error)
 	go func() { closed <- j.proxy.Close(context.Background()) }()
 	if _, err := idle.r.ReadByte(); err == nil {
-		t.Error("a connection without a request goes on")
+		t.Error("idle connection is still open")
 	}
 	if c, err := j.dial("tcp", addr); err == nil {
 		c.Close()
-		t.Error("another connection is taken")
+		t.Error("new connection was accepted")
 	}
 	close(release)
 	resp := busy.response()
 	if b, err := io.ReadAll(resp.Body); string(b) != "done" || err != nil {
-		t.Errorf("what was being carried: %q, %v", b, err)
+		t.Errorf("active flow: got %q, %v", b, err)
 	}
 	if err := <-closed; err != nil {
 		t.Error(err)
@@ -174,18 +174,18 @@ func TestCloseDrains(t *testing.T) {
 	j.recorded("the request", func(r egress.Record) bool { return r.Allowed && r.Status == 200 && r.Reason == "" })
 	busy.Close()
 	b := make([]byte, 1<<20)
-	for end := time.Now().Add(30 * time.Second); ; time.Sleep(10 * time.Millisecond) { // connections to servers end by themselves
+	for end := time.Now().Add(30 * time.Second); ; time.Sleep(10 * time.Millisecond) { // idle server connections close after a timeout
 		stacks := string(b[:runtime.Stack(b, true)])
 		if !strings.Contains(stacks, "egress.(*visit)") && !strings.Contains(stacks, "sweeper") {
 			return
 		}
 		if time.Now().After(end) {
-			t.Fatalf("something still runs:\n%s", stacks)
+			t.Fatalf("leaked goroutines:\n%s", stacks)
 		}
 	}
 }
 
-func TestRefusalsWithoutEndAreCountedNotKept(t *testing.T) {
+func TestExcessRefusalsAreOnlyCounted(t *testing.T) {
 	w := needsWorld(t)
 	j := newJail(t, w, allow())
 	const n = 1000
@@ -212,14 +212,14 @@ func TestRefusalsWithoutEndAreCountedNotKept(t *testing.T) {
 		}
 	}
 	if kept+more != n || kept > n/2 {
-		t.Errorf("%d records and %d more are counted, of %d", kept, more, n)
+		t.Errorf("got %d records and %d counted, want %d in total", kept, more, n)
 	}
 	if got := j.proxy.Stats().Refused[egress.ReasonHost]; got != n {
-		t.Errorf("counted %d, want %d", got, n)
+		t.Errorf("got %d counted refusals, want %d", got, n)
 	}
 }
 
-// flood serves n bytes to whoever connects, at an address of the world.
+// flood sends n bytes to each client, at an address of the world.
 func flood(w *egresstest.World, addr string, n int64) {
 	w.TCP(addr, func(c net.Conn) {
 		io.ReadFull(c, make([]byte, 1))
@@ -231,7 +231,7 @@ type zero struct{}
 
 func (zero) Read(b []byte) (int, error) { return len(b), nil }
 
-func TestAGigabyteGoesThroughInLittleMemory(t *testing.T) {
+func TestGigabyteTransferNeedsLittleMemory(t *testing.T) {
 	w := needsWorld(t)
 	const size = 1 << 30
 	w.Move("shop.example", egresstest.Internet)
@@ -284,12 +284,12 @@ func TestAGigabyteGoesThroughInLittleMemory(t *testing.T) {
 		}
 		t.Logf("%s: heap at most %d KiB, %d KiB before, %d KiB allocated", name, peak.Load()>>10, before.HeapInuse>>10, (now.TotalAlloc-before.TotalAlloc)>>10)
 		if grown := int64(peak.Load()) - int64(before.HeapInuse); grown > 8<<20 {
-			t.Errorf("%s: the heap grew by %d bytes", name, grown)
+			t.Errorf("%s: heap grew by %d bytes", name, grown)
 		}
 	}
 }
 
-func TestAThousandConnectionsAtOnce(t *testing.T) {
+func TestThousandConcurrentConnections(t *testing.T) {
 	w := needsWorld(t)
 	j := newJail(t, w, allow(egress.Rule{Host: "api.example.com", Ports: []uint16{7000}}))
 	j.lookup("api.example.com", dnsmessage.TypeA)
@@ -321,7 +321,7 @@ func TestAThousandConnectionsAtOnce(t *testing.T) {
 		}
 	}
 	if got := j.proxy.Stats(); got.Open != n || len(got.Refused) != 0 {
-		t.Errorf("the numbers are %+v", got)
+		t.Errorf("got stats %+v", got)
 	}
 	for _, c := range conns {
 		c.Close()

@@ -14,8 +14,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// The tests run in a network and a mount namespace of their own, which is their
-// host: nothing of the machine is touched, and nothing leaves it.
+// TestMain runs the tests in their own network and mount namespace, which plays the role of
+// the host. The tests do not touch the machine's network.
 func TestMain(m *testing.M) {
 	const inside = "GLASSHOUSE_EGRESS_TEST"
 	fuzzing := strings.Contains(strings.Join(os.Args, " "), "-test.fuzz")
@@ -28,7 +28,7 @@ func TestMain(m *testing.M) {
 		}
 		before := descriptors()
 		code := m.Run()
-		for range 3000 { // what is closed last ends by itself
+		for range 3000 { // descriptors are closed asynchronously
 			runtime.GC() // closes the pipes that package net keeps for splice(2)
 			if len(descriptors()) <= len(before) {
 				os.Exit(code)
@@ -48,7 +48,7 @@ func TestMain(m *testing.M) {
 	}
 }
 
-// descriptors says what is open of what the tests might leave open.
+// descriptors lists the open descriptors that a test may have leaked.
 func descriptors() (open []string) {
 	fds, _ := os.ReadDir("/proc/self/fd")
 	for _, fd := range fds {

@@ -19,7 +19,7 @@ import (
 	"glasshouse/egress/egresstest"
 )
 
-func TestHostsAreWrittenInOneWay(t *testing.T) {
+func TestHostsAreCanonicalized(t *testing.T) {
 	for _, tt := range []struct {
 		in, host string
 		port     uint16
@@ -47,7 +47,7 @@ func TestHostsAreWrittenInOneWay(t *testing.T) {
 	}
 }
 
-func TestAddressesThatAreNoneOfTheInternet(t *testing.T) {
+func TestSpecialAddressesAreNotPublic(t *testing.T) {
 	for _, s := range []string{
 		"0.0.0.0", "0.1.2.3", "10.0.0.1", "100.64.0.1", "100.100.100.200", "127.0.0.1", "127.255.255.254", "168.63.129.16",
 		"169.254.169.254", "172.16.0.1", "172.31.255.255", "192.0.0.192", "192.88.99.1", "192.168.1.1", "198.18.0.1", "198.19.255.255",
@@ -57,20 +57,20 @@ func TestAddressesThatAreNoneOfTheInternet(t *testing.T) {
 		"2a00::5efe:7f00:1", "2a00::200:5efe:7f00:1", "3ffe:ffff::1:0:5efe:a00:1",
 	} {
 		if a := netip.MustParseAddr(s); egress.Outside(a) == nil {
-			t.Errorf("%s is taken for one", s)
+			t.Errorf("Public(%s) = true, want false", s)
 		}
 	}
 	for _, s := range []string{"1.1.1.1", "9.255.255.255", "11.0.0.0", "100.63.255.255", "100.128.0.0", "172.15.255.255", "172.32.0.0", "198.17.255.255", "198.20.0.0", "223.255.255.255", "2606:4700::1111", "::ffff:1.1.1.1"} {
 		if a := netip.MustParseAddr(s); egress.Outside(a) != nil {
-			t.Errorf("%s is not taken for one", s)
+			t.Errorf("Public(%s) = false, want true", s)
 		}
 	}
 	if egress.Outside(netip.Addr{}) == nil {
-		t.Error("no address is taken for one")
+		t.Error("the zero address is public")
 	}
 }
 
-func TestPatternsOfPaths(t *testing.T) {
+func TestGlob(t *testing.T) {
 	for _, tt := range []struct {
 		pattern, s string
 		want       bool
@@ -84,7 +84,7 @@ func TestPatternsOfPaths(t *testing.T) {
 	}
 }
 
-func TestRulesThatCannotBeMeant(t *testing.T) {
+func TestInvalidRules(t *testing.T) {
 	ca, _ := newCA(t)
 	for field, r := range map[string]egress.Rule{
 		"allow[0].host":        {Host: ""},
@@ -127,7 +127,7 @@ func TestRulesThatCannotBeMeant(t *testing.T) {
 	}
 }
 
-func TestAParameterIsSet(t *testing.T) {
+func TestSetParameter(t *testing.T) {
 	for _, tt := range [][2]string{
 		{"", "k=v%26"}, {"a=1", "a=1&k=v%26"}, {"k=x&a=1&K=y", "a=1&k=v%26"}, {"%6b=x", "k=v%26"}, {"k", "k=v%26"}, {"a=%zz&b=1", "a=%zz&b=1&k=v%26"}, {"%zz=1", "k=v%26"},
 	} {
@@ -137,7 +137,7 @@ func TestAParameterIsSet(t *testing.T) {
 	}
 }
 
-func TestSecretsAreHiddenHoweverTheyAreCut(t *testing.T) {
+func TestSecretsAreMaskedAcrossReads(t *testing.T) {
 	const one, two = "hunter2hunter2!", "hunter2!hunter"
 	text := "a " + one + " b" + two + two + "c hunter2hunter2 d " + base64.StdEncoding.EncodeToString([]byte("xy"+one)) + " " + url.QueryEscape(one) + one[:5]
 	want := egress.MaskText(text, one, two)
@@ -159,7 +159,7 @@ func TestSecretsAreHiddenHoweverTheyAreCut(t *testing.T) {
 	}
 }
 
-func TestWhatCannotBeASecretIsNotHeldBack(t *testing.T) {
+func TestMaskForwardsNonSecretDataImmediately(t *testing.T) {
 	r, w := io.Pipe()
 	m := egress.Masked(r, "secret-value")
 	b := make([]byte, 100)
@@ -180,7 +180,7 @@ func TestWhatCannotBeASecretIsNotHeldBack(t *testing.T) {
 	}
 }
 
-func TestWhatClientsSpeak(t *testing.T) {
+func TestClassify(t *testing.T) {
 	hello := string(egresstest.Hello("example.com"))
 	for _, tt := range []struct {
 		said string
@@ -196,7 +196,7 @@ func TestWhatClientsSpeak(t *testing.T) {
 			t.Errorf("%.40q: %d, want %d", tt.said, got, tt.want)
 		}
 	}
-	// However it is cut, a hello names the same host: in records of one byte each.
+	// A ClientHello in records of one byte each has the same name.
 	var pieces []byte
 	for _, c := range []byte(hello[5:]) {
 		pieces = append(pieces, 22, 3, 1, 0, 1, c)
@@ -207,7 +207,7 @@ func TestWhatClientsSpeak(t *testing.T) {
 		}
 	}
 	if name, ech, more, err := egress.ParseHello(pieces); name != "example.com" || ech || more || err != nil {
-		t.Errorf("a hello in pieces: %q, %v, %v, %v", name, ech, more, err)
+		t.Errorf("fragmented ClientHello: got %q, %v, %v, %v", name, ech, more, err)
 	}
 }
 
@@ -217,19 +217,19 @@ func FuzzHello(f *testing.F) {
 	f.Fuzz(func(t *testing.T, b []byte) {
 		name, _, more, err := egress.ParseHello(b)
 		if more && (err != nil || name != "") {
-			t.Errorf("unfinished, and %q, %v", name, err)
+			t.Errorf("incomplete ClientHello: got %q, %v", name, err)
 		}
 		if more || err != nil {
 			return
 		}
-		// What comes after a hello does not change it.
+		// Data after a ClientHello does not change the result.
 		if again, _, _, err := egress.ParseHello(append(slices.Clip(b), "more"...)); again != name || err != nil {
 			t.Errorf("%q, then %q, %v", name, again, err)
 		}
 	})
 }
 
-// What is taken for one request is that for the parser behind it too.
+// The proxy and net/http must agree on what a request is.
 func FuzzHead(f *testing.F) {
 	f.Add([]byte("GET / HTTP/1.1\r\nHost: a\r\n\r\n"))
 	f.Add([]byte("POST http://b/ HTTP/1.0\r\nHost: a:80\r\nContent-Length: 5\r\n\r\nhello"))
@@ -247,10 +247,10 @@ func FuzzHead(f *testing.F) {
 		r := bufio.NewReaderSize(bytes.NewReader(b[:n]), 1<<16)
 		req, err := http.ReadRequest(r)
 		if err != nil {
-			return // refused all the same
+			return // refused as well
 		}
 		if r.Buffered() > 0 && req.ContentLength == 0 && len(req.TransferEncoding) == 0 {
-			t.Errorf("the head is longer for one than for the other: %q", b[:n])
+			t.Errorf("proxy and net/http disagree on the length of the head: %q", b[:n])
 		}
 		if req.Method != method || req.RequestURI != target {
 			t.Errorf("%q %q, and %q %q", method, target, req.Method, req.RequestURI)

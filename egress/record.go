@@ -11,69 +11,69 @@ import (
 	"glasshouse/internal/text"
 )
 
-// A Reason is why something was refused or came to its end, for programs.
+// A Reason states why a flow was refused or aborted. It is machine-readable.
 type Reason string
 
 const (
-	ReasonHost      Reason = "host"      // not among the allowed
-	ReasonPort      Reason = "port"      // not among those allowed at the host
-	ReasonMethod    Reason = "method"    // not allowed at the host
-	ReasonPath      Reason = "path"      // not allowed at the host
-	ReasonDenied    Reason = "denied"    // by the Authority
+	ReasonHost      Reason = "host"      // the host is not allowed
+	ReasonPort      Reason = "port"      // the port is not allowed for the host
+	ReasonMethod    Reason = "method"    // the method is not allowed for the host
+	ReasonPath      Reason = "path"      // the path is not allowed for the host
+	ReasonDenied    Reason = "denied"    // refused by the Authority
 	ReasonRate      Reason = "rate"      // too many requests
-	ReasonBytes     Reason = "bytes"     // the budget is spent
-	ReasonAddress   Reason = "address"   // the name leads to no address of the Internet
-	ReasonName      Reason = "name"      // it is not said which host is meant
-	ReasonMismatch  Reason = "mismatch"  // two hosts are named
-	ReasonMalformed Reason = "malformed" // it can be read in more than one way, or in none
-	ReasonProtocol  Reason = "protocol"  // nothing that is carried
-	ReasonLimit     Reason = "limit"     // too much at once, too large or too slow
-	ReasonSecret    Reason = "secret"    // a secret could not be put in, or not be kept from coming back
+	ReasonBytes     Reason = "bytes"     // the byte budget is spent
+	ReasonAddress   Reason = "address"   // the host has no permitted address
+	ReasonName      Reason = "name"      // the client does not name a host
+	ReasonMismatch  Reason = "mismatch"  // the client names different hosts
+	ReasonMalformed Reason = "malformed" // malformed or ambiguous
+	ReasonProtocol  Reason = "protocol"  // the protocol is not supported
+	ReasonLimit     Reason = "limit"     // a limit on connections, sizes or times is exceeded
+	ReasonSecret    Reason = "secret"    // a secret could not be injected, or could not be masked in the response
 	ReasonTrust     Reason = "trust"     // the client does not trust the jail's certificate authority
-	ReasonRules     Reason = "rules"     // they changed while it was carried
-	ReasonClosed    Reason = "closed"    // the proxy was closed meanwhile
+	ReasonRules     Reason = "rules"     // the rules changed during the flow
+	ReasonClosed    Reason = "closed"    // the proxy was closed during the flow
 
-	// Allowed, but:
+	// Reasons of allowed flows that failed:
 
-	ReasonUpstream Reason = "upstream" // the server could not be reached, or broke off
-	ReasonClient   Reason = "client"   // the client broke off
+	ReasonUpstream Reason = "upstream" // the server could not be reached, or closed the connection
+	ReasonClient   Reason = "client"   // the client closed the connection
 )
 
-// A Record says what was carried, or refused.
+// A Record describes a flow or a refusal.
 type Record struct {
-	At   time.Time     `json:"at"` // when it began
+	At   time.Time     `json:"at"` // start time
 	Took time.Duration `json:"took_ns,omitempty"`
 	Request
-	Addr     string   `json:"addr,omitempty"`   // that was connected to
-	Status   int      `json:"status,omitempty"` // that the client was answered
+	Addr     string   `json:"addr,omitempty"`   // address of the server
+	Status   int      `json:"status,omitempty"` // HTTP status sent to the client
 	Sent     int64    `json:"sent,omitempty"`   // bytes from the jail
 	Received int64    `json:"received,omitempty"`
-	Rule     string   `json:"rule,omitempty"`    // that decided
-	Allowed  bool     `json:"allowed"`           // what was asked, whatever came of it
-	Reason   Reason   `json:"reason,omitempty"`  // if refused or broken off
-	Detail   string   `json:"detail,omitempty"`  // for people
-	Secrets  []string `json:"secrets,omitempty"` // names of those put in
-	Repeats  int      `json:"repeats,omitempty"` // refusals of this reason like this one that were too many to be recorded each
+	Rule     string   `json:"rule,omitempty"`    // the rule that decided
+	Allowed  bool     `json:"allowed"`           // the request was allowed, even if it failed later
+	Reason   Reason   `json:"reason,omitempty"`  // set if refused or aborted
+	Detail   string   `json:"detail,omitempty"`  // human-readable
+	Secrets  []string `json:"secrets,omitempty"` // names of the injected secrets
+	Repeats  int      `json:"repeats,omitempty"` // number of similar refusals that were not recorded individually
 }
 
-// A Recorder keeps records. Record is called by whoever carries, when it is
-// carried, and must not wait for long.
+// A Recorder stores records. Record is called synchronously at the end of each flow and must
+// not block for long.
 type Recorder interface {
 	Record(Record)
 }
 
-// Stats are numbers since the proxy was made.
+// Stats are counters since the proxy was created.
 type Stats struct {
-	Open        int              `json:"open"` // connections of the jail at this moment
+	Open        int              `json:"open"` // currently open connections from the jail
 	Connections int64            `json:"connections"`
-	Requests    int64            `json:"requests"` // of HTTP
-	Queries     int64            `json:"queries"`  // of DNS
+	Requests    int64            `json:"requests"` // HTTP requests
+	Queries     int64            `json:"queries"`  // DNS queries
 	Sent        int64            `json:"sent"`     // bytes from the jail
 	Received    int64            `json:"received"`
 	Refused     map[Reason]int64 `json:"refused"`
 }
 
-// Stats returns the numbers of this moment.
+// Stats returns the current counters.
 func (p *Proxy) Stats() Stats {
 	p.mu.Lock()
 	open := len(p.visits)
@@ -95,21 +95,21 @@ type counters struct {
 	connections, requests, queries, sent, received atomic.Int64
 }
 
-// A refusal is the answer no, for people and for programs.
+// A refusal is an error with the reason why a request was refused.
 type refusal struct {
 	Reason Reason
-	Rule   string // that comes nearest to allowing it, or denies it
+	Rule   string // the rule that denies it, or the closest match
 	Detail string
 	Remedy string
-	wait   time.Duration // after which it may be tried again
-	code   int           // of HTTP, if not the usual one of the reason
+	wait   time.Duration // earliest time for a retry
+	code   int           // HTTP status, if not the default of the reason
 }
 
 func refuse(r Reason, rule, format string, args ...any) *refusal {
 	return &refusal{Reason: r, Rule: rule, Detail: fmt.Sprintf(format, args...)}
 }
 
-// with returns r with a remedy.
+// with sets the remedy and returns r.
 func (r *refusal) with(remedy string) *refusal {
 	r.Remedy = remedy
 	return r
@@ -117,7 +117,7 @@ func (r *refusal) with(remedy string) *refusal {
 
 func (r *refusal) Error() string { return r.Detail }
 
-// message is the refusal as it is told to the agent.
+// message formats the refusal as text for the agent.
 func (r *refusal) message() string {
 	var b strings.Builder
 	fmt.Fprintf(&b, "glasshouse: refused (%s): %s\n", r.Reason, r.Detail)
@@ -130,27 +130,27 @@ func (r *refusal) message() string {
 	return b.String()
 }
 
-// A ledger bounds how many refusals are recorded one by one, so that a jail
-// cannot fill the disk by being refused. The others are counted.
+// A ledger limits the number of refusals that are recorded individually, so that a jail cannot
+// fill the disk with refused requests. Further refusals are only counted.
 type ledger struct {
 	mu sync.Mutex
 	// +checklocks:mu
 	refused map[Reason]int64
 	room    *meter
 	// +checklocks:mu
-	more map[Reason]Record // the latest of those not recorded
+	more map[Reason]Record // the latest refusal of each reason that was not recorded
 }
 
-// refusalsPerSecond are recorded one by one, and as many again at once.
+// refusalsPerSecond is the rate, and the burst, of individually recorded refusals.
 const refusalsPerSecond = 50
 
-// refused records that something was refused.
+// refused records a refusal.
 func (p *Proxy) refused(ask Request, ref *refusal) {
-	p.keep(Record{At: time.Now(), Request: ask, Rule: ref.Rule, Reason: ref.Reason, Detail: ref.Detail})
+	p.record(Record{At: time.Now(), Request: ask, Rule: ref.Rule, Reason: ref.Reason, Detail: ref.Detail})
 }
 
-// keep hands a record to the Recorder.
-func (p *Proxy) keep(r Record) {
+// record passes a record to the Recorder.
+func (p *Proxy) record(r Record) {
 	r.Jail = p.conf.Jail
 	r.Path = text.Clip(r.Path, 1024)
 	r.Detail = text.Clip(r.Detail, 512)
@@ -178,7 +178,7 @@ func (l *ledger) admit(r Record) bool {
 	return false
 }
 
-// flushLedger records how many refusals were not recorded one by one.
+// flushLedger records the counts of refusals that were not recorded individually.
 func (p *Proxy) flushLedger() {
 	p.ledger.mu.Lock()
 	more := p.ledger.more

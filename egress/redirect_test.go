@@ -21,9 +21,9 @@ import (
 	"glasshouse/egress/egresstest"
 )
 
-// followed follows redirects from the jail, by the proxy or as a program that does not
-// know of it, and returns what the last server answered. With keepHost all requests have
-// the Host of the first one.
+// followed follows redirects from within the jail, through the explicit proxy or
+// transparently, and returns the response of the last server. If keepHost is set, all requests
+// have the Host of the first one.
 func (j *jail) followed(from string, roots *x509.CertPool, byProxy, keepHost bool) (string, error) {
 	t := &http.Transport{
 		TLSClientConfig: &tls.Config{RootCAs: roots}, ForceAttemptHTTP2: true, DisableKeepAlives: true,
@@ -32,7 +32,7 @@ func (j *jail) followed(from string, roots *x509.CertPool, byProxy, keepHost boo
 			if err != nil {
 				return nil, err
 			}
-			// The program knows the addresses of all servers; the jail's DNS would not say.
+			// The client knows all addresses, because the jail's DNS would not return them.
 			if known := egresstest.Names[host]; len(known) > 0 {
 				host = known[0].String()
 			} else if _, err := netip.ParseAddr(host); err != nil {
@@ -59,8 +59,8 @@ func (j *jail) followed(from string, roots *x509.CertPool, byProxy, keepHost boo
 	return string(b), err
 }
 
-// A server that may be reached redirects to servers that may not.
-func TestARedirectReachesNoDeniedServer(t *testing.T) {
+// A reachable server redirects to servers that are not reachable.
+func TestRedirectCannotReachRefusedServer(t *testing.T) {
 	w := needsWorld(t)
 	w.Move("shop.example", egresstest.Internet)
 	var redirected atomic.Int64
@@ -82,7 +82,7 @@ func TestARedirectReachesNoDeniedServer(t *testing.T) {
 	ca, _ := newCA(t)
 	roots := w.Roots.Clone()
 	if !roots.AppendCertsFromPEM(ca.PEM()) {
-		t.Fatal("the authority's certificate cannot be read")
+		t.Fatal("cannot parse the CA certificate")
 	}
 	denied := []string{
 		"http://evil.example/", "https://evil.example/", "http://evil.example:" + plain + "/", "//evil.example/",
@@ -100,7 +100,7 @@ func TestARedirectReachesNoDeniedServer(t *testing.T) {
 		for _, origin := range []string{"http://shop.example:" + plain, "https://shop.example:" + secure} {
 			for _, code := range []int{301, 302, 303, 307, 308} {
 				for i, to := range append(slices.Clone(denied), origin+"/") {
-					// Each combination with each target would take minutes.
+					// All combinations would take minutes.
 					byProxy, keepHost := (code+i)%2 == 0, (code+i)%4 < 2
 					from := fmt.Sprintf("%s/?code=%d&to=%s", origin, code, url.QueryEscape(to))
 					got, err := j.followed(from, roots, byProxy, keepHost)

@@ -14,22 +14,21 @@ import (
 	"time"
 )
 
-// A reply writes the answer to one request of HTTP/1. It is an http.ResponseWriter
-// that holds nothing back: what is written is sent.
+// A reply writes the response to one HTTP/1 request. It is an unbuffered http.ResponseWriter.
 type reply struct {
 	c      net.Conn
 	method string
 	old    bool // HTTP/1.0
 	header http.Header
 
-	mu      sync.Mutex // a 1xx answer is written by another goroutine
+	mu      sync.Mutex // another goroutine writes 1xx responses
 	code    int        // 0 until the head is written
-	text    string     // of the status line, if not the usual
+	text    string     // reason phrase, if not the default
 	chunked bool
-	bare    bool  // has no body, whatever is written
-	left    int64 // bytes of the body still to come; -1 if not announced
-	last    bool  // the connection ends with it
-	err     error // that is why it cannot go on
+	bare    bool  // the response has no body; Write discards its data
+	left    int64 // remaining bytes of the body; -1 if the length is unknown
+	last    bool  // the connection is closed after this response
+	err     error // the first error; nothing is written after it
 	scratch []byte
 }
 
@@ -39,9 +38,9 @@ func newReply(c net.Conn, r *http.Request) *reply {
 
 func (w *reply) Header() http.Header { return w.header }
 
-var errFraming = errors.New("the body is not as long as was announced")
+var errFraming = errors.New("the body does not have the length in Content-Length")
 
-// WriteHeader writes the head. What is in Header then must be well-formed.
+// WriteHeader writes the head. The caller must have validated the fields in Header.
 func (w *reply) WriteHeader(code int) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -81,7 +80,7 @@ func (w *reply) WriteHeader(code int) {
 	w.head(code, w.header)
 }
 
-// head writes a status line and fields. w.mu is held.
+// head writes a status line and header fields. The caller holds w.mu.
 //
 // +checklocks:w.mu
 func (w *reply) head(code int, h http.Header) {
@@ -134,10 +133,10 @@ func (w *reply) Write(b []byte) (int, error) {
 	return len(b), w.err
 }
 
-// Flush does nothing: nothing is held back.
+// Flush implements http.Flusher. It does nothing, because a reply does not buffer.
 func (w *reply) Flush() {}
 
-// finish ends the answer and reports whether another may follow on the
+// finish completes the response. It reports whether another response may follow on the
 // connection. It may be called twice.
 func (w *reply) finish() bool {
 	w.WriteHeader(http.StatusOK)
@@ -161,15 +160,15 @@ func (w *reply) finish() bool {
 	return w.err == nil && !w.last
 }
 
-// cut leaves the answer as it is. The client sees that it is not whole once the
-// connection is reset.
+// cut aborts the response. The caller must reset the connection, so that the client detects
+// the truncation.
 func (w *reply) cut() {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	w.err, w.last, w.chunked = errFraming, true, false
 }
 
-// status is how a refusal is told in HTTP.
+// status returns the HTTP status of a refusal.
 func (r *refusal) status() int {
 	if r.code != 0 {
 		return r.code
@@ -193,7 +192,7 @@ func (r *refusal) status() int {
 	return http.StatusForbidden
 }
 
-// problem is a refusal as RFC 9457 has it.
+// problem is a refusal in the format of RFC 9457.
 type problem struct {
 	Type   string `json:"type"`
 	Title  string `json:"title"`
@@ -204,7 +203,7 @@ type problem struct {
 	Remedy string `json:"remedy,omitempty"`
 }
 
-// answer tells a client of HTTP that it is refused, and returns the status.
+// answer sends the refusal as an HTTP response and returns its status.
 func (r *refusal) answer(w http.ResponseWriter, accept []string) int {
 	status := r.status()
 	h := w.Header()

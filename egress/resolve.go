@@ -9,18 +9,18 @@ import (
 	"time"
 )
 
-// A Resolver finds the addresses of a host. net.Resolver is one.
+// A Resolver resolves host names. *net.Resolver implements it.
 type Resolver interface {
 	LookupNetIP(ctx context.Context, network, host string) ([]netip.Addr, error)
 }
 
 const (
-	ttl      = 30 * time.Second // for which an answer is believed, here and in the jail
-	maxNames = 4096             // that are remembered; those longest not asked for are forgotten first
+	ttl      = 30 * time.Second // lifetime of DNS answers, in the cache and in the jail
+	maxNames = 4096             // size of a cache; the least recently used entries are evicted first
 )
 
-// names is which addresses hosts have, and for which hosts an address was given
-// out to the jail. The zero value is ready.
+// names caches the addresses of hosts, and the hosts for which the jail received each address.
+// The zero value is ready for use.
 type names struct {
 	mu sync.Mutex
 	// +checklocks:mu
@@ -28,9 +28,9 @@ type names struct {
 	// +checklocks:mu
 	given cache[netip.Addr, []string]
 	// +checklocks:mu
-	places cache[string, netip.Addr] // placeholders
+	placeholders cache[string, netip.Addr] // placeholder addresses
 	// +checklocks:mu
-	next uint32 // placeholder
+	next uint32 // number of the next placeholder
 }
 
 type answer struct {
@@ -38,8 +38,8 @@ type answer struct {
 	until time.Time
 }
 
-// resolve returns the addresses of a host, those of IPv4 first. An address is its
-// own.
+// resolve returns the addresses of a host, IPv4 addresses first. If host is an address,
+// resolve returns it.
 func (p *Proxy) resolve(ctx context.Context, host string) ([]netip.Addr, error) {
 	_, addr, err := parseHost(host)
 	if err != nil {
@@ -54,7 +54,7 @@ func (p *Proxy) resolve(ctx context.Context, host string) ([]netip.Addr, error) 
 	done := p.lookups.DoChan(host, func() (any, error) {
 		ctx, stop := context.WithTimeout(p.ctx, p.times.dial)
 		defer stop()
-		addrs, err := p.conf.Resolver.LookupNetIP(ctx, "ip", host+".") // whole: no search list is tried
+		addrs, err := p.conf.Resolver.LookupNetIP(ctx, "ip", host+".") // fully qualified: the resolver does not try search domains
 		if err != nil {
 			return nil, err
 		}
@@ -76,7 +76,7 @@ func (p *Proxy) resolve(ctx context.Context, host string) ([]netip.Addr, error) 
 	}
 }
 
-// prefer returns addrs with a first, if it is one of them.
+// prefer moves a to the front of addrs, if addrs contains it.
 func prefer(addrs []netip.Addr, a netip.Addr) []netip.Addr {
 	i := slices.Index(addrs, a)
 	if i <= 0 {
@@ -98,7 +98,7 @@ func (n *names) learn(host string, addrs []netip.Addr) {
 	n.found.put(host, answer{addrs, time.Now().Add(ttl)})
 }
 
-// give remembers that the jail was told that the host has the address.
+// give remembers that a DNS response to the jail contained the address of the host.
 func (n *names) give(a netip.Addr, host string) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -110,7 +110,7 @@ func (n *names) give(a netip.Addr, host string) {
 	n.given.put(a, hosts)
 }
 
-// of returns the hosts for which an address was given out.
+// of returns the hosts for which DNS responses to the jail contained the address.
 func (n *names) of(a netip.Addr) []string {
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -118,15 +118,16 @@ func (n *names) of(a netip.Addr) []string {
 	return hosts
 }
 
-// placeholders stand for hosts whose addresses are not asked for yet: a
-// connection to one says which host is meant, and goes nowhere by itself.
+// placeholders is the range of the addresses that DNS responses contain for hosts that are not
+// resolved yet because the Authority has to allow them first. The destination address of a
+// connection then identifies the host. The addresses are not routed.
 var placeholders = netip.MustParsePrefix("198.18.0.0/15")
 
-// placeholder returns the address that stands for the host.
+// placeholder returns the placeholder address of a host.
 func (n *names) placeholder(host string) netip.Addr {
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	if a, ok := n.places.get(host); ok {
+	if a, ok := n.placeholders.get(host); ok {
 		return a
 	}
 	b := placeholders.Addr().As4()
@@ -134,15 +135,15 @@ func (n *names) placeholder(host string) netip.Addr {
 	b[1] += byte(n.next >> 16)
 	b[2], b[3] = byte(n.next>>8), byte(n.next)
 	a := netip.AddrFrom4(b)
-	n.places.put(host, a)
+	n.placeholders.put(host, a)
 	n.given.put(a, []string{host})
 	return a
 }
 
-// A cache keeps maxNames values, those latest used. The zero value is ready.
+// A cache holds the maxNames most recently used values. The zero value is ready for use.
 type cache[K comparable, V any] struct {
 	at    map[K]*list.Element
-	order list.List // of *kept[K, V], latest first
+	order list.List // of *kept[K, V], most recently used first
 }
 
 type kept[K comparable, V any] struct {

@@ -13,89 +13,87 @@ import (
 	"glasshouse/internal/text"
 )
 
-// Rules are what a jail may reach. The zero value is nothing.
+// Rules are the egress rules of a jail. The zero value allows nothing.
 type Rules struct {
-	Allow     []Rule // the first that matches counts
-	Limit     Limit  // for everything together
+	Allow     []Rule // the first match applies
+	Limit     Limit  // for all traffic of the jail
 	Transform []Transform
 }
 
-// A Transform sets headers of requests to a host, wherever a rule lets these go. Only
-// what goes by TLS is changed, into which is looked for it.
+// A Transform sets headers of allowed requests to a host. It applies only to TLS connections,
+// which are intercepted for this purpose.
 type Transform struct {
-	Host    string            // a name, or "*.example.com"; the most exact that matches counts
-	Headers map[string]string // what the client sent by these names is taken out
+	Host    string            // a name, or "*.example.com"; the most specific match applies
+	Headers map[string]string // replace the client's headers with the same names
 
-	Filled map[string][]Part // more headers, which have secrets in them
-	Owner  string            // whose secrets those are
+	Filled map[string][]Part // further headers, which contain secrets
+	Owner  string            // owner of these secrets
 }
 
-// A Part is a piece of a header's value: a text, or the value that a secret has when the
-// header is sent.
+// A Part is a piece of a header value: literal text, or the value of a secret at the time of
+// the request.
 type Part struct {
 	Text   string `json:"text,omitempty"`
 	Secret string `json:"secret,omitempty"`
 }
 
-// A Rule allows something.
+// A Rule allows, or with Deny refuses, access to hosts.
 type Rule struct {
-	Name string // as people know it, for messages; if empty, Host
+	Name string // display name for messages; if empty, Host
 
-	// Host is a name, "*.example.com" for all names below that one, "*" for
-	// every name, or an address or a prefix of addresses. Addresses are matched by
-	// the last form alone, and only what is so listed may be an address that is
-	// not one of the Internet. A program that connects to a listed address may
-	// name any host to it.
+	// Host is a name, "*.example.com" for all subdomains, "*" for every name, or an address or
+	// address prefix. An address matches only rules with an address or prefix. An address that
+	// is not an Internet address is reachable only if such a rule lists it. A client that
+	// connects to a listed address may send any host name.
 	Host  string
-	Ports []uint16 // none: 80 and 443; with Inject only 443
+	Ports []uint16 // empty: 80 and 443; with Inject only 443
 
-	Methods []string // none: all but TRACE
-	Paths   []string // patterns, in which * is any run of characters; none: all
+	Methods []string // empty: all except TRACE
+	Paths   []string // patterns in which * matches any sequence of characters; empty: all
 
-	// Internet has a rule for addresses be about those on the Internet alone, and not
-	// list them. With it or Deny, no Ports are all.
+	// Internet restricts a rule with an address prefix to Internet addresses. Such a rule does
+	// not list other addresses. With Internet or Deny, empty Ports mean all ports.
 	Internet bool
 
-	// Deny refuses the addresses that Host has, by whatever name they are reached,
-	// unless a rule before this one allows the name or the address.
+	// Deny refuses the addresses in Host, also when they are reached by name, unless an
+	// earlier rule allows the name or the address.
 	Deny bool
 
-	// Capability is whose rule it is. Rules of one capability have one Limit
-	// between them, and must agree on it.
+	// Capability is the capability that the rule belongs to. All rules of a capability share
+	// one Limit and must specify the same one.
 	Capability string
 	Limit      Limit
 
 	Inject    []Inject
-	Intercept bool // look into TLS; implied by Inject, Methods and Paths
+	Intercept bool // intercept TLS; implied by Inject, Methods and Paths
 }
 
-// A Limit bounds requests and bytes. Connections into which is not looked are one
-// request each.
+// A Limit limits requests and bytes. A connection that is not intercepted counts as one
+// request.
 type Limit struct {
-	Requests int           // as many in Per, and as many at once; 0: no limit
-	Per      time.Duration // 0: a minute
-	Bytes    int64         // both ways together, until other rules; 0: no limit
+	Requests int           // per Per, and also the burst size; 0: no limit
+	Per      time.Duration // 0: one minute
+	Bytes    int64         // sum of both directions, until the rules change; 0: no limit
 }
 
-// An As is how a secret is shown to a server.
+// An As is the place of a secret in a request.
 type As string
 
 const (
 	Bearer As = "bearer" // Authorization: Bearer VALUE
 	Header As = "header" // NAME: VALUE
 	Query  As = "query"  // ?NAME=VALUE
-	Basic  As = "basic"  // Authorization: Basic, with NAME for the user
+	Basic  As = "basic"  // Authorization: Basic, with NAME as the user
 )
 
-// An Inject puts a secret into requests. What the client sent in that place is
-// taken out.
+// An Inject adds a secret to requests. It replaces what the client sent in the same place.
 type Inject struct {
 	Secret string
 	As     As
-	Name   string // of the header, parameter or user
+	Name   string // name of the header, parameter or user
 }
 
-// A ruleset is Rules made ready to be asked. It does not change.
+// A ruleset is a compiled, immutable form of Rules.
 type ruleset struct {
 	rules      []*rule
 	transforms []*transform
@@ -112,16 +110,16 @@ type rule struct {
 	ports  []uint16
 	meter  *meter
 
-	everyPort bool // in place of ports
+	everyPort bool // overrides ports
 }
 
 func (r *rule) takes(port uint16) bool { return r.everyPort || slices.Contains(r.ports, port) }
 
-// SetRules makes these the rules from now on. What is being carried and they do
-// not allow is cut before SetRules returns, also what the Authority had allowed,
-// which is asked again when the client comes back. What was spent of a limit
-// stays spent if the same capability, or the same rule, is among them; one that
-// was left out and comes back begins anew.
+// SetRules replaces the rules. Before it returns, it aborts all flows that the new rules do
+// not allow, including flows that the Authority had allowed; the Authority is called again
+// when the client reconnects. The usage of a limit is kept if the new rules contain the same
+// capability or the same rule. The usage of a rule that is removed and added again later
+// starts at zero.
 func (p *Proxy) SetRules(r Rules) error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -136,13 +134,13 @@ func (p *Proxy) SetRules(r Rules) error {
 			ref = next.denial(to, g.rule)
 		}
 		if ref == nil && f.ask.Kind == KindConnect && g.transform != nil && f.grant.transform == nil {
-			ref = refuse("", g.label, "what is sent to %s is changed from now on", f.ask.Host)
+			ref = refuse("", g.label, "requests to %s are now subject to a header transform", f.ask.Host)
 		}
 		if ref != nil {
 			f.stop(refuse(ReasonRules, ref.Rule, "the jail's rules changed: %s", ref.Detail).with(ref.Remedy))
 		}
 	}
-	p.upstream.CloseIdleConnections() // they lead where it may not be allowed any more
+	p.upstream.CloseIdleConnections() // the new rules may not allow their servers
 	return nil
 }
 
@@ -169,12 +167,13 @@ func (p *Proxy) compile(r Rules, old *ruleset) (*ruleset, error) {
 			return nil, fault.Fieldf(op, field("host"), "%q: %v", given.Host, err)
 		}
 		if given.Deny && !c.prefix.IsValid() {
-			return nil, fault.Fieldf(op, field("deny"), "%q: only addresses are denied, names by not being allowed", given.Host)
+			return nil, fault.Fieldf(op, field("deny"), "%q: only addresses can be denied; remove the rule that allows a name instead", given.Host)
 		}
-		if given.Deny && (c.looksInside() || given.Limit != Limit{}) {
-			return nil, fault.Fieldf(op, field("deny"), "what is denied has nothing else")
+		if given.Deny && (c.needsIntercept() || given.Limit != Limit{}) {
+			return nil, fault.Fieldf(op, field("deny"), "a deny rule cannot have other settings")
 		}
-		if c.everyPort = len(c.ports) == 0 && (given.Internet || given.Deny); len(c.ports) == 0 {
+		c.everyPort = len(c.ports) == 0 && (given.Internet || given.Deny)
+		if len(c.ports) == 0 {
 			c.ports = []uint16{80, 443}
 			if len(given.Inject) > 0 {
 				c.ports = []uint16{443}
@@ -185,7 +184,7 @@ func (p *Proxy) compile(r Rules, old *ruleset) (*ruleset, error) {
 				return nil, fault.Fieldf(op, field("inject"), "%v", err)
 			}
 			if p.conf.Secret == nil {
-				return nil, fault.Fieldf(op, field("inject"), "there is nowhere to get secrets from")
+				return nil, fault.Fieldf(op, field("inject"), "no secret store is configured")
 			}
 		}
 		for _, path := range given.Paths {
@@ -193,15 +192,15 @@ func (p *Proxy) compile(r Rules, old *ruleset) (*ruleset, error) {
 				return nil, fault.Fieldf(op, field("paths"), "%q does not begin with /", path)
 			}
 		}
-		if c.looksInside() && p.conf.CA == nil && slices.ContainsFunc(c.ports, func(n uint16) bool { return n != 80 }) {
-			return nil, fault.Fieldf(op, field("intercept"), "looking into TLS needs a certificate authority of the jail's")
+		if c.needsIntercept() && p.conf.CA == nil && slices.ContainsFunc(c.ports, func(n uint16) bool { return n != 80 }) {
+			return nil, fault.Fieldf(op, field("intercept"), "TLS interception needs a certificate authority of the jail")
 		}
 		if given.Limit.Requests < 0 || given.Limit.Per < 0 || given.Limit.Bytes < 0 {
-			return nil, fault.Fieldf(op, field("limit"), "a limit is not negative")
+			return nil, fault.Fieldf(op, field("limit"), "a limit must not be negative")
 		}
 		key := c.meterKey()
 		if l, again := seen[key]; again && l != given.Limit {
-			return nil, fault.Fieldf(op, field("limit"), "rules of %s do not agree on their limit", key)
+			return nil, fault.Fieldf(op, field("limit"), "rules of %s have different limits", key)
 		} else if again {
 			c.meter = meters[key]
 		} else if m := meters[key]; m != nil {
@@ -218,10 +217,10 @@ func (p *Proxy) compile(r Rules, old *ruleset) (*ruleset, error) {
 			return nil, fault.Fieldf(op, fmt.Sprintf("transform[%d]", i), "%v", err)
 		}
 		if len(t.Filled) > 0 && p.conf.Owned == nil {
-			return nil, fault.Fieldf(op, fmt.Sprintf("transform[%d]", i), "there is nowhere to get secrets from")
+			return nil, fault.Fieldf(op, fmt.Sprintf("transform[%d]", i), "no secret store is configured")
 		}
 		if p.conf.CA == nil {
-			return nil, fault.Fieldf(op, fmt.Sprintf("transform[%d]", i), "looking into TLS needs a certificate authority of the jail's")
+			return nil, fault.Fieldf(op, fmt.Sprintf("transform[%d]", i), "TLS interception needs a certificate authority of the jail")
 		}
 		next.transforms = append(next.transforms, c)
 	}
@@ -247,7 +246,7 @@ func (r *rule) parseHost() error {
 	below, wild := strings.CutPrefix(r.Host, "*.")
 	name, err := idna.Lookup.ToASCII(below)
 	if err != nil {
-		name = below // a name with an underscore, say; what is wrong is found out next
+		name = below // for example, a name with an underscore; parseHost validates it
 	}
 	name, addr, err := parseHost(name)
 	switch {
@@ -265,8 +264,8 @@ func (r *rule) parseHost() error {
 	return nil
 }
 
-// looksInside reports whether TLS has to be looked into for this rule.
-func (r *rule) looksInside() bool {
+// needsIntercept reports whether the rule needs TLS interception.
+func (r *rule) needsIntercept() bool {
 	return r.Intercept || len(r.Inject) > 0 || len(r.Methods) > 0 || len(r.Paths) > 0
 }
 
@@ -277,22 +276,22 @@ func (r *rule) matchesHost(host string, addr netip.Addr) bool {
 	return r.any || r.exact != "" && host == r.exact || r.suffix != "" && strings.HasSuffix(host, r.suffix)
 }
 
-// listed reports whether a rule lists the address itself.
+// listed reports whether a rule lists the address.
 func (s *ruleset) listed(a netip.Addr, port uint16) bool {
 	return slices.ContainsFunc(s.rules, func(r *rule) bool {
 		return !r.Deny && !r.Internet && r.matchesHost("", a) && r.takes(port)
 	})
 }
 
-// direct reports whether the address may be meant by itself: a rule lists it, or allows
-// it as one on the Internet.
+// direct reports whether a client may use the address as the host: a rule lists it, or allows
+// it as an Internet address.
 func (s *ruleset) direct(a netip.Addr, port uint16) bool {
 	i := slices.IndexFunc(s.rules, func(r *rule) bool { return r.matchesHost("", a) && r.takes(port) })
 	return i >= 0 && !s.rules[i].Deny
 }
 
-// denial returns why an address is not connected to for what a rule allowed; nil is the
-// Authority's leave, which is behind all rules.
+// denial returns the refusal of an address that a rule denies to connections that rule by
+// allowed, or nil. The Authority's permission (by is nil) ranks after all rules.
 func (s *ruleset) denial(to netip.AddrPort, by *rule) *refusal {
 	for _, r := range s.rules {
 		switch {
@@ -308,30 +307,32 @@ func (s *ruleset) denial(to netip.AddrPort, by *rule) *refusal {
 	return nil
 }
 
-// names reports whether anything is allowed at the host of that name.
+// names reports whether a rule allows anything for the host name.
 func (s *ruleset) names(host string) bool {
 	return slices.ContainsFunc(s.rules, func(r *rule) bool { return r.matchesHost(host, netip.Addr{}) })
 }
 
-// A grant is that something is allowed: by which rule, or by the Authority, and
-// which host is dialled for it.
+// A grant states that a rule or the Authority allowed a request, and which host is dialed for
+// it.
 type grant struct {
 	rule      *rule // nil: the Authority allowed it
 	label     string
-	dial      string // the host that was named, or the listed address that was connected to
+	dial      string // the host of the request, or the listed address that the client connected to
 	verdict   Verdict
-	transform *transform // of what goes by TLS; nil: none
+	transform *transform // for requests over TLS; nil: none
 }
 
-// looksInside reports whether TLS has to be looked into.
-func (g grant) looksInside() bool { return g.transform != nil || g.rule != nil && g.rule.looksInside() }
+// needsIntercept reports whether TLS must be intercepted.
+func (g grant) needsIntercept() bool {
+	return g.transform != nil || g.rule != nil && g.rule.needsIntercept()
+}
 
-// settle returns the grant of the rule that allows what is asked, or why none
-// does. A program that connected to a listed address may name any host.
+// settle returns the grant of the rule that allows the request, or a refusal. A client that
+// connected to a listed address may send any host name.
 func (s *ruleset) settle(ask Request, dst netip.AddrPort) (grant, *refusal) {
 	_, addr, err := parseHost(ask.Host)
 	if err != nil {
-		return grant{}, refuse(ReasonName, "", "%q cannot be a host: %v", ask.Host, err)
+		return grant{}, refuse(ReasonName, "", "%q is not a valid host: %v", ask.Host, err)
 	}
 	r, ref := s.match(ask, addr)
 	if ref == nil {
@@ -345,8 +346,8 @@ func (s *ruleset) settle(ask Request, dst netip.AddrPort) (grant, *refusal) {
 	return grant{}, ref
 }
 
-// match checks host, port, method and path in this order; the refusal is for the
-// first of them that no rule allows.
+// match checks host, port, method and path in this order. The refusal is for the first of them
+// that no rule allows.
 func (s *ruleset) match(ask Request, addr netip.Addr) (*rule, *refusal) {
 	var byHost, byPort, byMethod *rule
 	for _, r := range s.rules {
@@ -364,7 +365,7 @@ func (s *ruleset) match(ask Request, addr netip.Addr) (*rule, *refusal) {
 			continue
 		}
 		byPort = r
-		if ask.Kind != KindRequest { // what is inside is not seen, or not yet
+		if ask.Kind != KindRequest { // the content is not visible, or not yet
 			return r, nil
 		}
 		if ask.Method == "TRACE" || ask.Method == "TRACK" || len(r.Methods) > 0 && !slices.Contains(r.Methods, ask.Method) {
@@ -377,7 +378,7 @@ func (s *ruleset) match(ask Request, addr netip.Addr) (*rule, *refusal) {
 	}
 	switch {
 	case byHost == nil:
-		return nil, refuse(ReasonHost, "", "%s is not among the hosts this jail may reach", ask.Host).with(s.remedy(addr))
+		return nil, refuse(ReasonHost, "", "%s is not in this jail's list of allowed hosts", ask.Host).with(s.remedy(addr))
 	case byPort == nil:
 		return nil, refuse(ReasonPort, byHost.label, "port %d of %s is not allowed, only %s", ask.Port, ask.Host, joinPorts(byHost.ports))
 	case byMethod == nil:
@@ -386,10 +387,10 @@ func (s *ruleset) match(ask Request, addr netip.Addr) (*rule, *refusal) {
 	return nil, refuse(ReasonPath, byMethod.label, "the path %s is not allowed at %s", text.Clip(ask.Path, 200), ask.Host)
 }
 
-// remedy says what can be done instead of reaching a host that is not allowed.
+// remedy returns the remedy for a host that is not allowed.
 func (s *ruleset) remedy(addr netip.Addr) string {
 	if addr.IsValid() {
-		return "name the host instead of its address, or ask for the address itself to be allowed"
+		return "use the host name instead of the address, or ask an administrator to allow the address"
 	}
 	var hosts []string
 	for _, r := range s.rules {
@@ -399,15 +400,15 @@ func (s *ruleset) remedy(addr netip.Addr) string {
 	}
 	switch {
 	case len(hosts) == 0:
-		return "ask for the host to be allowed; this jail may reach none"
+		return "ask an administrator to allow the host; this jail has no allowed hosts"
 	case len(hosts) > 8:
 		hosts = append(hosts[:8], "…")
 	}
-	return "ask for the host to be allowed, or use one of " + strings.Join(hosts, ", ")
+	return "ask an administrator to allow the host, or use one of " + strings.Join(hosts, ", ")
 }
 
-// matchesPath reports whether a pattern matches the path. A path that servers
-// read in different ways matches none.
+// matchesPath reports whether a pattern matches the path. It returns false for paths that
+// servers might normalize differently.
 func matchesPath(patterns []string, path string) bool {
 	low := strings.ToLower(path)
 	for _, odd := range []string{"//", "/./", "/../", "\\", "%2e", "%2f", "%5c", "%00", ";", "%25"} {
@@ -421,7 +422,7 @@ func matchesPath(patterns []string, path string) bool {
 	return slices.ContainsFunc(patterns, func(p string) bool { return glob(p, path) })
 }
 
-// glob reports whether s matches a pattern in which * is any run of characters.
+// glob reports whether s matches a pattern in which * matches any sequence of characters.
 func glob(pattern, s string) bool {
 	star, back := -1, 0
 	p, i := 0, 0

@@ -5,53 +5,53 @@ import (
 	"errors"
 )
 
-// spoken is what a client speaks, judged by its first bytes.
-type spoken int
+// protocol is the protocol of a client, detected from its first bytes.
+type protocol int
 
 const (
-	spokeNothing spoken = iota // it has not said enough
-	spokeTLS
-	spokeHTTP
-	spokeOther
+	protoUnknown protocol = iota // not enough bytes yet
+	protoTLS
+	protoHTTP
+	protoOther
 )
 
-const maxLine = 8 << 10 // of what may be the first line of a request
+const maxLine = 8 << 10 // maximum length of an HTTP request line
 
-// classify says what begins so. What a lenient server might take for a request is
-// HTTP, so that it is looked at: empty lines before it, any method, any version.
-func classify(b []byte) spoken {
+// classify detects the protocol of b. Everything that a lenient server might accept as a
+// request counts as HTTP, so that it is checked: leading empty lines, any method, any version.
+func classify(b []byte) protocol {
 	if len(b) == 0 {
-		return spokeNothing
+		return protoUnknown
 	}
 	if b[0] == recordHandshake {
 		if _, more, err := parseHello(b); err == nil && more {
-			return spokeNothing
+			return protoUnknown
 		}
-		return spokeTLS
+		return protoTLS
 	}
 	rest := bytes.TrimLeft(b, "\r\n \t")
 	if line, _, whole := bytes.Cut(rest, []byte("\n")); whole {
 		if bytes.Contains(bytes.ToLower(line), []byte("http/")) {
-			return spokeHTTP
+			return protoHTTP
 		}
-		return spokeOther
+		return protoOther
 	}
 	word := rest[:min(len(rest), 64)]
 	for _, c := range word {
 		if c == ' ' || c == '\t' {
-			break // a method, perhaps
+			break // possibly a method
 		}
 		if !isToken(c) {
-			return spokeOther
+			return protoOther
 		}
 	}
 	if len(word) == 64 && !bytes.ContainsAny(word, " \t") {
-		return spokeOther // a method is not as long
+		return protoOther // longer than any method
 	}
 	if bytes.Contains(bytes.ToLower(rest), []byte(" http/")) || len(rest) > maxLine {
-		return spokeHTTP
+		return protoHTTP
 	}
-	return spokeNothing
+	return protoUnknown
 }
 
 const (
@@ -63,23 +63,23 @@ const (
 	extECH        = 0xfe0d
 )
 
-// A hello is what matters of a TLS ClientHello.
+// A hello contains the relevant parts of a TLS ClientHello.
 type hello struct {
-	name string // the host it names, as it is written; "" for none
+	name string // server name (SNI) as sent; "" for none
 	alpn []string
-	ech  bool // there is an encrypted hello in it, or what looks like one
+	ech  bool // contains an encrypted_client_hello extension (ECH), possibly GREASE
 }
 
 var (
-	errHelloShort = errors.New("it ends too early")
-	errHelloLong  = errors.New("it is longer than any")
-	errHelloKind  = errors.New("it is no ClientHello")
-	errHelloTwice = errors.New("it has an extension twice")
-	errHelloName  = errors.New("its list of names is not one host name")
+	errHelloShort = errors.New("truncated")
+	errHelloLong  = errors.New("too long")
+	errHelloKind  = errors.New("not a ClientHello")
+	errHelloTwice = errors.New("duplicate extension")
+	errHelloName  = errors.New("the server_name list is not exactly one host name")
 )
 
-// parseHello reads the ClientHello with which b begins, which may come in several
-// records. more is true if b is the beginning of one.
+// parseHello parses the ClientHello at the start of b, which may span several records (RFC
+// 8446, 5.1). more is true if b is an incomplete ClientHello.
 func parseHello(b []byte) (h hello, more bool, err error) {
 	var msg []byte
 	for {
@@ -112,8 +112,8 @@ func parseHello(b []byte) (h hello, more bool, err error) {
 	}
 }
 
-// A reader takes fields from the front of a message. After one that is not there
-// short is true and all others are empty.
+// A reader takes fields from the front of a message. After the first missing field, short is
+// true and all further fields are empty.
 type reader struct {
 	b     []byte
 	short bool
@@ -136,17 +136,17 @@ func (r *reader) number(size int) (n int) {
 	return n
 }
 
-// counted takes a field that begins with its length, a number of so many bytes.
+// counted takes a field with a length prefix of size bytes.
 func (r *reader) counted(size int) reader { return reader{b: r.take(r.number(size)), short: r.short} }
 
 func readHello(b []byte) (h hello, err error) {
 	r := reader{b: b}
 	r.take(2 + 32) // version, random
-	r.counted(1)   // session
-	r.counted(2)   // ciphers
-	r.counted(1)   // compressions
+	r.counted(1)   // session id
+	r.counted(2)   // cipher suites
+	r.counted(1)   // compression methods
 	if !r.short && len(r.b) == 0 {
-		return h, nil // without extensions
+		return h, nil // no extensions
 	}
 	exts := r.counted(2)
 	if r.short || len(r.b) > 0 {

@@ -14,9 +14,9 @@ import (
 	"glasshouse/internal/redact"
 )
 
-// A transform is a Transform made ready.
+// A transform is a compiled Transform.
 type transform struct {
-	rule    // for its host alone
+	rule    // only its host matcher is used
 	headers map[string]string
 	filled  map[string][]Part
 	owner   string
@@ -28,17 +28,17 @@ func (t Transform) compile() (*transform, error) {
 		return nil, fmt.Errorf("%q: %w", t.Host, err)
 	}
 	if c.any || c.prefix.IsValid() {
-		return nil, fmt.Errorf("%q is not a name, nor one behind *.", t.Host)
+		return nil, fmt.Errorf("%q is neither a host name nor a host name after *.", t.Host)
 	}
 	if len(t.Filled) > 0 && t.Owner == "" {
-		return nil, errors.New("it is not said whose the secrets are")
+		return nil, errors.New("owner of the secrets is missing")
 	}
 	check := func(name, text string) error {
 		if !httpguts.ValidHeaderFieldName(name) || framing[http.CanonicalHeaderKey(name)] {
-			return fmt.Errorf("the header %q is not set", name)
+			return fmt.Errorf("header %q cannot be set", name)
 		}
 		if !httpguts.ValidHeaderFieldValue(text) {
-			return fmt.Errorf("the value of %s cannot be written in a request", name)
+			return fmt.Errorf("the value of %s is not a valid header value", name)
 		}
 		return nil
 	}
@@ -57,8 +57,8 @@ func (t Transform) compile() (*transform, error) {
 	return c, nil
 }
 
-// transformOf returns how a request is changed, if it is: by the transform of just its
-// host, or of the longest name that it is below.
+// transformOf returns the transform that applies to a request, or nil: the one for exactly its
+// host, or the one with the longest matching suffix.
 func (s *ruleset) transformOf(ask Request) *transform {
 	if !ask.TLS {
 		return nil
@@ -75,13 +75,13 @@ func (s *ruleset) transformOf(ask Request) *transform {
 	return best
 }
 
-// maxFilled bounds what secrets may make of the headers of one request: few bytes of a rule
-// can name a long one many times. No server takes as much.
+// maxFilled limits the total size of the headers with secrets in one request: a short rule can
+// reference a long secret many times. No server accepts more.
 const maxFilled = 64 << 10
 
-// transform sets the headers of a request to a host, if they are to be set. It returns the
-// secrets that are in them, for the mask of what is answered, and their names. No refusal
-// says a value or a name: it is told to the jail.
+// transform sets the headers of a request to a host, if a transform applies. It returns the
+// secrets in them, for the mask of the response, and their names. A refusal contains neither
+// values nor names of secrets, because the jail receives it.
 func (p *Proxy) transform(ctx context.Context, h http.Header, g grant, host string) (values, used []string, ref *refusal) {
 	t := g.transform
 	if t == nil {
@@ -102,19 +102,21 @@ func (p *Proxy) transform(ctx context.Context, h http.Header, g grant, host stri
 			if !known {
 				b, err := p.conf.Owned(ctx, t.owner, part.Secret, host)
 				if err != nil {
-					return nil, nil, refuse(ReasonSecret, g.label, "a secret for the header %s of requests to %s cannot be had", name, host).with("make it, or change the rules")
+					return nil, nil, refuse(ReasonSecret, g.label, "a secret for header %s of requests to %s is not available", name, host).with("create the secret, or change the rules")
 				}
 				var ok bool
-				if value, ok = writable(b); !ok {
-					return nil, nil, refuse(ReasonSecret, g.label, "a secret for the header %s of requests to %s cannot be written in a request", name, host)
+				value, ok = writable(b)
+				if !ok {
+					return nil, nil, refuse(ReasonSecret, g.label, "a secret for header %s of requests to %s is not a valid header value", name, host)
 				}
 				had[part.Secret], used = value, append(used, part.Secret)
-				if len(value) >= redact.MinLength { // a shorter one is in every text
+				if len(value) >= redact.MinLength { // a shorter value would be masked in any text
 					values = append(values, value)
 				}
 			}
-			if size += len(value); size > maxFilled {
-				return nil, nil, refuse(ReasonSecret, g.label, "secrets make the headers of requests to %s longer than %d bytes", host, maxFilled)
+			size += len(value)
+			if size > maxFilled {
+				return nil, nil, refuse(ReasonSecret, g.label, "the headers with secrets of requests to %s are longer than %d bytes", host, maxFilled)
 			}
 			text.WriteString(value)
 		}

@@ -15,7 +15,7 @@ import (
 	"glasshouse/egress/egresstest"
 )
 
-// An owner keeps the secrets of one, by name.
+// An owner holds the secrets of one owner, by name.
 type owner struct {
 	mu sync.Mutex
 	// +checklocks:mu
@@ -40,8 +40,8 @@ func (o *owner) set(name, value string) {
 	o.has[name] = value
 }
 
-// filled is a jail in whose requests to shop.example headers are set, and what the server
-// there has last got.
+// filled returns a jail with a transform for requests to shop.example, and a function that
+// returns the header that the server last received.
 func filled(t *testing.T, o *owner, headers map[string][]egress.Part) (j *jail, get func(url string) (int, string), got func() http.Header) {
 	t.Helper()
 	w := needsWorld(t)
@@ -85,7 +85,7 @@ func filled(t *testing.T, o *owner, headers map[string][]egress.Part) (j *jail, 
 	}
 }
 
-func TestHeadersAreFilledWithTheirOwnersSecrets(t *testing.T) {
+func TestTransformUsesSecretsOfOwner(t *testing.T) {
 	o := &owner{has: map[string]string{"user": "me", "pass": canary + "\n"}}
 	j, get, got := filled(t, o, map[string][]egress.Part{
 		"x-key":   {{Text: "Basic "}, {Secret: "user"}, {Text: ":"}, {Secret: "pass"}, {Text: "!"}},
@@ -94,33 +94,34 @@ func TestHeadersAreFilledWithTheirOwnersSecrets(t *testing.T) {
 	status, said := get(shopURL + "/a")
 	h := got()
 	if want := "Basic me:" + canary + "!"; status != 200 || len(h["X-Key"]) != 1 || h.Get("X-Key") != want || h.Get("X-Again") != canary || h.Get("X-Plain") != "p" || h.Get("Accept-Encoding") != "identity" {
-		t.Errorf("%d, the server got %q", status, h)
+		t.Errorf("%d, server got %q", status, h)
 	}
-	// What comes back is masked, but for what is too short to be told from other text.
+	// Secrets in the response are masked, except ones too short to distinguish from other
+	// text.
 	if masked := strings.Repeat("*", len(canary)); !strings.HasPrefix(said, "Basic me:"+masked+"!|") || strings.Contains(said, "canary") {
-		t.Errorf("the jail hears %q", said)
+		t.Errorf("client got %q", said)
 	}
 	if asked := strings.Join(o.asked, ", "); asked != "t-1 pass shop.example, t-1 user shop.example" {
-		t.Errorf("asked for %q, want each once", asked)
+		t.Errorf("got lookups %q, want each secret once", asked)
 	}
 	r := j.recorded("the request", func(r egress.Record) bool { return r.Allowed && r.Status == 200 })
 	if fmt.Sprint(r.Secrets) != "[pass user]" || strings.Contains(fmt.Sprint(j.all()), "canary") {
-		t.Errorf("the record is %+v", r)
+		t.Errorf("got record %+v", r)
 	}
-	// To another host it goes as it is.
+	// Requests to another host are not changed.
 	if status, said := get(strings.Replace(shopURL, "shop", "other", 1)); status != 200 || said != `|you say []` || len(o.asked) != 2 {
 		t.Errorf("to another host: %d %q, %q", status, said, got())
 	}
 	got()
-	// The next request has what the secret is by then.
+	// The next request has the current value of the secret.
 	o.set("pass", "sk-second")
 	get(shopURL)
 	if key := got().Get("X-Key"); key != "Basic me:sk-second!" {
-		t.Errorf("once it is another, the server got %q", key)
+		t.Errorf("after the secret changed, server got %q", key)
 	}
 }
 
-func TestARequestWithoutItsSecretIsNotSent(t *testing.T) {
+func TestRequestWithUnavailableSecretIsNotSent(t *testing.T) {
 	o := &owner{has: map[string]string{}}
 	j, get, got := filled(t, o, map[string][]egress.Part{"X-Key": {{Text: "Bearer "}, {Secret: "confidential"}}})
 	refused := func(what, why string) {
@@ -130,28 +131,29 @@ func TestARequestWithoutItsSecretIsNotSent(t *testing.T) {
 			t.Errorf("%s: %d %q", what, status, said)
 		}
 		if h := got(); h != nil {
-			t.Errorf("%s: the server got %q", what, h)
+			t.Errorf("%s: server got %q", what, h)
 		}
 	}
-	refused("none there", "cannot be had")
+	refused("none there", "is not available")
 	for what, value := range map[string]string{"empty": "", "line breaks alone": "\r\n", "two lines": "a\r\nX-Evil: confidential", "a zero": "a\x00b", "too long": strings.Repeat("x", 64<<10+1)} {
 		o.set("confidential", value)
-		why := "cannot be written"
+		why := "is not a valid header value"
 		if what == "too long" {
 			why = "longer than"
 		}
 		refused(what, why)
 	}
-	if j.recorded("a refusal", func(r egress.Record) bool { return r.Reason == egress.ReasonSecret }); strings.Contains(fmt.Sprint(j.all()), "X-Evil") {
-		t.Errorf("the records are %+v", j.all())
+	j.recorded("a refusal", func(r egress.Record) bool { return r.Reason == egress.ReasonSecret })
+	if strings.Contains(fmt.Sprint(j.all()), "X-Evil") {
+		t.Errorf("got records %+v", j.all())
 	}
 	o.set("confidential", "sk")
 	if status, _ := get(shopURL); status != 200 || got().Get("X-Key") != "Bearer sk" {
-		t.Errorf("when it is there: %d", status)
+		t.Errorf("after the secret was set: %d", status)
 	}
 }
 
-func TestSecretsDoNotMakeHeadersWithoutEnd(t *testing.T) {
+func TestHeadersWithSecretsAreLimited(t *testing.T) {
 	o := &owner{has: map[string]string{"s": strings.Repeat("x", 8<<10)}}
 	var many []egress.Part
 	for range 1000 {
@@ -163,7 +165,7 @@ func TestSecretsDoNotMakeHeadersWithoutEnd(t *testing.T) {
 	}
 }
 
-func TestHeadersThatCannotBeFilledAreRefused(t *testing.T) {
+func TestInvalidTransforms(t *testing.T) {
 	ca, _ := newCA(t)
 	p, err := egress.New(egress.Config{CA: ca, Owned: (&owner{}).give})
 	if err != nil {
@@ -180,10 +182,10 @@ func TestHeadersThatCannotBeFilledAreRefused(t *testing.T) {
 		"any addresses": {Host: "0.0.0.0/0", Owner: "t-1", Filled: map[string][]egress.Part{"X": secret}},
 	} {
 		if err := p.SetRules(egress.Rules{Transform: []egress.Transform{tr}}); err == nil {
-			t.Errorf("%s: taken", what)
+			t.Errorf("%s: no error", what)
 		}
 	}
 	if _, err := egress.New(egress.Config{CA: ca, Rules: egress.Rules{Transform: []egress.Transform{{Host: "a.example", Owner: "t-1", Filled: map[string][]egress.Part{"X": secret}}}}}); err == nil {
-		t.Error("a proxy that has nowhere to get secrets from takes them")
+		t.Error("New accepted a transform with secrets without Config.Owned")
 	}
 }

@@ -15,30 +15,29 @@ import (
 	"unicode/utf16"
 )
 
-// A TrustFile is a file that makes programs in a jail trust its certificate
-// authority.
+// A TrustFile is a file that adds a jail's certificate authority to a trust store in the jail.
 type TrustFile struct {
-	Path string // in the jail: "/etc/ssl/certs/ca-certificates.crt"
+	Path string // path in the jail, such as "/etc/ssl/certs/ca-certificates.crt"
 	Data []byte
 }
 
-// Where TrustFiles puts the authority alone and with all others, whatever the
-// jail's system is.
+// Paths in the jail of the certificate authority alone, and of a bundle with all trusted
+// authorities. They do not depend on the jail's distribution.
 const (
 	TrustCA     = "/etc/glasshouse/egress-ca.pem"
 	TrustBundle = "/etc/glasshouse/ca-bundle.pem"
 )
 
-// bundles are where systems keep the authorities that programs trust.
+// bundles are the paths of the system trust stores of common distributions.
 var bundles = []string{
 	"etc/ssl/certs/ca-certificates.crt",                // Debian, Alpine, Arch, Nix
 	"etc/pki/tls/certs/ca-bundle.crt",                  // Fedora
-	"etc/pki/ca-trust/extracted/pem/tls-ca-bundle.pem", // Fedora, what the former leads to
+	"etc/pki/ca-trust/extracted/pem/tls-ca-bundle.pem", // Fedora; target of the previous path
 	"etc/ssl/ca-bundle.pem",                            // SUSE
 	"etc/ssl/cert.pem",                                 // Alpine, BSD
 }
 
-// keystores are where Java keeps them.
+// keystores are the paths of Java trust stores.
 var keystores = []string{
 	"etc/ssl/certs/java/cacerts",
 	"etc/pki/java/cacerts",
@@ -49,22 +48,22 @@ var keystores = []string{
 	"usr/java/*/lib/security/cacerts",
 }
 
-// trustEnv are the variables by which programs are told what to trust that look
-// nowhere else, or in a store of their own.
+// trustEnv are the environment variables for programs that have their own trust store or read
+// only the store that the variable names.
 var trustEnv = map[string]string{
 	"SSL_CERT_FILE":       TrustBundle, // OpenSSL, Go, Ruby, curl, uv
 	"CURL_CA_BUNDLE":      TrustBundle,
-	"REQUESTS_CA_BUNDLE":  TrustBundle, // Python's requests, which has a store of its own
+	"REQUESTS_CA_BUNDLE":  TrustBundle, // Python's requests has its own store
 	"PIP_CERT":            TrustBundle,
 	"AWS_CA_BUNDLE":       TrustBundle,
 	"GIT_SSL_CAINFO":      TrustBundle,
 	"CARGO_HTTP_CAINFO":   TrustBundle,
 	"NIX_SSL_CERT_FILE":   TrustBundle,
-	"DENO_CERT":           TrustCA, // added to a store of its own, as the next
+	"DENO_CERT":           TrustCA, // added to the program's own store, like the next one
 	"NODE_EXTRA_CA_CERTS": TrustCA,
 }
 
-// TrustEnv returns the environment that goes with TrustFiles.
+// TrustEnv returns the environment variables for the files of TrustFiles.
 func TrustEnv() map[string]string {
 	env := make(map[string]string, len(trustEnv))
 	for k, v := range trustEnv {
@@ -73,12 +72,11 @@ func TrustEnv() map[string]string {
 	return env
 }
 
-// TrustFiles returns the files that are to be written into a jail so that its
-// programs trust c beside what they trust already: the stores that are in root,
-// with c added, and two files that TrustEnv speaks of. root is the jail's root
-// filesystem; a stranger may have filled it, so it must not lead out of itself
-// (os.Root.FS does not). Where root has no store, the certificates of base are
-// what is trusted already: the host's, say, or none.
+// TrustFiles returns the files to write into a jail so that its programs also trust c: the
+// trust stores found in root, with c added, and the two files that TrustEnv refers to. root is
+// the root filesystem of the jail. Its content is untrusted, so root must not follow symbolic
+// links to the outside (os.Root.FS does not). If root has no trust store, the certificates of
+// base, for example the host's, are used instead; base may be empty.
 func (c *CA) TrustFiles(root fs.FS, base []byte) ([]TrustFile, error) {
 	var files []TrustFile
 	found := base
@@ -87,7 +85,7 @@ func (c *CA) TrustFiles(root fs.FS, base []byte) ([]TrustFile, error) {
 		if errors.Is(err, fs.ErrNotExist) {
 			continue
 		} else if err != nil {
-			return nil, fmt.Errorf("read what the jail trusts: %w", err)
+			return nil, fmt.Errorf("read the jail's trust stores: %w", err)
 		}
 		if i == 0 || bytes.Equal(found, base) {
 			found = b
@@ -121,12 +119,12 @@ func readStore(root fs.FS, name string) ([]byte, error) {
 		return nil, err
 	}
 	if !st.Mode().IsRegular() || st.Size() > maxStore {
-		return nil, &fs.PathError{Op: "read", Path: name, Err: fs.ErrNotExist} // no store, whatever it is
+		return nil, &fs.PathError{Op: "read", Path: name, Err: fs.ErrNotExist} // not a regular trust store
 	}
 	return fs.ReadFile(root, name)
 }
 
-// with returns a bundle with c in it, once.
+// with returns the bundle with c added, unless it contains c already.
 func (c *CA) with(bundle []byte) []byte {
 	if bytes.Contains(bundle, c.pem) {
 		return bundle
@@ -138,11 +136,12 @@ func (c *CA) with(bundle []byte) []byte {
 	return append(b, c.pem...)
 }
 
-// certificates returns those of a bundle, as DER.
+// certificates returns the certificates of a PEM bundle in DER.
 func certificates(bundle []byte) (certs [][]byte) {
 	for {
 		var b *pem.Block
-		if b, bundle = pem.Decode(bundle); b == nil {
+		b, bundle = pem.Decode(bundle)
+		if b == nil {
 			return certs
 		}
 		if b.Type == "CERTIFICATE" {
@@ -151,9 +150,9 @@ func certificates(bundle []byte) (certs [][]byte) {
 	}
 }
 
-// keystore writes certificates as a keystore of Java's first format, which every
-// Java reads whatever the file was before: a magic number, a version, entries, and
-// a digest that begins with the store's usual password.
+// keystore encodes certificates in the JKS format, which all Java versions can read: a magic
+// number, a version, entries, and a SHA-1 digest that starts with the store password (changeit
+// by default).
 func keystore(certs [][]byte) []byte {
 	var b bytes.Buffer
 	number := func(n uint32) { binary.Write(&b, binary.BigEndian, n) }
@@ -166,7 +165,7 @@ func keystore(certs [][]byte) []byte {
 	number(uint32(len(certs)))
 	now := uint64(time.Now().UnixMilli())
 	for i, der := range certs {
-		number(2) // a certificate that is trusted
+		number(2) // trusted certificate entry
 		text(fmt.Sprintf("glasshouse-%d", i))
 		binary.Write(&b, binary.BigEndian, now)
 		text("X.509")

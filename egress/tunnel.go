@@ -11,8 +11,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// tunnel carries a connection into which is not looked. first is what the server
-// has said already. It closes up.
+// tunnel forwards a connection that is not intercepted. first contains the bytes already
+// received from the server. tunnel closes up.
 func (v *visit) tunnel(ask Request, g grant, up tcpConn, first []byte) {
 	defer up.Close()
 	ctx, cancel := context.WithCancel(v.p.ctx)
@@ -32,7 +32,7 @@ func (v *visit) tunnel(ask Request, g grant, up tcpConn, first []byte) {
 
 	said, _ := v.br.Peek(v.br.Buffered())
 	said = append([]byte(nil), said...)
-	v.br.Reset(nil) // from here on it is only copied, without this buffer
+	v.br.Reset(nil) // pipe reads the connection directly from here
 	var wg sync.WaitGroup
 	var upErr, downErr error
 	wg.Go(func() {
@@ -41,15 +41,16 @@ func (v *visit) tunnel(ask Request, g grant, up tcpConn, first []byte) {
 			cancel()
 		}
 	})
-	if downErr = pipe(v.client, up, first, f.down); downErr != nil {
+	downErr = pipe(v.client, up, first, f.down)
+	if downErr != nil {
 		cancel()
 	}
 	wg.Wait()
 	f.end(0, tunnelError(upErr, downErr))
 }
 
-// tunnelError says which side broke off, if one did. up is what went wrong on the
-// way to the server, down on the way back.
+// tunnelError returns which side closed the connection prematurely, if any. up is the error in
+// the direction to the server, down the error in the direction to the client.
 func tunnelError(up, down error) error {
 	for _, way := range []struct {
 		err            error
@@ -57,7 +58,7 @@ func tunnelError(up, down error) error {
 	}{{up, errGone, errBroken}, {down, errBroken, errGone}} {
 		switch {
 		case way.err == nil, errors.Is(way.err, errSpent), errors.Is(way.err, net.ErrClosed):
-			// The flow knows, or the other way does.
+			// The flow or the other direction has the reason.
 		case errors.Is(way.err, errSource):
 			return way.source
 		default:
@@ -67,15 +68,15 @@ func tunnelError(up, down error) error {
 	return nil
 }
 
-var errBroken = refuse(ReasonUpstream, "", "the server broke off")
+var errBroken = refuse(ReasonUpstream, "", "the server closed the connection")
 
-// errSource marks what went wrong with reading.
-var errSource = errors.New("cannot be read")
+// errSource marks a read error.
+var errSource = errors.New("read failed")
 
-// errSpent is that no more may be passed on.
-var errSpent = errors.New("spent")
+// errSpent reports that the byte budget is spent.
+var errSpent = errors.New("byte budget is spent")
 
-// chunk is how much is read at once by copying, and pipeSize by splicing.
+// chunk is the size of a read when copying, pipeSize the pipe size when splicing.
 const (
 	chunk    = 64 << 10
 	pipeSize = 256 << 10
@@ -83,10 +84,10 @@ const (
 
 var chunks = sync.Pool{New: func() any { b := make([]byte, chunk); return &b }}
 
-// pipe writes first to dst and then what comes from src until its end, which it
-// passes on. count is told how much is to be written and says how much may be.
-// A connection that is silent holds no buffer, and one that sends much is spliced
-// by the kernel.
+// pipe writes first and then the data of src to dst, and forwards the end of the stream.
+// Before each write it calls count with the number of bytes; count returns how many of them
+// may be written. An idle connection holds no buffer. A connection with much data is spliced
+// in the kernel.
 func pipe(dst, src tcpConn, first []byte, count func(int) int) error {
 	if len(first) > 0 {
 		n := count(len(first))
@@ -121,7 +122,8 @@ func pipe(dst, src tcpConn, first []byte, count func(int) int) error {
 	return ignoreClosed(dst.CloseWrite())
 }
 
-// ignoreClosed is err unless it says that the other side has closed already.
+// ignoreClosed returns nil if err reports that the other side has closed the connection
+// already, and err otherwise.
 func ignoreClosed(err error) error {
 	if errors.Is(err, unix.ENOTCONN) {
 		return nil
@@ -129,7 +131,7 @@ func ignoreClosed(err error) error {
 	return err
 }
 
-// copyOnce passes on what one read gives. It waits for that without a buffer.
+// copyOnce forwards the data of one read. It waits for readability without a buffer.
 func copyOnce(dst tcpConn, in syscall.RawConn, count func(int) int) (n int, err error) {
 	var b *[]byte
 	e := in.Read(func(fd uintptr) bool {
@@ -150,7 +152,8 @@ func copyOnce(dst tcpConn, in syscall.RawConn, count func(int) int) (n int, err 
 	if b != nil {
 		defer chunks.Put(b)
 	}
-	if err = errors.Join(e, err); err != nil {
+	err = errors.Join(e, err)
+	if err != nil {
 		return 0, errors.Join(errSource, err)
 	}
 	if n == 0 {
@@ -166,9 +169,9 @@ func copyOnce(dst tcpConn, in syscall.RawConn, count func(int) int) (n int, err 
 	return n, nil
 }
 
-// splice passes on what comes from in through a pipe of the kernel's, so that no
-// byte is copied through this process: limit bytes, or if that is negative all
-// until the end, which is io.EOF, as it is if the end comes early.
+// splice forwards data from in through a kernel pipe with splice(2), without a copy through
+// user space. It forwards limit bytes. If limit is negative, it forwards all data until the
+// end and returns io.EOF. A premature end is also io.EOF.
 func splice(dst tcpConn, in syscall.RawConn, limit int64, count func(int) int) error {
 	out, err := dst.SyscallConn()
 	if err != nil {
@@ -180,7 +183,7 @@ func splice(dst tcpConn, in syscall.RawConn, limit int64, count func(int) int) e
 	}
 	defer unix.Close(fds[0])
 	defer unix.Close(fds[1])
-	unix.FcntlInt(uintptr(fds[0]), unix.F_SETPIPE_SZ, pipeSize) // if not, it is smaller
+	unix.FcntlInt(uintptr(fds[0]), unix.F_SETPIPE_SZ, pipeSize) // if it fails, the pipe keeps its default size
 
 	const flags = unix.SPLICE_F_MOVE | unix.SPLICE_F_NONBLOCK
 	for limit != 0 {
@@ -211,13 +214,14 @@ func splice(dst tcpConn, in syscall.RawConn, limit int64, count func(int) int) e
 	return nil
 }
 
-// transfer makes one call on a socket when it is ready for it.
+// transfer makes a system call on a socket once the socket is ready.
 func transfer(when func(func(fd uintptr) bool) error, call func(fd int) (int64, error)) (int, error) {
 	var n int64
 	var err error
 	e := when(func(fd uintptr) bool {
 		for {
-			if n, err = call(int(fd)); err != unix.EINTR {
+			n, err = call(int(fd))
+			if err != unix.EINTR {
 				return err != unix.EAGAIN
 			}
 		}

@@ -17,26 +17,27 @@ import (
 	"glasshouse/internal/text"
 )
 
-// tcpConn is named so that nil can be told from a connection.
+// tcpConn is a distinct name so that a nil pointer can be compared before a conversion to
+// net.Conn.
 type tcpConn = *net.TCPConn
 
-// A visit is one connection that a program in the jail made.
+// A visit is one connection from a program in the jail.
 type visit struct {
-	p      *Proxy
-	client tcpConn
-	br     *bufio.Reader // what the client says, from its first byte; nil once it is only copied
-	lent   bool          // a server of HTTP/2 may read from br after the visit, so br is not used again
+	p        *Proxy
+	client   tcpConn
+	br       *bufio.Reader // buffered data of the client, from the first byte; unused once pipe copies
+	brShared bool          // an HTTP/2 server may read from br after the visit, so br is not returned to the pool
 
-	dst      netip.AddrPort // where the kernel says it was meant to go; zero for the explicit proxy
-	port     uint16         // that is meant
-	declared string         // the host of CONNECT, or that TLS was ended for; "" if none
-	granted  *grant         // what CONNECT was granted
-	proxied  bool           // requests are for whole URLs
-	tls      bool           // TLS with the client is ended here
+	dst      netip.AddrPort // original destination according to the kernel; zero for the explicit proxy
+	port     uint16         // requested port
+	declared string         // host of CONNECT or of the intercepted connection; "" if none
+	granted  *grant         // grant of the CONNECT request
+	proxied  bool           // requests have absolute URLs
+	tls      bool           // TLS with the client is terminated by the proxy
 }
 
-// readers are the buffers in which the first bytes of connections and heads of
-// requests are looked at. Their size is how large a head may be.
+// readers are buffers for the first bytes of connections and the heads of requests. Their size
+// is the maximum size of a head.
 var readers = sync.Pool{New: func() any { return bufio.NewReaderSize(nil, maxHead) }}
 
 const maxHead = 32 << 10
@@ -46,7 +47,7 @@ func (v *visit) read(c net.Conn) func() {
 	br.Reset(c)
 	v.br = br
 	return func() {
-		if v.lent {
+		if v.brShared {
 			return
 		}
 		br.Reset(nil)
@@ -54,28 +55,30 @@ func (v *visit) read(c net.Conn) func() {
 	}
 }
 
-// transparent carries a connection that did not know of the proxy.
+// transparent serves a redirected connection.
 func (v *visit) transparent() {
 	defer v.read(v.client)()
 	dst, err := originalDst(v.client)
 	if err != nil || dst == v.client.LocalAddr().(*net.TCPAddr).AddrPort() {
-		v.abort(Request{Kind: KindConnect}, refuse(ReasonName, "", "a connection to the proxy itself, which says nowhere where it is to go").with("connect to the host that is meant"))
+		v.abort(Request{Kind: KindConnect}, refuse(ReasonName, "", "a direct connection to the proxy has no destination").with("connect to the destination host"))
 		return
 	}
 	v.dst, v.port = dst, dst.Port()
 	v.carry()
 }
 
-// originalDst returns where a redirected connection was meant to go.
+// originalDst returns the original destination of a redirected connection.
 func originalDst(c tcpConn) (dst netip.AddrPort, err error) {
 	raw, err := c.SyscallConn()
 	if err != nil {
 		return dst, err
 	}
 	e := raw.Control(func(fd uintptr) {
-		// The kernel fills in a struct sockaddr_in, for which this type has room.
+		// The kernel writes a struct sockaddr_in (include/uapi/linux/netfilter_ipv4.h,
+		// SO_ORIGINAL_DST), for which an IPv6Mreq is large enough.
 		var sa *unix.IPv6Mreq
-		if sa, err = unix.GetsockoptIPv6Mreq(int(fd), unix.SOL_IP, unix.SO_ORIGINAL_DST); err == nil {
+		sa, err = unix.GetsockoptIPv6Mreq(int(fd), unix.SOL_IP, unix.SO_ORIGINAL_DST)
+		if err == nil {
 			b := sa.Multiaddr
 			dst = netip.AddrPortFrom(netip.AddrFrom4([4]byte(b[4:8])), uint16(b[2])<<8|uint16(b[3]))
 		}
@@ -83,7 +86,7 @@ func originalDst(c tcpConn) (dst netip.AddrPort, err error) {
 	return dst, errors.Join(e, err)
 }
 
-// state returns the state of a TCP connection, of linux/tcp_states.h.
+// state returns the state of a TCP connection (include/net/tcp_states.h).
 func state(c tcpConn) int {
 	s := unix.BPF_TCP_CLOSE
 	if raw, err := c.SyscallConn(); err == nil {
@@ -96,7 +99,8 @@ func state(c tcpConn) int {
 	return s
 }
 
-// isScarce reports whether the process or host is short of something for now.
+// isScarce reports whether err is a temporary shortage of resources, or another temporary
+// error of accept(2).
 func isScarce(err error) bool {
 	for _, e := range []syscall.Errno{unix.EMFILE, unix.ENFILE, unix.ENOBUFS, unix.ENOMEM, unix.ECONNABORTED, unix.EINTR} {
 		if errors.Is(err, e) {
@@ -106,28 +110,29 @@ func isScarce(err error) bool {
 	return false
 }
 
-// reset ends a connection so that the other side sees that it was refused.
+// reset closes a connection with an RST segment, so that the client detects the refusal.
 func reset(c tcpConn) {
 	c.SetLinger(0)
 	c.Close()
 }
 
-// abort refuses a connection of which no more is known than what ask says.
+// abort refuses and resets a connection. ask contains what is known about it.
 func (v *visit) abort(ask Request, ref *refusal) {
 	v.p.refused(ask, ref)
 	reset(v.client)
 }
 
-// carry finds out what the client speaks and with whom, and lets it if it may.
+// carry detects the protocol of the client and serves the connection if the rules allow it.
 func (v *visit) carry() {
 	p := v.p
-	spoken, err := v.listen(p.times.silence)
-	if spoken == spokeNothing && err == nil {
+	spoken, err := v.detect(p.times.silence)
+	if spoken == protoUnknown && err == nil {
 		var done bool
-		if done = v.serverFirst(); done {
+		done = v.serverFirst()
+		if done {
 			return
 		}
-		spoken, err = v.listen(p.times.head)
+		spoken, err = v.detect(p.times.head)
 	}
 	ask := Request{Kind: KindConnect, Host: v.declared, Port: v.port}
 	if ask.Host == "" && v.dst.IsValid() {
@@ -135,51 +140,51 @@ func (v *visit) carry() {
 	}
 	switch {
 	case err == io.EOF && v.br.Buffered() == 0:
-		// Who looks which ports are open does so. It has learnt nothing: all are.
-		p.refused(ask, refuse(ReasonClient, "", "the client said nothing and went away"))
+		// A port scanner does this. It learns nothing, because all ports look open.
+		p.refused(ask, refuse(ReasonClient, "", "the client closed the connection without sending data"))
 	case err != nil:
-		v.abort(ask, refuse(ReasonClient, "", "the client broke off before it was known what it wants"))
-	case spoken == spokeTLS:
+		v.abort(ask, refuse(ReasonClient, "", "the client closed the connection before its protocol was known"))
+	case spoken == protoTLS:
 		v.carryTLS()
-	case spoken == spokeHTTP:
+	case spoken == protoHTTP:
 		v.serveHTTP(v.client)
-	case spoken == spokeOther:
+	case spoken == protoOther:
 		v.carryRaw()
 	case v.br.Buffered() == 0:
-		v.abort(ask, refuse(ReasonName, "", "the client says nothing, and the address was not given out for a name that is allowed").with("look the host up by its name and connect to it anew"))
+		v.abort(ask, refuse(ReasonName, "", "the client sent nothing, and the address does not belong to an allowed name").with("resolve the host name again and reconnect"))
 	default:
-		v.abort(ask, refuse(ReasonLimit, "", "what the client says first is too long or comes too slowly"))
+		v.abort(ask, refuse(ReasonLimit, "", "the first message of the client is too long or too slow"))
 	}
 }
 
-// listen waits until it is clear what the client speaks. It is spokeNothing if the
-// client has not said enough in time, with an error only if it broke off.
-func (v *visit) listen(d time.Duration) (spoken, error) {
+// detect waits until the protocol of the client is known. It returns protoUnknown without an
+// error if the client has not sent enough in time, and with an error if the connection failed.
+func (v *visit) detect(d time.Duration) (protocol, error) {
 	v.client.SetReadDeadline(time.Now().Add(d))
 	defer v.client.SetReadDeadline(time.Time{})
 	for {
 		b, _ := v.br.Peek(v.br.Buffered())
-		if s := classify(b); s != spokeNothing {
+		if s := classify(b); s != protoUnknown {
 			return s, nil
 		}
 		if len(b) == maxHead {
-			return spokeNothing, nil
+			return protoUnknown, nil
 		}
-		if len(b) > 0 { // now it has to go on
+		if len(b) > 0 { // the client has started, so the timeout for a whole head applies
 			v.client.SetReadDeadline(time.Now().Add(v.p.times.head))
 		}
 		if _, err := v.br.Peek(len(b) + 1); err != nil {
 			if ne, ok := errors.AsType[net.Error](err); ok && ne.Timeout() {
-				return spokeNothing, nil
+				return protoUnknown, nil
 			}
-			return spokeNothing, err
+			return protoUnknown, err
 		}
 	}
 }
 
-// name returns the host that is meant by a connection that names none: that of
-// CONNECT, or the one allowed name for which the address was given out, or the
-// address itself, which then has to be listed.
+// name returns the host of a connection that sends no name: the host of CONNECT, the only
+// allowed name for which DNS returned the address, or the address itself, which a rule must
+// then list.
 func (v *visit) name() (string, *refusal) {
 	if v.declared != "" {
 		return v.declared, nil
@@ -199,15 +204,15 @@ func (v *visit) name() (string, *refusal) {
 	case rules.direct(addr, v.port):
 		return addr.String(), nil
 	case len(allowed) > 1:
-		return "", refuse(ReasonName, "", "%s is the address of several hosts that are allowed, and the client does not say which it means", addr).with("use the HTTP proxy that HTTP_PROXY names, with CONNECT")
+		return "", refuse(ReasonName, "", "%s is the address of several allowed hosts, and the client does not name one", addr).with("use CONNECT to the HTTP proxy in HTTP_PROXY")
 	case len(all) == 1:
 		return all[0], nil
 	}
 	return addr.String(), nil
 }
 
-// serverFirst lets the server speak first, if it is known and allowed which one
-// it is. It reports false if the client speaks first after all.
+// serverFirst connects to the server of a silent client, if the host is known and allowed, so
+// that the server can speak first. It returns false if the client speaks first after all.
 func (v *visit) serverFirst() bool {
 	p := v.p
 	host, ref := v.name()
@@ -216,11 +221,11 @@ func (v *visit) serverFirst() bool {
 	}
 	ask := Request{Kind: KindConnect, Host: host, Port: v.port}
 	g, ref := v.settle(p.ctx, ask)
-	if ref != nil || g.looksInside() {
-		return false // if it says something, it is told why
+	if ref != nil || g.needsIntercept() {
+		return false // the refusal is reported when the client sends data
 	}
 	if g.rule == nil {
-		v.declared, v.granted = host, &g // and need not be asked again
+		v.declared, v.granted = host, &g // the Authority need not be called again
 	}
 	up, err := p.dial(p.ctx, g.dial, v.port, v.dst.Addr(), g.rule)
 	if err != nil {
@@ -228,31 +233,32 @@ func (v *visit) serverFirst() bool {
 		reset(v.client)
 		return true
 	}
-	first, err := v.whoIsFirst(up)
+	first, err := v.firstSender(up)
 	if err != nil || len(first) == 0 {
 		up.Close()
 		return err != nil
 	}
 	if answersHTTP(first) {
 		up.Close()
-		v.abort(ask, refuse(ReasonProtocol, g.label, "the server speaks HTTP, and the client said nothing").with("send the request at once"))
+		v.abort(ask, refuse(ReasonProtocol, g.label, "the server uses HTTP, but the client sent no request").with("send the request immediately after connecting"))
 		return true
 	}
 	v.tunnel(ask, g, up, first)
 	return true
 }
 
-// answersHTTP reports whether a server that spoke first speaks HTTP all the same:
-// it lost patience, or sends the settings of HTTP/2. What then came from the
-// client would be a request of which nobody has read the host.
+// answersHTTP reports whether a server that sent data first uses HTTP: it sent a timeout
+// response, or HTTP/2 SETTINGS (RFC 9113, 3.4). The data of the client would then be a request
+// whose host was not checked.
 func answersHTTP(first []byte) bool {
 	settings := len(first) >= 9 && first[0] == 0 && first[3] == 4 && bytes.Equal(first[5:9], []byte{0, 0, 0, 0})
 	return settings || bytes.HasPrefix(first, []byte("HTTP/"))
 }
 
-// whoIsFirst waits until either side speaks, and returns what the server said: it
-// is nothing if the client was first. It is an error if both are silent for long.
-func (v *visit) whoIsFirst(up tcpConn) (first []byte, err error) {
+// firstSender waits until one side sends data, and returns the data of the server. The data is
+// empty if the client was first. firstSender returns an error if neither side sends data in
+// time.
+func (v *visit) firstSender(up tcpConn) (first []byte, err error) {
 	limit := time.Now().Add(v.p.times.idle)
 	v.client.SetReadDeadline(limit)
 	defer v.client.SetReadDeadline(time.Time{})
@@ -279,7 +285,7 @@ func (v *visit) whoIsFirst(up tcpConn) (first []byte, err error) {
 	return nil, errors.Join(upErr, clientErr)
 }
 
-// carryRaw carries what is neither TLS nor HTTP.
+// carryRaw serves a connection that is neither TLS nor HTTP.
 func (v *visit) carryRaw() {
 	host, ref := v.name()
 	ask := Request{Kind: KindConnect, Host: host, Port: v.port}
@@ -292,9 +298,9 @@ func (v *visit) carryRaw() {
 	switch {
 	case ref != nil:
 	case v.port == 80:
-		ref = refuse(ReasonProtocol, g.label, "port 80 carries HTTP, and this is not")
-	case g.looksInside():
-		ref = refuse(ReasonProtocol, g.label, "the rule is about requests of HTTP, and this is none")
+		ref = refuse(ReasonProtocol, g.label, "port 80 is for HTTP, and the client uses another protocol")
+	case g.needsIntercept():
+		ref = refuse(ReasonProtocol, g.label, "the rule allows HTTP requests, and the client uses another protocol")
 	}
 	if ref != nil {
 		v.abort(ask, ref)
@@ -309,17 +315,17 @@ func (v *visit) carryRaw() {
 	v.tunnel(ask, g, up, nil)
 }
 
-// failed records that what was granted could not be connected to.
+// failed records that the connection to an allowed server failed.
 func (v *visit) failed(ask Request, g grant, err error) *refusal {
 	ref, ok := errors.AsType[*refusal](err)
 	if !ok {
 		ref = refuse(ReasonUpstream, g.label, "cannot connect to %s: %v", ask.Host, err)
 	}
-	v.p.keep(Record{At: time.Now(), Request: ask, Rule: g.label, Allowed: !ok, Reason: ref.Reason, Detail: ref.Detail})
+	v.p.record(Record{At: time.Now(), Request: ask, Rule: g.label, Allowed: !ok, Reason: ref.Reason, Detail: ref.Detail})
 	return ref
 }
 
-// carryTLS carries a connection that begins with a TLS hello.
+// carryTLS serves a connection that starts with a TLS ClientHello.
 func (v *visit) carryTLS() {
 	p := v.p
 	b, _ := v.br.Peek(v.br.Buffered())
@@ -329,7 +335,7 @@ func (v *visit) carryTLS() {
 		ask.Host = v.dst.Addr().String()
 	}
 	if err != nil {
-		v.alert(ask, alertDecode, refuse(ReasonMalformed, "", "the TLS hello cannot be read: %v", err))
+		v.alert(ask, alertDecode, refuse(ReasonMalformed, "", "cannot parse the TLS ClientHello: %v", err))
 		return
 	}
 	host, ref := v.tlsName(hello)
@@ -343,8 +349,8 @@ func (v *visit) carryTLS() {
 		v.alert(ask, alertDenied, ref)
 		return
 	}
-	if g.looksInside() {
-		if p.conf.CA == nil { // the rule is for port 80 only
+	if g.needsIntercept() {
+		if p.conf.CA == nil { // the rule has only port 80
 			v.alert(ask, alertDenied, refuse(ReasonProtocol, g.label, "port %d of %s is for HTTP without TLS", v.port, host))
 			return
 		}
@@ -352,8 +358,8 @@ func (v *visit) carryTLS() {
 		return
 	}
 	if hello.ech {
-		v.alert(ask, alertDenied, refuse(ReasonName, g.label, "the hello to %s has an encrypted part (ECH), in which another host may be named", host).
-			with("turn ECH off in the client, or ask for the host to be intercepted"))
+		v.alert(ask, alertDenied, refuse(ReasonName, g.label, "the ClientHello to %s is encrypted (ECH) and may name another host", host).
+			with("disable ECH in the client, or ask an administrator to enable interception for the host"))
 		return
 	}
 	up, err := p.dial(p.ctx, g.dial, v.port, v.dst.Addr(), g.rule)
@@ -368,7 +374,7 @@ func (v *visit) carryTLS() {
 	v.tunnel(ask, g, up, nil)
 }
 
-// tlsName returns the host that a hello means.
+// tlsName returns the host that a ClientHello addresses.
 func (v *visit) tlsName(h hello) (string, *refusal) {
 	if h.name == "" {
 		host, ref := v.name()
@@ -376,23 +382,23 @@ func (v *visit) tlsName(h hello) (string, *refusal) {
 			return "", ref
 		}
 		if _, addr, _ := parseHost(host); v.declared == "" && !addr.IsValid() || addr.IsValid() && !v.p.rules.Load().direct(addr, v.port) {
-			return "", refuse(ReasonName, "", "the TLS hello to %s names no host (SNI)", v.dst.Addr()).with("use a client that sends the server's name")
+			return "", refuse(ReasonName, "", "the TLS ClientHello to %s has no server name (SNI)", v.dst.Addr()).with("use a client that sends SNI")
 		}
 		return host, nil
 	}
 	host, addr, err := parseHost(h.name)
 	if err != nil || addr.IsValid() {
-		return "", refuse(ReasonMalformed, "", "the TLS hello names %q, which is no host name", text.Clip(h.name, 100))
+		return "", refuse(ReasonMalformed, "", "the server name (SNI) %q in the TLS ClientHello is not a host name", text.Clip(h.name, 100))
 	}
 	if _, meant, _ := parseHost(v.declared); v.declared != "" && v.declared != host && !meant.IsValid() {
-		return "", refuse(ReasonMismatch, "", "CONNECT was for %s, the TLS hello is for %s", v.declared, host).with("name the same host in both")
+		return "", refuse(ReasonMismatch, "", "CONNECT was for %s, the TLS ClientHello is for %s", v.declared, host).with("name the same host in both")
 	} else if meant.IsValid() {
-		return v.declared, nil // a listed address: its hosts have any name
+		return v.declared, nil // a listed address may serve any host name
 	}
 	return host, nil
 }
 
-// The alerts of TLS by which refusals are told (RFC 8446, 6).
+// TLS alerts for refusals (RFC 8446, 6.2).
 const (
 	alertDenied   = 49  // access_denied
 	alertDecode   = 50  // decode_error
@@ -400,23 +406,23 @@ const (
 	alertName     = 112 // unrecognized_name
 )
 
-// alert refuses a connection whose client waits for TLS.
+// alert refuses a connection with a TLS alert.
 func (v *visit) alert(ask Request, alert byte, ref *refusal) {
 	v.p.refused(ask, ref)
 	sendAlert(v.client, alert)
 }
 
-// sendAlert sends a fatal alert and closes. What the client still sends is read,
-// or else the kernel would take the alert back with a reset.
+// sendAlert sends a fatal alert and closes the connection. linger prevents an RST that would
+// discard the alert.
 func sendAlert(c tcpConn, alert byte) {
 	c.SetDeadline(time.Now().Add(time.Second))
 	c.Write([]byte{21, 3, 3, 0, 2, 2, alert})
 	linger(c)
 }
 
-// linger closes c after the other side has had a moment to read what was last
-// written. What it still sends is read for so long: bytes that nobody has read make
-// the kernel break the connection, and the answer is lost with it.
+// linger closes c after the client had time to read the last data. Meanwhile it reads and
+// discards data of the client: closing a socket with unread data sends an RST (RFC 2525,
+// 2.17), and the client then loses the response.
 func linger(c tcpConn) {
 	c.SetDeadline(time.Now().Add(time.Second))
 	c.CloseWrite()
@@ -424,8 +430,8 @@ func linger(c tcpConn) {
 	c.Close()
 }
 
-// dial connects to a host by an address that the host's resolver gives for it, if
-// it can to the one that the program chose, for what a rule allowed.
+// dial connects to a host that rule by allowed. It uses addresses from the host's resolver,
+// and prefers the address that the client chose.
 func (p *Proxy) dial(ctx context.Context, host string, port uint16, chosen netip.Addr, by *rule) (tcpConn, error) {
 	ctx, stop := context.WithTimeout(ctx, p.times.dial)
 	defer stop()

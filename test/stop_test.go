@@ -161,7 +161,7 @@ func TestADaemonThatStopsTellsAllWhoWait(t *testing.T) {
 		t.Errorf("the daemon ended with %v", err)
 	}
 	h.cmd = nil
-	if late := "requests are"; strings.Contains(h.log.String(), late) {
+	if late := "canceling active requests"; strings.Contains(h.log.String(), late) {
 		t.Errorf("the daemon's log has %q:\n%s", late, h.log)
 	}
 	typing.Close()

@@ -1,6 +1,6 @@
-// Package apitest is an api.Manager for tests of the HTTP door and of what
-// calls it. It keeps jails in memory and isolates nothing; commands, terminals
-// and files are a real init's, which runs as an ordinary process.
+// Package apitest provides an api.Manager for tests of the HTTP API and its clients. It keeps
+// jails in memory and isolates nothing. Commands, terminals and files are served by a real
+// jail init, which runs as an ordinary process.
 package apitest
 
 import (
@@ -32,8 +32,7 @@ const (
 	graceEnv  = "APITEST_INIT_GRACE"
 )
 
-// Main runs the tests, or is the init that one of them started. A TestMain
-// calls it.
+// Main runs the tests, or the init process that a test started. TestMain calls it.
 func Main(m *testing.M) int {
 	socket := os.Getenv(socketEnv)
 	if socket == "" {
@@ -53,34 +52,34 @@ func Main(m *testing.M) int {
 
 // Jails is an api.Manager.
 type Jails struct {
-	Fail  func(op string) error // what an operation returns instead of its work
-	Slow  time.Duration         // of Create
+	Fail  func(op string) error // error of an operation; nil: no error
+	Slow  time.Duration         // delay of Create
 	Diff  []jail.Change
-	Stuck chan struct{} // Create waits until it is closed, if it is not nil
+	Stuck chan struct{} // if not nil, Create blocks until it is closed
 
-	ctl *control.Client // nil until Start
+	ctl *control.Client // nil before Start
 
 	mu sync.Mutex
 	// +checklocks:mu
 	jails []jail.Jail // by creation
 	// +checklocks:mu
-	created int // jails ever made
+	created int // number of jails ever created
 }
 
-// New returns Jails without an init: all but commands and files works.
+// New returns Jails without an init. Commands and files are not available.
 func New() *Jails { return &Jails{} }
 
-// Start returns Jails with an init that ends with t, and all that it ran.
+// Start returns Jails with an init. The cleanup of t ends it and all its processes.
 func Start(t testing.TB) *Jails {
 	t.Helper()
 	return StartWithGrace(t, 0)
 }
 
-// StartWithGrace is Start with the time that a lossless reader that is not heard from
-// may stall its command; 0 is the default of init.
+// StartWithGrace is Start with the time that an unresponsive lossless reader may block its
+// command; 0 is the default of init.
 func StartWithGrace(t testing.TB, grace time.Duration) *Jails {
 	t.Helper()
-	dir, err := os.MkdirTemp("", "init") // t.TempDir can be too long for a socket
+	dir, err := os.MkdirTemp("", "init") // t.TempDir may exceed the maximum length of a socket path
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -98,12 +97,12 @@ func StartWithGrace(t testing.TB, grace time.Duration) *Jails {
 	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
 	defer cancel()
 	if _, err := ctl.WaitReady(ctx); err != nil {
-		t.Fatalf("the init does not come up: %v", err)
+		t.Fatalf("init did not start: %v", err)
 	}
 	return &Jails{ctl: ctl}
 }
 
-// end kills what the init started, and then the init.
+// end kills the processes of the init, and then the init.
 func end(cmd *exec.Cmd, ctl *control.Client) {
 	ctx, cancel := context.WithTimeout(context.Background(), 5*time.Second)
 	defer cancel()
@@ -117,7 +116,7 @@ func end(cmd *exec.Cmd, ctl *control.Client) {
 	cmd.Wait()
 }
 
-// Created is how many jails were ever made.
+// Created returns the number of jails ever created.
 func (m *Jails) Created() int {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -152,7 +151,7 @@ func (m *Jails) Create(ctx context.Context, s jail.Spec) (jail.Jail, error) {
 	return j, nil
 }
 
-// add takes in a jail that was made from a snapshot.
+// add adds a jail that was created from a snapshot.
 func (m *Jails) add(j jail.Jail) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -160,7 +159,7 @@ func (m *Jails) add(j jail.Jail) {
 	m.created++
 }
 
-// SetConditions gives a jail conditions.
+// SetConditions sets the conditions of a jail.
 func (m *Jails) SetConditions(jid id.Jail, list ...jail.Condition) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -169,7 +168,7 @@ func (m *Jails) SetConditions(jid id.Jail, list ...jail.Condition) {
 	}
 }
 
-// index returns the place of a jail in m.jails. The caller holds m.mu.
+// index returns the index of a jail in m.jails. The caller holds m.mu.
 //
 // +checklocks:m.mu
 func (m *Jails) index(j id.Jail) (int, error) {
@@ -348,7 +347,7 @@ func (m *Jails) ExecStatus(ctx context.Context, j id.Jail, x id.Exec) (protocol.
 	return m.ctl.ExecStatus(ctx, x)
 }
 
-// Output, as ExecStatus, answers for a jail that has stopped too.
+// Output, like ExecStatus, also works for a stopped jail.
 func (m *Jails) Output(ctx context.Context, j id.Jail, x id.Exec, f func(protocol.Chunk) error) (protocol.ExecStatus, error) {
 	if _, err := m.Get(ctx, j); err != nil {
 		return protocol.ExecStatus{}, err
@@ -396,7 +395,7 @@ func (m *Jails) Stdin(ctx context.Context, j id.Jail, x id.Exec) (io.WriteCloser
 	return ctl.Stdin(ctx, x)
 }
 
-// files are the init's, which is to say the host's.
+// files are the files of the init, that is, of the host.
 type files struct{ *control.Client }
 
 func (files) Close() error { return nil }
@@ -422,7 +421,7 @@ func (m *Jails) Changes(_ context.Context, j id.Jail, o jail.ChangesOptions) ([]
 	for i := range list {
 		if c := &list[i]; !o.Text || c.Path <= o.After {
 			c.Diff, c.NoDiff = "", ""
-		} else if compared++; compared > 2 { // enough for one answer
+		} else if compared++; compared > 2 { // the maximum for one response
 			c.Diff, c.NoDiff = "", jail.DiffLater
 		}
 	}
@@ -436,25 +435,26 @@ func (m *Jails) Backends(context.Context) []jail.BackendInfo {
 	}
 }
 
-// Goroutines fails t if more goroutines run than did before, once those that
-// are ending have ended.
+// Goroutines fails t if more goroutines run at the end of the test than before, after a grace
+// period.
 func Goroutines(t testing.TB) {
 	t.Helper()
 	before := runtime.NumGoroutine()
 	t.Cleanup(func() {
 		var after int
 		for range 200 {
-			if after = runtime.NumGoroutine(); after <= before {
+			after = runtime.NumGoroutine()
+			if after <= before {
 				return
 			}
 			time.Sleep(10 * time.Millisecond)
 		}
 		buf := make([]byte, 1<<20)
-		t.Errorf("%d goroutines run, %d did before:\n%s", after, before, buf[:runtime.Stack(buf, true)])
+		t.Errorf("%d goroutines, want at most %d:\n%s", after, before, buf[:runtime.Stack(buf, true)])
 	})
 }
 
-// True runs /bin/true as the Manager would for the API, for comparison.
+// True runs /bin/true like the Manager does for the API, for comparison.
 func (m *Jails) True(t testing.TB, j id.Jail) {
 	s, _, err := m.Exec(t.Context(), j, jail.ExecRequest{Argv: []string{"/bin/true"}}, &control.AttachOptions{Lossless: true})
 	if err != nil {

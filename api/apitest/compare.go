@@ -10,7 +10,7 @@ import (
 	"glasshouse/snapshot"
 )
 
-// Changes implements api.Comparer: whatever is compared, Jails.Diff differs.
+// Changes implements api.Comparer. It returns Jails.Diff for all arguments.
 func (k *Snapshots) Changes(ctx context.Context, from, to snapshot.End, o jail.ChangesOptions) ([]jail.Change, error) {
 	for _, e := range []snapshot.End{from, to} {
 		if _, err := k.end(ctx, e); err != nil {

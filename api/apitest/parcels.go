@@ -12,7 +12,7 @@ import (
 	"glasshouse/snapshot"
 )
 
-// Export implements api.Snapshots: an archive is the record, and some room.
+// Export implements api.Snapshots. An archive consists of the record and padding.
 func (k *Snapshots) Export(ctx context.Context, sid id.Snapshot, w io.Writer) error {
 	s, err := k.Get(ctx, sid)
 	if err == nil {

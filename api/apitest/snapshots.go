@@ -13,22 +13,22 @@ import (
 	"glasshouse/snapshot"
 )
 
-// Snapshots is an api.Snapshots over Jails. Like those it keeps records alone:
-// which snapshots there are, and which jails come from them.
+// Snapshots is an api.Snapshots over Jails. It keeps only records of the snapshots, and of the
+// jails created from them.
 type Snapshots struct {
-	Fail func(op string) error // what an operation returns instead of its work; of a branch, "branch 1" and so on
+	Fail func(op string) error // error of an operation; for branches, op is "branch 1" and so on
 
 	jails *Jails
 
 	mu sync.Mutex
 	// +checklocks:mu
-	all []snapshot.Snapshot // by age
+	all []snapshot.Snapshot // oldest first
 	// +checklocks:mu
 	last map[id.Jail]id.Snapshot
 	// +checklocks:mu
 	copies map[id.Snapshot]int
 	// +checklocks:mu
-	gone []id.Jail // that Abandoned told of
+	gone []id.Jail // arguments of Abandoned
 }
 
 // Snapshot returns the snapshots of jails.
@@ -36,7 +36,7 @@ func Snapshot(jails *Jails) *Snapshots {
 	return &Snapshots{jails: jails, last: map[id.Jail]id.Snapshot{}, copies: map[id.Snapshot]int{}}
 }
 
-// Gone returns the jails that Abandoned told of.
+// Gone returns the jails for which Abandoned was called.
 func (k *Snapshots) Gone() []id.Jail {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -79,7 +79,7 @@ func (k *Snapshots) Take(ctx context.Context, jid id.Jail, o snapshot.TakeOption
 	return s, nil
 }
 
-// index returns the place of a snapshot in k.all. The caller holds k.mu.
+// index returns the index of a snapshot in k.all. The caller holds k.mu.
 //
 // +checklocks:k.mu
 func (k *Snapshots) index(sid id.Snapshot) (int, error) {
@@ -244,7 +244,7 @@ func (k *Snapshots) Rewind(ctx context.Context, jid id.Jail, sid id.Snapshot, _ 
 	return j, nil
 }
 
-// Warm implements api.Snapshots. There is room for three copies.
+// Warm implements api.Snapshots. It has a limit of three copies.
 func (k *Snapshots) Warm(ctx context.Context, sid id.Snapshot, count int) error {
 	if _, err := k.Get(ctx, sid); err != nil {
 		return err

@@ -15,7 +15,7 @@ import (
 	"glasshouse/id"
 )
 
-// Watched is an api.Observed: real logs, in which is what a test puts there.
+// Watched is an api.Observed with real event logs, whose events the test appends.
 type Watched struct {
 	t     testing.TB
 	jails *Jails
@@ -26,7 +26,7 @@ type Watched struct {
 	logs map[id.Jail]*eventlog.Log
 }
 
-// Watch returns the logs of jails. They are closed with t.
+// Watch returns event logs for jails. The cleanup of t closes them.
 func Watch(t testing.TB, jails *Jails) *Watched {
 	t.Helper()
 	w := &Watched{t: t, jails: jails, dir: t.TempDir(), logs: map[id.Jail]*eventlog.Log{}}
@@ -74,7 +74,7 @@ func (w *Watched) Packets(j id.Jail) ([]string, error) {
 	return filepath.Glob(filepath.Join(w.place(j), "packets*.pcapng"))
 }
 
-// PutPackets makes a capture file of a jail.
+// PutPackets creates a capture file of a jail.
 func (w *Watched) PutPackets(j id.Jail, name string, data []byte) {
 	w.t.Helper()
 	if err := os.MkdirAll(w.place(j), 0o700); err != nil {
@@ -85,7 +85,7 @@ func (w *Watched) PutPackets(j id.Jail, name string, data []byte) {
 	}
 }
 
-// Append puts records into a jail's log.
+// Append appends events to the log of a jail.
 func (w *Watched) Append(j id.Jail, es ...event.Event) {
 	w.t.Helper()
 	l, err := w.Log(context.Background(), j)
@@ -100,7 +100,7 @@ func (w *Watched) Append(j id.Jail, es ...event.Event) {
 	}
 }
 
-// Close closes a jail's log, as the jail's deletion does.
+// Close closes the log of a jail, as its deletion does.
 func (w *Watched) Close(j id.Jail) {
 	w.t.Helper()
 	w.mu.Lock()

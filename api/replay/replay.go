@@ -1,5 +1,4 @@
-// Package replay is the record of requests that carried an Idempotency-Key, and
-// of what they were answered.
+// Package replay stores requests with an Idempotency-Key and their responses.
 package replay
 
 import (
@@ -7,16 +6,16 @@ import (
 	"time"
 )
 
-// KeepFor is how long an answer is kept.
+// KeepFor is the retention time of a response.
 const KeepFor = 24 * time.Hour
 
-// A Key names one request: who sent what to where, and the key they gave it.
+// A Key identifies a request by caller, target and idempotency key.
 type Key struct {
-	Scope string // caller, method and path: one caller's keys mean nothing to another
+	Scope string // caller, method and path; keys of different callers are independent
 	Key   string // the Idempotency-Key header
 }
 
-// An Answer is what a request was answered.
+// An Answer is the response to a request.
 type Answer struct {
 	Status      int
 	ContentType string
@@ -24,18 +23,18 @@ type Answer struct {
 	Body        []byte
 }
 
-// A Store keeps answers past the daemon's life. It is safe for concurrent use.
+// A Store persists responses across restarts of the daemon. It is safe for concurrent use.
 type Store interface {
-	// Begin claims the key for a request whose body has the given digest. It
-	// returns nil if the caller shall go on, and the answer if there is one.
-	// It returns fault.Mismatch if the key came with another body before, and
-	// fault.Conflict if the first request is still going on in this process;
-	// one that an earlier process left unfinished is taken over.
+	// Begin claims the key for a request whose body has the given digest. It returns nil if
+	// the caller must execute the request, or the stored response. It returns fault.Mismatch
+	// if the key was used with another body, and fault.Conflict if the first request is still
+	// active in this process. A request that a previous process left unfinished is claimed
+	// again.
 	Begin(ctx context.Context, k Key, body string) (*Answer, error)
 
-	// Finish keeps the answer to a claimed key.
+	// Finish stores the response for a claimed key.
 	Finish(ctx context.Context, k Key, a Answer) error
 
-	// Abandon gives a claimed key up, so that the request may be sent again.
+	// Abandon releases a claimed key, so that the request can be repeated.
 	Abandon(ctx context.Context, k Key) error
 }

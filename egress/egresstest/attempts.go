@@ -18,18 +18,18 @@ import (
 
 func reasons(r ...egress.Reason) []egress.Reason { return r }
 
-// Attempts returns all of them.
+// Attempts returns all attempts.
 func Attempts() []Attempt {
 	return slices.Concat(direct(), dns(), rebinding(), names(), smuggling(), proxy(), hellos(), fronting(), slow())
 }
 
-// direct are connections past the proxy.
+// direct are connections that bypass the proxy.
 func direct() []Attempt {
 	var all []Attempt
 	for _, a := range []struct{ name, addr string }{
 		{"a direct address", Evil}, {"the address of an allowed host, nothing said of it", "198.51.100.77"},
 		{"cloud metadata", Metadata}, {"a neighbour of the host", Private}, {"the host itself", Host},
-		{"the host's way out", Internet},
+		{"the host's default gateway", Internet},
 	} {
 		all = append(all, Attempt{a.name + " by HTTP", reasons(egress.ReasonHost), say(a.addr+":80", get(a.addr))})
 		all = append(all, Attempt{a.name + " by what is no protocol", reasons(egress.ReasonHost), say(a.addr+":7000", "\x00\x01\x02\x03")})
@@ -52,7 +52,7 @@ func direct() []Attempt {
 				return "", err
 			}
 			defer c.Close()
-			c.SetDeadline(time.Now().Add(wait / 6)) // nobody answers what was not sent
+			c.SetDeadline(time.Now().Add(wait / 6)) // no reply is expected
 			return exchange(c, "\x08\x00\xf7\xff\x00\x00\x00\x00", "\x08\x00\xf7\xff\x00\x00\x00\x00")
 		}})
 	}
@@ -78,8 +78,8 @@ func query(name string, t dnsmessage.Type, edit func(*dnsmessage.Message)) strin
 	return string(b)
 }
 
-// dns are ways to say something to a name server of one's own, or to learn
-// addresses of hosts that are not allowed.
+// dns are attempts to send data to a DNS server of the attacker, or to learn addresses of
+// hosts that are not allowed.
 func dns() []Attempt {
 	const secret = "c2VjcmV0LXRoYXQtbGVhdmVz"
 	var all []Attempt
@@ -104,8 +104,8 @@ func dns() []Attempt {
 	return all
 }
 
-// resolve asks a DNS server and says what it answered: Reached if it told
-// anything.
+// resolve queries a DNS server and returns the response. It returns Reached if the response
+// contains data.
 func resolve(connect Connect, network, to, msg string) (string, error) {
 	c, err := connect(network, to)
 	if err != nil {
@@ -145,7 +145,7 @@ func resolve(connect Connect, network, to, msg string) (string, error) {
 	return m.RCode.String(), nil
 }
 
-// rebinding are allowed names whose addresses are none of the Internet.
+// rebinding are allowed names whose addresses are not Internet addresses.
 func rebinding() []Attempt {
 	var all []Attempt
 	for name := range Names {
@@ -161,7 +161,7 @@ func rebinding() []Attempt {
 	return all
 }
 
-// names are hosts written in other ways than names are.
+// names are hosts in unusual notations.
 func names() []Attempt {
 	var all []Attempt
 	add := func(name, host string, want ...egress.Reason) {
@@ -205,8 +205,8 @@ func names() []Attempt {
 	return all
 }
 
-// smuggling are messages of which two programs see different requests. The second
-// request in them is for a host that is not allowed.
+// smuggling are messages that two programs may parse differently (request smuggling). The
+// second request in them is for a host that is not allowed.
 func smuggling() []Attempt {
 	const inner = "GET / HTTP/1.1\r\nHost: hidden.example.com\r\nConnection: close\r\n\r\n"
 	var all []Attempt
@@ -268,7 +268,7 @@ func smuggling() []Attempt {
 	return all
 }
 
-// preface is the beginning of a connection of HTTP/2 with one request.
+// preface is the start of an HTTP/2 connection with one request.
 func preface(host string) []byte {
 	var b strings.Builder
 	b.WriteString(http2.ClientPreface)
@@ -323,7 +323,7 @@ func proxy() []Attempt {
 	return all
 }
 
-// hellos are hellos of TLS.
+// hellos are TLS ClientHello messages.
 func hellos() []Attempt {
 	var all []Attempt
 	add := func(name, to string, want egress.Reason, hello []byte) {
@@ -346,7 +346,8 @@ func hellos() []Attempt {
 	return all
 }
 
-// fronting names an allowed host outside and another inside what is encrypted.
+// fronting are attempts at domain fronting: the encrypted request names a host other than the
+// ClientHello.
 func fronting() []Attempt {
 	inside := func(sni, host string, h2 bool) func(Connect) (string, error) {
 		return func(connect Connect) (string, error) {
@@ -395,8 +396,7 @@ func fronting() []Attempt {
 	}
 }
 
-// slow are clients that keep what they reach waiting, so that it decides without
-// having heard.
+// slow are clients that send late, so that the proxy must decide without their data.
 func slow() []Attempt {
 	late := func(to, head, rest string, pause time.Duration) func(Connect) (string, error) {
 		return func(connect Connect) (string, error) {
@@ -421,8 +421,7 @@ func slow() []Attempt {
 	}
 }
 
-// Hello returns the hello of a client of TLS that names a host, or none if it is
-// empty.
+// Hello returns a TLS ClientHello with the given server name, or without SNI if name is empty.
 func Hello(name string) []byte {
 	if name == "" {
 		return withExtensions()
@@ -448,7 +447,7 @@ func extension(kind uint16, body string) string {
 }
 
 func withExtensions(exts ...string) []byte {
-	// What a server needs of a client that has no keys: it would answer.
+	// Extensions that a server requires before it responds.
 	exts = append(exts,
 		extension(10, counted(2, "\x00\x1d\x00\x17")),         // groups
 		extension(13, counted(2, "\x04\x03\x08\x04\x04\x01")), // signatures

@@ -1,7 +1,6 @@
-// Package egresstest has the ways by which a program in a jail of network mode
-// proxy might get out, as a table, and the small world in which they are tried.
-// Each is a function of how to connect, so that the same table is run from a bare
-// network namespace and from a whole jail.
+// Package egresstest has a table of attempts to escape the egress proxy from a jail in network
+// mode proxy, and a simulated network in which to run them. Each attempt takes the function
+// that connects, so the same table runs in a bare network namespace and in a complete jail.
 package egresstest
 
 import (
@@ -13,32 +12,32 @@ import (
 	"glasshouse/egress"
 )
 
-// The world beyond the jail. Every server in it answers with Reached and the name
-// of what was reached.
+// Addresses of the simulated network outside the jail. Each server responds with Reached and
+// its name.
 const (
 	Reached = "reached: "
 
 	Gateway   = "10.0.0.1" // of the jail
-	ProxyPort = "3128"     // of its HTTP proxy
+	ProxyPort = "3128"     // of the jail's HTTP proxy
 	Proxy     = Gateway + ":" + ProxyPort
 
-	API      = "198.51.100.7"    // api.example.com, allowed: HTTP 80, HTTPS 443, what speaks first 2222, an echo 7000, others 8443
+	API      = "198.51.100.7"    // api.example.com, allowed: HTTP 80, HTTPS 443, a server that sends first on 2222, an echo server on 7000, 8443
 	Evil     = "198.51.100.8"    // evil.example, not allowed
-	Front    = "198.51.100.9"    // front.example.com, allowed, and hidden.example.com, not allowed, by their names
-	Bare     = "198.51.100.10"   // allowed by address, port 80 alone
-	Metadata = "169.254.169.254" // of a cloud
-	Private  = "10.9.9.9"        // a neighbour of the host
-	Host     = "203.0.113.1"     // the host itself
-	Internet = "203.0.113.2"     // the host's way out
+	Front    = "198.51.100.9"    // front.example.com, allowed, and hidden.example.com, not allowed, on one address
+	Bare     = "198.51.100.10"   // allowed by address, port 80 only
+	Metadata = "169.254.169.254" // cloud metadata service
+	Private  = "10.9.9.9"        // a neighbor of the host
+	Host     = "203.0.113.1"     // the host
+	Internet = "203.0.113.2"     // the host's default gateway
 )
 
-// Names are what the host's resolver answers.
+// Names are the records of the host's resolver.
 var Names = map[string][]netip.Addr{
 	"api.example.com":       addrs(API),
 	"a.wild.example.com":    addrs(API),
-	"look.example.com":      addrs(API), // looked into
+	"look.example.com":      addrs(API), // intercepted
 	"strict.example.com":    addrs(API), // only GET /open/*
-	"secret.example.com":    addrs(API), // a secret is put in
+	"secret.example.com":    addrs(API), // a secret is injected
 	"front.example.com":     addrs(Front),
 	"hidden.example.com":    addrs(Front),
 	"evil.example":          addrs(Evil),
@@ -61,7 +60,7 @@ func addrs(s ...string) (a []netip.Addr) {
 	return a
 }
 
-// Allow is what the jail may reach.
+// Allow are the rules of the jail.
 var Allow = []egress.Rule{
 	{Name: "the API", Host: "api.example.com", Ports: []uint16{80, 443, 2222, 7000}},
 	{Name: "wild", Host: "*.wild.example.com"},
@@ -72,26 +71,25 @@ var Allow = []egress.Rule{
 	{Name: "bare", Host: Bare, Ports: []uint16{80}},
 }
 
-// Connect connects from the jail, as net.Dial does. Addresses are literal.
+// Connect connects from the jail, like net.Dial. Addresses are literal.
 type Connect func(network, address string) (net.Conn, error)
 
-// An Attempt is one way to get out.
+// An Attempt is one attempt to escape.
 type Attempt struct {
 	Name string
 
-	// Reasons are those of which the proxy's record has one. There are none if the
-	// attempt does not get as far as the proxy.
+	// Reasons are the acceptable reasons in the proxy's record. Empty if the attempt does not
+	// reach the proxy.
 	Reasons []egress.Reason
 
-	// Try returns what came back. It is a way out if that has Reached in it.
+	// Try returns the response. The attempt succeeded if the response contains Reached.
 	Try func(Connect) (string, error)
 }
 
-// wait is how long an attempt waits for an answer to each thing it says.
+// wait is the timeout for each response.
 const wait = 3 * time.Second
 
-// say connects, says one thing after another, and returns what is answered until
-// the end.
+// say connects, sends the messages one after another, and returns the response until EOF.
 func say(address string, what ...string) func(Connect) (string, error) {
 	return func(connect Connect) (string, error) {
 		c, err := connect("tcp", address)
@@ -107,7 +105,7 @@ func say(address string, what ...string) func(Connect) (string, error) {
 func exchange(c net.Conn, what ...string) (string, error) {
 	for _, s := range what {
 		if _, err := c.Write([]byte(s)); err != nil {
-			break // it may have answered already
+			break // a response may have arrived already
 		}
 	}
 	var got []byte
@@ -121,7 +119,7 @@ func exchange(c net.Conn, what ...string) (string, error) {
 	}
 }
 
-// get is a request of HTTP/1.1 that is the last of its connection.
+// get returns an HTTP/1.1 request that closes its connection.
 func get(host string) string {
 	return fmt.Sprintf("GET / HTTP/1.1\r\nHost: %s\r\nConnection: close\r\n\r\n", host)
 }

@@ -30,25 +30,25 @@ import (
 	"glasshouse/host/netns"
 )
 
-// A World is what lies beyond the host: servers of all the names and addresses
-// above, in a network namespace of their own with a wire to that of the caller.
+// A World simulates the network outside the host: servers for all names and addresses above,
+// in their own network namespace, linked to the namespace of the caller.
 type World struct {
 	t    testing.TB
 	path string
 
-	Roots *x509.CertPool // that vouches for its servers
+	Roots *x509.CertPool // roots that verify the servers
 
 	key  *ecdsa.PrivateKey
 	root *x509.Certificate
 
 	mu sync.Mutex
 	// +checklocks:mu
-	asked []string // names that were looked up
+	asked []string // queried names
 	moved map[string][]netip.Addr
 }
 
-// NewWorld lays it out beyond the network namespace of the process, which becomes
-// its host. It is gone after the test.
+// NewWorld creates the network and links it to the network namespace of the process, which
+// acts as the host. The test's cleanup removes it.
 func NewWorld(t testing.TB) *World {
 	t.Helper()
 	w := &World{t: t, path: filepath.Join(t.TempDir(), "internet")}
@@ -75,19 +75,19 @@ func NewWorld(t testing.TB) *World {
 		}
 		return err
 	}))
-	for range 2000 { // until the link is up, the host drops what it sends
+	for range 2000 { // the host drops packets until the link is up
 		if l, err := netlink.LinkByName("wan0"); err == nil && l.Attrs().OperState == netlink.OperUp {
 			w.serve()
 			return w
 		}
 		time.Sleep(time.Millisecond)
 	}
-	t.Fatal("the link to the Internet does not come up")
+	t.Fatal("timeout: the uplink is not up")
 	return nil
 }
 
-// Address gives a link of this thread's network namespace an address, and sets
-// it up.
+// Address assigns an address to a link in the thread's network namespace, and sets the link
+// up.
 func Address(link, addr string) error {
 	l, err := netlink.LinkByName(link)
 	if err != nil {
@@ -100,7 +100,7 @@ func Address(link, addr string) error {
 	return errors.Join(netlink.AddrAdd(l, a), netlink.LinkSetUp(l))
 }
 
-// Do runs f in the namespace of the servers.
+// Do runs f in the network namespace of the servers.
 func (w *World) Do(f func() error) error { return netns.Do(w.path, f) }
 
 func (w *World) must(err error) {
@@ -110,7 +110,7 @@ func (w *World) must(err error) {
 	}
 }
 
-// LookupNetIP makes the World the resolver of its host.
+// LookupNetIP implements egress.Resolver for the host.
 func (w *World) LookupNetIP(_ context.Context, _, host string) ([]netip.Addr, error) {
 	host = strings.TrimSuffix(host, ".")
 	w.mu.Lock()
@@ -125,14 +125,14 @@ func (w *World) LookupNetIP(_ context.Context, _, host string) ([]netip.Addr, er
 	return nil, &net.DNSError{Err: "no such host", Name: host, IsNotFound: true}
 }
 
-// Asked returns which names were looked up.
+// Asked returns the names that were queried.
 func (w *World) Asked() []string {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	return slices.Clone(w.asked)
 }
 
-// Move gives a name other addresses.
+// Move changes the addresses of a name.
 func (w *World) Move(host string, to ...string) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -159,13 +159,13 @@ func (w *World) authority() {
 	w.Roots.AddCert(w.root)
 }
 
-// PEM is the certificate of who vouches for its servers.
+// PEM returns the CA certificate of the servers.
 func (w *World) PEM() []byte {
 	return pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: w.root.Raw})
 }
 
-// Certificate returns one for a name, of which the subject says whether it is a
-// way out that it is seen in a jail.
+// Certificate returns a certificate for a name. Its subject shows whether a jail that sees it
+// has escaped.
 func (w *World) Certificate(name string) (*tls.Certificate, error) {
 	t := &x509.Certificate{
 		SerialNumber: big.NewInt(time.Now().UnixNano()), Subject: pkix.Name{CommonName: greet(name)},
@@ -178,7 +178,7 @@ func (w *World) Certificate(name string) (*tls.Certificate, error) {
 	return &tls.Certificate{Certificate: [][]byte{der}, PrivateKey: w.key}, nil
 }
 
-// greet is what the server of a name says.
+// greet returns the response of the server for a name.
 func greet(name string) string {
 	switch name {
 	case "api.example.com", "a.wild.example.com", "look.example.com", "strict.example.com", "secret.example.com", "front.example.com", Bare:
@@ -204,7 +204,7 @@ func (w *World) serve() {
 			w.udp(net.JoinHostPort(a, port))
 		}
 	}
-	// The host itself, and its loopback.
+	// The host's own servers, and those on its loopback.
 	for _, addr := range []string{Host + ":80", Host + ":443", "127.0.0.1:80", "127.0.0.1:443", Host + ":7000", "[::1]:80", "[::1]:443"} {
 		l, err := net.Listen("tcp", addr)
 		w.must(err)
@@ -212,7 +212,7 @@ func (w *World) serve() {
 	}
 }
 
-// answer says who was reached, and by what.
+// answer responds with the host and server that were reached.
 func answer(rw http.ResponseWriter, r *http.Request) {
 	host, _, err := net.SplitHostPort(r.Host)
 	if err != nil {
@@ -229,7 +229,7 @@ func answer(rw http.ResponseWriter, r *http.Request) {
 	fmt.Fprintf(rw, "%s %s %s\n", said, r.Method, r.URL.Path)
 }
 
-// echo says back what it hears.
+// echo returns what it receives.
 func echo(c net.Conn, welcome bool) {
 	if !welcome {
 		io.WriteString(c, Reached+"an echo")
@@ -237,7 +237,7 @@ func echo(c net.Conn, welcome bool) {
 	io.Copy(c, c)
 }
 
-// HTTP serves at an address of the World until the test ends.
+// HTTP runs a server at an address of the World until the test ends.
 func (w *World) HTTP(addr string, conf *tls.Config, h http.Handler) {
 	srv := &http.Server{Handler: h, ErrorLog: log.New(io.Discard, "", 0)}
 	if conf != nil {
@@ -257,7 +257,7 @@ func (w *World) HTTP(addr string, conf *tls.Config, h http.Handler) {
 	w.t.Cleanup(func() { srv.Close(); wg.Wait() })
 }
 
-// Listen listens at an address of the World.
+// Listen listens on an address of the World.
 func (w *World) Listen(addr string) net.Listener {
 	w.t.Helper()
 	var l net.Listener

@@ -25,8 +25,8 @@ import (
 
 func TestMain(m *testing.M) { os.Exit(apitest.Main(m)) }
 
-// A door is a server on a unix socket and on TCP, with a token for each role.
-type door struct {
+// A harness is a server on a unix socket and on TCP, with a token for each role.
+type harness struct {
 	t      testing.TB
 	jails  *apitest.Jails
 	kept   *apitest.Snapshots
@@ -37,7 +37,7 @@ type door struct {
 	log    *syncBuffer
 }
 
-// syncBuffer is a log that may be read while it is written.
+// syncBuffer is a log that can be read concurrently.
 type syncBuffer struct {
 	mu sync.Mutex
 	b  bytes.Buffer
@@ -55,14 +55,14 @@ func (s *syncBuffer) String() string {
 	return s.b.String()
 }
 
-func open(t testing.TB, jails *apitest.Jails, change ...func(*api.Options)) *door {
+func open(t testing.TB, jails *apitest.Jails, change ...func(*api.Options)) *harness {
 	t.Helper()
 	st, err := storetest.Open(t, "")
 	if err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { st.Close() })
-	d := &door{t: t, jails: jails, kept: apitest.Snapshot(jails), tokens: map[access.Role]string{}, log: &syncBuffer{}}
+	d := &harness{t: t, jails: jails, kept: apitest.Snapshot(jails), tokens: map[access.Role]string{}, log: &syncBuffer{}}
 	ts := &access.Tokens{Store: st.Tokens()}
 	for _, role := range []access.Role{access.Admin, access.Operator, access.Viewer, access.Agent} {
 		if _, d.tokens[role], err = ts.Create(t.Context(), "a "+string(role), role, nil); err != nil {
@@ -82,7 +82,7 @@ func open(t testing.TB, jails *apitest.Jails, change ...func(*api.Options)) *doo
 	return d
 }
 
-func (d *door) serve() {
+func (d *harness) serve() {
 	d.t.Helper()
 	dir, err := os.MkdirTemp("", "api")
 	if err != nil {
@@ -114,7 +114,7 @@ func (d *door) serve() {
 	})
 }
 
-// An announced listener calls begun when a server accepts its connections.
+// An announced listener calls begun when a server accepts connections.
 type announced struct {
 	net.Listener
 	begun func()
@@ -125,15 +125,15 @@ func (s announced) Accept() (net.Conn, error) {
 	return s.Listener.Accept()
 }
 
-func (d *door) serveOne(l announced, local bool) {
+func (d *harness) serveOne(l announced, local bool) {
 	defer l.begun() // also if Serve fails
 	if err := d.server.Serve(l, local); err != nil {
 		d.t.Errorf("Serve: %v", err)
 	}
 }
 
-// A req is a request in a test's words. The body is marshalled unless it is a
-// string; a header with no value is left out.
+// A req is a request. The body is marshaled unless it is a string. A header with an empty
+// value is omitted.
 type req struct {
 	as     access.Role // whose token; "" is none
 	method string
@@ -143,14 +143,14 @@ type req struct {
 	local  bool // over the unix socket
 }
 
-// A reply is an answer, read to its end.
+// A reply is a complete response.
 type reply struct {
 	status int
 	header http.Header
 	body   []byte
 }
 
-func (d *door) send(r req) *http.Response {
+func (d *harness) send(r req) *http.Response {
 	d.t.Helper()
 	var body io.Reader
 	switch b := r.body.(type) {
@@ -189,7 +189,7 @@ func (d *door) send(r req) *http.Response {
 	return resp
 }
 
-func (d *door) client(local bool) *http.Client {
+func (d *harness) client(local bool) *http.Client {
 	tr := &http.Transport{DisableKeepAlives: true}
 	if local {
 		tr.DialContext = func(ctx context.Context, _, _ string) (net.Conn, error) {
@@ -199,7 +199,7 @@ func (d *door) client(local bool) *http.Client {
 	return &http.Client{Transport: tr, CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }}
 }
 
-func (d *door) do(r req) reply {
+func (d *harness) do(r req) reply {
 	d.t.Helper()
 	resp := d.send(r)
 	defer resp.Body.Close()
@@ -210,8 +210,8 @@ func (d *door) do(r req) reply {
 	return reply{resp.StatusCode, resp.Header, body}
 }
 
-// want fails the test unless the reply has this status, and decodes it.
-func (d *door) want(status int, r req, into any) reply {
+// want fails the test unless the response has the status, and decodes the response.
+func (d *harness) want(status int, r req, into any) reply {
 	d.t.Helper()
 	got := d.do(r)
 	if got.status != status {
@@ -225,14 +225,13 @@ func (d *door) want(status int, r req, into any) reply {
 	return got
 }
 
-// refused fails the test unless the reply is a problem of this status, and
-// returns it.
-func (d *door) refused(status int, r req) wire.Problem {
+// refused fails the test unless the response is a problem with the status, and returns it.
+func (d *harness) refused(status int, r req) wire.Problem {
 	d.t.Helper()
 	var p wire.Problem
 	got := d.want(status, r, &p)
 	if ct := got.header.Get("Content-Type"); ct != wire.ProblemType {
-		d.t.Errorf("%s %s: a problem of type %q, want %s", r.method, r.path, ct, wire.ProblemType)
+		d.t.Errorf("%s %s: got Content-Type %q, want %s", r.method, r.path, ct, wire.ProblemType)
 	}
 	if p.Status != status || p.Type == "" || p.Title == "" {
 		d.t.Errorf("%s %s: problem %+v is not complete", r.method, r.path, p)
@@ -240,8 +239,8 @@ func (d *door) refused(status int, r req) wire.Problem {
 	return p
 }
 
-// running makes a jail that runs.
-func (d *door) running() id.Jail {
+// running creates and starts a jail.
+func (d *harness) running() id.Jail {
 	d.t.Helper()
 	var j wire.Jail
 	d.want(201, req{as: access.Admin, method: "POST", path: "/jails", body: "{}"}, &j)

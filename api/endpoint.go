@@ -27,8 +27,8 @@ import (
 	"glasshouse/run"
 )
 
-// Door is what the API asks of the gateway for agents. Who asks it knows from the
-// listener.
+// Door is the part of the gateway that serves agents. The listener identifies the calling
+// agent.
 type Door interface {
 	Tools(ctx context.Context, c gateway.Caller) ([]gateway.Tool, error)
 	Call(ctx context.Context, c gateway.Caller, u gateway.Use) (gateway.Used, error)
@@ -50,8 +50,8 @@ type Door interface {
 	CreateTask(ctx context.Context, c gateway.Caller, n autonomy.NewTask) (gateway.Backlogged, error)
 }
 
-// doorRoutes is what agents find in their jails. The role is nobody's else.
-var doorRoutes = []route{
+// agentRoutes are the routes of the agent endpoint in a jail. Only agents have their role.
+var agentRoutes = []route{
 	{"GET /whoami", access.Agent, call(ok, (*Server).whoami), "Say who is asking."},
 	{"GET /run", access.Agent, call(ok, (*Server).ownRun), "Show the run that the agent is at, and what it kept of itself last."},
 	{"GET /run/tools", access.Agent, call(ok, (*Server).ownTools), "List the agent's tools."},
@@ -64,33 +64,33 @@ var doorRoutes = []route{
 	{"POST /run/fail", access.Agent, call(ok, (*Server).ownFail), "Say that it cannot be reached."},
 	{"POST /decide", access.Agent, call(ok, (*Server).decideTool), "Ask whether the agent may do something. It waits while a person is asked."},
 	{"POST /capabilities/{capability}/call", access.Agent, call(ok, (*Server).useCapability), "Call a capability."},
-	{"POST /sandbox/{id}/decisions", access.Agent, raw((*Server).saidDecision).gives(ok, wire.Noted{}), "Record what the agent is about to do, and what the rules say of it."},
+	{"POST /sandbox/{id}/decisions", access.Agent, raw((*Server).recordDecision).gives(ok, wire.Noted{}), "Record what the agent is about to do, and what the rules say of it."},
 	{"GET /sandbox/{id}/decisions", access.Agent, call(ok, (*Server).ownTrail), "List what was decided about the jail, oldest first."},
 	{"POST /sandbox/{id}/coordinate", access.Agent, call(ok, (*Server).coordinate), "Ask a sibling for something."},
 	{"POST /sandbox/{id}/coordinate/{to}", access.Agent, call(ok, (*Server).coordinateFrom), "Ask a sibling for something."},
-	{"GET /sandbox/{id}/requests", access.Agent, call(ok, (*Server).errands), "List what siblings ask of the agent, and wait for it."},
+	{"GET /sandbox/{id}/requests", access.Agent, call(ok, (*Server).siblingRequests), "List what siblings ask of the agent, and wait for it."},
 	{"POST /sandbox/{id}/requests/{request}/reply", access.Agent, call(ok, (*Server).replySibling), "Answer a sibling."},
 	{"POST /sandbox/{id}/resources", access.Agent, raw((*Server).askResources).gives(ok, wire.Resources{}), "Ask for at least so much to work with; what is lent beyond it is given back."},
 	{"GET /sandbox/{id}/resources", access.Agent, call(ok, (*Server).ownResources), "Show what the jail may use, and what became of requests for more."},
 	{"POST /sandbox/{id}/tasks", access.Agent, call(ok, (*Server).createTask), "Put something into the backlog."},
 }
 
-// modelPaths are those of language models, which are not this API's own.
+// modelPaths are the path prefixes of the model proxy, which is not part of this API.
 var modelPaths = []string{"/v1/", "/v1beta/"}
 
-// whoKey is under what a context has who is at the door.
-type whoKey struct{}
+// agentKey is the context key of the calling agent.
+type agentKey struct{}
 
 func callerAt(ctx context.Context) gateway.Caller {
-	c, _ := ctx.Value(whoKey{}).(gateway.Caller)
+	c, _ := ctx.Value(agentKey{}).(gateway.Caller)
 	return c
 }
 
-// ServeDoor answers the agents behind one listener until it is closed. There is a
-// Gateway: it has made the listener.
+// ServeDoor serves the agent endpoint on a listener of the gateway until the listener is
+// closed. The server must have a Gateway.
 func (s *Server) ServeDoor(l net.Listener, who func(context.Context) (gateway.Caller, error)) error {
 	srv := &http.Server{
-		Handler:           linger.Handler(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { s.serveDoor(w, r, who) })),
+		Handler:           linger.Handler(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { s.serveAgent(w, r, who) })),
 		ReadHeaderTimeout: 10 * time.Second,
 		IdleTimeout:       2 * time.Minute,
 		MaxHeaderBytes:    64 << 10,
@@ -105,11 +105,11 @@ func (s *Server) ServeDoor(l net.Listener, who func(context.Context) (gateway.Ca
 	return nil
 }
 
-// tokenHeader is what an agent shows that is in no jail.
+// tokenHeader is the header that identifies an agent outside a jail.
 const tokenHeader = "Glasshouse-Token"
 
-// serveDoor is serveHTTP for agents: nothing that they bring says who they are.
-func (s *Server) serveDoor(w http.ResponseWriter, r *http.Request, who func(context.Context) (gateway.Caller, error)) {
+// serveAgent serves a request of an agent. Only who, not the request, identifies the agent.
+func (s *Server) serveAgent(w http.ResponseWriter, r *http.Request, who func(context.Context) (gateway.Caller, error)) {
 	rec := &recorder{ResponseWriter: w}
 	defer s.observe(rec, r, time.Now())
 	defer s.recover(rec, r)
@@ -122,31 +122,31 @@ func (s *Server) serveDoor(w http.ResponseWriter, r *http.Request, who func(cont
 		return
 	}
 	if c.Token != "" && subtle.ConstantTimeCompare([]byte(c.Token), []byte(r.Header.Get(tokenHeader))) != 1 {
-		s.fail(rec, r, fault.Newf(fault.Unauthenticated, "api", "", "this door is another's"))
+		s.fail(rec, r, fault.Newf(fault.Unauthenticated, "api", "", "this endpoint belongs to another agent"))
 		return
 	}
 	c.Token = ""
 	r.Header.Del(tokenHeader)
 	rec.caller = access.Caller{Role: access.Agent, Name: "agent of " + cmp.Or(string(c.Run), string(c.Jail))}
-	ctx := access.WithCaller(context.WithValue(r.Context(), whoKey{}, c), rec.caller)
+	ctx := access.WithCaller(context.WithValue(r.Context(), agentKey{}, c), rec.caller)
 	r = r.WithContext(ctx)
-	if _, pattern := s.doors.Handler(r); pattern == "" {
+	if _, pattern := s.agentMux.Handler(r); pattern == "" {
 		s.fail(rec, r, fault.Newf(fault.NotFound, "api", "", "%.200s is not a path of the gateway", r.URL.Path))
 		return
 	}
-	s.doors.ServeHTTP(rec, r)
+	s.agentMux.ServeHTTP(rec, r)
 }
 
-// openDoors makes the table of what agents find.
-func (s *Server) openDoors() {
-	s.doors = http.NewServeMux()
-	for _, rt := range doorRoutes {
-		s.doors.Handle(rt.pattern, s.route(rt))
+// registerAgentRoutes registers the routes of the agent endpoint.
+func (s *Server) registerAgentRoutes() {
+	s.agentMux = http.NewServeMux()
+	for _, rt := range agentRoutes {
+		s.agentMux.Handle(rt.pattern, s.route(rt))
 	}
 	for _, path := range modelPaths {
-		s.doors.Handle(path, http.HandlerFunc(s.askModel))
+		s.agentMux.Handle(path, http.HandlerFunc(s.askModel))
 	}
-	s.doors.Handle("/mcp", http.HandlerFunc(s.serveMCP))
+	s.agentMux.Handle("/mcp", http.HandlerFunc(s.serveMCP))
 }
 
 func (s *Server) askModel(w http.ResponseWriter, r *http.Request) {
@@ -154,7 +154,7 @@ func (s *Server) askModel(w http.ResponseWriter, r *http.Request) {
 		rec.stream = true
 	}
 	if s.o.Models == nil {
-		writeProblem(w, s.problem(where(r), fault.Cannot("gateway", "no language models are configured here", "name a provider in the daemon's configuration: gateway.models")))
+		writeProblem(w, s.problem(where(r), fault.Cannot("gateway", "no language models are configured", "set gateway.models in the daemon's configuration")))
 		return
 	}
 	s.o.Models.ServeHTTP(w, gateway.WithCaller(r, callerAt(r.Context())))
@@ -242,8 +242,8 @@ type readInbox struct {
 	Wait  string `query:"wait" description:"How long to wait, such as 20s."`
 }
 
-// maxWaited bounds how long a request waits for something to be told.
-const maxWaited = time.Minute
+// maxWait is the maximum time that a request waits for messages.
+const maxWait = time.Minute
 
 func waited(s string) (time.Duration, error) {
 	if s == "" {
@@ -253,7 +253,7 @@ func waited(s string) (time.Duration, error) {
 	if err != nil || d < 0 {
 		return 0, fault.Fieldf("api", "wait", "%q is not a time such as 20s", text.Clip(s, 64))
 	}
-	return min(d, maxWaited), nil
+	return min(d, maxWait), nil
 }
 
 func (s *Server) ownInbox(ctx context.Context, p readInbox, _ none) (wire.Inbox, error) {
@@ -290,7 +290,7 @@ func (s *Server) ownFail(ctx context.Context, _ none, b wire.GiveUp) (wire.Finis
 
 func (s *Server) decideTool(ctx context.Context, _ none, b wire.DecideTool) (wire.DecidedTool, error) {
 	tool, own := gateway.ToolOf(b.Tool)
-	if own { // it is decided when it is used
+	if own { // the gateway evaluates the policy when the tool is used
 		return wire.DecidedTool{Effect: "allow", Reason: "the gateway decides about its own tools when they are used"}, nil
 	}
 	v, err := s.o.Gateway.Decide(ctx, callerAt(ctx), policy.Question{Action: tool, Resource: autonomy.ResourceOf(tool, b.Args), Attributes: attributesOf(b.Args)})
@@ -301,28 +301,28 @@ func (s *Server) decideTool(ctx context.Context, _ none, b wire.DecideTool) (wir
 	if v.Allow && v.Instead == "" {
 		w.Effect = "allow"
 	} else if v.Instead != "" {
-		w.Remedy = "do this in its place: " + v.Instead
+		w.Remedy = "do this instead: " + v.Instead
 	}
 	return w, nil
 }
 
-// own refuses who names another jail than his own.
+// own refuses a request that names another jail than the caller's.
 func (s *Server) own(ctx context.Context, j id.Jail) (gateway.Caller, error) {
 	c := callerAt(ctx)
 	if c.Jail == "" || !s.o.Gateway.Is(ctx, c, j) {
-		return c, fault.Newf(fault.Denied, "api", text.Visible(text.Clip(string(j), 64)), "an agent speaks for its own jail, which is %s", c.Jail)
+		return c, fault.Newf(fault.Denied, "api", text.Visible(text.Clip(string(j), 64)), "an agent may act only for its own jail, %s", c.Jail)
 	}
 	return c, nil
 }
 
-// someJail is a jail of which nothing is believed.
+// someJail contains an unverified jail id.
 type someJail struct {
 	ID string `path:"id"`
 }
 
-// saidDecision records what an agent's harness says. It never waits: who wants an answer
-// asks /decide.
-func (s *Server) saidDecision(w http.ResponseWriter, r *http.Request, p someJail) error {
+// recordDecision records an action that an agent's harness reports. It never waits for an
+// approval; POST /decide does.
+func (s *Server) recordDecision(w http.ResponseWriter, r *http.Request, p someJail) error {
 	c, err := s.own(r.Context(), id.Jail(p.ID))
 	if err != nil {
 		return err
@@ -339,7 +339,7 @@ func (s *Server) saidDecision(w http.ResponseWriter, r *http.Request, p someJail
 	tool, own := gateway.ToolOf(d.Tool)
 	switch {
 	case d.Made:
-		out.Reason = "it was recorded before it was done"
+		out.Reason = "already recorded when the action was announced"
 	case own, d.Announced && gateway.Records(tool):
 		out.Reason = "the gateway records it when the tool is used"
 	default:
@@ -359,7 +359,7 @@ func (s *Server) saidDecision(w http.ResponseWriter, r *http.Request, p someJail
 	return nil
 }
 
-// attributesOf is what the record has of a call's arguments.
+// attributesOf returns the attributes that the audit log stores about the arguments of a call.
 func attributesOf(args json.RawMessage) map[string]string {
 	a := map[string]string{}
 	if len(args) > 0 {
@@ -370,7 +370,7 @@ func attributesOf(args json.RawMessage) map[string]string {
 
 func tooLarge(err error) error {
 	if e, ok := errors.AsType[*http.MaxBytesError](err); ok {
-		return fault.Newf(fault.TooLarge, "api", "", "a body of more than %d bytes", e.Limit)
+		return fault.Newf(fault.TooLarge, "api", "", "the body exceeds %d bytes", e.Limit)
 	}
 	return fault.New(fault.Invalid, "api", "", err)
 }
@@ -400,7 +400,8 @@ func askOf(to string, b wire.Coordinate, key string) (autonomy.Ask, error) {
 	return a, nil
 }
 
-// coordinate asks the jail in the path for something, whoever the body says is asking.
+// coordinate sends a request to a sibling on behalf of the jail in the path; the sender in the
+// body is ignored.
 func (s *Server) coordinate(ctx context.Context, p someJail, b wire.Coordinate) (wire.Coordinated, error) {
 	ask, err := askOf(p.ID, b, keyOf(ctx))
 	if err != nil {
@@ -429,12 +430,12 @@ func coordinatedOf(a gateway.Asked) wire.Coordinated {
 	}
 }
 
-type lookForErrands struct {
+type siblingRequestParams struct {
 	ID   string `path:"id"`
 	Wait string `query:"wait" description:"How long to wait, such as 20s."`
 }
 
-func (s *Server) errands(ctx context.Context, p lookForErrands, _ none) (wire.Errands, error) {
+func (s *Server) siblingRequests(ctx context.Context, p siblingRequestParams, _ none) (wire.Errands, error) {
 	w := wire.Errands{Requests: []wire.Errand{}}
 	c, err := s.own(ctx, id.Jail(p.ID))
 	if err != nil {
