@@ -146,7 +146,7 @@ func TestWorkspaceOwnerAndRootChangePlaces(t *testing.T) {
 		1000: {{Disk: 1000, Host: 1000000, Count: 1}, {Disk: 0, Host: 1001000, Count: 1}, {Disk: 1, Host: 1000001, Count: 999}, {Disk: 1001, Host: 1001001, Count: 64535}},
 		1:    {{Disk: 1, Host: 1000000, Count: 1}, {Disk: 0, Host: 1000001, Count: 1}, {Disk: 2, Host: 1000002, Count: 65534}},
 	} {
-		got := exchange(owner, ids)
+		got := swapOwner(owner, ids)
 		var total uint32
 		for _, m := range got {
 			total += m.Count

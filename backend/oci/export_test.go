@@ -18,8 +18,8 @@ func (b *Backend) Trace(f func(step string, took time.Duration)) { b.trace = f }
 func (b *Backend) Alone(ctx context.Context, p jail.Plan, f func(argv []string, bundle string) error) error {
 	defer func(f func(string, time.Duration)) { b.trace = f }(b.trace)
 	b.trace = nil
-	m := &making{backend: b, plan: p, layout: layout{p.Dir}}
-	m.undo.Push("remove the runtime's notes", func() error { return b.forget(p) })
+	m := &builder{backend: b, plan: p, layout: layout{p.Dir}}
+	m.undo.Push("remove the runtime's notes", func() error { return b.removeRuntimeState(p) })
 	err := m.prepare(ctx)
 	if err == nil {
 		err = m.makeBundle()
@@ -35,7 +35,7 @@ func (b *Backend) Alone(ctx context.Context, p jail.Plan, f func(argv []string, 
 }
 
 // LazyFrom has b make jails without their memory if that is at least n bytes.
-func (b *Backend) LazyFrom(n int64) { b.lazyFrom = n }
+func (b *Backend) LazyFrom(n int64) { b.lazyThreshold = n }
 
 // Stilling leaves the record of a jail as a daemon does that dies while it stills it.
-func Stilling(i jail.Instance) error { return i.(*instance).noteStill(stilling) }
+func Stilling(i jail.Instance) error { return i.(*instance).recordSentryState(statePausing) }

@@ -136,7 +136,7 @@ func TestAWorkspacesOwnerAndRootChangePlaces(t *testing.T) {
 		{65535, map[uint32]uint32{65535: 0, 0: 65535, 1: 1, 65534: 65534}},
 		{3000000, map[uint32]uint32{3000000: 0, 0: 65535, 1: 1, 65534: 65534}},
 	} {
-		m := exchange(tt.owner, ids)
+		m := swapOwner(tt.owner, ids)
 		for disk, inside := range tt.want {
 			if got := through(m, disk); got != int64(ids.First+inside) {
 				t.Errorf("owner %d: id %d shows as %d, want %d", tt.owner, disk, got, ids.First+inside)
@@ -170,10 +170,10 @@ func TestWhatTheRuntimeSaidLastIsInTheError(t *testing.T) {
 	if err := os.WriteFile(log, []byte(text), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	if diff := cmp.Diff(": no such root", lastWords(log)); diff != "" {
+	if diff := cmp.Diff(": no such root", lastLogError(log)); diff != "" {
 		t.Error(diff)
 	}
-	if got := lastWords(log + ".absent"); got != "" {
+	if got := lastLogError(log + ".absent"); got != "" {
 		t.Errorf("of no log: %q", got)
 	}
 }
