@@ -82,7 +82,8 @@ func (w *watch) joinQuestion(c notify.Call, p *process, q policy.Question) (*pen
 		case <-w.ctx.Done():
 		}
 		w.mu.Lock()
-		if a = w.waiting[p.tid]; w.ctx.Err() != nil {
+		a = w.waiting[p.tid]
+		if w.ctx.Err() != nil {
 			break
 		}
 	}

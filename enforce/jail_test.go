@@ -243,7 +243,8 @@ func (j *judge) Judge(ctx context.Context, q policy.Question) policy.Decision {
 		if j.answers == nil {
 			j.answers = map[string]chan policy.Effect{}
 		}
-		if person = j.answers[q.Resource]; person == nil {
+		person = j.answers[q.Resource]
+		if person == nil {
 			person = make(chan policy.Effect)
 			j.answers[q.Resource] = person
 		}

@@ -258,7 +258,8 @@ func (p *process) linkChain(dirfd int32, name string) []string {
 		if err != nil {
 			return names
 		}
-		if name = string(b[:n]); !path.IsAbs(name) {
+		name = string(b[:n])
+		if !path.IsAbs(name) {
 			name = path.Join(path.Dir(names[len(names)-1]), name)
 		}
 	}

@@ -159,7 +159,8 @@ func (t *traced) wait() (event int, signal syscall.Signal, err error) {
 			t.exited = true
 			return 0, 0, err
 		case !ws.Stopped():
-			if t.exited = true; tid != t.tid {
+			t.exited = true
+			if tid != t.tid {
 				t.exited = false
 				continue
 			}

@@ -116,7 +116,8 @@ func readable(root string) ([]hostFile, error) {
 		case !info.Mode().IsRegular() || info.Mode().Perm()&0o004 == 0 || info.Size() > maxHostFile:
 			return nil
 		}
-		if files = append(files, f); len(files) > maxHostFiles {
+		files = append(files, f)
+		if len(files) > maxHostFiles {
 			return fmt.Errorf("%s contains more than %d files", root, maxHostFiles)
 		}
 		return nil

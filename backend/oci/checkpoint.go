@@ -353,7 +353,8 @@ func (m *builder) externalSources(n notes) (map[string]string, error) {
 				}
 				covers[loan.Flags] = cover
 			}
-			if source = filepath.Join(cover, "null"); loan.Dir {
+			source = filepath.Join(cover, "null")
+			if loan.Dir {
 				source = filepath.Join(cover, "empty")
 			}
 		}

@@ -51,7 +51,8 @@ func mountPoint(root, target string, dir bool, id uint32) (string, error) {
 		if err != nil {
 			return err
 		}
-		if real = strings.TrimPrefix(real, prefix); real == "" {
+		real = strings.TrimPrefix(real, prefix)
+		if real == "" {
 			real = "/"
 		}
 		return nil

@@ -107,7 +107,8 @@ func (m *builder) sentryFlags(log string) (flags []string) {
 	if !m.backend.kind.sentry {
 		return nil
 	}
-	if flags = append(flags, "--debug-log="+log); m.ownNet {
+	flags = append(flags, "--debug-log="+log)
+	if m.ownNet {
 		// The checkpoint includes this network stack. Host networking would reach nothing
 		// else: the namespace has only its own loopback.
 		flags = append(flags, "--network=none")

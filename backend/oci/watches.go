@@ -109,7 +109,8 @@ func pathsOf(init int, nodes map[node]int) (paths []string, err error) {
 
 // name converts an absolute path to the form of io/fs.
 func name(p string) string {
-	if p = strings.Trim(path.Clean(p), "/"); p == "" {
+	p = strings.Trim(path.Clean(p), "/")
+	if p == "" {
 		return "."
 	}
 	return p

@@ -365,7 +365,8 @@ func logErrors(dir string) string {
 		if _, after, ok := strings.Cut(text, "): "); ok {
 			text = after
 		}
-		if said = append(said, text); len(said) == 6 {
+		said = append(said, text)
+		if len(said) == 6 {
 			break
 		}
 	}

@@ -142,7 +142,7 @@ func tracking(ctx context.Context, h Host) (string, error) {
 		return "", cannot("the program criu is not installed", "make setup, if jails are to be snapshotted")
 	}
 	if os.Geteuid() != 0 {
-		return "", cannot("writing down processes needs root", "run the daemon as root")
+		return "", cannot("checkpointing processes needs root", "run the daemon as root")
 	}
 	return "", criu.New(path, "").Tracks(ctx)
 }
