@@ -9,32 +9,32 @@ import (
 	"glasshouse/policy"
 )
 
-// An asking is a call about which somebody may be thinking. The process that
+// An pendingCall is a call about which somebody may be thinking. The process that
 // makes it may be interrupted meanwhile, frozen, or written down: then it makes
 // the call anew, and that is still the same asking.
-type asking struct {
-	nr        int32
-	args      [6]uint64
-	ctx       context.Context // ends when nobody wants to know any more
-	cancel    context.CancelFunc
-	questions map[string]*question
-	watched   bool          // who asks has been asking for so long that its life is watched
-	settling  chan struct{} // closed when it is known whether the answer was taken; nil unless it is being given
+type pendingCall struct {
+	nr          int32
+	args        [6]uint64
+	ctx         context.Context // ends when the answer is no longer needed
+	cancel      context.CancelFunc
+	questions   map[string]*question
+	exitWatched bool          // a goroutine waits for the exit of the process
+	answering   chan struct{} // closed when the delivery of the answer is complete; nil unless in progress
 }
 
 type question struct {
-	done    chan struct{} // closed when there is an answer
-	allowed bool          // once done
+	done    chan struct{} // closed when the answer is set
+	allowed bool          // valid after done is closed
 }
 
-// lookAgain is how often it is looked whether who asks is still there.
-const lookAgain = 100 * time.Millisecond
+// pollInterval is the interval of the check that a call is still pending.
+const pollInterval = 100 * time.Millisecond
 
-// errInterrupted means that a call does not wait any more for its answer.
+// errInterrupted means that a call is no longer pending.
 var errInterrupted = errors.New("the call was interrupted")
 
-// allowed puts questions to the judge, one after the other, and reports whether
-// all are allowed. It waits as long as the judge does.
+// allowed asks the judge the questions in order and reports whether all are allowed. It blocks
+// as long as the judge does.
 func (w *watch) allowed(c notify.Call, p *process, qs ...policy.Question) (bool, error) {
 	for _, q := range qs {
 		if ok, err := w.ask(c, p, q); err != nil || !ok {
@@ -44,13 +44,13 @@ func (w *watch) allowed(c notify.Call, p *process, qs ...policy.Question) (bool,
 	return true, nil
 }
 
-// ask puts one question to the judge, unless it is being thought about already.
+// ask asks the judge one question, or joins the question if it is already pending.
 func (w *watch) ask(c notify.Call, p *process, q policy.Question) (bool, error) {
-	a, pending, err := w.join(c, p, q)
+	a, pending, err := w.joinQuestion(c, p, q)
 	if err != nil {
 		return false, err
 	}
-	tick := time.NewTimer(lookAgain)
+	tick := time.NewTimer(pollInterval)
 	defer tick.Stop()
 	for {
 		select {
@@ -59,35 +59,36 @@ func (w *watch) ask(c notify.Call, p *process, q policy.Question) (bool, error) 
 		case <-a.ctx.Done():
 			return false, errInterrupted
 		case <-tick.C:
-			w.live(a, p)
+			w.watchExit(a, p)
 			if !w.Listener.Valid(c.ID) {
 				return false, errInterrupted
 			}
-			tick.Reset(lookAgain)
+			tick.Reset(pollInterval)
 		}
 	}
 }
 
-// join finds the question that is pending, or begins it. A call that was interrupted
-// begins none: who made it has made it again, and that has been answered meanwhile.
-func (w *watch) join(c notify.Call, p *process, q policy.Question) (*asking, *question, error) {
+// joinQuestion returns the pending question or starts it. An interrupted call starts no
+// question, because its repetition has already been answered.
+func (w *watch) joinQuestion(c notify.Call, p *process, q policy.Question) (*pendingCall, *question, error) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	a := w.waiting[p.tid]
-	for a != nil && a.settling != nil {
-		settling := a.settling
+	for a != nil && a.answering != nil {
+		settling := a.answering
 		w.mu.Unlock()
 		select {
 		case <-settling:
 		case <-w.ctx.Done():
 		}
 		w.mu.Lock()
-		if a = w.waiting[p.tid]; w.ctx.Err() != nil {
+		a = w.waiting[p.tid]
+		if w.ctx.Err() != nil {
 			break
 		}
 	}
 	if a != nil && (a.nr != c.Nr || a.args != c.Args || a.ctx.Err() != nil) {
-		a.cancel() // the thread has gone on to something else
+		a.cancel() // the thread now makes another call
 		a = nil
 	}
 	text := q.Action + "\x00" + q.Resource
@@ -95,11 +96,11 @@ func (w *watch) join(c notify.Call, p *process, q policy.Question) (*asking, *qu
 		return nil, nil, errInterrupted
 	}
 	if a == nil {
-		a = &asking{nr: c.Nr, args: c.Args, questions: map[string]*question{}}
+		a = &pendingCall{nr: c.Nr, args: c.Args, questions: map[string]*question{}}
 		a.ctx, a.cancel = context.WithCancel(w.ctx)
 		w.waiting[p.tid] = a
 	}
-	p.asking = a
+	p.pending = a
 	pending := a.questions[text]
 	if pending == nil {
 		pending = &question{done: make(chan struct{})}
@@ -116,15 +117,15 @@ func (w *watch) join(c notify.Call, p *process, q policy.Question) (*asking, *qu
 	return a, pending, nil
 }
 
-// live ends an asking when its process does.
-func (w *watch) live(a *asking, p *process) {
+// watchExit cancels a pendingCall when its process exits.
+func (w *watch) watchExit(a *pendingCall, p *process) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	if a.watched {
+	if a.exitWatched {
 		return
 	}
-	a.watched = true
-	life, err := p.life()
+	a.exitWatched = true
+	life, err := p.exitWaiter()
 	if err != nil { // it has ended
 		a.cancel()
 		if w.waiting[p.tid] == a {
@@ -142,24 +143,24 @@ func (w *watch) live(a *asking, p *process) {
 	})
 }
 
-// settle says that a call is about to be answered. The caller says afterwards
-// whether nobody took the answer: then it is the answer to the call that is made
-// anew. Whatever the thread asks meanwhile waits for that.
-func (w *watch) settle(p *process) (settled func(keep bool)) {
-	a := p.asking
+// beginAnswer marks a call as being answered. The caller then calls settled with keep set if
+// the answer could not be delivered: the answer is then kept for the repeated call. Other
+// calls of the thread wait until settled is called.
+func (w *watch) beginAnswer(p *process) (settled func(keep bool)) {
+	a := p.pending
 	if a == nil {
 		return func(bool) {}
 	}
 	settling := make(chan struct{})
 	w.mu.Lock()
-	a.settling = settling
+	a.answering = settling
 	w.mu.Unlock()
 	return func(keep bool) {
 		w.mu.Lock()
 		defer w.mu.Unlock()
 		defer close(settling)
-		if a.settling == settling {
-			a.settling = nil
+		if a.answering == settling {
+			a.answering = nil
 		}
 		if keep && a.ctx.Err() == nil {
 			return
@@ -171,7 +172,7 @@ func (w *watch) settle(p *process) (settled func(keep bool)) {
 	}
 }
 
-func (w *watch) drop(tid int, a *asking) {
+func (w *watch) drop(tid int, a *pendingCall) {
 	a.cancel()
 	w.mu.Lock()
 	defer w.mu.Unlock()

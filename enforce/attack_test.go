@@ -14,8 +14,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// attackMain is what an attacker's program does in a jail. It says what the kernel
-// answered.
+// attackMain runs one attack inside the jail and prints the error of the kernel.
 func attackMain(args []string) int {
 	f, ok := map[string]func(args []string) error{
 		"memfd": memfd, "memfd-path": memfdPath, "open": open, "openat2": openat2, "openat2-read": openat2Read, "creat": creat, "parent-fd": parentFD,
@@ -33,7 +32,7 @@ func attackMain(args []string) int {
 	return 0
 }
 
-// inMemory copies a program to where no name leads.
+// inMemory copies a program to a memfd, which has no path.
 func inMemory(program string) (int, error) {
 	b, err := os.ReadFile(program)
 	if err != nil {
@@ -80,7 +79,7 @@ func written(fd int, err error) error {
 	return err
 }
 
-// open opens with flags as a number.
+// open opens a file with numeric flags.
 func open(args []string) error {
 	flags, _ := strconv.Atoi(args[1])
 	fd, err := unix.Open(args[0], flags, 0o644)
@@ -104,7 +103,7 @@ func openat2Read(args []string) error {
 
 func creat(args []string) error { return written(unix.Creat(args[0], 0o644)) }
 
-// parentFD writes to a file that its parent has open for reading.
+// parentFD writes to a file through the procfs path of a descriptor that is open for reading.
 func parentFD(args []string) error {
 	fd, err := unix.Open(args[0], unix.O_RDONLY, 0)
 	if err != nil {
@@ -113,7 +112,7 @@ func parentFD(args []string) error {
 	return written(unix.Open(fmt.Sprintf("/proc/%d/fd/%d", os.Getpid(), fd), unix.O_WRONLY, 0))
 }
 
-// flip writes one of two strings of the same length to memory, in turns.
+// flip alternately writes two strings of the same length to b.
 func flip(b *[64]byte, one, other string) (stop func()) {
 	var ended atomic.Bool
 	done := make(chan struct{})
@@ -130,7 +129,7 @@ func flip(b *[64]byte, one, other string) (stop func()) {
 	return func() { ended.Store(true); <-done }
 }
 
-// raceExec runs one program by a name that is another now and then.
+// raceExec executes a program while another goroutine changes its name.
 func raceExec(args []string) error {
 	rounds, _ := strconv.Atoi(args[2])
 	if rounds > 1 {
@@ -152,7 +151,7 @@ func raceExec(args []string) error {
 	return e
 }
 
-// raceOpen opens a file for writing by a name that is another now and then.
+// raceOpen opens a file for writing while another goroutine changes its name.
 func raceOpen(args []string) error {
 	rounds, _ := strconv.Atoi(args[2])
 	var name [64]byte
@@ -169,7 +168,7 @@ func raceOpen(args []string) error {
 	return nil
 }
 
-// raceUnlink removes a file by a name that is another now and then.
+// raceUnlink removes a file while another goroutine changes its name.
 func raceUnlink(args []string) error {
 	rounds, _ := strconv.Atoi(args[2])
 	var name [64]byte
@@ -212,8 +211,7 @@ func sendTo(args []string) error {
 	return unix.Sendto(fd, []byte("datagram"), 0, to)
 }
 
-// sendBatch sends two messages in one call, and checks what the kernel says of
-// them.
+// sendBatch sends two messages in one call and prints the counts that the kernel returns.
 func sendBatch(args []string) error {
 	fd, to, err := datagrams(args[0])
 	if err != nil {
@@ -240,7 +238,7 @@ func sendBatch(args []string) error {
 	return nil
 }
 
-// tracing and writeMemory change what another process is about to ask for.
+// tracing and writeMemory try to change the arguments of calls of other processes.
 func tracing([]string) error { return unix.PtraceAttach(os.Getppid()) }
 
 func writeMemory([]string) error {
@@ -251,7 +249,8 @@ func writeMemory([]string) error {
 	return unix.Close(fd)
 }
 
-// steal takes what init keeps: whoever had it could answer for the daemon.
+// steal tries to take descriptors of init. With the seccomp listener the jail could answer its
+// own calls.
 func steal([]string) error {
 	pidfd, err := unix.PidfdOpen(1, 0)
 	if err != nil {

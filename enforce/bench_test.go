@@ -7,8 +7,8 @@ import (
 	"glasshouse/jail"
 )
 
-// BenchmarkWork compares what programs take with and without being asked about:
-// starts of programs, files written, files only read.
+// BenchmarkWork compares workloads with and without enforcement: starting programs, writing
+// files, reading files.
 func BenchmarkWork(b *testing.B) {
 	for _, enforced := range []bool{false, true} {
 		for what, script := range map[string]string{
@@ -17,10 +17,10 @@ func BenchmarkWork(b *testing.B) {
 			"read":  `for i in $(seq 1000); do read x </etc/issue; done`,
 		} {
 			b.Run(fmt.Sprintf("%s/enforced=%t", what, enforced), func(b *testing.B) {
-				j := newBox(b, "runc", func(p *jail.Plan) { p.Enforce = enforced })
-				j.does("mkdir -p /work")
+				j := newHarness(b, "runc", func(p *jail.Plan) { p.Enforce = enforced })
+				j.mustRun("mkdir -p /work")
 				for b.Loop() {
-					j.does(script)
+					j.mustRun(script)
 				}
 			})
 		}

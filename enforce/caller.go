@@ -4,8 +4,8 @@ import "context"
 
 type callerKey struct{}
 
-// Caller returns the host's number of the process that a Judge is asked about.
-// It waits for the answer, and so stays what it is as long as ctx lives.
+// Caller returns the pid on the host of the process that a Judge is asked about. The process
+// is suspended in its call, so the pid stays valid as long as ctx.
 func Caller(ctx context.Context) (pid int, ok bool) {
 	pid, ok = ctx.Value(callerKey{}).(int)
 	return pid, ok

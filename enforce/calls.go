@@ -4,39 +4,39 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// An edit says where the arguments of a call that changes files are.
+// An edit describes the arguments of a call that changes files.
 type edit struct {
-	names  []named
-	opens  bool // it returns a descriptor
-	flags  int  // the argument with the flags of an open; -1: those are how
-	how    int  // the argument that leads to a struct open_how, or -1
-	change what // what it does to its last name
+	names  []nameArg
+	opens  bool   // it returns a descriptor
+	flags  int    // index of the argument with the open flags; -1: see how
+	how    int    // index of the argument that points to a struct open_how, or -1
+	effect effect // what it does to the last name
 }
 
-// named is one name: the directory it begins at, or -1 for the working
-// directory, the name, and whether a link at its end is gone through.
-type named struct {
+// nameArg is one name argument: the index of its directory descriptor, or -1 for the working
+// directory, the index of the name, and whether a link at its end is followed.
+type nameArg struct {
 	dir, name int
 	follow    bool
 }
 
-// what a call does to the names it has.
-type what int
+// effect is what a call does to its names.
+type effect int
 
 const (
-	writes  what = iota // the file is another afterwards
-	makes               // something is there that was not
-	removes             // nothing is there any more
-	moves               // the first name's file has the second name
-	links               // the first name's file has the second name too
+	writes  effect = iota // the content changes
+	creates               // a file is created
+	removes               // the file is removed
+	moves                 // the first name's file has the second name
+	links                 // the first name's file has the second name too
 )
 
 const (
-	cwd    = -1
-	create = -2 // for flags: those of creat
+	cwd        = -1
+	creatFlags = -2 // value of flags: the implicit flags of creat(2)
 )
 
-// calls are what the filter asks about, by number.
+// calls lists the intercepted system calls by number.
 var calls = struct {
 	exec      map[int32]bool
 	connect   map[int32]bool
@@ -48,33 +48,33 @@ var calls = struct {
 	connect:   map[int32]bool{unix.SYS_CONNECT: true, unix.SYS_SENDTO: true, unix.SYS_SENDMSG: true, unix.SYS_SENDMMSG: true},
 	forbidden: map[int32]bool{unix.SYS_PTRACE: true, unix.SYS_PROCESS_VM_WRITEV: true},
 	execveat:  unix.SYS_EXECVEAT,
-	edits: with(map[int32]edit{
-		unix.SYS_OPENAT:    {names: []named{{0, 1, true}}, opens: true, flags: 2, how: -1},
-		unix.SYS_OPENAT2:   {names: []named{{0, 1, true}}, opens: true, flags: -1, how: 2},
-		unix.SYS_TRUNCATE:  {names: []named{{cwd, 0, true}}},
-		unix.SYS_UNLINKAT:  {names: []named{{0, 1, false}}, change: removes},
-		unix.SYS_RENAMEAT2: {names: []named{{0, 1, false}, {2, 3, false}}, change: moves},
-		unix.SYS_LINKAT:    {names: []named{{0, 1, false}, {2, 3, false}}, change: links},
-		unix.SYS_MKDIRAT:   {names: []named{{0, 1, false}}, change: makes},
-		unix.SYS_MKNODAT:   {names: []named{{0, 1, false}}, change: makes},
-		unix.SYS_SYMLINKAT: {names: []named{{1, 2, false}}, change: makes},
-		unix.SYS_RENAMEAT:  {names: []named{{0, 1, false}, {2, 3, false}}, change: moves},
-	}, older),
+	edits: merged(map[int32]edit{
+		unix.SYS_OPENAT:    {names: []nameArg{{0, 1, true}}, opens: true, flags: 2, how: -1},
+		unix.SYS_OPENAT2:   {names: []nameArg{{0, 1, true}}, opens: true, flags: -1, how: 2},
+		unix.SYS_TRUNCATE:  {names: []nameArg{{cwd, 0, true}}},
+		unix.SYS_UNLINKAT:  {names: []nameArg{{0, 1, false}}, effect: removes},
+		unix.SYS_RENAMEAT2: {names: []nameArg{{0, 1, false}, {2, 3, false}}, effect: moves},
+		unix.SYS_LINKAT:    {names: []nameArg{{0, 1, false}, {2, 3, false}}, effect: links},
+		unix.SYS_MKDIRAT:   {names: []nameArg{{0, 1, false}}, effect: creates},
+		unix.SYS_MKNODAT:   {names: []nameArg{{0, 1, false}}, effect: creates},
+		unix.SYS_SYMLINKAT: {names: []nameArg{{1, 2, false}}, effect: creates},
+		unix.SYS_RENAMEAT:  {names: []nameArg{{0, 1, false}, {2, 3, false}}, effect: moves},
+	}, legacyCalls),
 }
 
-func with(all, more map[int32]edit) map[int32]edit {
+func merged(all, more map[int32]edit) map[int32]edit {
 	for nr, e := range more {
 		all[nr] = e
 	}
 	return all
 }
 
-// callName is a call as people know it.
+// callName returns the name of a call.
 func callName(nr int32) string {
 	if name, ok := names[nr]; ok {
 		return name
 	}
-	return olderNames[nr]
+	return legacyNames[nr]
 }
 
 var names = map[int32]string{

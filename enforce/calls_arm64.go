@@ -1,7 +1,7 @@
 package enforce
 
-// older are the calls that only other processors still have.
+// legacyCalls are the calls that only amd64 has.
 var (
-	older      map[int32]edit
-	olderNames map[int32]string
+	legacyCalls map[int32]edit
+	legacyNames map[int32]string
 )

@@ -11,37 +11,37 @@ import (
 	"glasshouse/policy"
 )
 
-// connect decides where a socket may reach. A connection that is agreed to is
-// begun here, with the address that was looked at: the process cannot change it
-// any more.
+// connect decides calls that connect or send. The daemon makes an approved connection itself,
+// with the address that was judged, so the process cannot change the address afterwards.
 func (w *watch) connect(c notify.Call, p *process) (verdict, error) {
 	switch c.Nr {
 	case unix.SYS_CONNECT:
-		return w.dial(c, p)
+		return w.decideConnect(c, p)
 	case unix.SYS_SENDTO:
-		return w.send(c, p, func() ([]message, error) {
+		return w.decideSend(c, p, func() ([]message, error) {
 			m := message{name: c.Args[4], nameLen: uint32(c.Args[5]), flags: int(int32(c.Args[3])), iov: []span{{c.Args[1], c.Args[2]}}}
 			return []message{m}, nil
 		})
 	case unix.SYS_SENDMSG:
-		return w.send(c, p, func() ([]message, error) {
+		return w.decideSend(c, p, func() ([]message, error) {
 			m, err := p.message(c.Args[1])
 			m.flags = int(int32(c.Args[2]))
 			return []message{m}, err
 		})
 	}
-	return w.send(c, p, func() ([]message, error) { return p.messages(c.Args[1], uint32(c.Args[2]), int(int32(c.Args[3]))) })
+	return w.decideSend(c, p, func() ([]message, error) { return p.messages(c.Args[1], uint32(c.Args[2]), int(int32(c.Args[3]))) })
 }
 
-// reaches tells whether sockets of a family lead anywhere but into the jail.
-func reaches(fd int) (family int, outward bool, err error) {
+// isInternet returns the family of a socket and whether it can reach addresses outside of the
+// jail.
+func isInternet(fd int) (family int, outward bool, err error) {
 	family, err = unix.GetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_DOMAIN)
 	return family, family == unix.AF_INET || family == unix.AF_INET6, err
 }
 
-const maxAddress = 128 // the kernel's
+const maxAddress = 128 // sizeof(struct sockaddr_storage)
 
-// address reads a socket's address.
+// address reads a socket address.
 func (p *process) address(addr uint64, n uint32) ([]byte, error) {
 	if n > maxAddress {
 		return nil, unix.EINVAL
@@ -50,7 +50,7 @@ func (p *process) address(addr uint64, n uint32) ([]byte, error) {
 	return b, p.read(addr, b)
 }
 
-// hostPort is what an address says, if it says something.
+// hostPort decodes a socket address. ok is false if it is not a complete IPv4 or IPv6 address.
 func hostPort(raw []byte) (to netip.AddrPort, ok bool) {
 	if len(raw) < 8 {
 		return to, false
@@ -68,8 +68,8 @@ func hostPort(raw []byte) (to netip.AddrPort, ok bool) {
 	return to, false
 }
 
-// destination asks about one address.
-func (w *watch) destination(c notify.Call, p *process, sock int, to netip.AddrPort) (bool, error) {
+// allowedAddr asks the judge about one address.
+func (w *watch) allowedAddr(c notify.Call, p *process, sock int, to netip.AddrPort) (bool, error) {
 	proto := "tcp"
 	if kind, err := unix.GetsockoptInt(sock, unix.SOL_SOCKET, unix.SO_TYPE); err == nil && kind != unix.SOCK_STREAM {
 		proto = "udp"
@@ -80,22 +80,22 @@ func (w *watch) destination(c notify.Call, p *process, sock int, to netip.AddrPo
 	})
 }
 
-// dial decides a connect.
-func (w *watch) dial(c notify.Call, p *process) (verdict, error) {
+// decideConnect decides a connect and makes the connection if it is allowed.
+func (w *watch) decideConnect(c notify.Call, p *process) (verdict, error) {
 	sock, err := p.getfd(int32(c.Args[0]))
 	if err != nil {
 		return verdict{}, unix.EBADF
 	}
 	defer unix.Close(sock)
-	if _, outward, err := reaches(sock); err != nil || !outward {
-		return goOn, nil // not a socket, or one that stays in the jail
+	if _, outward, err := isInternet(sock); err != nil || !outward {
+		return proceed, nil // not a socket, or one that cannot leave the jail
 	}
 	raw, err := p.address(c.Args[1], uint32(c.Args[2]))
 	if err != nil {
 		return verdict{}, err
 	}
 	if to, ok := hostPort(raw); ok {
-		if ok, err := w.destination(c, p, sock, to); err != nil || !ok {
+		if ok, err := w.allowedAddr(c, p, sock, to); err != nil || !ok {
 			return refused, err
 		}
 	} else if len(raw) < 2 || binary.NativeEndian.Uint16(raw) != unix.AF_UNSPEC {
@@ -106,38 +106,40 @@ func (w *watch) dial(c notify.Call, p *process) (verdict, error) {
 		return verdict{}, err
 	}
 	if flags&unix.O_NONBLOCK != 0 {
-		return connectedBy(connectRaw(sock, raw)), nil
+		return connectVerdict(connectRaw(sock, raw)), nil
 	}
-	// It is begun without waiting: who waits could not be interrupted. That the
-	// flag is the process's too it hardly sees.
+	// Connect without blocking, because a blocking connect could not be interrupted. The
+	// process shares the O_NONBLOCK flag (it belongs to the open file description) and could
+	// observe it for a moment.
 	begin := func() unix.Errno {
 		unix.FcntlInt(uintptr(sock), unix.F_SETFL, flags|unix.O_NONBLOCK)
 		defer unix.FcntlInt(uintptr(sock), unix.F_SETFL, flags)
 		return connectRaw(sock, raw)
 	}
 	errno := begin()
-	if errno != unix.EINPROGRESS && errno != unix.EALREADY { // EALREADY: its first call was interrupted
-		return connectedBy(errno), nil
+	if errno != unix.EINPROGRESS && errno != unix.EALREADY { // EALREADY: an interrupted call has started it
+		return connectVerdict(errno), nil
 	}
-	if err := w.connecting(c, sock); err != nil {
+	if err := w.waitConnected(c, sock); err != nil {
 		return verdict{}, err
 	}
-	return connectedBy(begin()), nil
+	return connectVerdict(begin()), nil
 }
 
-// connectedBy is what a connect returns that was made here.
-func connectedBy(errno unix.Errno) verdict { return verdict{errno: errno, made: errno == 0} }
+// connectVerdict returns the verdict for a connect that the daemon made.
+func connectVerdict(errno unix.Errno) verdict { return verdict{errno: errno, done: errno == 0} }
 
-// connecting waits until a connection is made, or is not. The process is not let
-// go on to wait by itself: it could have another socket under that number by then.
-func (w *watch) connecting(c notify.Call, sock int) error {
+// waitConnected waits until a connection is established or has failed. The process must not
+// wait in a call of its own, because its descriptor could refer to another socket by the time
+// that call runs.
+func (w *watch) waitConnected(c notify.Call, sock int) error {
 	deadline := time.Time{}
 	if limit, err := unix.GetsockoptTimeval(sock, unix.SOL_SOCKET, unix.SO_SNDTIMEO); err == nil && limit.Nano() > 0 {
 		deadline = time.Now().Add(time.Duration(limit.Nano()))
 	}
 	for {
 		p := []unix.PollFd{{Fd: int32(sock), Events: unix.POLLOUT}}
-		n, err := unix.Poll(p, int(lookAgain/time.Millisecond))
+		n, err := unix.Poll(p, int(pollInterval/time.Millisecond))
 		switch {
 		case n > 0:
 			return nil
@@ -151,10 +153,10 @@ func (w *watch) connecting(c notify.Call, sock int) error {
 	}
 }
 
-// span is a piece of a process's memory.
+// span is a range of the memory of a process.
 type span struct{ base, len uint64 }
 
-// A message is what is sent to an address.
+// A message is one datagram or stream segment with its destination.
 type message struct {
 	name       uint64
 	nameLen    uint32
@@ -162,7 +164,7 @@ type message struct {
 	control    uint64
 	controlLen uint64
 	flags      int
-	at         uint64 // of its struct mmsghdr, or 0
+	mmsghdr    uint64 // address of its struct mmsghdr, or 0
 }
 
 const (
@@ -178,9 +180,9 @@ func (p *process) message(addr uint64) (m message, err error) {
 	if err := p.read(addr, b[:]); err != nil {
 		return m, err
 	}
-	m.name, m.nameLen = native(b[0:]), binary.NativeEndian.Uint32(b[8:])
-	iov, n := native(b[16:]), native(b[24:])
-	m.control, m.controlLen = native(b[32:]), native(b[40:])
+	m.name, m.nameLen = nativeUint64(b[0:]), binary.NativeEndian.Uint32(b[8:])
+	iov, n := nativeUint64(b[16:]), nativeUint64(b[24:])
+	m.control, m.controlLen = nativeUint64(b[32:]), nativeUint64(b[40:])
 	if m.name == 0 || m.nameLen == 0 {
 		m.name, m.nameLen = 0, 0
 	}
@@ -192,7 +194,7 @@ func (p *process) message(addr uint64) (m message, err error) {
 		return m, err
 	}
 	for ; len(raw) > 0; raw = raw[16:] {
-		m.iov = append(m.iov, span{native(raw), native(raw[8:])})
+		m.iov = append(m.iov, span{nativeUint64(raw), nativeUint64(raw[8:])})
 	}
 	return m, nil
 }
@@ -204,31 +206,31 @@ func (p *process) messages(addr uint64, n uint32, flags int) (ms []message, err 
 		if err != nil {
 			return nil, err
 		}
-		m.flags, m.at = flags, addr+64*i
+		m.flags, m.mmsghdr = flags, addr+64*i
 		ms = append(ms, m)
 	}
 	return ms, nil
 }
 
-// send decides what is sent to an address that is said with it, and sends it.
-func (w *watch) send(c notify.Call, p *process, read func() ([]message, error)) (verdict, error) {
+// decideSend decides the messages of a send call and sends the allowed ones.
+func (w *watch) decideSend(c notify.Call, p *process, read func() ([]message, error)) (verdict, error) {
 	sock, err := p.getfd(int32(c.Args[0]))
 	if err != nil {
 		return verdict{}, unix.EBADF
 	}
 	defer unix.Close(sock)
-	if _, outward, err := reaches(sock); err != nil || !outward {
-		return goOn, nil
+	if _, outward, err := isInternet(sock); err != nil || !outward {
+		return proceed, nil
 	}
 	ms, err := read()
 	if err != nil {
 		return verdict{}, err
 	}
-	// A stream goes where it is connected to, whatever address is said, but to
-	// begin it with its first bytes.
+	// A connected stream ignores the address, except with MSG_FASTOPEN, which connects and
+	// sends the first data.
 	kind, err := unix.GetsockoptInt(sock, unix.SOL_SOCKET, unix.SO_TYPE)
 	if err == nil && kind == unix.SOCK_STREAM && (len(ms) == 0 || ms[0].flags&unix.MSG_FASTOPEN == 0) {
-		return goOn, nil
+		return proceed, nil
 	}
 	var sent int64
 	for i, m := range ms {
@@ -239,20 +241,20 @@ func (w *watch) send(c notify.Call, p *process, read func() ([]message, error)) 
 			}
 			return verdict{}, err
 		}
-		if m.at == 0 {
-			return verdict{made: true, value: n}, nil
+		if m.mmsghdr == 0 {
+			return verdict{done: true, value: n}, nil
 		}
-		if err := p.writeCount(m.at+56, uint32(n)); err != nil {
+		if err := p.writeCount(m.mmsghdr+56, uint32(n)); err != nil {
 			return verdict{}, err
 		}
 		sent++
 	}
-	return verdict{made: true, value: sent}, nil
+	return verdict{done: true, value: sent}, nil
 }
 
-// sendOne sends one message with the address that was judged.
+// sendOne sends one message to the address that was judged.
 func (w *watch) sendOne(c notify.Call, p *process, sock int, m message) (int64, error) {
-	var raw []byte // none: where the socket is connected to
+	var raw []byte // empty: the peer of the socket
 	if m.name != 0 {
 		var err error
 		if raw, err = p.address(m.name, m.nameLen); err != nil {
@@ -260,7 +262,7 @@ func (w *watch) sendOne(c notify.Call, p *process, sock int, m message) (int64, 
 		}
 	}
 	if to, ok := hostPort(raw); ok {
-		ok, err := w.destination(c, p, sock, to)
+		ok, err := w.allowedAddr(c, p, sock, to)
 		if err != nil {
 			return 0, err
 		}
@@ -290,7 +292,8 @@ func (w *watch) sendOne(c notify.Call, p *process, sock int, m message) (int64, 
 		if err := p.read(m.control, control); err != nil {
 			return 0, err
 		}
-		// A descriptor here would be one of ours.
+		// The daemon would pass its own descriptors or credentials, so SOL_SOCKET messages are
+		// rejected (unix(7), SCM_RIGHTS).
 		messages, err := unix.ParseSocketControlMessage(control)
 		if err != nil {
 			return 0, unix.EINVAL
@@ -313,6 +316,6 @@ func (w *watch) sendOne(c notify.Call, p *process, sock int, m message) (int64, 
 		if errno != unix.EAGAIN || !waits || !w.Listener.Valid(c.ID) || w.ctx.Err() != nil {
 			return 0, errno
 		}
-		unix.Poll([]unix.PollFd{{Fd: int32(sock), Events: unix.POLLOUT}}, int(lookAgain/time.Millisecond))
+		unix.Poll([]unix.PollFd{{Fd: int32(sock), Events: unix.POLLOUT}}, int(pollInterval/time.Millisecond))
 	}
 }

@@ -14,54 +14,54 @@ import (
 	"glasshouse/policy"
 )
 
-// changing is the flags of an open that can change a file.
-const changing = unix.O_ACCMODE | unix.O_CREAT | unix.O_TRUNC
+// writeFlags are the open flags that can change a file.
+const writeFlags = unix.O_ACCMODE | unix.O_CREAT | unix.O_TRUNC
 
-// temporary is what O_TMPFILE has beside O_DIRECTORY's flag.
-const temporary = unix.O_TMPFILE &^ unix.O_DIRECTORY
+// tmpfileFlag is the bit of O_TMPFILE that is not part of O_DIRECTORY.
+const tmpfileFlag = unix.O_TMPFILE &^ unix.O_DIRECTORY
 
-// edit decides a call that changes files, or where there are some.
+// edit decides a call that changes files or directories.
 func (w *watch) edit(c notify.Call, p *process, e edit) (v verdict, err error) {
-	d := &done{edit: e, size: int64(c.Args[1])}
+	d := &approvedEdit{edit: e, size: int64(c.Args[1])}
 	flags := uint64(0)
 	if e.opens {
 		if flags, err = openFlags(c, p, e); err != nil {
 			return verdict{}, err
 		}
-		d.reads = flags&changing == 0
-		if flags&unix.O_PATH != 0 || d.reads || flags&temporary != 0 {
-			// Nothing is changed that has a name. What flags came from memory may
-			// have been others.
+		d.readOnly = flags&writeFlags == 0
+		if flags&unix.O_PATH != 0 || d.readOnly || flags&tmpfileFlag != 0 {
+			// The call changes no named file. Flags that were read from memory (openat2) may
+			// have changed since, so that call is inspected.
 			if e.how < 0 {
-				return goOn, nil
+				return proceed, nil
 			}
-			return verdict{follow: d}, nil
+			return verdict{inspector: d}, nil
 		}
 	}
 	defer func() {
-		if v.follow == nil {
+		if v.inspector == nil {
 			d.close()
 		}
 	}()
 	for _, n := range e.names {
-		at, err := p.named(c, n, followed(c, e, n, flags))
+		at, err := p.resolveArg(c, n, followsLink(c, e, n, flags))
 		if err != nil {
 			return verdict{}, err
 		}
-		d.places = append(d.places, at)
+		d.targets = append(d.targets, at)
 	}
 	var qs []policy.Question
-	for i, at := range d.places {
-		if e.opens && at.there() && !at.named() {
-			continue // a terminal, a pipe: no file
+	for i, at := range d.targets {
+		if e.opens && at.exists() && !at.isNamedFile() {
+			continue // a terminal or a pipe
 		}
-		if at.process() {
-			if path.Base(at.path) == "mem" { // is what calls are decided by
+		if at.onProcfs() {
+			if path.Base(at.path) == "mem" { // the memory from which calls are judged
 				return refused, nil
 			}
 			continue
 		}
-		qs = append(qs, w.edits(p, at, c, i)...)
+		qs = append(qs, w.editQuestions(p, at, c, i)...)
 	}
 	ok, err := w.allowed(c, p, qs...)
 	if err != nil {
@@ -70,25 +70,25 @@ func (w *watch) edit(c notify.Call, p *process, e edit) (v verdict, err error) {
 	if !ok {
 		return refused, nil
 	}
-	d.asked = qs
-	if e.change == makes {
-		return goOn, nil
+	d.questions = qs
+	if e.effect == creates {
+		return proceed, nil
 	}
-	if at := d.places[0]; e.opens && at.there() && at.kind() == unix.S_IFIFO {
-		if flags&unix.O_ACCMODE == unix.O_RDONLY { // can wait for long, and changes nothing
-			return goOn, nil
+	if at := d.targets[0]; e.opens && at.exists() && at.kind() == unix.S_IFIFO {
+		if flags&unix.O_ACCMODE == unix.O_RDONLY { // may block for long and changes nothing
+			return proceed, nil
 		}
-		if d.pipe, err = w.reader(c, at); err != nil {
+		if d.pipeWriter, err = w.waitForReader(c, at); err != nil {
 			return verdict{}, err
 		}
 	}
-	return verdict{follow: d}, nil
+	return verdict{inspector: d}, nil
 }
 
-// reader waits until somebody has the other end of a pipe, so that to open it to
-// write does not: nobody may be in the hands of a tracer for long. It returns a
-// descriptor that keeps readers from seeing an end until the pipe is open.
-func (w *watch) reader(c notify.Call, at *place) (*os.File, error) {
+// waitForReader waits until a reader has opened the pipe, so that opening it for writing does
+// not block. A thread must not be traced for long. It returns a writer that keeps readers from
+// seeing end of file until the process has opened the pipe.
+func (w *watch) waitForReader(c notify.Call, at *target) (*os.File, error) {
 	for {
 		fd, err := unix.Open("/proc/self/fd/"+strconv.Itoa(at.fd), unix.O_WRONLY|unix.O_NONBLOCK|unix.O_CLOEXEC, 0)
 		switch {
@@ -96,13 +96,13 @@ func (w *watch) reader(c notify.Call, at *place) (*os.File, error) {
 			return os.NewFile(uintptr(fd), at.path), nil
 		case err != unix.ENXIO:
 			return nil, err
-		case c.Nr != unix.SYS_OPENAT2 && c.Args[calls.edits[c.Nr].flagsAt()]&unix.O_NONBLOCK != 0:
-			return nil, nil // who opens it does not wait either
+		case c.Nr != unix.SYS_OPENAT2 && c.Args[calls.edits[c.Nr].flagsArg()]&unix.O_NONBLOCK != 0:
+			return nil, nil // the process does not block either
 		}
 		select {
 		case <-w.ctx.Done():
 			return nil, errInterrupted
-		case <-time.After(untilReader):
+		case <-time.After(readerPollInterval):
 		}
 		if !w.Listener.Valid(c.ID) {
 			return nil, errInterrupted
@@ -110,18 +110,19 @@ func (w *watch) reader(c notify.Call, at *place) (*os.File, error) {
 	}
 }
 
-// untilReader is how often it is looked for one.
-const untilReader = 5 * time.Millisecond
+// readerPollInterval is the interval of the check for a reader.
+const readerPollInterval = 5 * time.Millisecond
 
-// flagsAt is the argument with the flags of an open, or else one without any.
-func (e edit) flagsAt() int {
+// flagsArg returns the index of the argument with the open flags, or of one that never has
+// O_NONBLOCK set.
+func (e edit) flagsArg() int {
 	if e.flags >= 0 {
 		return e.flags
 	}
-	return 3 // the mode, which has no such bit
+	return 3 // the mode
 }
 
-// openFlags is the flags of an open.
+// openFlags returns the flags of an open call.
 func openFlags(c notify.Call, p *process, e edit) (uint64, error) {
 	switch {
 	case e.how >= 0:
@@ -129,27 +130,27 @@ func openFlags(c notify.Call, p *process, e edit) (uint64, error) {
 		if err := p.read(c.Args[e.how], b[:]); err != nil {
 			return 0, err
 		}
-		return native(b[:]), nil
-	case e.flags == create:
+		return nativeUint64(b[:]), nil
+	case e.flags == creatFlags:
 		return unix.O_WRONLY | unix.O_CREAT | unix.O_TRUNC, nil
 	}
 	return uint64(uint32(c.Args[e.flags])), nil
 }
 
-// followed tells whether a link at the end of a name is gone through.
-func followed(c notify.Call, e edit, n named, flags uint64) bool {
+// followsLink reports whether a call follows a symbolic link at the end of a name.
+func followsLink(c notify.Call, e edit, n nameArg, flags uint64) bool {
 	switch {
 	case e.opens:
 		const create = unix.O_CREAT | unix.O_EXCL
 		return flags&unix.O_NOFOLLOW == 0 && flags&create != create
-	case e.change == links && n == e.names[0] && n.dir >= 0:
+	case e.effect == links && n == e.names[0] && n.dir >= 0:
 		return c.Args[4]&unix.AT_SYMLINK_FOLLOW != 0
 	}
 	return n.follow
 }
 
-// named reads one name of a call and finds what it leads to.
-func (p *process) named(c notify.Call, n named, follow bool) (*place, error) {
+// resolveArg reads one name of a call and resolves it.
+func (p *process) resolveArg(c notify.Call, n nameArg, follow bool) (*target, error) {
 	name, err := p.pathAt(c.Args[n.name])
 	if err != nil {
 		return nil, err
@@ -158,31 +159,30 @@ func (p *process) named(c notify.Call, n named, follow bool) (*place, error) {
 	if n.dir >= 0 {
 		dir = int32(c.Args[n.dir])
 	}
-	if name == "" && calls.edits[c.Nr].change == links && c.Args[4]&unix.AT_EMPTY_PATH != 0 {
+	if name == "" && calls.edits[c.Nr].effect == links && c.Args[4]&unix.AT_EMPTY_PATH != 0 {
 		fd, err := p.getfd(dir)
 		if err != nil {
 			return nil, unix.EBADF
 		}
-		at := &place{fd: fd}
-		return at, at.look()
+		at := &target{fd: fd}
+		return at, at.load()
 	}
 	return p.locate(dir, name, follow)
 }
 
-// named tells whether a place is a file or a directory that has a name.
-func (at *place) named() bool {
+// isNamedFile reports whether a target is a file, directory or link that has a name.
+func (at *target) isNamedFile() bool {
 	return (at.kind() == unix.S_IFREG || at.kind() == unix.S_IFDIR || at.kind() == unix.S_IFLNK) && at.stat.Nlink > 0
 }
 
-// process tells whether a place is one of those in which the kernel shows
-// processes and itself.
-func (at *place) process() bool {
+// onProcfs reports whether a target is on procfs.
+func (at *target) onProcfs() bool {
 	var fs unix.Statfs_t
-	return at.there() && unix.Fstatfs(at.fd, &fs) == nil && fs.Type == unix.PROC_SUPER_MAGIC
+	return at.exists() && unix.Fstatfs(at.fd, &fs) == nil && fs.Type == unix.PROC_SUPER_MAGIC
 }
 
-// edits are the questions about a change of one file.
-func (w *watch) edits(p *process, at *place, c notify.Call, number int) []policy.Question {
+// editQuestions returns the questions about a change of one file.
+func (w *watch) editQuestions(p *process, at *target, c notify.Call, number int) []policy.Question {
 	attributes := map[string]string{"observed": "true", "path": at.path, "call": callName(c.Nr)}
 	if exe, err := os.Readlink(fmt.Sprintf("/proc/%d/exe", p.tid)); err == nil {
 		attributes["exe"] = exe
@@ -198,7 +198,7 @@ func (w *watch) edits(p *process, at *place, c notify.Call, number int) []policy
 	return []policy.Question{outside, q}
 }
 
-// relative is a path as it is in the workspace.
+// relative returns a path relative to the workspace. ok is false if the path is outside of it.
 func relative(workspace, name string) (string, bool) {
 	if workspace == "" {
 		return name, true
@@ -209,58 +209,58 @@ func relative(workspace, name string) (string, bool) {
 	return strings.CutPrefix(name, strings.TrimSuffix(workspace, "/")+"/")
 }
 
-// done is an edit that was agreed to and is about to be made.
-type done struct {
-	edit   edit
-	reads  bool // nothing may be changed
-	size   int64
-	places []*place
-	asked  []policy.Question
-	pipe   *os.File // the end of a pipe that is held until it is open, or nil
+// approvedEdit is an edit that was approved and is about to be made.
+type approvedEdit struct {
+	edit       edit
+	readOnly   bool // the file may only be read
+	size       int64
+	targets    []*target
+	questions  []policy.Question
+	pipeWriter *os.File // keeps a pipe open until the process has opened it, or nil
 }
 
-func (d *done) close() {
-	if d.pipe != nil {
-		d.pipe.Close()
+func (d *approvedEdit) close() {
+	if d.pipeWriter != nil {
+		d.pipeWriter.Close()
 	}
-	for _, at := range d.places {
+	for _, at := range d.targets {
 		at.close()
 	}
 }
 
-// differs returns what a call has done other than what was agreed to, if it has,
-// when it returns value. The thread is held meanwhile, before it knows.
-func (d *done) differs(w *watch, c notify.Call, p *process, value int64) (what policy.Question, differs bool) {
+// differs compares the result of a call, which is about to return value, with the approved
+// edit. It returns what the call did if that differs. The thread is stopped meanwhile.
+func (d *approvedEdit) differs(w *watch, c notify.Call, p *process, value int64) (what policy.Question, differs bool) {
 	switch {
 	case value < 0:
 		return what, false
 	case d.edit.opens:
 		return d.opened(w, c, p, value)
 	}
-	first := d.places[0]
-	same := func(at *place) bool {
+	first := d.targets[0]
+	same := func(at *target) bool {
 		now, err := p.locate(unix.AT_FDCWD, at.path, false)
 		if err != nil {
 			return false
 		}
 		defer now.close()
-		return now.there() && now.stat.Dev == first.stat.Dev && now.stat.Ino == first.stat.Ino
+		return now.exists() && now.stat.Dev == first.stat.Dev && now.stat.Ino == first.stat.Ino
 	}
 	var now unix.Stat_t
-	if !first.there() || unix.Fstat(first.fd, &now) != nil {
-		return what, first.there()
+	if !first.exists() || unix.Fstat(first.fd, &now) != nil {
+		return what, first.exists()
 	}
-	switch d.edit.change {
+	switch d.edit.effect {
 	case writes:
 		differs = now.Size != d.size
 	case removes:
 		differs = now.Nlink >= first.stat.Nlink && same(first)
 	case moves:
-		second := d.places[1]
-		already := second.there() && second.stat.Dev == first.stat.Dev && second.stat.Ino == first.stat.Ino
+		second := d.targets[1]
+		already := second.exists() && second.stat.Dev == first.stat.Dev && second.stat.Ino == first.stat.Ino
 		differs = !already && same(first) && first.path != second.path && c.Args[4]&unix.RENAME_EXCHANGE == 0
 	case links:
-		differs = now.Nlink <= first.stat.Nlink && !same(d.places[1])
+		differs = now.Nlink <= first.stat.Nlink && !same(d.targets[1])
 	}
 	if differs {
 		what = policy.Question{Subject: w.Subject, Action: policy.ActionEdit, Resource: "another file than " + first.path,
@@ -269,35 +269,35 @@ func (d *done) differs(w *watch, c notify.Call, p *process, value int64) (what p
 	return what, differs
 }
 
-// opened compares what a descriptor leads to with what was to be opened.
-func (d *done) opened(w *watch, c notify.Call, p *process, fd int64) (what policy.Question, differs bool) {
+// opened compares the file of a descriptor with the approved one.
+func (d *approvedEdit) opened(w *watch, c notify.Call, p *process, fd int64) (what policy.Question, differs bool) {
 	name := fmt.Sprintf("/proc/%d/fd/%d", p.tid, fd)
 	own, err := unix.Open(name, unix.O_PATH|unix.O_CLOEXEC, 0)
 	if err != nil {
-		return what, false // it is closed already
+		return what, false // it is already closed
 	}
-	at := &place{fd: own}
+	at := &target{fd: own}
 	defer at.close()
-	if at.look() != nil {
+	if at.load() != nil {
 		return what, false
 	}
-	if d.reads {
+	if d.readOnly {
 		info, err := os.ReadFile(fmt.Sprintf("/proc/%d/fdinfo/%d", p.tid, fd))
 		if err != nil || !writable(string(info)) {
 			return what, false
 		}
-	} else if want := d.places[0]; want.there() && want.stat.Dev == at.stat.Dev && want.stat.Ino == at.stat.Ino ||
-		!want.there() && want.path == at.path {
+	} else if want := d.targets[0]; want.exists() && want.stat.Dev == at.stat.Dev && want.stat.Ino == at.stat.Ino ||
+		!want.exists() && want.path == at.path {
 		return what, false
 	}
-	if !at.named() || at.process() && path.Base(at.path) != "mem" {
+	if !at.isNamedFile() || at.onProcfs() && path.Base(at.path) != "mem" {
 		return what, false
 	}
-	qs := w.edits(p, at, c, 0)
+	qs := w.editQuestions(p, at, c, 0)
 	return qs[len(qs)-1], !w.wouldAllow(qs)
 }
 
-// writable tells from a descriptor's fdinfo whether it can be written to.
+// writable reports whether a descriptor with the given fdinfo (proc(5)) can be written to.
 func writable(info string) bool {
 	flags, err := strconv.ParseUint(field("\n"+info, "flags"), 8, 64)
 	return err == nil && flags&unix.O_ACCMODE != unix.O_RDONLY && flags&unix.O_PATH == 0

@@ -1,18 +1,17 @@
-// Package enforce holds a policy below whoever runs in a jail: programs that are
-// started, files that are changed and connections that are made are decided by
-// the machine's kernel and a Judge, whatever the agent and its harness say that
-// they do.
+// Package enforce applies a policy to the system calls of a jail. A seccomp filter
+// (seccomp_unotify(2)) suspends each call that starts a program, changes a file or opens a
+// connection, and a Judge decides it. The decision does not depend on what the agent or its
+// harness reports.
 //
-// A seccomp filter stops each such call and asks the daemon. What was asked is
-// read from the process, resolved to what it really means, and judged; a call
-// that is refused fails with EPERM, one about which a person is asked waits. The
-// filter itself knows no policy, so that it can change at any time.
+// The daemon reads the arguments from the memory of the process and resolves them to files,
+// command lines and addresses. A denied call fails with EPERM. A call that needs approval
+// waits for it. The filter contains no policy, so the policy can change at any time.
 //
-// Memory and names can change after they were read. So a program is looked at
-// again when it is in place and before its first instruction; a file when it is
-// open and before the call returns; and what was agreed to be connected is
-// connected here. What has become something else than was agreed to is ended, and
-// told as a lie.
+// Memory and names can change after they were read (time-of-check-to-time-of-use). Therefore a
+// program is verified again after execve and before its first instruction, a file is verified
+// after it was opened and before the call returns, and the daemon itself makes the approved
+// connections. A process whose call did something else than what was approved is killed and
+// reported as a mismatch.
 package enforce
 
 import (
@@ -28,38 +27,37 @@ import (
 	"glasshouse/policy"
 )
 
-// A Judge decides. It may wait for a person; ctx ends when nobody waits for the
-// answer any more. Whatever is not policy.Allow is refused.
+// A Judge decides questions. Judge may block until an approver answers. ctx ends when the
+// answer is no longer needed. Every effect other than policy.Allow denies the call.
 type Judge interface {
 	Judge(ctx context.Context, q policy.Question) policy.Decision
 }
 
-// A Jail is whose calls are decided.
+// A Jail describes the jail whose calls are decided.
 type Jail struct {
 	Subject   policy.Subject
-	Init      int    // the host's number of its init, whose own calls are not decided
-	Workspace string // the path, in the jail, that edits are relative to; or ""
+	Init      int    // pid of its init on the host; the calls of init are not decided
+	Workspace string // path in the jail that edits are relative to, or ""
 	Listener  *notify.Listener
 	Judge     Judge
-	Lied      func(Lie)    // is told of each; nil: nobody is
-	Log       *slog.Logger // nil: nowhere
+	Lied      func(Lie)    // called for each mismatch; may be nil
+	Log       *slog.Logger // nil discards
 }
 
-// A Lie is a call that did something else than what was asked for. Who made it
-// was killed.
+// A Lie is a mismatch: a call did something else than what was approved. The process that made
+// the call was killed.
 type Lie struct {
-	PID   int             // the host's
-	Asked policy.Question // what was agreed to
-	Done  policy.Question // what came to be
+	PID   int             // pid on the host
+	Asked policy.Question // what was approved
+	Done  policy.Question // what happened
 }
 
-// Watch decides the calls of a jail until ctx ends or the jail does, and returns
-// nil then. The Listener stays the caller's; what waits when Watch ends waits for
-// the next Watch. There is one at a time.
+// Watch decides the calls of a jail until ctx ends or the jail ends, and then returns nil. The
+// caller keeps ownership of the Listener. A call that is pending when Watch ends stays
+// suspended until the next Watch. At most one Watch may run per jail.
 //
-// A thread that is frozen in the hands of a tracer stays there until it thaws.
-// Watch does not wait for that: the kernel takes it out of them when this process
-// ends, and what it was about to do it asks the next Watch.
+// Watch does not wait for a traced thread that is frozen. The kernel detaches the thread when
+// this process exits, and the thread repeats its call for the next Watch.
 func Watch(ctx context.Context, j Jail) error {
 	if j.Log == nil {
 		j.Log = slog.New(slog.DiscardHandler)
@@ -68,26 +66,26 @@ func Watch(ctx context.Context, j Jail) error {
 		j.Lied = func(Lie) {}
 	}
 	ctx, cancel := context.WithCancel(ctx)
-	w := &watch{Jail: j, ctx: ctx, waiting: map[int]*asking{}, tracers: newTracers()}
-	defer w.leave()
+	w := &watch{Jail: j, ctx: ctx, waiting: map[int]*pendingCall{}, tracers: newTracers()}
+	defer w.shutDown()
 	defer cancel()
 	j.Listener.Resume()
 	stop := context.AfterFunc(ctx, j.Listener.Interrupt)
 	defer stop()
 	shaken := make(chan error, 1)
-	w.wg.Go(func() { shaken <- w.shake() })
+	w.wg.Go(func() { shaken <- w.restartWaiting() })
 	select {
 	case <-ctx.Done():
 	case err := <-shaken:
 		if err != nil {
-			j.Log.Warn("calls that an earlier daemon had taken up may wait for ever", "jail", j.Subject.Jail, "err", err)
+			j.Log.Warn("calls received by an earlier daemon may wait forever", "jail", j.Subject.Jail, "err", err)
 		}
 	}
 	for {
 		c, err := j.Listener.Receive()
 		switch {
 		case ctx.Err() != nil && err != nil:
-			w.finish()
+			w.drainTracers()
 			return nil
 		case errors.Is(err, notify.ErrGone):
 			return nil
@@ -98,15 +96,15 @@ func Watch(ctx context.Context, j Jail) error {
 	}
 }
 
-// inHand is how long what is in the hands of a tracer may take at the end. It
-// takes a moment, unless the jail is frozen.
-const inHand = time.Second
+// tracerTimeout limits the wait for traced threads at the end of a Watch. Tracing takes a
+// moment unless the jail is frozen.
+const tracerTimeout = time.Second
 
-// finish sees to its end what is in the hands of a tracer, and asks once more. All
-// else that comes waits for the next Watch, which has it ask again.
-func (w *watch) finish() {
+// drainTracers lets the traced calls finish, which includes their restarts. All other calls
+// are left for the next Watch.
+func (w *watch) drainTracers() {
 	w.Listener.Resume()
-	late := time.AfterFunc(inHand, w.Listener.Interrupt)
+	late := time.AfterFunc(tracerTimeout, w.Listener.Interrupt)
 	defer late.Stop()
 	go func() {
 		w.wg.Wait()
@@ -117,14 +115,14 @@ func (w *watch) finish() {
 		if err != nil {
 			return
 		}
-		if w.tracers.again(c) {
-			w.Listener.Continue(c.ID) // or it has been interrupted, and comes again
+		if w.tracers.isRestart(c) {
+			w.Listener.Continue(c.ID) // an error means that it was interrupted and will be repeated
 		}
 	}
 }
 
-// leave waits until nobody waits for an answer and, then, nobody traces.
-func (w *watch) leave() {
+// shutDown waits for the goroutines of the watch and then stops the tracers.
+func (w *watch) shutDown() {
 	left := make(chan struct{})
 	go func() {
 		defer close(left)
@@ -133,47 +131,47 @@ func (w *watch) leave() {
 	}()
 	select {
 	case <-left:
-	case <-time.After(inHand):
-		w.Log.Warn("a jail is frozen while one of its calls is looked at: nobody waits for it", "jail", w.Subject.Jail)
+	case <-time.After(tracerTimeout):
+		w.Log.Warn("not waiting for a traced call because the jail is frozen", "jail", w.Subject.Jail)
 	}
 }
 
-// watch is one Watch. There are at most as many goroutines as threads in the
-// jail: each waits for one call.
+// watch is the state of one Watch call. It has at most one goroutine per thread of the jail,
+// because a thread waits for one call at a time.
 type watch struct {
 	Jail
 	ctx     context.Context
 	wg      sync.WaitGroup
 	tracers *tracers
-	twins   twins
+	image   imagePrograms
 
 	mu sync.Mutex
 	// +checklocks:mu
-	waiting map[int]*asking // by thread
+	waiting map[int]*pendingCall // by thread
 }
 
-// A verdict is what becomes of a call.
+// A verdict is the response to a call.
 type verdict struct {
-	errno  unix.Errno // it fails, if not 0
-	made   bool       // it was made here, and returns value
-	value  int64
-	follow follower // is shown what becomes of a call that goes on; nil: nobody looks
+	errno     unix.Errno // if not 0, the call fails with it
+	done      bool       // the daemon made the call, which returns value
+	value     int64
+	inspector inspector // traces and checks the continued call; may be nil
 }
 
 var (
-	goOn    = verdict{}
+	proceed = verdict{}
 	refused = verdict{errno: unix.EPERM}
 )
 
-// decide answers one call.
+// decide decides one call and responds to it.
 func (w *watch) decide(c notify.Call) {
 	p, err := w.caller(c)
 	if err != nil {
 		return // it has ended
 	}
 	defer p.close()
-	if p.tgid == w.Init || w.tracers.again(c) {
-		w.answer(c, p, goOn)
+	if p.tgid == w.Init || w.tracers.isRestart(c) {
+		w.answer(c, p, proceed)
 		return
 	}
 	v, err := w.judge(c, p)
@@ -187,35 +185,35 @@ func (w *watch) decide(c notify.Call) {
 		if errno, ok := errors.AsType[unix.Errno](err); ok {
 			v = verdict{errno: errno}
 		} else {
-			w.Log.Error("a call is refused that cannot be read", "jail", w.Subject.Jail, "pid", p.tgid, "call", c.Nr, "err", err)
+			w.Log.Error("denied a call whose arguments cannot be read", "jail", w.Subject.Jail, "pid", p.tgid, "call", c.Nr, "err", err)
 			v = refused
 		}
 	}
 	w.answer(c, p, v)
 }
 
-// answer gives a call its verdict. That nobody waits for it is no error: who
-// made it was interrupted, and makes it again, or has ended.
+// answer sends the response to a call. ENOENT is not an error: the process was interrupted and
+// will repeat the call, or it has exited.
 func (w *watch) answer(c notify.Call, p *process, v verdict) {
 	var err error
-	settled := w.settle(p)
+	settled := w.beginAnswer(p)
 	switch {
 	case v.errno != 0:
 		err = w.Listener.Refuse(c.ID, v.errno)
-	case v.made:
+	case v.done:
 		err = w.Listener.Return(c.ID, v.value)
-	case v.follow != nil:
-		err = w.tracers.goOn(w, c, p, v.follow)
+	case v.inspector != nil:
+		err = w.tracers.inspect(w, c, p, v.inspector)
 	default:
 		err = w.Listener.Continue(c.ID)
 	}
 	settled(errors.Is(err, unix.ENOENT))
 	if err != nil && !errors.Is(err, unix.ENOENT) && w.ctx.Err() == nil {
-		w.Log.Error("a call was not answered", "jail", w.Subject.Jail, "pid", p.tgid, "call", c.Nr, "err", err)
+		w.Log.Error("failed to respond to a call", "jail", w.Subject.Jail, "pid", p.tgid, "call", c.Nr, "err", err)
 	}
 }
 
-// judge finds out what a call means and decides it.
+// judge resolves the arguments of a call and decides it.
 func (w *watch) judge(c notify.Call, p *process) (verdict, error) {
 	switch {
 	case calls.exec[c.Nr]:

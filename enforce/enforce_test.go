@@ -10,25 +10,25 @@ import (
 	"glasshouse/policy"
 )
 
-func TestAnAllowedCommandRunsAsEver(t *testing.T) {
-	forEach(t, func(t *testing.T, b *box) {
-		if got := b.does("mkdir -p /work/a; echo one >/work/a/b; cat /work/a/b; echo two >/dev/null; echo three >&2 2>/dev/stderr"); got != "one\nthree" {
-			t.Errorf("got %q", got)
+func TestAllowedCommandRunsUnchanged(t *testing.T) {
+	forEach(t, func(t *testing.T, b *harness) {
+		if got := b.mustRun("mkdir -p /work/a; echo one >/work/a/b; cat /work/a/b; echo two >/dev/null; echo three >&2 2>/dev/stderr"); got != "one\nthree" {
+			t.Errorf("output = %q, want the lines one and three", got)
 		}
 		want := "bash -c 'mkdir -p /work/a; echo one >/work/a/b; cat /work/a/b; echo two >/dev/null; echo three >&2 2>/dev/stderr'|mkdir -p /work/a|cat /work/a/b"
 		if got := strings.Join(b.judge.questions(policy.ActionRun), "|"); got != want {
-			t.Errorf("asked was %s\nwant %s", got, want)
+			t.Errorf("judged commands:\n%s\nwant\n%s", got, want)
 		}
 		if got := b.judge.questions(policy.ActionEdit); fmt.Sprint(got) != "[. a a/b]" {
-			t.Errorf("edits asked for: %q", got)
+			t.Errorf("judged edits: got %q, want [. a a/b]", got)
 		}
 	})
 }
 
-func TestWhatIsNotThereIsSaidAsEver(t *testing.T) {
-	forEach(t, func(t *testing.T, b *box) {
+func TestMissingFileReportsENOENT(t *testing.T) {
+	forEach(t, func(t *testing.T, b *harness) {
 		if _, err := b.tryRun("/no/such/program"); err == nil || !strings.Contains(err.Error(), "no such file") {
-			t.Errorf("a program that is not there: %v", err)
+			t.Errorf("missing program: got error %v, want no such file", err)
 		}
 		if r := b.sh("/no/such; echo x >/no/such/file; rm /no/such; exit 7"); r.code != 7 || strings.Count(r.out, "No such file or directory") != 3 {
 			t.Errorf("%+v", r)
@@ -36,8 +36,8 @@ func TestWhatIsNotThereIsSaidAsEver(t *testing.T) {
 	})
 }
 
-// zeroNotes removes the build id of /tmp/ls and, with an argument, what says where its
-// sections are.
+// zeroNotes removes the build id of /tmp/ls and, with an argument, the offset of its section
+// headers.
 const zeroNotes = `python3 -S -c '
 import struct, sys
 f = open("/tmp/ls", "r+b")
@@ -54,8 +54,8 @@ if len(sys.argv) > 1:
     f.write(bytes([255] * 8))
 f.close()'`
 
-// waysToRun are ways to run the program cat that do not say so.
-var waysToRun = map[string]string{
+// runVariants are ways to run the program cat under another name.
+var runVariants = map[string]string{
 	"by its name":                `cat /etc/issue`,
 	"by its path":                `/usr/bin/cat /etc/issue`,
 	"by another path":            `cd /tmp; ../usr/./bin/cat /etc/issue`,
@@ -83,35 +83,35 @@ var waysToRun = map[string]string{
 	"as a child":                 `(cat /etc/issue) & wait $!; exit $?`,
 }
 
-func TestAForbiddenProgramIsNotRunByAnyName(t *testing.T) {
-	forEach(t, func(t *testing.T, b *box) {
-		for way, script := range waysToRun {
+func TestDeniedProgramIsNotRunUnderAnyName(t *testing.T) {
+	forEach(t, func(t *testing.T, b *harness) {
+		for way, script := range runVariants {
 			t.Run(way, func(t *testing.T) {
 				b.judge.set(nil)
 				b.sh("rm -f /tmp/*")
 				if r := b.sh(script); strings.Contains(script, "ln /usr/bin") == false && r.code != 0 {
-					t.Fatalf("while it is allowed: %+v", r)
+					t.Fatalf("allowed, but got %+v", r)
 				}
 				b.sh("rm -f /tmp/*")
 				b.judge.set(denyCommand("cat"))
 				r := b.sh(script)
 				if r.code == 0 || strings.Contains(r.out, "a small tree") || strings.Contains(r.out, "#!") {
-					t.Errorf("forbidden, and yet %+v\nasked was %q", r, b.judge.questions(policy.ActionRun))
+					t.Errorf("denied, but got %+v; judged: %q", r, b.judge.questions(policy.ActionRun))
 				}
 			})
 		}
-		if lies := b.told(); len(lies) > 0 {
-			t.Errorf("nobody lied: %+v", lies)
+		if lies := b.mismatches(); len(lies) > 0 {
+			t.Errorf("unexpected mismatches: %+v", lies)
 		}
 	})
 }
 
-func TestADeniedCallFailsWithEPERM(t *testing.T) {
-	forEach(t, func(t *testing.T, b *box) {
+func TestDeniedCallFailsWithEPERM(t *testing.T) {
+	forEach(t, func(t *testing.T, b *harness) {
 		b.judge.set(func(policy.Question) policy.Effect { return policy.Deny })
 		_, err := b.tryRun("/bin/bash", "-c", "true")
 		if err == nil || !strings.Contains(err.Error(), "not permitted") {
-			t.Errorf("a command that is denied: %v", err)
+			t.Errorf("denied command: got error %v, want not permitted", err)
 		}
 		b.judge.set(denyCommand("cat"))
 		if r := b.sh("cat /etc/issue; exit 9"); r.code != 9 || !strings.Contains(r.out, "Operation not permitted") {
@@ -120,11 +120,11 @@ func TestADeniedCallFailsWithEPERM(t *testing.T) {
 	})
 }
 
-// waysToWrite are ways to change /kept/file that do not say so.
-var waysToWrite = map[string]string{
+// writeVariants are ways to change /kept/file without naming it directly.
+var writeVariants = map[string]string{
 	"by its name":          `echo attacked >/kept/file`,
 	"by appending":         `echo attacked >>/kept/file`,
-	"by a way round":       `echo attacked >/work/../kept/file`,
+	"by a path with ..":    `echo attacked >/work/../kept/file`,
 	"relatively":           `cd /work; echo attacked >../kept/file`,
 	"by a link":            `ln -s /kept/file /work/a; echo attacked >/work/a`,
 	"by a linked dir":      `ln -s /kept /work/d; echo attacked >/work/d/file`,
@@ -132,7 +132,7 @@ var waysToWrite = map[string]string{
 	"by openat2":           `attack openat2 /kept/file`,
 	"by creat":             `attack creat /kept/file`,
 	"by truncating":        `attack open /kept/file ` + fmt.Sprint(unix.O_TRUNC),
-	"by both at once":      `attack open /kept/file ` + fmt.Sprint(unix.O_RDWR),
+	"for read and write":   `attack open /kept/file ` + fmt.Sprint(unix.O_RDWR),
 	"by truncate":          `python3 -S -c 'import os; os.truncate("/kept/file", 0)'`,
 	"by moving over it":    `echo attacked >/work/a; mv /work/a /kept/file`,
 	"by moving it":         `mv /kept/file /work/a`,
@@ -151,35 +151,35 @@ var waysToWrite = map[string]string{
 	"by a pipe in it":      `mkfifo /kept/other`,
 }
 
-func TestAForbiddenFileIsNotChangedByAnyName(t *testing.T) {
-	forEach(t, func(t *testing.T, b *box) {
-		for way, script := range waysToWrite {
+func TestProtectedFileIsNotChangedUnderAnyName(t *testing.T) {
+	forEach(t, func(t *testing.T, b *harness) {
+		for way, script := range writeVariants {
 			t.Run(way, func(t *testing.T) {
-				again := func() {
+				reset := func() {
 					b.judge.set(nil)
-					b.does("rm -rf /work /kept; mkdir -p /work /kept; echo kept >/kept/file")
+					b.mustRun("rm -rf /work /kept; mkdir -p /work /kept; echo kept >/kept/file")
 				}
-				again()
+				reset()
 				if r := b.sh(script); r.code != 0 {
-					t.Fatalf("while it is allowed: %+v", r)
+					t.Fatalf("allowed, but got %+v", r)
 				}
-				again()
+				reset()
 				b.judge.set(denyEdit("/kept"))
 				r := b.sh(script)
 				b.judge.set(nil)
 				if now := b.sh("cat /kept/*; ls /kept"); r.code == 0 || now.out != "kept\nfile" {
-					t.Errorf("forbidden, and yet %+v, %+v", r, now)
+					t.Errorf("denied, but got %+v; files: %+v", r, now)
 				}
 			})
 		}
-		if lies := b.told(); len(lies) > 0 {
-			t.Errorf("nobody lied: %+v", lies)
+		if lies := b.mismatches(); len(lies) > 0 {
+			t.Errorf("unexpected mismatches: %+v", lies)
 		}
 	})
 }
 
-func TestNobodyChangesWhatOthersAskFor(t *testing.T) {
-	forEach(t, func(t *testing.T, b *box) {
+func TestProcessesCannotAlterOtherProcesses(t *testing.T) {
+	forEach(t, func(t *testing.T, b *harness) {
 		for _, way := range []string{"ptrace", "mem"} {
 			if r := b.run("/usr/bin/attack", way); r.code == 0 || !strings.Contains(r.out, "operation not permitted") {
 				t.Errorf("%s: %+v", way, r)
@@ -188,9 +188,9 @@ func TestNobodyChangesWhatOthersAskFor(t *testing.T) {
 	})
 }
 
-func TestAQuestionSaysWhatIsDone(t *testing.T) {
-	forEach(t, func(t *testing.T, b *box) {
-		b.does("mkdir -p /work/sub; cd /work/sub; echo a >'a b'; echo c >/tmp/c; printf '#!/bin/sh\n:\n' >s; chmod +x s; ./s 'x y'")
+func TestQuestionDescribesTheCall(t *testing.T) {
+	forEach(t, func(t *testing.T, b *harness) {
+		b.mustRun("mkdir -p /work/sub; cd /work/sub; echo a >'a b'; echo c >/tmp/c; printf '#!/bin/sh\n:\n' >s; chmod +x s; ./s 'x y'")
 		b.judge.mu.Lock()
 		defer b.judge.mu.Unlock()
 		var got []string
@@ -209,41 +209,41 @@ func TestAQuestionSaysWhatIsDone(t *testing.T) {
 			"bash sh ./s 'x y' in /work/sub of  by /usr/bin/sh",
 		} {
 			if !strings.Contains(strings.Join(got, "\n")+"\n", want+"\n") {
-				t.Errorf("not asked: %s\nbut\n%s", want, strings.Join(got, "\n"))
+				t.Errorf("question missing: %s\ngot\n%s", want, strings.Join(got, "\n"))
 			}
 		}
 	})
 }
 
-func TestNobodyAnswersInTheDaemonsPlace(t *testing.T) {
-	forEach(t, func(t *testing.T, b *box) {
+func TestJailCannotReachTheListener(t *testing.T) {
+	forEach(t, func(t *testing.T, b *harness) {
 		if r := b.run("/usr/bin/attack", "steal"); r.out != "nothing" {
 			t.Errorf("%+v", r)
 		}
 	})
 }
 
-func TestWhatIsNoFileIsOpenedAsEver(t *testing.T) {
-	forEach(t, func(t *testing.T, b *box) {
-		b.does("mkdir -p /work; mkfifo /work/pipe")
+func TestPipesAndDevicesOpenUnchanged(t *testing.T) {
+	forEach(t, func(t *testing.T, b *harness) {
+		b.mustRun("mkdir -p /work; mkfifo /work/pipe")
 		b.judge.set(nil)
 		writer := b.background("echo through >/work/pipe; echo wrote")
-		eventually(t, "it is asked about", func() bool { return len(b.judge.questions(policy.ActionRun)) > 0 })
-		b.stop() // a pipe without a reader holds nobody up
+		eventually(t, "the command is judged", func() bool { return len(b.judge.questions(policy.ActionRun)) > 0 })
+		b.stop() // a pipe without a reader must not block Watch
 		b.watch()
 		t.Cleanup(b.stop)
-		if got := b.does("cat /work/pipe"); got != "through" {
+		if got := b.mustRun("cat /work/pipe"); got != "through" {
 			t.Errorf("read %q", got)
 		}
-		if got := b.ends(writer); got.out != "wrote" {
+		if got := b.result(writer); got.out != "wrote" {
 			t.Errorf("%+v", got)
 		}
 		b.judge.set(nil)
 		if r := b.run("/usr/bin/attack", "openat2-read", "/etc/issue"); r.code != 0 || len(b.judge.questions(policy.ActionEdit)) != 0 {
-			t.Errorf("reading: %+v, asked was %q", r, b.judge.questions(policy.ActionEdit))
+			t.Errorf("read: got %+v, judged edits %q, want none", r, b.judge.questions(policy.ActionEdit))
 		}
-		if got := b.does("echo a >/dev/null; echo b >/dev/stdout; echo c | cat >/dev/fd/1"); got != "b\nc" || len(b.judge.questions(policy.ActionEdit)) != 0 {
-			t.Errorf("%q, asked was %q", got, b.judge.questions(policy.ActionEdit))
+		if got := b.mustRun("echo a >/dev/null; echo b >/dev/stdout; echo c | cat >/dev/fd/1"); got != "b\nc" || len(b.judge.questions(policy.ActionEdit)) != 0 {
+			t.Errorf("output = %q, judged edits %q, want none", got, b.judge.questions(policy.ActionEdit))
 		}
 	})
 }

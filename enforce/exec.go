@@ -14,18 +14,19 @@ import (
 	"glasshouse/policy"
 )
 
-// maxInterpreters is how many scripts the kernel runs by one another.
+// maxInterpreters is the number of nested script interpreters that the kernel allows
+// (exec_binprm in fs/exec.c).
 const maxInterpreters = 5
 
-// A program is what an exec leads to.
+// A program is the result of resolving an exec.
 type program struct {
-	asked []policy.Question // of which all must be allowed
-	exe   unix.Stat_t       // the file that the kernel will run in the end
-	argv  []string          // as that will have it
-	whole bool              // argv is all of it
+	questions []policy.Question // all must be allowed
+	exe       unix.Stat_t       // the file that the kernel will execute after resolving interpreters
+	argv      []string          // the arguments of that file
+	complete  bool              // argv is not truncated
 }
 
-// exec decides the start of a program.
+// exec decides an execve or execveat.
 func (w *watch) exec(c notify.Call, p *process) (verdict, error) {
 	dirfd, name, argv, flags := int32(unix.AT_FDCWD), c.Args[0], c.Args[1], uint64(0)
 	if c.Nr == calls.execveat {
@@ -35,7 +36,7 @@ func (w *watch) exec(c notify.Call, p *process) (verdict, error) {
 	if err != nil {
 		return verdict{}, err
 	}
-	words, whole, err := p.words(argv)
+	words, whole, err := p.stringArray(argv)
 	if err != nil {
 		return verdict{}, err
 	}
@@ -43,23 +44,23 @@ func (w *watch) exec(c notify.Call, p *process) (verdict, error) {
 	if err != nil {
 		return verdict{}, err
 	}
-	prog.whole = whole
+	prog.complete = whole
 	if !whole {
-		for i := range prog.asked {
-			prog.asked[i].Attributes["cut"] = "true"
+		for i := range prog.questions {
+			prog.questions[i].Attributes["cut"] = "true"
 		}
 	}
-	ok, err := w.allowed(c, p, prog.asked...)
+	ok, err := w.allowed(c, p, prog.questions...)
 	if err != nil {
 		return verdict{}, err
 	}
 	if !ok {
 		return refused, nil
 	}
-	return verdict{follow: prog}, nil
+	return verdict{inspector: prog}, nil
 }
 
-// program finds out what an exec would run, as far as scripts lead on.
+// program resolves an exec through script interpreters.
 func (w *watch) program(p *process, dirfd int32, file string, argv []string, flags uint64) (*program, error) {
 	at, err := p.executable(dirfd, file, flags)
 	if err != nil {
@@ -67,7 +68,7 @@ func (w *watch) program(p *process, dirfd int32, file string, argv []string, fla
 	}
 	defer func() { at.close() }()
 	if len(argv) == 0 {
-		argv = []string{""} // the kernel's
+		argv = []string{""} // Linux replaces an empty argv in the same way since 5.18 (execve(2))
 	}
 	prog := &program{}
 	shown := file // by which name it is run, as the kernel would tell an interpreter
@@ -76,7 +77,7 @@ func (w *watch) program(p *process, dirfd int32, file string, argv []string, fla
 		shown = strings.TrimSuffix("/dev/fd/"+fdNumber(dirfd)+"/"+file, "/")
 	}
 	for range maxInterpreters + 1 {
-		if err := w.name(p, prog, at, shown, argv); err != nil {
+		if err := w.addQuestions(p, prog, at, shown, argv); err != nil {
 			return nil, err
 		}
 		interpreter, option, ok := at.script()
@@ -100,26 +101,25 @@ func (w *watch) program(p *process, dirfd int32, file string, argv []string, fla
 	return nil, unix.ELOOP
 }
 
-// executable finds the file of a program. If there is none the error is the
-// kernel's.
-func (p *process) executable(dirfd int32, file string, flags uint64) (*place, error) {
+// executable opens the file of a program. The error is the errno that the kernel would return.
+func (p *process) executable(dirfd int32, file string, flags uint64) (*target, error) {
 	if file == "" && flags&unix.AT_EMPTY_PATH != 0 {
 		fd, err := p.getfd(dirfd)
 		if err != nil {
 			return nil, unix.EBADF
 		}
-		at := &place{fd: fd}
-		return at, at.look()
+		at := &target{fd: fd}
+		return at, at.load()
 	}
 	at, err := p.locate(dirfd, file, flags&unix.AT_SYMLINK_NOFOLLOW == 0)
-	if err == nil && !at.there() {
+	if err == nil && !at.exists() {
 		err = unix.ENOENT
 	}
 	return at, err
 }
 
 // contents returns the first bytes of a file.
-func (at *place) contents(n int) []byte {
+func (at *target) contents(n int) []byte {
 	fd, err := unix.Open("/proc/self/fd/"+strconv.Itoa(at.fd), unix.O_RDONLY|unix.O_CLOEXEC|unix.O_NONBLOCK|unix.O_NOCTTY, 0)
 	if err != nil {
 		return nil
@@ -134,7 +134,7 @@ func (at *place) contents(n int) []byte {
 }
 
 // script reads the first line of a file as the kernel does.
-func (at *place) script() (interpreter, option string, ok bool) {
+func (at *target) script() (interpreter, option string, ok bool) {
 	if at.kind() != unix.S_IFREG {
 		return "", "", false
 	}
@@ -157,10 +157,10 @@ func (at *place) script() (interpreter, option string, ok bool) {
 	return interpreter, option, interpreter != ""
 }
 
-// name adds the questions about one program: what it calls itself, and what it is
-// by its file, where that says something else.
-func (w *watch) name(p *process, prog *program, at *place, file string, argv []string) error {
-	dir, err := p.base(unix.AT_FDCWD)
+// addQuestions adds the questions about one program: the name it is called by, and the name of
+// its file if that differs.
+func (w *watch) addQuestions(p *process, prog *program, at *target, file string, argv []string) error {
+	dir, err := p.baseDir(unix.AT_FDCWD)
 	if err != nil {
 		return err
 	}
@@ -169,33 +169,34 @@ func (w *watch) name(p *process, prog *program, at *place, file string, argv []s
 	}
 	add := func(words ...string) {
 		line := commandLine(words)
-		for _, q := range prog.asked {
+		for _, q := range prog.questions {
 			if q.Resource == line {
 				return
 			}
 		}
-		prog.asked = append(prog.asked, policy.Question{Subject: w.Subject, Action: policy.ActionRun, Resource: line, Attributes: attributes()})
+		prog.questions = append(prog.questions, policy.Question{Subject: w.Subject, Action: policy.ActionRun, Resource: line, Attributes: attributes()})
 	}
 	rest := argv[1:]
 	names := []string{path.Base(at.path)}
 	if !strings.HasPrefix(file, "/dev/fd/") {
-		// Names on the way count unless who gave them could give any.
+		// A link outside of the system path can have any name, so names count only up to the
+		// first one in the system path.
 		names = nil
-		for _, hop := range p.follows(unix.AT_FDCWD, file) {
+		for _, hop := range p.linkChain(unix.AT_FDCWD, file) {
 			names = append(names, path.Base(hop))
 			if inPath(path.Dir(hop)) {
 				break
 			}
 		}
 	}
-	names = append(names, w.twins.of(p, at)...)
+	names = append(names, w.image.copyNames(p, at)...)
 	own := path.Base(argv[0])
 	switch {
 	case len(names) > 0 && names[0] == own && inPath(path.Dir(at.path)):
 		add(append([]string{own}, rest...)...)
 	case strings.Contains(argv[0], "/"):
 		add(argv...)
-	default: // what calls itself ls may be anything
+	default: // argv[0] can have any value
 		add(append([]string{file}, rest...)...)
 		if own != path.Base(file) {
 			add(argv...)
@@ -210,31 +211,31 @@ func (w *watch) name(p *process, prog *program, at *place, file string, argv []s
 		if program := loaded(rest); len(program) > 0 {
 			next, err := p.executable(unix.AT_FDCWD, program[0], 0)
 			if err != nil {
-				add(program...) // the loader looks for it in places of its own
+				add(program...) // the loader searches its own directories
 				return nil
 			}
 			defer next.close()
-			return w.name(p, prog, next, program[0], program)
+			return w.addQuestions(p, prog, next, program[0], program)
 		}
 	}
 	return nil
 }
 
-// commandLine is words as a shell would have to be told them.
+// commandLine quotes words for a shell.
 func commandLine(words []string) string {
 	quoted := make([]string, len(words))
 	for i, word := range words {
 		q, err := syntax.Quote(word, syntax.LangBash)
 		if err != nil {
-			q = strconv.QuoteToASCII(word) // it holds what no shell can say
+			q = strconv.QuoteToASCII(word) // it contains bytes that cannot be quoted for a shell
 		}
 		quoted[i] = q
 	}
 	return strings.Join(quoted, " ")
 }
 
-// systemPath is where the programs of an image are. A link there is the image's
-// word for a program.
+// systemPath lists the program directories of an image. Links there are part of the image, so
+// their names identify programs.
 var systemPath = []string{"/usr/local/sbin", "/usr/local/bin", "/usr/sbin", "/usr/bin", "/sbin", "/bin"}
 
 func inPath(dir string) bool {
@@ -246,7 +247,8 @@ func inPath(dir string) bool {
 	return false
 }
 
-// isLoader tells whether a program is the C library's loader, which runs another.
+// isLoader reports whether a program is the dynamic loader (ld.so(8)), which runs another
+// program.
 func isLoader(names []string) bool {
 	for _, n := range names {
 		if strings.HasPrefix(n, "ld-linux") || strings.HasPrefix(n, "ld-musl") || n == "ld.so" || strings.HasPrefix(n, "ld64.so") ||
@@ -257,13 +259,13 @@ func isLoader(names []string) bool {
 	return false
 }
 
-// loaderTakes are the options of the loader that have an argument of their own.
+// loaderTakes lists the options of the loader that take an argument.
 var loaderTakes = map[string]bool{
 	"--library-path": true, "--inhibit-rpath": true, "--audit": true, "--preload": true, "--argv0": true,
 	"--glibc-hwcaps-prepend": true, "--glibc-hwcaps-mask": true,
 }
 
-// loaded is the command line that a loader is given.
+// loaded returns the command line that the arguments of a loader contain.
 func loaded(args []string) []string {
 	for len(args) > 0 {
 		switch {
@@ -280,4 +282,4 @@ func loaded(args []string) []string {
 	return nil
 }
 
-func native(b []byte) uint64 { return binary.NativeEndian.Uint64(b) }
+func nativeUint64(b []byte) uint64 { return binary.NativeEndian.Uint64(b) }

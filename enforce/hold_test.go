@@ -22,7 +22,7 @@ import (
 	"glasshouse/policy"
 )
 
-// askCommand has a person asked about command lines that begin with a word.
+// askCommand returns a rule that requires approval for command lines that begin with a word.
 func askCommand(name string) func(policy.Question) policy.Effect {
 	deny := denyCommand(name)
 	return func(q policy.Question) policy.Effect {
@@ -33,8 +33,8 @@ func askCommand(name string) func(policy.Question) policy.Effect {
 	}
 }
 
-// background starts a command and leaves it.
-func (b *box) background(script string) id.Exec {
+// background starts a command without waiting for it.
+func (b *harness) background(script string) id.Exec {
 	b.t.Helper()
 	e := protocol.Exec{ID: id.NewExec(), Argv: []string{"/bin/bash", "-c", script}, Env: environ}
 	ctx, cancel := context.WithTimeout(context.Background(), 30*time.Second)
@@ -44,8 +44,8 @@ func (b *box) background(script string) id.Exec {
 	return e.ID
 }
 
-// ends waits for a command to end, and returns how.
-func (b *box) ends(x id.Exec) result {
+// result waits for a command to end and returns its result.
+func (b *harness) result(x id.Exec) result {
 	b.t.Helper()
 	ctx, cancel := context.WithTimeout(context.Background(), 60*time.Second)
 	defer cancel()
@@ -57,59 +57,59 @@ func (b *box) ends(x id.Exec) result {
 	return r
 }
 
-func answerTo(t testing.TB, person chan<- policy.Effect, e policy.Effect) {
+func answer(t testing.TB, person chan<- policy.Effect, e policy.Effect) {
 	t.Helper()
 	select {
 	case person <- e:
 	case <-time.After(30 * time.Second):
-		t.Fatal("nobody waits for the answer")
+		t.Fatal("no question is waiting for the answer")
 	}
 }
 
-func TestAProcessWaitsForAPerson(t *testing.T) {
-	forEach(t, func(t *testing.T, b *box) {
+func TestProcessWaitsForApproval(t *testing.T) {
+	forEach(t, func(t *testing.T, b *harness) {
 		for _, tt := range []struct {
 			answer policy.Effect
 			want   result
 		}{{policy.Allow, result{"a small tree for tests", 0}}, {policy.Deny, result{"/bin/bash: line 1: /usr/bin/cat: Operation not permitted", 126}}} {
 			b.judge.set(askCommand("cat"))
 			x := b.background("cat /etc/issue")
-			person := b.judge.person(t, "cat /etc/issue")
-			if got := b.does("echo others go on"); got != "others go on" { // meanwhile
-				t.Errorf("another command: %q", got)
+			person := b.judge.approver(t, "cat /etc/issue")
+			if got := b.mustRun("echo unaffected"); got != "unaffected" { // meanwhile
+				t.Errorf("concurrent command printed %q", got)
 			}
-			answerTo(t, person, tt.answer)
-			if got := b.ends(x); got != tt.want {
+			answer(t, person, tt.answer)
+			if got := b.result(x); got != tt.want {
 				t.Errorf("answered %s: %+v, want %+v", tt.answer, got, tt.want)
 			}
 		}
 	})
 }
 
-func TestACommandItselfWaitsForAPerson(t *testing.T) {
-	forEach(t, func(t *testing.T, b *box) {
+func TestInitialCommandWaitsForApproval(t *testing.T) {
+	forEach(t, func(t *testing.T, b *harness) {
 		b.judge.set(askCommand("bash"))
 		x := b.background("echo began")
-		person := b.judge.person(t, "bash -c 'echo began'")
+		person := b.judge.approver(t, "bash -c 'echo began'")
 		ctx, cancel := context.WithTimeout(context.Background(), 30*time.Second)
 		defer cancel()
 		if _, err := b.ctl.Hello(ctx); err != nil {
-			t.Fatalf("init waits as well: %v", err)
+			t.Fatalf("init is blocked, too: %v", err)
 		}
-		answerTo(t, person, policy.Allow)
-		if got := b.ends(x); got.out != "began" {
+		answer(t, person, policy.Allow)
+		if got := b.result(x); got.out != "began" {
 			t.Errorf("%+v", got)
 		}
 		x = b.background("echo began")
-		answerTo(t, b.judge.person(t, "bash -c 'echo began'"), policy.Deny)
-		if got := b.ends(x); got.code != 126 || !strings.Contains(got.out, "was not started") {
+		answer(t, b.judge.approver(t, "bash -c 'echo began'"), policy.Deny)
+		if got := b.result(x); got.code != 126 || !strings.Contains(got.out, "was not started") {
 			t.Errorf("denied: %+v", got)
 		}
 	})
 }
 
-func TestAQuestionOfADeadProcessIsWithdrawn(t *testing.T) {
-	forEach(t, func(t *testing.T, b *box) {
+func TestQuestionIsWithdrawnWhenProcessExits(t *testing.T) {
+	forEach(t, func(t *testing.T, b *harness) {
 		withdrawn := make(chan struct{})
 		b.judge.set(askCommand("cat"))
 		inner := b.judge
@@ -124,14 +124,14 @@ func TestAQuestionOfADeadProcessIsWithdrawn(t *testing.T) {
 		})
 		b.watchWith(w)
 		x := b.background("cat /etc/issue")
-		b.judge.person(t, "cat /etc/issue")
+		b.judge.approver(t, "cat /etc/issue")
 		ctx, cancel := context.WithTimeout(context.Background(), 30*time.Second)
 		defer cancel()
 		must(t, b.ctl.Signal(ctx, x, "KILL", true))
 		select {
 		case <-withdrawn:
 		case <-time.After(30 * time.Second):
-			t.Fatal("the question still stands")
+			t.Fatal("the question was not withdrawn")
 		}
 	})
 }
@@ -140,43 +140,43 @@ type judgeFunc func(ctx context.Context, q policy.Question) policy.Decision
 
 func (f judgeFunc) Judge(ctx context.Context, q policy.Question) policy.Decision { return f(ctx, q) }
 
-func TestWhoWaitsIsStillWaitingWhenTheDaemonComesBack(t *testing.T) {
-	forEach(t, func(t *testing.T, b *box) {
+func TestWaitingCallSurvivesDaemonRestart(t *testing.T) {
+	forEach(t, func(t *testing.T, b *harness) {
 		b.judge.set(askCommand("cat"))
 		x := b.background("cat /etc/issue; echo then")
-		b.judge.person(t, "cat /etc/issue")
-		b.stop() // the daemon ends,
+		b.judge.approver(t, "cat /etc/issue")
+		b.stop() // the daemon exits,
 		must(t, b.inst.Close())
-		y := b.background("echo during >/tmp/during; cat /tmp/during") // a command waits,
+		y := b.background("echo during >/tmp/during; cat /tmp/during") // a command blocks,
 		time.Sleep(50 * time.Millisecond)
 		b.judge.mu.Lock()
-		b.judge.people = nil
+		b.judge.answers = nil
 		b.judge.mu.Unlock()
-		inst, err := b.backend.Open(t.Context(), b.plan) // and another daemon comes.
+		inst, err := b.backend.Open(t.Context(), b.plan) // and another daemon opens the jail.
 		must(t, err)
 		b.inst = inst
 		t.Cleanup(func() { inst.Close() })
 		b.watch()
 		t.Cleanup(b.stop)
-		answerTo(t, b.judge.person(t, "cat /etc/issue"), policy.Allow)
-		answerTo(t, b.judge.person(t, "cat /tmp/during"), policy.Allow)
-		if got := b.ends(x); got.out != "a small tree for tests\nthen" {
+		answer(t, b.judge.approver(t, "cat /etc/issue"), policy.Allow)
+		answer(t, b.judge.approver(t, "cat /tmp/during"), policy.Allow)
+		if got := b.result(x); got.out != "a small tree for tests\nthen" {
 			t.Errorf("%+v", got)
 		}
-		if got := b.ends(y); got.out != "during" {
+		if got := b.result(y); got.out != "during" {
 			t.Errorf("%+v", got)
 		}
 	})
 }
 
-func TestAFrozenJailIsAskedAboutOnce(t *testing.T) {
-	forEach(t, func(t *testing.T, b *box) {
+func TestFrozenJailIsJudgedOnce(t *testing.T) {
+	forEach(t, func(t *testing.T, b *harness) {
 		if why, ok := b.backend.Lacks()["freeze"]; ok {
 			t.Skip(why)
 		}
 		b.judge.set(askCommand("cat"))
 		x := b.background("cat /etc/issue")
-		person := b.judge.person(t, "cat /etc/issue")
+		person := b.judge.approver(t, "cat /etc/issue")
 		ctx, cancel := context.WithTimeout(context.Background(), 30*time.Second)
 		defer cancel()
 		for range 5 {
@@ -184,9 +184,9 @@ func TestAFrozenJailIsAskedAboutOnce(t *testing.T) {
 			must(t, b.inst.Thaw(ctx))
 		}
 		must(t, b.inst.Freeze(ctx))
-		answerTo(t, person, policy.Allow) // while it is frozen
+		answer(t, person, policy.Allow) // while it is frozen
 		must(t, b.inst.Thaw(ctx))
-		if got := b.ends(x); got.out != "a small tree for tests" {
+		if got := b.result(x); got.out != "a small tree for tests" {
 			t.Errorf("%+v", got)
 		}
 		if n := strings.Count(strings.Join(b.judge.questions(policy.ActionRun), "\n"), "cat /etc/issue"); n != 2 { // bash's, and its own
@@ -195,9 +195,9 @@ func TestAFrozenJailIsAskedAboutOnce(t *testing.T) {
 	})
 }
 
-// A thread that is frozen cannot be taken out of a tracer's hands, nor be waited for.
-func TestAWatchEndsThoughTheJailIsFrozen(t *testing.T) {
-	forEach(t, func(t *testing.T, b *box) {
+// A frozen thread cannot be detached from its tracer, so Watch must not wait for it.
+func TestWatchEndsWhileJailIsFrozen(t *testing.T) {
+	forEach(t, func(t *testing.T, b *harness) {
 		if why, ok := b.backend.Lacks()["freeze"]; ok {
 			t.Skip(why)
 		}
@@ -205,9 +205,9 @@ func TestAWatchEndsThoughTheJailIsFrozen(t *testing.T) {
 		defer cancel()
 		b.judge.set(askCommand("cat"))
 		x := b.background("cat /etc/issue")
-		b.judge.person(t, "cat /etc/issue")
+		b.judge.approver(t, "cat /etc/issue")
 		must(t, b.inst.Freeze(ctx))
-		for range 2 { // the first has taken the call up, the second finds it
+		for range 2 { // the first Watch receives the call, the second restarts it
 			ended := make(chan struct{})
 			go func() {
 				defer close(ended)
@@ -216,77 +216,77 @@ func TestAWatchEndsThoughTheJailIsFrozen(t *testing.T) {
 			select {
 			case <-ended:
 			case <-time.After(20 * time.Second):
-				t.Error("it waits until the jail thaws")
+				t.Error("Watch does not end while the jail is frozen")
 				must(t, b.inst.Thaw(ctx))
 				<-ended
 			}
 			b.watch()
 		}
 		must(t, b.inst.Thaw(ctx))
-		answerTo(t, b.judge.person(t, "cat /etc/issue"), policy.Allow)
-		if got := b.ends(x); got.out != "a small tree for tests" {
+		answer(t, b.judge.approver(t, "cat /etc/issue"), policy.Allow)
+		if got := b.result(x); got.out != "a small tree for tests" {
 			t.Errorf("%+v", got)
 		}
 	})
 }
 
-func TestManyAtOnce(t *testing.T) {
-	forEach(t, func(t *testing.T, b *box) {
+func TestConcurrentCalls(t *testing.T) {
+	forEach(t, func(t *testing.T, b *harness) {
 		fds := func() int {
 			e, err := os.ReadDir("/proc/self/fd")
 			must(t, err)
 			return len(e)
 		}
-		b.does("true")
+		b.mustRun("true")
 		before := fds()
-		out := b.does("mkdir -p /work; for i in $(seq 200); do (cat /etc/issue >/work/$i; cat /work/$i) & done; wait")
+		out := b.mustRun("mkdir -p /work; for i in $(seq 200); do (cat /etc/issue >/work/$i; cat /work/$i) & done; wait")
 		if n := strings.Count(out, "a small tree"); n != 200 {
 			t.Errorf("%d of 200 ran", n)
 		}
-		eventually(t, "descriptors are let go of", func() bool { return fds() <= before })
-		if lies := b.told(); len(lies) > 0 {
-			t.Errorf("nobody lied: %+v", lies)
+		eventually(t, "descriptors are closed", func() bool { return fds() <= before })
+		if lies := b.mismatches(); len(lies) > 0 {
+			t.Errorf("unexpected mismatches: %+v", lies)
 		}
 	})
 }
 
-func TestWhoSwapsANameWhileItIsDecidedIsCaught(t *testing.T) {
-	forEach(t, func(t *testing.T, b *box) {
-		b.does("mkdir -p /work /kept; echo kept >/kept/file; cp /kept/file /work/file")
+func TestSwappedNameIsDetected(t *testing.T) {
+	forEach(t, func(t *testing.T, b *harness) {
+		b.mustRun("mkdir -p /work /kept; echo kept >/kept/file; cp /kept/file /work/file")
 
-		b.does("cp /usr/bin/ls /usr/bin/tac")
+		b.mustRun("cp /usr/bin/ls /usr/bin/tac")
 		b.judge.set(denyCommand("cat"))
 		b.sh("attack race-exec /usr/bin/tac /usr/bin/cat 40 </etc/issue")
 		ran := 0
-		for _, l := range b.told() {
+		for _, l := range b.mismatches() {
 			if strings.Contains(l.Done.Attributes["exe"], "/cat") {
 				ran++
 			}
 		}
-		t.Logf("%d lies about programs", ran)
+		t.Logf("%d program mismatches", ran)
 
 		b.judge.set(denyEdit("/kept"))
 		b.sh("attack race-open /work/file /kept/file 60")
-		opened := len(b.told()) - ran
+		opened := len(b.mismatches()) - ran
 		b.judge.set(nil)
-		kept := b.does("cat /kept/file")
-		t.Logf("%d lies about files", opened)
+		kept := b.mustRun("cat /kept/file")
+		t.Logf("%d file mismatches", opened)
 		if kept != "kept" {
-			t.Errorf("%q was written, %d lies are known", kept, opened)
+			t.Errorf("the protected file contains %q; %d mismatches were reported", kept, opened)
 		}
 
-		before := len(b.told())
+		before := len(b.mismatches())
 		b.judge.set(denyEdit("/kept"))
 		b.sh("attack race-unlink /work/file /kept/file 60")
 		b.judge.set(nil)
-		if gone := b.sh("test -e /kept/file").code != 0; gone && len(b.told()) == before {
-			t.Error("a file was removed, and nobody noticed")
+		if gone := b.sh("test -e /kept/file").code != 0; gone && len(b.mismatches()) == before {
+			t.Error("the protected file was removed without a mismatch")
 		}
 	})
 }
 
-// in runs f in a network namespace of the jail.
-func (b *box) in(f func() error) {
+// inNetns runs f in the network namespace of the jail.
+func (b *harness) inNetns(f func() error) {
 	b.t.Helper()
 	ns, err := os.Open("/proc/" + strconv.Itoa(b.inst.PID()) + "/ns/net")
 	must(b.t, err)
@@ -299,11 +299,11 @@ func (b *box) in(f func() error) {
 	}))
 }
 
-func TestAConnectionIsDecidedByItsAddress(t *testing.T) {
-	forEach(t, func(t *testing.T, b *box) {
+func TestConnectionIsJudgedByAddress(t *testing.T) {
+	forEach(t, func(t *testing.T, b *harness) {
 		var tcp net.Listener
 		var udp net.PacketConn
-		b.in(func() (err error) {
+		b.inNetns(func() (err error) {
 			if tcp, err = net.Listen("tcp", "127.0.0.1:7001"); err == nil {
 				udp, err = net.ListenPacket("udp", "127.0.0.1:7002")
 			}
@@ -333,10 +333,10 @@ func TestAConnectionIsDecidedByItsAddress(t *testing.T) {
 			t.Run(way, func(t *testing.T) {
 				b.judge.set(nil)
 				if r := b.sh(script); r.code != 0 || way == "sendmmsg" && r.out != "2 8 8" {
-					t.Fatalf("while it is allowed: %+v", r)
+					t.Fatalf("allowed, but got %+v", r)
 				}
 				if got := fmt.Sprint(b.judge.questions(policy.ActionConnect)); !strings.Contains(got, "127.0.0.1:700") {
-					t.Errorf("asked was %s", got)
+					t.Errorf("judged connections: %s, want the address", got)
 				}
 				b.judge.set(func(q policy.Question) policy.Effect {
 					if q.Action == policy.ActionConnect && q.Attributes["host"] == "127.0.0.1" {
@@ -345,21 +345,21 @@ func TestAConnectionIsDecidedByItsAddress(t *testing.T) {
 					return policy.Allow
 				})
 				if r := b.sh(script); r.code == 0 || !strings.Contains(strings.ToLower(r.out), "operation not permitted") {
-					t.Errorf("forbidden, and yet %+v", r)
+					t.Errorf("denied, but got %+v", r)
 				}
 			})
 		}
 		b.judge.set(nil)
 		if r := b.sh("attack connect tcp 127.0.0.1:7009"); r.code == 0 || !strings.Contains(r.out, "refused") {
-			t.Errorf("nobody listens, and yet %+v", r)
+			t.Errorf("connect without a listener: got %+v, want refused", r)
 		}
 	})
 }
 
-func TestGVisorSaysThatItCannot(t *testing.T) {
-	b := &box{t: t, dir: t.TempDir(), prefix: "glasshouse-enforce-none"}
+func TestGVisorReportsNoEnforcement(t *testing.T) {
+	b := &harness{t: t, dir: t.TempDir(), prefix: "glasshouse-enforce-none"}
 	if why := b.daemon("runsc").Lacks()["enforcement"]; why == "" {
-		t.Error("it does not")
+		t.Error("runsc does not report missing enforcement")
 	}
 }
 

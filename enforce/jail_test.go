@@ -28,7 +28,7 @@ import (
 	"glasshouse/policy"
 )
 
-// attack, as the name of this program, makes it do one of attacks in a jail.
+// attack is the program name under which the test binary runs attackMain.
 const attack = "attack"
 
 func TestMain(m *testing.M) {
@@ -42,14 +42,14 @@ func TestMain(m *testing.M) {
 }
 
 // forEach runs a scenario in jails of each backend that can enforce.
-func forEach(t *testing.T, scenario func(t *testing.T, b *box)) {
+func forEach(t *testing.T, scenario func(t *testing.T, b *harness)) {
 	for _, name := range []string{"runc", "crun", "bwrap"} {
-		t.Run(name, func(t *testing.T) { scenario(t, newBox(t, name)) })
+		t.Run(name, func(t *testing.T) { scenario(t, newHarness(t, name)) })
 	}
 }
 
-// A box is a jail whose calls are decided by its judge.
-type box struct {
+// A harness is a jail whose calls a test judge decides.
+type harness struct {
 	t       testing.TB
 	backend jail.Backend
 	plan    jail.Plan
@@ -61,28 +61,28 @@ type box struct {
 
 	mu sync.Mutex
 	// +checklocks:mu
-	lies []enforce.Lie
-	stop func() // ends the Watch
+	reported []enforce.Lie
+	stop     func() // ends the Watch
 }
 
-func newBox(t testing.TB, name string, change ...func(*jail.Plan)) *box {
+func newHarness(t testing.TB, name string, change ...func(*jail.Plan)) *harness {
 	t.Helper()
 	if os.Geteuid() != 0 {
-		t.Skip("jails with ids of their own need root")
+		t.Skip("jails with separate user ids need root")
 	}
 	dir, err := os.MkdirTemp("", "gh-enforce-")
 	must(t, err)
 	must(t, os.Chmod(dir, 0o711))
 	sum := sha256.Sum256([]byte(dir))
-	b := &box{t: t, dir: dir, prefix: "glasshouse-" + hex.EncodeToString(sum[:4]), judge: &judge{}}
+	b := &harness{t: t, dir: dir, prefix: "glasshouse-" + hex.EncodeToString(sum[:4]), judge: &judge{}}
 	t.Cleanup(func() {
 		if tree, err := cgroup.New(b.prefix); err == nil {
 			if err := tree.Remove(); err != nil {
-				t.Errorf("cgroups are left: %v", err)
+				t.Errorf("cgroups were not removed: %v", err)
 			}
 		}
 		if err := os.RemoveAll(dir); err != nil {
-			t.Errorf("files are left: %v", err)
+			t.Errorf("files were not removed: %v", err)
 		}
 	})
 	b.backend = b.daemon(name)
@@ -106,8 +106,8 @@ func newBox(t testing.TB, name string, change ...func(*jail.Plan)) *box {
 	return b
 }
 
-// daemon is a backend as a daemon would open it.
-func (b *box) daemon(name string) jail.Backend {
+// daemon opens a backend as the daemon does.
+func (b *harness) daemon(name string) jail.Backend {
 	if name == "bwrap" {
 		return bwrap.New(bwrap.Config{CgroupPrefix: b.prefix, Templates: filepath.Join(b.dir, "templates"), Base: filepath.Join(b.dir, "base")})
 	}
@@ -121,8 +121,8 @@ func (b *box) daemon(name string) jail.Backend {
 	})
 }
 
-// newPlan plans a jail, which leaves nothing when the test ends.
-func (b *box) newPlan(change ...func(*jail.Plan)) jail.Plan {
+// newPlan returns the plan of a jail and registers its cleanup.
+func (b *harness) newPlan(change ...func(*jail.Plan)) jail.Plan {
 	t := b.t
 	t.Helper()
 	name := id.NewJail()
@@ -142,7 +142,7 @@ func (b *box) newPlan(change ...func(*jail.Plan)) jail.Plan {
 			t.Errorf("Clean: %v", err)
 		}
 		if leaks := backendtest.LeaksAfter(p, 30*time.Second); len(leaks) > 0 {
-			t.Errorf("the host still holds\n%s", strings.Join(leaks, "\n"))
+			t.Errorf("Clean left on the host:\n%s", strings.Join(leaks, "\n"))
 		}
 		if r, ok := b.backend.(jail.Remover); ok {
 			if err := r.Remove(context.WithoutCancel(t.Context()), p); err != nil {
@@ -158,8 +158,7 @@ var (
 	extraOnce sync.Once
 )
 
-// layer is what these scenarios need beside a small root filesystem: Python, and
-// this program as an attacker.
+// layer returns a filesystem layer with Python and the attack program.
 func layer(t testing.TB) string {
 	t.Helper()
 	extraOnce.Do(func() {
@@ -186,10 +185,10 @@ fi
 	return extra
 }
 
-// watch has calls decided, as a daemon does that comes to life.
-func (b *box) watch() { b.watchWith(b.judge) }
+// watch starts a Watch, as the daemon does at its start.
+func (b *harness) watch() { b.watchWith(b.judge) }
 
-func (b *box) watchWith(judge enforce.Judge) {
+func (b *harness) watchWith(judge enforce.Judge) {
 	b.t.Helper()
 	listener, err := b.inst.(jail.Enforced).Listener()
 	must(b.t, err)
@@ -201,7 +200,7 @@ func (b *box) watchWith(judge enforce.Judge) {
 			Lied: func(l enforce.Lie) {
 				b.mu.Lock()
 				defer b.mu.Unlock()
-				b.lies = append(b.lies, l)
+				b.reported = append(b.reported, l)
 			},
 		})
 	}()
@@ -214,14 +213,14 @@ func (b *box) watchWith(judge enforce.Judge) {
 	})
 }
 
-func (b *box) told() []enforce.Lie {
+func (b *harness) mismatches() []enforce.Lie {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	return b.lies
+	return b.reported
 }
 
-// A judge decides as a test says, and remembers what it was asked. Unless told
-// otherwise it allows.
+// A judge decides by a rule that the test sets and records the questions. Without a rule it
+// allows everything.
 type judge struct {
 	mu sync.Mutex
 	// +checklocks:mu
@@ -229,7 +228,7 @@ type judge struct {
 	// +checklocks:mu
 	asked []policy.Question
 	// +checklocks:mu
-	people map[string]chan policy.Effect // who answers what
+	answers map[string]chan policy.Effect // pending approvals by resource
 }
 
 func (j *judge) Judge(ctx context.Context, q policy.Question) policy.Decision {
@@ -241,12 +240,13 @@ func (j *judge) Judge(ctx context.Context, q policy.Question) policy.Decision {
 	}
 	var person chan policy.Effect
 	if effect == policy.Ask {
-		if j.people == nil {
-			j.people = map[string]chan policy.Effect{}
+		if j.answers == nil {
+			j.answers = map[string]chan policy.Effect{}
 		}
-		if person = j.people[q.Resource]; person == nil {
+		person = j.answers[q.Resource]
+		if person == nil {
 			person = make(chan policy.Effect)
-			j.people[q.Resource] = person
+			j.answers[q.Resource] = person
 		}
 	}
 	j.mu.Unlock()
@@ -277,22 +277,23 @@ func (j *judge) questions(action string) (all []string) {
 	return all
 }
 
-// person waits until somebody is asked about a resource, and returns who answers.
-func (j *judge) person(t testing.TB, resource string) chan<- policy.Effect {
+// approver waits until an approval of a resource is requested and returns the channel for the
+// answer.
+func (j *judge) approver(t testing.TB, resource string) chan<- policy.Effect {
 	t.Helper()
 	for end := time.Now().Add(30 * time.Second); time.Now().Before(end); time.Sleep(5 * time.Millisecond) {
 		j.mu.Lock()
-		p := j.people[resource]
+		p := j.answers[resource]
 		j.mu.Unlock()
 		if p != nil {
 			return p
 		}
 	}
-	t.Fatalf("nobody is asked about %q; asked was %q", resource, j.questions(policy.ActionRun))
+	t.Fatalf("no approval request for %q; judged: %q", resource, j.questions(policy.ActionRun))
 	return nil
 }
 
-// denyCommand refuses command lines that begin with a word.
+// denyCommand denies command lines that begin with one of the names.
 func denyCommand(names ...string) func(policy.Question) policy.Effect {
 	return func(q policy.Question) policy.Effect {
 		first := filepath.Base(strings.SplitN(q.Resource, " ", 2)[0])
@@ -305,7 +306,7 @@ func denyCommand(names ...string) func(policy.Question) policy.Effect {
 	}
 }
 
-// denyEdit refuses to change files below a path.
+// denyEdit denies changes of files below a path.
 func denyEdit(under string) func(policy.Question) policy.Effect {
 	return func(q policy.Question) policy.Effect {
 		if q.Action == policy.ActionEdit && (q.Attributes["path"] == under || strings.HasPrefix(q.Attributes["path"], under+"/")) {
@@ -320,8 +321,8 @@ type result struct {
 	code int
 }
 
-// run runs a command to its end.
-func (b *box) run(argv ...string) result {
+// run runs a command and returns its result.
+func (b *harness) run(argv ...string) result {
 	b.t.Helper()
 	r, err := b.tryRun(argv...)
 	if err != nil {
@@ -332,7 +333,7 @@ func (b *box) run(argv ...string) result {
 
 var environ = []string{"PATH=/usr/bin:/bin", "HOME=/root", "LC_ALL=C"}
 
-func (b *box) tryRun(argv ...string) (result, error) {
+func (b *harness) tryRun(argv ...string) (result, error) {
 	ctx, cancel := context.WithTimeout(context.Background(), 60*time.Second)
 	defer cancel()
 	e := protocol.Exec{ID: id.NewExec(), Argv: argv, Env: environ, Timeout: 50 * time.Second}
@@ -344,8 +345,8 @@ func (b *box) tryRun(argv ...string) (result, error) {
 	return collect(stream)
 }
 
-// collect returns what a command writes to its output and then what it writes to its
-// errors: those are two pipes, whose order among each other is not known.
+// collect returns the output of a command, stdout before stderr. The order between the two
+// pipes is unknown.
 func collect(stream *control.Stream) (result, error) {
 	var out, errs bytes.Buffer
 	for {
@@ -364,13 +365,13 @@ func collect(stream *control.Stream) (result, error) {
 	}
 }
 
-func (b *box) sh(script string) result {
+func (b *harness) sh(script string) result {
 	b.t.Helper()
 	return b.run("/bin/bash", "-c", script)
 }
 
-// does runs a script that must succeed while everything is allowed.
-func (b *box) does(script string) string {
+// mustRun runs a script that must succeed.
+func (b *harness) mustRun(script string) string {
 	b.t.Helper()
 	r := b.sh(script)
 	if r.code != 0 {
@@ -393,5 +394,5 @@ func eventually(t testing.TB, what string, cond func() bool) {
 			return
 		}
 	}
-	t.Fatalf("30 seconds on, still not: %s", what)
+	t.Fatalf("timed out after 30s waiting until %s", what)
 }

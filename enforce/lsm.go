@@ -17,23 +17,23 @@ import (
 	"glasshouse/fault"
 )
 
-// An LSM refuses, in the kernel, what no process of a jail may do whatever a Judge
-// says, and closes what Watch cannot: nothing can be swapped after the kernel has
-// resolved it. It knows files and addresses, no command lines. Not every kernel
-// takes its programs; all else works without.
+// An LSM denies operations of jails in the kernel with BPF LSM programs, whatever the Judge
+// decides. It is not subject to time-of-check-to-time-of-use races, because its hooks run
+// after the kernel has resolved the arguments. It can match files and addresses but not
+// command lines. Not every kernel supports it. Everything else works without it.
 type LSM struct {
 	objects lsmObjects
 	links   []link.Link
 
 	mu sync.Mutex
 	// +checklocks:mu
-	held map[uint64]*refusals // what there is of each cgroup
+	installed map[uint64]*refusals // map entries of each cgroup
 }
 
-// Refusals are what a jail may not do at all.
+// Refusals lists what a jail may never do.
 type Refusals struct {
 	Run     []*os.File     // programs
-	Write   []*os.File     // files, and directories with all below them
+	Write   []*os.File     // files, and directories with their contents
 	Connect []netip.Prefix // addresses
 }
 
@@ -42,29 +42,29 @@ type refusals struct {
 	networks []lsmNetwork
 }
 
-// What the programs know a file to be refused for.
+// The bits of a map value, as in lsm.bpf.c.
 const (
 	refuseRun   = 1
 	refuseWrite = 2
 )
 
-// OpenLSM loads the programs and has the kernel ask them. Where it does not take
-// them it returns a fault.Unsupported error with the reason.
+// OpenLSM loads and attaches the BPF programs. It returns a fault.Unsupported error with the
+// reason if the kernel does not support them.
 func OpenLSM() (_ *LSM, err error) {
-	l := &LSM{held: map[uint64]*refusals{}}
+	l := &LSM{installed: map[uint64]*refusals{}}
 	spec, err := loadLsm()
 	if err != nil {
 		return nil, err
 	}
-	if !hooked("file_truncate") { // before Linux 6.2; then path_truncate is all there is
-		spec.Programs["cut_open"] = empty(spec.Programs["cut_open"])
+	if !hasHook("file_truncate") { // before Linux 6.2 path_truncate covers ftruncate(2), too
+		spec.Programs["cut_open"] = stubProgram(spec.Programs["cut_open"])
 	}
 	if err := spec.LoadAndAssign(&l.objects, nil); err != nil {
 		if errno, ok := errors.AsType[unix.Errno](err); ok {
-			err = errno // without the verifier's words, of which there are many
+			err = errno // omit the long verifier log
 		}
-		return nil, fault.Cannot("enforce.OpenLSM", fmt.Sprintf("the kernel does not take programs of the bpf security module: %v", err),
-			"use a kernel with CONFIG_BPF_LSM, trampolines for BPF, and lsm=…,bpf; all but this works without")
+		return nil, fault.Cannot("enforce.OpenLSM", fmt.Sprintf("the kernel does not support BPF LSM programs: %v", err),
+			"use a kernel with CONFIG_BPF_LSM, BPF trampolines and the boot parameter lsm=…,bpf; all other features work without it")
 	}
 	defer func() {
 		if err != nil {
@@ -77,26 +77,26 @@ func OpenLSM() (_ *LSM, err error) {
 		}
 		hook, err := link.AttachLSM(link.LSMOptions{Program: p})
 		if err != nil {
-			return nil, fmt.Errorf("attach to the bpf security module: %w", err)
+			return nil, fmt.Errorf("attach BPF LSM program: %w", err)
 		}
 		l.links = append(l.links, hook)
 	}
 	return l, nil
 }
 
-// hooked reports whether the kernel has a hook of that name.
-func hooked(name string) bool {
+// hasHook reports whether the kernel has an LSM hook of that name.
+func hasHook(name string) bool {
 	kernel, err := btf.LoadKernelSpec()
 	var hook *btf.Func
 	return err != nil || kernel.TypeByName("bpf_lsm_"+name, &hook) == nil
 }
 
-// empty stands in the place of a program that the kernel has no hook for.
-func empty(p *ebpf.ProgramSpec) *ebpf.ProgramSpec {
+// stubProgram returns a program that replaces one whose hook the kernel lacks.
+func stubProgram(p *ebpf.ProgramSpec) *ebpf.ProgramSpec {
 	return &ebpf.ProgramSpec{Name: p.Name, Type: ebpf.RawTracepoint, License: p.License, Instructions: asm.Instructions{asm.Mov.Imm(asm.R0, 0), asm.Return()}}
 }
 
-// Close takes everything back.
+// Close detaches and unloads the programs.
 func (l *LSM) Close() error {
 	var errs []error
 	for _, hook := range l.links {
@@ -106,8 +106,8 @@ func (l *LSM) Close() error {
 	return errors.Join(append(errs, l.objects.Close())...)
 }
 
-// Refuse has the kernel refuse all that r names to the processes of a cgroup, by
-// its id, in place of what it refused them before.
+// Refuse makes the kernel deny the operations in r to the processes of a cgroup, given by its
+// id. It replaces the earlier refusals of the cgroup.
 func (l *LSM) Refuse(cgroup uint64, r Refusals) error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -124,49 +124,49 @@ func (l *LSM) Refuse(cgroup uint64, r Refusals) error {
 	next := &refusals{}
 	if len(values) > 0 || len(r.Connect) > 0 {
 		if err := l.objects.Jails.Put(cgroup, uint32(1)); err != nil {
-			return fmt.Errorf("refuse a jail: %w", err)
+			return fmt.Errorf("add cgroup to the LSM map: %w", err)
 		}
 	}
 	for t, what := range values {
 		if err := l.objects.Things.Put(t, what); err != nil {
-			return fmt.Errorf("refuse a file: %w", err)
+			return fmt.Errorf("add file to the LSM map: %w", err)
 		}
 		next.things = append(next.things, t)
 	}
 	for _, prefix := range r.Connect {
 		n := networkOf(cgroup, prefix)
 		if err := l.objects.Networks.Put(n, uint32(1)); err != nil {
-			return fmt.Errorf("refuse %s: %w", prefix, err)
+			return fmt.Errorf("add network %s to the LSM map: %w", prefix, err)
 		}
 		next.networks = append(next.networks, n)
 	}
-	return l.hold(cgroup, next)
+	return l.replace(cgroup, next)
 }
 
-// hold keeps next as what there is of a cgroup, and drops what there was and is not in
-// it. l.mu is held.
+// replace records next as the map entries of a cgroup and removes the earlier entries that are
+// not in next. The caller holds l.mu.
 //
 // +checklocks:l.mu
-func (l *LSM) hold(cgroup uint64, next *refusals) error {
-	err := l.drop(l.held[cgroup], next)
-	l.held[cgroup] = next
+func (l *LSM) replace(cgroup uint64, next *refusals) error {
+	err := l.drop(l.installed[cgroup], next)
+	l.installed[cgroup] = next
 	if len(next.things)+len(next.networks) == 0 {
-		delete(l.held, cgroup)
+		delete(l.installed, cgroup)
 		if gone := l.objects.Jails.Delete(cgroup); !errors.Is(gone, ebpf.ErrKeyNotExist) {
 			err = errors.Join(err, gone)
 		}
 	}
-	return errors.Join(err, l.objects.States.Put(uint32(0), lsmState{Jails: uint32(len(l.held))}))
+	return errors.Join(err, l.objects.States.Put(uint32(0), lsmState{Jails: uint32(len(l.installed))}))
 }
 
-// Forget refuses the processes of a cgroup nothing any more.
+// Forget removes all refusals of a cgroup.
 func (l *LSM) Forget(cgroup uint64) error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	return l.hold(cgroup, &refusals{})
+	return l.replace(cgroup, &refusals{})
 }
 
-// drop removes what is in old and not in next.
+// drop removes the map entries that are in old and not in next.
 func (l *LSM) drop(old, next *refusals) error {
 	if old == nil {
 		return nil
@@ -192,11 +192,12 @@ func (l *LSM) drop(old, next *refusals) error {
 	return errors.Join(errs...)
 }
 
-// thingOf is a file as the kernel knows it, which it is asked: what stat says of one
-// in an overlay are the numbers of another file, below.
+// thingOf returns the map key of a file. It asks the kernel for the inode, because stat(2)
+// returns other numbers for files on overlayfs.
 //
-// The kernel may give the directory of an overlay another number when it has forgotten
-// it in between. It is then refused no more here, and still by Watch. l.mu is held.
+// The kernel may give an overlay directory another inode number after it has evicted the
+// inode. The refusal then no longer matches here, but Watch still applies. The caller holds
+// l.mu.
 //
 // +checklocks:l.mu
 func (l *LSM) thingOf(cgroup uint64, f *os.File) (t lsmThing, err error) {
@@ -211,20 +212,20 @@ func (l *LSM) thingOf(cgroup uint64, f *os.File) (t lsmThing, err error) {
 		err = ctl
 	}
 	if err != nil {
-		return t, fmt.Errorf("ask for the kernel's name of %s: %w", f.Name(), err)
+		return t, fmt.Errorf("get the kernel inode of %s: %w", f.Name(), err)
 	}
 	var s lsmState
 	if err := l.objects.States.Lookup(uint32(0), &s); err != nil {
 		return t, err
 	}
 	if found == 0 {
-		return t, fmt.Errorf("the kernel knows no file %s", f.Name())
+		return t, fmt.Errorf("the kernel found no file for the descriptor of %s", f.Name())
 	}
 	return lsmThing{Cgroup: cgroup, Ino: s.Ino, Dev: s.Dev}, nil
 }
 
-// networkOf is a range of addresses of one cgroup. All are written as those of
-// IPv6.
+// networkOf returns the map key of an address range of one cgroup. IPv4 ranges are stored as
+// IPv4-mapped IPv6 ranges.
 func networkOf(cgroup uint64, prefix netip.Prefix) (n lsmNetwork) {
 	const cgroupBits, mapped = 64, 96
 	bits := prefix.Bits()

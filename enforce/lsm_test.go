@@ -20,12 +20,12 @@ import (
 	"glasshouse/fault"
 )
 
-// withMaps is an LSM with all that every kernel takes: the maps, and the program that
-// says how the others know a file.
+// withMaps returns an LSM with the parts that every kernel supports: the maps and the identify
+// program.
 func withMaps(t *testing.T) *LSM {
 	t.Helper()
 	if os.Geteuid() != 0 {
-		t.Skip("maps of BPF need root")
+		t.Skip("BPF maps need root")
 	}
 	spec, err := loadLsm()
 	if err != nil {
@@ -42,7 +42,7 @@ func withMaps(t *testing.T) *LSM {
 		some.lsmMaps.Close()
 		some.Identify.Close()
 	})
-	l := &LSM{held: map[uint64]*refusals{}}
+	l := &LSM{installed: map[uint64]*refusals{}}
 	l.objects.lsmMaps, l.objects.Identify = some.lsmMaps, some.Identify
 	return l
 }
@@ -56,25 +56,25 @@ func count(t *testing.T, m *ebpf.Map) (n int) {
 	return n
 }
 
-func TestAKernelThatTakesNoProgramsSaysSo(t *testing.T) {
+func TestOpenLSMReportsMissingSupport(t *testing.T) {
 	if os.Geteuid() != 0 {
 		t.Skip("not root")
 	}
 	l, err := OpenLSM()
 	if err == nil {
-		t.Log("this kernel takes them")
+		t.Log("this kernel supports BPF LSM")
 		if err := l.Close(); err != nil {
 			t.Error(err)
 		}
 		return
 	}
 	if !errors.Is(err, fault.Unsupported) || fault.RemedyOf(err) == "" {
-		t.Errorf("OpenLSM: %v, want unsupported and a remedy", err)
+		t.Errorf("OpenLSM = %v, want a fault.Unsupported error with a remedy", err)
 	}
 	t.Log(err)
 }
 
-func TestWhatIsRefusedIsReplacedAndForgotten(t *testing.T) {
+func TestRefusalsAreReplacedAndForgotten(t *testing.T) {
 	l := withMaps(t)
 	dir := t.TempDir()
 	file := func(name string) *os.File {
@@ -107,22 +107,22 @@ func TestWhatIsRefusedIsReplacedAndForgotten(t *testing.T) {
 	inside := networkOf(2, netip.MustParsePrefix("10.1.2.3/32"))
 	var v uint32
 	if err := l.objects.Networks.Lookup(inside, &v); err != nil {
-		t.Errorf("an address of a refused network: %v", err)
+		t.Errorf("lookup of an address in a refused network: %v", err)
 	}
 	if err := l.objects.Networks.Lookup(networkOf(1, netip.MustParsePrefix("10.1.2.3/32")), &v); err == nil {
-		t.Error("it is refused to another jail too")
+		t.Error("the network is refused for another jail, too")
 	}
 	if err := l.Forget(2); err != nil {
 		t.Fatal(err)
 	}
 	if n := count(t, l.objects.Things) + count(t, l.objects.Networks) + count(t, l.objects.Jails); n != 0 {
-		t.Errorf("%d are left", n)
+		t.Errorf("Forget left %d map entries, want 0", n)
 	}
 }
 
-// TestFilesOfOverlaysAreNamedAsTheKernelKnowsThem: their layers are on two filesystems,
-// so that what stat says of a file is not what the programs see.
-func TestFilesOfOverlaysAreNamedAsTheKernelKnowsThem(t *testing.T) {
+// TestOverlayFilesUseKernelInodeNumbers uses layers on two filesystems, so that stat(2)
+// returns other numbers than the LSM programs see.
+func TestOverlayFilesUseKernelInodeNumbers(t *testing.T) {
 	l := withMaps(t)
 	dir := t.TempDir()
 	lower, other, merged := filepath.Join(dir, "lower"), filepath.Join(dir, "other"), filepath.Join(dir, "merged")
@@ -138,7 +138,7 @@ func TestFilesOfOverlaysAreNamedAsTheKernelKnowsThem(t *testing.T) {
 	must(t, unix.Mount("overlay", merged, "overlay", 0, "lowerdir="+lower+",upperdir="+other+"/upper,workdir="+other+"/work"))
 	defer func() { must(t, unix.Unmount(merged, 0)) }()
 	var root unix.Stat_t
-	must(t, unix.Stat(merged, &root)) // of the root of an overlay stat says its own device
+	must(t, unix.Stat(merged, &root)) // for the root of an overlay stat(2) returns the device of the overlay
 	for _, name := range []string{"file", "dir"} {
 		fd, err := unix.Open(filepath.Join(merged, name), unix.O_PATH|unix.O_CLOEXEC, 0)
 		must(t, err)
@@ -149,14 +149,13 @@ func TestFilesOfOverlaysAreNamedAsTheKernelKnowsThem(t *testing.T) {
 		l.mu.Unlock()
 		must(t, err)
 		if want := unix.Major(root.Dev)<<20 | unix.Minor(root.Dev); got.Dev != want || got.Ino == 0 {
-			t.Errorf("%s is %+v, want it on the device %#x", name, got, want)
+			t.Errorf("key of %s = %+v, want device %#x", name, got, want)
 		}
 	}
 }
 
-// TestWhatIsRefusedIsNotDone needs a kernel that takes the programs; scripts/vm.sh has
-// one.
-func TestWhatIsRefusedIsNotDone(t *testing.T) {
+// TestRefusedOperationsFail needs a kernel with BPF LSM. scripts/vm.sh runs one.
+func TestRefusedOperationsFail(t *testing.T) {
 	l, err := OpenLSM()
 	if errors.Is(err, fault.Unsupported) {
 		t.Skip(err)
@@ -185,7 +184,7 @@ func TestWhatIsRefusedIsNotDone(t *testing.T) {
 		return f
 	}
 
-	// A jail's cgroup, and one that it has made within.
+	// The cgroup of a jail and a nested one.
 	group := filepath.Join("/sys/fs/cgroup", "glasshouse-lsm-"+strconv.Itoa(os.Getpid()))
 	inner := filepath.Join(group, "inner")
 	must(t, os.MkdirAll(inner, 0o755))
@@ -198,7 +197,7 @@ func TestWhatIsRefusedIsNotDone(t *testing.T) {
 	}))
 
 	try := func(in, what string, args ...string) error {
-		cmd := exec.Command(os.Args[0], append([]string{"-test.run=^TestWhatIsTried$", "-test.v", "--", what}, args...)...)
+		cmd := exec.Command(os.Args[0], append([]string{"-test.run=^TestRefusedOperationsHelper$", "-test.v", "--", what}, args...)...)
 		cmd.Env = append(os.Environ(), "GLASSHOUSE_LSM_TRIES=1")
 		if in != "" {
 			d, err := os.Open(in)
@@ -238,21 +237,22 @@ func TestWhatIsRefusedIsNotDone(t *testing.T) {
 		{"send", "127.9.1.1:9", true},
 		{"send", "127.8.1.1:9", false},
 	} {
-		for where, in := range map[string]string{"the jail": group, "a cgroup of the jail": inner, "elsewhere": ""} {
+		for where, in := range map[string]string{"the jail": group, "a cgroup of the jail": inner, "no jail": ""} {
 			err := try(in, tt.what, tt.arg)
 			if want := tt.refused && in != ""; want != (err == unix.EPERM) || err != nil && err != unix.EPERM {
-				t.Errorf("%s %s in %s: %v, want refused: %t", tt.what, tt.arg, where, err, want)
+				t.Errorf("%s %s in %s: got error %v, want EPERM: %t", tt.what, tt.arg, where, err, want)
 			}
 		}
 	}
 	must(t, l.Forget(st.Ino))
 	if err := try(group, "run", at("refused")); err != nil {
-		t.Errorf("it is forgotten, and still refused: %v", err)
+		t.Errorf("run after Forget: %v", err)
 	}
 }
 
-// TestWhatIsTried is what TestWhatIsRefusedIsNotDone does in a cgroup.
-func TestWhatIsTried(t *testing.T) {
+// TestRefusedOperationsHelper is run by TestRefusedOperationsFail as a child process in a
+// cgroup.
+func TestRefusedOperationsHelper(t *testing.T) {
 	if os.Getenv("GLASSHOUSE_LSM_TRIES") == "" {
 		return
 	}
@@ -272,7 +272,7 @@ func TestWhatIsTried(t *testing.T) {
 		"connect": func() error {
 			c, err := net.Dial("tcp", arg)
 			if errors.Is(err, unix.ECONNREFUSED) {
-				return nil // it was let through, and nobody is there
+				return nil // allowed; the port has no listener
 			}
 			if err != nil {
 				return err

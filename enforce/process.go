@@ -14,21 +14,21 @@ import (
 	"glasshouse/internal/notify"
 )
 
-// A process is the caller of one call. What is read of it is its own as long as
-// the call waits.
+// A process is the caller of one call. It is suspended while the call is pending, so what is
+// read of it refers to the same process.
 type process struct {
 	tid, tgid int
-	root      int     // descriptor of its root directory, or -1
-	asking    *asking // what the call asked, or nil
+	root      int          // descriptor of its root directory, or -1
+	pending   *pendingCall // the pending call, or nil
 }
 
 func (w *watch) caller(c notify.Call) (*process, error) {
 	p := &process{tid: int(c.TID), tgid: int(c.TID), root: -1}
 	if p.tid == 0 {
-		return nil, errors.New("a process of another namespace")
+		return nil, errors.New("process is in another pid namespace")
 	}
-	// Only who is a process, and not one of its threads, has such a descriptor;
-	// to read who a thread belongs to takes much longer.
+	// pidfd_open without PIDFD_THREAD succeeds only for a thread group leader (pidfd_open(2)).
+	// This is much faster than reading the status file.
 	fd, err := unix.PidfdOpen(p.tid, 0)
 	if err == nil {
 		unix.Close(fd)
@@ -55,14 +55,14 @@ func readProc(pid int, name string) (string, error) {
 	return string(b), err
 }
 
-// field is a line's value in a process's status.
+// field returns the value of a line of a proc status file.
 func field(status, name string) string {
 	_, rest, _ := strings.Cut(status, "\n"+name+":")
 	line, _, _ := strings.Cut(rest, "\n")
 	return strings.TrimSpace(line)
 }
 
-// readMemory reads up to len(b) bytes, fewer where memory ends.
+// readMemory reads up to len(b) bytes. It reads fewer if the mapping ends.
 func (p *process) readMemory(addr uint64, b []byte) (int, error) {
 	if len(b) == 0 {
 		return 0, nil
@@ -91,9 +91,9 @@ func (p *process) read(addr uint64, b []byte) error {
 	return nil
 }
 
-// text reads a string that ends with a zero byte, of at most limit bytes, page by
-// page: what comes after it may not be there.
-func (p *process) text(addr uint64, limit int) (s string, whole bool, err error) {
+// cString reads a NUL-terminated string of at most limit bytes, page by page, because the page
+// after its end may be unmapped.
+func (p *process) cString(addr uint64, limit int) (s string, whole bool, err error) {
 	const page = 4096
 	var out []byte
 	for len(out) < limit {
@@ -110,9 +110,9 @@ func (p *process) text(addr uint64, limit int) (s string, whole bool, err error)
 	return string(out), false, nil
 }
 
-// pathAt reads the name of a file.
+// pathAt reads a file name.
 func (p *process) pathAt(addr uint64) (string, error) {
-	s, whole, err := p.text(addr, unix.PathMax)
+	s, whole, err := p.cString(addr, unix.PathMax)
 	if err != nil {
 		return "", err
 	}
@@ -124,12 +124,12 @@ func (p *process) pathAt(addr uint64) (string, error) {
 
 const (
 	maxArgs  = 8192
-	maxWords = 256 << 10 // bytes of a command line that are looked at
+	maxWords = 256 << 10 // bytes of a command line that are read
 )
 
-// words reads an array of strings. What is beyond the limits is left out, and
-// whole is false.
-func (p *process) words(addr uint64) (words []string, whole bool, err error) {
+// stringArray reads an array of strings. If a limit is exceeded the rest is left out and whole
+// is false.
+func (p *process) stringArray(addr uint64) (words []string, whole bool, err error) {
 	if addr == 0 {
 		return nil, true, nil
 	}
@@ -139,14 +139,14 @@ func (p *process) words(addr uint64) (words []string, whole bool, err error) {
 		if err := p.read(addr, ptr[:]); err != nil {
 			return nil, false, err
 		}
-		at := native(ptr[:])
+		at := nativeUint64(ptr[:])
 		if at == 0 {
 			return words, true, nil
 		}
 		if len(words) == maxArgs || left <= 0 {
 			return words, false, nil
 		}
-		s, ended, err := p.text(at, left)
+		s, ended, err := p.cString(at, left)
 		if err != nil {
 			return nil, false, err
 		}
@@ -159,7 +159,7 @@ func (p *process) words(addr uint64) (words []string, whole bool, err error) {
 
 // getfd returns a copy of one of the process's descriptors.
 func (p *process) getfd(fd int32) (int, error) {
-	const thread = unix.O_EXCL // PIDFD_THREAD: its own table, if the thread has one
+	const thread = unix.O_EXCL // PIDFD_THREAD (since Linux 6.9): a thread can have a descriptor table of its own
 	pidfd, err := unix.PidfdOpen(p.tid, thread)
 	if err == unix.EINVAL {
 		pidfd, err = unix.PidfdOpen(p.tgid, 0)
@@ -171,22 +171,22 @@ func (p *process) getfd(fd int32) (int, error) {
 	return unix.PidfdGetfd(pidfd, int(fd), 0)
 }
 
-// A life tells when a process has ended.
-type life struct {
+// An exitWaiter waits for the exit of a process.
+type exitWaiter struct {
 	file *os.File
 	once sync.Once
 }
 
-func (p *process) life() (*life, error) {
+func (p *process) exitWaiter() (*exitWaiter, error) {
 	fd, err := unix.PidfdOpen(p.tgid, unix.PIDFD_NONBLOCK)
 	if err != nil {
 		return nil, err
 	}
-	return &life{file: os.NewFile(uintptr(fd), "pidfd")}, nil
+	return &exitWaiter{file: os.NewFile(uintptr(fd), "pidfd")}, nil
 }
 
-// wait returns when the process has ended, or close was called.
-func (l *life) wait() {
+// wait returns when the process has exited or close was called.
+func (l *exitWaiter) wait() {
 	raw, err := l.file.SyscallConn()
 	if err != nil {
 		return
@@ -198,4 +198,4 @@ func (l *life) wait() {
 	})
 }
 
-func (l *life) close() { l.once.Do(func() { l.file.Close() }) }
+func (l *exitWaiter) close() { l.once.Do(func() { l.file.Close() }) }

@@ -6,7 +6,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// connectRaw connects to an address as it was given, whatever it holds.
+// connectRaw connects to an address in its raw form.
 func connectRaw(sock int, address []byte) unix.Errno {
 	for {
 		_, _, e := unix.Syscall(unix.SYS_CONNECT, uintptr(sock), uintptr(unsafe.Pointer(&address[0])), uintptr(len(address)))
@@ -16,7 +16,7 @@ func connectRaw(sock int, address []byte) unix.Errno {
 	}
 }
 
-// sendRaw sends a message to an address as it was given.
+// sendRaw sends a message to an address in its raw form.
 func sendRaw(sock int, address, data, control []byte, flags int) (int64, unix.Errno) {
 	var iov unix.Iovec
 	if len(data) > 0 {
@@ -40,7 +40,7 @@ func sendRaw(sock int, address, data, control []byte, flags int) (int64, unix.Er
 	}
 }
 
-// writeCount writes a number to a process's memory.
+// writeCount writes a 32-bit number to the memory of a process.
 func (p *process) writeCount(addr uint64, n uint32) error {
 	local := []unix.Iovec{{Base: (*byte)(unsafe.Pointer(&n))}}
 	local[0].SetLen(4)

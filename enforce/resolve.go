@@ -11,25 +11,25 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// A place is what a name leads to.
-type place struct {
-	path string // in the jail, without links; as far as it is there
-	fd   int    // O_PATH, or -1 if nothing is there
+// A target is the result of resolving a name.
+type target struct {
+	path string // in the jail, without symbolic links
+	fd   int    // O_PATH, or -1 if the file does not exist
 	stat unix.Stat_t
 }
 
-func (at *place) there() bool { return at.fd >= 0 }
+func (at *target) exists() bool { return at.fd >= 0 }
 
-func (at *place) close() {
+func (at *target) close() {
 	if at.fd >= 0 {
 		unix.Close(at.fd)
 	}
 }
 
-// kind is the type of the file, as in its mode.
-func (at *place) kind() uint32 { return at.stat.Mode & unix.S_IFMT }
+// kind returns the file type bits of the mode.
+func (at *target) kind() uint32 { return at.stat.Mode & unix.S_IFMT }
 
-const maxLinks = 40 // the kernel's
+const maxLinks = 40 // MAXSYMLINKS (include/linux/namei.h)
 
 // rootDir returns a descriptor of the root directory.
 func (p *process) rootDir() (int, error) {
@@ -43,8 +43,8 @@ func (p *process) rootDir() (int, error) {
 	return fd, err
 }
 
-// base is the directory that a relative name begins at.
-func (p *process) base(dirfd int32) (string, error) {
+// baseDir returns the directory that relative names start at.
+func (p *process) baseDir(dirfd int32) (string, error) {
 	from := fmt.Sprintf("/proc/%d/cwd", p.tid)
 	if dirfd != unix.AT_FDCWD {
 		from = fmt.Sprintf("/proc/%d/fd/%d", p.tid, dirfd)
@@ -59,7 +59,7 @@ func (p *process) base(dirfd int32) (string, error) {
 	return dir, nil
 }
 
-// errnoOf is the kernel's reason.
+// errnoOf returns the errno that err wraps, or err.
 func errnoOf(err error) error {
 	if e, ok := errors.AsType[unix.Errno](err); ok {
 		return e
@@ -67,14 +67,14 @@ func errnoOf(err error) error {
 	return err
 }
 
-// locate finds what a name leads to, as the process's own call would. A name that
-// nothing has is no error if its directory is there.
-func (p *process) locate(dirfd int32, name string, follow bool) (*place, error) {
+// locate resolves a name as the system call of the process would. A missing file is no error
+// if its directory exists.
+func (p *process) locate(dirfd int32, name string, follow bool) (*target, error) {
 	if name == "" {
 		return nil, unix.ENOENT
 	}
 	if !path.IsAbs(name) {
-		dir, err := p.base(dirfd)
+		dir, err := p.baseDir(dirfd)
 		if err != nil {
 			return nil, err
 		}
@@ -84,31 +84,31 @@ func (p *process) locate(dirfd int32, name string, follow bool) (*place, error) 
 	if err != nil {
 		return nil, err
 	}
-	at := &place{fd: -1}
+	at := &target{fd: -1}
 	how := unix.OpenHow{Flags: unix.O_PATH | unix.O_CLOEXEC, Resolve: unix.RESOLVE_IN_ROOT}
 	if !follow {
 		how.Flags |= unix.O_NOFOLLOW
 	}
 	if at.fd, err = unix.Openat2(root, name, &how); err != nil {
 		at.fd = -1
-		// It is not there, or there is a link on the way that is another for each
-		// process.
+		// The file does not exist, or the path has a link of /proc whose meaning depends on
+		// the process.
 		if err := p.walk(at, root, name, follow); err != nil {
 			return nil, err
 		}
 	}
-	if !at.there() {
+	if !at.exists() {
 		return at, nil
 	}
-	if err := at.look(); err != nil {
+	if err := at.load(); err != nil {
 		at.close()
 		return nil, err
 	}
 	return at, nil
 }
 
-// look asks what an open place is.
-func (at *place) look() (err error) {
+// load reads the status and the path of an open target.
+func (at *target) load() (err error) {
 	if err := unix.Fstat(at.fd, &at.stat); err != nil {
 		return err
 	}
@@ -116,8 +116,8 @@ func (at *place) look() (err error) {
 	return err
 }
 
-// walk is locate by steps of one name each.
-func (p *process) walk(at *place, root int, name string, follow bool) error {
+// walk resolves a name one component at a time.
+func (p *process) walk(at *target, root int, name string, follow bool) error {
 	var rootStat unix.Stat_t
 	if err := unix.Fstat(root, &rootStat); err != nil {
 		return err
@@ -173,7 +173,7 @@ func (p *process) walk(at *place, root int, name string, follow bool) error {
 			return err
 		}
 		unix.Close(fd)
-		if magic >= 0 { // leads to a thing, not to a name
+		if magic >= 0 { // a magic link, which leads to an object and not to a name
 			if last {
 				at.fd = magic
 				return nil
@@ -204,7 +204,7 @@ func split(name string) []string {
 	return parts
 }
 
-// link reads a link. Those of /proc that lead to things are gone through instead.
+// link reads a symbolic link. It opens the target of a magic link of proc(5) instead.
 func (p *process) link(fd, dir int, name string) (to string, magic int, err error) {
 	var fs unix.Statfs_t
 	if err := unix.Fstatfs(fd, &fs); err != nil {
@@ -239,13 +239,12 @@ func (p *process) link(fd, dir int, name string) (to string, magic int, err erro
 	return "", magic, err
 }
 
-// follows returns the links that stand one behind the other at the end of a name,
-// each as the name it has.
-func (p *process) follows(dirfd int32, name string) []string {
+// linkChain returns the chain of symbolic links at the end of a name, each with its path.
+func (p *process) linkChain(dirfd int32, name string) []string {
 	var names []string
 	for range maxLinks {
 		at, err := p.locate(dirfd, name, false)
-		if err != nil || !at.there() {
+		if err != nil || !at.exists() {
 			return names
 		}
 		names = append(names, at.path)
@@ -259,12 +258,13 @@ func (p *process) follows(dirfd int32, name string) []string {
 		if err != nil {
 			return names
 		}
-		if name = string(b[:n]); !path.IsAbs(name) {
+		name = string(b[:n])
+		if !path.IsAbs(name) {
 			name = path.Join(path.Dir(names[len(names)-1]), name)
 		}
 	}
 	return names
 }
 
-// fdNumber reads the number of a descriptor as names in /dev/fd have it.
+// fdNumber formats the number of a descriptor as in /dev/fd.
 func fdNumber(fd int32) string { return strconv.Itoa(int(fd)) }

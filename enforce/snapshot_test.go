@@ -16,8 +16,8 @@ import (
 	"glasshouse/policy"
 )
 
-// snapshot writes the jail down, which goes on.
-func (b *box) snapshot() (images, layer string) {
+// snapshot takes a snapshot of the jail, which continues to run.
+func (b *harness) snapshot() (images, layer string) {
 	t := b.t
 	t.Helper()
 	cp := b.backend.(jail.Checkpointer)
@@ -36,12 +36,12 @@ func (b *box) snapshot() (images, layer string) {
 	must(t, copied.End())
 	must(t, b.inst.Thaw(ctx))
 	b.ctl.Unpark()
-	b.giveBack()
+	b.returnListener()
 	return images, layer
 }
 
-// giveBack does what a Manager does after that.
-func (b *box) giveBack() {
+// returnListener passes the listener back to init, as jail.Manager does after a snapshot.
+func (b *harness) returnListener() {
 	b.t.Helper()
 	l, err := b.inst.(jail.Enforced).Listener()
 	must(b.t, err)
@@ -51,14 +51,14 @@ func (b *box) giveBack() {
 	must(b.t, l.Control(func(fd int) error { return b.ctl.Keep(ctx, fd) }))
 }
 
-// branch makes another jail of a snapshot.
-func (b *box) branch(images, layer string) *box {
+// branch restores another jail from a snapshot.
+func (b *harness) branch(images, layer string) *harness {
 	t := b.t
 	t.Helper()
 	b.judge.mu.Lock()
 	rule := b.judge.rule
 	b.judge.mu.Unlock()
-	other := &box{t: t, backend: b.backend, dir: b.dir, prefix: b.prefix, judge: &judge{rule: rule}}
+	other := &harness{t: t, backend: b.backend, dir: b.dir, prefix: b.prefix, judge: &judge{rule: rule}}
 	other.plan = b.newPlan(func(p *jail.Plan) { p.Sealed, p.Runtime = append([]string{layer}, b.plan.Sealed...), b.plan.Runtime })
 	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 	defer cancel()
@@ -72,14 +72,14 @@ func (b *box) branch(images, layer string) *box {
 	must(t, inst.Thaw(ctx))
 	_, err = other.ctl.WaitReady(ctx)
 	must(t, err)
-	other.giveBack()
+	other.returnListener()
 	return other
 }
 
-func forEachSnapshotted(t *testing.T, scenario func(t *testing.T, b *box)) {
+func forEachSnapshotted(t *testing.T, scenario func(t *testing.T, b *harness)) {
 	for _, name := range []string{"runc", "crun"} {
 		t.Run(name, func(t *testing.T) {
-			b := newBox(t, name)
+			b := newHarness(t, name)
 			if err := b.backend.(jail.Checkpointer).CanCheckpoint(t.Context()); errors.Is(err, fault.Unsupported) {
 				t.Skip(err)
 			} else {
@@ -90,14 +90,14 @@ func forEachSnapshotted(t *testing.T, scenario func(t *testing.T, b *box)) {
 	}
 }
 
-func TestABranchIsDecidedAsItsParentIs(t *testing.T) {
-	forEachSnapshotted(t, func(t *testing.T, b *box) {
-		b.does("mkdir -p /work /kept; echo kept >/kept/file")
+func TestBranchIsEnforcedLikeItsParent(t *testing.T) {
+	forEachSnapshotted(t, func(t *testing.T, b *harness) {
+		b.mustRun("mkdir -p /work /kept; echo kept >/kept/file")
 		loop := b.background("while ! test -e /work/go; do sleep 0.05; done; cat /etc/issue; echo wrote >/kept/file; echo end")
 		images, layer := b.snapshot()
 		branch := b.branch(images, layer)
 		second := branch.branch(branch.snapshot())
-		for what, j := range map[string]*box{"the parent": b, "the branch": branch, "a branch of the branch": second} {
+		for what, j := range map[string]*harness{"the parent": b, "the branch": branch, "a branch of the branch": second} {
 			j.judge.set(func(q policy.Question) policy.Effect {
 				return policy.Stricter(denyCommand("cat")(q), denyEdit("/kept")(q))
 			})
@@ -110,46 +110,46 @@ func TestABranchIsDecidedAsItsParentIs(t *testing.T) {
 			if r := j.sh("touch /work/go"); r.code != 0 {
 				t.Errorf("%s: %+v", what, r)
 			}
-			if got := j.ends(loop); strings.Count(got.out, "Operation not permitted") != 2 || !strings.Contains(got.out, "end") {
+			if got := j.result(loop); strings.Count(got.out, "Operation not permitted") != 2 || !strings.Contains(got.out, "end") {
 				t.Errorf("%s: a process from before: %+v", what, got)
 			}
 			j.judge.set(nil)
-			if got := j.does("cat /kept/file"); got != "kept" {
+			if got := j.mustRun("cat /kept/file"); got != "kept" {
 				t.Errorf("%s: %q", what, got)
 			}
 		}
 	})
 }
 
-func TestWhoWaitsForAPersonIsInTheSnapshot(t *testing.T) {
-	forEachSnapshotted(t, func(t *testing.T, b *box) {
+func TestPendingCallIsRestoredFromSnapshot(t *testing.T) {
+	forEachSnapshotted(t, func(t *testing.T, b *harness) {
 		b.judge.set(askCommand("cat"))
 		held := b.background("cat /etc/issue; echo then")
-		person := b.judge.person(t, "cat /etc/issue")
+		person := b.judge.approver(t, "cat /etc/issue")
 		itself := b.background("exec cat /etc/passwd")
-		b.judge.person(t, "cat /etc/passwd")
+		b.judge.approver(t, "cat /etc/passwd")
 		images, layer := b.snapshot()
 		branch := b.branch(images, layer)
-		answerTo(t, branch.judge.person(t, "cat /etc/issue"), policy.Deny)
-		answerTo(t, branch.judge.person(t, "cat /etc/passwd"), policy.Allow)
-		answerTo(t, person, policy.Allow)
-		if got := b.ends(held); got.out != "a small tree for tests\nthen" {
+		answer(t, branch.judge.approver(t, "cat /etc/issue"), policy.Deny)
+		answer(t, branch.judge.approver(t, "cat /etc/passwd"), policy.Allow)
+		answer(t, person, policy.Allow)
+		if got := b.result(held); got.out != "a small tree for tests\nthen" {
 			t.Errorf("the parent: %+v", got)
 		}
-		if got := branch.ends(held); !strings.Contains(got.out, "Operation not permitted") || !strings.Contains(got.out, "then") {
+		if got := branch.result(held); !strings.Contains(got.out, "Operation not permitted") || !strings.Contains(got.out, "then") {
 			t.Errorf("the branch: %+v", got)
 		}
-		if got := branch.ends(itself); !strings.Contains(got.out, "root:") {
+		if got := branch.result(itself); !strings.Contains(got.out, "root:") {
 			t.Errorf("the branch: %+v", got)
 		}
 	})
 }
 
-func TestABranchOutlivesItsDaemon(t *testing.T) {
-	forEachSnapshotted(t, func(t *testing.T, b *box) {
+func TestBranchSurvivesDaemonRestart(t *testing.T) {
+	forEachSnapshotted(t, func(t *testing.T, b *harness) {
 		images, layer := b.snapshot()
 		branch := b.branch(images, layer)
-		for what, j := range map[string]*box{"the parent": b, "the branch": branch} {
+		for what, j := range map[string]*harness{"the parent": b, "the branch": branch} {
 			j.stop()
 			must(t, j.inst.Close())
 			inst, err := j.backend.Open(t.Context(), j.plan)

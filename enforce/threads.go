@@ -30,8 +30,8 @@ func jailProcesses(init int) ([]int, error) {
 	return pids, nil
 }
 
-// waitingThreads returns the threads of a process that are in a call about which
-// the filter asks.
+// waitingThreads returns the threads of a process that are in a call that the filter
+// intercepts.
 func waitingThreads(pid int) []int {
 	entries, err := os.ReadDir(fmt.Sprintf("/proc/%d/task", pid))
 	if err != nil {
@@ -55,7 +55,7 @@ func waitingThreads(pid int) []int {
 	return tids
 }
 
-// isCall tells whether the filter may ask about a call.
+// isCall reports whether the filter may intercept a call.
 func isCall(nr int32) bool {
 	_, edits := calls.edits[nr]
 	return edits || calls.exec[nr] || calls.connect[nr] || calls.forbidden[nr]

@@ -18,16 +18,16 @@ import (
 	"glasshouse/policy"
 )
 
-// A follower looks at what a call has done that was agreed to.
-type follower interface {
-	// follow lets the call of a thread go on, in the hands of this thread, and
-	// looks at what comes of it.
-	follow(w *watch, c notify.Call, p *process) error
+// An inspector checks the result of an approved call.
+type inspector interface {
+	// inspect continues the call of a thread under ptrace(2) on the current thread and checks
+	// its result.
+	inspect(w *watch, c notify.Call, p *process) error
 }
 
-// tracers are threads that hold others for the moment in which what they did is
-// looked at. A process is in the hands of a thread, not of all of ours, so each
-// does one such thing from its beginning to its end.
+// tracers are OS threads that trace threads of the jail while a call is checked. A tracee
+// belongs to one tracer thread and not to the whole process (ptrace(2)), so each tracer
+// handles one call from its start to its end.
 type tracers struct {
 	idle chan chan<- func()
 	quit chan struct{}
@@ -38,11 +38,11 @@ type tracers struct {
 	stepping map[int]notify.Call // threads whose next call is allowed without a decision
 }
 
-// keptTracers is how many idle threads are kept.
-const keptTracers = 4
+// maxIdleTracers is the number of idle tracer threads that are kept.
+const maxIdleTracers = 4
 
 func newTracers() *tracers {
-	return &tracers{idle: make(chan chan<- func(), keptTracers), quit: make(chan struct{}), stepping: map[int]notify.Call{}}
+	return &tracers{idle: make(chan chan<- func(), maxIdleTracers), quit: make(chan struct{}), stepping: map[int]notify.Call{}}
 }
 
 func (t *tracers) close() {
@@ -50,20 +50,20 @@ func (t *tracers) close() {
 	t.wg.Wait()
 }
 
-// run runs f on a thread of its own.
+// run runs f on a locked OS thread and waits for it.
 func (t *tracers) run(f func()) {
 	var to chan<- func()
 	select {
 	case to = <-t.idle:
 	default:
-		to = t.begin()
+		to = t.start()
 	}
 	finished := make(chan struct{})
 	to <- func() { defer close(finished); f() }
 	<-finished
 }
 
-func (t *tracers) begin() chan<- func() {
+func (t *tracers) start() chan<- func() {
 	work := make(chan func())
 	t.wg.Add(1)
 	go thread.Alone(func() error {
@@ -78,22 +78,21 @@ func (t *tracers) begin() chan<- func() {
 			select {
 			case t.idle <- work:
 			default:
-				return nil // there are enough
+				return nil // enough threads are idle
 			}
 		}
 	})
 	return work
 }
 
-// goOn lets a call go on and looks at what comes of it.
-func (t *tracers) goOn(w *watch, c notify.Call, p *process, f follower) (err error) {
-	t.run(func() { err = f.follow(w, c, p) })
+// inspect continues a call on a tracer thread and checks its result.
+func (t *tracers) inspect(w *watch, c notify.Call, p *process, f inspector) (err error) {
+	t.run(func() { err = f.inspect(w, c, p) })
 	return err
 }
 
-// again tells whether a call is one that was agreed to, and is made anew in the
-// hands of a tracer.
-func (t *tracers) again(c notify.Call) bool {
+// isRestart reports whether a call is an approved one that a traced thread repeats.
+func (t *tracers) isRestart(c notify.Call) bool {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	was, ok := t.stepping[int(c.TID)]
@@ -107,17 +106,17 @@ func (t *tracers) expect(c notify.Call) (forget func()) {
 	return func() {
 		t.mu.Lock()
 		defer t.mu.Unlock()
-		// A thread that was let go may be in the hands of the next tracer by now.
+		// Another tracer may already trace the thread after it was detached.
 		if t.stepping[int(c.TID)].ID == c.ID {
 			delete(t.stepping, int(c.TID))
 		}
 	}
 }
 
-// A traced is a thread in the hands of this one.
+// A traced is a thread that the current thread traces.
 type traced struct {
-	tid  int
-	gone bool // it has ended
+	tid    int
+	exited bool // it has ended
 }
 
 const (
@@ -136,7 +135,7 @@ func ptrace(request uintptr, tid int, addr, data uintptr) error {
 	return nil
 }
 
-// seize takes a thread, which goes on doing what it does.
+// seize attaches to a thread without stopping it (PTRACE_SEIZE).
 func seize(tid int, options uintptr) (*traced, error) {
 	if err := ptrace(ptraceSeize, tid, 0, options); err != nil {
 		return nil, err
@@ -144,23 +143,25 @@ func seize(tid int, options uintptr) (*traced, error) {
 	return &traced{tid: tid}, nil
 }
 
-// wait waits until the thread stops, and says why: an event of its tracer's, or
-// a signal that it is about to get.
+// wait waits until the thread stops. It returns the ptrace event, or the signal that is about
+// to be delivered.
 func (t *traced) wait() (event int, signal syscall.Signal, err error) {
 	for {
 		var ws unix.WaitStatus
-		// Who begins a program with another thread than its first gets that one's
-		// number: any is waited for. There is no other in the hands of this thread.
+		// After an execve by a thread that is not the leader, the thread takes the leader's
+		// tid (ptrace(2), "execve(2) under ptrace"). So wait for any tracee: this thread has
+		// only one.
 		tid, err := unix.Wait4(-1, &ws, unix.WALL|unix.WNOTHREAD, nil)
 		switch {
 		case err == unix.EINTR:
 			continue
 		case err != nil:
-			t.gone = true
+			t.exited = true
 			return 0, 0, err
 		case !ws.Stopped():
-			if t.gone = true; tid != t.tid {
-				t.gone = false
+			t.exited = true
+			if tid != t.tid {
+				t.exited = false
 				continue
 			}
 			return 0, 0, unix.ESRCH
@@ -170,16 +171,15 @@ func (t *traced) wait() (event int, signal syscall.Signal, err error) {
 	}
 }
 
-// detach lets the thread go, with the signal that it was about to get. One that
-// was killed has no other end than one that is seen: until then nobody else is
-// told of it.
+// detach detaches from the thread and delivers the given signal. The exit of a killed tracee
+// must be waited for by its tracer. Until then its parent is not notified (ptrace(2)).
 func (t *traced) detach(signal syscall.Signal) {
-	for !t.gone && ptrace(unix.PTRACE_DETACH, t.tid, 0, uintptr(signal)) != nil {
+	for !t.exited && ptrace(unix.PTRACE_DETACH, t.tid, 0, uintptr(signal)) != nil {
 		t.wait()
 	}
 }
 
-// release lets a thread go wherever it is.
+// release detaches from a thread in any state.
 func (t *traced) release() {
 	if ptrace(ptraceInterrupt, t.tid, 0, 0) != nil {
 		t.detach(0)
@@ -195,25 +195,24 @@ func (t *traced) release() {
 	t.detach(signal)
 }
 
-// follow has the kernel start the program and looks at it before its first
-// instruction.
-func (g *program) follow(w *watch, c notify.Call, p *process) error {
+// inspect lets the kernel execute the program and verifies it before its first instruction.
+func (g *program) inspect(w *watch, c notify.Call, p *process) error {
 	if !w.Listener.Valid(c.ID) {
-		return unix.ENOENT // it was interrupted: the answer is to the call that was made again
+		return unix.ENOENT // it was interrupted: the answer is for the repeated call
 	}
 	t, err := seize(p.tid, unix.PTRACE_O_TRACEEXEC)
-	if err != nil { // an observer holds it, or whoever takes a snapshot
+	if err != nil { // already traced, by an observer or by CRIU
 		if err := w.Listener.Continue(c.ID); err != nil {
 			return err
 		}
-		g.lookLater(w, p)
+		g.verifyLater(w, p)
 		return nil
 	}
 	if err := w.Listener.Continue(c.ID); err != nil {
 		t.release()
 		return err
 	}
-	// If the program cannot be started the thread stops on its way back.
+	// If execve fails the thread stops when it returns from the call.
 	if err := ptrace(ptraceInterrupt, t.tid, 0, 0); err != nil {
 		t.detach(0)
 		return nil
@@ -223,7 +222,7 @@ func (g *program) follow(w *watch, c notify.Call, p *process) error {
 		return nil // it has ended
 	}
 	if event == eventExec {
-		g.look(w, p)
+		g.verify(w, p)
 	}
 	if event != 0 {
 		signal = 0
@@ -232,13 +231,14 @@ func (g *program) follow(w *watch, c notify.Call, p *process) error {
 	return nil
 }
 
-// lookLater looks at a program that could not be held.
-func (g *program) lookLater(w *watch, p *process) {
+// verifyLater verifies a program that could not be traced. It polls until the program has
+// started.
+func (g *program) verifyLater(w *watch, p *process) {
 	var before unix.Stat_t
 	unix.Stat(fmt.Sprintf("/proc/%d/exe", p.tgid), &before)
 	for range 100 {
 		time.Sleep(500 * time.Microsecond)
-		if g.is(p) {
+		if g.matches(p) {
 			return
 		}
 		var now unix.Stat_t
@@ -246,36 +246,36 @@ func (g *program) lookLater(w *watch, p *process) {
 			return
 		}
 		if now.Ino != before.Ino || now.Dev != before.Dev {
-			g.look(w, p)
+			g.verify(w, p)
 			return
 		}
 	}
 }
 
-// is tells whether a process runs what was agreed to.
-func (g *program) is(p *process) bool {
+// matches reports whether a process runs the approved program.
+func (g *program) matches(p *process) bool {
 	var st unix.Stat_t
 	if unix.Stat(fmt.Sprintf("/proc/%d/exe", p.tgid), &st) != nil || st.Dev != g.exe.Dev || st.Ino != g.exe.Ino {
 		return false
 	}
 	have, err := readProc(p.tgid, "cmdline")
 	want := strings.Join(g.argv, "\x00")
-	return err == nil && (have == want+"\x00" || !g.whole && strings.HasPrefix(have, want))
+	return err == nil && (have == want+"\x00" || !g.complete && strings.HasPrefix(have, want))
 }
 
-// look compares the program that a process is about to run with what was agreed
-// to, and ends it if it is none that may run.
-func (g *program) look(w *watch, p *process) {
-	if g.is(p) {
+// verify compares the program that a process is about to run with the approved one. It kills
+// the process unless the policy allows that program as well.
+func (g *program) verify(w *watch, p *process) {
+	if g.matches(p) {
 		return
 	}
 	have, err := readProc(p.tgid, "cmdline")
-	exe := &place{fd: -1}
+	exe := &target{fd: -1}
 	if err == nil {
 		exe.fd, err = unix.Open(fmt.Sprintf("/proc/%d/exe", p.tgid), unix.O_PATH|unix.O_CLOEXEC, 0)
 	}
 	if err == nil {
-		err = exe.look()
+		err = exe.load()
 	}
 	defer exe.close()
 	if err != nil {
@@ -284,17 +284,16 @@ func (g *program) look(w *watch, p *process) {
 	argv := strings.Split(strings.TrimSuffix(have, "\x00"), "\x00")
 	actual, now := &program{}, &process{tid: p.tgid, tgid: p.tgid, root: -1}
 	defer now.close()
-	if w.name(now, actual, exe, exe.path, argv) == nil && w.wouldAllow(actual.asked) {
+	if w.addQuestions(now, actual, exe, exe.path, argv) == nil && w.wouldAllow(actual.questions) {
 		return
 	}
-	w.lied(p, g.asked[0], policy.Question{Subject: w.Subject, Action: policy.ActionRun, Resource: commandLine(argv),
+	w.killMismatch(p, g.questions[0], policy.Question{Subject: w.Subject, Action: policy.ActionRun, Resource: commandLine(argv),
 		Attributes: map[string]string{"observed": "true", "argv0": argv[0], "exe": exe.path}})
 }
 
-// follow has the call made in the hands of this thread, and looks at what it did
-// before it returns. The answer that waits is not given: the thread is interrupted
-// and makes the call again.
-func (d *done) follow(w *watch, c notify.Call, p *process) error {
+// inspect traces the repeated call and checks its result before it returns. The pending
+// notification is not answered: PTRACE_INTERRUPT makes the thread repeat the call.
+func (d *approvedEdit) inspect(w *watch, c notify.Call, p *process) error {
 	defer d.close()
 	if !w.Listener.Valid(c.ID) {
 		return unix.ENOENT
@@ -304,13 +303,13 @@ func (d *done) follow(w *watch, c notify.Call, p *process) error {
 		return w.Listener.Continue(c.ID)
 	}
 	forget := w.tracers.expect(c)
-	letGo := func(signal syscall.Signal) {
-		forget() // before the thread can make the same call again, about something else
+	detach := func(signal syscall.Signal) {
+		forget() // before the thread can make the same call with other data in memory
 		t.detach(signal)
 	}
 	defer forget()
 	if err := ptrace(ptraceInterrupt, t.tid, 0, 0); err != nil {
-		letGo(0)
+		detach(0)
 		return nil
 	}
 	const entered, left = 1, 2
@@ -321,47 +320,49 @@ func (d *done) follow(w *watch, c notify.Call, p *process) error {
 		}
 		switch {
 		case signal == unix.SIGTRAP|0x80:
-			info, err := t.call()
+			info, err := t.syscallInfo()
 			switch {
 			case err != nil, state == 0 && (info.op != entered || int32(info.nr) != c.Nr || info.args != c.Args):
-				letGo(0) // the call was made meanwhile, and this is another, about which is asked
+				detach(0) // the call has completed, and this is another one, which will be judged
 				return nil
 			case state == 0:
 				state = entered
 			case info.op == left:
-				// It was interrupted once more, and makes the call yet again.
+				// -ERESTARTSYS, -ERESTARTNOINTR or -ERESTARTNOHAND (include/linux/errno.h):
+				// the call was interrupted and is repeated.
 				if again := -info.value; again == 512 || again == 513 || again == 514 {
 					state = 0
 					break
 				}
 				if what, differs := d.differs(w, c, p, info.value); differs {
 					asked := policy.Question{Subject: w.Subject, Action: policy.ActionRead}
-					if len(d.asked) > 0 {
-						asked = d.asked[len(d.asked)-1]
+					if len(d.questions) > 0 {
+						asked = d.questions[len(d.questions)-1]
 					}
-					w.lied(p, asked, what)
+					w.killMismatch(p, asked, what)
 				}
-				letGo(0)
+				detach(0)
 				return nil
 			}
-		case event == 0: // a signal, which may lead the thread elsewhere
-			letGo(signal)
+		case event == 0: // a signal, whose handler may make other calls
+			detach(signal)
 			if state == 0 {
-				return unix.ENOENT // the call was not made so far
+				return unix.ENOENT // the call was not made yet
 			}
 			return nil
 		case event != eventStop:
-			letGo(0)
+			detach(0)
 			return nil
 		}
 		if err := ptrace(unix.PTRACE_SYSCALL, t.tid, 0, 0); err != nil {
-			letGo(0)
+			detach(0)
 			return nil
 		}
 	}
 }
 
-// callInfo is the beginning of the kernel's struct ptrace_syscall_info.
+// callInfo is the beginning of struct ptrace_syscall_info (PTRACE_GET_SYSCALL_INFO, since
+// Linux 5.3).
 type callInfo struct {
 	op    byte
 	_     [3]byte
@@ -373,8 +374,8 @@ type callInfo struct {
 	value int64
 }
 
-// call asks where in a call a stopped thread is.
-func (t *traced) call() (info callInfo, err error) {
+// syscallInfo returns the position of a stopped thread within a system call.
+func (t *traced) syscallInfo() (info callInfo, err error) {
 	var raw [11]uint64 // 88 bytes
 	_, _, e := unix.Syscall6(unix.SYS_PTRACE, ptraceGetSyscallInfo, uintptr(t.tid), unsafe.Sizeof(raw), uintptr(unsafe.Pointer(&raw)), 0, 0)
 	if e != 0 {
@@ -385,12 +386,12 @@ func (t *traced) call() (info callInfo, err error) {
 	return info, nil
 }
 
-// soon is how long a judge may take where nobody can be asked.
-const soon = 2 * time.Second
+// judgeTimeout limits a decision for which no approval can be requested.
+const judgeTimeout = 2 * time.Second
 
-// wouldAllow reports whether all of it may be without anybody being asked.
+// wouldAllow reports whether all questions are allowed without an approval.
 func (w *watch) wouldAllow(qs []policy.Question) bool {
-	ctx, cancel := context.WithTimeout(w.ctx, soon)
+	ctx, cancel := context.WithTimeout(w.ctx, judgeTimeout)
 	defer cancel()
 	for _, q := range qs {
 		if w.Judge.Judge(ctx, q).Effect != policy.Allow {
@@ -400,18 +401,19 @@ func (w *watch) wouldAllow(qs []policy.Question) bool {
 	return true
 }
 
-// lied ends a process that has something done which was not agreed to.
-func (w *watch) lied(p *process, asked, did policy.Question) {
+// killMismatch kills a process that did something other than what was approved, and reports
+// it.
+func (w *watch) killMismatch(p *process, asked, did policy.Question) {
 	err := unix.Kill(p.tgid, unix.SIGKILL)
 	if err != nil && !errors.Is(err, unix.ESRCH) {
-		w.Log.Error("a process that lies was not ended", "jail", w.Subject.Jail, "pid", p.tgid, "err", err)
+		w.Log.Error("failed to kill a process after a mismatch", "jail", w.Subject.Jail, "pid", p.tgid, "err", err)
 	}
 	w.Lied(Lie{PID: p.tgid, Asked: asked, Done: did})
 }
 
-// shake has every thread make its call anew that waits for an answer nobody will
-// give: it was taken up by a daemon that is no more.
-func (w *watch) shake() error {
+// restartWaiting interrupts every thread that waits for the response of an earlier daemon, so
+// that the thread repeats its call.
+func (w *watch) restartWaiting() error {
 	pids, err := jailProcesses(w.Init)
 	if err != nil {
 		return err

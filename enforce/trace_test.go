@@ -6,8 +6,9 @@ import (
 	"glasshouse/internal/notify"
 )
 
-// A tracer that has let a thread go may forget it when another has it already.
-func TestATracerForgetsItsOwnCallAlone(t *testing.T) {
+// A tracer forgets its call only after it has detached, when another tracer may already trace
+// the thread.
+func TestTracerForgetsOnlyItsOwnCall(t *testing.T) {
 	tracers := newTracers()
 	defer tracers.close()
 	first := notify.Call{ID: 1, TID: 7, Nr: 257}
@@ -15,11 +16,11 @@ func TestATracerForgetsItsOwnCallAlone(t *testing.T) {
 	forgetFirst := tracers.expect(first)
 	forgetNext := tracers.expect(next)
 	forgetFirst()
-	if !tracers.again(next) {
-		t.Error("the call that the second tracer waits for would be asked about, and never be made")
+	if !tracers.isRestart(next) {
+		t.Error("isRestart(next) = false after forgetting the first call, want true")
 	}
 	forgetNext()
-	if tracers.again(next) {
-		t.Error("it goes on unasked for ever")
+	if tracers.isRestart(next) {
+		t.Error("isRestart(next) = true after forgetting it, want false")
 	}
 }

@@ -15,27 +15,27 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// twins finds the programs of a jail's image that have copies in other files: by
-// the build id, and by the code, since a build id can be removed. A copy whose code
-// was changed as well is a program of its own.
-type twins struct {
+// imagePrograms finds the programs of a jail's image that a given file is a copy of. It
+// compares build ids and code, because a build id can be removed. A copy with changed code
+// counts as another program.
+type imagePrograms struct {
 	mu sync.Mutex
 	// +checklocks:mu
-	learned bool
+	scanned bool
 	// +checklocks:mu
 	byID map[string][]original
 	// +checklocks:mu
-	bySize map[uint64][]original // by the size of their code
+	bySize map[uint64][]original // by the size of their code segment
 }
 
-// An original is a program of the image, as it was when it was learned.
+// An original is a program of the image at the time of the scan.
 type original struct {
 	path string // in the jail
 	stat unix.Stat_t
 }
 
-// of returns the names that the image has for a program which is somewhere else.
-func (t *twins) of(p *process, at *place) (names []string) {
+// copyNames returns the names of the image's programs that the given file is a copy of.
+func (t *imagePrograms) copyNames(p *process, at *target) (names []string) {
 	if at.kind() != unix.S_IFREG {
 		return nil
 	}
@@ -54,7 +54,7 @@ func (t *twins) of(p *process, at *place) (names []string) {
 	}
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	t.learn(root)
+	t.scan(root)
 	for _, o := range t.bySize[copied.code.Filesz] {
 		if !sameInode(&o.stat, &at.stat) && o.hasCode(root, copied) {
 			names = append(names, path.Base(o.path))
@@ -71,8 +71,9 @@ func (t *twins) of(p *process, at *place) (names []string) {
 	return slices.Compact(names)
 }
 
-// hasCode reports whether the program in the jail with the given root has the code of
-// p, or may have had it: a program that has been replaced since cannot be compared.
+// hasCode reports whether the program in the jail with the given root has the code of p. It
+// returns true if the program was replaced since the scan, because the original code is then
+// unknown.
 func (o *original) hasCode(root int, p *elfProgram) bool {
 	f := openIn(root, o.path)
 	if f == nil {
@@ -87,15 +88,15 @@ func (o *original) hasCode(root int, p *elfProgram) bool {
 	return err != nil || sameBytes(own.codeBytes(), p.codeBytes())
 }
 
-// learn reads the programs of the image, once. The caller holds t.mu.
+// scan reads the programs of the image, once. The caller holds t.mu.
 //
 // +checklocks:t.mu
-func (t *twins) learn(root int) {
-	if t.learned {
+func (t *imagePrograms) scan(root int) {
+	if t.scanned {
 		return
 	}
-	t.learned, t.byID, t.bySize = true, map[string][]original{}, map[uint64][]original{}
-	seen := map[[2]uint64]bool{} // where /bin is a link to /usr/bin
+	t.scanned, t.byID, t.bySize = true, map[string][]original{}, map[uint64][]original{}
+	seen := map[[2]uint64]bool{} // /bin may be a link to /usr/bin
 	for _, dir := range systemPath {
 		fd, err := unix.Openat2(root, dir, &unix.OpenHow{Flags: unix.O_RDONLY | unix.O_DIRECTORY | unix.O_CLOEXEC, Resolve: unix.RESOLVE_IN_ROOT})
 		if err != nil {
@@ -116,10 +117,10 @@ func (t *twins) learn(root int) {
 	}
 }
 
-// add learns one program. The caller holds t.mu.
+// add indexes one program. The caller holds t.mu.
 //
 // +checklocks:t.mu
-func (t *twins) add(root int, name string) {
+func (t *imagePrograms) add(root int, name string) {
 	f := openIn(root, name)
 	if f == nil {
 		return
@@ -138,17 +139,17 @@ func (t *twins) add(root int, name string) {
 
 func sameInode(a, b *unix.Stat_t) bool { return a.Dev == b.Dev && a.Ino == b.Ino }
 
-// readFlags open what may be anything: neither a pipe nor a terminal is waited for.
+// readFlags open an untrusted file without blocking on a pipe or terminal.
 const readFlags = unix.O_RDONLY | unix.O_CLOEXEC | unix.O_NONBLOCK | unix.O_NOCTTY
 
-// openIn opens a file below root to be read, or returns nil.
+// openIn opens a file below root for reading, or returns nil.
 func openIn(root int, name string) *os.File {
 	how := unix.OpenHow{Flags: readFlags, Resolve: unix.RESOLVE_IN_ROOT}
 	for range 100 {
 		switch fd, err := unix.Openat2(root, name, &how); err {
 		case nil:
 			return os.NewFile(uintptr(fd), name)
-		case unix.EAGAIN: // a rename or mount elsewhere on the host while ".." of a link was followed
+		case unix.EAGAIN: // a concurrent rename or mount on the host while ".." was resolved (openat2(2))
 		default:
 			return nil
 		}
@@ -156,7 +157,7 @@ func openIn(root int, name string) *os.File {
 	return nil
 }
 
-// openRegular opens a file to be read, or returns nil.
+// openRegular opens a file for reading, or returns nil.
 func openRegular(name string) *os.File {
 	fd, err := unix.Open(name, readFlags, 0)
 	if err != nil {
@@ -165,10 +166,10 @@ func openRegular(name string) *os.File {
 	return os.NewFile(uintptr(fd), name)
 }
 
-// An elfProgram is what the kernel and the linker know of a program.
+// An elfProgram is an ELF executable as the kernel loads it.
 type elfProgram struct {
 	file io.ReaderAt
-	id   string     // the build id that the linker gave it, which is easily removed
+	id   string     // the build id set by the linker, which is easily removed
 	code elf.Prog64 // its executable segment
 }
 
@@ -177,11 +178,10 @@ const (
 	maxNotes   = 64 << 10 // more than the notes of a program take
 )
 
-var errNoProgram = errors.New("no program of this machine")
+var errNotELF = errors.New("not a 64-bit ELF executable")
 
-// readProgram reads what the kernel reads to run a program: the header of the file and
-// those of its segments, elf(5). Sections mean nothing to the kernel, and need not be
-// there.
+// readProgram reads the ELF header and the program headers (elf(5)). The kernel ignores
+// sections, so they may be missing.
 func readProgram(f io.ReaderAt) (*elfProgram, error) {
 	var h elf.Header64
 	if err := binary.Read(io.NewSectionReader(f, 0, int64(binary.Size(h))), binary.LittleEndian, &h); err != nil {
@@ -190,7 +190,7 @@ func readProgram(f io.ReaderAt) (*elfProgram, error) {
 	var one elf.Prog64
 	if !bytes.HasPrefix(h.Ident[:], []byte(elf.ELFMAG)) || elf.Class(h.Ident[elf.EI_CLASS]) != elf.ELFCLASS64 ||
 		int(h.Phentsize) != binary.Size(one) || h.Phnum == 0 || h.Phnum > maxHeaders {
-		return nil, errNoProgram
+		return nil, errNotELF
 	}
 	segments := make([]elf.Prog64, h.Phnum)
 	size := int64(binary.Size(one)) * int64(h.Phnum)
@@ -210,19 +210,19 @@ func readProgram(f io.ReaderAt) (*elfProgram, error) {
 		}
 	}
 	if p.code.Filesz == 0 {
-		return nil, errNoProgram
+		return nil, errNotELF
 	}
 	return p, nil
 }
 
-// codeBytes reads the executable segment, without its beginning: where linkers do not
-// keep code apart (ld -z noseparate-code), the headers and the build id are there.
+// codeBytes reads the executable segment without its beginning. With ld -z noseparate-code the
+// beginning contains the headers and the build id.
 func (p *elfProgram) codeBytes() io.Reader {
 	skip := min(p.code.Filesz/4, 4096)
 	return io.NewSectionReader(p.file, int64(p.code.Off+skip), int64(p.code.Filesz-skip))
 }
 
-// sameBytes reports whether two readers give the same.
+// sameBytes reports whether two readers have the same content.
 func sameBytes(a, b io.Reader) bool {
 	var x, y [64 << 10]byte
 	for {

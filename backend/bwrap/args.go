@@ -9,11 +9,10 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// capabilities are those that root in a jail keeps, the same as with package
-// oci. They are worth something only inside the jail's user namespace: on files
-// owned by the jail's ids and on its own processes. The jail's network namespace
-// belongs to its user namespace, so what is about networks is left out, save the
-// right to listen on the ports below 1024.
+// capabilities are those that root in a jail keeps, as in package oci. They only apply within
+// the jail's user namespace: to files owned by the jail's ids and to its own processes
+// (user_namespaces(7)). The jail's network namespace belongs to its user namespace, so network
+// capabilities are omitted, except for listening on ports below 1024.
 var capabilities = map[uintptr]string{
 	unix.CAP_CHOWN:            "CAP_CHOWN",
 	unix.CAP_DAC_OVERRIDE:     "CAP_DAC_OVERRIDE",
@@ -25,13 +24,13 @@ var capabilities = map[uintptr]string{
 	unix.CAP_NET_BIND_SERVICE: "CAP_NET_BIND_SERVICE",
 }
 
-// initOnly are two more that init has at the start, as with package oci: it keeps
-// the first to itself and takes both from the commands. The kernel refuses to change
-// priority, scheduling, affinity or I/O class of a process with a capability that the
-// caller lacks (security/commoncap.c, cap_safe_nice).
+// initOnly are two additional capabilities that init has at its start, as in package oci: it
+// keeps the first for itself and removes both from its commands. The kernel refuses to change
+// priority, scheduling, affinity or I/O class of a process with a capability that the caller
+// lacks (security/commoncap.c, cap_safe_nice).
 var initOnly = []string{"CAP_WAKE_ALARM", "CAP_SETPCAP"}
 
-// Paths of /proc through which a jail would see or change the machine.
+// Paths of /proc through which a jail could see or change the host.
 var (
 	maskedFiles = []string{"/proc/interrupts", "/proc/kcore", "/proc/keys", "/proc/latency_stats", "/proc/sched_debug", "/proc/timer_list", "/proc/timer_stats"}
 	maskedDirs  = []string{"/proc/acpi", "/proc/asound", "/proc/scsi"}
@@ -40,11 +39,11 @@ var (
 
 const defaultPath = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 
-// arguments returns bwrap's command line. Mounts are made in its order.
+// arguments returns bwrap's command line. bwrap mounts in the order of the arguments.
 //
-// The user namespace is there already, bwrap runs as its root and makes the
-// others. It is not told to die with its parent: a jail outlives the daemon.
-func (o *orders) arguments(info, filter int) []string {
+// bwrap runs as root of an existing user namespace and creates the other namespaces. It gets
+// no --die-with-parent, because a jail outlives the daemon.
+func (o *stageRequest) arguments(info, filter int) []string {
 	l := layout{o.Plan.Dir}
 	args := []string{
 		"--unshare-pid", "--unshare-ipc", "--unshare-uts", "--unshare-net", "--unshare-cgroup-try",
@@ -71,10 +70,10 @@ func (o *orders) arguments(info, filter int) []string {
 			args = append(args, "--tmpfs", path, "--remount-ro", path)
 		}
 	}
-	// /tmp and /run are on the root filesystem, so that they count as disk and
-	// are kept. Of /sys there is only what programs ask to know how many
-	// processors they have. /dev/shm holds half of what the jail may have in
-	// memory, so that to fill it does not cost the jail its init.
+	// /tmp and /run are on the root filesystem, so that they count as disk usage and are kept.
+	// /sys only contains the files from which programs read the number of processors. /dev/shm
+	// is limited to half of the jail's memory, so that filling it does not cost the jail its
+	// init.
 	shm := o.Plan.Limits.MemoryMB << 20 / 2
 	args = append(args,
 		"--dev", "/dev",
@@ -96,8 +95,8 @@ func (o *orders) arguments(info, filter int) []string {
 	return append(args, "--chdir", "/", "--", "/.glasshouse/init")
 }
 
-// hostDirs are the directories of the host's own tree that are shown as they
-// are: its programs. The rest of the tree is made up by makeHostTree.
+// hostDirs returns the program directories of the host that are bind-mounted. makeHostTree
+// creates the rest of the tree.
 func hostDirs() []string {
 	var dirs []string
 	for _, dir := range []string{"/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64", "/libx32", "/nix/store"} {

@@ -1,25 +1,23 @@
-// Package bwrap isolates jails with bubblewrap, for hosts where nobody is root.
+// Package bwrap isolates jails with bubblewrap, for hosts on which the user has no root.
 //
-// Bubblewrap makes namespaces and mounts but neither stacks layers nor knows
-// other ids than one. So a stage of our own comes before it: the same
-// executable, started again in a user namespace whose root it is, mounts the
-// overlay and becomes bwrap, which does the rest and becomes the jail's init. All
-// mounts are in namespaces of their own: when the jail's processes are gone, so
-// is everything it had on the host but its files.
+// Bubblewrap creates namespaces and mounts, but it neither mounts overlays nor maps more than
+// one id. So the daemon first starts its own executable as a stage process in a user namespace
+// in which it is root. The stage mounts the overlay and executes bwrap, which does the rest
+// and starts the jail's init. All mounts are in separate namespaces: when the jail's processes
+// have exited, only its files remain on the host.
 //
-// What root in a jail is outside depends on who runs the daemon:
+// The user that runs the daemon determines the ids of a jail on the host:
 //
-//   - root: the first id of the jail's range, as with package oci. Layers are
-//     shown through id maps, the disk is a volume of fixed size, limits are held
-//     by cgroups.
-//   - a user with subordinate ids (/etc/subuid): that user; the other ids of the
-//     jail are the subordinate ones.
-//   - any other user: that user. The jail has a single id, root's. Files of other
-//     owners show as nobody's and can be read if anybody can.
+//   - root: the jail's range of ids, as in package oci. Layers are idmapped, the disk is a
+//     volume of fixed size, and cgroups enforce limits.
+//   - a user with subordinate ids (/etc/subuid): root in the jail is that user, and the other
+//     ids of the jail are the subordinate ones.
+//   - any other user: the jail has a single id, root, which is that user. Files of other owners
+//     have the overflow id and can be read if they are world-readable.
 //
-// In the latter two a process that broke out of its jail would have the user's
-// own powers: nothing but the namespaces and the system call filter stand
-// between. A user who has root should prefer the oci backend.
+// In the last two cases a process that escapes from its jail has the powers of the user. Only
+// the namespaces and the system call filter prevent an escape. A user who has root should
+// prefer the oci backend.
 package bwrap
 
 import (
@@ -42,18 +40,18 @@ import (
 	"glasshouse/rootfs"
 )
 
-// Config says where things are kept. CgroupPrefix, Base and, for root,
-// Templates are needed.
+// Config contains the paths of the backend. CgroupPrefix, Base and, for root, Templates are
+// required.
 type Config struct {
-	Path         string       // of bwrap; default: looked up in PATH
-	CgroupPrefix string       // one path element, this daemon's alone
-	Templates    string       // formatted volumes to copy
-	Base         string       // the lowest layer of every jail, made if missing
+	Path         string       // path of bwrap; default: looked up in PATH
+	CgroupPrefix string       // one path element, unique to this daemon
+	Templates    string       // formatted volumes that are copied
+	Base         string       // lowest layer of every jail, created if missing
 	Log          *slog.Logger // default: discard
 }
 
-// A Backend makes jails with bubblewrap. It implements jail.Backend and
-// jail.Remover. The program it is part of must call Stage first of all.
+// A Backend creates jails with bubblewrap. It implements jail.Backend and jail.Remover. The
+// program must call Stage before anything else.
 type Backend struct {
 	cfg  Config
 	ids  func() (identity, error)
@@ -68,7 +66,7 @@ var (
 	_ jail.Remover = (*Backend)(nil)
 )
 
-// New returns a backend. It touches nothing; whether it can work, Probe tells.
+// New returns a backend. It does no I/O. Probe reports whether the backend works on this host.
 func New(cfg Config) *Backend {
 	if cfg.Path == "" {
 		cfg.Path = "bwrap"
@@ -76,8 +74,8 @@ func New(cfg Config) *Backend {
 	if cfg.Log == nil {
 		cfg.Log = slog.New(slog.DiscardHandler)
 	}
-	b := &Backend{cfg: cfg, ids: sync.OnceValues(ownIdentity)}
-	b.tree = sync.OnceValues(func() (*cgroup.Tree, error) { return ownCgroups(cfg.CgroupPrefix) })
+	b := &Backend{cfg: cfg, ids: sync.OnceValues(currentIdentity)}
+	b.tree = sync.OnceValues(func() (*cgroup.Tree, error) { return newCgroupTree(cfg.CgroupPrefix) })
 	b.base = sync.OnceValue(func() error { return rootfs.Base(cfg.Base) })
 	return b
 }
@@ -104,11 +102,11 @@ func (b *Backend) Probe(ctx context.Context) error {
 			return fmt.Errorf("%s: %w", op, err)
 		}
 	}
-	return b.tryNamespaces(ctx, path, who)
+	return b.probeNamespaces(ctx, path, who)
 }
 
-// checkVersion refuses a bwrap that lacks options we need: 0.7.0 was the last to
-// add one.
+// checkVersion returns an error if bwrap lacks required options. The last of them was added in
+// 0.7.0.
 func checkVersion(ctx context.Context, path string) error {
 	out, err := exec.CommandContext(ctx, path, "--version").Output()
 	if err != nil {
@@ -116,7 +114,7 @@ func checkVersion(ctx context.Context, path string) error {
 	}
 	var major, minor int
 	if _, err := fmt.Sscanf(string(out), "bubblewrap %d.%d", &major, &minor); err != nil {
-		return fault.Cannot("bwrap.Probe", fmt.Sprintf("%s is not bubblewrap: it says %.80q", path, out), "install the package bubblewrap")
+		return fault.Cannot("bwrap.Probe", fmt.Sprintf("%s is not bubblewrap: its version is %.80q", path, out), "install the package bubblewrap")
 	}
 	if major == 0 && minor < 7 {
 		return fault.Cannot("bwrap.Probe", strings.TrimSpace(string(out))+" is too old", "install bubblewrap 0.7 or newer")
@@ -127,14 +125,14 @@ func checkVersion(ctx context.Context, path string) error {
 // Lacks implements jail.Backend.
 func (b *Backend) Lacks() map[string]string {
 	lacks := map[string]string{
-		"network": "bubblewrap gives a jail no way out but the host's own network, with everything that listens there; use the backend oci",
+		"network": "bubblewrap can only give a jail the host's own network, with all its listeners; use the backend oci",
 	}
 	who, err := b.ids()
 	if err != nil {
 		return lacks
 	}
 	if who.Kind != asRoot {
-		lacks["disk"] = "without root there are no volumes and no quotas: the jail can fill the filesystem its files are on"
+		lacks["disk"] = "without root the backend has no volumes and no quotas: the jail can fill the filesystem that contains its files"
 	}
 	tree, err := b.tree()
 	if err == nil {
@@ -149,14 +147,14 @@ func (b *Backend) Lacks() map[string]string {
 	}
 	if why, ok := lacks["pids"]; ok {
 		delete(lacks, "pids")
-		if more := who.uncountable(); more != "" {
+		if more := who.whyNoPIDLimit(); more != "" {
 			lacks["pids"] = why + "; " + more
 		}
 	}
 	return lacks
 }
 
-// reason is err without the words that only say where it came from.
+// reason returns the message of err without its operation.
 func reason(err error) string {
 	if e, ok := errors.AsType[*fault.Error](err); ok && e.Err != nil {
 		err = e.Err
@@ -164,10 +162,10 @@ func reason(err error) string {
 	return err.Error()
 }
 
-// check refuses a plan that makes no sense, before anything is done for it.
+// check validates a plan before anything is created.
 func (b *Backend) check(p jail.Plan) error {
 	const op = "bwrap.Create"
-	if err := checkPlace(p, op); err != nil {
+	if err := checkPaths(p, op); err != nil {
 		return err
 	}
 	if p.Runtime != "" {
@@ -177,24 +175,24 @@ func (b *Backend) check(p jail.Plan) error {
 		return &fault.Error{Op: op, On: string(p.ID), Kind: fault.Unsupported, Field: "network", Err: errors.New(b.Lacks()["network"])}
 	}
 	if p.IDs.First == 0 || p.IDs.Count < 2 || p.IDs.First+p.IDs.Count < p.IDs.First {
-		return fault.Newf(fault.Invalid, op, string(p.ID), "no range of ids: %+v", p.IDs)
+		return fault.Newf(fault.Invalid, op, string(p.ID), "invalid range of ids: %+v", p.IDs)
 	}
 	return p.CheckTargets()
 }
 
-// checkPlace refuses names that do not come from us: everything on the host is
-// found, and removed, by them.
-func checkPlace(p jail.Plan, op string) error {
+// checkPaths validates the names from which all paths on the host are derived, because files
+// are removed at those paths.
+func checkPaths(p jail.Plan, op string) error {
 	if !id.Valid('j', string(p.ID)) {
-		return fault.Newf(fault.Invalid, op, string(p.ID), "not a jail's name")
+		return fault.Newf(fault.Invalid, op, string(p.ID), "invalid jail id")
 	}
 	if !filepath.IsAbs(p.Dir) || filepath.Clean(p.Dir) != p.Dir || filepath.Base(p.Dir) != string(p.ID) {
-		return fault.Newf(fault.Invalid, op, string(p.ID), "%q is not a jail's directory", p.Dir)
+		return fault.Newf(fault.Invalid, op, string(p.ID), "%q is not a valid jail directory", p.Dir)
 	}
 	return nil
 }
 
-// layout is where a jail's parts lie under its directory.
+// A layout contains the paths of a jail's resources in its directory.
 type layout struct{ dir string }
 
 func (l layout) image() string   { return filepath.Join(l.dir, "disk.img") } // as root
@@ -205,7 +203,7 @@ func (l layout) wsUpper() string { return filepath.Join(l.volume(), "ws-upper") 
 func (l layout) wsWork() string  { return filepath.Join(l.volume(), "ws-work") }
 func (l layout) merged() string  { return filepath.Join(l.volume(), "merged") }
 
-// staged are mountpoints of the stage's own mount namespace.
+// staged returns a mount point in the mount namespace of the stage.
 func (l layout) staged(name string) string { return filepath.Join(l.volume(), "lower", name) }
 func (l layout) layer(i int) string        { return l.staged(fmt.Sprintf("layer-%d", i)) }
 func (l layout) bind(i int) string         { return l.staged(fmt.Sprintf("bind-%d", i)) }
@@ -216,9 +214,9 @@ func (l layout) socket() string   { return filepath.Join(l.control(), "init.sock
 func (l layout) identity() string { return filepath.Join(l.dir, "identity") }
 func (l layout) record() string   { return filepath.Join(l.dir, "bwrap.json") }
 
-// lower returns the jail's read-only layers, topmost first: its own, the plan's,
-// and the mount points that every jail needs.
-func (o *orders) lower() []string {
+// lower returns the jail's read-only layers, topmost first: the identity layer, the layers of
+// the plan, and the base layer with mount points.
+func (o *stageRequest) lower() []string {
 	layers := []string{layout{o.Plan.Dir}.identity()}
 	if o.Host != "" {
 		layers = append(layers, o.Host)

@@ -37,8 +37,8 @@ func TestContractAsRoot(t *testing.T) {
 	backendtest.Run(t, h.daemon, backendtest.Options{})
 }
 
-// userDiffers are the clauses that a jail cannot keep whose root is the user who
-// runs the daemon, and more.
+// userDiffers lists the clauses that do not hold, among others, if root in the jail is the
+// user that runs the daemon.
 func userDiffers(more map[string]string) map[string]string {
 	all := map[string]string{
 		"Owners/root-inside-is-the-first-of-its-range": "without root the jail's root is the user who runs the daemon",
@@ -58,16 +58,16 @@ func TestContractAsUser(t *testing.T) {
 	backendtest.Run(t, h.daemon, backendtest.Options{Differs: userDiffers(oneID)})
 }
 
-// oneID are the clauses about a jail's other users.
+// oneID lists the clauses about other users in a jail.
 var oneID = map[string]string{
 	"Owners/other-users":               "without subordinate ids a jail has root alone",
 	"KillLeavesNoProcess/another-user": "without subordinate ids a jail has root alone",
 	"Attacks/setuid-programs":          "without subordinate ids a jail has root alone",
 }
 
-// TestContractWithADelegatedCgroup is a user as systemd has them: with a part of
-// the second generation of cgroups. On hosts that have controllers elsewhere, it
-// still freezes and kills.
+// TestContractWithADelegatedCgroup runs as a user with a delegated cgroup v2 subtree, as with
+// systemd. On hosts whose controllers are on cgroup v1 the subtree still supports freeze and
+// kill.
 func TestContractWithADelegatedCgroup(t *testing.T) {
 	if os.Geteuid() == 0 {
 		asUser(t, user{delegate: true})
@@ -75,7 +75,7 @@ func TestContractWithADelegatedCgroup(t *testing.T) {
 	}
 	h := newHost(t)
 	if why, ok := h.daemon(t).Lacks()["freeze"]; ok {
-		t.Fatalf("with a delegated cgroup it lacks freeze: %s", why)
+		t.Fatalf("freeze is missing with a delegated cgroup: %s", why)
 	}
 	backendtest.Run(t, h.daemon, backendtest.Options{Differs: userDiffers(oneID), Without: repeated("Owners", "Attacks", "Inside")})
 }
@@ -89,8 +89,8 @@ func TestContractWithSubordinateIDs(t *testing.T) {
 	backendtest.Run(t, h.daemon, backendtest.Options{Differs: userDiffers(nil), Without: repeated("FreezeAndThaw", "LimitsChange", "Limits", "StatsArePlausible")})
 }
 
-// repeated are the clauses that TestContractAsUser checks and that neither subordinate
-// ids nor a delegated cgroup change, and more.
+// repeated lists the clauses that TestContractAsUser checks and that do not depend on
+// subordinate ids or a delegated cgroup, and more.
 func repeated(more ...string) []string {
 	if backendtest.Thorough {
 		return nil
@@ -99,16 +99,16 @@ func repeated(more ...string) []string {
 		"StoppedJailStartsAgain", "MountShowsAStoppedJail", "Secrets", "Changes")
 }
 
-// A host is where the daemons of a test keep what is theirs.
+// A host contains the directories of a test's daemons.
 type host struct {
 	dir    string
 	prefix string
 }
 
-// testHost names a directory to a daemon that a test runs in another process.
+// testHost is the environment variable that passes a directory to a daemon in another process.
 const testHost = "GLASSHOUSE_BWRAP_TEST_HOST"
 
-// newHost makes room for daemons. When the test ends nothing is left of them.
+// newHost creates the directories of daemons and removes them at the end of the test.
 func newHost(t *testing.T) *host {
 	t.Helper()
 	if dir := os.Getenv(testHost); dir != "" {
@@ -118,7 +118,7 @@ func newHost(t *testing.T) *host {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := os.Chmod(dir, 0o711); err != nil { // jails are strangers on the host
+	if err := os.Chmod(dir, 0o711); err != nil { // ids of jails have no other access
 		t.Fatal(err)
 	}
 	os.Setenv(testHost, dir)
@@ -131,7 +131,7 @@ func newHost(t *testing.T) *host {
 		for _, open := range []func(string) (*cgroup.Tree, error){cgroup.New, cgroup.Delegated} {
 			if tree, err := open(h.prefix); err == nil {
 				if err := tree.Remove(); err != nil {
-					t.Errorf("cgroups are left: %v", err)
+					t.Errorf("cgroups were not removed: %v", err)
 				}
 			}
 		}
@@ -148,18 +148,17 @@ func (h *host) daemon(t *testing.T) jail.Backend {
 	return bwrap.New(bwrap.Config{CgroupPrefix: h.prefix, Templates: filepath.Join(h.dir, "templates"), Base: filepath.Join(h.dir, "base")})
 }
 
-// stranger is the id of a user that the host does not know.
+// stranger is a user id that is unknown on the host.
 const stranger = 12345
 
-// A user is what an ordinary user of a host has been given.
+// A user describes the privileges of an ordinary user.
 type user struct {
-	subordinate string // the line of /etc/subuid and /etc/subgid
+	subordinate string // line of /etc/subuid and /etc/subgid
 	delegate    bool   // a cgroup
 }
 
-// asUser runs the test again as a user without any privilege, in a mount
-// namespace where the files below /etc that name users are others, and cgroups
-// of the second generation where most hosts have them.
+// asUser runs the test again as an unprivileged user, in a mount namespace with other user
+// files in /etc and with cgroup v2 at its usual mount point.
 func asUser(t *testing.T, u user) {
 	t.Helper()
 	dir, err := os.MkdirTemp("", "gh-user-")
@@ -184,7 +183,7 @@ func asUser(t *testing.T, u user) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	test := filepath.Join(bin, "bwrap.test") // the original is where only root may look
+	test := filepath.Join(bin, "bwrap.test") // the original is in a directory of root
 	copyProgram(t, test, self)
 	etc := map[string]string{
 		"subuid": u.subordinate, "subgid": u.subordinate,
@@ -214,7 +213,7 @@ exec setpriv --reuid="$2" --regid="$2" --clear-groups "${@:4}"`
 	out, err := cmd.CombinedOutput()
 	out = regexp.MustCompile(`(?m)^ *(=== RUN|--- PASS).*\n`).ReplaceAll(out, nil)
 	if err != nil {
-		t.Fatalf("as an ordinary user: %v\n%s", err, out)
+		t.Fatalf("test as an ordinary user: %v\n%s", err, out)
 	}
 	if bytes.Contains(out, []byte("\n--- SKIP: "+t.Name()+" ")) {
 		t.Skipf("as an ordinary user:\n%s", out)
@@ -222,8 +221,8 @@ exec setpriv --reuid="$2" --regid="$2" --clear-groups "${@:4}"`
 	t.Logf("as an ordinary user:\n%s", out)
 }
 
-// delegated makes a cgroup of the second generation for a user and one below for
-// the user's session. It returns its name, or "" if there is none.
+// delegated creates a cgroup v2 directory for a user and one below it for the session of the
+// user. It returns its name, or "" if cgroup v2 is not available.
 func delegated(t *testing.T, u user) string {
 	t.Helper()
 	if !u.delegate {
@@ -245,10 +244,10 @@ func delegated(t *testing.T, u user) string {
 		for _, d := range []string{session, dir} {
 			err := os.Remove(d)
 			for end := time.Now().Add(30 * time.Second); errors.Is(err, syscall.EBUSY) && time.Now().Before(end); err = os.Remove(d) {
-				time.Sleep(10 * time.Millisecond) // what the tests have shared is still being removed
+				time.Sleep(10 * time.Millisecond) // shared resources of the tests are still being removed
 			}
 			if err != nil {
-				t.Errorf("the user's cgroup: %v", err)
+				t.Errorf("remove the user's cgroup: %v", err)
 			}
 		}
 	})

@@ -14,18 +14,18 @@ import (
 
 var _ jail.Differ = (*Backend)(nil)
 
-// A comparison is what the stage diff compares.
+// A comparison contains the parameters of the stage diff.
 type comparison struct {
 	jail.ChangesOptions
-	Volume string `json:"volume,omitempty"` // where a live jail's is to be seen; else it is mounted
+	Volume string `json:"volume,omitempty"` // path of a live jail's volume; if empty the stage mounts it
 }
 
-// Changes implements jail.Differ. A stage compares the files: without root those
-// of the jail's other users are only its root's to read, and as root the volume
-// is mounted in namespaces of the jail's alone.
+// Changes implements jail.Differ. A stage compares the files: without root only root in the
+// jail can read the files of its other users, and as root the volume is mounted only in the
+// jail's namespaces.
 func (b *Backend) Changes(ctx context.Context, p jail.Plan, opts jail.ChangesOptions) (changes []jail.Change, err error) {
 	const op = "bwrap.Changes"
-	if err := checkPlace(p, op); err != nil {
+	if err := checkPaths(p, op); err != nil {
 		return nil, err
 	}
 	if opts.Workspace && p.Workspace == nil {
@@ -36,7 +36,7 @@ func (b *Backend) Changes(ctx context.Context, p jail.Plan, opts jail.ChangesOpt
 			err = fmt.Errorf("compare files of %s: %w", p.ID, err)
 		}
 	}()
-	o, err := b.orders(p)
+	o, err := b.newRequest(p)
 	if err != nil {
 		return nil, err
 	}
@@ -54,9 +54,9 @@ func (b *Backend) Changes(ctx context.Context, p jail.Plan, opts jail.ChangesOpt
 	}
 	r, err := s.next(ctx)
 	if err != nil {
-		s.cmd.Process.Kill() // it may have far to go yet
+		s.cmd.Process.Kill() // it may need much more time
 	}
-	if ended := s.end(); err == nil {
+	if ended := s.close(); err == nil {
 		err = ended
 	}
 	if o.Compare.Volume == "" {
@@ -65,14 +65,13 @@ func (b *Backend) Changes(ctx context.Context, p jail.Plan, opts jail.ChangesOpt
 	return r.Changes, err
 }
 
-// visibleVolume returns where the volume of a live jail is mounted, as seen from
-// outside, or "" if no jail lives. bwrap, which stays outside of the jail it has
-// made, is in the namespace in which the volume was mounted. A second mount of
-// it beside that one would destroy the files.
-func (o *orders) visibleVolume() (string, error) {
+// visibleVolume returns the path of a live jail's mounted volume on the host, or "" if the
+// jail is not live. The outer bwrap is in the namespace in which the volume was mounted.
+// Mounting the volume a second time would destroy the files.
+func (o *stageRequest) visibleVolume() (string, error) {
 	l := layout{o.Plan.Dir}
 	if o.Identity.Kind != asRoot {
-		return l.volume(), nil // a directory like others
+		return l.volume(), nil // an ordinary directory
 	}
 	r, err := readRecord(l.record())
 	if errors.Is(err, fs.ErrNotExist) {
@@ -81,17 +80,17 @@ func (o *orders) visibleVolume() (string, error) {
 	if err != nil {
 		return "", err
 	}
-	if isOf(r.Monitor, o.Plan) {
+	if belongsTo(r.Monitor, o.Plan) {
 		return filepath.Join(fmt.Sprintf("/proc/%d/root", r.Monitor), l.volume()), nil
 	}
 	if now, err := newRecord(r.PID, r.Monitor); err == nil && now == r {
-		return "", fault.Newf(fault.Conflict, "bwrap.Changes", string(o.Plan.ID), "somebody ended its bwrap, and with it the way to its files; stop the jail first")
+		return "", fault.Newf(fault.Conflict, "bwrap.Changes", string(o.Plan.ID), "the bwrap process of the jail was killed, so its files are not accessible; stop the jail first")
 	}
 	return "", nil
 }
 
-// diff is the stage that compares.
-func (o *orders) diff() error {
+// diff is the stage that compares files.
+func (o *stageRequest) diff() error {
 	l := layout{o.Plan.Dir}
 	volume := o.Compare.Volume
 	if volume == "" {
@@ -109,7 +108,7 @@ func (o *orders) diff() error {
 	}
 	upper = filepath.Join(volume, filepath.Base(upper))
 	var changes []jail.Change
-	if exists(upper) { // else the jail was never started
+	if exists(upper) { // otherwise the jail was never started
 		found, err := overlay.Diff(context.Background(), upper, lower, overlay.DiffOptions{
 			Owners: !o.Compare.Workspace, // a workspace's owner is root in the jail
 			Below:  o.Compare.Below, Text: o.Compare.Text, After: o.Compare.After,
@@ -121,6 +120,6 @@ func (o *orders) diff() error {
 			changes = append(changes, jail.Change(c))
 		}
 	}
-	tell(report{Changes: changes})
+	writeReport(report{Changes: changes})
 	return nil
 }

@@ -14,15 +14,15 @@ import (
 	"glasshouse/jail"
 )
 
-// Clean implements jail.Backend. All that a jail has beside files ends with its
-// processes and its cgroup.
+// Clean implements jail.Backend. All resources except files end with the processes and the
+// cgroup of the jail.
 func (b *Backend) Clean(ctx context.Context, p jail.Plan) error {
-	if err := checkPlace(p, "bwrap.Clean"); err != nil {
+	if err := checkPaths(p, "bwrap.Clean"); err != nil {
 		return err
 	}
 	l := layout{p.Dir}
 	steps := []func() error{
-		// A frozen process cannot be killed one by one.
+		// Destroy the cgroup first, because a frozen process cannot be killed individually.
 		func() error { return b.destroyCgroup(ctx, p) },
 		func() error { return killAll(ctx, p) },
 		func() error { return b.destroyCgroup(ctx, p) },
@@ -46,13 +46,13 @@ func (b *Backend) Clean(ctx context.Context, p jail.Plan) error {
 func (b *Backend) destroyCgroup(ctx context.Context, p jail.Plan) error {
 	tree, err := b.tree()
 	if err != nil {
-		return nil // none was made
+		return nil // no cgroup was created
 	}
 	return tree.Destroy(ctx, string(p.ID))
 }
 
-// releaseVolume waits until the kernel has let go of the jail's disk, which it
-// does when the last mount namespace is gone that had it.
+// releaseVolume waits until the kernel has released the jail's disk, which happens when the
+// last mount namespace with it has ended.
 func releaseVolume(ctx context.Context, l layout) error {
 	if !exists(l.image()) {
 		return nil
@@ -77,11 +77,11 @@ func releaseVolume(ctx context.Context, l layout) error {
 	}
 }
 
-// Mount implements jail.Backend. The files are mounted in a namespace of a
-// process that is there only for them, and seen through it.
+// Mount implements jail.Backend. A process that exists only for this purpose mounts the files
+// in its mount namespace. They are accessed through its /proc/PID/root.
 func (b *Backend) Mount(ctx context.Context, p jail.Plan) (dir string, unmount func() error, err error) {
 	const op = "bwrap.Mount"
-	if err := checkPlace(p, op); err != nil {
+	if err := checkPaths(p, op); err != nil {
 		return "", nil, err
 	}
 	l := layout{p.Dir}
@@ -93,7 +93,7 @@ func (b *Backend) Mount(ctx context.Context, p jail.Plan) (dir string, unmount f
 			err = fmt.Errorf("mount files of %s: %w", p.ID, err)
 		}
 	}()
-	o, err := b.orders(p)
+	o, err := b.newRequest(p)
 	if err != nil {
 		return "", nil, err
 	}
@@ -106,25 +106,24 @@ func (b *Backend) Mount(ctx context.Context, p jail.Plan) (dir string, unmount f
 		return "", nil, err
 	}
 	unmount = func() error {
-		return errors.Join(s.end(), releaseVolume(context.Background(), l))
+		return errors.Join(s.close(), releaseVolume(context.Background(), l))
 	}
 	r, err := s.next(ctx)
 	if err != nil {
 		s.cmd.Process.Kill()
-		s.end()
+		s.close()
 		return "", nil, errors.Join(err, releaseVolume(context.Background(), l))
 	}
 	return filepath.Join(fmt.Sprintf("/proc/%d/root", s.cmd.Process.Pid), r.Dir), unmount, nil
 }
 
-// Remove implements jail.Remover. Without root the files of a jail's other users
-// are not the daemon's to remove, nor those that were made unreadable; the jail's
-// root can.
+// Remove implements jail.Remover. Without root the daemon cannot remove the files of the
+// jail's other users or unreadable directories, but root in the jail can.
 func (b *Backend) Remove(ctx context.Context, p jail.Plan) error {
-	if err := checkPlace(p, "bwrap.Remove"); err != nil {
+	if err := checkPaths(p, "bwrap.Remove"); err != nil {
 		return err
 	}
-	o, err := b.orders(p)
+	o, err := b.newRequest(p)
 	if err != nil {
 		return err
 	}
@@ -134,7 +133,7 @@ func (b *Backend) Remove(ctx context.Context, p jail.Plan) error {
 	return nil
 }
 
-func (b *Backend) removeDir(ctx context.Context, o orders) error {
+func (b *Backend) removeDir(ctx context.Context, o stageRequest) error {
 	if !exists(o.Plan.Dir) {
 		return nil
 	}
@@ -144,8 +143,8 @@ func (b *Backend) removeDir(ctx context.Context, o orders) error {
 	return b.run(ctx, stageRemove, o)
 }
 
-// removeVolume removes the writable layers of a jail that was not made.
-func (b *Backend) removeVolume(ctx context.Context, o orders) error {
+// removeVolume removes the writable layers of a jail whose creation failed.
+func (b *Backend) removeVolume(ctx context.Context, o stageRequest) error {
 	l := layout{o.Plan.Dir}
 	if err := os.RemoveAll(l.image()); err != nil {
 		return err

@@ -20,16 +20,16 @@ import (
 	"glasshouse/rootfs"
 )
 
-// answerTime is how long an init may take to answer: it has to be loaded, and
-// the machine may be busy.
+// answerTime limits the wait for init to answer. Init must be loaded, and the host may be
+// busy.
 const answerTime = 15 * time.Second
 
-// Create implements jail.Backend. An empty Plan.Lower means the host's own tree.
+// Create implements jail.Backend. An empty Plan.Lower selects the host's own tree.
 func (b *Backend) Create(ctx context.Context, p jail.Plan) (_ jail.Instance, err error) {
 	if err := b.check(p); err != nil {
 		return nil, err
 	}
-	defer b.hurry.Begin()() // its first process will be moved
+	defer b.hurry.Begin()() // its first process will be moved to another cgroup
 	var u undo.Stack
 	defer func() {
 		if err != nil {
@@ -37,7 +37,7 @@ func (b *Backend) Create(ctx context.Context, p jail.Plan) (_ jail.Instance, err
 		}
 	}()
 	defer fault.Recover(&err)
-	o, err := b.orders(p)
+	o, err := b.newRequest(p)
 	if err != nil {
 		return nil, err
 	}
@@ -51,7 +51,7 @@ func (b *Backend) Create(ctx context.Context, p jail.Plan) (_ jail.Instance, err
 	if !exists(l.volume()) {
 		u.Push("remove its files", func() error { return b.removeVolume(context.Background(), o) })
 	}
-	u.Push("end it", func() error { return b.Clean(context.WithoutCancel(ctx), p) })
+	u.Push("kill the jail", func() error { return b.Clean(context.WithoutCancel(ctx), p) })
 	if err := b.prepare(o); err != nil {
 		return nil, err
 	}
@@ -67,11 +67,11 @@ func (b *Backend) Create(ctx context.Context, p jail.Plan) (_ jail.Instance, err
 	if err != nil {
 		return nil, err
 	}
-	u.Push("let go of it", i.Close)
+	u.Push("close the instance", i.Close)
 	if err := r.write(l.record()); err != nil {
 		return nil, err
 	}
-	if err := i.answer(ctx); err != nil {
+	if err := i.waitReady(ctx); err != nil {
 		return nil, err
 	}
 	if err := o.sealControl(); err != nil {
@@ -86,24 +86,24 @@ func (b *Backend) Create(ctx context.Context, p jail.Plan) (_ jail.Instance, err
 	return i, nil
 }
 
-// orders tells a stage everything about p.
-func (b *Backend) orders(p jail.Plan) (orders, error) {
+// newRequest returns a stage request for p.
+func (b *Backend) newRequest(p jail.Plan) (stageRequest, error) {
 	who, err := b.ids()
 	if err != nil {
-		return orders{}, err
+		return stageRequest{}, err
 	}
-	o := orders{Base: b.cfg.Base, Templates: b.cfg.Templates, Plan: p, Identity: who}
+	o := stageRequest{Base: b.cfg.Base, Templates: b.cfg.Templates, Plan: p, Identity: who}
 	if o.Plan.Hostname == "" {
 		o.Plan.Hostname = string(p.ID)
 	}
-	if !b.groupCounts() && who.uncountable() == "" {
+	if !b.groupCounts() && who.whyNoPIDLimit() == "" {
 		o.Processes = p.Limits.MaxPIDs
 	}
 	return o, nil
 }
 
-// sharedLayers makes the layers that are not this jail's alone.
-func (b *Backend) sharedLayers(o *orders) error {
+// sharedLayers creates the layers that jails share.
+func (b *Backend) sharedLayers(o *stageRequest) error {
 	if err := b.base(); err != nil {
 		return err
 	}
@@ -115,10 +115,10 @@ func (b *Backend) sharedLayers(o *orders) error {
 	return err
 }
 
-// prepare makes the directories and read-only layers that are this jail's own.
-func (b *Backend) prepare(o orders) error {
+// prepare creates the directories and read-only layers of this jail.
+func (b *Backend) prepare(o stageRequest) error {
 	l := layout{o.Plan.Dir}
-	// A record says that a jail has been made; this one has not been yet.
+	// A record means that the jail was created, which is not yet the case.
 	if err := os.RemoveAll(l.record()); err != nil {
 		return err
 	}
@@ -131,10 +131,10 @@ func (b *Backend) prepare(o orders) error {
 	return rootfs.Identity(l.identity(), o.Plan.Hostname, "")
 }
 
-// makeControl makes the directory of init's socket, which is the jail's until
-// init has made the socket. The jail gets a copy of init: as a user, who is the
-// jail's root, the original would be its to change.
-func (o *orders) makeControl() error {
+// makeControl creates the directory of init's socket, which belongs to root in the jail until
+// init has created the socket. The jail gets a copy of init: without root on the host, root in
+// the jail could modify the original.
+func (o *stageRequest) makeControl() error {
 	dir := layout{o.Plan.Dir}.control()
 	if err := dirs.Empty(dir); err != nil {
 		return err
@@ -153,12 +153,11 @@ func (o *orders) makeControl() error {
 	return errors.Join(os.Chmod(dir, 0o711), os.Chown(dir, first, first))
 }
 
-// sealControl takes the directory of init's socket away from the jail: it can
-// neither put another socket there, or a link to one of the host's, for the
-// daemon to talk to, nor fill the host's disk through it. Without root the jail's
-// root is the directory's owner, whatever we do; the daemon's side of the
-// conversation trusts nothing it finds there.
-func (o *orders) sealControl() error {
+// sealControl takes ownership of the directory of init's socket from the jail. Otherwise the
+// jail could replace the socket, for example by a link to a socket of the host, or fill the
+// disk of the host. Without root on the host, root in the jail always owns the directory. The
+// daemon therefore trusts nothing that it finds there.
+func (o *stageRequest) sealControl() error {
 	if o.Identity.Kind != asRoot {
 		return nil
 	}
@@ -171,18 +170,18 @@ func (o *orders) sealControl() error {
 		return err
 	}
 	if st.Mode().Type() != fs.ModeSocket {
-		return fault.Newf(fault.Denied, "bwrap.Create", l.socket(), "what init made is no socket")
+		return fault.Newf(fault.Denied, "bwrap.Create", l.socket(), "init did not create a socket")
 	}
 	return errors.Join(os.Lchown(l.socket(), 0, 0), os.Chmod(l.socket(), 0o600))
 }
 
-// groupCounts reports whether a cgroup holds the jail's number of processes.
+// groupCounts reports whether a cgroup limits the jail's number of processes.
 func (b *Backend) groupCounts() bool {
 	tree, err := b.tree()
 	return err == nil && tree.Lacks()["pids"] == ""
 }
 
-// makeCgroup makes the jail's cgroup, or returns nil where we may not.
+// makeCgroup creates the jail's cgroup, or returns nil if cgroups are not available.
 func (b *Backend) makeCgroup(p jail.Plan) (*cgroup.Cgroup, error) {
 	tree, err := b.tree()
 	if err != nil {
@@ -191,14 +190,13 @@ func (b *Backend) makeCgroup(p jail.Plan) (*cgroup.Cgroup, error) {
 	return tree.Create(string(p.ID), groupLimits(p.Limits))
 }
 
-// start starts the stages and bwrap and returns when the jail's init is about to
-// run.
-func (b *Backend) start(ctx context.Context, o orders, group *cgroup.Cgroup) (record, error) {
+// start starts the stages and bwrap. It returns when the jail's init is about to run.
+func (b *Backend) start(ctx context.Context, o stageRequest, group *cgroup.Cgroup) (record, error) {
 	s, err := b.startStage(stageLaunch, o)
 	if err != nil {
 		return record{}, err
 	}
-	defer s.end()
+	defer s.close()
 	ready, err := s.next(ctx)
 	if err != nil {
 		return record{}, err
@@ -208,7 +206,7 @@ func (b *Backend) start(ctx context.Context, o orders, group *cgroup.Cgroup) (re
 			return record{}, err
 		}
 	}
-	if err := s.proceed(); err != nil {
+	if err := s.startBwrap(); err != nil {
 		return record{}, err
 	}
 	started, err := s.next(ctx)
@@ -217,13 +215,13 @@ func (b *Backend) start(ctx context.Context, o orders, group *cgroup.Cgroup) (re
 	}
 	r, err := newRecord(started.Child, ready.Ready)
 	if err != nil {
-		return record{}, fmt.Errorf("init ended at once: %w%s", err, s.complaint())
+		return record{}, fmt.Errorf("init exited immediately: %w%s", err, s.stderrText())
 	}
 	return r, nil
 }
 
-// answer waits until init answers, or is gone.
-func (i *instance) answer(ctx context.Context) error {
+// waitReady waits until init answers or exits.
+func (i *instance) waitReady(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, answerTime)
 	defer cancel()
 	ctx, gone := context.WithCancelCause(ctx)
@@ -233,7 +231,7 @@ func (i *instance) answer(ctx context.Context) error {
 	watch.Go(func() {
 		select {
 		case <-i.done:
-			gone(errors.New("init ended at once"))
+			gone(errors.New("init exited immediately"))
 		case <-ctx.Done():
 		}
 	})

@@ -19,8 +19,8 @@ import (
 	"glasshouse/jail"
 )
 
-// findProcesses returns the processes of a jail that can be known: those that
-// make it, the bwrap outside and all inside.
+// findProcesses returns the identifiable processes of a jail: its stages, the outer bwrap, and
+// all processes inside.
 func findProcesses(p jail.Plan) ([]int, error) {
 	entries, err := os.ReadDir("/proc")
 	if err != nil {
@@ -29,15 +29,15 @@ func findProcesses(p jail.Plan) ([]int, error) {
 	var found []int
 	for _, e := range entries {
 		pid, err := strconv.Atoi(e.Name())
-		if err == nil && pid != os.Getpid() && isOf(pid, p) {
+		if err == nil && pid != os.Getpid() && belongsTo(pid, p) {
 			found = append(found, pid)
 		}
 	}
 	return found, nil
 }
 
-// isOf reports whether a process is a stage or the bwrap of jail p, or inside.
-func isOf(pid int, p jail.Plan) bool {
+// belongsTo reports whether a process is a stage, the bwrap or an inner process of jail p.
+func belongsTo(pid int, p jail.Plan) bool {
 	cmdline, err := os.ReadFile(fmt.Sprintf("/proc/%d/cmdline", pid))
 	if err != nil {
 		return false
@@ -52,8 +52,8 @@ func isOf(pid int, p jail.Plan) bool {
 	return isInside(pid, p)
 }
 
-// isInside reports whether a process is in a pid namespace and sees the jail's
-// control directory, which nobody can pretend who cannot mount.
+// isInside reports whether a process is in a pid namespace and has the jail's control
+// directory mounted. A process that cannot mount cannot fake this.
 func isInside(pid int, p jail.Plan) bool {
 	status, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", pid))
 	if err != nil {
@@ -72,13 +72,12 @@ func isInside(pid int, p jail.Plan) bool {
 	return bytes.Contains(mounts, own)
 }
 
-// killAll kills every process of a jail, at whatever point of its making.
+// killAll kills every process of a jail, in any phase of its creation.
 //
-// While one looks, a process can start its successor, unseen because it was not
-// there when the look began, and end, unseen because it is not there any more.
-// That can happen twice: launch starts enter and ends; enter, as bwrap, starts
-// the jail's init and ends if nobody reads its report. So a jail whose init is
-// not on record is gone when three looks one after the other find nothing.
+// While killAll scans /proc, a process can start its successor and exit, and the scan can miss
+// both. This can happen twice: launch starts enter and exits, and enter, as bwrap, starts the
+// jail's init and exits if its report is not read. So a jail without a record of its init has
+// ended when three consecutive scans find nothing.
 func killAll(ctx context.Context, p jail.Plan) error {
 	looks := 3
 	r, err := readRecord(layout{p.Dir}.record())
@@ -103,9 +102,8 @@ func killAll(ctx context.Context, p jail.Plan) error {
 	return nil
 }
 
-// killRecorded kills the init of a record, or waits for it if it is dying: until
-// it is gone others of the jail may not be, and while it is dying it cannot be
-// told from its looks.
+// killRecorded kills the init of a record and waits until it has exited. The other processes
+// of the jail end before it. A dying init can no longer be identified by isInside.
 func killRecorded(ctx context.Context, r record) error {
 	f, err := openPID(r.PID)
 	if err != nil {
@@ -114,9 +112,9 @@ func killRecorded(ctx context.Context, r record) error {
 	defer f.Close()
 	now, err := newRecord(r.PID, r.Monitor)
 	if err != nil || now != r {
-		return nil // it has become another's
+		return nil // the pid was reused
 	}
-	return killHeld(ctx, f)
+	return killPidfd(ctx, f)
 }
 
 func killOne(ctx context.Context, pid int, p jail.Plan) error {
@@ -125,14 +123,14 @@ func killOne(ctx context.Context, pid int, p jail.Plan) error {
 		return nil // gone
 	}
 	defer f.Close()
-	if !isOf(pid, p) { // held now, its number cannot become another's
+	if !belongsTo(pid, p) { // the pid cannot be reused while the pidfd is open and the process exists
 		return nil
 	}
-	return killHeld(ctx, f)
+	return killPidfd(ctx, f)
 }
 
-// killHeld kills a process and waits until it is gone.
-func killHeld(ctx context.Context, pidfd *os.File) error {
+// killPidfd kills a process and waits until it has exited.
+func killPidfd(ctx context.Context, pidfd *os.File) error {
 	err := unix.PidfdSendSignal(int(pidfd.Fd()), unix.SIGKILL, nil, 0)
 	if err == unix.ESRCH {
 		return nil
@@ -143,8 +141,8 @@ func killHeld(ctx context.Context, pidfd *os.File) error {
 	return awaitExit(ctx, pidfd)
 }
 
-// awaitExit waits until a process has ended. For the first of a pid namespace
-// that is when every other in it has.
+// awaitExit waits until a process has exited. The first process of a pid namespace exits after
+// all others in it (pid_namespaces(7)).
 func awaitExit(ctx context.Context, pidfd *os.File) error {
 	for !exited(int(pidfd.Fd()), 20*time.Millisecond) {
 		if ctx.Err() != nil {
@@ -154,7 +152,7 @@ func awaitExit(ctx context.Context, pidfd *os.File) error {
 	return nil
 }
 
-// openPID returns a descriptor of a process.
+// openPID returns a pidfd of a process.
 func openPID(pid int) (*os.File, error) {
 	fd, err := unix.PidfdOpen(pid, unix.PIDFD_NONBLOCK)
 	if err != nil {
@@ -163,21 +161,19 @@ func openPID(pid int) (*os.File, error) {
 	return os.NewFile(uintptr(fd), fmt.Sprintf("pidfd of %d", pid)), nil
 }
 
-// exited reports whether the process behind a pidfd has ended, or does so within
-// the time given.
+// exited reports whether the process of a pidfd has exited or exits within the given time.
 func exited(pidfd int, within time.Duration) bool {
 	fds := []unix.PollFd{{Fd: int32(pidfd), Events: unix.POLLIN}}
 	n, err := unix.Poll(fds, int(within.Milliseconds()))
 	return err == nil && n > 0 && fds[0].Revents&unix.POLLIN != 0
 }
 
-// A record is what a later daemon needs to know a jail's init again: a pid alone
-// may have become another process's.
+// A record identifies a jail's init for a later daemon. A pid alone may have been reused.
 type record struct {
 	PID     int    `json:"pid"`
 	Start   uint64 `json:"start"` // clock ticks after boot
 	Boot    string `json:"boot"`
-	Monitor int    `json:"monitor"` // bwrap outside, init's parent
+	Monitor int    `json:"monitor"` // the outer bwrap, init's parent
 }
 
 func newRecord(pid, monitor int) (record, error) {
@@ -207,12 +203,12 @@ func readRecord(name string) (record, error) {
 	}
 	var r record
 	if err := json.Unmarshal(b, &r); err != nil || r.PID < 2 {
-		return record{}, fmt.Errorf("%s is damaged: %w", name, errors.Join(err, fs.ErrInvalid))
+		return record{}, fmt.Errorf("%s is corrupt: %w", name, errors.Join(err, fs.ErrInvalid))
 	}
 	return r, nil
 }
 
-// startTime returns when a process began, in clock ticks after boot.
+// startTime returns the start time of a process in clock ticks after boot.
 func startTime(pid int) (uint64, error) {
 	b, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
 	if err != nil {
@@ -222,18 +218,18 @@ func startTime(pid int) (uint64, error) {
 	return s.start, err
 }
 
-// A stat is what of a /proc/PID/stat is used here, in clock ticks.
+// A stat contains the used fields of /proc/PID/stat, in clock ticks.
 type stat struct {
-	cpu   uint64 // its own and that of the children it has waited for
+	cpu   uint64 // of the process and the children it has waited for
 	start uint64 // after boot
 }
 
-// parseStat reads fields 14 to 17 and 22. The second is the program's name in
-// parentheses, which may hold anything.
+// parseStat reads fields 14 to 17 and 22 (proc(5)). The second field is the program name in
+// parentheses, which may contain any characters.
 func parseStat(b []byte) (stat, error) {
 	fields := bytes.Fields(b[bytes.LastIndexByte(b, ')')+1:])
 	if len(fields) < 20 {
-		return stat{}, fmt.Errorf("%.80q is no /proc/PID/stat", b)
+		return stat{}, fmt.Errorf("%.80q is not a valid /proc/PID/stat", b)
 	}
 	var s stat
 	for _, f := range fields[11:15] {

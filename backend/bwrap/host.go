@@ -16,13 +16,13 @@ import (
 	"glasshouse/jail"
 )
 
-// hostTree reports whether the jail's root filesystem is the host's own tree:
-// its programs, read-only, and as much of /etc as they need. Nothing else of the
-// host is there, no home directory, no /var.
+// hostTree reports whether the jail's root filesystem is the host tree: the programs of the
+// host, read-only, and the necessary parts of /etc. It contains no home directories and no
+// /var.
 func hostTree(p jail.Plan) bool { return len(p.Lower) == 0 }
 
-// hostEtc are the parts of the host's /etc that programs need to work. Nothing
-// on the list is secret; nobody's password, key or right to anything is in it.
+// hostEtc lists the parts of the host's /etc that programs need. None of them is secret: they
+// contain no passwords, keys or credentials.
 var hostEtc = []string{
 	"alternatives", "bash.bashrc", "ca-certificates", "ca-certificates.conf", "crypto-policies", "debian_version", "environment.d",
 	"ethertypes", "fonts", "gai.conf", "host.conf", "inputrc", "issue", "java", "ld.so.cache", "ld.so.conf", "ld.so.conf.d", "locale.alias", "locale.conf", "localtime",
@@ -30,25 +30,25 @@ var hostEtc = []string{
 	"profile", "protocols", "python3", "rpc", "services", "shells", "skel", "ssl/certs", "ssl/cert.pem", "ssl/openssl.cnf", "static", "terminfo", "timezone", "xattr.conf",
 }
 
-// hostRoot are the directories of the root that a jail on the host's tree has
-// beside those that rootfs.Base makes.
+// hostRoot lists the root directories of a host tree in addition to those that rootfs.Base
+// creates.
 var hostRoot = []string{"home", "opt", "srv", "var", "var/tmp", "var/lib", "var/cache", "mnt"}
 
-// A hostFile is a file, a directory or a link of the host's that is copied.
+// A hostFile is a file, directory or symbolic link of the host that is copied.
 type hostFile struct {
 	path string // on the host, and in the jail
-	link string // where a link leads
+	link string // target of a symbolic link
 	info fs.FileInfo
 }
 
-// makeHostTree returns a layer for the host's own tree: the links of its root
-// directory, places for its programs, and a copy of what of its /etc a jail may
-// see. It is made once and shared, in a directory named after prefix and what is
-// in it, so that jails keep the one they began with when the host changes.
+// makeHostTree returns a layer with the host tree: the links of its root directory, mount
+// points for its programs, and a copy of the readable parts of /etc. The layer is created once
+// and shared. The directory name contains a digest of its content, so that jails keep their
+// layer when the host changes.
 func makeHostTree(prefix string) (string, error) {
 	files, err := hostFiles()
 	if err != nil {
-		return "", fmt.Errorf("the host's tree: %w", err)
+		return "", fmt.Errorf("create host tree: %w", err)
 	}
 	passwd, group := hostUsers()
 	dir := prefix + "-" + digest(files, passwd, group)
@@ -57,23 +57,23 @@ func makeHostTree(prefix string) (string, error) {
 	}
 	tmp, err := os.MkdirTemp(filepath.Dir(prefix), ".host-")
 	if err != nil {
-		return "", fmt.Errorf("the host's tree: %w", err)
+		return "", fmt.Errorf("create host tree: %w", err)
 	}
 	defer os.RemoveAll(tmp)
 	if err := fillHostTree(tmp, files, passwd, group); err != nil {
-		return "", fmt.Errorf("the host's tree: %w", err)
+		return "", fmt.Errorf("create host tree: %w", err)
 	}
-	if err := os.Rename(tmp, dir); err != nil && !exists(dir) { // else somebody was faster
-		return "", fmt.Errorf("the host's tree: %w", err)
+	if err := os.Rename(tmp, dir); err != nil && !exists(dir) { // otherwise another process has created it
+		return "", fmt.Errorf("create host tree: %w", err)
 	}
 	return dir, nil
 }
 
-// hostFiles lists what is copied.
+// hostFiles lists the files to copy.
 func hostFiles() ([]hostFile, error) {
 	var files []hostFile
 	for _, name := range []string{"bin", "sbin", "lib", "lib32", "lib64", "libx32"} {
-		if link, err := os.Readlink("/" + name); err == nil { // else a directory, which is shown, or nothing
+		if link, err := os.Readlink("/" + name); err == nil { // otherwise a directory, which is bind-mounted, or missing
 			files = append(files, hostFile{path: "/" + name, link: link})
 		}
 	}
@@ -87,14 +87,13 @@ func hostFiles() ([]hostFile, error) {
 	return files, nil
 }
 
-// Bounds of what is copied: nothing in the list above comes near them.
+// Limits of the copy, far above the needs of the list above.
 const (
 	maxHostFile  = 16 << 20
 	maxHostFiles = 5000
 )
 
-// readable lists the files, directories and links at and below root that
-// everybody on the host may read.
+// readable lists the world-readable files, directories and links at and below root.
 func readable(root string) ([]hostFile, error) {
 	var files []hostFile
 	err := filepath.WalkDir(root, func(path string, d fs.DirEntry, err error) error {
@@ -117,8 +116,9 @@ func readable(root string) ([]hostFile, error) {
 		case !info.Mode().IsRegular() || info.Mode().Perm()&0o004 == 0 || info.Size() > maxHostFile:
 			return nil
 		}
-		if files = append(files, f); len(files) > maxHostFiles {
-			return fmt.Errorf("%s holds more than %d files", root, maxHostFiles)
+		files = append(files, f)
+		if len(files) > maxHostFiles {
+			return fmt.Errorf("%s contains more than %d files", root, maxHostFiles)
 		}
 		return nil
 	})
@@ -132,7 +132,7 @@ func skipUnreadable(err error) error {
 	return err
 }
 
-// digest names a tree after what it is made of.
+// digest returns a digest of the content of a tree.
 func digest(files []hostFile, more ...string) string {
 	h := sha256.New()
 	for _, f := range files {
@@ -182,8 +182,8 @@ func (f hostFile) copy(to string) error {
 	return skipUnreadable(copyFile(f.path, to, 0o644|f.info.Mode().Perm()&0o111))
 }
 
-// hostUsers makes up the users of a jail: root, nobody, and the one who runs the
-// daemon, whose name programs may look for.
+// hostUsers returns the passwd and group files of a jail: root, nobody, and the user that runs
+// the daemon, whose name programs may look up.
 func hostUsers() (passwd, group string) {
 	passwd = "root:x:0:0:root:/root:/bin/sh\nnobody:x:65534:65534:nobody:/:/usr/sbin/nologin\n"
 	group = "root:x:0:\ntty:x:5:\nnogroup:x:65534:\n"
@@ -199,7 +199,7 @@ func plainName(s string) bool {
 	return s != "" && err != nil && !strings.ContainsAny(s, ":/\n")
 }
 
-// copyFile copies a regular file to a new one.
+// copyFile copies a regular file to a new file.
 func copyFile(src, dst string, mode fs.FileMode) error {
 	in, err := os.Open(src)
 	if err != nil {

@@ -17,27 +17,27 @@ import (
 	"glasshouse/jail"
 )
 
-// kind is whose ids a jail's are outside.
+// kind selects the ids of a jail on the host.
 type kind int
 
 const (
-	asRoot      kind = iota // those of the jail's range
-	subordinate             // the user's own and subordinate ones
-	single                  // the user's own alone
+	asRoot      kind = iota // the jail's range of ids
+	subordinate             // the user's id and its subordinate ids
+	single                  // only the user's id
 )
 
-// An identity is what ids this process can give to jails.
+// An identity describes the ids that this process can give to jails.
 type identity struct {
 	Kind     kind   `json:"kind"`
-	UID, GID uint32 // our own
-	SubUID   span   // of a subordinate identity
+	UID, GID uint32 // effective ids of this process
+	SubUID   span   // set if Kind is subordinate
 	SubGID   span
 }
 
-// A span is a block of ids.
+// A span is a range of ids.
 type span struct{ First, Count uint32 }
 
-func ownIdentity() (identity, error) {
+func currentIdentity() (identity, error) {
 	who := identity{Kind: single, UID: uint32(os.Geteuid()), GID: uint32(os.Getegid())}
 	if who.UID == 0 {
 		who.Kind = asRoot
@@ -50,7 +50,7 @@ func ownIdentity() (identity, error) {
 	}
 	u, err := user.LookupId(strconv.Itoa(int(who.UID)))
 	if err != nil {
-		return who, nil // the two refuse to work for a user without a name
+		return who, nil // the helpers fail for a user without a name
 	}
 	names := []string{u.Uid, u.Username}
 	if who.SubUID, err = findSpan("/etc/subuid", names); err != nil {
@@ -65,8 +65,7 @@ func ownIdentity() (identity, error) {
 	return who, nil
 }
 
-// findSpan returns the largest block that file gives to one of the names, or an
-// empty one.
+// findSpan returns the largest range that file assigns to one of the names, or an empty range.
 func findSpan(file string, names []string) (span, error) {
 	f, err := os.Open(file)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -86,8 +85,8 @@ func findSpan(file string, names []string) (span, error) {
 	return best, scan.Err()
 }
 
-// parseSpan reads "name:first:count", or returns an empty span for a line that
-// is another's or says something else.
+// parseSpan parses "name:first:count" (subuid(5)). It returns an empty span for an invalid
+// line or another name.
 func parseSpan(line string, names []string) span {
 	fields := strings.Split(strings.TrimSpace(line), ":")
 	if len(fields) != 3 {
@@ -107,7 +106,7 @@ func parseSpan(line string, names []string) span {
 	return span{}
 }
 
-// mappings returns how the jail's ids map to the host's.
+// mappings returns the id maps of the jail's user namespace.
 func (who identity) mappings(ids jail.IDRange) (uids, gids []syscall.SysProcIDMap) {
 	m := func(inside, outside, count uint32) syscall.SysProcIDMap {
 		return syscall.SysProcIDMap{ContainerID: int(inside), HostID: int(outside), Size: int(count)}
@@ -124,22 +123,22 @@ func (who identity) mappings(ids jail.IDRange) (uids, gids []syscall.SysProcIDMa
 	return uids, gids
 }
 
-// start starts a stage in a new user namespace with the mapped ids, as its root,
-// and in a new mount namespace.
+// start starts a stage as root of a new user namespace with the mapped ids, and in a new mount
+// namespace.
 func (who identity) start(cmd *exec.Cmd, ids jail.IDRange) error {
 	uids, gids := who.mappings(ids)
 	cmd.SysProcAttr.Cloneflags |= unix.CLONE_NEWUSER | unix.CLONE_NEWNS
 	if who.Kind != subordinate {
 		cmd.SysProcAttr.UidMappings, cmd.SysProcAttr.GidMappings = uids, gids
-		if who.Kind == asRoot { // whom nothing maps: the stage takes the jail's root's ids
+		if who.Kind == asRoot { // root of the host is not mapped, so the stage switches to root of the jail
 			cmd.SysProcAttr.GidMappingsEnableSetgroups = true
 			cmd.SysProcAttr.Credential = &syscall.Credential{}
 		}
 		return cmd.Start()
 	}
-	// Only newuidmap may map other ids than our own, and only those of a
-	// process that is there. Until it has, the stage is nobody, and an exec by
-	// nobody keeps only ambient capabilities.
+	// Only newuidmap(1) can map ids other than our own, and only for an existing process.
+	// Until then the stage has the overflow id, and an exec keeps only ambient capabilities
+	// (capabilities(7)).
 	for c := range uintptr(unix.CAP_LAST_CAP + 1) {
 		if kept, err := unix.PrctlRetInt(unix.PR_CAPBSET_READ, c, 0, 0, 0); err == nil && kept == 1 {
 			cmd.SysProcAttr.AmbientCaps = append(cmd.SysProcAttr.AmbientCaps, c)
@@ -159,14 +158,14 @@ func (who identity) start(cmd *exec.Cmd, ids jail.IDRange) error {
 		return err
 	}
 	if err := writeMaps(cmd.Process.Pid, uids, gids); err != nil {
-		return err // and the stage reads the end of the pipe
+		return err // the stage then reads end of file
 	}
 	_, err = w.Write([]byte{1})
 	return err
 }
 
-// settle makes a stage root of the user namespace it was started in.
-func (who identity) settle() error {
+// becomeRoot makes a stage root of its user namespace after the ids have been mapped.
+func (who identity) becomeRoot() error {
 	if who.Kind != subordinate {
 		return nil
 	}
@@ -182,8 +181,8 @@ func (who identity) settle() error {
 	return nil
 }
 
-// writeMaps maps the ids of a process in a new user namespace with the help of
-// the two setuid programs that check /etc/subuid and /etc/subgid.
+// writeMaps maps the ids of a process in a new user namespace with the setuid programs
+// newuidmap and newgidmap, which check /etc/subuid and /etc/subgid.
 func writeMaps(pid int, uids, gids []syscall.SysProcIDMap) error {
 	for helper, maps := range map[string][]syscall.SysProcIDMap{"newuidmap": uids, "newgidmap": gids} {
 		args := []string{strconv.Itoa(pid)}
@@ -197,20 +196,19 @@ func writeMaps(pid int, uids, gids []syscall.SysProcIDMap) error {
 	return nil
 }
 
-// uncountable says why the kernel cannot hold a jail's number of processes by
-// its limit for users, or returns "" if it can. Since Linux 5.14 that limit
-// counts a user of a user namespace by itself, which for a jail with a single
-// id is the jail.
-func (who identity) uncountable() string {
+// whyNoPIDLimit returns why RLIMIT_NPROC cannot limit the number of a jail's processes, or ""
+// if it can. Since Linux 5.14 the limit counts processes per user and user namespace
+// (kernel/ucount.c). For a jail with a single id that is the whole jail.
+func (who identity) whyNoPIDLimit() string {
 	if who.Kind != single {
-		return "the limit for users holds each id of the jail by itself, not the jail"
+		return "the per-user limit applies to each id of the jail separately, not to the jail"
 	}
 	var u unix.Utsname
 	var major, minor int
 	unix.Uname(&u)
 	fmt.Sscanf(unix.ByteSliceToString(u.Release[:]), "%d.%d", &major, &minor)
 	if major < 5 || major == 5 && minor < 14 {
-		return "before Linux 5.14 the limit for users counts all their processes, not those of a jail"
+		return "before Linux 5.14 the per-user limit counts all processes of the user, not those of a jail"
 	}
 	return ""
 }

@@ -27,38 +27,38 @@ import (
 type instance struct {
 	backend *Backend
 	plan    jail.Plan
-	limits  atomic.Pointer[jail.Limits] // if they have changed since it was planned
+	limits  atomic.Pointer[jail.Limits] // current limits, if changed after the creation
 	kind    kind
 	layout  layout
-	group   *cgroup.Cgroup // nil where we may not make any
+	group   *cgroup.Cgroup // nil if cgroups are not available
 	pid     int
 	pidfd   *os.File
-	monitor *os.File // pidfd of bwrap, nil if it was gone already
+	monitor *os.File // pidfd of bwrap, nil if it has exited
 	done    chan struct{}
 	watch   sync.WaitGroup
 
 	listening sync.Mutex
 	// +checklocks:listening
-	listener *notify.Listener // on which its commands ask, once known
+	listener *notify.Listener // seccomp listener of its commands, once known
 }
 
-// newInstance begins to watch the init that r describes.
-func (b *Backend) newInstance(o orders, group *cgroup.Cgroup, r record) (*instance, error) {
+// newInstance creates an instance for the init that r describes and watches it.
+func (b *Backend) newInstance(o stageRequest, group *cgroup.Cgroup, r record) (*instance, error) {
 	pidfd, err := openPID(r.PID)
 	if err != nil {
-		return nil, fmt.Errorf("init is gone: %w", err)
+		return nil, fmt.Errorf("init has exited: %w", err)
 	}
-	// From here on the pid cannot become another's unnoticed.
+	// The pidfd is open, so the pid cannot be reused without the checks below noticing it.
 	now, err := newRecord(r.PID, r.Monitor)
 	if err != nil || now != r || exited(int(pidfd.Fd()), 0) {
-		return nil, errors.Join(fmt.Errorf("init, process %d, is gone", r.PID), pidfd.Close())
+		return nil, errors.Join(fmt.Errorf("init, process %d, has exited", r.PID), pidfd.Close())
 	}
 	i := &instance{
 		backend: b, plan: o.Plan, kind: o.Identity.Kind, layout: layout{o.Plan.Dir},
 		group: group, pid: r.PID, pidfd: pidfd, done: make(chan struct{}),
 	}
 	if monitor, err := openPID(r.Monitor); err == nil {
-		if isOf(r.Monitor, o.Plan) {
+		if belongsTo(r.Monitor, o.Plan) {
 			i.monitor = monitor
 		} else {
 			monitor.Close()
@@ -68,7 +68,7 @@ func (b *Backend) newInstance(o orders, group *cgroup.Cgroup, r record) (*instan
 	return i, nil
 }
 
-// await closes done when init is gone. It ends without it when pidfd is closed.
+// await closes done when init has exited. It returns without closing done if pidfd is closed.
 func (i *instance) await() {
 	conn, err := i.pidfd.SyscallConn()
 	if err != nil {
@@ -90,24 +90,24 @@ func (i *instance) Sight() jail.Sight {
 // Open implements jail.Backend.
 func (b *Backend) Open(ctx context.Context, p jail.Plan) (jail.Instance, error) {
 	const op = "bwrap.Open"
-	if err := checkPlace(p, op); err != nil {
+	if err := checkPaths(p, op); err != nil {
 		return nil, err
 	}
 	r, err := readRecord(layout{p.Dir}.record())
 	if errors.Is(err, fs.ErrNotExist) {
-		return nil, fault.Newf(fault.NotFound, op, string(p.ID), "no init was started")
+		return nil, fault.Newf(fault.NotFound, op, string(p.ID), "init was not started")
 	}
 	if err != nil {
 		return nil, fmt.Errorf("open jail %s: %w", p.ID, err)
 	}
-	o, err := b.orders(p)
+	o, err := b.newRequest(p)
 	if err != nil {
 		return nil, err
 	}
 	var group *cgroup.Cgroup
 	if tree, err := b.tree(); err == nil {
 		if group, err = tree.Open(string(p.ID)); err != nil {
-			return nil, err // not found, if so
+			return nil, err // fault.NotFound if the jail has ended
 		}
 	}
 	i, err := b.newInstance(o, group, r)
@@ -137,21 +137,21 @@ func (i *instance) Thaw(ctx context.Context) error {
 	return i.group.Thaw(ctx)
 }
 
-// Kill implements jail.Instance. When the first process of a pid namespace ends
-// the kernel ends every other in it, and only then is it gone.
+// Kill implements jail.Instance. When the first process of a pid namespace is killed the
+// kernel kills all others, and the first exits after them (pid_namespaces(7)).
 func (i *instance) Kill(ctx context.Context) error {
 	if i.group != nil {
 		if err := i.group.Kill(ctx); err != nil {
 			return err
 		}
 	}
-	if err := killHeld(ctx, i.pidfd); err != nil {
+	if err := killPidfd(ctx, i.pidfd); err != nil {
 		return fmt.Errorf("kill jail %s: %w", i.plan.ID, err)
 	}
 	if i.monitor == nil {
 		return nil
 	}
-	if err := killHeld(ctx, i.monitor); err != nil {
+	if err := killPidfd(ctx, i.monitor); err != nil {
 		return fmt.Errorf("kill bwrap of jail %s: %w", i.plan.ID, err)
 	}
 	return nil
@@ -185,7 +185,7 @@ func (i *instance) Stats(ctx context.Context) (jail.Stats, error) {
 	}
 	lacks := i.backend.Lacks()
 	if _, ok := lacks["pids"]; !ok {
-		s.ProcessesMax = i.bounds().MaxPIDs
+		s.ProcessesMax = i.currentLimits().MaxPIDs
 	} else {
 		s.NotMeasured = append(s.NotMeasured, "processes_max")
 	}
@@ -193,14 +193,14 @@ func (i *instance) Stats(ctx context.Context) (jail.Stats, error) {
 		s.NotMeasured = append(s.NotMeasured, "disk_bytes", "disk_limit")
 		return s, nil
 	}
-	s.DiskLimit = i.bounds().DiskMB << 20
+	s.DiskLimit = i.currentLimits().DiskMB << 20
 	s.DiskBytes, err = i.diskBytes()
 	return s, err
 }
 
-// diskBytes is what the files on the jail's volume take. The volume is mounted
-// in the jail's namespaces alone, but an overlay says of itself what the
-// filesystem of its upper layer would say.
+// diskBytes returns the disk usage of the jail's volume. The volume is mounted only in the
+// jail's namespaces, but statfs of an overlay returns the values of its upper layer's
+// filesystem.
 func (i *instance) diskBytes() (int64, error) {
 	var st unix.Statfs_t
 	if err := unix.Statfs(fmt.Sprintf("/proc/%d/root", i.pid), &st); err != nil {
@@ -212,13 +212,13 @@ func (i *instance) diskBytes() (int64, error) {
 // VolumeFailed implements jail.VolumeChecker.
 func (i *instance) VolumeFailed() bool {
 	if i.kind != asRoot {
-		return false // it has no volume of its own
+		return false // the jail has no volume
 	}
 	failed, err := disk.Failed(i.layout.image())
 	return err == nil && failed
 }
 
-// countGroup asks the cgroup, in which bwrap is one process more, and so are the threads
+// countGroup reads the statistics of the cgroup without the process of bwrap and the threads
 // of init.
 func (i *instance) countGroup() (jail.Stats, error) {
 	cg, err := i.group.Stats()
@@ -234,17 +234,17 @@ func (i *instance) countGroup() (jail.Stats, error) {
 	return s, nil
 }
 
-// statName puts the fields of cgroup.Stats in the words of jail.Stats.
+// statName maps the fields of cgroup.Stats to those of jail.Stats.
 var statName = map[string]string{
 	"CPU": "cpu", "MemoryBytes": "memory_bytes", "MemoryPeak": "memory_peak", "PIDs": "pids", "OOMKills": "oom_kills",
 }
 
-// ticks is how many clock ticks /proc has in a second, the same on all our
-// processors.
+// ticks is the number of clock ticks per second in /proc (USER_HZ), which is the same on all
+// supported architectures.
 const ticks = 100
 
-// countProcesses adds up what the jail's processes say of themselves. What has
-// ended is in the account of whoever waited for it, in the end of init.
+// countProcesses sums up the statistics of the jail's processes. The CPU time of an exited
+// process is added to the parent that waited for it, finally to init.
 func (i *instance) countProcesses() (jail.Stats, error) {
 	s := jail.Stats{NotMeasured: []string{"memory_peak", "oom_kills"}}
 	own, err := os.Readlink(fmt.Sprintf("/proc/%d/ns/pid", i.pid))
@@ -261,7 +261,7 @@ func (i *instance) countProcesses() (jail.Stats, error) {
 		}
 		raw, err := os.ReadFile(dir + "/stat")
 		if err != nil {
-			continue // gone since
+			continue // exited meanwhile
 		}
 		st, err := parseStat(raw)
 		if err != nil {
@@ -277,7 +277,7 @@ func (i *instance) countProcesses() (jail.Stats, error) {
 	return s, nil
 }
 
-// residentBytes is the memory that a process shares with no file.
+// residentBytes returns the resident anonymous and shared memory of a process.
 func residentBytes(status string) int64 {
 	var kb int64
 	for line := range strings.Lines(status) {

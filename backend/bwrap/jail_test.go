@@ -28,7 +28,7 @@ type box struct {
 	inst    jail.Instance
 }
 
-// newBox makes a jail, on the host's own tree if lower is empty.
+// newBox creates a jail, on the host tree if lower is empty.
 func newBox(t *testing.T, lower ...string) *box {
 	t.Helper()
 	b := newHost(t).daemon(t)
@@ -57,7 +57,7 @@ func newBox(t *testing.T, lower ...string) *box {
 			t.Errorf("Clean: %v", err)
 		}
 		if leaks := backendtest.LeaksAfter(p, 30*time.Second); len(leaks) > 0 {
-			t.Errorf("the host still holds %v", leaks)
+			t.Errorf("Clean left on the host: %v", leaks)
 		}
 		if err := b.(jail.Remover).Remove(ctx, p); err != nil {
 			t.Errorf("Remove: %v", err)
@@ -72,8 +72,7 @@ func newBox(t *testing.T, lower ...string) *box {
 	return &box{t, b, p, inst}
 }
 
-// sh runs a shell script as root and returns its output, with what it complains
-// of, and its exit code.
+// sh runs a shell script as root and returns its output, including stderr, and its exit code.
 func (b *box) sh(script string) (string, int) {
 	b.t.Helper()
 	ctx, cancel := context.WithTimeout(b.t.Context(), time.Minute)
@@ -119,12 +118,12 @@ func TestHostTreeAsUser(t *testing.T) {
 	hostTree(t)
 }
 
-// hostTree looks around in a jail that has the host's own programs.
+// hostTree checks a jail with the host tree.
 func hostTree(t *testing.T) {
 	b := newBox(t)
 	b.must("ls /usr/bin/env; test -e /etc/os-release || test -e /usr/lib/os-release; cat /etc/passwd")
 	if out, code := b.sh("touch /usr/bin/planted"); code == 0 {
-		t.Errorf("the jail writes to the host's /usr: %s", out)
+		t.Errorf("the jail can write to the host's /usr: %s", out)
 	}
 	b.must("touch /etc/mine /root/mine /tmp/mine /var/tmp/mine /home/mine && mkdir /mine")
 	b.must("echo more >> /etc/hosts && echo more >> /etc/passwd")
@@ -133,7 +132,7 @@ func hostTree(t *testing.T) {
 		"/etc/fstab", "/etc/systemd", "/etc/apt/auth.conf.d", "/root/.ssh", "/root/.bash_history", "/var/lib/dpkg", "/var/log", "/boot", "/srv/x", "/home/*/.[a-z]*", "/run/dbus", "/run/user",
 	} {
 		if out, code := b.sh("ls -d " + path); code == 0 {
-			t.Errorf("a jail on the host's tree sees %s", out)
+			t.Errorf("a jail with the host tree sees %s", out)
 		}
 	}
 	for program, script := range map[string]string{
@@ -146,7 +145,7 @@ func hostTree(t *testing.T) {
 			continue
 		}
 		if out, code := b.sh(script); code != 0 {
-			t.Errorf("%s does not work: exit code %d\n%s", program, code, out)
+			t.Errorf("%s failed with exit code %d\n%s", program, code, out)
 		}
 	}
 	if err := b.inst.Kill(t.Context()); err != nil {
@@ -166,11 +165,11 @@ func TestJailCannotChangeTheInitOfOthers(t *testing.T) {
 	}
 	b.sh("rm -f /.glasshouse/init; echo '#!/bin/sh' > /.glasshouse/init; for f in /.glasshouse/*; do echo x > $f; done")
 	if after, err := os.ReadFile(b.plan.Init); err != nil || string(after) != string(before) {
-		t.Errorf("the host's init has changed: %v", err)
+		t.Errorf("the init binary on the host has changed: %v", err)
 	}
 }
 
-// TestJailOutlivesBwrap kills the process that bwrap leaves outside of the jail.
+// TestJailOutlivesBwrap kills the outer bwrap process of a jail.
 func TestJailOutlivesBwrap(t *testing.T) {
 	b := newBox(t)
 	var record struct{ Monitor int }
@@ -188,20 +187,20 @@ func TestJailOutlivesBwrap(t *testing.T) {
 	b.must("echo alive > /tmp/x")
 	inst, err := b.backend.Open(t.Context(), b.plan)
 	if err != nil {
-		t.Fatalf("Open after bwrap's death: %v", err)
+		t.Fatalf("Open after killing bwrap: %v", err)
 	}
 	defer inst.Close()
 	if _, err := inst.Stats(t.Context()); err != nil {
-		t.Errorf("Stats after bwrap's death: %v", err)
+		t.Errorf("Stats after killing bwrap: %v", err)
 	}
 	if err := inst.Kill(t.Context()); err != nil {
-		t.Errorf("Kill after bwrap's death: %v", err)
+		t.Errorf("Kill after killing bwrap: %v", err)
 	}
 }
 
-// TestLookalikesAreSpared has processes of others that look like a jail's: Clean
-// must not kill them.
-func TestLookalikesAreSpared(t *testing.T) {
+// TestSimilarProcessesAreNotKilled starts processes that look like those of a jail. Clean must
+// not kill them.
+func TestSimilarProcessesAreNotKilled(t *testing.T) {
 	b := newBox(t)
 	var spared []*exec.Cmd
 	for _, argv := range [][]string{

@@ -10,13 +10,13 @@ import (
 	"glasshouse/jail"
 )
 
-// Limit implements jail.Limiter. The volume is mounted in namespaces of the jail's
-// alone, where nobody else comes to make it larger.
+// Limit implements jail.Limiter. The volume is mounted only in namespaces of the jail, so the
+// daemon cannot grow it while the jail runs.
 func (b *Backend) Limit(ctx context.Context, p jail.Plan, inst jail.Instance, l jail.Limits) error {
 	const op = "bwrap.Limit"
 	if l.DiskMB > p.Limits.DiskMB {
 		if inst != nil {
-			return fault.Cannot(op, "the disk of a jail of bubblewrap does not grow while it runs", "stop the jail first, or use the backend oci")
+			return fault.Cannot(op, "the disk of a running bubblewrap jail cannot grow", "stop the jail first, or use the backend oci")
 		}
 		if err := disk.CanGrow(); err != nil {
 			return fmt.Errorf("limits of jail %s: disk: %w", p.ID, err)
@@ -30,10 +30,10 @@ func (b *Backend) Limit(ctx context.Context, p jail.Plan, inst jail.Instance, l 
 		return nil
 	}
 	if i.group == nil {
-		return fault.Cannot(op, "without a cgroup the limits of a jail are what it began with", cgroupRemedy)
+		return fault.Cannot(op, "without a cgroup the limits of a running jail cannot change", cgroupRemedy)
 	}
 	if l.MaxPIDs != p.Limits.MaxPIDs && !b.groupCounts() {
-		return fault.Cannot(op, "without the controller of pids their number is what it began with", "stop the jail first, or mount the controller")
+		return fault.Cannot(op, "without the pids controller the process limit of a running jail cannot change", "stop the jail first, or mount the controller")
 	}
 	if err := i.group.Change(groupLimits(l)); err != nil {
 		return fmt.Errorf("limits of jail %s: %w", p.ID, err)
@@ -42,13 +42,13 @@ func (b *Backend) Limit(ctx context.Context, p jail.Plan, inst jail.Instance, l 
 	return nil
 }
 
-// groupLimits are what the cgroup of a jail is to hold.
+// groupLimits returns the limits of the jail's cgroup.
 func groupLimits(l jail.Limits) cgroup.Limits {
-	return cgroup.Limits{CPUShares: l.CPUShares, MemoryBytes: l.MemoryMB << 20, PIDs: l.MaxPIDs + jail.InitThreads + 1} // bwrap is one more
+	return cgroup.Limits{CPUShares: l.CPUShares, MemoryBytes: l.MemoryMB << 20, PIDs: l.MaxPIDs + jail.InitThreads + 1} // one more for bwrap
 }
 
-// bounds are the limits that the jail has now.
-func (i *instance) bounds() jail.Limits {
+// currentLimits returns the current limits of the jail.
+func (i *instance) currentLimits() jail.Limits {
 	if l := i.limits.Load(); l != nil {
 		return *l
 	}

@@ -20,20 +20,20 @@ import (
 	"glasshouse/jail"
 )
 
-// noPrivilege is how every directory of the host is shown in a jail.
+// noPrivilege are the flags of every host directory in a jail.
 var noPrivilege = overlay.Options{NoSuid: true, NoDev: true}
 
-// A bind is a directory or file, prepared by a stage, that bwrap shows in the jail.
+// A bind is a directory or file, prepared by a stage, that bwrap mounts in the jail.
 type bind struct {
 	from        string // on the host
-	source      string // where a stage has prepared it
+	source      string // prepared by a stage
 	target      string // in the jail
 	write       bool
-	inWorkspace bool // the target lies in the workspace, which is mounted before
+	inWorkspace bool // the target is in the workspace, which is mounted first
 }
 
-// binds returns what the jail is shown beside its root, in the order of mounting.
-func (o *orders) binds() []bind {
+// binds returns the jail's mounts in addition to its root, in mount order.
+func (o *stageRequest) binds() []bind {
 	p, l := o.Plan, layout{o.Plan.Dir}
 	var bs []bind
 	add := func(from, target string, write, inWorkspace bool) {
@@ -53,9 +53,9 @@ func (o *orders) binds() []bind {
 	return bs
 }
 
-// mountAsRoot mounts the jail's volume and stacks its root filesystem and its
-// workspace, each layer with the owners the jail is to see.
-func (o *orders) mountAsRoot() error {
+// mountAsRoot mounts the jail's volume, its root filesystem and its workspace, with idmapped
+// layers.
+func (o *stageRequest) mountAsRoot() error {
 	p, l := o.Plan, layout{o.Plan.Dir}
 	if err := o.mountVolume(); err != nil {
 		return err
@@ -91,22 +91,22 @@ func (o *orders) mountAsRoot() error {
 	}
 	for _, b := range o.binds() {
 		if err := o.bindAsRoot(b, ids, on); err != nil {
-			return fmt.Errorf("show %s: %w", b.from, err)
+			return fmt.Errorf("mount %s: %w", b.from, err)
 		}
 	}
 	return nil
 }
 
-// mountVolume makes the jail's disk and the directories on it.
-func (o *orders) mountVolume() error {
+// mountVolume creates and mounts the jail's disk and its directories.
+func (o *stageRequest) mountVolume() error {
 	p, l := o.Plan, layout{o.Plan.Dir}
-	// What the host unmounts later is unmounted here too, for as long as the jail
-	// lives; nothing goes the other way.
+	// MS_SLAVE: later unmounts on the host propagate into this namespace while the jail lives,
+	// and nothing propagates back (mount_namespaces(7)).
 	if err := unix.Mount("", "/", "", unix.MS_REC|unix.MS_SLAVE, ""); err != nil {
 		return fmt.Errorf("make mounts follow the host's: %w", err)
 	}
-	if err := dropOthers(l.dir); err != nil {
-		return fmt.Errorf("let go of other jails: %w", err)
+	if err := unmountOtherJails(l.dir); err != nil {
+		return fmt.Errorf("unmount other jails: %w", err)
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 	defer cancel()
@@ -116,10 +116,9 @@ func (o *orders) mountVolume() error {
 	return o.makeLayout()
 }
 
-// dropOthers unmounts, in the jail's mount namespace, what other jails have on
-// the host now: bwrap keeps this namespace, and would hold their disks for as
-// long as this jail lives.
-func dropOthers(own string) error {
+// unmountOtherJails unmounts the mounts of other jails in the jail's mount namespace. bwrap
+// keeps this namespace and would otherwise pin their disks while this jail lives.
+func unmountOtherJails(own string) error {
 	own, err := filepath.EvalSymlinks(own)
 	if err != nil {
 		return err
@@ -140,8 +139,8 @@ func dropOthers(own string) error {
 	return nil
 }
 
-// makeLayout makes the directories that overlays and binds need.
-func (o *orders) makeLayout() error {
+// makeLayout creates the directories for overlays and binds.
+func (o *stageRequest) makeLayout() error {
 	l := layout{o.Plan.Dir}
 	if err := dirs.Make(l.upper(), l.merged(), l.staged("")); err != nil {
 		return err
@@ -149,8 +148,8 @@ func (o *orders) makeLayout() error {
 	return dirs.Empty(l.work())
 }
 
-// mountNaturally shows the files of a stopped jail as they are on disk.
-func (o *orders) mountNaturally() error {
+// mountUnmapped mounts the files of a stopped jail with the owners on disk.
+func (o *stageRequest) mountUnmapped() error {
 	l := layout{o.Plan.Dir}
 	if err := o.mountVolume(); err != nil {
 		return err
@@ -158,11 +157,10 @@ func (o *orders) mountNaturally() error {
 	return overlay.Mount(l.merged(), o.lower(), l.upper(), l.work(), noPrivilege)
 }
 
-// bindAsRoot prepares b. What is shown read-only keeps the owners it has. What
-// may be written belongs to the jail's root, in the name of its real owner;
-// everybody else is nobody: no file can be made there, or taken over, in the
-// name of any other user of the host.
-func (o *orders) bindAsRoot(b bind, ids *os.File, on func(string) string) error {
+// bindAsRoot prepares b. A read-only mount keeps its owners. In a writable mount the owner of
+// the directory is root in the jail and all other ids are unmapped: no file can be created or
+// taken over in the name of another user of the host.
+func (o *stageRequest) bindAsRoot(b bind, ids *os.File, on func(string) string) error {
 	src, st, err := openSource(b.from)
 	if err != nil {
 		return err
@@ -189,17 +187,17 @@ func (o *orders) bindAsRoot(b bind, ids *os.File, on func(string) string) error 
 	return overlay.Clone(dirs.ProcPath(src), b.source, opts)
 }
 
-// workspaceAsRoot stacks a layer of the jail's volume over a directory of the
-// host, which the kernel then only reads. Its owner and root change places, so
-// that the jail's root finds a directory of its own, which git and others insist
-// on; everybody else keeps the id they have.
-func (o *orders) workspaceAsRoot(src *os.File, st *unix.Stat_t, on func(string) string) error {
+// workspaceAsRoot mounts an overlay of a layer on the jail's volume over a directory of the
+// host, which the kernel then only reads. The owner of the workspace and root are swapped, so
+// that root in the jail owns the workspace, which git and others require. All other ids are
+// kept.
+func (o *stageRequest) workspaceAsRoot(src *os.File, st *unix.Stat_t, on func(string) string) error {
 	l, first := layout{o.Plan.Dir}, o.Plan.IDs
 	lower := l.staged("workspace-lower")
 	if err := errors.Join(dirs.Make(lower, l.workspace()), o.makeWorkspace(st)); err != nil {
 		return err
 	}
-	swap, err := overlay.IDMap(exchange(st.Uid, first), exchange(st.Gid, first))
+	swap, err := overlay.IDMap(swapOwner(st.Uid, first), swapOwner(st.Gid, first))
 	if err != nil {
 		return err
 	}
@@ -212,9 +210,9 @@ func (o *orders) workspaceAsRoot(src *os.File, st *unix.Stat_t, on func(string) 
 	return overlay.Mount(l.workspace(), []string{lower}, on(l.wsUpper()), on(l.wsWork()), noPrivilege)
 }
 
-// makeWorkspace makes the writable layer of a workspace. The topmost layer's
-// mode is what an overlay shows.
-func (o *orders) makeWorkspace(st *unix.Stat_t) error {
+// makeWorkspace creates the writable layer of a workspace. An overlay has the mode of its
+// upper layer.
+func (o *stageRequest) makeWorkspace(st *unix.Stat_t) error {
 	l := layout{o.Plan.Dir}
 	if !isDir(st) {
 		return fault.Fieldf("bwrap.Create", "workspace.source", "%s is not a directory", o.Plan.Workspace.Source)
@@ -222,9 +220,9 @@ func (o *orders) makeWorkspace(st *unix.Stat_t) error {
 	return errors.Join(dirs.Make(l.wsUpper()), unix.Chmod(l.wsUpper(), st.Mode&0o7777), dirs.Empty(l.wsWork()))
 }
 
-// exchange returns the id map in which owner and root change places. An owner
-// whose id is beyond the jail's takes the place of its last one.
-func exchange(owner uint32, ids jail.IDRange) []overlay.Mapping {
+// swapOwner returns the id map that swaps owner and root. An owner whose id exceeds the jail's
+// range is mapped to the last id of the range.
+func swapOwner(owner uint32, ids jail.IDRange) []overlay.Mapping {
 	last := ids.Count - 1
 	with := min(owner, last)
 	all := []overlay.Mapping{
@@ -239,8 +237,8 @@ func exchange(owner uint32, ids jail.IDRange) []overlay.Mapping {
 	return slices.DeleteFunc(all, func(m overlay.Mapping) bool { return m.Count == 0 })
 }
 
-// mountAsUser does in the jail's user namespace what mountAsRoot does outside.
-func (o *orders) mountAsUser() error {
+// mountAsUser makes the mounts of mountAsRoot from within the jail's user namespace.
+func (o *stageRequest) mountAsUser() error {
 	l := layout{o.Plan.Dir}
 	if err := unix.Mount("", "/", "", unix.MS_REC|unix.MS_PRIVATE, ""); err != nil {
 		return fmt.Errorf("make mounts private: %w", err)
@@ -253,13 +251,13 @@ func (o *orders) mountAsUser() error {
 	}
 	for _, b := range o.binds() {
 		if err := o.bindAsUser(b); err != nil {
-			return fmt.Errorf("show %s: %w", b.from, err)
+			return fmt.Errorf("mount %s: %w", b.from, err)
 		}
 	}
 	return nil
 }
 
-func (o *orders) bindAsUser(b bind) error {
+func (o *stageRequest) bindAsUser(b bind) error {
 	l := layout{o.Plan.Dir}
 	src, st, err := openSource(b.from)
 	if err != nil {
@@ -275,24 +273,24 @@ func (o *orders) bindAsUser(b bind) error {
 	if err := dirs.Place(b.source, isDir(st)); err != nil {
 		return err
 	}
-	// With the mounts below it: to leave them out would uncover what root has
-	// covered, which the kernel does not let other users do.
+	// Recursive: the kernel refuses a bind by an unprivileged user that would reveal files
+	// below other mounts (mount_namespaces(7)).
 	if err := unix.Mount(dirs.ProcPath(src), b.source, "", unix.MS_BIND|unix.MS_REC, ""); err != nil {
 		return fmt.Errorf("bind: %w", err)
 	}
 	return nil
 }
 
-// mountOverlay stacks lower, topmost first, and upper over them, on dst, as the
-// root of a user namespace may: what an overlay notes about a file it then notes
-// in attributes that users can set.
+// mountOverlay mounts an overlay of lower, topmost first, and upper on dst from within a user
+// namespace. With userxattr the overlay stores its metadata in user.* attributes, which need
+// no privilege (since Linux 5.11).
 func mountOverlay(dst string, lower []string, upper, work string) error {
 	open := func(path string) (string, error) {
 		fd, err := unix.Open(path, unix.O_PATH|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
 		if err != nil {
 			return "", &os.PathError{Op: "open", Path: path, Err: err}
 		}
-		return strconv.Itoa(fd), nil // closed with the stage
+		return strconv.Itoa(fd), nil // closed when the stage exits
 	}
 	var below []string
 	for _, path := range lower {
@@ -310,8 +308,8 @@ func mountOverlay(dst string, lower []string, upper, work string) error {
 	if err != nil {
 		return err
 	}
-	// Relative names of descriptors: nothing in them to escape, and four
-	// hundred layers fit on the page that the kernel takes.
+	// Use relative descriptor names: they need no escaping, and 400 layers fit into the one
+	// page of mount data (mount(2)).
 	if err := os.Chdir("/proc/self/fd"); err != nil {
 		return err
 	}
@@ -322,8 +320,8 @@ func mountOverlay(dst string, lower []string, upper, work string) error {
 	return nil
 }
 
-// openSource opens a directory or file of the host. Its path must be real: a
-// symbolic link in it could have been turned since somebody allowed it.
+// openSource opens a directory or file of the host. The path must not contain symbolic links,
+// because a link could have changed since the path was approved.
 func openSource(name string) (*os.File, *unix.Stat_t, error) {
 	const op = "bwrap.Create"
 	if !filepath.IsAbs(name) || filepath.Clean(name) != name {
@@ -333,11 +331,11 @@ func openSource(name string) (*os.File, *unix.Stat_t, error) {
 	switch err {
 	case nil:
 	case unix.ELOOP:
-		return nil, nil, fault.Newf(fault.Invalid, op, name, "the source leads through a symbolic link; name the place itself")
+		return nil, nil, fault.Newf(fault.Invalid, op, name, "the source contains a symbolic link; use its real path")
 	case unix.ENOENT, unix.ENOTDIR:
-		return nil, nil, fault.Newf(fault.NotFound, op, name, "the host has no such file or directory")
+		return nil, nil, fault.Newf(fault.NotFound, op, name, "no such file or directory on the host")
 	case unix.EACCES:
-		return nil, nil, fault.Newf(fault.Denied, op, name, "the source may not be read: %w", err)
+		return nil, nil, fault.Newf(fault.Denied, op, name, "the source is not readable: %w", err)
 	default:
 		return nil, nil, &os.PathError{Op: "open", Path: name, Err: err}
 	}

@@ -11,7 +11,7 @@ import (
 	"glasshouse/jail"
 )
 
-func TestSubordinateIDsAreReadFromTheLineOfTheUser(t *testing.T) {
+func TestParseSpan(t *testing.T) {
 	names := []string{"1000", "alice"}
 	for line, want := range map[string]span{
 		"alice:100000:65536":    {100000, 65536},
@@ -19,9 +19,9 @@ func TestSubordinateIDsAreReadFromTheLineOfTheUser(t *testing.T) {
 		" alice:1:2 ":           {1, 2},
 		"bob:100000:65536":      {},
 		"alicex:100000:65536":   {},
-		"alice:0:65536":         {}, // root is nobody's subordinate
+		"alice:0:65536":         {}, // root cannot be a subordinate id
 		"alice:-1:5":            {},
-		"alice:4294967290:10":   {}, // runs over
+		"alice:4294967290:10":   {}, // exceeds the range of ids
 		"alice:100000":          {},
 		"alice:100000:65536:1":  {},
 		"":                      {},
@@ -34,7 +34,7 @@ func TestSubordinateIDsAreReadFromTheLineOfTheUser(t *testing.T) {
 	}
 }
 
-func TestTheLargestBlockOfSubordinateIDsIsTaken(t *testing.T) {
+func TestFindSpanReturnsLargest(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "subuid")
 	if err := os.WriteFile(file, []byte("bob:1:999999\nalice:100000:10\nalice:200000:65536\nalice:300000:100\n"), 0o644); err != nil {
 		t.Fatal(err)
@@ -44,7 +44,7 @@ func TestTheLargestBlockOfSubordinateIDsIsTaken(t *testing.T) {
 		t.Errorf("findSpan = %v, %v, want %v", got, err, want)
 	}
 	if got, err := findSpan(filepath.Join(t.TempDir(), "absent"), nil); err != nil || got != (span{}) {
-		t.Errorf("findSpan of no file = %v, %v, want none", got, err)
+		t.Errorf("findSpan of a missing file = %v, %v, want an empty span", got, err)
 	}
 }
 
@@ -54,7 +54,7 @@ func FuzzParseSpan(f *testing.F) {
 	f.Fuzz(func(t *testing.T, line string) {
 		s := parseSpan(line, []string{"alice"})
 		if s.Count > 0 && (s.First == 0 || uint64(s.First)+uint64(s.Count) > 1<<32) {
-			t.Errorf("parseSpan(%q) = %v, which no kernel would map", line, s)
+			t.Errorf("parseSpan(%q) = %v, which is not a valid mapping", line, s)
 		}
 	})
 }
@@ -65,14 +65,14 @@ func FuzzParseStat(f *testing.F) {
 	f.Fuzz(func(t *testing.T, b []byte) { parseStat(b) })
 }
 
-func TestStartAndProcessorTimeAreFoundWhateverTheProgramsName(t *testing.T) {
+func TestParseStatWithAnyProgramName(t *testing.T) {
 	got, err := parseStat([]byte("1 (a) b) c) S 0 1 1 0 -1 4194560 1 2 3 4 10 20 30 40 20 0 1 0 77 1 1"))
 	if want := (stat{cpu: 100, start: 77}); err != nil || got != want {
 		t.Errorf("parseStat = %+v, %v, want %+v", got, err, want)
 	}
 }
 
-func TestTargetsThatCoverTheJailItself(t *testing.T) {
+func TestTargetsCoveringReservedPathsAreRejected(t *testing.T) {
 	mount := func(targets ...string) jail.Plan {
 		var p jail.Plan
 		for _, target := range targets {
@@ -89,7 +89,7 @@ func TestTargetsThatCoverTheJailItself(t *testing.T) {
 		t.Error("a mount inside another is accepted")
 	}
 	if err := mount("/a", "/ab", "/processes").CheckTargets(); err != nil {
-		t.Errorf("three places apart: %v", err)
+		t.Errorf("three separate targets: %v", err)
 	}
 	p := mount("/work/sub")
 	p.Workspace = &jail.Workspace{Source: "/work"}
@@ -103,7 +103,7 @@ func TestTargetsThatCoverTheJailItself(t *testing.T) {
 	}
 }
 
-func TestMountPointsAreMadeInsideTheRootOnly(t *testing.T) {
+func TestMakeTargetStaysInsideRoot(t *testing.T) {
 	dir, outside := t.TempDir(), t.TempDir()
 	for link, to := range map[string]string{"out": outside, "up": "../../../../../../../.." + outside, "in": "real", "dangling": "nowhere"} {
 		if err := os.Symlink(to, filepath.Join(dir, link)); err != nil {
@@ -124,7 +124,7 @@ func TestMountPointsAreMadeInsideTheRootOnly(t *testing.T) {
 		}
 	}
 	if st, err := os.Stat(filepath.Join(dir, "real/below")); err != nil || !st.IsDir() {
-		t.Errorf("a link that stays inside was not followed: %v", err)
+		t.Errorf("a link within the root was not followed: %v", err)
 	}
 	if err := makeTarget(root, "/file", false); err != nil {
 		t.Errorf("makeTarget of a file: %v", err)
@@ -135,30 +135,30 @@ func TestMountPointsAreMadeInsideTheRootOnly(t *testing.T) {
 		}
 	}
 	if left, _ := os.ReadDir(outside); len(left) > 0 {
-		t.Errorf("made outside of the root: %v", left)
+		t.Errorf("created outside of the root: %v", left)
 	}
 }
 
-func TestWorkspaceOwnerAndRootChangePlaces(t *testing.T) {
+func TestSwapOwner(t *testing.T) {
 	ids := jail.IDRange{First: 1000000, Count: 65536}
 	for owner, want := range map[uint32][]overlay.Mapping{
 		0:    {{Disk: 0, Host: 1000000, Count: 1}, {Disk: 1, Host: 1000001, Count: 65535}},
 		1000: {{Disk: 1000, Host: 1000000, Count: 1}, {Disk: 0, Host: 1001000, Count: 1}, {Disk: 1, Host: 1000001, Count: 999}, {Disk: 1001, Host: 1001001, Count: 64535}},
 		1:    {{Disk: 1, Host: 1000000, Count: 1}, {Disk: 0, Host: 1000001, Count: 1}, {Disk: 2, Host: 1000002, Count: 65534}},
 	} {
-		got := exchange(owner, ids)
+		got := swapOwner(owner, ids)
 		var total uint32
 		for _, m := range got {
 			total += m.Count
 		}
 		if owner != 0 && total != ids.Count {
-			t.Errorf("exchange(%d) maps %d ids, want %d", owner, total, ids.Count)
+			t.Errorf("swapOwner(%d) maps %d ids, want %d", owner, total, ids.Count)
 		}
 		if owner == 0 {
-			continue // in whatever pieces
+			continue // however it is split
 		}
 		if diff := cmp.Diff(want, got); diff != "" {
-			t.Errorf("exchange(%d) (-want +got):\n%s", owner, diff)
+			t.Errorf("swapOwner(%d) (-want +got):\n%s", owner, diff)
 		}
 	}
 }

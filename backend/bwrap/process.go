@@ -18,7 +18,7 @@ import (
 	"glasshouse/internal/dirs"
 )
 
-// stageCommand starts this executable again as a stage.
+// stageCommand returns the command that runs this executable as a stage.
 func stageCommand(what, dir string) *exec.Cmd {
 	return &exec.Cmd{
 		Path:        "/proc/self/exe",
@@ -29,22 +29,22 @@ func stageCommand(what, dir string) *exec.Cmd {
 	}
 }
 
-// maxReports bounds what a stage may report: a list of changes names files that
-// the jail has made.
+// maxReports limits the size of a stage's reports: a list of changes contains names of files
+// that the jail created.
 const maxReports = 64 << 20
 
 // A stage is a stage process as the daemon sees it.
 type stage struct {
 	cmd     *exec.Cmd
-	report  *os.File // what it reports
+	report  *os.File // pipe with its reports
 	reports *json.Decoder
-	goAhead *os.File // closed, it means that nobody cares any more
-	stderr  *os.File // where bwrap complains
+	control *os.File // pipe to the stage; closing it tells the stage to give up
+	stderr  *os.File // error output of bwrap
 }
 
-// startStage starts a stage: launch in our own user namespace, every other in
-// the jail's. As root each has at least a mount namespace of its own.
-func (b *Backend) startStage(what string, o orders) (_ *stage, err error) {
+// startStage starts a stage: launch in the current user namespace, all others in the jail's.
+// As root each has at least its own mount namespace.
+func (b *Backend) startStage(what string, o stageRequest) (_ *stage, err error) {
 	s := &stage{}
 	var theirs []*os.File
 	defer func() {
@@ -52,7 +52,7 @@ func (b *Backend) startStage(what string, o orders) (_ *stage, err error) {
 			f.Close()
 		}
 		if err != nil {
-			s.end()
+			s.close()
 			err = fmt.Errorf("start stage %s: %w", what, err)
 		}
 	}()
@@ -60,7 +60,7 @@ func (b *Backend) startStage(what string, o orders) (_ *stage, err error) {
 	if err != nil {
 		return nil, err
 	}
-	fd, err := memoryFile("orders", data)
+	fd, err := newMemfd("orders", data)
 	if err != nil {
 		return nil, err
 	}
@@ -74,8 +74,8 @@ func (b *Backend) startStage(what string, o orders) (_ *stage, err error) {
 	if err != nil {
 		return nil, err
 	}
-	s.goAhead, theirs = w, append(theirs, r)
-	if s.stderr, err = noticeBoard(); err != nil {
+	s.control, theirs = w, append(theirs, r)
+	if s.stderr, err = newStderrFile(); err != nil {
 		return nil, err
 	}
 
@@ -92,11 +92,11 @@ func (b *Backend) startStage(what string, o orders) (_ *stage, err error) {
 	return s, o.Identity.start(s.cmd, o.Plan.IDs)
 }
 
-// noticeBoard returns a file of fixed size for bwrap's complaints. The jail's
-// init inherits it as its stderr, so it must not be a way to fill anything.
-func noticeBoard() (*os.File, error) {
+// newStderrFile returns a file of fixed size for bwrap's error output. The jail's init
+// inherits it as stderr, so it must not be able to grow.
+func newStderrFile() (*os.File, error) {
 	const size = 4096
-	fd, err := memoryFile("stderr", make([]byte, size))
+	fd, err := newMemfd("stderr", make([]byte, size))
 	if err != nil {
 		return nil, err
 	}
@@ -107,8 +107,8 @@ func noticeBoard() (*os.File, error) {
 	return os.NewFile(uintptr(fd), "stderr"), nil
 }
 
-// next waits for the stage's next report. An error it reports is returned, and
-// if it ends instead, what bwrap has complained of.
+// next waits for the stage's next report. It returns an error that the stage reports or, if
+// the stage exits early, the error output of bwrap.
 func (s *stage) next(ctx context.Context) (report, error) {
 	stop := context.AfterFunc(ctx, func() { s.report.SetReadDeadline(time.Unix(1, 0)) })
 	defer stop()
@@ -118,20 +118,20 @@ func (s *stage) next(ctx context.Context) (report, error) {
 	case ctx.Err() != nil:
 		return r, context.Cause(ctx)
 	case err != nil:
-		return r, fmt.Errorf("the stage ended early (%w)%s", err, s.complaint())
+		return r, fmt.Errorf("the stage exited early (%w)%s", err, s.stderrText())
 	case r.Error != nil:
 		return r, r.Error.err()
 	}
 	return r, nil
 }
 
-// proceed gives the go.
-func (s *stage) proceed() error {
-	_, err := s.goAhead.Write([]byte{1})
+// startBwrap tells the stage to start bwrap.
+func (s *stage) startBwrap() error {
+	_, err := s.control.Write([]byte{1})
 	return err
 }
 
-func (s *stage) complaint() string {
+func (s *stage) stderrText() string {
 	b := make([]byte, 4096)
 	n, _ := s.stderr.ReadAt(b, 0)
 	if said := strings.TrimSpace(strings.Trim(string(b[:n]), "\x00")); said != "" {
@@ -140,10 +140,9 @@ func (s *stage) complaint() string {
 	return ""
 }
 
-// end lets go of the stage and waits for its process, which ends by itself when
-// nobody cares.
-func (s *stage) end() error {
-	for _, f := range []*os.File{s.goAhead, s.report, s.stderr} {
+// close closes the pipes and waits for the process, which exits when its pipe is closed.
+func (s *stage) close() error {
+	for _, f := range []*os.File{s.control, s.report, s.stderr} {
 		if f != nil {
 			f.Close()
 		}
@@ -154,8 +153,8 @@ func (s *stage) end() error {
 	return s.cmd.Wait()
 }
 
-// run runs a stage from its start to its end.
-func (b *Backend) run(ctx context.Context, what string, o orders) error {
+// run runs a stage to completion.
+func (b *Backend) run(ctx context.Context, what string, o stageRequest) error {
 	s, err := b.startStage(what, o)
 	if err != nil {
 		return err
@@ -164,17 +163,16 @@ func (b *Backend) run(ctx context.Context, what string, o orders) error {
 	if errors.Is(err, io.EOF) {
 		err = nil // nothing to report
 	}
-	if ended := s.end(); err == nil && ended != nil {
+	if ended := s.close(); err == nil && ended != nil {
 		err = fmt.Errorf("stage %s: %w", what, ended)
 	}
 	return err
 }
 
-// try is the stage that finds out whether this host lets us do what a jail
-// needs, by a small jail without an init of ours.
-func (o *orders) try() error {
+// probe is the stage that checks whether the host supports jails by starting a minimal one.
+func (o *stageRequest) probe() error {
 	if o.Identity.Kind != asRoot {
-		if err := o.tryOverlay(); err != nil {
+		if err := o.probeOverlay(); err != nil {
 			return err
 		}
 	}
@@ -186,7 +184,7 @@ func (o *orders) try() error {
 	return nil
 }
 
-func (o *orders) tryOverlay() error {
+func (o *stageRequest) probeOverlay() error {
 	if err := unix.Mount("", "/", "", unix.MS_REC|unix.MS_PRIVATE, ""); err != nil {
 		return fmt.Errorf("make mounts private: %w", err)
 	}
@@ -197,13 +195,13 @@ func (o *orders) tryOverlay() error {
 	return mountOverlay(l.merged(), []string{l.identity()}, l.upper(), l.work())
 }
 
-// tryNamespaces runs the stage try and explains its failure.
-func (b *Backend) tryNamespaces(ctx context.Context, path string, who identity) error {
+// probeNamespaces runs the stage try and explains its failure.
+func (b *Backend) probeNamespaces(ctx context.Context, path string, who identity) error {
 	dir, err := os.MkdirTemp("", "glasshouse-probe-")
 	if err != nil {
 		return fmt.Errorf("probe bwrap: %w", err)
 	}
-	o := orders{Bwrap: path, Identity: who}
+	o := stageRequest{Bwrap: path, Identity: who}
 	o.Plan.Dir = dir
 	o.Plan.IDs.First, o.Plan.IDs.Count = 100000, 65536
 	err = b.run(ctx, stageTry, o)
@@ -216,7 +214,7 @@ func (b *Backend) tryNamespaces(ctx context.Context, path string, who identity) 
 	return fault.Cannot("bwrap.Probe", err.Error(), namespaceRemedy())
 }
 
-// namespaceRemedy says what most likely keeps users from making namespaces.
+// namespaceRemedy returns the most likely way to allow users to create namespaces.
 func namespaceRemedy() string {
 	setting := func(name string) string {
 		b, _ := os.ReadFile("/proc/sys/" + name)
@@ -224,11 +222,11 @@ func namespaceRemedy() string {
 	}
 	switch {
 	case setting("kernel/apparmor_restrict_unprivileged_userns") == "1":
-		return "let this program make user namespaces by an AppArmor profile with the rule userns, or everybody: sysctl -w kernel.apparmor_restrict_unprivileged_userns=0"
+		return "allow user namespaces for this program with an AppArmor profile with the rule userns, or for all programs: sysctl -w kernel.apparmor_restrict_unprivileged_userns=0"
 	case setting("kernel/unprivileged_userns_clone") == "0":
-		return "let users make user namespaces: sysctl -w kernel.unprivileged_userns_clone=1"
+		return "allow users to create user namespaces: sysctl -w kernel.unprivileged_userns_clone=1"
 	case setting("user/max_user_namespaces") == "0":
-		return "let users make user namespaces: sysctl -w user.max_user_namespaces=10000"
+		return "allow users to create user namespaces: sysctl -w user.max_user_namespaces=10000"
 	}
-	return "use Linux 5.11 or newer with user namespaces and overlayfs, outside of a container or in one that lets its users make namespaces and mount /proc"
+	return "use Linux 5.11 or newer with user namespaces and overlayfs, outside of a container or in one that allows its users to create namespaces and mount /proc"
 }

@@ -10,15 +10,15 @@ import (
 
 var _ jail.SecretHolder = (*instance)(nil)
 
-// ShowSecrets implements jail.SecretHolder. The host mounts, in the jail's mount
-// namespace: nobody in the jail may.
+// ShowSecrets implements jail.SecretHolder. The host mounts the secrets in the jail's mount
+// namespace. No process of the jail may mount.
 func (i *instance) ShowSecrets(_ context.Context, files []jail.SecretFile) error {
 	if i.kind != asRoot {
 		if len(files) == 0 {
 			return nil
 		}
-		return fault.Cannot("bwrap.ShowSecrets", "without root nothing can be mounted in a jail that runs",
-			"run the daemon as root, or have the secret put into the jail's requests")
+		return fault.Cannot("bwrap.ShowSecrets", "mounting in a running jail needs root",
+			"run the daemon as root, or inject the secret into the jail's requests")
 	}
 	shown := make([]secretfs.File, len(files))
 	for n, f := range files {

@@ -16,53 +16,53 @@ import (
 	"glasshouse/jail"
 )
 
-// stageName is the name of a stage process; its arguments are what it is to do
-// and the jail's directory, by which Clean finds it.
+// stageName is the name of a stage process. Its arguments are the operation and the jail's
+// directory, by which Clean finds the process.
 const stageName = "glasshouse-bwrap-stage"
 
-// What a stage does. Making a jail takes two: launch starts enter in the jail's
-// user namespace and ends, so that enter, which becomes bwrap, is nobody's child
-// and outlives the daemon without anybody to wait for it.
+// The operations of a stage. Creating a jail takes two stages: launch starts enter in the
+// jail's user namespace and exits. Then enter, which becomes bwrap, is no child of the daemon,
+// so it outlives the daemon and needs no one to wait for it.
 const (
 	stageLaunch = "launch"
 	stageEnter  = "enter"
-	stageHold   = "hold"   // show a stopped jail's files until nobody wants them any more
+	stageHold   = "hold"   // mount a stopped jail's files until the daemon closes the control pipe
 	stageRemove = "remove" // remove a jail's files
 	stageDiff   = "diff"   // compare a jail's files with its layers
-	stageTry    = "try"    // find out whether all that works on this host
+	stageTry    = "try"    // probe whether all this works on the host
 )
 
-// A stage's descriptors beside the standard ones. On stderr bwrap complains.
+// A stage's descriptors after the standard ones. bwrap writes errors to stderr.
 const (
-	fdOrders = 3 // a file with the orders
-	fdReport = 4 // reports are written here, by bwrap too
-	fdGo     = 5 // a byte comes when bwrap may be started; its end means that nobody cares
-	fdMapped = 6 // a byte comes when newuidmap has done its work
+	fdRequest = 3 // a file with the stageRequest
+	fdReport  = 4 // reports are written here, also by bwrap
+	fdGo      = 5 // a byte means that bwrap may start; end of file means that the daemon gave up
+	fdMapped  = 6 // a byte means that newuidmap has mapped the ids
 )
 
-// orders are what a stage is told.
-type orders struct {
-	Bwrap     string    `json:"bwrap"` // its path
+// A stageRequest tells a stage what to do.
+type stageRequest struct {
+	Bwrap     string    `json:"bwrap"` // path of bwrap
 	Base      string    `json:"base"`
-	Host      string    `json:"host,omitempty"` // the layer for the host's own tree
+	Host      string    `json:"host,omitempty"` // the layer of the host tree
 	Templates string    `json:"templates"`
 	Plan      jail.Plan `json:"plan"`
 	Identity  identity  `json:"identity"`
-	Processes int64     `json:"processes"` // limit for the jail's one user; 0 is none
+	Processes int64     `json:"processes"` // process limit of the jail's single user; 0 is none
 
 	Compare comparison `json:"compare"`
 }
 
-// A report is what a stage tells, and bwrap after it.
+// A report is the output of a stage, and of bwrap after it.
 type report struct {
-	Ready   int           `json:"ready,omitempty"`     // of enter, which waits for the go: its pid
-	Dir     string        `json:"dir,omitempty"`       // of hold: where the files are, seen from its root
+	Ready   int           `json:"ready,omitempty"`     // of enter, which is ready to start bwrap: its pid
+	Dir     string        `json:"dir,omitempty"`       // of hold: path of the files in its mount namespace
 	Child   int           `json:"child-pid,omitempty"` // of bwrap: the pid of the jail's init
 	Changes []jail.Change `json:"changes,omitempty"`   // of diff
 	Error   *failure      `json:"error,omitempty"`
 }
 
-// A failure is an error on its way out of a stage.
+// A failure is an error that a stage reports.
 type failure struct {
 	Kind    fault.Kind `json:"kind"`
 	Remedy  string     `json:"remedy"`
@@ -74,23 +74,22 @@ func (f *failure) err() error {
 	return &fault.Error{Kind: f.Kind, Remedy: f.Remedy, Field: f.Field, Err: fmt.Errorf("%s", f.Message)}
 }
 
-// Stage returns at once in an ordinary process. In one that this package has
-// started for a jail it does what that one is for and never returns. The main
-// function of every program that has a Backend, tests too, calls it with os.Args
-// before anything else.
+// Stage returns immediately in an ordinary process. In a process that this package has started
+// as a stage it runs the stage and never returns. The main function of every program with a
+// Backend, including tests, must call it with os.Args before anything else.
 func Stage(args []string) {
 	if len(args) < 2 || args[0] != stageName {
 		return
 	}
 	if err := runStage(args[1]); err != nil {
-		tell(report{Error: &failure{fault.KindOf(err), fault.RemedyOf(err), fault.FieldOf(err), err.Error()}})
+		writeReport(report{Error: &failure{fault.KindOf(err), fault.RemedyOf(err), fault.FieldOf(err), err.Error()}})
 		os.Exit(1)
 	}
 	os.Exit(0)
 }
 
-// tell writes a report. If nobody reads it any more, nothing can be done.
-func tell(r report) {
+// writeReport writes a report. It ignores errors, because the reader may be gone.
+func writeReport(r report) {
 	b, err := json.Marshal(r)
 	if err != nil {
 		return
@@ -108,16 +107,16 @@ func tell(r report) {
 }
 
 func runStage(what string) error {
-	for fd := fdOrders; fd <= fdMapped; fd++ {
+	for fd := fdRequest; fd <= fdMapped; fd++ {
 		unix.CloseOnExec(fd)
 	}
-	o, err := readOrders()
+	o, err := readRequest()
 	if err != nil {
-		return fmt.Errorf("read a stage's orders: %w", err)
+		return fmt.Errorf("read stage request: %w", err)
 	}
 	syscall.Umask(0o022)
 	if what != stageLaunch {
-		if err := o.Identity.settle(); err != nil {
+		if err := o.Identity.becomeRoot(); err != nil {
 			return err
 		}
 	}
@@ -133,22 +132,21 @@ func runStage(what string) error {
 	case stageDiff:
 		return o.diff()
 	case stageTry:
-		return o.try()
+		return o.probe()
 	}
-	return fmt.Errorf("there is no stage %q", what)
+	return fmt.Errorf("unknown stage %q", what)
 }
 
-// readOrders reads the orders from the start: the next stage reads them again.
-// No os.File is made of a descriptor that it is to inherit, because it would be
-// closed whenever the garbage is collected.
-func readOrders() (o orders, err error) {
+// readRequest reads the request from the start of its file, because the next stage reads it
+// again. It creates no os.File, whose finalizer would close the inherited descriptor.
+func readRequest() (o stageRequest, err error) {
 	var st unix.Stat_t
-	if err := unix.Fstat(fdOrders, &st); err != nil {
+	if err := unix.Fstat(fdRequest, &st); err != nil {
 		return o, err
 	}
 	data := make([]byte, st.Size)
 	for n := 0; n < len(data); {
-		m, err := unix.Pread(fdOrders, data[n:], int64(n))
+		m, err := unix.Pread(fdRequest, data[n:], int64(n))
 		if err == nil && m == 0 {
 			err = io.ErrUnexpectedEOF
 		}
@@ -160,10 +158,10 @@ func readOrders() (o orders, err error) {
 	return o, json.Unmarshal(data, &o)
 }
 
-// launch starts the stage enter in the jail's user namespace. As root it mounts
-// before that what the jail's root may not mount; it has a mount namespace of
-// its own already, and enter gets a copy.
-func (o *orders) launch() error {
+// launch starts the stage enter in the jail's user namespace. As root it first makes the
+// mounts that root in the jail may not make. It already has its own mount namespace, of which
+// enter gets a copy.
+func (o *stageRequest) launch() error {
 	if o.Identity.Kind == asRoot {
 		if err := o.mountAsRoot(); err != nil {
 			return err
@@ -171,14 +169,14 @@ func (o *orders) launch() error {
 	}
 	cmd := stageCommand(stageEnter, o.Plan.Dir)
 	cmd.Stderr = os.Stderr
-	for _, fd := range []uintptr{fdOrders, fdReport, fdGo} {
+	for _, fd := range []uintptr{fdRequest, fdReport, fdGo} {
 		cmd.ExtraFiles = append(cmd.ExtraFiles, os.NewFile(fd, "inherited"))
 	}
 	return o.Identity.start(cmd, o.Plan.IDs)
 }
 
-// enter mounts what is not mounted yet, waits for the go, and becomes bwrap.
-func (o *orders) enter() error {
+// enter makes the remaining mounts, waits for permission to continue, and becomes bwrap.
+func (o *stageRequest) enter() error {
 	if o.Identity.Kind != asRoot {
 		if err := o.mountAsUser(); err != nil {
 			return err
@@ -192,28 +190,28 @@ func (o *orders) enter() error {
 	if err != nil {
 		return err
 	}
-	tell(report{Ready: os.Getpid()})
+	writeReport(report{Ready: os.Getpid()})
 	if n, err := unix.Read(fdGo, make([]byte, 1)); n != 1 {
-		return fmt.Errorf("nobody wants the jail any more: %w", err)
+		return fmt.Errorf("the daemon gave up the jail: %w", err)
 	}
-	// bwrap writes its report and reads the filter; the jail gets neither.
+	// bwrap needs the report and filter descriptors. It does not pass them on to the jail.
 	for _, fd := range []int{fdReport, filter} {
 		if _, err := unix.FcntlInt(uintptr(fd), unix.F_SETFD, 0); err != nil {
 			return err
 		}
 	}
-	if err := capCapabilities(); err != nil {
+	if err := dropCapabilities(); err != nil {
 		return err
 	}
 	argv := append([]string{monitorName(o.Plan)}, o.arguments(fdReport, filter)...)
 	return fmt.Errorf("start %s: %w", o.Bwrap, unix.Exec(o.Bwrap, argv, []string{"PATH=/usr/bin:/bin"}))
 }
 
-// capCapabilities takes from the thread's bounding set, for good, what the jail's
-// root may not have. bwrap, whose root may do everything in its namespaces, would
-// leave that set full. It gets its own powers by inheritance.
-func capCapabilities() error {
-	runtime.LockOSThread() // which calls exec
+// dropCapabilities removes the capabilities that root in a jail may not have from the thread's
+// bounding set. bwrap, which runs with all capabilities in its namespaces, would leave that
+// set full. bwrap gets its own capabilities through the inheritable set.
+func dropCapabilities() error {
+	runtime.LockOSThread() // the thread that calls execve
 	header := unix.CapUserHeader{Version: unix.LINUX_CAPABILITY_VERSION_3}
 	var caps [2]unix.CapUserData
 	if err := unix.Capget(&header, &caps[0]); err != nil {
@@ -229,33 +227,33 @@ func capCapabilities() error {
 		if _, ok := capabilities[c]; ok {
 			continue
 		}
-		if err := unix.Prctl(unix.PR_CAPBSET_DROP, c, 0, 0, 0); err != nil && err != unix.EINVAL { // older kernels know fewer
+		if err := unix.Prctl(unix.PR_CAPBSET_DROP, c, 0, 0, 0); err != nil && err != unix.EINVAL { // EINVAL: unknown to an older kernel
 			return fmt.Errorf("drop capability %d: %w", c, err)
 		}
 	}
 	return nil
 }
 
-// monitorName is what bwrap is called in the list of processes. It stays outside
-// as the parent of the jail's init.
+// monitorName returns the process name of the outer bwrap, which stays as the parent of the
+// jail's init.
 func monitorName(p jail.Plan) string { return "bwrap-" + string(p.ID) }
 
-// hold shows the files of a jail that does not run.
-func (o *orders) hold() error {
+// hold mounts the files of a stopped jail.
+func (o *stageRequest) hold() error {
 	mount := o.mountAsUser
 	if o.Identity.Kind == asRoot {
-		mount = o.mountNaturally
+		mount = o.mountUnmapped
 	}
 	if err := mount(); err != nil {
 		return err
 	}
-	tell(report{Dir: layout{o.Plan.Dir}.merged()})
+	writeReport(report{Dir: layout{o.Plan.Dir}.merged()})
 	_, err := io.Copy(io.Discard, os.NewFile(fdGo, "go"))
 	return err
 }
 
-// makeTargets makes the places that bwrap mounts on.
-func (o *orders) makeTargets() error {
+// makeTargets creates the mount points that bwrap uses.
+func (o *stageRequest) makeTargets() error {
 	l := layout{o.Plan.Dir}
 	root, err := os.OpenRoot(l.merged())
 	if err != nil {
@@ -265,7 +263,7 @@ func (o *orders) makeTargets() error {
 	for _, own := range jail.Reserved() {
 		st, err := root.Lstat(own[1:])
 		if err != nil || !st.IsDir() {
-			return fault.Newf(fault.Conflict, "bwrap.Create", own, "the jail's files have something else there than a directory: %v", err)
+			return fault.Newf(fault.Conflict, "bwrap.Create", own, "the jail's files must have a directory here: %v", err)
 		}
 	}
 	for _, b := range o.binds() {
@@ -294,11 +292,11 @@ func filterFile() (int, error) {
 	if err != nil {
 		return -1, err
 	}
-	return memoryFile("seccomp", code)
+	return newMemfd("seccomp", code)
 }
 
-// memoryFile returns a descriptor, closed on exec, of a file that is nowhere.
-func memoryFile(name string, content []byte) (int, error) {
+// newMemfd returns a close-on-exec descriptor of an anonymous file (memfd_create(2)).
+func newMemfd(name string, content []byte) (int, error) {
 	fd, err := unix.MemfdCreate(name, unix.MFD_CLOEXEC|unix.MFD_ALLOW_SEALING)
 	if err != nil {
 		return -1, fmt.Errorf("memfd_create: %w", err)
@@ -310,8 +308,8 @@ func memoryFile(name string, content []byte) (int, error) {
 	return fd, nil
 }
 
-// limitUser bounds what the jail's processes may have each, and how many there
-// may be where no cgroup does.
+// limitUser sets the resource limits of the jail's processes, and limits their number if no
+// cgroup does.
 func limitUser(processes int64) {
 	const files = 65536
 	set := func(resource int, n uint64) {
@@ -324,10 +322,10 @@ func limitUser(processes int64) {
 	set(unix.RLIMIT_CORE, 0)
 	set(unix.RLIMIT_NOFILE, files)
 	if processes > 0 {
-		set(unix.RLIMIT_NPROC, uint64(processes+jail.InitThreads)+1) // bwrap is one more
+		set(unix.RLIMIT_NPROC, uint64(processes+jail.InitThreads)+1) // one more for bwrap
 	}
 	os.WriteFile("/proc/self/oom_score_adj", []byte(strconv.Itoa(jail.InitOOMScore)), 0)
-	// No user namespaces below the jail's. The filter refuses them already;
-	// where /proc/sys cannot be written it has to do alone.
+	// Forbid nested user namespaces. The seccomp filter already denies them and is the only
+	// protection where /proc/sys is not writable.
 	os.WriteFile("/proc/sys/user/max_user_namespaces", []byte("0"), 0)
 }

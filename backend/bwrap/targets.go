@@ -9,10 +9,10 @@ import (
 	"glasshouse/fault"
 )
 
-// makeTarget makes sure that target, seen from the directory root, is there to
-// mount on. bwrap would make it too, but would follow a symbolic link that the
-// jail has left there for the next start, and out of root. A link that leads to
-// a place inside root is followed, one that does not is refused.
+// makeTarget creates the mount point target below the directory root if it is missing. bwrap
+// would create it as well, but would follow a symbolic link out of root that the jail created
+// before its next start. makeTarget follows a link within root and returns an error for any
+// other.
 func makeTarget(root *os.Root, target string, dir bool) error {
 	rel := strings.TrimPrefix(target, "/")
 	st, err := root.Stat(rel)
@@ -20,12 +20,12 @@ func makeTarget(root *os.Root, target string, dir bool) error {
 	case err == nil && st.IsDir() == dir:
 		return nil
 	case err == nil:
-		return fault.Newf(fault.Invalid, "bwrap.Create", target, "a directory can only be mounted on a directory, a file only on a file")
+		return fault.Newf(fault.Invalid, "bwrap.Create", target, "a directory must be mounted on a directory, and a file on a file")
 	case !errors.Is(err, os.ErrNotExist):
-		return fault.Newf(fault.Invalid, "bwrap.Create", target, "cannot be mounted on: %w", err)
+		return fault.Newf(fault.Invalid, "bwrap.Create", target, "invalid mount point: %w", err)
 	}
 	if err := makeEntry(root, rel, dir); err != nil {
-		return fault.Newf(fault.Invalid, "bwrap.Create", target, "cannot be made to mount on: %w", err)
+		return fault.Newf(fault.Invalid, "bwrap.Create", target, "create mount point: %w", err)
 	}
 	return nil
 }

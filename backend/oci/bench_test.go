@@ -21,10 +21,9 @@ import (
 	"glasshouse/jailinit/protocol"
 )
 
-// BenchmarkCreate measures a jail from nothing to the first output of a command
-// in it, and with each round, for comparison, what the runtime alone needs to
-// run that command in the same bundle, everything having been made for it. It
-// reports where the time goes, step by step: those taken at once overlap.
+// BenchmarkCreate measures the creation of a jail until the first output of a command. For
+// comparison each round also measures the time that the runtime alone needs to run that
+// command in the same prepared bundle. It reports the time per step. Concurrent steps overlap.
 func BenchmarkCreate(b *testing.B) {
 	for _, runtime := range []string{"runc", "crun", "runsc"} {
 		b.Run(runtime, func(b *testing.B) { benchmarkCreate(b, runtime) })
@@ -70,8 +69,7 @@ func benchmarkCreate(b *testing.B, runtime string) {
 	b.ReportMetric(cold.Seconds()/alone.Seconds(), "cold/alone")
 }
 
-// firstOutput runs echo by the runtime's command line and stops the clock at its
-// output.
+// firstOutput runs echo with the runtime's command line and stops the clock at its output.
 func firstOutput(ctx context.Context, argv []string, bundle string) (time.Duration, error) {
 	config := filepath.Join(bundle, "config.json")
 	data, err := os.ReadFile(config)
@@ -106,7 +104,7 @@ func firstOutput(ctx context.Context, argv []string, bundle string) (time.Durati
 	return took, errors.Join(err, cmd.Wait())
 }
 
-// A meter adds up how long steps took.
+// A meter sums up the durations of steps.
 type meter struct {
 	mu sync.Mutex
 	// +checklocks:mu
@@ -138,9 +136,9 @@ func (m *meter) report(b *testing.B) {
 
 func ms(d time.Duration, n int) float64 { return float64(d.Microseconds()) / 1000 / float64(n) }
 
-// BenchmarkRestore measures a jail of an idle shell, frozen, from its images, step
-// by step; and the processor's time that CRIU and what it makes take, which on a busy
-// machine tells more.
+// BenchmarkRestore measures the restore of a frozen jail with an idle shell, step by step. It
+// also reports the CPU time of CRIU and the restored processes, which is more reliable on a
+// busy host.
 func BenchmarkRestore(b *testing.B) {
 	h := newHost(b)
 	backend := ready(b, h, "runc")
@@ -175,7 +173,7 @@ func BenchmarkRestore(b *testing.B) {
 		if err != nil {
 			b.Fatal(err)
 		}
-		m.add("cpu", used.CPU) // CRIU's too, which was born there
+		m.add("cpu", used.CPU) // includes CRIU, which was started in the cgroup
 		if err := errors.Join(copied.Kill(b.Context()), copied.Close(), backend.Clean(b.Context(), q)); err != nil {
 			b.Fatal(err)
 		}

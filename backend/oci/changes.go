@@ -27,9 +27,9 @@ func (b *Backend) Changes(ctx context.Context, p jail.Plan, o jail.ChangesOption
 	if err != nil {
 		return nil, err
 	}
-	was, now := overlay.Stack{Base: b.under(p, o.Workspace)}, overlay.Stack{Base: b.under(p, o.Workspace), Layers: layers}
-	// The layer that is this jail's alone lies above what was sealed, and hides
-	// it; it was there before the jail did anything.
+	was, now := overlay.Stack{Base: b.lowerLayers(p, o.Workspace)}, overlay.Stack{Base: b.lowerLayers(p, o.Workspace), Layers: layers}
+	// The identity layer is above the sealed layers and hides parts of them. It existed before
+	// the jail ran, so it is no change.
 	if id := identity(p); id != nil && !o.Workspace {
 		now.Layers = append(append(layers[:1:1], id...), layers[1:]...)
 		was.Layers = id
@@ -49,9 +49,9 @@ func (b *Backend) Compare(ctx context.Context, from, to jail.Tree, o jail.Change
 	if err != nil {
 		return nil, err
 	}
-	// The layers that the host made for each differ, and that is none of the
-	// jails' doing: both are shown over the same one.
-	base := b.under(to.Plan, o.Workspace)
+	// The host creates a different identity layer for each jail. Compare both over the same
+	// one, because the difference is not made by the jails.
+	base := b.lowerLayers(to.Plan, o.Workspace)
 	if !o.Workspace {
 		id := identity(to.Plan)
 		if id == nil {
@@ -62,15 +62,15 @@ func (b *Backend) Compare(ctx context.Context, from, to jail.Tree, o jail.Change
 	return v.compare(ctx, overlay.Stack{Layers: was, Base: base}, overlay.Stack{Layers: now, Base: base}, o)
 }
 
-// under returns what lies under all that a jail wrote.
-func (b *Backend) under(p jail.Plan, workspace bool) []string {
+// lowerLayers returns the layers below everything that a jail wrote.
+func (b *Backend) lowerLayers(p jail.Plan, workspace bool) []string {
 	if workspace {
 		return []string{p.Workspace.Source}
 	}
 	return append(p.Lower[:len(p.Lower):len(p.Lower)], b.cfg.Base)
 }
 
-// identity returns the layer that is the jail's alone, if it is live.
+// identity returns the identity layer of the jail if the jail is live.
 func identity(p jail.Plan) []string {
 	at := layout{p.Dir}.identity()
 	if _, err := os.Stat(at); err != nil {
@@ -79,9 +79,8 @@ func identity(p jail.Plan) []string {
 	return []string{at}
 }
 
-// views are the layers that are compared, open. Those of volumes that nobody
-// writes to are mounted in no place, so that nothing is left of them whatever
-// happens.
+// views are the open layers of a comparison. Sealed volumes are mounted detached, so that no
+// mount remains after a crash.
 type views struct {
 	opened  map[string]*os.File // volumes, by image
 	release []func() error
@@ -101,10 +100,10 @@ func (v *views) close(p jail.Plan, err error) error {
 	return nil
 }
 
-// layers returns what a jail wrote, topmost first. The first is its own, if the
-// tree has that, also when nothing was written yet.
+// layers returns the layers that a jail wrote, topmost first. The first is the jail's own
+// layer if the tree includes it, even if it is empty.
 func (v *views) layers(t jail.Tree, workspace bool) ([]string, error) {
-	if err := checkPlace(t.Plan, "oci.Compare"); err != nil {
+	if err := checkPaths(t.Plan, "oci.Compare"); err != nil {
 		return nil, err
 	}
 	l := layout{t.Dir}
@@ -130,7 +129,7 @@ func (v *views) layers(t jail.Tree, workspace bool) ([]string, error) {
 	return all, nil
 }
 
-// open returns where a volume can be read that nobody writes to.
+// open returns a path at which a volume without writers can be read.
 func (v *views) open(img string) (string, error) {
 	if v.opened[img] == nil {
 		dir, err := disk.OpenSealed(img)
@@ -142,9 +141,9 @@ func (v *views) open(img string) (string, error) {
 	return fmt.Sprintf("/proc/self/fd/%d", v.opened[img].Fd()), nil
 }
 
-// volume returns where a jail's own volume can be read. A live jail's is mounted.
-// Of another it is opened or, if a crash has left it to be repaired, mounted. One
-// whose volume was sealed has none of its own.
+// volume returns a path at which the jail's own volume can be read. The volume of a live jail
+// is mounted. Other volumes are opened or, if they need repair after a crash, mounted. A jail
+// whose volume was sealed has no own volume.
 func (v *views) volume(p jail.Plan, l layout) (string, error) {
 	mounts, err := overlay.MountsBelow(l.volume())
 	if err != nil {
@@ -153,13 +152,13 @@ func (v *views) volume(p jail.Plan, l layout) (string, error) {
 	if len(mounts) > 0 {
 		return l.volume(), nil
 	}
-	if err := dropSealed(p, l); err != nil {
+	if err := removeSealedVolume(p, l); err != nil {
 		return "", err
 	}
 	at, err := v.open(l.image())
 	switch {
 	case errors.Is(err, fs.ErrNotExist):
-		return l.volume(), nil // an empty directory, or none
+		return l.volume(), nil // empty or missing
 	case !errors.Is(err, fault.Conflict):
 		return at, err
 	}
@@ -168,7 +167,7 @@ func (v *views) volume(p jail.Plan, l layout) (string, error) {
 }
 
 func (v *views) compare(ctx context.Context, was, now overlay.Stack, o jail.ChangesOptions) ([]jail.Change, error) {
-	was.Layers, now.Layers = there(was.Layers), there(now.Layers)
+	was.Layers, now.Layers = existing(was.Layers), existing(now.Layers)
 	found, err := overlay.Compare(ctx, was, now, overlay.DiffOptions{
 		Owners: !o.Workspace, // a workspace's owner is root in the jail
 		Below:  o.Below, Text: o.Text, After: o.After,
@@ -180,9 +179,9 @@ func (v *views) compare(ctx context.Context, was, now overlay.Stack, o jail.Chan
 	return changes, err
 }
 
-// there leaves out the layers that nothing was written to: of a jail that never
-// started, or that had no workspace.
-func there(layers []string) []string {
+// existing returns the layers that exist. A jail that never started, or has no workspace,
+// lacks some.
+func existing(layers []string) []string {
 	var all []string
 	for _, l := range layers {
 		if _, err := os.Lstat(l); err == nil {

@@ -33,24 +33,24 @@ import (
 var _ jail.Checkpointer = (*Backend)(nil)
 
 const (
-	notesFile = "jail.json" // what the images themselves do not say
-	initFile  = "init"      // the program that init is, which a newer daemon's may not be
+	notesFile = "jail.json" // data that the images do not contain
+	initFile  = "init"      // the init binary of the jail, which can differ from a newer daemon's
 )
 
-// notes are kept with the images of a jail.
+// notes are stored with the images of a jail.
 type notes struct {
-	Lent map[string]loan `json:"lent"` // what the host lends, by mount point
-	Init string          `json:"init"` // digest of init's program
-	Net  jail.Network    `json:"net"`  // of which the sockets are
+	External map[string]externalMount `json:"lent"` // external mounts, by mount point
+	Init     string                   `json:"init"` // digest of the init binary
+	Net      jail.Network             `json:"net"`  // network of the sockets in the images
 
-	OwnNet bool             `json:"own_net,omitempty"` // they are of gVisor's own
-	Sizes  map[string]int64 `json:"sizes,omitempty"`   // of gVisor's images: it would wait for what was cut off
+	OwnNet bool             `json:"own_net,omitempty"` // the sockets belong to gVisor's own network stack
+	Sizes  map[string]int64 `json:"sizes,omitempty"`   // sizes of gVisor's images: runsc would wait for truncated data
 }
 
-// A loan is a mount that is the host's.
-type loan struct {
-	Dir   bool   `json:"dir"`   // or else a file
-	Flags string `json:"flags"` // as mountinfo names them: "ro,nosuid"
+// An externalMount is a mount that the host provides.
+type externalMount struct {
+	Dir   bool   `json:"dir"`   // a directory, otherwise a file
+	Flags string `json:"flags"` // as in mountinfo (proc(5)): "ro,nosuid"
 }
 
 // CanCheckpoint implements jail.Checkpointer.
@@ -59,7 +59,7 @@ func (b *Backend) CanCheckpoint(ctx context.Context) error {
 		return fault.Cannot("oci.CanCheckpoint", why, "mount the cgroup2 filesystem")
 	}
 	if b.kind.sentry {
-		return b.sentryCan("oci.CanCheckpoint")
+		return b.checkSentry("oci.CanCheckpoint")
 	}
 	return b.checkpoints.of(func() error { return b.criu.Probe(ctx) })
 }
@@ -72,22 +72,22 @@ func (b *Backend) Dump(ctx context.Context, p jail.Plan, i jail.Instance, dir st
 	}
 	defer func() {
 		if err != nil {
-			err = fmt.Errorf("write down jail %s: %w", p.ID, err)
+			err = fmt.Errorf("checkpoint jail %s: %w", p.ID, err)
 		}
 	}()
 	if b.kind.sentry {
 		return b.dumpSentry(ctx, p, inst, dir)
 	}
-	if err := inst.fill(ctx); err != nil {
+	if err := inst.loadMemory(ctx); err != nil {
 		return err
 	}
-	n := notes{Lent: map[string]loan{}, Net: p.Network}
-	mounts, err := lent(inst.pid)
+	n := notes{External: map[string]externalMount{}, Net: p.Network}
+	mounts, err := externalMounts(inst.pid)
 	if err != nil {
 		return err
 	}
 	d := criu.Dump{PID: inst.pid, Netns: b.netnsPath(p), Cgroup: inst.cgroup, Dir: dir}
-	d.Linked = func(names []string) error { return keepLinks(inst.pid, names, dir) }
+	d.Linked = func(names []string) error { return saveLinks(inst.pid, names, dir) }
 	if watched := inst.watched.Load(); watched != nil {
 		d.Watched = *watched
 	}
@@ -96,20 +96,20 @@ func (b *Backend) Dump(ctx context.Context, p jail.Plan, i jail.Instance, dir st
 		if err != nil {
 			return err
 		}
-		n.Lent[at], d.Lent = loan{st.IsDir(), flags}, append(d.Lent, at)
+		n.External[at], d.Lent = externalMount{st.IsDir(), flags}, append(d.Lent, at)
 	}
-	// A socket is made again with the owner it had, who must be one of the jail.
+	// CRIU restores a socket with its owner, who must have an id in the jail.
 	first := int(p.IDs.First)
 	if err := os.Lchown(inst.layout.socket(), first, first); err != nil {
 		return err
 	}
 	defer func() { err = errors.Join(err, sealControl(inst.layout)) }()
 	d.Worker = inst.worker.Swap(nil)
-	// What CRIU is not asked to do is done beside it: the jail waits.
+	// Do the rest concurrently with CRIU, because the jail is paused.
 	steps, stepCtx := errgroup.WithContext(ctx)
 	steps.Go(fault.Catch(func() error { return b.criu.Dump(stepCtx, d) }))
 	steps.Go(fault.Catch(func() (err error) {
-		if n.Init, err = keepInit(filepath.Join(inst.layout.control(), "init"), filepath.Join(dir, initFile)); err != nil {
+		if n.Init, err = copyInit(filepath.Join(inst.layout.control(), "init"), filepath.Join(dir, initFile)); err != nil {
 			return err
 		}
 		b, err := json.Marshal(n)
@@ -122,9 +122,9 @@ func (b *Backend) Dump(ctx context.Context, p jail.Plan, i jail.Instance, dir st
 	return steps.Wait()
 }
 
-// lent returns the mount points of what CRIU is not to write down, with their
-// flags: all but the root and what has no meaning outside of the jail.
-func lent(pid int) (map[string]string, error) {
+// externalMounts returns the mount points that CRIU must not dump, with their flags: all
+// except the root and kernel filesystems that belong to the jail's namespaces.
+func externalMounts(pid int) (map[string]string, error) {
 	f, err := os.Open(fmt.Sprintf("/proc/%d/mountinfo", pid))
 	if err != nil {
 		return nil, err
@@ -139,7 +139,7 @@ func lent(pid int) (map[string]string, error) {
 		switch {
 		case m.Mountpoint == "/", m.FSType == "proc", m.FSType == "devpts", m.FSType == "mqueue":
 		case m.Source == secretfs.Source:
-			return nil, fault.Newf(fault.Conflict, "oci.Dump", "", "the jail still sees its secrets")
+			return nil, fault.Newf(fault.Conflict, "oci.Dump", "", "the jail's secrets are still mounted")
 		default:
 			at[m.Mountpoint] = m.Options
 		}
@@ -147,8 +147,8 @@ func lent(pid int) (map[string]string, error) {
 	return at, nil
 }
 
-// keepInit copies the program and returns its digest.
-func keepInit(src, dst string) (string, error) {
+// copyInit copies the init binary and returns its digest.
+func copyInit(src, dst string) (string, error) {
 	in, err := os.Open(src)
 	if err != nil {
 		return "", err
@@ -163,7 +163,7 @@ func keepInit(src, dst string) (string, error) {
 	return hex.EncodeToString(sum.Sum(nil)), errors.Join(err, out.Chmod(0o755), out.Close())
 }
 
-// digestOf returns the digest of a file that does not change while it is there.
+// digestOf returns the digest of a file. It caches the digest, so the file must not change.
 func (b *Backend) digestOf(name string) (string, error) {
 	if d, ok := b.digests.Load(name); ok {
 		return d.(string), nil
@@ -186,7 +186,7 @@ func (b *Backend) digestOf(name string) (string, error) {
 func (b *Backend) Restore(ctx context.Context, p jail.Plan, dir string) (_ jail.Instance, err error) {
 	const op = "oci.Restore"
 	if b.kind.sentry {
-		if err := b.sentryCan(op); err != nil {
+		if err := b.checkSentry(op); err != nil {
 			return nil, err
 		}
 	}
@@ -198,11 +198,11 @@ func (b *Backend) Restore(ctx context.Context, p jail.Plan, dir string) (_ jail.
 		return nil, fmt.Errorf("images in %s: %w", dir, err)
 	}
 	defer b.hurry.Begin()()
-	m := &making{backend: b, plan: p, layout: layout{p.Dir}, restoring: !b.kind.sentry, from: dir, server: p.Init}
+	m := &builder{backend: b, plan: p, layout: layout{p.Dir}, restoring: !b.kind.sentry, sourceImages: dir, pageServer: p.Init}
 	defer m.undoOnError(&err, "restore")
 	defer fault.Recover(&err)
 	if digest, err := b.digestOf(p.Init); err != nil || digest != n.Init {
-		m.plan.Init = filepath.Join(dir, initFile) // an older daemon's
+		m.plan.Init = filepath.Join(dir, initFile) // of an older daemon
 		if err := os.Chmod(m.plan.Init, 0o755); err != nil {
 			return nil, err
 		}
@@ -231,23 +231,23 @@ func readNotes(dir string) (n notes, err error) {
 	return n, json.Unmarshal(b, &n)
 }
 
-// restore makes the processes again and takes away what only that needed.
-func (m *making) restore(ctx context.Context, dir string, n notes) (*instance, error) {
+// restore restores the processes and removes what only the restore needed.
+func (m *builder) restore(ctx context.Context, dir string, n notes) (*instance, error) {
 	b, p, l := m.backend, m.plan, m.layout
-	sources, err := m.lend(n)
+	sources, err := m.externalSources(n)
 	if err != nil {
 		return nil, err
 	}
 	if err := unpackMemory(dir, p.IDs, l); err != nil {
 		return nil, err
 	}
-	if err := m.giveLinks(dir); err != nil {
+	if err := m.restoreLinks(dir); err != nil {
 		return nil, err
 	}
 	if err := m.worker.Bring(l.volume()); err != nil {
 		return nil, err
 	}
-	if n.Net != p.Network { // what is bound to an address that is not there stays bound
+	if n.Net != p.Network { // sockets may be bound to addresses that do not exist here
 		if err := netns.BindAnything(m.netns); err != nil {
 			return nil, err
 		}
@@ -257,12 +257,12 @@ func (m *making) restore(ctx context.Context, dir string, n notes) (*instance, e
 	var outward *criu.Connections
 	if p.Unwired {
 		outward = &criu.Connections{}
-		m.undo.Push("let go of its connections", func() error { outward.Close(); return nil })
+		m.undo.Push("close its connections", func() error { outward.Close(); return nil })
 	}
 	err = m.step("criu", func() (err error) {
 		pid, err = b.criu.Restore(ctx, criu.Restore{
 			Dir: m.images, Root: l.merged(), Lent: sources, Netns: m.netns, Cgroup: m.cgroup, Worker: m.worker,
-			Close: n.Net != p.Network, Lazy: m.memory != nil, Keep: outward,
+			Close: n.Net != p.Network, Lazy: m.memoryWatch != nil, Keep: outward,
 		})
 		return err
 	})
@@ -277,22 +277,22 @@ func (m *making) restore(ctx context.Context, dir string, n notes) (*instance, e
 	// The instance is not shared yet.
 	i.listener, i.outward = m.worker.Listener(), outward // +checklocksignore
 	m.undo.Push("let go of init", i.Close)
-	if m.memory != nil {
-		i.watchMemory(m.memory)
+	if m.memoryWatch != nil {
+		i.watchMemory(m.memoryWatch)
 	}
 	r, err := newRecord(pid)
 	if err != nil {
 		return nil, err
 	}
-	r.Restored = process.Now() // they are frozen
+	r.Restored = process.Now() // the processes are still frozen
 	err = m.step("settle", func() error {
 		var steps errgroup.Group
 		steps.Go(fault.Catch(func() error { return r.write(l.record()) }))
-		steps.Go(fault.Catch(func() error { return dropStaged(l) }))
+		steps.Go(fault.Catch(func() error { return unmountStaged(l) }))
 		steps.Go(fault.Catch(func() error { return dropImages(p, l) }))
 		steps.Go(fault.Catch(func() error {
 			if p.Unwired {
-				return nil // it is Rewire that knows which
+				return nil // Rewire closes connections
 			}
 			return netns.CloseOutward(m.netns)
 		}))
@@ -307,30 +307,29 @@ func (m *making) restore(ctx context.Context, dir string, n notes) (*instance, e
 }
 
 const (
-	restorers      = 16       // processes and threads of CRIU's own
-	restorerMemory = 64 << 20 // and their memory
+	criuTasks  = 16       // tasks of CRIU during a restore
+	criuMemory = 64 << 20 // memory of those tasks
 )
 
-// startWorker starts the CRIU that will make the processes again.
-func (m *making) startWorker() (err error) {
+// startWorker starts the CRIU worker for the restore.
+func (m *builder) startWorker() (err error) {
 	var asking *criu.Asking
 	if m.plan.Enforce {
 		filter, err := seccomp.Notify(runtime.GOARCH)
 		if err != nil {
 			return err
 		}
-		asking = &criu.Asking{Init: m.server, Filter: filter} // not that of the image, which may be older
+		asking = &criu.Asking{Init: m.pageServer, Filter: filter} // the filter in the image may be older
 	}
 	if m.worker, err = m.backend.criu.ToRestore(m.netns, m.cgroup, asking); err != nil {
 		return err
 	}
-	m.undo.Push("end the worker", m.worker.Close)
+	m.undo.Push("stop the worker", m.worker.Close)
 	return nil
 }
 
-// lend returns what the host lends the jail: by mount point, the mount prepared
-// for it.
-func (m *making) lend(n notes) (map[string]string, error) {
+// externalSources returns the prepared mount for each external mount point.
+func (m *builder) externalSources(n notes) (map[string]string, error) {
 	l := m.layout
 	sources := map[string]string{
 		"/dev": l.dev(), "/dev/shm": l.shm(), "/sys": l.sysfs(), controlDir: l.staged("control"),
@@ -340,21 +339,22 @@ func (m *making) lend(n notes) (map[string]string, error) {
 	}
 	lent := map[string]string{}
 	covers := map[string]string{} // by flags
-	for at, loan := range n.Lent {
+	for at, loan := range n.External {
 		source, ok := sources[at]
 		if !ok && !slices.Contains(masked, at) {
-			return nil, fault.Newf(fault.Invalid, "oci.Restore", at, "the jail had something mounted there that this one is not given")
+			return nil, fault.Newf(fault.Invalid, "oci.Restore", at, "the snapshot has a mount here that the new jail does not have")
 		}
 		if !ok {
 			cover := covers[loan.Flags]
 			if cover == "" {
 				cover = l.staged(fmt.Sprintf("cover-%d", len(covers)))
-				if err := makeCover(cover, loan.Flags); err != nil {
+				if err := mountMask(cover, loan.Flags); err != nil {
 					return nil, err
 				}
 				covers[loan.Flags] = cover
 			}
-			if source = filepath.Join(cover, "null"); loan.Dir {
+			source = filepath.Join(cover, "null")
+			if loan.Dir {
 				source = filepath.Join(cover, "empty")
 			}
 		}
@@ -363,23 +363,22 @@ func (m *making) lend(n notes) (map[string]string, error) {
 	return lent, nil
 }
 
-// makeCover mounts what covers a jail's view of what is none of its business: an
-// empty directory, and a device that holds nothing. The flags are those that the
-// runtime's own covers have. They differ between runtimes, and CRIU neither adds
-// all that are missing nor can take any away.
-func makeCover(at, flags string) error {
+// mountMask mounts an empty directory and a null device that cover masked paths of /proc and
+// /sys. The flags are those of the runtime's own masks. They differ between runtimes, and CRIU
+// can neither add all missing flags nor remove any.
+func mountMask(at, flags string) error {
 	var bits uintptr
 	for flag := range strings.SplitSeq(flags, ",") {
 		bits |= mountFlags[flag]
 	}
 	empty, null := filepath.Join(at, "empty"), filepath.Join(at, "null")
-	if err := errors.Join(dirs.Make(at), memory(at, bits&^unix.MS_RDONLY, "mode=755,size=16k"), dirs.Make(empty)); err != nil {
+	if err := errors.Join(dirs.Make(at), mountTmpfs(at, bits&^unix.MS_RDONLY, "mode=755,size=16k"), dirs.Make(empty)); err != nil {
 		return err
 	}
 	if err := unix.Mknod(null, unix.S_IFCHR|0o666, int(unix.Mkdev(1, 3))); err != nil {
 		return &os.PathError{Op: "mknod", Path: null, Err: err}
 	}
-	if err := os.Chmod(null, 0o666); err != nil { // what the umask has left
+	if err := os.Chmod(null, 0o666); err != nil { // undo the umask
 		return err
 	}
 	if bits&unix.MS_RDONLY == 0 {
@@ -406,7 +405,7 @@ func (b *Backend) Dumpable(ctx context.Context, p jail.Plan, i jail.Instance) er
 		return fault.Newf(fault.Invalid, "oci.Dumpable", string(p.ID), "not a jail of this backend")
 	}
 	if b.kind.sentry {
-		return inst.checkNoSecrets("oci.Dumpable") // what else cannot be dumped, only its kernel knows
+		return inst.checkNoSecrets("oci.Dumpable") // only gVisor's kernel knows other obstacles
 	}
 	pids, err := inst.cgroup.PIDs()
 	if err != nil {
@@ -416,14 +415,14 @@ func (b *Backend) Dumpable(ctx context.Context, p jail.Plan, i jail.Instance) er
 		if what := undumpable(pid); what != "" {
 			return cannotDump(pid, "holds "+what)
 		}
-		if slices.Contains(pids, tracerOf(pid)) {
-			return cannotDump(pid, "is held by a debugger")
+		if slices.Contains(pids, tracerPID(pid)) {
+			return cannotDump(pid, "is traced by a debugger")
 		}
 	}
-	if err := inst.fill(ctx); err != nil {
+	if err := inst.loadMemory(ctx); err != nil {
 		return err
 	}
-	if inst.worker.Load() == nil { // it is loaded while the jail still runs
+	if inst.worker.Load() == nil { // start CRIU while the jail still runs
 		w, err := b.criu.ToDump(b.netnsPath(p))
 		if err != nil {
 			return err
@@ -438,7 +437,7 @@ func (b *Backend) Dumpable(ctx context.Context, p jail.Plan, i jail.Instance) er
 	paths, err := pathsOf(inst.pid, watched)
 	if err != nil {
 		for _, pid := range watched {
-			return cannotDump(pid, "watches files of which at least one cannot be found: it was deleted, or lies deep")
+			return cannotDump(pid, "watches a file whose path cannot be found: it was deleted or is too deep in the tree")
 		}
 	}
 	inst.watched.Store(&paths)
@@ -447,21 +446,21 @@ func (b *Backend) Dumpable(ctx context.Context, p jail.Plan, i jail.Instance) er
 
 func cannotDump(pid int, what string) error {
 	comm, _ := os.ReadFile(fmt.Sprintf("/proc/%d/comm", pid))
-	return fault.Cannot("snapshot", fmt.Sprintf("process %d, %s, %s, which cannot be written down", pid, bytes.TrimSpace(comm), what),
-		"end it, or have it do without, and try again")
+	return fault.Cannot("snapshot", fmt.Sprintf("process %d (%s) %s, which cannot be checkpointed", pid, bytes.TrimSpace(comm), what),
+		"end the process or stop using the feature, and try again")
 }
 
-// tracerOf returns the process that traces a task, or 0.
-func tracerOf(tid int) int {
-	tracer := statusOf(tid, "TracerPid")
+// tracerPID returns the process that traces a task, or 0.
+func tracerPID(tid int) int {
+	tracer := statusNumber(tid, "TracerPid")
 	if tracer == 0 {
 		return 0
 	}
-	return statusOf(tracer, "Tgid") // who traces is one of its threads
+	return statusNumber(tracer, "Tgid") // the tracer can be any thread of the process
 }
 
-// statusOf returns a number that the kernel tells of a task, or 0 if it has ended.
-func statusOf(tid int, name string) int {
+// statusNumber returns a number from the status file of a task, or 0 if the task has exited.
+func statusNumber(tid int, name string) int {
 	status, _ := os.ReadFile(fmt.Sprintf("/proc/%d/status", tid))
 	_, after, _ := bytes.Cut(status, []byte("\n"+name+":"))
 	line, _, _ := bytes.Cut(after, []byte("\n"))
@@ -469,7 +468,7 @@ func statusOf(tid int, name string) int {
 	return n
 }
 
-// undumpable returns what a process holds that CRIU cannot make again, or "".
+// undumpable returns what a process has open that CRIU cannot restore, or "".
 func undumpable(pid int) string {
 	dir := fmt.Sprintf("/proc/%d/fd", pid)
 	entries, err := os.ReadDir(dir)
@@ -493,11 +492,11 @@ func undumpable(pid int) string {
 		case to == "anon_inode:[eventfd]":
 			info, _ := os.ReadFile(fmt.Sprintf("/proc/%d/fdinfo/%s", pid, e.Name()))
 			if bytes.Contains(info, []byte("eventfd-semaphore: 1")) {
-				return "an eventfd that counts as a semaphore" // which CRIU forgets
+				return "an eventfd that counts as a semaphore" // CRIU does not restore that flag
 			}
 		case to == "/dev/tty":
-			// CRIU takes the first process it meets on a terminal for the owner of
-			// its session, and that is whoever has the other end.
+			// CRIU assumes that the first process it finds on a terminal owns the session.
+			// That can be the process at the other end.
 			return "/dev/tty open, rather than the terminal itself"
 		case strings.HasPrefix(to, "/dev/nvidia"), strings.HasPrefix(to, "/dev/dri/"), to == "/dev/kvm", to == "/dev/fuse":
 			return "the device " + to

@@ -20,25 +20,25 @@ import (
 	"glasshouse/jail"
 )
 
-// checkPlace refuses names that do not come from us: everything on the host is
-// found, and removed, by them.
-func checkPlace(p jail.Plan, op string) error {
+// checkPaths validates the names from which all paths on the host are derived, because files
+// are removed at those paths.
+func checkPaths(p jail.Plan, op string) error {
 	if !id.Valid('j', string(p.ID)) {
-		return fault.Newf(fault.Invalid, op, string(p.ID), "not a jail's name")
+		return fault.Newf(fault.Invalid, op, string(p.ID), "invalid jail id")
 	}
 	if !filepath.IsAbs(p.Dir) || filepath.Clean(p.Dir) != p.Dir || p.Dir == "/" {
-		return fault.Newf(fault.Invalid, op, string(p.ID), "%q is not a jail's directory", p.Dir)
+		return fault.Newf(fault.Invalid, op, string(p.ID), "%q is not a valid jail directory", p.Dir)
 	}
 	return nil
 }
 
 // Clean implements jail.Backend.
 func (b *Backend) Clean(ctx context.Context, p jail.Plan) error {
-	if err := checkPlace(p, "oci.Clean"); err != nil {
+	if err := checkPaths(p, "oci.Clean"); err != nil {
 		return err
 	}
 	l := layout{p.Dir}
-	// Processes first: what they use cannot be released under them.
+	// Kill the processes first, because their resources cannot be released while in use.
 	tree, err := b.tree()
 	if err == nil {
 		err = tree.Destroy(ctx, string(p.ID))
@@ -47,9 +47,9 @@ func (b *Backend) Clean(ctx context.Context, p jail.Plan) error {
 		return fmt.Errorf("clean jail %s: %w", p.ID, err)
 	}
 	err = errors.Join(
-		b.forget(p),
-		dropStaged(l),
-		retire(l),
+		b.removeRuntimeState(p),
+		unmountStaged(l),
+		retireVolume(l),
 		releaseVolume(l),
 		b.removeNetwork(p),
 		dropImages(p, l),
@@ -70,10 +70,10 @@ func (b *Backend) Shed(ctx context.Context, p jail.Plan) error {
 	return removeAll(l.image(), l.volume())
 }
 
-// dropStaged unmounts what was mounted for the runtime to take over, and the
-// root filesystem. The volume stays, and what is mounted at a path of keep. So do other
-// mounts in the jail's directory: layers of its snapshots may be copied or merged there.
-func dropStaged(l layout, keep ...string) error {
+// unmountStaged unmounts the root filesystem and the mounts that were prepared for the
+// runtime. It keeps the volume, the mounts at the paths keep, and other mounts in the jail's
+// directory, where layers of its snapshots may be copied or merged.
+func unmountStaged(l layout, keep ...string) error {
 	mounts, err := overlay.MountsBelow(l.volume())
 	if err != nil {
 		return err
@@ -93,8 +93,8 @@ func dropStaged(l layout, keep ...string) error {
 	return errors.Join(errs...)
 }
 
-// releaseVolume unmounts the volume and frees its loop device, also one that a
-// crash has left without a mount.
+// releaseVolume unmounts the volume and frees its loop device, including a device that a crash
+// has left without a mount.
 func releaseVolume(l layout) error {
 	if err := disk.Unmount(l.volume()); err != nil {
 		return err
@@ -110,9 +110,9 @@ func releaseVolume(l layout) error {
 	return errors.Join(errs...)
 }
 
-// retire ends all writing to a volume that has become a sealed layer: an overlay
-// that was mounted before may keep its filesystem alive.
-func retire(l layout) error {
+// retireVolume stops all writes to a volume that has become a sealed layer. An overlay that
+// was mounted earlier may keep its filesystem alive.
+func retireVolume(l layout) error {
 	var st unix.Stat_t
 	if err := unix.Stat(l.image(), &st); err != nil || st.Nlink == 1 {
 		return nil
@@ -120,7 +120,7 @@ func retire(l layout) error {
 	if err := disk.Retire(l.volume()); err != nil {
 		return err
 	}
-	return overlay.Unmount(l.volume()) // its device may stay for long, and nobody waits for it
+	return overlay.Unmount(l.volume()) // the loop device may remain for long; do not wait for it
 }
 
 func removeAll(names ...string) error {
@@ -134,11 +134,11 @@ func removeAll(names ...string) error {
 // Mount implements jail.Backend.
 func (b *Backend) Mount(ctx context.Context, p jail.Plan) (dir string, unmount func() error, err error) {
 	const op = "oci.Mount"
-	if err := checkPlace(p, op); err != nil {
+	if err := checkPaths(p, op); err != nil {
 		return "", nil, err
 	}
 	l := layout{p.Dir}
-	if err := errors.Join(b.base(), dirs.Make(l.volume()), dropSealed(p, l)); err != nil {
+	if err := errors.Join(b.base(), dirs.Make(l.volume()), removeSealedVolume(p, l)); err != nil {
 		return "", nil, fmt.Errorf("mount files of %s: %w", p.ID, err)
 	}
 	if _, err := os.Stat(l.image()); errors.Is(err, fs.ErrNotExist) {
@@ -149,7 +149,7 @@ func (b *Backend) Mount(ctx context.Context, p jail.Plan) (dir string, unmount f
 			return "", nil, fmt.Errorf("mount files of %s: %w", p.ID, err)
 		}
 	}
-	unmount = func() error { return errors.Join(dropStaged(l), releaseVolume(l)) }
+	unmount = func() error { return errors.Join(unmountStaged(l), releaseVolume(l)) }
 	defer func() {
 		if err != nil {
 			err = fmt.Errorf("mount files of %s: %w", p.ID, errors.Join(err, unmount()))

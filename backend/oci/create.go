@@ -39,9 +39,9 @@ func (b *Backend) Create(ctx context.Context, p jail.Plan) (_ jail.Instance, err
 	if err := b.checkAlone(p, op); err != nil {
 		return nil, err
 	}
-	defer b.hurry.Begin()() // its processes will be moved
-	m := &making{backend: b, plan: p, layout: layout{p.Dir}}
-	m.ownNet = p.Network == jail.Isolated && b.kind.sentry && b.sentryCan(op) == nil
+	defer b.hurry.Begin()() // the runtime will move processes between cgroups
+	m := &builder{backend: b, plan: p, layout: layout{p.Dir}}
+	m.ownNet = p.Network == jail.Isolated && b.kind.sentry && b.checkSentry(op) == nil
 	defer m.undoOnError(&err, "create")
 	defer fault.Recover(&err)
 	if err := m.prepare(ctx); err != nil {
@@ -53,45 +53,42 @@ func (b *Backend) Create(ctx context.Context, p jail.Plan) (_ jail.Instance, err
 	return m.start(ctx)
 }
 
-// making is one jail on its way. Steps that do not need each other are taken at
-// once; each pushes its inverse before it begins, for a step that fails half-way
-// has to be undone too.
-type making struct {
+// A builder creates or restores one jail. Independent steps run concurrently. Each step pushes
+// its inverse before it starts, because a step that fails midway must be undone as well.
+type builder struct {
 	backend *Backend
 	plan    jail.Plan
 	layout  layout
 	undo    undo.Stack
 
-	ownNet    bool         // gVisor has a network of its own for the jail
-	restoring bool         // by CRIU
-	worker    *criu.Worker // that will
-	from      string       // images
-	images    string       // its own, of those
-	memory    *pages.Watch // of what it is made without, if it is
-	server    string       // the program that gives that
+	ownNet       bool         // gVisor provides its own network stack for the jail
+	restoring    bool         // the jail is restored by CRIU
+	worker       *criu.Worker // the CRIU worker
+	sourceImages string       // directory of the snapshot's images
+	images       string       // directory of the jail's copy of the images
+	memoryWatch  *pages.Watch // watches the lazily loaded memory, or nil
+	pageServer   string       // program of the page server
 
-	cgroup *cgroup.Cgroup // once prepared, as all below
+	cgroup *cgroup.Cgroup // this and the following fields are set by prepare
 	netns  string         // path of the network namespace
 	binds  []bind         // the workspace and mounts
 }
 
-// undoOnError undoes what was done so far if *err is set, which it wraps in the
-// operation and the jail.
-func (m *making) undoOnError(err *error, operation string) {
+// undoOnError undoes the completed steps if *err is set and wraps *err.
+func (m *builder) undoOnError(err *error, operation string) {
 	if *err == nil {
 		return
 	}
 	*err = fmt.Errorf("%s jail %s: %w", operation, m.plan.ID, disk.WriteError(m.layout.image(), *err))
 	if more := m.undo.Run(); more != nil {
-		m.backend.log.Error("a jail that could not be made left something behind", "jail", m.plan.ID, "err", more)
+		m.backend.log.Error("failed to undo the creation of a jail", "jail", m.plan.ID, "err", more)
 		*err = errors.Join(*err, more)
 	}
 }
 
-// prepare makes everything a jail consists of but its processes. The volume
-// takes longest and what follows needs it: that is the line this goroutine
-// takes, while others make the rest.
-func (m *making) prepare(ctx context.Context) (err error) {
+// prepare creates everything except the processes. The volume takes longest and later steps
+// need it, so this goroutine creates the volume while other goroutines do the rest.
+func (m *builder) prepare(ctx context.Context) (err error) {
 	l := m.layout
 	m.undo.Push("remove the bundle", func() error {
 		return removeAll(l.control(), l.identity(), l.bundle(), l.record())
@@ -112,10 +109,10 @@ func (m *making) prepare(ctx context.Context) (err error) {
 	})
 	if m.restoring {
 		steps.Go(func() error { return m.step("images", func() error { return m.makeImages(ctx) }) })
-		steps.Go(func() error { // it takes as long to load as the volume to be made
+		steps.Go(func() error { // starting CRIU takes as long as creating the volume
 			<-networked
 			<-grouped
-			if ctx.Err() != nil { // the caller gave up, or a step failed that the worker needs
+			if ctx.Err() != nil { // the caller cancelled, or a required step failed
 				return context.Cause(ctx)
 			}
 			return m.step("worker", m.startWorker)
@@ -169,9 +166,9 @@ func (m *making) prepare(ctx context.Context) (err error) {
 	})
 }
 
-// step takes one step and reports how long it took to the backend's trace. Steps
-// run in goroutines of their own, so a panic in one is returned as its error.
-func (m *making) step(name string, f func() error) (err error) {
+// step runs one step and reports its duration to the backend's trace. Steps run in their own
+// goroutines, so a panic is returned as an error.
+func (m *builder) step(name string, f func() error) (err error) {
 	defer func() {
 		if err != nil {
 			err = fmt.Errorf("%s: %w", name, err)
@@ -186,10 +183,10 @@ func (m *making) step(name string, f func() error) (err error) {
 	return err
 }
 
-// makeVolume mounts the jail's disk and makes the directories on it.
-func (m *making) makeVolume(ctx context.Context) error {
+// makeVolume mounts the jail's disk and creates its directories.
+func (m *builder) makeVolume(ctx context.Context) error {
 	l := m.layout
-	if err := dropSealed(m.plan, l); err != nil {
+	if err := removeSealedVolume(m.plan, l); err != nil {
 		return err
 	}
 	if _, err := os.Lstat(l.image()); errors.Is(err, os.ErrNotExist) {
@@ -198,7 +195,7 @@ func (m *making) makeVolume(ctx context.Context) error {
 	if err := dirs.Make(l.volume()); err != nil {
 		return err
 	}
-	m.undo.Push("unmount", func() error { return errors.Join(dropStaged(l), releaseVolume(l)) })
+	m.undo.Push("unmount", func() error { return errors.Join(unmountStaged(l), releaseVolume(l)) })
 	if err := disk.Make(ctx, l.image(), l.volume(), m.plan.Limits.DiskMB, m.backend.cfg.Templates); err != nil {
 		return err
 	}
@@ -208,7 +205,7 @@ func (m *making) makeVolume(ctx context.Context) error {
 	return dirs.Empty(l.work())
 }
 
-func (m *making) makeCgroup() error {
+func (m *builder) makeCgroup() error {
 	tree, err := m.backend.tree()
 	if err != nil {
 		return err
@@ -216,14 +213,15 @@ func (m *making) makeCgroup() error {
 	name := string(m.plan.ID)
 	m.undo.Push("remove the cgroup", func() error { return tree.Destroy(context.Background(), name) })
 	limits := m.backend.kind.limits(m.plan.Limits)
-	if m.restoring { // CRIU needs a little beside the jail, at first
-		limits.PIDs, limits.MemoryBytes = limits.PIDs+restorers, limits.MemoryBytes+restorerMemory
+	if m.restoring { // until the restore is complete CRIU runs in the cgroup, too
+		limits.PIDs, limits.MemoryBytes = limits.PIDs+criuTasks, limits.MemoryBytes+criuMemory
 	}
 	m.cgroup, err = tree.Create(name, limits)
 	return err
 }
 
-// checkAlone refuses to make a jail that runs: undoing would end it.
+// checkAlone returns an error if the jail is running, because undoing the creation would kill
+// it.
 func (b *Backend) checkAlone(p jail.Plan, op string) error {
 	tree, err := b.tree()
 	if err != nil {
@@ -242,10 +240,10 @@ func (b *Backend) checkAlone(p jail.Plan, op string) error {
 	return nil
 }
 
-// makeControl makes the directory that init's socket is to be in. Until init has
-// made it the directory belongs to the jail's root. Where a door takes the
-// socket's place it never does.
-func (m *making) makeControl() error {
+// makeControl creates the directory of init's socket. The directory belongs to root in the
+// jail until init has created the socket. With gVisor it always belongs to the host's root,
+// because the daemon creates the socket.
+func (m *builder) makeControl() error {
 	dir := m.layout.control()
 	if err := dirs.Empty(dir); err != nil {
 		return err
@@ -260,8 +258,8 @@ func (m *making) makeControl() error {
 	return os.Chown(dir, first, first)
 }
 
-// installInit puts the init binary where the jail finds it: the same file if it
-// can be had there under a second name, else a copy.
+// installInit hard-links the init binary into the jail's control directory, or copies it if it
+// is on another filesystem.
 func installInit(src, dst string) error {
 	src, err := filepath.EvalSymlinks(src)
 	if err != nil {
@@ -272,7 +270,7 @@ func installInit(src, dst string) error {
 		return err
 	}
 	if !st.Mode().IsRegular() || st.Mode()&0o005 != 0o005 {
-		return fault.Newf(fault.Invalid, "oci.Create", src, "not a program that everybody may read and run")
+		return fault.Newf(fault.Invalid, "oci.Create", src, "init must be a regular file that all users may read and execute")
 	}
 	if os.Link(src, dst) == nil {
 		return nil
@@ -293,10 +291,9 @@ func installInit(src, dst string) error {
 	return errors.Join(out.Chmod(0o755), out.Close())
 }
 
-// sealControl takes the directory of init's socket away from the jail: it can
-// neither put another socket there, or a link to one of the host's, for the
-// daemon to talk to, nor fill the host's disk, nor talk to its init itself. Its
-// processes can still be sent a descriptor.
+// sealControl takes ownership of the directory of init's socket from the jail. Otherwise the
+// jail could replace the socket, for example by a link to a socket of the host, fill the disk
+// of the host, or connect to its init. Its processes can still receive a descriptor.
 func sealControl(l layout) error {
 	if err := os.Lchown(l.control(), 0, 0); err != nil {
 		return err
@@ -306,13 +303,13 @@ func sealControl(l layout) error {
 		return err
 	}
 	if st.Mode().Type() != os.ModeSocket {
-		return fault.Newf(fault.Denied, "oci.Create", l.socket(), "what init made is no socket")
+		return fault.Newf(fault.Denied, "oci.Create", l.socket(), "init did not create a socket")
 	}
 	return errors.Join(os.Lchown(l.socket(), 0, 0), os.Chmod(l.socket(), 0o600))
 }
 
-// makeIdentity makes the layer that is this jail's alone.
-func (m *making) makeIdentity() error {
+// makeIdentity creates the layer with the files that are unique to this jail.
+func (m *builder) makeIdentity() error {
 	if err := m.backend.base(); err != nil {
 		return err
 	}
@@ -320,14 +317,15 @@ func (m *making) makeIdentity() error {
 	switch m.plan.Network {
 	case jail.Full:
 		resolv = hostResolv()
-	case jail.Proxied, jail.Bridged: // the daemon answers for names
+	case jail.Proxied, jail.Bridged: // the daemon is the DNS server
 		resolv = "nameserver " + netns.Gateway.String() + "\n"
 	}
 	return rootfs.Identity(m.layout.identity(), m.plan.Hostname, resolv)
 }
 
-// makeRoot stacks the root filesystem, each layer shown with the jail's ids.
-func (m *making) makeRoot(ids *os.File) error {
+// makeRoot mounts the root filesystem as an overlay of layers that are idmapped to the jail's
+// ids.
+func (m *builder) makeRoot(ids *os.File) error {
 	l := m.layout
 	readOnly := overlay.CloneOptions{IDMap: ids, Options: overlay.Options{ReadOnly: true, NoDev: true}}
 	var lower []string
@@ -351,16 +349,16 @@ func (m *making) makeRoot(ids *os.File) error {
 		return err
 	}
 	upper, work := filepath.Join(mapped, filepath.Base(l.upper())), filepath.Join(mapped, filepath.Base(l.work()))
-	// Set-user-id programs are void in the jail by no_new_privs; here the mount
-	// is also seen by the host.
+	// no_new_privs disables set-user-id programs in the jail. The nosuid flag protects the
+	// host, which sees this mount as well.
 	if err := overlay.Mount(l.merged(), lower, upper, work, noPrivilege); err != nil {
 		return err
 	}
 	return overlay.Clone(l.control(), l.staged("control"), overlay.CloneOptions{Options: noPrivilege})
 }
 
-// makeBundle writes what the runtime is told.
-func (m *making) makeBundle() error {
+// makeBundle writes the OCI bundle.
+func (m *builder) makeBundle() error {
 	l := m.layout
 	if err := dirs.Empty(l.bundle()); err != nil {
 		return err
@@ -374,14 +372,13 @@ func (m *making) makeBundle() error {
 	return os.WriteFile(filepath.Join(l.bundle(), "config.json"), b, 0o600)
 }
 
-// start starts init, waits for its answer, and takes away what only starting
-// needed.
-func (m *making) start(ctx context.Context) (*instance, error) {
+// start starts init, waits for it to answer, and removes what only the start needed.
+func (m *builder) start(ctx context.Context) (*instance, error) {
 	b, p, l := m.backend, m.plan, m.layout
 	if err := os.MkdirAll(b.state(), 0o700); err != nil {
 		return nil, err
 	}
-	m.undo.Push("remove the runtime's notes", func() error { return b.forget(p) })
+	m.undo.Push("remove the runtime's state", func() error { return b.removeRuntimeState(p) })
 	m.undo.Push("kill its processes", func() error { return m.cgroup.Kill(context.Background()) })
 	if err := m.step("runtime", func() error { return b.run(ctx, p, l, m.sentryFlags(os.DevNull), "run") }); err != nil {
 		return nil, err
@@ -389,9 +386,9 @@ func (m *making) start(ctx context.Context) (*instance, error) {
 	return m.adopt(ctx, "")
 }
 
-// adopt takes over from the runtime, which has ended. A jail that is still does not
-// answer.
-func (m *making) adopt(ctx context.Context, how string) (*instance, error) {
+// adopt creates the instance after the runtime has exited. state is statePaused for a restored
+// gVisor jail, whose init does not answer yet.
+func (m *builder) adopt(ctx context.Context, how string) (*instance, error) {
 	b, p, l := m.backend, m.plan, m.layout
 	pid, err := readPID(l.pidFile())
 	if err != nil {
@@ -399,24 +396,24 @@ func (m *making) adopt(ctx context.Context, how string) (*instance, error) {
 	}
 	pidfd, err := openPID(pid)
 	if err != nil {
-		return nil, fmt.Errorf("init ended at once: %w", err)
+		return nil, fmt.Errorf("init exited immediately: %w", err)
 	}
 	i := b.newInstance(p, m.cgroup, pid, pidfd)
-	m.undo.Push("let go of init", i.Close)
+	m.undo.Push("close the pidfd of init", i.Close)
 	r, err := newRecord(pid)
 	if err != nil {
 		return nil, err
 	}
-	r.Still, r.OwnNet = how, m.ownNet
-	i.still.Store(how == still)
+	r.SentryState, r.OwnNet = how, m.ownNet
+	i.sentryPaused.Store(how == statePaused)
 	if err := r.write(l.record()); err != nil {
 		return nil, err
 	}
 	var meanwhile errgroup.Group
-	meanwhile.Go(func() error { return m.step("unmount", func() error { return dropStaged(l, l.secrets()) }) })
+	meanwhile.Go(func() error { return m.step("unmount", func() error { return unmountStaged(l, l.secrets()) }) })
 	err = nil
-	if how != still {
-		err = m.step("answer", func() error { return i.answer(ctx) })
+	if how != statePaused {
+		err = m.step("answer", func() error { return i.waitReady(ctx) })
 	}
 	if err := errors.Join(err, meanwhile.Wait()); err != nil {
 		return nil, err
@@ -433,8 +430,8 @@ func (m *making) adopt(ctx context.Context, how string) (*instance, error) {
 	return i, nil
 }
 
-// answer waits until init answers, or is gone.
-func (i *instance) answer(ctx context.Context) error {
+// waitReady waits until init answers or exits.
+func (i *instance) waitReady(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, answerTime)
 	defer cancel()
 	ctx, gone := context.WithCancelCause(ctx)
@@ -444,7 +441,7 @@ func (i *instance) answer(ctx context.Context) error {
 	watch.Go(func() {
 		select {
 		case <-i.done:
-			gone(errors.New("init ended at once"))
+			gone(errors.New("init exited immediately"))
 		case <-ctx.Done():
 		}
 	})
@@ -462,13 +459,12 @@ func readPID(name string) (int, error) {
 	}
 	pid, err := strconv.Atoi(strings.TrimSpace(string(b)))
 	if err != nil || pid < 2 {
-		return 0, fmt.Errorf("%s holds %.20q, not a pid", name, b)
+		return 0, fmt.Errorf("%s contains %.20q, want a pid", name, b)
 	}
 	return pid, nil
 }
 
-// openHybrid opens the jail's directory in the second generation of cgroups
-// where that is beside the first, or returns nil.
+// openHybrid opens the jail's cgroup v2 directory on a hybrid host, or returns nil on others.
 func (b *Backend) openHybrid(p jail.Plan) (*os.File, error) {
 	if b.hybrid == "" {
 		return nil, nil

@@ -14,7 +14,7 @@ import (
 
 var _ jail.Enforced = (*instance)(nil)
 
-// enforce has the commands of a jail ask that has run none.
+// enforce installs the notification filter in init of a jail that has run no command yet.
 func (i *instance) enforce(ctx context.Context) error {
 	filter, err := seccomp.Notify(runtime.GOARCH)
 	if err != nil {
@@ -31,7 +31,8 @@ func (i *instance) enforce(ctx context.Context) error {
 	return err
 }
 
-// Listener implements jail.Enforced. After a restart of the daemon init has it.
+// Listener implements jail.Enforced. After a restart of the daemon it gets the listener from
+// init.
 func (i *instance) Listener() (*notify.Listener, error) {
 	i.listening.Lock()
 	defer i.listening.Unlock()
@@ -48,7 +49,7 @@ func (i *instance) Listener() (*notify.Listener, error) {
 	return i.listener.Clone()
 }
 
-// closeListener lets go of it.
+// closeListener closes the listener.
 func (i *instance) closeListener() {
 	i.listening.Lock()
 	defer i.listening.Unlock()

@@ -9,17 +9,16 @@ import (
 	"glasshouse/jail"
 )
 
-// Trace has b tell f of each step of Create, at its end, from the goroutine that
-// took it.
+// Trace makes b call f at the end of each step of Create, on the goroutine of the step.
 func (b *Backend) Trace(f func(step string, took time.Duration)) { b.trace = f }
 
-// Alone prepares a jail as Create does and calls f with the runtime's command
-// line that runs it in the foreground, and its bundle. It leaves nothing behind.
+// Alone prepares a jail as Create does and calls f with the bundle and the runtime's command
+// line that runs the jail in the foreground. It removes everything afterwards.
 func (b *Backend) Alone(ctx context.Context, p jail.Plan, f func(argv []string, bundle string) error) error {
 	defer func(f func(string, time.Duration)) { b.trace = f }(b.trace)
 	b.trace = nil
-	m := &making{backend: b, plan: p, layout: layout{p.Dir}}
-	m.undo.Push("remove the runtime's notes", func() error { return b.forget(p) })
+	m := &builder{backend: b, plan: p, layout: layout{p.Dir}}
+	m.undo.Push("remove the runtime's state", func() error { return b.removeRuntimeState(p) })
 	err := m.prepare(ctx)
 	if err == nil {
 		err = m.makeBundle()
@@ -34,8 +33,8 @@ func (b *Backend) Alone(ctx context.Context, p jail.Plan, f func(argv []string, 
 	return errors.Join(err, m.undo.Run())
 }
 
-// LazyFrom has b make jails without their memory if that is at least n bytes.
-func (b *Backend) LazyFrom(n int64) { b.lazyFrom = n }
+// LazyFrom sets the memory size in bytes from which b restores jails lazily.
+func (b *Backend) LazyFrom(n int64) { b.lazyThreshold = n }
 
-// Stilling leaves the record of a jail as a daemon does that dies while it stills it.
-func Stilling(i jail.Instance) error { return i.(*instance).noteStill(stilling) }
+// Stilling leaves the record of a jail as a daemon does that dies while it pauses the jail.
+func Stilling(i jail.Instance) error { return i.(*instance).recordSentryState(statePausing) }

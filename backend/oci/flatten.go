@@ -15,14 +15,14 @@ import (
 	"glasshouse/internal/dirs"
 )
 
-// Layers works on sealed layers that no jail is needed for.
+// Layers operates on sealed layers without a jail.
 type Layers struct {
 	Templates string // as in Config
 }
 
-// Flatten writes sealed layers, topmost first, as one to the new file to, which
-// is there, whole and on the disk, or not at all. It works on to.part, to be
-// removed by Release after a crash.
+// Flatten merges sealed layers, topmost first, into the new file to. The file appears only
+// when it is complete and synced. Flatten works in to.part, which Release must unmount after a
+// crash.
 func (f Layers) Flatten(ctx context.Context, layers []string, to string) (err error) {
 	part := to + ".part"
 	defer func() {
@@ -46,8 +46,8 @@ func (f Layers) Flatten(ctx context.Context, layers []string, to string) (err er
 	return errors.Join(os.Remove(part), dirs.Sync(filepath.Dir(to)))
 }
 
-// write makes the image. All that is mounted for it is below part, which it
-// leaves with the image alone.
+// write creates the image. All its mounts are below part. Only the image remains there when it
+// returns.
 func (f Layers) write(ctx context.Context, layers []string, part, img string) (err error) {
 	var mounted []string
 	defer func() {
@@ -78,7 +78,7 @@ func (f Layers) write(ctx context.Context, layers []string, part, img string) (e
 		mb += int64(st.Blocks-st.Bfree) * st.Bsize >> 20
 		nodes += int64(st.Files - st.Ffree)
 	}
-	into, err := mount("to", func(at string) error { return disk.Make(ctx, img, at, roomFor(mb, nodes), f.Templates) })
+	into, err := mount("to", func(at string) error { return disk.Make(ctx, img, at, volumeSize(mb, nodes), f.Templates) })
 	if err != nil {
 		return err
 	}
@@ -92,7 +92,7 @@ func (f Layers) write(ctx context.Context, layers []string, part, img string) (e
 	return nil
 }
 
-// flattenPart writes one directory of the layers, if there is one.
+// flattenPart merges one directory of the layers, if it exists.
 func flattenPart(ctx context.Context, from []string, into, name string) error {
 	var parts []string
 	for _, dir := range from {
@@ -113,9 +113,9 @@ func flattenPart(ctx context.Context, from []string, into, name string) error {
 	return overlay.Flatten(ctx, parts, dst)
 }
 
-// roomFor is the size of a volume that holds so many megabytes, in so many files,
-// at the most: a power of two, since of each size there is a template.
-func roomFor(mb, nodes int64) int64 {
+// volumeSize returns the size in MB of a volume for that many megabytes and files. It is a
+// power of two, because a template exists per size.
+func volumeSize(mb, nodes int64) int64 {
 	const perMB = 128 // files
 	need := max(mb+mb/16, nodes/perMB) + 32
 	size := int64(64)
@@ -125,9 +125,8 @@ func roomFor(mb, nodes int64) int64 {
 	return size
 }
 
-// Seal makes sure that a layer is one that can be mounted as it is.
+// Seal makes a layer mountable as a sealed layer.
 func (Layers) Seal(img string) error { return disk.Seal(img) }
 
-// Release unmounts everything below a directory that was mounted there to copy or
-// flatten layers.
+// Release unmounts all mounts below a directory that was used to copy or flatten layers.
 func (Layers) Release(dir string) error { return overlay.UnmountBelow(dir) }

@@ -25,7 +25,7 @@ import (
 type instance struct {
 	backend *Backend
 	plan    jail.Plan
-	limits  atomic.Pointer[jail.Limits] // if they have changed since it was planned
+	limits  atomic.Pointer[jail.Limits] // current limits, if changed after the creation
 	layout  layout
 	cgroup  *cgroup.Cgroup
 	pid     int
@@ -35,19 +35,18 @@ type instance struct {
 
 	listening sync.Mutex
 	// +checklocks:listening
-	listener *notify.Listener // on which its commands ask, once known
+	listener *notify.Listener // seccomp listener of its commands, once known
 
-	outward *criu.Connections      // out of the jail, if it was made to keep them, until Rewire
-	memory  *pages.Watch           // of what was missing when it was made; nil if nothing was
-	why     atomic.Pointer[string] // its processes were ended
+	outward    *criu.Connections      // external connections, kept until Rewire
+	memory     *pages.Watch           // watches lazily loaded memory, or nil
+	killReason atomic.Pointer[string] // why the backend killed its processes
 
-	watched atomic.Pointer[[]string]    // what processes of the jail watched when last asked
-	worker  atomic.Pointer[criu.Worker] // started for a Dump that did not come yet
-	still   atomic.Bool                 // gVisor's kernel runs, the jail does not
+	watched      atomic.Pointer[[]string]    // paths watched by inotify at the last Dumpable
+	worker       atomic.Pointer[criu.Worker] // started for the next Dump
+	sentryPaused atomic.Bool                 // gVisor's kernel is running and the jail is paused
 }
 
-// newInstance begins to watch the init with the given pid and descriptor, which
-// becomes the instance's.
+// newInstance creates an instance and watches init through pidfd. The instance owns pidfd.
 func (b *Backend) newInstance(p jail.Plan, cg *cgroup.Cgroup, pid int, pidfd *os.File) *instance {
 	i := &instance{
 		backend: b, plan: p, layout: layout{p.Dir}, cgroup: cg,
@@ -57,8 +56,7 @@ func (b *Backend) newInstance(p jail.Plan, cg *cgroup.Cgroup, pid int, pidfd *os
 	return i
 }
 
-// openPID returns a descriptor of a process that the runtime of Go can wait for
-// without a thread.
+// openPID returns a pidfd that the Go runtime poller can wait for without a thread.
 func openPID(pid int) (*os.File, error) {
 	fd, err := unix.PidfdOpen(pid, unix.PIDFD_NONBLOCK)
 	if err != nil {
@@ -71,7 +69,7 @@ func openPID(pid int) (*os.File, error) {
 	return os.NewFile(uintptr(fd), fmt.Sprintf("pidfd of %d", pid)), nil
 }
 
-// await closes done when init is gone. It ends without it when pidfd is closed.
+// await closes done when init has exited. It returns without closing done if pidfd is closed.
 func (i *instance) await() {
 	conn, err := i.pidfd.SyscallConn()
 	if err != nil {
@@ -83,7 +81,7 @@ func (i *instance) await() {
 	}
 }
 
-// exited reports whether the process behind a pidfd has ended.
+// exited reports whether the process of a pidfd has exited.
 func exited(pidfd int) bool {
 	fds := []unix.PollFd{{Fd: int32(pidfd), Events: unix.POLLIN}}
 	n, err := unix.Poll(fds, 0)
@@ -101,7 +99,7 @@ func (i *instance) Sight() jail.Sight {
 	case jail.Full:
 		s.Link = netns.Link(string(wireOf(i.plan).Name))
 	case jail.Bridged:
-		s.Address, _ = netns.Transit(i.backend.cfg.Transit, i.backend.address(i.plan)) // it was made with it
+		s.Address, _ = netns.Transit(i.backend.cfg.Transit, i.backend.address(i.plan)) // the same value was valid at the creation
 		s.Door = netns.Door(i.backend.wireAt(i.plan))
 	case jail.Proxied:
 		s.Door = netns.Door(i.backend.wireAt(i.plan))
@@ -113,11 +111,11 @@ func (i *instance) Freeze(ctx context.Context) error { return i.cgroup.Freeze(ct
 
 // Thaw implements jail.Instance.
 func (i *instance) Thaw(ctx context.Context) error {
-	return errors.Join(i.cgroup.Thaw(ctx), i.goOn(ctx))
+	return errors.Join(i.cgroup.Thaw(ctx), i.resumeSentry(ctx))
 }
 
-// Kill implements jail.Instance. Init leaves its cgroup before it has waited for
-// the others of its pid namespace: only its own end is the end of all.
+// Kill implements jail.Instance. Init leaves its cgroup before it has waited for the other
+// processes of its pid namespace, so Kill waits for the exit of init itself.
 func (i *instance) Kill(ctx context.Context) error {
 	if err := i.cgroup.Kill(ctx); err != nil {
 		return err
@@ -126,7 +124,7 @@ func (i *instance) Kill(ctx context.Context) error {
 	case <-i.done:
 		return nil
 	case <-ctx.Done():
-		return fmt.Errorf("wait for the end of %s: %w", i.plan.ID, ctx.Err())
+		return fmt.Errorf("wait for the exit of %s: %w", i.plan.ID, ctx.Err())
 	}
 }
 
@@ -160,7 +158,7 @@ func (i *instance) Stats(ctx context.Context) (jail.Stats, error) {
 	if err != nil {
 		return jail.Stats{}, err
 	}
-	limits := i.bounds()
+	limits := i.currentLimits()
 	s := jail.Stats{
 		CPU:          cg.CPU,
 		MemoryBytes:  cg.MemoryBytes,
@@ -178,7 +176,7 @@ func (i *instance) Stats(ctx context.Context) (jail.Stats, error) {
 		}
 	}
 	if i.backend.kind.sentry {
-		// These are gVisor's threads and stubs, not the jail's processes.
+		// The host sees gVisor's threads and stubs, not the jail's processes.
 		s.PIDs, s.NotMeasured = 0, append(s.NotMeasured, "pids", "processes_max")
 	}
 	if err := i.backend.countTraffic(i.plan, &s); err != nil {
@@ -193,7 +191,7 @@ func (i *instance) VolumeFailed() bool {
 	return err == nil && failed
 }
 
-// statName puts the fields of cgroup.Stats in the words of jail.Stats.
+// statName maps the fields of cgroup.Stats to those of jail.Stats.
 var statName = map[string]string{
 	"CPU": "cpu", "MemoryBytes": "memory_bytes", "MemoryPeak": "memory_peak", "PIDs": "pids", "OOMKills": "oom_kills",
 }
@@ -206,7 +204,7 @@ func (b *Backend) Left(ctx context.Context, p jail.Plan) (jail.Stats, error) {
 	}
 	cg, err := tree.Open(string(p.ID))
 	if errors.Is(err, fault.NotFound) {
-		return jail.Stats{}, nil // nothing is left of it
+		return jail.Stats{}, nil // the cgroup was removed
 	}
 	if err != nil {
 		return jail.Stats{}, err

@@ -16,7 +16,7 @@ import (
 	"glasshouse/jailinit/control"
 )
 
-// interrupted is an operation that makes a jail, and the steps that it has.
+// interrupted is an operation that creates a jail, and its steps.
 type interrupted struct {
 	name  string
 	steps []string
@@ -24,7 +24,7 @@ type interrupted struct {
 	make  func(context.Context, jail.Plan) (jail.Instance, error)
 }
 
-// creations are Create and, where this host has it, Restore.
+// creations returns Create and, if this host supports it, Restore.
 func creations(t *testing.T, h *host, b *oci.Backend) []interrupted {
 	create := interrupted{
 		name:  "create",
@@ -47,7 +47,7 @@ func creations(t *testing.T, h *host, b *oci.Backend) []interrupted {
 	}}
 }
 
-// dumped returns the images and the layer of a jail that has ended since.
+// dumped returns the images and the layer of a jail that has ended.
 func dumped(t *testing.T, h *host, b *oci.Backend) (images, layer string, p jail.Plan) {
 	t.Helper()
 	p = h.plan(t, b)
@@ -70,8 +70,8 @@ func dumped(t *testing.T, h *host, b *oci.Backend) (images, layer string, p jail
 	return images, layer, p
 }
 
-// forEachWorker runs a scenario on the runtimes whose jails CRIU restores. The steps of
-// crun are those of runc.
+// forEachWorker runs a scenario on the runtimes whose jails CRIU restores. crun has the same
+// steps as runc.
 func forEachWorker(t *testing.T, scenario func(t *testing.T, h *host, b *oci.Backend)) {
 	runtimes := []string{"runc"}
 	if backendtest.Thorough {
@@ -85,17 +85,17 @@ func forEachWorker(t *testing.T, scenario func(t *testing.T, h *host, b *oci.Bac
 	}
 }
 
-// leavesNothing insists that a failed operation left nothing on the host.
+// leavesNothing checks that a failed operation left nothing on the host.
 func leavesNothing(t *testing.T, p jail.Plan) {
 	t.Helper()
-	// A process that copies the host's mounts holds them a little longer.
+	// A process that copies the host's mounts may hold them a little longer.
 	if leaks := backendtest.LeaksAfter(p, 30*time.Second); len(leaks) > 0 {
-		t.Errorf("the host still holds\n%s", strings.Join(leaks, "\n"))
+		t.Errorf("left on the host:\n%s", strings.Join(leaks, "\n"))
 	}
 }
 
-// TestACancelledRequestIsAnErrorAtEveryStep cancels at the end of each step.
-func TestACancelledRequestIsAnErrorAtEveryStep(t *testing.T) {
+// TestCancellationAtEachStepReturnsError cancels at the end of each step.
+func TestCancellationAtEachStepReturnsError(t *testing.T) {
 	forEachWorker(t, func(t *testing.T, h *host, b *oci.Backend) {
 		for _, op := range creations(t, h, b) {
 			for _, at := range op.steps {
@@ -115,16 +115,16 @@ func TestACancelledRequestIsAnErrorAtEveryStep(t *testing.T) {
 					if !reached {
 						t.Errorf("the step %s was not reached: %v", at, err)
 					}
-					if err == nil { // all that heeds a cancellation was done
+					if err == nil { // all cancellable steps were complete
 						defer inst.Close()
 						if at != "settle" && at != "answer" && at != "unmount" && at != "criu" {
-							t.Errorf("cancelled after %s it says that the jail was made", at)
+							t.Errorf("error after cancellation at %s = nil, want context.Canceled", at)
 						}
 						must(t, inst.Kill(t.Context()))
 						return
 					}
 					if !errors.Is(err, context.Canceled) {
-						t.Errorf("error = %v, want one that says context.Canceled", err)
+						t.Errorf("error = %v, want context.Canceled", err)
 					}
 					leavesNothing(t, p)
 				})
@@ -133,9 +133,9 @@ func TestACancelledRequestIsAnErrorAtEveryStep(t *testing.T) {
 	})
 }
 
-// TestARestoreWhoseWorkerComesLastHeedsACancellation has the worker of CRIU wait
-// for the cgroup until everything else was prepared, and cancels then.
-func TestARestoreWhoseWorkerComesLastHeedsACancellation(t *testing.T) {
+// TestRestoreWithLateWorkerObservesCancellation delays the CRIU worker until everything else
+// is prepared, and then cancels.
+func TestRestoreWithLateWorkerObservesCancellation(t *testing.T) {
 	forEachWorker(t, func(t *testing.T, h *host, b *oci.Backend) {
 		ops := creations(t, h, b)
 		if len(ops) < 2 {
@@ -157,7 +157,7 @@ func TestARestoreWhoseWorkerComesLastHeedsACancellation(t *testing.T) {
 		})
 		defer b.Trace(nil)
 		if inst, err := ops[1].make(ctx, p); !errors.Is(err, context.Canceled) {
-			t.Errorf("Restore = %v, %v, want an error that says context.Canceled", inst, err)
+			t.Errorf("Restore = %v, %v, want context.Canceled", inst, err)
 		} else if p := (*fault.Panic)(nil); errors.As(err, &p) {
 			t.Errorf("Restore panicked: %v\n%s", p, p.Stack)
 		}
@@ -165,9 +165,9 @@ func TestARestoreWhoseWorkerComesLastHeedsACancellation(t *testing.T) {
 	})
 }
 
-// TestAPanicAtAStepIsAnErrorAndLeavesNothing panics at the end of each step, in the
-// goroutine that took it.
-func TestAPanicAtAStepIsAnErrorAndLeavesNothing(t *testing.T) {
+// TestPanicInStepIsReturnedAndUndone panics at the end of each step, on the goroutine of the
+// step.
+func TestPanicInStepIsReturnedAndUndone(t *testing.T) {
 	forEachWorker(t, func(t *testing.T, h *host, b *oci.Backend) {
 		for _, op := range creations(t, h, b) {
 			for _, at := range op.steps {
@@ -182,7 +182,7 @@ func TestAPanicAtAStepIsAnErrorAndLeavesNothing(t *testing.T) {
 					b.Trace(nil)
 					if err == nil {
 						inst.Close()
-						t.Fatal("an operation that panicked says that it worked")
+						t.Fatal("error after a panic = nil")
 					}
 					var panicked *fault.Panic
 					if !errors.As(err, &panicked) || panicked.Value != "at "+at {

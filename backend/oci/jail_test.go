@@ -29,7 +29,7 @@ import (
 	"glasshouse/jailinit/protocol"
 )
 
-// forEachRuntime runs a scenario on each runtime that this host has.
+// forEachRuntime runs a scenario on each runtime of this host.
 func forEachRuntime(t *testing.T, scenario func(t *testing.T, h *host, b *oci.Backend)) {
 	for _, runtime := range []string{"runc", "crun", "runsc"} {
 		t.Run(runtime, func(t *testing.T) {
@@ -39,19 +39,20 @@ func forEachRuntime(t *testing.T, scenario func(t *testing.T, h *host, b *oci.Ba
 	}
 }
 
-// ready is a daemon with the given runtime, if this host has it.
+// ready returns a backend with the given runtime, or skips the test if the host does not have
+// it.
 func ready(t testing.TB, h *host, runtime string) *oci.Backend {
 	t.Helper()
 	b := h.daemon(runtime)
 	if err := b.Probe(t.Context()); errors.Is(err, fault.Unsupported) {
 		t.Skip(err)
 	} else if err != nil {
-		t.Fatalf("Probe was inconclusive: %v", err)
+		t.Fatalf("Probe: %v", err)
 	}
 	return b
 }
 
-// plan is a small jail's, which is cleaned and leaves nothing when the test ends.
+// plan returns the plan of a small jail and registers its cleanup.
 func (h *host) plan(t testing.TB, b *oci.Backend, change ...func(*jail.Plan)) jail.Plan {
 	t.Helper()
 	name := id.NewJail()
@@ -72,16 +73,16 @@ func (h *host) plan(t testing.TB, b *oci.Backend, change ...func(*jail.Plan)) ja
 		if err := b.Clean(context.WithoutCancel(t.Context()), p); err != nil {
 			t.Errorf("Clean: %v", err)
 		}
-		// Whoever copies the host's mounts just now holds the jail's disk a little longer.
+		// A process that copies the host's mounts may hold the jail's disk a little longer.
 		if leaks := backendtest.LeaksAfter(p, 30*time.Second); len(leaks) > 0 {
-			t.Errorf("the host still holds\n%s", strings.Join(leaks, "\n"))
+			t.Errorf("Clean left on the host:\n%s", strings.Join(leaks, "\n"))
 		}
 	})
 	return p
 }
 
-// start makes a jail and returns a shell in it, which gives what a script prints
-// and its exit code.
+// start creates a jail and returns a function that runs a script in it and returns its output
+// and exit code.
 func start(t testing.TB, b *oci.Backend, p jail.Plan) func(script string) (string, int) {
 	t.Helper()
 	inst, err := b.Create(t.Context(), p)
@@ -119,7 +120,7 @@ func run(ctx context.Context, inst jail.Instance, argv ...string) (string, int, 
 	}
 }
 
-// open makes a directory of the host that somebody owns.
+// owned creates a directory on the host that belongs to owner.
 func (h *host) owned(t *testing.T, name string, owner int, files map[string]int) string {
 	t.Helper()
 	dir := filepath.Join(h.dir, name)
@@ -146,39 +147,39 @@ func ownerOf(t *testing.T, path string) uint32 {
 	return st.Uid
 }
 
-func TestRootInTheJailWritesAMountAsItsOwner(t *testing.T) {
+func TestRootInJailWritesMountAsItsOwner(t *testing.T) {
 	forEachRuntime(t, func(t *testing.T, h *host, b *oci.Backend) {
 		src := h.owned(t, "src", 4321, map[string]int{"mine": 4321, "theirs": 5555, "roots": 0})
 		sh := start(t, b, h.plan(t, b, func(p *jail.Plan) {
 			p.Mounts = []jail.Mount{{Source: src, Target: "/mnt/src", Write: true}}
 		}))
 		if out, code := sh("cd /mnt/src; stat -c %u mine; cat mine; echo x >> mine; echo y > new; mkdir dir"); code != 0 || out != "0\nmine\n" {
-			t.Errorf("the owner's files, as root in the jail: %q, %d", out, code)
+			t.Errorf("access to the owner's files as root in the jail: output %q, exit code %d", out, code)
 		}
 		for _, name := range []string{"new", "dir", "mine"} {
 			if got := ownerOf(t, filepath.Join(src, name)); got != 4321 {
-				t.Errorf("%s is %d's on the host, want 4321", name, got)
+				t.Errorf("owner of %s on the host = %d, want 4321", name, got)
 			}
 		}
 		for _, script := range []string{"cat theirs", "echo x >> theirs", "echo x >> roots"} {
 			if out, code := sh("cd /mnt/src; " + script); code == 0 {
-				t.Errorf("%s of another user of the host succeeds: %q", script, out)
+				t.Errorf("%s on files of another host user succeeds: %q", script, out)
 			}
 		}
-		sh("cd /mnt/src; chown 0 theirs roots; chmod 666 theirs roots") // gVisor does not say that it cannot
+		sh("cd /mnt/src; chown 0 theirs roots; chmod 666 theirs roots") // gVisor reports no error
 		for name, owner := range map[string]uint32{"theirs": 5555, "roots": 0} {
 			st, err := os.Stat(filepath.Join(src, name))
 			must(t, err)
 			if ownerOf(t, filepath.Join(src, name)) != owner || st.Mode() != 0o640 {
-				t.Errorf("%s of another user of the host is now %d's with %v", name, ownerOf(t, filepath.Join(src, name)), st.Mode())
+				t.Errorf("%s of another host user now has owner %d and mode %v", name, ownerOf(t, filepath.Join(src, name)), st.Mode())
 			}
 		}
 	})
 }
 
-// A program that is root's and set-user-id, in a directory where any user of the
-// host can run it, would give the host away.
-func TestNoSetuidRootProgramComesToTheHost(t *testing.T) {
+// A set-user-id program of root in a directory that host users can access would give them root
+// on the host.
+func TestSetuidRootProgramsDoNotReachHost(t *testing.T) {
 	forEachRuntime(t, func(t *testing.T, h *host, b *oci.Backend) {
 		src := h.owned(t, "src", 4321, nil)
 		sh := start(t, b, h.plan(t, b, func(p *jail.Plan) {
@@ -190,7 +191,7 @@ func TestNoSetuidRootProgramComesToTheHost(t *testing.T) {
 				return err
 			}
 			if got := ownerOf(t, path); got != 4321 {
-				t.Errorf("%s belongs to %d on the host", path, got)
+				t.Errorf("owner of %s on the host = %d, want an id of the jail", path, got)
 			}
 			if d.Type()&fs.ModeDevice != 0 {
 				t.Errorf("%s is a device", path)
@@ -201,7 +202,7 @@ func TestNoSetuidRootProgramComesToTheHost(t *testing.T) {
 	})
 }
 
-func TestAWorkspaceIsRootsInTheJailAndUntouchedOnTheHost(t *testing.T) {
+func TestWorkspaceBelongsToRootInJailAndIsUnchangedOnHost(t *testing.T) {
 	forEachRuntime(t, func(t *testing.T, h *host, b *oci.Backend) {
 		src := h.owned(t, "project", 1000, map[string]int{"code": 1000, "config": 0, "secret": 4321})
 		p := h.plan(t, b, func(p *jail.Plan) {
@@ -210,29 +211,29 @@ func TestAWorkspaceIsRootsInTheJailAndUntouchedOnTheHost(t *testing.T) {
 		})
 		sh := start(t, b, p)
 		if out, code := sh("cd /work; stat -c %u . code config secret; cat deps/data/d"); code != 0 || out != "0\n0\n1000\n4321\nd\n" {
-			t.Errorf("owners in the jail = %q, %d", out, code)
+			t.Errorf("owners in the jail: output %q, exit code %d", out, code)
 		}
 		if out, code := sh("cd /work; echo changed > code; rm secret; echo n > new; chown 1000 config"); code != 0 {
-			t.Errorf("root in the jail cannot work there: %q, %d", out, code)
+			t.Errorf("root in the jail cannot write to the workspace: output %q, exit code %d", out, code)
 		}
 		for name, owner := range map[string]uint32{"code": 1000, "config": 0, "secret": 4321} {
 			content, err := os.ReadFile(filepath.Join(src, name))
 			if err != nil || string(content) != name+"\n" || ownerOf(t, filepath.Join(src, name)) != owner {
-				t.Errorf("on the host %s is now %q, %v", name, content, err)
+				t.Errorf("%s on the host = %q, %v, want it unchanged", name, content, err)
 			}
 		}
 		if _, err := os.Lstat(filepath.Join(src, "deps")); !errors.Is(err, fs.ErrNotExist) {
-			t.Errorf("a mount point was made on the host: %v", err)
+			t.Errorf("a mount point was created on the host: %v", err)
 		}
 		if got, err := os.ReadFile(filepath.Join(p.Dir, "rootfs/ws-upper/code")); string(got) != "changed\n" {
-			t.Errorf("the upper layer of the workspace holds %q, %v", got, err)
+			t.Errorf("upper layer of the workspace = %q, %v", got, err)
 		}
 	})
 }
 
-// An administrator may have mounted what a jail gets to see with more
-// restrictions than we ask for. They hold in the jail too.
-func TestRestrictionsOfTheHostsMountsStay(t *testing.T) {
+// An administrator may have mounted a source with additional restrictions. They apply in the
+// jail as well.
+func TestHostMountFlagsApplyInJail(t *testing.T) {
 	forEachRuntime(t, func(t *testing.T, h *host, b *oci.Backend) {
 		src := filepath.Join(h.dir, "restricted")
 		must(t, os.Mkdir(src, 0o755))
@@ -245,19 +246,19 @@ func TestRestrictionsOfTheHostsMountsStay(t *testing.T) {
 		})
 		inst, err := b.Create(t.Context(), p)
 		if errors.Is(err, fault.Unsupported) {
-			t.Skip(err) // a tmpfs that cannot map ids
+			t.Skip(err) // tmpfs without idmapped mounts
 		}
 		must(t, err)
 		defer inst.Close()
 		for _, program := range []string{"/mnt/ro/true", "/mnt/rw/true"} {
 			if _, code, err := run(t.Context(), inst, "/bin/bash", "-c", program); err == nil && code == 0 {
-				t.Errorf("%s runs, though its filesystem is noexec on the host", program)
+				t.Errorf("%s runs although its filesystem is noexec on the host", program)
 			}
 		}
 	})
 }
 
-func TestTheJailCannotUseItsControlDirectory(t *testing.T) {
+func TestJailCannotUseItsControlDirectory(t *testing.T) {
 	forEachRuntime(t, func(t *testing.T, h *host, b *oci.Backend) {
 		p := h.plan(t, b)
 		sh := start(t, b, p)
@@ -265,30 +266,30 @@ func TestTheJailCannotUseItsControlDirectory(t *testing.T) {
 			"echo x > /.glasshouse/x", "rm /.glasshouse/init.sock", "mv /.glasshouse/init.sock /.glasshouse/y", "ln -s /x /.glasshouse/y",
 			"echo x > /.glasshouse/init", "ls /.glasshouse", "probe as 1000 probe dial unix /.glasshouse/init.sock",
 		}
-		if runtimeOf(t) != "runsc" { // whose kernel lets root connect to any socket
+		if runtimeOf(t) != "runsc" { // gVisor allows root to connect to any socket
 			scripts = append(scripts, "probe dial unix /.glasshouse/init.sock")
 		}
 		for _, script := range scripts {
 			if out, code := sh(script); code == 0 {
-				t.Errorf("in the jail one may: %s: %q", script, out)
+				t.Errorf("%s succeeds in the jail: %q", script, out)
 			}
 		}
-		sh("chown 0 /.glasshouse /.glasshouse/*; chmod 777 /.glasshouse /.glasshouse/*") // gVisor does not say that it cannot
+		sh("chown 0 /.glasshouse /.glasshouse/*; chmod 777 /.glasshouse /.glasshouse/*") // gVisor reports no error
 		for name, want := range map[string]fs.FileMode{"": fs.ModeDir | 0o711, "init": 0o755, "init.sock": fs.ModeSocket | 0o600} {
 			path := filepath.Join(p.Dir, "ctl", name)
 			st, err := os.Lstat(path)
 			must(t, err)
 			if st.Mode() != want || ownerOf(t, path) != 0 {
-				t.Errorf("%s is %d's with mode %v, want root's with %v", path, ownerOf(t, path), st.Mode(), want)
+				t.Errorf("%s has owner %d and mode %v, want root and %v", path, ownerOf(t, path), st.Mode(), want)
 			}
 		}
 		if out, _ := sh("echo still there"); out != "still there\n" {
-			t.Errorf("init answers %q", out)
+			t.Errorf("unexpected answer of init: %q", out)
 		}
 	})
 }
 
-func TestAFullNetworkHasTheHostsResolvers(t *testing.T) {
+func TestFullNetworkHasHostResolvers(t *testing.T) {
 	if err := netns.ProbeFull(); errors.Is(err, fault.Unsupported) {
 		t.Skip(err)
 	}
@@ -301,12 +302,12 @@ func TestAFullNetworkHasTheHostsResolvers(t *testing.T) {
 		}
 		isolated := start(t, b, h.plan(t, b))
 		if out, _ := isolated("cat /etc/resolv.conf"); out != "" {
-			t.Errorf("an isolated jail has the resolvers %q", out)
+			t.Errorf("resolvers of an isolated jail = %q, want none", out)
 		}
 	})
 }
 
-func TestCreateOfARunningJailLeavesItAlone(t *testing.T) {
+func TestCreateOfRunningJailFailsWithoutEffect(t *testing.T) {
 	h := newHost(t)
 	b := ready(t, h, "runc")
 	p := h.plan(t, b)
@@ -315,11 +316,11 @@ func TestCreateOfARunningJailLeavesItAlone(t *testing.T) {
 		t.Errorf("Create of a running jail = %v, want conflict", err)
 	}
 	if out, _ := sh("echo alive"); out != "alive\n" {
-		t.Errorf("the running jail says %q", out)
+		t.Errorf("output of the running jail = %q", out)
 	}
 }
 
-func TestAFrozenJailIsFoundAgain(t *testing.T) {
+func TestFrozenJailIsReopened(t *testing.T) {
 	forEachRuntime(t, func(t *testing.T, h *host, b *oci.Backend) {
 		p := h.plan(t, b)
 		inst, err := b.Create(t.Context(), p)
@@ -339,7 +340,7 @@ func TestAFrozenJailIsFoundAgain(t *testing.T) {
 	})
 }
 
-func TestPlansThatAreNotOursAreRefused(t *testing.T) {
+func TestInvalidPlansAreRejected(t *testing.T) {
 	h := newHost(t)
 	b := h.daemon("runc")
 	good := jail.Plan{ID: id.NewJail(), Dir: filepath.Join(h.dir, "x"), Hostname: "x", Lower: []string{"/"}, IDs: jail.IDRange{First: 1 << 20, Count: 65536}}
@@ -364,7 +365,7 @@ func TestPlansThatAreNotOursAreRefused(t *testing.T) {
 	}
 }
 
-func TestASourceIsTakenAsItIsNamed(t *testing.T) {
+func TestMountSourceIsNotResolved(t *testing.T) {
 	h := newHost(t)
 	b := ready(t, h, "runc")
 	real := h.owned(t, "real", 0, nil)
@@ -381,14 +382,14 @@ func TestASourceIsTakenAsItIsNamed(t *testing.T) {
 	}
 }
 
-// The daemon that dies at a step of Create is this test binary, run again.
+// The test binary runs again as the daemon that dies at a step of Create.
 const (
 	dyingPlan = "GLASSHOUSE_OCI_TEST_PLAN"
 	dyingStep = "GLASSHOUSE_OCI_TEST_STEP"
 	dyingWith = "GLASSHOUSE_OCI_TEST_RUNTIME"
 )
 
-func TestADaemonMayDieAtAnyStep(t *testing.T) {
+func TestCleanAfterCrashAtEachStep(t *testing.T) {
 	if file := os.Getenv(dyingPlan); file != "" {
 		dieCreating(t, file)
 		return
@@ -401,30 +402,30 @@ func TestADaemonMayDieAtAnyStep(t *testing.T) {
 			must(t, err)
 			file := filepath.Join(h.dir, "plan.json")
 			must(t, os.WriteFile(file, plan, 0o600))
-			cmd := exec.Command("/proc/self/exe", "-test.run=^TestADaemonMayDieAtAnyStep$")
+			cmd := exec.Command("/proc/self/exe", "-test.run=^TestCleanAfterCrashAtEachStep$")
 			cmd.Env = append(os.Environ(), dyingPlan+"="+file, dyingStep+"="+step, dyingWith+"="+runtimeOf(t))
 			out, err := cmd.CombinedOutput()
 			if status := cmd.ProcessState.Sys().(syscall.WaitStatus); status.Signal() != syscall.SIGKILL {
 				t.Fatalf("the daemon did not die after %s: %v\n%s", step, err, out)
 			}
 			if err := h.daemon(runtimeOf(t)).Clean(t.Context(), p); err != nil {
-				t.Errorf("Clean after death at %s: %v", step, err)
+				t.Errorf("Clean after a crash at %s: %v", step, err)
 			}
 			if leaks := backendtest.LeaksAfter(p, 30*time.Second); len(leaks) > 0 {
-				t.Errorf("after death at %s and Clean the host holds\n%s", step, strings.Join(leaks, "\n"))
+				t.Errorf("after a crash at %s and Clean, the host still has:\n%s", step, strings.Join(leaks, "\n"))
 			}
 			left, err := os.ReadDir(p.Dir)
 			must(t, err)
 			for _, e := range left {
 				if e.Name() != "disk.img" && e.Name() != "rootfs" {
-					t.Errorf("after death at %s and Clean there is %s", step, e.Name())
+					t.Errorf("after a crash at %s and Clean, %s exists", step, e.Name())
 				}
 			}
 		}
 	})
 }
 
-// runtimeOf is the runtime of a subtest of forEachRuntime.
+// runtimeOf returns the runtime of a subtest of forEachRuntime.
 func runtimeOf(t *testing.T) string { return filepath.Base(t.Name()) }
 
 func dieCreating(t *testing.T, file string) {
@@ -445,9 +446,9 @@ func dieCreating(t *testing.T, file string) {
 	syscall.Kill(os.Getpid(), syscall.SIGKILL)
 }
 
-// TestOnlyInitHasWhatKeepsItFromBeingTraced looks at what a command has, and at
-// what root can learn of init.
-func TestOnlyInitHasWhatKeepsItFromBeingTraced(t *testing.T) {
+// TestOnlyInitHasAntiTraceCapability checks the capabilities of a command and what root can
+// read of init.
+func TestOnlyInitHasAntiTraceCapability(t *testing.T) {
 	const kept = "00000000000004fb" // the eight of capabilities.go
 	for _, runtime := range []string{"runc", "crun"} {
 		t.Run(runtime, func(t *testing.T) {
@@ -457,7 +458,7 @@ func TestOnlyInitHasWhatKeepsItFromBeingTraced(t *testing.T) {
 			out, _ := sh("grep ^Cap /proc/self/status")
 			want := "CapInh:\t0000000000000000\nCapPrm:\t" + kept + "\nCapEff:\t" + kept + "\nCapBnd:\t" + kept + "\nCapAmb:\t0000000000000000\n"
 			if out != want {
-				t.Errorf("a command has\n%swant\n%s", out, want)
+				t.Errorf("capabilities of a command:\n%swant\n%s", out, want)
 			}
 			for _, try := range []string{"cat /proc/1/environ", "readlink /proc/1/fd/3", "head -c 1 /proc/1/mem", "readlink /proc/1/exe", "cat /proc/1/maps"} {
 				if out, code := sh(try + " 2>&1"); code == 0 && out != "" {
@@ -468,10 +469,10 @@ func TestOnlyInitHasWhatKeepsItFromBeingTraced(t *testing.T) {
 	}
 }
 
-// TestMountsBesideAJailAreNotItsOwn mounts something where layers of a jail's snapshots
-// are merged: neither the jail's start nor its end unmounts that, and the files of the
-// stopped jail are found.
-func TestMountsBesideAJailAreNotItsOwn(t *testing.T) {
+// TestUnrelatedMountsInJailDirectoryAreKept makes a mount where snapshot layers of a jail are
+// merged. Neither the start nor the end of the jail may unmount it, and the files of the
+// stopped jail must be found.
+func TestUnrelatedMountsInJailDirectoryAreKept(t *testing.T) {
 	forEachRuntime(t, func(t *testing.T, h *host, b *oci.Backend) {
 		p := h.plan(t, b)
 		at := filepath.Join(p.Dir, "snapshots", "s", "fs-flat-1.img.part", "0")

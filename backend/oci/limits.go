@@ -24,15 +24,16 @@ func (b *Backend) Limit(ctx context.Context, p jail.Plan, inst jail.Instance, l 
 		return fmt.Errorf("limits of jail %s: %w", p.ID, err)
 	}
 	if err := disk.Grow(i.layout.image(), i.layout.volume(), l.DiskMB); err != nil {
-		// What was less before can be so again: nobody had the time to use more.
+		// Restoring the earlier limits cannot fail for lack of room: the jail had no time to
+		// use more.
 		return errors.Join(fmt.Errorf("limits of jail %s: disk: %w", p.ID, err), i.cgroup.Change(b.kind.limits(p.Limits)))
 	}
 	i.limits.Store(&l)
 	return nil
 }
 
-// bounds are the limits that the jail has now.
-func (i *instance) bounds() jail.Limits {
+// currentLimits returns the current limits of the jail.
+func (i *instance) currentLimits() jail.Limits {
 	if l := i.limits.Load(); l != nil {
 		return *l
 	}

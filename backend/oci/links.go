@@ -16,17 +16,17 @@ import (
 	"glasshouse/jail"
 )
 
-// Links. A file that a process has open may have lost the name it was opened by
-// and have others: caches of packages and compilers work like that. CRIU gives it
-// a name for the time of a dump, and expects that name at a restore. What is kept
-// of it is one of its other names.
+// Hard links. An open file may have lost the name under which it was opened but still have
+// others, as in caches of package managers and compilers. CRIU creates a temporary name for it
+// during the dump (link-remap) and expects that name at the restore. The notes of a checkpoint
+// contain one of the file's other names.
 
-// linksFile holds, by CRIU's name for each such file, another name of it.
+// linksFile maps CRIU's temporary name of each such file to another name of it.
 const linksFile = "links.json"
 
-// keepLinks finds other names for the files that have the given ones, in the jail
-// of the process init.
-func keepLinks(init int, names []string, dir string) error {
+// saveLinks finds other names for the files with the given names, in the jail of the process
+// init.
+func saveLinks(init int, names []string, dir string) error {
 	links := map[string]string{}
 	for _, name := range names {
 		other, err := otherName(fmt.Sprintf("/proc/%d/root", init), name)
@@ -34,8 +34,8 @@ func keepLinks(init int, names []string, dir string) error {
 			return err
 		}
 		if other == "" {
-			return fault.Cannot("snapshot", "a program has a file open whose name is gone, and its other names cannot be found",
-				"end the program, or have it open the file again, and try again")
+			return fault.Cannot("snapshot", "a program has a file open whose name was removed, and no other name of the file was found",
+				"end the program or make it reopen the file, and try again")
 		}
 		links[name] = other
 	}
@@ -46,8 +46,8 @@ func keepLinks(init int, names []string, dir string) error {
 	return os.WriteFile(filepath.Join(dir, linksFile), b, 0o600)
 }
 
-// otherName searches a file's filesystem for another name of it: near the one it
-// has first.
+// otherName searches the filesystem of a file for another name of it, first near its known
+// name.
 func otherName(root, name string) (other string, err error) {
 	var file unix.Stat_t
 	if err := unix.Lstat(root+name, &file); err != nil {
@@ -55,12 +55,12 @@ func otherName(root, name string) (other string, err error) {
 	}
 	looked := 0
 	look := func(at string, e fs.DirEntry, err error) error {
-		if looked++; other != "" || looked > lookAtMost {
+		if looked++; other != "" || looked > maxSearched {
 			return fs.SkipAll
 		}
 		var st unix.Stat_t
 		if err != nil || unix.Lstat(at, &st) != nil {
-			return nil // not to be seen, or gone
+			return nil // unreadable or removed
 		}
 		found := strings.TrimPrefix(at, root)
 		switch {
@@ -79,8 +79,8 @@ func otherName(root, name string) (other string, err error) {
 	return other, nil
 }
 
-// giveLinks gives files of a jail that is being made the names that CRIU expects.
-func (m *making) giveLinks(dir string) error {
+// restoreLinks creates the names that CRIU expects.
+func (m *builder) restoreLinks(dir string) error {
 	b, err := os.ReadFile(filepath.Join(dir, linksFile))
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil
@@ -94,13 +94,13 @@ func (m *making) giveLinks(dir string) error {
 	}
 	for name, other := range links {
 		if err := m.giveLink(name, other); err != nil {
-			return fmt.Errorf("a name for %s: %w", other, err)
+			return fmt.Errorf("link %s: %w", other, err)
 		}
 	}
 	return nil
 }
 
-func (m *making) giveLink(name, other string) error {
+func (m *builder) giveLink(name, other string) error {
 	dir, at := m.mountOf(name)
 	from, target := m.mountOf(other)
 	if dir != from {
@@ -112,7 +112,7 @@ func (m *making) giveLink(name, other string) error {
 			return err
 		}
 		defer root.Close()
-		// The layer may be of an instant at which CRIU's name was there.
+		// The layer may have been copied while CRIU's name existed.
 		if err := root.Remove(at); err != nil && !errors.Is(err, fs.ErrNotExist) {
 			return err
 		}
@@ -120,8 +120,9 @@ func (m *making) giveLink(name, other string) error {
 	})
 }
 
-// mountOf returns the prepared mount on which a path of the jail is, and where.
-func (m *making) mountOf(name string) (dir, rel string) {
+// mountOf returns the prepared mount that contains a path of the jail, and the path relative
+// to it.
+func (m *builder) mountOf(name string) (dir, rel string) {
 	mounts := append([]bind{
 		{source: m.layout.merged(), target: "/"}, {source: m.layout.dev(), target: "/dev"}, {source: m.layout.shm(), target: "/dev/shm"},
 	}, m.binds...)

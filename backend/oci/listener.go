@@ -8,13 +8,12 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// refuseListeners has this thread, and whatever it starts, do without seccomp's
-// notifications, as on a kernel that has none. gVisor's kernel talks by them with
-// the threads that make calls of the host for it, where there are any. But to
-// freeze a thread is to interrupt its notification, and two that are interrupted
-// before one is taken gVisor takes for the thread's end: a jail that was paused
-// twice would die.
-func refuseListeners() error {
+// disableSeccompNotify makes seccomp notification listeners fail with EINVAL for this thread
+// and its children, as on a kernel without them. gVisor uses notifications between its kernel
+// and the threads that make host calls, if they are available. Freezing a thread interrupts
+// its notification, and gVisor treats two interrupted notifications in a row as the exit of
+// the thread. A jail that was paused twice would die.
+func disableSeccompNotify() error {
 	arch := uint32(unix.AUDIT_ARCH_X86_64)
 	if runtime.GOARCH == "arm64" {
 		arch = unix.AUDIT_ARCH_AARCH64

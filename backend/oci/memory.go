@@ -18,11 +18,11 @@ import (
 	"glasshouse/jail"
 )
 
-// memoryFile holds what was in a jail's filesystems in memory.
+// memoryFile contains the files of a jail's tmpfs mounts.
 const memoryFile = "memory.tar"
 
-// packMemory keeps what a frozen jail has in /dev/shm, and what it has added to
-// /dev. Usually that is nothing, and there is no file.
+// packMemory archives the content of /dev/shm of a frozen jail and the files that it added to
+// /dev. Usually there are none, and no archive is created.
 func packMemory(pid int, ids jail.IDRange, dir string) (err error) {
 	p := &packer{ids: ids, file: filepath.Join(dir, memoryFile), seen: map[uint64]string{}}
 	defer func() { err = errors.Join(err, p.close()) }()
@@ -44,13 +44,13 @@ func packMemory(pid int, ids jail.IDRange, dir string) (err error) {
 			return p.add(root, name, path.Join(at, name))
 		})
 		if err := errors.Join(err, root.Close()); err != nil {
-			return fmt.Errorf("keep /%s: %w", at, err)
+			return fmt.Errorf("archive /%s: %w", at, err)
 		}
 	}
 	return nil
 }
 
-// ours reports whether a name in /dev is one every jail has.
+// ours reports whether a name in /dev exists in every jail.
 func ours(name string) bool {
 	for _, d := range devices {
 		if d.name == name {
@@ -68,9 +68,9 @@ func ours(name string) bool {
 type packer struct {
 	ids  jail.IDRange
 	file string
-	out  *os.File // nil until there is something to keep
+	out  *os.File // nil until the first file is added
 	tar  *tar.Writer
-	seen map[uint64]string // the names of files with several
+	seen map[uint64]string // the first name of each inode, for hard links
 }
 
 func (p *packer) add(root *os.Root, name, as string) error {
@@ -79,7 +79,7 @@ func (p *packer) add(root *os.Root, name, as string) error {
 		return err
 	}
 	if fi.Mode().Type()&(fs.ModeSocket|fs.ModeDevice) != 0 {
-		return nil // CRIU binds sockets again; a jail can make no device
+		return nil // CRIU restores sockets; a jail cannot create devices
 	}
 	if p.out == nil {
 		if p.out, err = os.OpenFile(p.file, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o600); err != nil {
@@ -126,7 +126,7 @@ func (p *packer) close() error {
 	return errors.Join(p.tar.Close(), p.out.Close())
 }
 
-// unpackMemory fills the filesystems in memory of a jail that is being made.
+// unpackMemory restores the tmpfs content of a jail.
 func unpackMemory(dir string, ids jail.IDRange, l layout) error {
 	f, err := os.Open(filepath.Join(dir, memoryFile))
 	if errors.Is(err, fs.ErrNotExist) {
@@ -205,7 +205,7 @@ func unpack(root *os.Root, name string, h *tar.Header, content io.Reader, ids ja
 	return errors.Join(root.Chmod(name, mode), root.Chtimes(name, time.Time{}, h.ModTime))
 }
 
-// within0 runs f on the directory that holds name below root.
+// within0 runs f on the directory of name below root.
 func within0(root *os.Root, name string, f func(dir int, base string) error) error {
 	dir, err := root.Open(filepath.Dir(name))
 	if err != nil {

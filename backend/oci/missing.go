@@ -16,18 +16,20 @@ import (
 	"glasshouse/jail"
 )
 
-// Jails that run without all of their memory. What is missing they are given when
-// they touch it, by a server that all jails made from the same images share. As
-// long as a jail needs it, a link in the jail's directory leads to its socket; the
-// server removes that. So a link that leads to nobody tells that memory is lost.
+// Lazy memory (on-demand paging). A page server, shared by all jails restored from the same
+// images, provides missing memory when a jail touches it (userfaultfd(2)). While a jail needs
+// the server, a link in the jail's directory points to the server's socket. The server removes
+// the link when all memory is loaded. A link to a socket without a server therefore means that
+// memory is lost.
 
-// lazyFrom is the memory from which on a jail is made without it: below, to read it
-// takes no longer than to have it served.
-const lazyFrom = 24 << 20
+// lazyThreshold is the memory size from which a jail is restored lazily. Reading less takes no
+// longer than serving it.
+const lazyThreshold = 24 << 20
 
-// lazily reports whether a jail is made from images without its memory. The jail's
-// seccomp profile keeps what that needs from the jail itself.
-func (b *Backend) lazily(images string) bool {
+// useLazyMemory reports whether a jail is restored from images without its memory. CRIU then
+// needs userfaultfd in the jail's user namespace. The seccomp profile denies it to the jail
+// itself.
+func (b *Backend) useLazyMemory(images string) bool {
 	v, err := os.ReadFile("/proc/sys/vm/unprivileged_userfaultfd")
 	return err == nil && len(v) > 0 && v[0] == '1' && b.large(images)
 }
@@ -46,22 +48,22 @@ func (b *Backend) large(images string) bool {
 			total += fi.Size()
 		}
 	}
-	return total >= b.lazyFrom
+	return total >= b.lazyThreshold
 }
 
-// makeImages makes the images that the jail is made from its own, and has a server wait
-// for it if it is to be made without its memory.
-func (m *making) makeImages(ctx context.Context) error {
+// makeImages creates the jail's copy of the images and registers the jail with a page server
+// if its memory is loaded lazily.
+func (m *builder) makeImages(ctx context.Context) error {
 	p, l := m.plan, m.layout
-	m.images = m.from + "." + string(p.ID)
+	m.images = m.sourceImages + "." + string(p.ID)
 	m.undo.Push("remove the copy of the images", func() error { return dropImages(p, l) })
 	if err := os.Symlink(m.images, l.images()); err != nil {
 		return err
 	}
-	if err := criu.Adopt(m.from, m.images, criu.Identity{FirstID: p.IDs.First, Hostname: p.Hostname}); err != nil {
+	if err := criu.Adopt(m.sourceImages, m.images, criu.Identity{FirstID: p.IDs.First, Hostname: p.Hostname}); err != nil {
 		return err
 	}
-	if !m.backend.lazily(m.images) {
+	if !m.backend.useLazyMemory(m.images) {
 		return nil
 	}
 	missing, err := criu.MapOf(m.images)
@@ -71,20 +73,21 @@ func (m *making) makeImages(ctx context.Context) error {
 	if err := pages.PutMap(m.images, missing); err != nil {
 		return err
 	}
-	return m.serve(ctx)
+	return m.startPageServer(ctx)
 }
 
-// serve has the server of the images wait for the jail.
-func (m *making) serve(ctx context.Context) error {
+// startPageServer registers the jail with the page server of the images and starts the server
+// if necessary.
+func (m *builder) startPageServer(ctx context.Context) error {
 	b, p, l := m.backend, m.plan, m.layout
 	dir := filepath.Join(b.cfg.RunDir, "pages")
 	if err := os.MkdirAll(dir, 0o700); err != nil {
 		return err
 	}
-	sock := filepath.Join(dir, filepath.Base(m.from)+".sock")
-	m.undo.Push("call the server of memory off", func() error {
-		if m.memory != nil {
-			m.memory.Close()
+	sock := filepath.Join(dir, filepath.Base(m.sourceImages)+".sock")
+	m.undo.Push("unregister from the page server", func() error {
+		if m.memoryWatch != nil {
+			m.memoryWatch.Close()
 		}
 		return os.RemoveAll(l.missing())
 	})
@@ -96,17 +99,17 @@ func (m *making) serve(ctx context.Context) error {
 	branch := pages.Branch{Name: string(p.ID), Dir: m.images, Marker: l.missing()}
 	memory, err := pages.Client{Sock: sock}.Serve(ctx, branch)
 	if errors.Is(err, pages.ErrNoServer) {
-		if _, err := pages.Start(sock, m.server, "pages"); err != nil {
+		if _, err := pages.Start(sock, m.pageServer, "pages"); err != nil {
 			return err
 		}
 		memory, err = pages.Client{Sock: sock}.Serve(ctx, branch)
 	}
-	m.memory = memory
+	m.memoryWatch = memory
 	return err
 }
 
-// watchMemory has the jail end if what it needs of its memory is lost: it would
-// find zeros. The Watch is the instance's.
+// watchMemory kills the jail if its missing memory is lost, because it would read zeros. The
+// instance owns w.
 func (i *instance) watchMemory(w *pages.Watch) {
 	i.memory = w
 	i.watch.Go(func() {
@@ -114,20 +117,20 @@ func (i *instance) watchMemory(w *pages.Watch) {
 		if err == nil || errors.Is(err, net.ErrClosed) {
 			return
 		}
-		i.loseMemory(err)
+		i.killWithoutMemory(err)
 	})
 }
 
-func (i *instance) loseMemory(err error) {
-	why := "the memory that it had not touched since it was branched is lost: " + err.Error()
-	i.why.Store(&why)
+func (i *instance) killWithoutMemory(err error) {
+	why := "lazily loaded memory of the branch is lost: " + err.Error()
+	i.killReason.Store(&why)
 	if err := i.cgroup.Kill(context.Background()); err != nil {
-		i.backend.log.Error("a jail without its memory is not dead", "jail", i.plan.ID, "err", err)
+		i.backend.log.Error("failed to kill a jail that lost its memory", "jail", i.plan.ID, "err", err)
 	}
 }
 
-// findMemory watches over the memory of a jail that an earlier daemon made.
-func (i *instance) findMemory(ctx context.Context) error {
+// reopenMemory watches the lazily loaded memory of a jail that an earlier daemon created.
+func (i *instance) reopenMemory(ctx context.Context) error {
 	marker := i.layout.missing()
 	sock, err := os.Readlink(marker)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -146,24 +149,23 @@ func (i *instance) findMemory(ctx context.Context) error {
 		return err
 	default:
 		if _, gone := os.Lstat(marker); errors.Is(gone, fs.ErrNotExist) {
-			return nil // it was given all meanwhile
+			return nil // all memory has been loaded meanwhile
 		}
-		i.loseMemory(err)
+		i.killWithoutMemory(err)
 	}
 	return nil
 }
 
 // Why implements jail.Witness.
 func (i *instance) Why() string {
-	if why := i.why.Load(); why != nil {
+	if why := i.killReason.Load(); why != nil {
 		return *why
 	}
 	return ""
 }
 
-// fill has all of the jail's memory be there: what is missing cannot be written
-// down.
-func (i *instance) fill(ctx context.Context) error {
+// loadMemory loads all missing memory of the jail, because CRIU cannot dump missing pages.
+func (i *instance) loadMemory(ctx context.Context) error {
 	sock, err := os.Readlink(i.layout.missing())
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil
@@ -180,18 +182,17 @@ func (i *instance) fill(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	if limit := i.bounds().MemoryMB << 20; limit > 0 && used.MemoryBytes+left > limit {
+	if limit := i.currentLimits().MemoryMB << 20; limit > 0 && used.MemoryBytes+left > limit {
 		return fault.Cannot("snapshot", fmt.Sprintf("the memory limit of %d MiB is too low: %d MiB of lazily restored memory must be loaded before a snapshot",
-			i.bounds().MemoryMB, left>>20), "branch with a higher memory limit")
+			i.currentLimits().MemoryMB, left>>20), "branch with a higher memory limit")
 	}
 	if err := server.Fill(ctx, string(i.plan.ID)); err != nil {
-		return fmt.Errorf("have all memory of %s there: %w", i.plan.ID, err)
+		return fmt.Errorf("load memory of %s: %w", i.plan.ID, err)
 	}
 	return nil
 }
 
-// dropImages removes the jail's own copy of the images that it is made from, which
-// a crash may have left.
+// dropImages removes the jail's copy of the images, also one that a crash has left.
 func dropImages(p jail.Plan, l layout) error {
 	images, err := os.Readlink(l.images())
 	if errors.Is(err, fs.ErrNotExist) {
@@ -201,7 +202,7 @@ func dropImages(p jail.Plan, l layout) error {
 		return err
 	}
 	if !filepath.IsAbs(images) || filepath.Ext(images) != "."+string(p.ID) {
-		return fmt.Errorf("%s leads to %s", l.images(), images)
+		return fmt.Errorf("%s points to %s, which is not a copy of images", l.images(), images)
 	}
 	return errors.Join(os.RemoveAll(images), os.Remove(l.images()))
 }

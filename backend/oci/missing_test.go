@@ -24,9 +24,9 @@ import (
 	"glasshouse/jailinit/protocol"
 )
 
-// withoutMemory lets jails be made without their memory while the test runs. The setting
-// is the host's, and tests in other processes need it too: the last of them puts back
-// what the first has found. Each holds a shared lock on a file with that value.
+// withoutMemory enables lazily restored jails during the test. The sysctl is global and tests
+// in other processes need it, too, so the last test restores the original value. Each test
+// holds a shared lock on a file with that value.
 func withoutMemory(t testing.TB) {
 	t.Helper()
 	const setting = "/proc/sys/vm/unprivileged_userfaultfd"
@@ -37,14 +37,14 @@ func withoutMemory(t testing.TB) {
 	t.Cleanup(func() {
 		defer f.Close()
 		if unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB) != nil {
-			return // others need it
+			return // other tests still need it
 		}
 		was, err := io.ReadAll(io.NewSectionReader(f, 0, 16))
 		if err == nil && len(was) > 0 {
 			err = errors.Join(os.WriteFile(setting, was, 0), f.Truncate(0))
 		}
 		if err != nil {
-			t.Errorf("put back %s: %v", setting, err)
+			t.Errorf("restore %s: %v", setting, err)
 		}
 	})
 	if err := unix.Flock(int(f.Fd()), unix.LOCK_SH); err != nil {
@@ -65,14 +65,14 @@ func withoutMemory(t testing.TB) {
 	}
 }
 
-// Whatever is kept in a jail that has its memory is kept in one that has none.
-// wherever are clauses that do not depend on where memory is when a jail goes on.
+// A lazily restored jail keeps the same contract. wherever lists the clauses that do not
+// depend on lazy memory.
 var wherever = []string{
 	"Checkpoint/SealLayerAtRest", "Checkpoint/SealLayerThenCrash", "Checkpoint/WhatItCannotItRefuses", "Checkpoint/FailedDump",
 	"Checkpoint/FailedRestore", "Checkpoint/HelpersDie", "Checkpoint/ProcessesDie", "Checkpoint/CleanInTheMiddleOfRestore", "Checkpoint/SealLayer", "Checkpoint/CopyLayer",
 }
 
-func TestContractOfJailsWithoutTheirMemory(t *testing.T) {
+func TestContractOfLazilyRestoredJails(t *testing.T) {
 	withoutMemory(t)
 	without := wherever
 	if !backendtest.Thorough {
@@ -94,19 +94,18 @@ func TestContractOfJailsWithoutTheirMemory(t *testing.T) {
 	}
 }
 
-// A branching is a jail with a program that has much memory, and what was written
-// down of it.
+// A branching is a jail with a program that uses much memory, and its snapshot.
 type branching struct {
 	testing.TB
 	h      *host
 	b      *oci.Backend
 	images string
 	layer  string
-	plan   jail.Plan // of the jail it was taken of
+	plan   jail.Plan // plan of the jail of the snapshot
 }
 
-// megabytes is how much memory the program has: more than anybody touches by
-// chance. It says so, and the sum of all, when it is asked.
+// megabytes is the memory size of the program, which is more than is touched by chance. On
+// request the program writes the checksum of its memory.
 const megabytes = 32
 
 const program = `
@@ -162,17 +161,17 @@ func (m *member) sh(script string) string {
 func (m *member) await(file string) string {
 	m.Helper()
 	for end := time.Now().Add(2 * time.Minute); ; time.Sleep(100 * time.Millisecond) {
-		// What is not written yet must not be removed: nobody would write it again.
+		// Do not remove a file that the program has not written yet.
 		if got := m.sh("s=$(cat " + file + " 2>/dev/null); [ -z \"$s\" ] || { rm -f " + file + "; echo \"$s\"; }"); got != "" {
 			return got
 		}
 		if time.Now().After(end) {
-			m.Fatalf("there is no %s", file)
+			m.Fatalf("%s does not exist", file)
 		}
 	}
 }
 
-// sum has the program read all of its memory.
+// sum makes the program read all of its memory.
 func (m *member) sum() string {
 	m.Helper()
 	m.sh("echo > /root/ask")
@@ -188,7 +187,7 @@ func (m *member) memory() int64 {
 	return st.MemoryBytes
 }
 
-// take writes a member down, which goes on.
+// take takes a snapshot of a member, which continues to run.
 func (br *branching) take(m *member) (images, layer string) {
 	br.Helper()
 	base, err := os.MkdirTemp("", "glasshouse-images-")
@@ -221,7 +220,7 @@ func (br *branching) take(m *member) (images, layer string) {
 	return images, layer
 }
 
-// branch makes a jail from what was taken, which runs.
+// branch restores a running jail from the snapshot.
 func (br *branching) branch(images, layer string, change ...func(*jail.Plan)) *member {
 	br.Helper()
 	p := br.h.plan(br, br.b, append([]func(*jail.Plan){func(p *jail.Plan) {
@@ -239,7 +238,7 @@ func (br *branching) branch(images, layer string, change ...func(*jail.Plan)) *m
 	return m
 }
 
-// servers returns the processes that give memory to the daemon's jails.
+// servers returns the page server processes of the daemon.
 func (br *branching) servers() (pids []int) {
 	all, _ := filepath.Glob("/proc/[0-9]*/cmdline")
 	for _, name := range all {
@@ -253,66 +252,66 @@ func (br *branching) servers() (pids []int) {
 	return pids
 }
 
-func TestABranchTakesNoMemoryThatItDoesNotTouch(t *testing.T) {
+func TestBranchLoadsOnlyTouchedMemory(t *testing.T) {
 	br := newBranching(t)
 	var all []*member
 	for range 4 {
 		all = append(all, br.branch(br.images, br.layer))
 	}
 	if n := len(br.servers()); n != 1 {
-		t.Errorf("%d servers for the branches of one snapshot", n)
+		t.Errorf("%d page servers for the branches of one snapshot, want 1", n)
 	}
-	time.Sleep(2 * time.Second) // for as long as CRIU's own server takes to push it all
+	time.Sleep(2 * time.Second) // CRIU's own server would push all memory in that time
 	for _, m := range all {
 		if used := m.memory() >> 20; used > megabytes/2 {
-			t.Errorf("a branch that touched nothing uses %d MB", used)
+			t.Errorf("a branch that touched no memory uses %d MB", used)
 		}
 	}
 	want := all[0].sum()
 	for _, m := range all[1:] {
 		if got := m.sum(); got != want {
-			t.Errorf("one branch remembers %s, another %s", got, want)
+			t.Errorf("checksum of one branch = %s, of another = %s", got, want)
 		}
 	}
 }
 
-func TestABranchOfABranchRemembersWhatNobodyTouched(t *testing.T) {
+func TestBranchOfBranchKeepsUntouchedMemory(t *testing.T) {
 	br := newBranching(t)
 	first := br.branch(br.images, br.layer)
 	images, layer := br.take(first)
 	if _, err := os.Lstat(filepath.Join(first.plan.Dir, "missing")); !errors.Is(err, fs.ErrNotExist) {
-		t.Errorf("a branch that was written down still lacks memory: %v", err)
+		t.Errorf("a branch still lacks memory after a snapshot: %v", err)
 	}
 	second := br.branch(images, layer, func(p *jail.Plan) { p.Sealed = append(p.Sealed, br.layer) })
 	third := br.branch(br.images, br.layer)
 	want := third.sum()
 	for name, m := range map[string]*member{"the branch": first, "its branch": second} {
 		if got := m.sum(); got != want {
-			t.Errorf("%s remembers %s, want %s", name, got, want)
+			t.Errorf("checksum of %s = %s, want %s", name, got, want)
 		}
 	}
 }
 
-func TestABranchWithoutRoomForItsMemoryIsNotWrittenDown(t *testing.T) {
+func TestSnapshotFailsIfMissingMemoryExceedsLimit(t *testing.T) {
 	br := newBranching(t)
 	m := br.branch(br.images, br.layer, func(p *jail.Plan) { p.Limits.MemoryMB = megabytes / 2 })
 	if err := br.b.Dumpable(t.Context(), m.plan, m.inst); !errors.Is(err, fault.Unsupported) {
-		t.Errorf("Dumpable = %v, want unsupported", err)
+		t.Errorf("Dumpable = %v, want fault.Unsupported", err)
 	}
 	if got := m.sh("echo well"); got != "well" {
-		t.Errorf("afterwards the jail says %q", got)
+		t.Errorf("output of the jail afterwards = %q", got)
 	}
 }
 
-func TestPsShowsWhatNobodyTouched(t *testing.T) {
+func TestPsShowsUntouchedArguments(t *testing.T) {
 	br := newBranching(t)
 	m := br.branch(br.images, br.layer)
 	if got := m.sh(`for p in /proc/[0-9]*; do tr '\0' ' ' < $p/cmdline; done`); !strings.Contains(got, "/root/ask") {
-		t.Errorf("the commands are %q", got)
+		t.Errorf("commands = %q", got)
 	}
 }
 
-func TestABranchEndsWhoseMemoryIsLost(t *testing.T) {
+func TestBranchIsKilledWhenItsMemoryIsLost(t *testing.T) {
 	for _, later := range []bool{false, true} {
 		t.Run(map[bool]string{false: "while the daemon runs", true: "while no daemon does"}[later], func(t *testing.T) {
 			br := newBranching(t)
@@ -336,17 +335,17 @@ func TestABranchEndsWhoseMemoryIsLost(t *testing.T) {
 			select {
 			case <-inst.Done():
 			case <-time.After(30 * time.Second):
-				t.Fatal("the jail goes on without its memory")
+				t.Fatal("the jail still runs without its memory")
 			}
 			w, ok := inst.(jail.Witness)
 			if !ok || !strings.Contains(w.Why(), "memory") {
-				t.Errorf("it does not say why it ended")
+				t.Errorf("Why = \"\", want a reason")
 			}
 		})
 	}
 }
 
-func TestALaterDaemonFindsABranchWithItsMemory(t *testing.T) {
+func TestReopenedBranchKeepsItsMemory(t *testing.T) {
 	br := newBranching(t)
 	m := br.branch(br.images, br.layer)
 	m.inst.Close()
@@ -358,16 +357,16 @@ func TestALaterDaemonFindsABranchWithItsMemory(t *testing.T) {
 	t.Cleanup(func() { inst.Close() })
 	again := &member{br, m.plan, inst}
 	if got, want := again.sum(), br.branch(br.images, br.layer).sum(); got != want {
-		t.Errorf("it remembers %s, want %s", got, want)
+		t.Errorf("checksum = %s, want %s", got, want)
 	}
 	if w, ok := inst.(jail.Witness); !ok || w.Why() != "" {
-		t.Errorf("it says that it ended: %s", w.Why())
+		t.Errorf("Why = %q, want none", w.Why())
 	}
 }
 
-func TestAServerOfMemoryEndsWithItsBranches(t *testing.T) {
+func TestPageServerExitsWithItsBranches(t *testing.T) {
 	if !backendtest.Thorough {
-		t.Skip("it waits for another branch for half a minute")
+		t.Skip("the page server waits for another branch for half a minute")
 	}
 	br := newBranching(t)
 	m := br.branch(br.images, br.layer)
@@ -381,6 +380,6 @@ func TestAServerOfMemoryEndsWithItsBranches(t *testing.T) {
 	}
 	left, err := os.ReadDir(filepath.Join(br.h.dir, "run", "pages"))
 	if err != nil || len(left) > 0 {
-		t.Errorf("left: %v, %v", left, err)
+		t.Errorf("remaining servers: %v, %v", left, err)
 	}
 }

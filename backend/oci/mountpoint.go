@@ -14,11 +14,10 @@ import (
 	"glasshouse/internal/thread"
 )
 
-// mountPoint makes sure that target, an absolute path seen from the directory
-// root, is there to mount on, a directory or a file, and returns where it really
-// lies once every symbolic link on the way has been followed inside root. What
-// is missing is made as the host's ids uid and gid. Nobody may be writing below
-// root meanwhile, as is so before a jail starts.
+// mountPoint creates the mount point target, an absolute path relative to the directory root,
+// if it is missing. It resolves symbolic links within root and returns the real path. dir
+// selects a directory or a file. Missing entries get the host id as owner. No process may
+// write below root meanwhile, so mountPoint must run before the jail starts.
 func mountPoint(root, target string, dir bool, id uint32) (string, error) {
 	var real string
 	err := asOwner(id, func() error {
@@ -27,11 +26,11 @@ func mountPoint(root, target string, dir bool, id uint32) (string, error) {
 			return &os.PathError{Op: "open", Path: root, Err: err}
 		}
 		defer unix.Close(top)
-		base, err := within(top, "/")
+		base, err := openInRoot(top, "/")
 		if err != nil {
 			return err
 		}
-		fd, err := reach(top, target, dir)
+		fd, err := openOrCreate(top, target, dir)
 		if err != nil {
 			return err
 		}
@@ -42,17 +41,18 @@ func mountPoint(root, target string, dir bool, id uint32) (string, error) {
 			return err
 		}
 		if is := st.Mode&unix.S_IFMT == unix.S_IFDIR; is != dir || !dir && st.Mode&unix.S_IFMT != unix.S_IFREG {
-			return fault.Newf(fault.Invalid, "oci.Create", target, "a directory can only be mounted on a directory, a file only on a file")
+			return fault.Newf(fault.Invalid, "oci.Create", target, "a directory must be mounted on a directory, and a file on a file")
 		}
-		if real, err = place(fd); err != nil {
+		if real, err = pathOf(fd); err != nil {
 			return err
 		}
 		defer unix.Close(base)
-		prefix, err := place(base)
+		prefix, err := pathOf(base)
 		if err != nil {
 			return err
 		}
-		if real = strings.TrimPrefix(real, prefix); real == "" {
+		real = strings.TrimPrefix(real, prefix)
+		if real == "" {
 			real = "/"
 		}
 		return nil
@@ -60,18 +60,18 @@ func mountPoint(root, target string, dir bool, id uint32) (string, error) {
 	return real, err
 }
 
-// resolutions is how often a name is resolved that a rename or a mount disturbs.
+// resolutions limits the retries of a resolution that a rename or mount interferes with.
 const resolutions = 100
 
-// within opens p as a process whose root directory is top would.
-func within(top int, p string) (fd int, err error) {
+// openInRoot opens p as a process with the root directory top would.
+func openInRoot(top int, p string) (fd int, err error) {
 	how := unix.OpenHow{
 		Flags:   unix.O_PATH | unix.O_CLOEXEC,
 		Resolve: unix.RESOLVE_IN_ROOT | unix.RESOLVE_NO_MAGICLINKS,
 	}
 	for range resolutions {
-		// EAGAIN: anything on the host was renamed or mounted while ".." was followed, be it
-		// of a symbolic link (openat2(2)).
+		// EAGAIN: a rename or mount anywhere on the host happened while ".." was resolved,
+		// also within a symbolic link (openat2(2)).
 		fd, err = unix.Openat2(top, p, &how)
 		if err != unix.EAGAIN {
 			break
@@ -80,24 +80,23 @@ func within(top int, p string) (fd int, err error) {
 	return fd, err
 }
 
-// reach opens p below top, making it and the directories above it if they are
-// missing.
-func reach(top int, p string, dir bool) (int, error) {
-	fd, err := within(top, p)
+// openOrCreate opens p below top. It creates p and its parent directories if they are missing.
+func openOrCreate(top int, p string, dir bool) (int, error) {
+	fd, err := openInRoot(top, p)
 	if err != unix.ENOENT || p == "/" {
 		return fd, wrap("open", p, err)
 	}
-	parent, err := reach(top, path.Dir(p), true)
+	parent, err := openOrCreate(top, path.Dir(p), true)
 	if err != nil {
 		return -1, err
 	}
 	defer unix.Close(parent)
 	if err := makeEntry(parent, path.Base(p), dir); err != nil {
-		return -1, wrap("make mount point", p, err)
+		return -1, wrap("create mount point", p, err)
 	}
-	fd, err = within(top, p)
+	fd, err = openInRoot(top, p)
 	if err == unix.ENOENT {
-		return -1, fault.Newf(fault.Invalid, "oci.Create", p, "a symbolic link that leads nowhere cannot be mounted on")
+		return -1, fault.Newf(fault.Invalid, "oci.Create", p, "the mount point is a dangling symbolic link")
 	}
 	return fd, wrap("open", p, err)
 }
@@ -109,7 +108,7 @@ func makeEntry(parent int, name string, dir bool) error {
 		}
 		return nil
 	}
-	// Through /proc because parent is a bare O_PATH descriptor.
+	// The descriptor is O_PATH, which mknodat(2) accepts as a directory.
 	err := unix.Mknodat(parent, name, unix.S_IFREG|0o644, 0)
 	if err == unix.EEXIST {
 		return nil
@@ -117,8 +116,8 @@ func makeEntry(parent int, name string, dir bool) error {
 	return err
 }
 
-// place returns the path of fd.
-func place(fd int) (string, error) {
+// pathOf returns the path of fd.
+func pathOf(fd int) (string, error) {
 	return os.Readlink("/proc/self/fd/" + strconv.Itoa(fd))
 }
 
@@ -129,9 +128,9 @@ func wrap(op, path string, err error) error {
 	return &os.PathError{Op: op, Path: path, Err: err}
 }
 
-// asOwner runs f on a thread that makes files as the host's user and group id,
-// with the permissions of root. Ids outside a jail's range have no form on its
-// layers, root's among them.
+// asOwner runs f on a thread that creates files with the given host user and group id but has
+// the capabilities of root. Ids outside of a jail's range, including root, are not mapped on
+// its layers.
 func asOwner(id uint32, f func() error) error {
 	return thread.Alone(func() error {
 		header := unix.CapUserHeader{Version: unix.LINUX_CAPABILITY_VERSION_3}
@@ -140,9 +139,9 @@ func asOwner(id uint32, f func() error) error {
 			return fmt.Errorf("capget: %w", err)
 		}
 		unix.SetfsgidRetGid(int(id))
-		unix.SetfsuidRetUid(int(id)) // and takes the capabilities that are about files
+		unix.SetfsuidRetUid(int(id)) // setfsuid(2) also drops file capabilities, restored below
 		if uid, _ := unix.SetfsuidRetUid(-1); uid != int(id) {
-			return errors.New("the thread cannot take the jail's id")
+			return errors.New("cannot set the filesystem user id of the thread")
 		}
 		if err := unix.Capset(&header, &caps[0]); err != nil {
 			return fmt.Errorf("capset: %w", err)

@@ -11,7 +11,7 @@ import (
 	"glasshouse/fault"
 )
 
-func TestAMountPointNeverLiesOutsideTheJail(t *testing.T) {
+func TestMountPointStaysInsideJail(t *testing.T) {
 	if os.Geteuid() != 0 {
 		t.Skip("taking another id needs root")
 	}
@@ -38,7 +38,7 @@ func TestAMountPointNeverLiesOutsideTheJail(t *testing.T) {
 	for _, tt := range []struct {
 		target string
 		dir    bool
-		want   string // "" means refused
+		want   string // "" means an error
 	}{
 		{"/usr/share", true, "/usr/share"},
 		{"/share", true, "/usr/share"},
@@ -51,7 +51,7 @@ func TestAMountPointNeverLiesOutsideTheJail(t *testing.T) {
 		{"/usr/share/back", true, ""}, //
 		{"/chain", true, ""},          //
 		{"/loop", true, ""},           //
-		{"/nowhere", true, ""},        // a link is no place to make
+		{"/nowhere", true, ""},        // a dangling link
 		{"/file", true, ""},           // a directory needs a directory
 		{"/usr", false, ""},           // and a file a file
 		{"/file", false, "/file"},     //
@@ -59,7 +59,7 @@ func TestAMountPointNeverLiesOutsideTheJail(t *testing.T) {
 	} {
 		got, err := mountPoint(root, tt.target, tt.dir, id)
 		if tt.want == "" && err == nil {
-			t.Errorf("mountPoint(%s) = %s, want refused", tt.target, got)
+			t.Errorf("mountPoint(%s) = %s, want an error", tt.target, got)
 		}
 		if tt.want != "" && (err != nil || got != tt.want) {
 			t.Errorf("mountPoint(%s) = %s, %v, want %s", tt.target, got, err, tt.want)
@@ -67,17 +67,17 @@ func TestAMountPointNeverLiesOutsideTheJail(t *testing.T) {
 	}
 	var st unix.Stat_t
 	if err := unix.Stat(root+"/a/b/c", &st); err != nil || st.Uid != id || st.Gid != id {
-		t.Errorf("what was made belongs to %d:%d, %v, want %d", st.Uid, st.Gid, err, id)
+		t.Errorf("owner of the mount point = %d:%d, %v, want %d", st.Uid, st.Gid, err, id)
 	}
 	if names, _ := os.ReadDir(outer + "/secret"); len(names) > 0 {
-		t.Errorf("something was made outside: %v", names)
+		t.Errorf("created outside of the root: %v", names)
 	}
 	if err := asOwner(id, func() error { return fault.Conflict }); !errors.Is(err, fault.Conflict) {
-		t.Errorf("asOwner hides the error: %v", err)
+		t.Errorf("asOwner does not return the error: %v", err)
 	}
 }
 
-func TestAMountPointIsFoundWhileOthersRename(t *testing.T) {
+func TestMountPointDuringConcurrentRenames(t *testing.T) {
 	if os.Geteuid() != 0 {
 		t.Skip("taking another id needs root")
 	}

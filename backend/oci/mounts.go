@@ -16,13 +16,12 @@ import (
 	"glasshouse/jail"
 )
 
-// noPrivilege is how every directory of the host is shown in a jail.
+// noPrivilege are the flags of every host directory in a jail.
 var noPrivilege = overlay.Options{NoSuid: true, NoDev: true}
 
-// stageBinds prepares the workspace and the mounts of p: it clones their sources
-// with the owners the jail is to see and finds where they go. The root
-// filesystem must be mounted. What is staged is unmounted with the rest of the
-// volume's mounts.
+// stageBinds prepares the workspace and the mounts of p: it clones their sources with mapped
+// owners and resolves their mount points. The root filesystem must be mounted. The staged
+// mounts are unmounted together with the other mounts of the volume.
 func stageBinds(p jail.Plan, l layout, ids *os.File) ([]bind, error) {
 	var binds []bind
 	root, at := l.merged(), "/"
@@ -52,14 +51,14 @@ func stageBinds(p jail.Plan, l layout, ids *os.File) ([]bind, error) {
 			b.target = path.Join(at, real)
 		}
 		if err := jail.CheckTarget(b.target); err != nil {
-			return nil, fault.Fieldf("oci.Create", fmt.Sprintf("mounts[%d].target", i), "%s leads to %s: %w", m.Target, b.target, err)
+			return nil, fault.Fieldf("oci.Create", fmt.Sprintf("mounts[%d].target", i), "%s resolves to %s: %w", m.Target, b.target, err)
 		}
 		binds = append(binds, b.bind)
 	}
 	return binds, nil
 }
 
-// stageWorkspace stacks a layer of the jail's volume over the host's directory,
+// stageWorkspace mounts an overlay of a layer on the jail's volume over the host's directory,
 // which the kernel then only reads.
 func stageWorkspace(p jail.Plan, l layout, volumeIDs *os.File) (bind, error) {
 	src, dir, err := openSource(p.Workspace.Source)
@@ -79,11 +78,11 @@ func stageWorkspace(p jail.Plan, l layout, volumeIDs *os.File) (bind, error) {
 	if !dir {
 		return bind{}, fault.Fieldf("oci.Create", "workspace.source", "%s is not a directory", p.Workspace.Source)
 	}
-	// The top layer's owner and mode are what an overlay shows.
+	// An overlay has the owner and the mode of its upper layer.
 	if err := unix.Chmod(l.wsUpper(), st.Mode&0o7777); err != nil {
 		return bind{}, err
 	}
-	ids, err := overlay.IDMap(exchange(st.Uid, p.IDs), exchange(st.Gid, p.IDs))
+	ids, err := overlay.IDMap(swapOwner(st.Uid, p.IDs), swapOwner(st.Gid, p.IDs))
 	if err != nil {
 		return bind{}, err
 	}
@@ -107,16 +106,16 @@ func stageWorkspace(p jail.Plan, l layout, volumeIDs *os.File) (bind, error) {
 		return bind{}, err
 	}
 	if err := jail.CheckTarget(real); err != nil {
-		return bind{}, fault.Fieldf("oci.Create", "workspace.target", "%s leads to %s: %w", p.Workspace.At(), real, err)
+		return bind{}, fault.Fieldf("oci.Create", "workspace.target", "%s resolves to %s: %w", p.Workspace.At(), real, err)
 	}
 	return bind{source: show, target: real, write: true}, nil
 }
 
-// exchange returns the id map of a workspace: its owner and root change places,
-// everybody else keeps the id they have. The jail's root, as which agents run,
-// then finds a directory of its own, which git, ssh and others insist on. An
-// owner whose id is beyond the jail's takes the place of its last one.
-func exchange(owner uint32, ids jail.IDRange) []overlay.Mapping {
+// swapOwner returns the id map of a workspace: it swaps the owner of the workspace with root
+// and keeps all other ids. Root in the jail, as which agents run, then owns the workspace,
+// which git, ssh and others require. An owner whose id exceeds the jail's range is mapped to
+// the last id of the range.
+func swapOwner(owner uint32, ids jail.IDRange) []overlay.Mapping {
 	last := ids.Count - 1
 	with := min(owner, last)
 	all := []overlay.Mapping{
@@ -139,11 +138,10 @@ type stagedMount struct {
 
 // stageMount clones a directory or file of the host onto at.
 //
-// Read-only, its owners keep their ids inside the jail. To be written, its owner
-// is root in the jail and everybody else is nobody: what the jail's root makes
-// there belongs to the directory's owner, and no file can be made there, or
-// taken over, in the name of any other user of the host. With Owners everybody has the
-// id that is on disk.
+// A read-only mount keeps the ids of its owners inside the jail. In a writable mount the owner
+// of the directory is root in the jail and all other ids are unmapped: files that root in the
+// jail creates belong to the directory's owner, and no file can be created or taken over in
+// the name of another user of the host. With Owners all ids are those on disk.
 func stageMount(p jail.Plan, at string, m jail.Mount, ids *os.File) (stagedMount, error) {
 	src, dir, err := openSource(m.Source)
 	if err != nil {
@@ -175,9 +173,9 @@ func stageMount(p jail.Plan, at string, m jail.Mount, ids *os.File) (stagedMount
 	return stagedMount{bind{source: at, write: m.Write}, dir}, nil
 }
 
-// openSource opens a directory or file of the host and reports which it is. The
-// path must be real: a symbolic link in it could have been turned since somebody
-// allowed it.
+// openSource opens a directory or file of the host and reports whether it is a directory. The
+// path must not contain symbolic links, because a link could have changed since the path was
+// approved.
 func openSource(name string) (*os.File, bool, error) {
 	if !path.IsAbs(name) || path.Clean(name) != name {
 		return nil, false, fault.Newf(fault.Invalid, "oci.Create", name, "the source is not a clean absolute path")
@@ -189,9 +187,9 @@ func openSource(name string) (*os.File, bool, error) {
 	switch err {
 	case nil:
 	case unix.ELOOP:
-		return nil, false, fault.Newf(fault.Invalid, "oci.Create", name, "the source leads through a symbolic link; name the place itself")
+		return nil, false, fault.Newf(fault.Invalid, "oci.Create", name, "the source contains a symbolic link; use its real path")
 	case unix.ENOENT, unix.ENOTDIR:
-		return nil, false, fault.Newf(fault.NotFound, "oci.Create", name, "the host has no such file or directory")
+		return nil, false, fault.Newf(fault.NotFound, "oci.Create", name, "no such file or directory on the host")
 	default:
 		return nil, false, wrap("open", name, err)
 	}

@@ -14,13 +14,13 @@ import (
 	"glasshouse/jail"
 )
 
-// netnsPath is where a jail's network namespace is bound, under its own name.
+// netnsPath returns the path at which the jail's network namespace is bound.
 func (b *Backend) netnsPath(p jail.Plan) string {
 	return filepath.Join(b.cfg.NetnsDir, string(p.ID))
 }
 
-// wireOf names the wire of a jail, and wireAt the path that what belongs to it is
-// named by.
+// wireOf returns the network link of a jail. wireAt returns the path after which resources of
+// the link are named.
 func wireOf(p jail.Plan) jail.Wire {
 	if p.Wire != nil {
 		return *p.Wire
@@ -32,11 +32,11 @@ func (b *Backend) wireAt(p jail.Plan) string {
 	return filepath.Join(b.cfg.NetnsDir, string(wireOf(p).Name))
 }
 
-// netOptions are what the jail's network is made with.
+// netOptions returns the options of the jail's network.
 func (b *Backend) netOptions(p jail.Plan) netns.Options {
 	return netns.Options{
 		Path:  b.netnsPath(p),
-		Reach: reaches[p.Network],
+		Reach: networkReach[p.Network],
 		Group: b.groupPath(p),
 		Index: b.address(p),
 		Pool:  b.cfg.Transit,
@@ -45,9 +45,9 @@ func (b *Backend) netOptions(p jail.Plan) netns.Options {
 	}
 }
 
-// makeNetwork makes the jail's network namespace. Ranges of ids are disjoint, so
-// the number of a jail's range is also the number of its address.
-func (m *making) makeNetwork(ctx context.Context) error {
+// makeNetwork creates the jail's network namespace. The id ranges of jails are disjoint, so
+// the index of the range also selects the address.
+func (m *builder) makeNetwork(ctx context.Context) error {
 	b, p := m.backend, m.plan
 	m.undo.Push("remove the network", func() error { return b.removeNetwork(p) })
 	n, err := netns.Create(ctx, string(wireOf(p).Name), b.netOptions(p))
@@ -58,22 +58,22 @@ func (m *making) makeNetwork(ctx context.Context) error {
 	return nil
 }
 
-// address is the number of the jail's address among those of the pool.
+// address returns the index of the jail's address in the pool.
 func (b *Backend) address(p jail.Plan) int {
 	ids := wireOf(p).IDs
 	return int(ids.First/ids.Count) % addresses(b.cfg.Transit)
 }
 
-// reaches are the networks that jails may have.
-var reaches = map[jail.Network]netns.Reach{
+// networkReach maps the network modes of jails.
+var networkReach = map[jail.Network]netns.Reach{
 	jail.Isolated: netns.Alone,
 	jail.Proxied:  netns.Gated,
 	jail.Bridged:  netns.Grouped,
 	jail.Full:     netns.Full,
 }
 
-// groupPath is where the network of the jail's group is bound. Its name is a
-// stranger's word.
+// groupPath returns the path at which the network namespace of the jail's group is bound. The
+// group name is untrusted, so the path contains its hash.
 func (b *Backend) groupPath(p jail.Plan) string {
 	if p.Network != jail.Bridged {
 		return ""
@@ -82,7 +82,7 @@ func (b *Backend) groupPath(p jail.Plan) string {
 	return filepath.Join(b.cfg.NetnsDir, "group-"+hex.EncodeToString(sum[:8]))
 }
 
-// addresses is how many jails a pool has addresses for.
+// addresses returns the number of jails that a pool has addresses for.
 func addresses(pool netip.Prefix) int {
 	if !pool.IsValid() {
 		pool = netns.Pool
@@ -97,18 +97,18 @@ func (b *Backend) removeNetwork(p jail.Plan) error {
 	return errors.Join(netns.Clean(string(wireOf(p).Name), b.wireAt(p)), netns.CleanInner(b.netnsPath(p)))
 }
 
-// countTraffic fills in what went over the jail's wire.
+// countTraffic sets the traffic counters of the jail's network link.
 func (b *Backend) countTraffic(p jail.Plan, s *jail.Stats) (err error) {
 	if p.Network == jail.Isolated {
-		return nil // there is no wire
+		return nil // no network link
 	}
 	s.RxBytes, s.TxBytes, err = netns.Counters(string(wireOf(p).Name), b.wireAt(p))
 	return err
 }
 
-// A verdict is what a probe found, once it found something: that it works, or
-// that this host cannot. What merely went wrong is tried again.
-type verdict struct {
+// A probeResult caches the result of a probe: success or fault.Unsupported. Other errors are
+// not cached, so the probe runs again.
+type probeResult struct {
 	mu sync.Mutex
 	// +checklocks:mu
 	known bool
@@ -116,7 +116,7 @@ type verdict struct {
 	err error
 }
 
-func (v *verdict) of(probe func() error) error {
+func (v *probeResult) of(probe func() error) error {
 	v.mu.Lock()
 	defer v.mu.Unlock()
 	if v.known {

@@ -14,10 +14,10 @@ import (
 	"glasshouse/jail"
 )
 
-// runsc says where gVisor's binary is, if it is not in PATH.
+// runsc is the path of gVisor's binary, if it is not in PATH.
 const runscPath = "GLASSHOUSE_RUNSC"
 
-// binary is the path of a runtime on this host, or its name if it is not here.
+// binary returns the path of a runtime on this host, or its name if it is not installed.
 func binary(runtime string) string {
 	places := []string{runtime}
 	switch runtime {
@@ -34,17 +34,17 @@ func binary(runtime string) string {
 	return runtime
 }
 
-// A host is where the daemons of a test keep what is theirs.
+// A host contains the directories of a test's daemons.
 type host struct {
 	dir    string
 	prefix string
 }
 
-// testHost names a directory to a daemon that a test runs in another process.
+// testHost is the environment variable that passes a directory to a daemon in another process.
 const testHost = "GLASSHOUSE_OCI_TEST_HOST"
 
-// newHost makes room for daemons. When the test ends it must be as empty as it
-// was, but for what daemons keep on purpose.
+// newHost creates the directories of daemons. At the end of the test it checks that only
+// persistent files remain.
 func newHost(t testing.TB) *host {
 	t.Helper()
 	if dir := os.Getenv(testHost); dir != "" {
@@ -58,7 +58,7 @@ func newHost(t testing.TB) *host {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := os.Chmod(dir, 0o711); err != nil { // jails are strangers on the host
+	if err := os.Chmod(dir, 0o711); err != nil { // ids of jails have no other access
 		t.Fatal(err)
 	}
 	os.Setenv(testHost, dir)
@@ -73,7 +73,7 @@ func newHost(t testing.TB) *host {
 			return
 		}
 		if err := tree.Remove(); err != nil {
-			t.Errorf("cgroups are left: %v", err)
+			t.Errorf("cgroups were not removed: %v", err)
 		}
 	})
 	return h
@@ -84,7 +84,7 @@ func hostIn(dir string) *host {
 	return &host{dir, "glasshouse-" + hex.EncodeToString(sum[:4])}
 }
 
-// daemon is a backend as a daemon would open it.
+// daemon opens a backend as the daemon does.
 func (h *host) daemon(runtime string) *oci.Backend {
 	return oci.New(oci.Config{
 		Runtime:      runtime,
@@ -97,7 +97,7 @@ func (h *host) daemon(runtime string) *oci.Backend {
 	})
 }
 
-// The contract of each runtime is a test of its own, so that they run in parallel.
+// The contract of each runtime is a separate test, so that they run in parallel.
 func TestContractRunc(t *testing.T)  { contract(t, "runc") }
 func TestContractCrun(t *testing.T)  { contract(t, "crun") }
 func TestContractRunsc(t *testing.T) { contract(t, "runsc") }
@@ -108,9 +108,9 @@ func contract(t *testing.T, runtime string) {
 	backendtest.Run(t, open, backendtest.Options{Runtime: runtime, Differs: differs[runtime], Without: repeated(runtime)})
 }
 
-// repeated are the clauses that are left out for a runtime because they take long and are
-// checked with another: CRIU restores jails of runc and crun alike, and the same code keeps
-// them. Of what gVisor keeps in a checkpoint, one thing of each kind is checked.
+// repeated lists the clauses that are skipped for a runtime because they take long and are
+// checked with another one: CRIU restores jails of runc and crun with the same code. For
+// gVisor one object of each kind is checked.
 func repeated(runtime string) []string {
 	if backendtest.Thorough {
 		return nil
@@ -130,7 +130,7 @@ func repeated(runtime string) []string {
 	return without[runtime]
 }
 
-// below returns the names of clauses of a clause.
+// below returns the names of the subclauses of a clause.
 func below(clause string, names ...string) []string {
 	for i, name := range names {
 		names[i] = clause + "/" + name
@@ -138,7 +138,7 @@ func below(clause string, names ...string) []string {
 	return names
 }
 
-// differs is where the runtimes do not keep the contract, each with the reason.
+// differs lists where the runtimes do not satisfy the contract, with the reasons.
 var differs = map[string]map[string]string{
 	"runsc": {
 		"Inside/own-devices":                "gVisor shows a /dev/fuse, of its own kernel, not of the host's",

@@ -12,23 +12,23 @@ import (
 	"glasshouse/jail"
 )
 
-func TestMountsCannotCoverTheJailsOwn(t *testing.T) {
+func TestMountsCannotCoverReservedPaths(t *testing.T) {
 	for _, target := range []string{
 		"", ".", "relative", "/", "/proc", "/proc/sys", "/sys/fs", "/dev", "/dev/shm", "/.glasshouse", "/.glasshouse/init",
 		"/a/../proc", "/a//b", "/a/", "/a/.", "//a", "/a\x00b", "/a\nb",
 	} {
 		if err := jail.CheckTarget(target); err == nil {
-			t.Errorf("a mount on %q is let through", target)
+			t.Errorf("a mount on %q is accepted", target)
 		}
 	}
 	for _, target := range []string{"/work", "/home/agent/src", "/process", "/tmp", "/mnt/ü b", "/.glass"} {
 		if err := jail.CheckTarget(target); err != nil {
-			t.Errorf("a mount on %q is refused: %v", target, err)
+			t.Errorf("a mount on %q is rejected: %v", target, err)
 		}
 	}
 }
 
-func TestMountsDoNotHideEachOther(t *testing.T) {
+func TestMountsMustNotHideEachOther(t *testing.T) {
 	for _, tt := range []struct {
 		workspace string
 		targets   []string
@@ -65,7 +65,7 @@ func FuzzCheckTarget(f *testing.F) {
 			return
 		}
 		if !path.IsAbs(target) || path.Clean(target) != target || strings.Contains(target, "\x00") {
-			t.Errorf("%q is let through", target)
+			t.Errorf("%q is accepted", target)
 		}
 		for _, r := range jail.Reserved() {
 			if target == r || strings.HasPrefix(target, r+"/") {
@@ -75,7 +75,7 @@ func FuzzCheckTarget(f *testing.F) {
 	})
 }
 
-func TestTheJailAsksOnlyResolversItCanReach(t *testing.T) {
+func TestReachableResolvers(t *testing.T) {
 	for _, tt := range []struct{ conf, want string }{
 		{"nameserver 127.0.0.53\n", ""},
 		{"nameserver ::1\nsearch example.org\n", ""},
@@ -98,12 +98,12 @@ func FuzzReachable(f *testing.F) {
 			t.Errorf("reachable(%q) = %q, without a name server", conf, got)
 		}
 		if again := reachable([]byte(got)); again != got {
-			t.Errorf("reachable of its own answer %q = %q", got, again)
+			t.Errorf("reachable of its own result %q = %q", got, again)
 		}
 	})
 }
 
-func TestAProcessIsKnownByItsStart(t *testing.T) {
+func TestStartTime(t *testing.T) {
 	stat, err := os.ReadFile("/proc/self/stat")
 	if err != nil {
 		t.Fatal(err)
@@ -115,7 +115,7 @@ func TestAProcessIsKnownByItsStart(t *testing.T) {
 	}
 	evil := "42 (a) R 1 (b) S 1 2 3 4 5 6 7 8 9 10 11 12 13 14 15 16 17 18 777 20"
 	if got, err := parseStart([]byte(evil)); err != nil || got != 777 {
-		t.Errorf("a program named %q: %d, %v, want 777", "a) R 1 (b", got, err)
+		t.Errorf("start time of a program named %q = %d, %v, want 777", "a) R 1 (b", got, err)
 	}
 }
 
@@ -124,7 +124,7 @@ func FuzzParseStart(f *testing.F) {
 	f.Fuzz(func(t *testing.T, stat []byte) { parseStart(stat) })
 }
 
-func TestAWorkspacesOwnerAndRootChangePlaces(t *testing.T) {
+func TestWorkspaceOwnerAndRootAreSwapped(t *testing.T) {
 	ids := jail.IDRange{First: 100000, Count: 65536}
 	for _, tt := range []struct {
 		owner uint32
@@ -136,17 +136,17 @@ func TestAWorkspacesOwnerAndRootChangePlaces(t *testing.T) {
 		{65535, map[uint32]uint32{65535: 0, 0: 65535, 1: 1, 65534: 65534}},
 		{3000000, map[uint32]uint32{3000000: 0, 0: 65535, 1: 1, 65534: 65534}},
 	} {
-		m := exchange(tt.owner, ids)
+		m := swapOwner(tt.owner, ids)
 		for disk, inside := range tt.want {
 			if got := through(m, disk); got != int64(ids.First+inside) {
-				t.Errorf("owner %d: id %d shows as %d, want %d", tt.owner, disk, got, ids.First+inside)
+				t.Errorf("owner %d: id %d is mapped to %d, want %d", tt.owner, disk, got, ids.First+inside)
 			}
 		}
 		seen := map[uint32]bool{}
 		for _, r := range m {
 			for i := range r.Count {
 				if seen[r.Host+i] || r.Host+i < ids.First || r.Host+i >= ids.First+ids.Count {
-					t.Fatalf("owner %d: id %d is given twice or is not the jail's: %v", tt.owner, r.Host+i, m)
+					t.Fatalf("owner %d: id %d is mapped twice or out of range: %v", tt.owner, r.Host+i, m)
 				}
 				seen[r.Host+i] = true
 			}
@@ -154,7 +154,7 @@ func TestAWorkspacesOwnerAndRootChangePlaces(t *testing.T) {
 	}
 }
 
-// through returns what id shows as, or -1.
+// through returns the id that id is mapped to, or -1.
 func through(ms []overlay.Mapping, id uint32) int64 {
 	for _, m := range ms {
 		if id-m.Disk < m.Count && id >= m.Disk {
@@ -164,16 +164,16 @@ func through(ms []overlay.Mapping, id uint32) int64 {
 	return -1
 }
 
-func TestWhatTheRuntimeSaidLastIsInTheError(t *testing.T) {
+func TestLastLogError(t *testing.T) {
 	log := path.Join(t.TempDir(), "log")
 	text := `{"level":"warning","msg":"never mind"}` + "\n" + `{"level":"error","msg":"no such root\n"}` + "\nnot json\n"
 	if err := os.WriteFile(log, []byte(text), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	if diff := cmp.Diff(": no such root", lastWords(log)); diff != "" {
+	if diff := cmp.Diff(": no such root", lastLogError(log)); diff != "" {
 		t.Error(diff)
 	}
-	if got := lastWords(log + ".absent"); got != "" {
-		t.Errorf("of no log: %q", got)
+	if got := lastLogError(log + ".absent"); got != "" {
+		t.Errorf("lastLogError of a missing log = %q, want none", got)
 	}
 }

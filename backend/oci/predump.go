@@ -17,25 +17,24 @@ import (
 
 var _ jail.PreDumper = (*Backend)(nil)
 
-// aheadFrom is how much memory, in pages of the processes' own, makes it worth it to
-// have CRIU come twice: what it takes to write down 64 MiB while the jail waits is what
-// its second coming takes.
-var aheadFrom = int64(64<<20) / int64(os.Getpagesize())
+// preDumpThreshold is the amount of anonymous memory, in pages, from which a pre-dump pays
+// off: the second CRIU run costs as much as dumping 64 MiB while the jail is paused.
+var preDumpThreshold = int64(64<<20) / int64(os.Getpagesize())
 
 // PreDump implements jail.PreDumper.
 func (b *Backend) PreDump(ctx context.Context, p jail.Plan, i jail.Instance, dir string) (bool, error) {
 	inst, ok := i.(*instance)
-	if !ok || b.kind.sentry || inst.memory != nil { // what it is still to be given would be waited for
+	if !ok || b.kind.sentry || inst.memory != nil { // a pre-dump would wait for lazily loaded memory
 		return false, nil
 	}
 	pids, err := inst.cgroup.PIDs()
 	if err != nil {
 		return false, err
 	}
-	if residentPages(pids) < aheadFrom {
+	if residentPages(pids) < preDumpThreshold {
 		return false, nil
 	}
-	err = b.tracks.of(func() error { return b.criu.Tracks(ctx) })
+	err = b.dirtyTracking.of(func() error { return b.criu.Tracks(ctx) })
 	if errors.Is(err, fault.Unsupported) {
 		return false, nil
 	}
@@ -45,8 +44,8 @@ func (b *Backend) PreDump(ctx context.Context, p jail.Plan, i jail.Instance, dir
 	if !fitsTwice(dir, residentPages(pids)) {
 		return false, nil
 	}
-	mounts, err := lent(inst.pid)
-	if err != nil && fault.KindOf(err) != fault.Conflict { // its secrets, which it still sees
+	mounts, err := externalMounts(inst.pid)
+	if err != nil && fault.KindOf(err) != fault.Conflict { // Conflict: its secrets are still mounted
 		return false, err
 	}
 	d := criu.Dump{PID: inst.pid, Netns: b.netnsPath(p), Cgroup: inst.cgroup, Dir: dir}
@@ -54,7 +53,7 @@ func (b *Backend) PreDump(ctx context.Context, p jail.Plan, i jail.Instance, dir
 		d.Lent = append(d.Lent, at)
 	}
 	if err := b.criu.PreDump(ctx, d); err != nil {
-		return false, fmt.Errorf("write down memory ahead: %w", err)
+		return false, fmt.Errorf("pre-dump memory: %w", err)
 	}
 	return true, nil
 }
@@ -62,10 +61,10 @@ func (b *Backend) PreDump(ctx context.Context, p jail.Plan, i jail.Instance, dir
 // Whole implements jail.PreDumper.
 func (b *Backend) Whole(dir string) error { return criu.Whole(dir) }
 
-// residentPages is how many pages processes have in memory that no file has.
+// residentPages returns the number of anonymous pages that the processes have in memory.
 func residentPages(pids []int) (n int64) {
 	for _, pid := range pids {
-		status, _ := os.ReadFile(fmt.Sprintf("/proc/%d/status", pid)) // it may have ended
+		status, _ := os.ReadFile(fmt.Sprintf("/proc/%d/status", pid)) // it may have exited
 		_, after, _ := bytes.Cut(status, []byte("\nRssAnon:"))
 		line, _, _ := bytes.Cut(after, []byte("\n"))
 		kb, _ := strconv.ParseInt(string(bytes.TrimSpace(bytes.TrimSuffix(bytes.TrimSpace(line), []byte("kB")))), 10, 64)
@@ -74,8 +73,8 @@ func residentPages(pids []int) (n int64) {
 	return n
 }
 
-// fitsTwice reports whether there is room where dir is for all pages twice, which is
-// what is there if all are written to meanwhile.
+// fitsTwice reports whether the filesystem of dir has space for twice the pages, which is
+// needed if all pages are written to after the pre-dump.
 func fitsTwice(dir string, pages int64) bool {
 	var st unix.Statfs_t
 	if unix.Statfs(dir, &st) != nil {

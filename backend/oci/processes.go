@@ -16,7 +16,7 @@ var _ jail.ProcessLister = (*instance)(nil)
 // Processes implements jail.ProcessLister.
 func (i *instance) Processes(context.Context) ([]jail.Process, error) {
 	if i.backend.kind.sentry {
-		return nil, fault.Cannot("oci.Processes", "what runs inside gVisor the host does not see", "make jails with the runtime runc or crun")
+		return nil, fault.Cannot("oci.Processes", "the host cannot see processes inside gVisor", "create the jail with the runtime runc or crun")
 	}
 	pids, err := i.cgroup.PIDs()
 	if err != nil {
@@ -24,7 +24,7 @@ func (i *instance) Processes(context.Context) ([]jail.Process, error) {
 	}
 	r, err := readRecord(i.layout.record())
 	if errors.Is(err, fs.ErrNotExist) {
-		return nil, nil // it has been stopped
+		return nil, nil // the jail was stopped
 	}
 	if err != nil {
 		return nil, fmt.Errorf("processes of %s: %w", i.plan.ID, err)

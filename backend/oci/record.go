@@ -20,19 +20,18 @@ import (
 	"glasshouse/jailinit/control"
 )
 
-// A record is what a later daemon needs to know an init again: a pid alone may
-// have become another process's.
+// A record identifies an init process for a later daemon. A pid alone may have been reused.
 type record struct {
 	PID   int    `json:"pid"`
 	Start uint64 `json:"start"` // clock ticks after boot
 	Boot  string `json:"boot"`
 
-	Restored uint64 `json:"restored,omitempty"` // clock ticks after boot: what began until then was made from images
-	Still    string `json:"still,omitempty"`    // a jail of gVisor, by its kernel: stilling, still
-	OwnNet   bool   `json:"own_net,omitempty"`  // and it has a network of gVisor's
+	Restored    uint64 `json:"restored,omitempty"` // clock ticks after boot: processes started until then were restored
+	SentryState string `json:"still,omitempty"`    // pause state of gVisor: stilling (pausing), still (paused) or ""
+	OwnNet      bool   `json:"own_net,omitempty"`  // the jail uses gVisor's own network stack
 }
 
-// newRecord describes the process pid as it is now.
+// newRecord describes the current process pid.
 func newRecord(pid int) (record, error) {
 	start, err := startTime(pid)
 	if err != nil {
@@ -65,7 +64,7 @@ func readRecord(name string) (record, error) {
 	return r, nil
 }
 
-// startTime returns when a process began, in clock ticks after boot.
+// startTime returns the start time of a process in clock ticks after boot.
 func startTime(pid int) (uint64, error) {
 	b, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
 	if err != nil {
@@ -74,13 +73,13 @@ func startTime(pid int) (uint64, error) {
 	return parseStart(b)
 }
 
-// parseStart finds the 22nd field of a /proc/PID/stat. The second is the
-// program's name in parentheses, which may hold anything.
+// parseStart returns the 22nd field of /proc/PID/stat (proc(5)). The second field is the
+// program name in parentheses, which may contain any characters.
 func parseStart(stat []byte) (uint64, error) {
 	end := bytes.LastIndexByte(stat, ')')
 	fields := bytes.Fields(stat[end+1:])
 	if end < 0 || len(fields) < 20 {
-		return 0, fmt.Errorf("%.80q is no /proc/PID/stat", stat)
+		return 0, fmt.Errorf("%.80q is not a valid /proc/PID/stat", stat)
 	}
 	return strconv.ParseUint(string(fields[19]), 10, 64)
 }
@@ -103,7 +102,7 @@ func memberOf(pid int, path string) bool {
 // Open implements jail.Backend.
 func (b *Backend) Open(ctx context.Context, p jail.Plan) (jail.Instance, error) {
 	const op = "oci.Open"
-	if err := checkPlace(p, op); err != nil {
+	if err := checkPaths(p, op); err != nil {
 		return nil, err
 	}
 	l := layout{p.Dir}
@@ -112,7 +111,7 @@ func (b *Backend) Open(ctx context.Context, p jail.Plan) (jail.Instance, error) 
 	}
 	r, err := readRecord(l.record())
 	if errors.Is(err, fs.ErrNotExist) {
-		return nil, gone("no init was started")
+		return nil, gone("init was not started")
 	}
 	if err != nil {
 		return nil, fmt.Errorf("open jail %s: %w", p.ID, err)
@@ -123,37 +122,37 @@ func (b *Backend) Open(ctx context.Context, p jail.Plan) (jail.Instance, error) 
 	}
 	cg, err := tree.Open(string(p.ID))
 	if err != nil {
-		return nil, err // not found, if so
+		return nil, err // fault.NotFound if the jail has ended
 	}
 	pidfd, err := openPID(r.PID)
 	if err != nil {
-		return nil, gone("its init is gone: %w", err)
+		return nil, gone("init has exited: %w", err)
 	}
-	// From here on the pid cannot become another's unnoticed.
+	// The pidfd is open, so the pid cannot be reused without the checks below noticing it.
 	now, err := newRecord(r.PID)
-	now.Restored, now.Still, now.OwnNet = r.Restored, r.Still, r.OwnNet
+	now.Restored, now.SentryState, now.OwnNet = r.Restored, r.SentryState, r.OwnNet
 	if err != nil || now != r || !memberOf(r.PID, cg.Path()) {
 		pidfd.Close()
-		return nil, gone("its init, process %d, is gone", r.PID)
+		return nil, gone("init, process %d, has exited", r.PID)
 	}
-	if err := b.letFinish(ctx, r.PID); err != nil {
+	if err := b.waitForDump(ctx, r.PID); err != nil {
 		pidfd.Close()
 		return nil, err
 	}
-	if err := b.mend(ctx, p, cg); err != nil {
+	if err := b.repairLink(ctx, p, cg); err != nil {
 		pidfd.Close()
 		return nil, err
 	}
 	i := b.newInstance(p, cg, r.PID, pidfd)
-	i.still.Store(r.Still == still)
-	if r.Still == stilling {
-		err = i.wasStilled(ctx)
+	i.sentryPaused.Store(r.SentryState == statePaused)
+	if r.SentryState == statePausing {
+		err = i.recoverPause(ctx)
 	}
 	if err == nil {
-		err = i.findMemory(ctx)
+		err = i.reopenMemory(ctx)
 	}
-	if err == nil && i.Why() == "" { // or else it is about to end
-		err = i.settled(ctx)
+	if err == nil && i.Why() == "" { // otherwise the jail is being killed
+		err = i.finishCreate(ctx)
 	}
 	if err != nil {
 		return nil, errors.Join(err, i.Close())
@@ -161,46 +160,45 @@ func (b *Backend) Open(ctx context.Context, p jail.Plan) (jail.Instance, error) 
 	return i, nil
 }
 
-// letFinish waits until nobody writes the jail down any more: a CRIU that a daemon
-// left behind in the middle of that finishes it, and leaves the jail frozen as it
-// found it.
-func (b *Backend) letFinish(ctx context.Context, pid int) error {
+// waitForDump waits until a dump that an earlier daemon started has ended. CRIU completes the
+// dump by itself and leaves the jail frozen as before.
+func (b *Backend) waitForDump(ctx context.Context, pid int) error {
 	deadline := time.Now().Add(dumpTime)
 	var watch *criu.Watch
 	for wait := time.Millisecond; ; wait = min(2*wait, 100*time.Millisecond) {
-		tracer := statusOf(pid, "TracerPid")
+		tracer := statusNumber(pid, "TracerPid")
 		if tracer == 0 {
-			return nil // or it has ended, which is for others to find
+			return nil // not traced, or exited, which the caller detects
 		}
 		if watch == nil {
 			watch = criu.NewWatch(tracer)
 		}
 		if _, err := watch.End(); err != nil {
-			return fmt.Errorf("end a CRIU that waits for a process that has ended: %w", err)
+			return fmt.Errorf("kill a stuck CRIU: %w", err)
 		}
 		if ctx.Err() != nil || time.Now().After(deadline) {
-			return fmt.Errorf("init, process %d, is being traced and does not come free", pid)
+			return fmt.Errorf("init, process %d, is still being traced", pid)
 		}
 		time.Sleep(wait)
 	}
 }
 
-// dumpTime is how long a dump that nobody waits for any more may take to end.
+// dumpTime limits the wait for a dump of an earlier daemon.
 const dumpTime = time.Minute
 
-// settled finishes what a daemon that died at the end of Create, or in a Dump,
-// left to do. A frozen jail could not answer, and has been settled long before
-// but for what a Dump undid.
-func (i *instance) settled(ctx context.Context) error {
+// finishCreate completes the work of a daemon that died at the end of Create or during a Dump.
+// A frozen jail cannot answer. Its Create was complete, so only the effects of a Dump need to
+// be undone.
+func (i *instance) finishCreate(ctx context.Context) error {
 	l := i.layout
-	if err := disk.Thaw(l.volume()); err != nil { // a daemon may have died in the middle of a clone
+	if err := disk.Thaw(l.volume()); err != nil { // a daemon may have died during a clone
 		return err
 	}
 	frozen, err := i.cgroup.Frozen()
 	if err != nil {
 		return err
 	}
-	if frozen || i.still.Load() {
+	if frozen || i.sentryPaused.Load() {
 		return sealControl(l)
 	}
 	ctx, cancel := context.WithTimeout(ctx, answerTime)
@@ -208,9 +206,9 @@ func (i *instance) settled(ctx context.Context) error {
 	if _, err := control.Dial(l.socket()).WaitReady(ctx); err != nil {
 		return fmt.Errorf("init of %s does not answer: %w", l.dir, err)
 	}
-	return errors.Join(dropStaged(l, l.secrets()), sealControl(l))
+	return errors.Join(unmountStaged(l, l.secrets()), sealControl(l))
 }
 
-// answerTime is how long an init may take to answer: it has to be loaded, and
-// the machine may be busy.
+// answerTime limits the wait for init to answer. Init must be loaded, and the host may be
+// busy.
 const answerTime = 15 * time.Second

@@ -8,13 +8,13 @@ import (
 	"strings"
 )
 
-// resolvFiles are where a host says which name servers it uses, best first. The
-// first is systemd-resolved's list of the real ones: its /etc/resolv.conf names
-// only the stub on the host's loopback, which a jail does not reach.
+// resolvFiles are the files with the host's name servers, in order of preference. The first is
+// the upstream list of systemd-resolved: the /etc/resolv.conf of such a host only names the
+// stub resolver on the loopback, which a jail cannot reach.
 var resolvFiles = []string{"/run/systemd/resolve/resolv.conf", "/etc/resolv.conf"}
 
-// hostResolv returns the resolv.conf of a jail with full network, or "" if the
-// host has no resolver that a jail could reach.
+// hostResolv returns the resolv.conf of a jail with full network, or "" if the jail could not
+// reach any resolver of the host.
 func hostResolv() string {
 	for _, name := range resolvFiles {
 		b, err := os.ReadFile(name)
@@ -28,9 +28,8 @@ func hostResolv() string {
 	return ""
 }
 
-// reachable returns the lines of a resolv.conf that hold in a jail: no resolvers
-// on a loopback address or on one that needs an interface of the host. It is
-// empty if no resolver is left.
+// reachable returns the lines of a resolv.conf that are valid in a jail: it drops resolvers on
+// loopback and link-local addresses. It returns "" if no resolver remains.
 func reachable(conf []byte) string {
 	var out strings.Builder
 	found := false

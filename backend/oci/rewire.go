@@ -17,7 +17,7 @@ var _ jail.Rewirer = (*Backend)(nil)
 // CanRewire implements jail.Rewirer.
 func (b *Backend) CanRewire(p jail.Plan) error {
 	if b.kind.sentry {
-		return fault.Cannot("oci.Rewire", "gVisor does not say how far its programs are with their connections", "rewind without keeping them, or use another runtime")
+		return fault.Cannot("oci.Rewire", "gVisor does not report the state of TCP connections", "rewind without keeping them, or use another runtime")
 	}
 	return nil
 }
@@ -28,13 +28,13 @@ func (b *Backend) Rewire(ctx context.Context, from jail.Plan, old jail.Instance,
 	was, ok := old.(*instance)
 	now, alsoOK := i.(*instance)
 	if !ok || !alsoOK || now.outward == nil || !to.Unwired || wireOf(to) != wireOf(from) || to.Network != from.Network {
-		return nil, fault.Newf(fault.Invalid, op, string(to.ID), "it was not made to take the wire of %s", from.ID)
+		return nil, fault.Newf(fault.Invalid, op, string(to.ID), "the jail was not created to take over the network link of %s", from.ID)
 	}
 	from.Unwired, to.Unwired = false, false
 	r := &rewired{b: b, from: from, to: to, old: was, conns: now.outward}
 	defer func() {
 		if err != nil {
-			err = fmt.Errorf("hand over the wire of jail %s: %w", from.ID, errors.Join(err, r.Undo()))
+			err = fmt.Errorf("hand over the network link of jail %s: %w", from.ID, errors.Join(err, r.Undo()))
 		}
 	}()
 	if err := netns.Pull(b.netnsPath(from), b.netnsPath(to)); err != nil {
@@ -55,11 +55,11 @@ type rewired struct {
 	from, to jail.Plan
 	old      *instance
 	conns    *criu.Connections
-	wentOn   bool
+	resumed  bool
 }
 
 func (r *rewired) GoOn() (kept, closed int, err error) {
-	r.wentOn = true
+	r.resumed = true
 	return r.conns.GoOn(r.b.netnsPath(r.to))
 }
 
@@ -69,8 +69,8 @@ func (r *rewired) Undo() error {
 	if err == nil && unplugged {
 		err = netns.Plug(string(wireOf(r.from).Name), r.b.netOptions(r.from))
 	}
-	// A connection that cannot be reached any more ends by itself. One in repair does not.
-	return errors.Join(err, r.conns.Return(was, r.wentOn))
+	// An unreachable connection times out. A connection in repair mode does not.
+	return errors.Join(err, r.conns.Return(was, r.resumed))
 }
 
 func (r *rewired) Close() error {
@@ -78,19 +78,19 @@ func (r *rewired) Close() error {
 	return nil
 }
 
-// mend gives a jail a wire again that a daemon which ended was about to hand over, and
-// what it has connected to itself.
-func (b *Backend) mend(ctx context.Context, p jail.Plan, cg *cgroup.Cgroup) error {
+// repairLink completes a handover of the network link that was interrupted by the end of a
+// daemon: the jail gets a new link, and its connections leave TCP repair mode.
+func (b *Backend) repairLink(ctx context.Context, p jail.Plan, cg *cgroup.Cgroup) error {
 	if b.kind.sentry || p.Network == jail.Isolated {
 		return nil
 	}
 	mended, err := netns.Mend(ctx, string(wireOf(p).Name), b.netOptions(p))
 	if err != nil {
-		return fmt.Errorf("mend the wire of %s: %w", p.ID, err)
+		return fmt.Errorf("repair the network link of %s: %w", p.ID, err)
 	}
 	if !mended {
 		return nil
 	}
-	b.log.Warn("a jail had lost its wire and has got another", "jail", p.ID)
+	b.log.Warn("recreated the network link of a jail after an interrupted handover", "jail", p.ID)
 	return criu.EndRepair(cg, b.netnsPath(p))
 }

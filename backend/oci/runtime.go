@@ -24,40 +24,40 @@ import (
 	"glasshouse/jail"
 )
 
-// A kind is one of the runtimes, with what sets it apart from the others.
+// A kind describes the properties of one runtime.
 type kind struct {
-	name     string            // also of the package that has it
-	hide     bool              // refuses to start where it sees both generations of cgroups
-	chowns   bool              // gives its standard streams to the jail's root
-	defaults bool              // sets a limit of its own for processes where it is given none
-	sentry   bool              // a kernel of its own stands between jail and host
-	flags    []string          // before the subcommand
-	lacks    map[string]string // as jail.Backend's
+	name       string            // also the name of its package
+	hideHybrid bool              // does not start if it sees both cgroup v1 and v2
+	chowns     bool              // changes the owner of its standard streams to root in the jail
+	defaults   bool              // sets its own pids limit if the spec has none
+	sentry     bool              // gVisor: a user-space kernel between jail and host
+	flags      []string          // flags before the subcommand
+	lacks      map[string]string // as of jail.Backend.Lacks
 }
 
 var kinds = map[string]kind{
 	"runc": {name: "runc"},
-	"crun": {name: "crun", hide: true, chowns: true, defaults: true},
+	"crun": {name: "crun", hideHybrid: true, chowns: true, defaults: true},
 	"runsc": {
 		name:   "runsc",
 		sentry: true,
 		flags: []string{
 			"--platform=systrap", // needs no KVM
-			"--oci-seccomp",      // also towards gVisor's own kernel
-			"--overlay2=none",    // writes reach the upper layer, not a file of gVisor's
-			// The network is the jail's own namespace, which holds nothing it may
-			// not use. Its 127.0.0.1 is then the one the gateway listens on, which
-			// gVisor's own network stack would keep apart.
+			"--oci-seccomp",      // apply the seccomp profile in gVisor's kernel
+			"--overlay2=none",    // write to the upper layer, not to a file of gVisor
+			// The network namespace belongs to the jail and gives access to nothing else. The
+			// gateway listens on its loopback, which gVisor's own network stack would not
+			// reach.
 			"--network=host",
 		},
 		lacks: map[string]string{
-			"enforcement": "gVisor has no seccomp notifications, by which calls are decided",
-			"pids":        "gVisor runs the jail's processes on threads of its own: the host bounds those, at four times the limit and a thousand more, and there the whole jail ends instead of one fork",
+			"enforcement": "gVisor has no seccomp notifications, which enforcement needs",
+			"pids":        "gVisor runs the jail's processes on its own threads: the host limits those to four times the limit plus 1024, and exceeding that ends the whole jail instead of failing one fork",
 		},
 	},
 }
 
-// adjust changes s where a runtime wants it otherwise.
+// adjust applies the runtime's special requirements to s.
 func (k kind) adjust(s *specs.Spec, p jail.Plan) {
 	if k.defaults {
 		pids := k.limits(p.Limits).PIDs
@@ -66,12 +66,11 @@ func (k kind) adjust(s *specs.Spec, p jail.Plan) {
 	if !k.sentry {
 		return
 	}
-	// gVisor tells the jail how much memory there is by this; the limit itself
-	// is on the cgroup.
+	// gVisor reports this memory size to the jail. The limit itself is set on the cgroup.
 	bytes := p.Limits.MemoryMB << 20
 	s.Linux.Resources = &specs.LinuxResources{Memory: &specs.LinuxMemory{Limit: &bytes}}
-	// On an empty /tmp gVisor would mount a tmpfs of its own. What is mounted
-	// below it comes later in the list.
+	// gVisor would mount its own tmpfs on an empty /tmp. Mounts below /tmp come later in the
+	// list.
 	tmp := specs.Mount{
 		Destination: "/tmp", Type: "bind", Source: filepath.Join(s.Root.Path, "tmp"),
 		Options: []string{"bind", "rw", "nosuid", "nodev"},
@@ -80,9 +79,8 @@ func (k kind) adjust(s *specs.Spec, p jail.Plan) {
 	allow(s.Linux.Seccomp, "clone3")
 }
 
-// allow lets calls through that the profile refuses with an errno of their own:
-// gVisor knows no errno but EPERM. To clone3 that is no answer that a C library
-// would take for "use clone".
+// allow allows calls that the profile denies with a specific errno, because gVisor always
+// returns EPERM. A C library falls back from clone3 to clone only on ENOSYS.
 func allow(profile *specs.LinuxSeccomp, calls ...string) {
 	var rules []specs.LinuxSyscall
 	for _, rule := range profile.Syscalls {
@@ -94,12 +92,12 @@ func allow(profile *specs.LinuxSeccomp, calls ...string) {
 	profile.Syscalls = append(rules, specs.LinuxSyscall{Names: calls, Action: specs.ActAllow})
 }
 
-// sentryMemory is what gVisor's kernel may have beside the jail: that it needs to
-// write down a jail that has used up its own, and to make it again.
+// sentryMemory is the memory of gVisor's kernel in addition to the jail's. The kernel needs it
+// to checkpoint and restore a jail that has used up its limit.
 const sentryMemory = 64 << 20
 
-// limits returns what the cgroup is to hold: where a kernel of its own stands
-// between, the processes are not the jail's, and not all of the memory is.
+// limits returns the limits of the cgroup. With gVisor the host's tasks are not the jail's
+// processes, and part of the memory belongs to gVisor.
 func (k kind) limits(l jail.Limits) cgroup.Limits {
 	pids, memory := l.MaxPIDs+jail.InitThreads, l.MemoryMB<<20
 	if k.sentry {
@@ -115,24 +113,23 @@ func (b *Backend) command(log string, args ...string) []string {
 		argv = append(argv, "--log", log, "--log-format", "json")
 	}
 	argv = append(argv, b.kind.flags...)
-	if b.kind.sentry && b.released() >= sentrySince {
+	if b.kind.sentry && b.releaseDate() >= sentrySince {
 		argv = append(argv,
-			"--gofer-network-namespace=new",    // rather than one that stays mounted on the host
-			"--restore-spec-validation=ignore") // a jail is made again with other ids and names
+			"--gofer-network-namespace=new",    // the default stays mounted on the host
+			"--restore-spec-validation=ignore") // a jail is restored with other ids and names
 	}
 	return append(argv, args...)
 }
 
-// state is where the runtime keeps what it knows of its containers.
+// state returns the state directory of the runtime.
 func (b *Backend) state() string { return filepath.Join(b.cfg.RunDir, b.kind.name) }
 
-// run has the runtime start the jail, by the given subcommand, and returns when it
-// runs.
+// run starts the jail with the given runtime subcommand and returns when the jail runs.
 //
-// Runtime and init get streams of their own: whatever a sandbox inherits it
-// keeps open for life. If this process dies the runtime is killed, so that no
-// jail is finished that nobody will know of; and it runs in the jail's cgroup
-// where that can be, to be found there by Clean.
+// The runtime and init get dedicated standard streams, because a sandbox keeps inherited
+// descriptors open for its lifetime. If this process dies the runtime is killed, so that it
+// does not complete a jail that no daemon knows. Where possible the runtime runs in the jail's
+// cgroup, where Clean finds it.
 func (b *Backend) run(ctx context.Context, p jail.Plan, l layout, flags []string, how string, args ...string) error {
 	null, err := b.nullDevice()
 	if err != nil {
@@ -141,8 +138,8 @@ func (b *Backend) run(ctx context.Context, p jail.Plan, l layout, flags []string
 	defer null.Close()
 	stdin := null
 	if b.kind.sentry {
-		if stdin, err = makeDoor(l); err != nil {
-			return fmt.Errorf("make a door: %w", err)
+		if stdin, err = bindDatagramSocket(l); err != nil {
+			return fmt.Errorf("create the datagram socket: %w", err)
 		}
 		defer stdin.Close()
 	}
@@ -166,7 +163,7 @@ func (b *Backend) run(ctx context.Context, p jail.Plan, l layout, flags []string
 	}
 	err = b.onThread(func() error {
 		if b.kind.sentry {
-			if err := refuseListeners(); err != nil {
+			if err := disableSeccompNotify(); err != nil {
 				return err
 			}
 		}
@@ -176,13 +173,12 @@ func (b *Backend) run(ctx context.Context, p jail.Plan, l layout, flags []string
 		return b.notInstalled("oci.Create")
 	}
 	if err != nil {
-		return fmt.Errorf("%s %s: %w%s", b.kind.name, how, errors.Join(err, ctx.Err()), lastWords(l.log()))
+		return fmt.Errorf("%s %s: %w%s", b.kind.name, how, errors.Join(err, ctx.Err()), lastLogError(l.log()))
 	}
 	return nil
 }
 
-// tool runs a command of the runtime that is about a jail, and returns when it is
-// done.
+// tool runs a runtime command for a jail and waits for it.
 func (b *Backend) tool(ctx context.Context, log string, args ...string) error {
 	argv := b.command(log, args...)
 	cmd := exec.CommandContext(ctx, argv[0], argv[1:]...)
@@ -190,15 +186,15 @@ func (b *Backend) tool(ctx context.Context, log string, args ...string) error {
 	cmd.Dir = "/"
 	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
 	if err := b.onThread(cmd.Run); err != nil {
-		return fmt.Errorf("%s %s: %w%s", b.kind.name, args[0], errors.Join(err, ctx.Err()), lastWords(log))
+		return fmt.Errorf("%s %s: %w%s", b.kind.name, args[0], errors.Join(err, ctx.Err()), lastLogError(log))
 	}
 	return nil
 }
 
-// makeDoor makes what init is to take connections from where its own socket could
-// not be one of the host: a datagram socket, which the sandbox is given open and
-// the host finds where the other kind would be.
-func makeDoor(l layout) (*os.File, error) {
+// bindDatagramSocket creates the datagram socket through which init of a gVisor jail receives
+// connections. gVisor's init cannot create a socket that is visible on the host, so the
+// sandbox inherits this one as its stdin. The host finds it at the path of the usual socket.
+func bindDatagramSocket(l layout) (*os.File, error) {
 	dir, err := os.Open(l.control())
 	if err != nil {
 		return nil, err
@@ -208,7 +204,7 @@ func makeDoor(l layout) (*os.File, error) {
 	if err != nil {
 		return nil, os.NewSyscallError("socket", err)
 	}
-	// The path of a jail's directory may be longer than an address can be.
+	// A jail's path may exceed the size of sun_path (unix(7)).
 	at := fmt.Sprintf("/proc/self/fd/%d/%s", dir.Fd(), filepath.Base(l.socket()))
 	if err := unix.Bind(fd, &unix.SockaddrUnix{Name: at}); err != nil {
 		unix.Close(fd)
@@ -217,8 +213,8 @@ func makeDoor(l layout) (*os.File, error) {
 	return os.NewFile(uintptr(fd), l.socket()), nil
 }
 
-// onThread runs f on a thread that lasts as long: the thread is the parent whose
-// death kills what f starts, and lends it its mount namespace.
+// onThread runs f on a locked thread. The thread is the parent whose exit kills the child
+// (PR_SET_PDEATHSIG, prctl(2)) and provides the mount namespace.
 func (b *Backend) onThread(f func() error) error {
 	if b.hidden == "" && !b.kind.sentry {
 		runtime.LockOSThread()
@@ -235,13 +231,13 @@ func (b *Backend) onThread(f func() error) error {
 	})
 }
 
-// hide gives the thread a mount namespace of its own in which mount is not
-// there.
+// hide moves the thread to a new mount namespace without mount.
 func hide(mount string) error {
 	if err := unix.Unshare(unix.CLONE_NEWNS); err != nil {
 		return fmt.Errorf("unshare: %w", err)
 	}
-	// What the host unmounts meanwhile goes here too; nothing goes back.
+	// MS_SLAVE: unmounts on the host propagate into this namespace, and nothing propagates
+	// back (mount_namespaces(7)).
 	if err := unix.Mount("", "/", "", unix.MS_REC|unix.MS_SLAVE, ""); err != nil {
 		return fmt.Errorf("make mounts follow the host's: %w", err)
 	}
@@ -251,9 +247,9 @@ func hide(mount string) error {
 	return nil
 }
 
-// nullDevice opens what init's standard streams are. A runtime that gives them
-// to the jail's root gets a device of its own, on a filesystem that is nowhere
-// mounted: /dev/null would change its owner for the whole host.
+// nullDevice opens the device for init's standard streams. For a runtime that changes their
+// owner it creates a device on a detached tmpfs. Otherwise the owner of the host's /dev/null
+// would change.
 func (b *Backend) nullDevice() (*os.File, error) {
 	if !b.kind.chowns {
 		return os.OpenFile("/dev/null", os.O_RDWR, 0)
@@ -281,8 +277,8 @@ func (b *Backend) nullDevice() (*os.File, error) {
 	return os.NewFile(uintptr(fd), "null"), nil
 }
 
-// lastWords returns what the runtime wrote to its log before it failed.
-func lastWords(log string) string {
+// lastLogError returns the last error in the runtime's log.
+func lastLogError(log string) string {
 	b, err := os.ReadFile(log)
 	if err != nil {
 		return ""
@@ -297,16 +293,17 @@ func lastWords(log string) string {
 	return last
 }
 
-// forget removes what the runtime noted about a jail whose processes are gone.
-// Asking the runtime to do so would cost a process, for gVisor a second.
-func (b *Backend) forget(p jail.Plan) error {
+// removeRuntimeState removes the runtime's state of a jail whose processes have exited. The
+// delete command of the runtime would do the same, but costs a process and, with gVisor, a
+// second.
+func (b *Backend) removeRuntimeState(p jail.Plan) error {
 	name := string(p.ID)
 	errs := []error{os.RemoveAll(filepath.Join(b.state(), name))} // runc, crun
 	if b.kind.sentry {
 		for _, file := range []string{sentryState(name), name + "_sandbox:" + name + ".lock"} {
 			errs = append(errs, os.RemoveAll(filepath.Join(b.state(), file)))
 		}
-		// Where gVisor puts a sandbox's control socket: the first that is free.
+		// gVisor creates a sandbox's control socket in the first usable of these directories.
 		for _, dir := range []string{b.state(), "/var/run", "/run", "/tmp"} {
 			errs = append(errs, os.RemoveAll(filepath.Join(dir, "runsc-"+name+".sock")))
 		}
@@ -314,8 +311,8 @@ func (b *Backend) forget(p jail.Plan) error {
 	return errors.Join(errs...)
 }
 
-// version returns the runtime's own name for its version, or fault.Unsupported
-// if it is not installed.
+// version returns the version string of the runtime, or fault.Unsupported if it is not
+// installed.
 func (b *Backend) version(ctx context.Context) (string, error) {
 	const op = "oci.Probe"
 	if _, err := exec.LookPath(b.path); err != nil {
@@ -327,7 +324,7 @@ func (b *Backend) version(ctx context.Context) (string, error) {
 	}
 	first, _, _ := strings.Cut(string(out), "\n")
 	if !strings.HasPrefix(first, b.kind.name+" version ") {
-		return "", fault.Cannot(op, fmt.Sprintf("%s is not %s: it says %.80q", b.path, b.kind.name, first), b.remedy())
+		return "", fault.Cannot(op, fmt.Sprintf("%s is not %s: its version is %.80q", b.path, b.kind.name, first), b.remedy())
 	}
 	return strings.TrimPrefix(first, b.kind.name+" version "), nil
 }
@@ -337,5 +334,5 @@ func (b *Backend) notInstalled(op string) error {
 }
 
 func (b *Backend) remedy() string {
-	return fmt.Sprintf("install the package %s, or put the binary into the daemon's directory of tools", b.kind.name)
+	return fmt.Sprintf("install the package %s, or put the binary into the daemon's tools directory", b.kind.name)
 }

@@ -17,31 +17,30 @@ import (
 	"glasshouse/jail"
 )
 
-// mountSealed shows each sealed layer of p at its place among the staged mounts.
-// A layer that was sealed a moment ago may still be some jail's mounted volume:
-// one filesystem cannot be mounted both to be read and to be written, so then it
-// is that mount's clone, which cannot be written.
+// mountSealed mounts each sealed layer of p among the staged mounts. A layer that was just
+// sealed may still be the mounted volume of a jail. One filesystem cannot be mounted both
+// read-only and writable, so in that case mountSealed makes a read-only clone of that mount.
 func mountSealed(p jail.Plan, l layout) error {
 	for i, img := range p.Sealed {
 		at := l.sealed(i)
 		if err := dirs.Make(at); err != nil {
 			return err
 		}
-		if err := showSealed(p, i, at); err != nil {
+		if err := mountSealedLayer(p, i, at); err != nil {
 			return fmt.Errorf("sealed layer %s: %w", img, err)
 		}
 	}
 	return nil
 }
 
-func showSealed(p jail.Plan, i int, at string) error {
+func mountSealedLayer(p jail.Plan, i int, at string) error {
 	if i == 0 && p.From != nil {
 		return overlay.Clone(layout{p.From.Dir}.volume(), at, overlay.CloneOptions{Options: overlay.Options{ReadOnly: true, NoDev: true, NoSuid: true}})
 	}
 	return disk.MountSealed(p.Sealed[i], at)
 }
 
-// sealedLayers returns the root's part of each sealed layer, topmost first.
+// sealedLayers returns the root directory of each sealed layer, topmost first.
 func sealedLayers(p jail.Plan, l layout) []string {
 	var layers []string
 	for i := range p.Sealed {
@@ -50,7 +49,7 @@ func sealedLayers(p jail.Plan, l layout) []string {
 	return layers
 }
 
-// sealedWorkspace shows the workspace's part of each sealed layer, topmost first.
+// sealedWorkspace mounts the workspace directory of each sealed layer, topmost first.
 func sealedWorkspace(p jail.Plan, l layout, ids *os.File) ([]string, error) {
 	var layers []string
 	for i := range p.Sealed {
@@ -71,9 +70,9 @@ func sealedWorkspace(p jail.Plan, l layout, ids *os.File) ([]string, error) {
 	return layers, nil
 }
 
-// dropSealed removes a volume that has become the topmost sealed layer: a crash
-// came before that was done.
-func dropSealed(p jail.Plan, l layout) error {
+// removeSealedVolume removes a volume that has become the topmost sealed layer, if a crash
+// prevented its removal.
+func removeSealedVolume(p jail.Plan, l layout) error {
 	if len(p.Sealed) == 0 {
 		return nil
 	}
@@ -97,7 +96,7 @@ func dropSealed(p jail.Plan, l layout) error {
 // SealLayer implements jail.Checkpointer.
 func (b *Backend) SealLayer(ctx context.Context, p jail.Plan, to string) error {
 	const op = "oci.SealLayer"
-	if err := checkPlace(p, op); err != nil {
+	if err := checkPaths(p, op); err != nil {
 		return err
 	}
 	l := layout{p.Dir}
@@ -117,18 +116,18 @@ func (b *Backend) FlushLayer(ctx context.Context, p jail.Plan) error {
 	return disk.Flush(ctx, l.image(), l.volume())
 }
 
-// copyAtMost bounds what is copied while a jail waits: what takes no longer than
-// its processes take to be written down.
-var copyAtMost = overlay.CopyLimit{Files: 300, Bytes: 8 << 20}
+// copyLimit limits the copy during which a jail is paused: it takes no longer than dumping its
+// processes.
+var copyLimit = overlay.CopyLimit{Files: 300, Bytes: 8 << 20}
 
 // BeginCopy implements jail.Checkpointer.
 func (b *Backend) BeginCopy(ctx context.Context, p jail.Plan, to string) (_ jail.LayerCopy, err error) {
 	const op = "oci.BeginCopy"
-	if err := checkPlace(p, op); err != nil {
+	if err := checkPaths(p, op); err != nil {
 		return nil, err
 	}
 	if _, err := os.Lstat(to); !errors.Is(err, fs.ErrNotExist) {
-		return nil, errors.Join(err, fault.Newf(fault.Conflict, op, to, "there is something of that name"))
+		return nil, errors.Join(err, fault.Newf(fault.Conflict, op, to, "file already exists"))
 	}
 	c := &layerCopy{plan: p, layout: layout{p.Dir}, to: to}
 	if disk.CanClone(p.Dir) {
@@ -140,12 +139,12 @@ func (b *Backend) BeginCopy(ctx context.Context, p jail.Plan, to string) (_ jail
 		}
 	}()
 	for _, upper := range c.uppers() {
-		_, _, over, err := overlay.Measure(ctx, upper, copyAtMost)
+		_, _, over, err := overlay.Measure(ctx, upper, copyLimit)
 		if err != nil {
 			return nil, err
 		}
 		if over {
-			return nil, fault.Newf(fault.TooLarge, op, string(p.ID), "more than %d files or %d bytes", copyAtMost.Files, copyAtMost.Bytes)
+			return nil, fault.Newf(fault.TooLarge, op, string(p.ID), "layer exceeds %d files or %d bytes", copyLimit.Files, copyLimit.Bytes)
 		}
 	}
 	at := to + ".mnt"
@@ -156,17 +155,16 @@ func (b *Backend) BeginCopy(ctx context.Context, p jail.Plan, to string) (_ jail
 	return c, disk.Make(ctx, to, at, p.Limits.DiskMB, b.cfg.Templates)
 }
 
-// A layerCopy is a copy of a writable layer on its way. It implements
-// jail.LayerCopy.
+// A layerCopy is a copy of a writable layer in progress. It implements jail.LayerCopy.
 type layerCopy struct {
 	plan   jail.Plan
 	layout layout
 	to     string
-	at     string // where to is mounted, for the files to be copied; "" if its blocks are shared
+	at     string // mount point of the file to, for copying files; "" if blocks are shared
 	done   bool
 }
 
-// uppers are the layers of the root and of the workspace, if it has one.
+// uppers returns the layers of the root and, if it exists, the workspace.
 func (c *layerCopy) uppers() (dirs []string) {
 	for _, dir := range []string{c.layout.upper(), c.layout.wsUpper()} {
 		if _, err := os.Lstat(dir); err == nil {
@@ -196,7 +194,7 @@ func (c *layerCopy) copyFiles(ctx context.Context) error {
 		if err := os.Mkdir(into, 0o755); err != nil {
 			return err
 		}
-		if _, err := overlay.CopyLayer(ctx, upper, into, copyAtMost); err != nil {
+		if _, err := overlay.CopyLayer(ctx, upper, into, copyLimit); err != nil {
 			return err
 		}
 	}

@@ -12,17 +12,17 @@ import (
 
 var _ jail.SecretHolder = (*instance)(nil)
 
-// ShowSecrets implements jail.SecretHolder. The host mounts, in the jail's mount
-// namespace: nobody in the jail may, its init neither, and init's memory, which
-// is part of snapshots, never holds a value.
+// ShowSecrets implements jail.SecretHolder. The host mounts the secrets in the jail's mount
+// namespace. No process of the jail may mount, not even init. The memory of init is part of
+// snapshots and never contains a secret.
 func (i *instance) ShowSecrets(_ context.Context, files []jail.SecretFile) error {
 	sentry := i.backend.kind.sentry
 	if sentry && !i.plan.SecretFiles {
 		if len(files) == 0 {
 			return nil
 		}
-		return fault.Cannot("oci.ShowSecrets", "what a jail of gVisor has mounted is known to its own kernel alone, in which nobody can mount any more",
-			"make the jail with the runtime runc or crun, or have the secret put into its requests")
+		return fault.Cannot("oci.ShowSecrets", "the mounts of a gVisor jail belong to gVisor's kernel and cannot be changed after its start",
+			"create the jail with the runtime runc or crun, or inject the secret into its requests")
 	}
 	shown := make([]secretfs.File, len(files))
 	for n, f := range files {
@@ -38,10 +38,10 @@ func (i *instance) ShowSecrets(_ context.Context, files []jail.SecretFile) error
 	return i.secrets(func(n secretfs.Namespace) error { return n.Show(shown) })
 }
 
-// fillSecrets shows secrets to a jail of gVisor, through the mount of stageSecrets.
+// fillSecrets shows secrets to a gVisor jail through the mount of stageSecrets.
 func (i *instance) fillSecrets(shown []secretfs.File) error {
 	if !i.plan.SecretFiles {
-		return nil // it has none
+		return nil // the jail has no secret files
 	}
 	select {
 	case <-i.Done():
@@ -51,11 +51,11 @@ func (i *instance) fillSecrets(shown []secretfs.File) error {
 	}
 }
 
-// stageSecrets prepares the filesystem through which a jail of gVisor is shown secrets:
-// gVisor passes changes of a bind mount on to the jail while it runs (its option
-// --file-access-mounts is "shared" by default). Unlike other staged mounts it stays on
-// the host, for ShowSecrets, until the jail ends.
-func (m *making) stageSecrets() ([]bind, error) {
+// stageSecrets prepares the filesystem through which a gVisor jail sees secrets. gVisor
+// propagates changes of a bind mount to a running jail (its option --file-access-mounts is
+// "shared" by default). Unlike other staged mounts it stays mounted on the host until the jail
+// ends, for ShowSecrets.
+func (m *builder) stageSecrets() ([]bind, error) {
 	if !m.backend.kind.sentry || !m.plan.SecretFiles {
 		return nil, nil
 	}
@@ -68,7 +68,7 @@ func (m *making) stageSecrets() ([]bind, error) {
 	}
 	target, err := mountPoint(m.layout.merged(), secretfs.Dir, true, first)
 	if err == nil && target != secretfs.Dir {
-		err = fault.Newf(fault.Conflict, "oci.Create", string(m.plan.ID), "%s is behind a symbolic link, to %s", secretfs.Dir, target)
+		err = fault.Newf(fault.Conflict, "oci.Create", string(m.plan.ID), "%s resolves to %s through a symbolic link", secretfs.Dir, target)
 	}
 	if err != nil {
 		return nil, fmt.Errorf("mount on %s: %w", secretfs.Dir, err)
@@ -76,14 +76,14 @@ func (m *making) stageSecrets() ([]bind, error) {
 	return []bind{{source: at, target: target}}, nil
 }
 
-// checkNoSecrets returns an error if the memory of a jail cannot be saved because its
-// secrets are shown in a bind mount: gVisor opens files again by their paths when it
-// restores a jail, and the files of secrets are not there at that time.
+// checkNoSecrets returns an error if the memory of a jail cannot be saved because its secrets
+// are shown in a bind mount. gVisor reopens files by path when it restores a jail, and the
+// secret files do not exist at that time.
 func (i *instance) checkNoSecrets(op string) error {
 	if !i.backend.kind.sentry || !i.plan.SecretFiles {
 		return nil
 	}
-	return fault.Cannot(op, "a jail of gVisor with secrets as files is not snapshotted with its memory", "stop the jail, and snapshot its files")
+	return fault.Cannot(op, "the memory of a gVisor jail with secret files cannot be snapshotted", "stop the jail, and snapshot its files")
 }
 
 // HideSecrets implements jail.SecretHolder.

@@ -17,15 +17,15 @@ import (
 	"glasshouse/jailinit/control"
 )
 
-// A word is a secret of a test.
+// A word is a secret in a test.
 type word string
 
 func (w word) Name() string  { return "WORD" }
 func (w word) Bytes() []byte { return []byte(w) }
 func (w word) Zero()         {}
 
-// Whoever forgets to hide the secrets of a jail gets no images of it.
-func TestAJailThatSeesItsSecretsIsNotWrittenDown(t *testing.T) {
+// Dump must fail if the secrets of a jail were not hidden.
+func TestDumpFailsWhileSecretsAreMounted(t *testing.T) {
 	forEachRuntime(t, func(t *testing.T, h *host, b *oci.Backend) {
 		if runtimeOf(t) == "runsc" {
 			return // has none
@@ -50,16 +50,16 @@ func TestAJailThatSeesItsSecretsIsNotWrittenDown(t *testing.T) {
 		}
 		must(t, holder.HideSecrets(t.Context()))
 		if mounts, err := os.ReadFile(fmt.Sprintf("/proc/%d/mountinfo", inst.PID())); err != nil || strings.Contains(string(mounts), " /run/secrets ") {
-			t.Errorf("the filesystem of hidden secrets is still mounted: %v", err)
+			t.Errorf("the filesystem of secrets is still mounted after HideSecrets: %v", err)
 		}
 		must(t, b.Dumpable(t.Context(), p, inst))
 		must(t, b.Dump(ctx, p, inst, images(t, "second")))
 	})
 }
 
-// Secrets of gVisor's jails are in a mount of the host, which has to outlive the daemon
-// that made it, and nothing else.
-func TestSecretsInAJailOfGVisor(t *testing.T) {
+// Secrets of a gVisor jail are in a mount on the host, which must survive the daemon and must
+// not survive the jail.
+func TestSecretsInGVisorJail(t *testing.T) {
 	h := newHost(t)
 	b := ready(t, h, "runsc")
 	p := h.plan(t, b, func(p *jail.Plan) { p.SecretFiles = true })
@@ -90,7 +90,7 @@ func TestSecretsInAJailOfGVisor(t *testing.T) {
 
 	must(t, inst.(jail.SecretHolder).ShowSecrets(t.Context(), []jail.SecretFile{{Secret: word("canary-of-the-volume")}}))
 	if err := next.Dumpable(t.Context(), p, inst); !errors.Is(err, fault.Unsupported) || fault.RemedyOf(err) == "" {
-		t.Errorf("Dumpable = %v, want unsupported and a remedy", err)
+		t.Errorf("Dumpable = %v, want fault.Unsupported and a remedy", err)
 	}
 	must(t, next.Clean(t.Context(), p))
 	disk, err := os.ReadFile(filepath.Join(p.Dir, "disk.img"))

@@ -18,20 +18,20 @@ import (
 	"glasshouse/jailinit/control"
 )
 
-// Jails of gVisor are written down by gVisor: what they are is in the memory of
-// its own kernel, the sentry. For that the sentry has to run, and the jail not to:
-// so it is stilled from within before it is frozen from without, and everything
-// that is done with it happens while it is still.
+// gVisor checkpoints its jails itself, because their state is in the memory of its own kernel,
+// the sentry. The sentry must run during a checkpoint while the jail must not. So the sentry
+// pauses the jail before the host freezes the cgroup, and all operations happen while the
+// sentry is paused in that sense.
 
-// sentrySince is the first release that was found to write down what jails are
-// here. Older ones refuse where the network is the host's.
+// sentrySince is the first release that is known to checkpoint these jails. Older releases
+// fail with host networking.
 const (
 	sentrySince  = "20260905"
 	sentryModule = "gvisor.dev/gvisor/runsc@v0.0.0-20260905035102-160fafc42237"
 )
 
-// sentryDate returns the date of the runtime's release, or "" if it has none: of a
-// release, in its version; of one that Go has built, in its module's.
+// sentryDate returns the release date of runsc from its version or, if it was built by Go,
+// from its module version. It returns "" if there is none.
 func sentryDate(path string) string {
 	path, err := exec.LookPath(path)
 	if err != nil {
@@ -52,17 +52,17 @@ func sentryDate(path string) string {
 
 var dated = regexp.MustCompile(`20[0-9]{6}`)
 
-// sentryCan returns nil if this gVisor can write down jails.
-func (b *Backend) sentryCan(op string) error {
-	if date := b.released(); date < sentrySince {
-		return fault.Cannot(op, fmt.Sprintf("this runsc, of %q, cannot write down sockets, and every jail has some", date),
-			"put a newer one into the daemon's directory of tools (go install "+sentryModule+"), or stop the jail first: its files are kept then; or make jails with the runtime runc or crun")
+// checkSentry returns nil if this runsc can checkpoint jails.
+func (b *Backend) checkSentry(op string) error {
+	if date := b.releaseDate(); date < sentrySince {
+		return fault.Cannot(op, fmt.Sprintf("this runsc (release %q) cannot checkpoint sockets, which every jail has", date),
+			"put a newer one into the daemon's tools directory (go install "+sentryModule+"); or stop the jail first to snapshot only its files; or create jails with the runtime runc or crun")
 	}
 	return nil
 }
 
-// tell asks the sentry of a jail to do something, and returns when it has.
-func (i *instance) tell(ctx context.Context, method string) error {
+// callSentry calls a method of the sentry's control server and waits for the result.
+func (i *instance) callSentry(ctx context.Context, method string) error {
 	at, err := i.backend.sentrySocket(string(i.plan.ID))
 	if err != nil {
 		return err
@@ -70,7 +70,7 @@ func (i *instance) tell(ctx context.Context, method string) error {
 	var d net.Dialer
 	c, err := d.DialContext(ctx, "unix", at)
 	if err != nil {
-		return fmt.Errorf("reach gVisor's kernel: %w", err)
+		return fmt.Errorf("connect to gVisor's kernel: %w", err)
 	}
 	defer c.Close()
 	defer context.AfterFunc(ctx, func() { c.Close() })()
@@ -79,14 +79,14 @@ func (i *instance) tell(ctx context.Context, method string) error {
 		Arg    *struct{} `json:"arg"`
 	}{Method: "containerManager." + method}
 	if err := json.NewEncoder(c).Encode(call); err != nil {
-		return fmt.Errorf("tell gVisor's kernel: %w", err)
+		return fmt.Errorf("send request to gVisor's kernel: %w", err)
 	}
 	var answer struct {
 		Success bool   `json:"success"`
 		Err     string `json:"err"`
 	}
 	if err := json.NewDecoder(io.LimitReader(c, maxAnswer)).Decode(&answer); err != nil {
-		return fmt.Errorf("gVisor's kernel does not answer to %s: %w", method, errors.Join(err, ctx.Err()))
+		return fmt.Errorf("read response of gVisor's kernel to %s: %w", method, errors.Join(err, ctx.Err()))
 	}
 	if !answer.Success {
 		return fmt.Errorf("gVisor's kernel: %s: %s", method, answer.Err)
@@ -96,7 +96,7 @@ func (i *instance) tell(ctx context.Context, method string) error {
 
 const maxAnswer = 64 << 10
 
-// sentrySocket returns where the sentry of a jail listens, which runsc has noted.
+// sentrySocket returns the path of the sentry's control socket from runsc's state file.
 func (b *Backend) sentrySocket(name string) (string, error) {
 	text, err := os.ReadFile(filepath.Join(b.state(), sentryState(name)))
 	if err != nil {
@@ -108,68 +108,68 @@ func (b *Backend) sentrySocket(name string) (string, error) {
 		} `json:"sandbox"`
 	}
 	if err := json.Unmarshal(text, &state); err != nil {
-		return "", fmt.Errorf("what runsc noted of %s: %w", name, err)
+		return "", fmt.Errorf("decode runsc's state of %s: %w", name, err)
 	}
 	if state.Sandbox.ControlSocketPath == "" {
-		return "", fmt.Errorf("runsc has not noted where the kernel of %s listens", name)
+		return "", fmt.Errorf("runsc's state of %s has no control socket", name)
 	}
 	return state.Sandbox.ControlSocketPath, nil
 }
 
-// sentryState is the file that runsc notes a container in.
+// sentryState returns the name of runsc's state file of a container.
 func sentryState(name string) string { return name + "_sandbox:" + name + ".state" }
 
-// A jail that is still has its kernel running and nothing else. The kernel counts:
-// to let a jail go that is not still is the kernel's end. So it is written down
-// before and after.
+// Pause states of a gVisor jail. A paused jail has only its kernel running. The kernel counts
+// pauses, and resuming a jail that is not paused would crash the kernel. So the state is
+// recorded on disk before and after a pause.
 const (
-	stilling = "stilling"
-	still    = "still"
+	statePausing = "stilling"
+	statePaused  = "still"
 )
 
-// beStill has the kernel of a frozen jail stop everything, and leaves it frozen.
-func (i *instance) beStill(ctx context.Context) error {
-	if i.still.Load() {
+// pauseSentry makes the sentry of a frozen jail pause all tasks and leaves the jail frozen.
+func (i *instance) pauseSentry(ctx context.Context) error {
+	if i.sentryPaused.Load() {
 		return nil
 	}
-	if err := i.noteStill(stilling); err != nil {
+	if err := i.recordSentryState(statePausing); err != nil {
 		return err
 	}
 	if err := i.cgroup.Thaw(ctx); err != nil {
 		return err
 	}
-	if err := i.tell(ctx, "Pause"); err != nil {
+	if err := i.callSentry(ctx, "Pause"); err != nil {
 		return errors.Join(err, i.cgroup.Freeze(context.WithoutCancel(ctx)))
 	}
-	i.still.Store(true)
-	return errors.Join(i.noteStill(still), i.cgroup.Freeze(ctx))
+	i.sentryPaused.Store(true)
+	return errors.Join(i.recordSentryState(statePaused), i.cgroup.Freeze(ctx))
 }
 
-// goOn undoes beStill, for a jail that is thawed.
-func (i *instance) goOn(ctx context.Context) error {
-	if !i.still.Load() {
+// resumeSentry undoes pauseSentry. The cgroup must be thawed.
+func (i *instance) resumeSentry(ctx context.Context) error {
+	if !i.sentryPaused.Load() {
 		return nil
 	}
-	if err := i.tell(ctx, "Resume"); err != nil {
+	if err := i.callSentry(ctx, "Resume"); err != nil {
 		return err
 	}
-	i.still.Store(false)
-	return i.noteStill("")
+	i.sentryPaused.Store(false)
+	return i.recordSentryState("")
 }
 
-func (i *instance) noteStill(how string) error {
+func (i *instance) recordSentryState(how string) error {
 	r, err := readRecord(i.layout.record())
 	if err != nil {
 		return err
 	}
-	r.Still = how
+	r.SentryState = how
 	return r.write(i.layout.record())
 }
 
-// wasStilled finds out whether the kernel of a jail is still, of which a daemon
-// that died had asked it: then nobody answers. It is not, at the end, and as frozen
-// as it was.
-func (i *instance) wasStilled(ctx context.Context) (err error) {
+// recoverPause handles a pause that was interrupted by the end of a daemon. If init does not
+// answer the sentry is paused, and recoverPause resumes it. The cgroup is frozen or thawed as
+// before.
+func (i *instance) recoverPause(ctx context.Context) (err error) {
 	frozen, err := i.cgroup.Frozen()
 	if err != nil {
 		return err
@@ -183,8 +183,8 @@ func (i *instance) wasStilled(ctx context.Context) (err error) {
 	asked, cancel := context.WithTimeout(ctx, answerTime)
 	defer cancel()
 	if _, err := control.Dial(i.layout.socket()).WaitReady(asked); err == nil {
-		return i.noteStill("")
+		return i.recordSentryState("")
 	}
-	i.still.Store(true)
-	return i.goOn(ctx)
+	i.sentryPaused.Store(true)
+	return i.resumeSentry(ctx)
 }

@@ -12,7 +12,7 @@ import (
 	"glasshouse/jailinit/control"
 )
 
-// sentry is a daemon with a gVisor that can write down jails, and one of them.
+// sentry returns a backend with a gVisor that supports checkpoints, and one jail.
 func sentry(t *testing.T) (*host, *oci.Backend, jail.Plan, jail.Instance) {
 	t.Helper()
 	h := newHost(t)
@@ -31,7 +31,7 @@ func sentry(t *testing.T) (*host, *oci.Backend, jail.Plan, jail.Instance) {
 	return h, b, p, i
 }
 
-// answers opens a jail as the next daemon does, and insists that it goes on.
+// answers opens a jail as the next daemon does and checks that init answers.
 func answers(t *testing.T, b *oci.Backend, p jail.Plan) {
 	t.Helper()
 	i, err := b.Open(t.Context(), p)
@@ -49,7 +49,7 @@ func answers(t *testing.T, b *oci.Backend, p jail.Plan) {
 	}
 }
 
-func TestADaemonMayDieWhileItStillsAJail(t *testing.T) {
+func TestPauseInterruptedByCrashIsRecovered(t *testing.T) {
 	t.Run("before the kernel was asked", func(t *testing.T) {
 		h, _, p, i := sentry(t)
 		if err := errors.Join(i.Freeze(t.Context()), oci.Stilling(i), i.Close()); err != nil {
@@ -73,7 +73,7 @@ func TestADaemonMayDieWhileItStillsAJail(t *testing.T) {
 	})
 }
 
-func TestAnIsolatedJailOfGVisorStaysSo(t *testing.T) {
+func TestIsolatedGVisorJailKeepsItsNetwork(t *testing.T) {
 	h, b, p, i := sentry(t)
 	dir := t.TempDir()
 	if err := errors.Join(control.Dial(i.Control()).Park(t.Context(), 20*time.Second), i.Freeze(t.Context()), b.Steady(t.Context(), p, i), b.Dump(t.Context(), p, i, dir)); err != nil {
@@ -81,6 +81,6 @@ func TestAnIsolatedJailOfGVisorStaysSo(t *testing.T) {
 	}
 	other := h.plan(t, b, func(p *jail.Plan) { p.Network = jail.Proxied })
 	if _, err := b.Restore(t.Context(), other, dir); !errors.Is(err, fault.Unsupported) || fault.RemedyOf(err) == "" {
-		t.Errorf("Restore with another network = %v, want unsupported and a remedy", err)
+		t.Errorf("Restore with another network = %v, want fault.Unsupported and a remedy", err)
 	}
 }

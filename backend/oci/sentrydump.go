@@ -17,27 +17,27 @@ import (
 	"glasshouse/jail"
 )
 
-// What gVisor writes a jail down to.
+// The image files of a gVisor checkpoint.
 const (
-	sentryKernel = "checkpoint.img" // all but what was in memory
-	sentryPages  = "pages.img"      // what was
-	sentryIndex  = "pages_meta.img" // where in memory
+	sentryKernel = "checkpoint.img" // the state of the kernel
+	sentryPages  = "pages.img"      // the memory pages
+	sentryIndex  = "pages_meta.img" // the addresses of the pages
 )
 
 // dumpSentry is Dump for jails of gVisor.
 func (b *Backend) dumpSentry(ctx context.Context, p jail.Plan, i *instance, dir string) (err error) {
-	if err := errors.Join(b.sentryCan("oci.Dump"), i.checkNoSecrets("oci.Dump")); err != nil {
+	if err := errors.Join(b.checkSentry("oci.Dump"), i.checkNoSecrets("oci.Dump")); err != nil {
 		return err
 	}
-	if !i.still.Load() {
-		return fault.Newf(fault.Conflict, "oci.Dump", string(p.ID), "the jail is not still")
+	if !i.sentryPaused.Load() {
+		return fault.Newf(fault.Conflict, "oci.Dump", string(p.ID), "the jail is not paused by gVisor")
 	}
 	r, err := readRecord(i.layout.record())
 	if err != nil {
 		return err
 	}
-	n := notes{Lent: map[string]loan{}, Net: p.Network, OwnNet: r.OwnNet}
-	if n.Init, err = keepInit(filepath.Join(i.layout.control(), "init"), filepath.Join(dir, initFile)); err != nil {
+	n := notes{External: map[string]externalMount{}, Net: p.Network, OwnNet: r.OwnNet}
+	if n.Init, err = copyInit(filepath.Join(i.layout.control(), "init"), filepath.Join(dir, initFile)); err != nil {
 		return err
 	}
 	frozen, err := i.cgroup.Frozen()
@@ -53,7 +53,7 @@ func (b *Backend) dumpSentry(ctx context.Context, p jail.Plan, i *instance, dir 
 	log := filepath.Join(i.layout.bundle(), "dump.log")
 	defer os.Remove(log)
 	defer func() {
-		if err != nil { // gVisor may hold on to what it could not fill
+		if err != nil { // free the space even if gVisor keeps the files open
 			for _, name := range []string{sentryKernel, sentryPages, sentryIndex} {
 				os.Truncate(filepath.Join(dir, name), 0)
 			}
@@ -72,7 +72,7 @@ func (b *Backend) dumpSentry(ctx context.Context, p jail.Plan, i *instance, dir 
 	return os.WriteFile(filepath.Join(dir, notesFile), text, 0o600)
 }
 
-// sentrySizes are the sizes of gVisor's images.
+// sentrySizes returns the sizes of gVisor's images.
 func sentrySizes(dir string) (map[string]int64, error) {
 	sizes := map[string]int64{}
 	for _, name := range []string{sentryKernel, sentryPages, sentryIndex} {
@@ -85,74 +85,76 @@ func sentrySizes(dir string) (map[string]int64, error) {
 	return sizes, nil
 }
 
-// checkSizes refuses images of which something is missing.
+// checkSizes returns an error if images are truncated.
 func checkSizes(dir string, want map[string]int64) error {
 	if want == nil {
-		return nil // of a release before they were noted
+		return nil // written by a release that did not store sizes
 	}
 	have, err := sentrySizes(dir)
 	if err != nil {
 		return err
 	}
 	if !maps.Equal(have, want) {
-		return fault.Newf(fault.Invalid, "oci.Restore", dir, "gVisor's images have %v bytes, and had %v", have, want)
+		return fault.Newf(fault.Invalid, "oci.Restore", dir, "gVisor's images have sizes %v, want %v", have, want)
 	}
 	return nil
 }
 
-// sentryFlags are those that differ from jail to jail. Somebody listens to what is
-// said only while a jail is made again, but then the sentry's descriptors have to
-// have the numbers that they had at first.
-func (m *making) sentryFlags(log string) (flags []string) {
+// sentryFlags returns the flags that differ between jails. Only a restore reads the debug log,
+// but the log is always open: otherwise the sentry's descriptors would have other numbers
+// after a restore.
+func (m *builder) sentryFlags(log string) (flags []string) {
 	if !m.backend.kind.sentry {
 		return nil
 	}
-	if flags = append(flags, "--debug-log="+log); m.ownNet {
-		// Which is written down with all that goes on in it. There is nobody to be
-		// reached by the host's: its loopback is the jail's alone.
+	flags = append(flags, "--debug-log="+log)
+	if m.ownNet {
+		// The checkpoint includes this network stack. Host networking would reach nothing
+		// else: the namespace has only its own loopback.
 		flags = append(flags, "--network=none")
 	}
 	return flags
 }
 
-// loadedWord is what the sentry says in its log when a jail is there again, but for
-// what the last of the index has.
-const loadedWord = "Overall load took"
+// loadedMessage is in the sentry's log when a jail is loaded except for the last byte of the
+// index.
+const loadedMessage = "Overall load took"
 
-// restoreSentry starts a kernel that has a jail again, and stills it before the
-// jail has run. That takes a gate: the kernel says in its log when all is there, is
-// told then to be still, and only after that gets the last byte that it waits for.
-func (m *making) restoreSentry(ctx context.Context, dir string) (_ *instance, err error) {
+// restoreSentry starts a sentry that restores a jail, and pauses the sentry before the jail
+// runs. runsc has no option for that. So restoreSentry holds back the last byte of the image
+// index, waits for the log message that everything else is loaded, asks the sentry to pause,
+// and then provides the last byte.
+func (m *builder) restoreSentry(ctx context.Context, dir string) (_ *instance, err error) {
 	b, p, l := m.backend, m.plan, m.layout
 	if err := os.MkdirAll(b.state(), 0o700); err != nil {
 		return nil, err
 	}
 	if m.ownNet && p.Network != jail.Isolated {
-		return nil, fault.Cannot("oci.Restore", "a jail that gVisor has given a network of its own cannot get another",
-			"leave it isolated, or take the snapshot of a jail that is not")
+		return nil, fault.Cannot("oci.Restore", "a jail with gVisor's own network stack cannot be restored with another network",
+			"restore it as isolated, or take the snapshot of a jail that is not isolated")
 	}
-	g, err := openGate(dir, l)
+	g, err := newRestoreGate(dir, l)
 	if err != nil {
 		return nil, err
 	}
 	defer g.Close()
-	m.undo.Push("remove the runtime's notes", func() error { return b.forget(p) })
+	m.undo.Push("remove the runtime's notes", func() error { return b.removeRuntimeState(p) })
 	m.undo.Push("kill its processes", func() error { return m.cgroup.Kill(context.Background()) })
 	loading, cancel := context.WithCancel(ctx)
 	defer cancel()
 	ended := make(chan error, 1)
 	go func() {
 		err := b.run(loading, p, l, m.sentryFlags(l.sentryLog()), "restore", "--image-path", g.dir)
-		close(g.over)
+		close(g.ended)
 		ended <- err
 	}()
 	i := &instance{backend: b, plan: p, layout: l, cgroup: m.cgroup}
 	err = g.wait()
 	if err == nil {
-		err = i.tell(ctx, "Pause")
+		err = i.callSentry(ctx, "Pause")
 	}
 	if err == nil {
-		err = g.open()
+		err = g.release()
 	}
 	if err != nil {
 		cancel()
@@ -160,30 +162,30 @@ func (m *making) restoreSentry(ctx context.Context, dir string) (_ *instance, er
 	if failed := <-ended; failed != nil || err != nil {
 		return nil, errors.Join(failed, err)
 	}
-	return m.adopt(ctx, still)
+	return m.adopt(ctx, statePaused)
 }
 
-// A gate is where images are read from that lie somewhere else, the last byte of
-// which is kept back.
-type gate struct {
-	dir   string
-	log   *os.File      // what the sentry says; a pipe that breaks would be the jail's end
-	index *os.File      // what it reads
-	rest  []byte        // and has not been given yet
-	over  chan struct{} // closed when nobody says anything any more
+// A restoreGate provides the images in another directory and holds back the last byte of the
+// index.
+type restoreGate struct {
+	dir     string
+	log     *os.File      // log of the sentry: a file, because a broken pipe would kill the jail
+	index   *os.File      // pipe from which the sentry reads the index
+	pending []byte        // bytes of the index that were not written yet
+	ended   chan struct{} // closed when the runtime has exited
 }
 
-func openGate(dir string, l layout) (_ *gate, err error) {
-	g := &gate{dir: filepath.Join(l.bundle(), "images"), over: make(chan struct{})}
+func newRestoreGate(dir string, l layout) (_ *restoreGate, err error) {
+	g := &restoreGate{dir: filepath.Join(l.bundle(), "images"), ended: make(chan struct{})}
 	defer func() {
 		if err != nil {
 			g.Close()
 		}
 	}()
-	if g.rest, err = os.ReadFile(filepath.Join(dir, sentryIndex)); err != nil {
+	if g.pending, err = os.ReadFile(filepath.Join(dir, sentryIndex)); err != nil {
 		return nil, err
 	}
-	if len(g.rest) == 0 {
+	if len(g.pending) == 0 {
 		return nil, fault.Newf(fault.Invalid, "oci.Restore", dir, "%s is empty", sentryIndex)
 	}
 	if err := os.Mkdir(g.dir, 0o700); err != nil {
@@ -205,7 +207,7 @@ func openGate(dir string, l layout) (_ *gate, err error) {
 	return g, err
 }
 
-// makePipe makes a named pipe and opens both of its ends.
+// makePipe creates a named pipe and opens both ends.
 func makePipe(name string) (*os.File, error) {
 	if err := unix.Mkfifo(name, 0o600); err != nil {
 		return nil, &os.PathError{Op: "mkfifo", Path: name, Err: err}
@@ -213,45 +215,45 @@ func makePipe(name string) (*os.File, error) {
 	return os.OpenFile(name, os.O_RDWR|unix.O_NONBLOCK, 0)
 }
 
-// wait gives the sentry all but the last byte and returns when it has everything
-// else.
-func (g *gate) wait() error {
-	last := len(g.rest) - 1
+// wait writes all but the last byte of the index and returns when the sentry has loaded
+// everything else.
+func (g *restoreGate) wait() error {
+	last := len(g.pending) - 1
 	given := make(chan error, 1)
 	go func() {
-		_, err := g.index.Write(g.rest[:last])
+		_, err := g.index.Write(g.pending[:last])
 		given <- err
 	}()
 	for {
 		var over bool
 		select {
-		case <-g.over:
+		case <-g.ended:
 			over = true
 		case <-time.After(time.Millisecond):
 		}
-		said, err := io.ReadAll(io.NewSectionReader(g.log, 0, maxSaid))
+		said, err := io.ReadAll(io.NewSectionReader(g.log, 0, maxLog))
 		switch {
-		case err == nil && bytes.Contains(said, []byte(loadedWord)):
-			g.rest = g.rest[last:]
+		case err == nil && bytes.Contains(said, []byte(loadedMessage)):
+			g.pending = g.pending[last:]
 			return <-given
-		case err != nil || over || len(said) == maxSaid:
-			g.index.SetWriteDeadline(past)
+		case err != nil || over || len(said) == maxLog:
+			g.index.SetWriteDeadline(deadlinePassed)
 			return errors.Join(errors.New("gVisor's kernel did not load the jail"), err, <-given)
 		}
 	}
 }
 
-// maxSaid is far more than the sentry says until then.
-const maxSaid = 1 << 20
+// maxLog is far more than the sentry logs during a restore.
+const maxLog = 1 << 20
 
-// open gives the sentry the last byte.
-func (g *gate) open() error {
-	_, err := g.index.Write(g.rest)
+// release writes the last byte.
+func (g *restoreGate) release() error {
+	_, err := g.index.Write(g.pending)
 	return errors.Join(err, g.index.Close())
 }
 
-// Close takes away what only the way in needed. The log lives on without a name.
-func (g *gate) Close() error {
+// Close removes the directory. The sentry keeps the unlinked log open.
+func (g *restoreGate) Close() error {
 	var err error
 	for _, f := range []*os.File{g.log, g.index} {
 		if f != nil {
@@ -264,4 +266,4 @@ func (g *gate) Close() error {
 	return errors.Join(err, os.RemoveAll(g.dir))
 }
 
-var past = time.Unix(1, 0)
+var deadlinePassed = time.Unix(1, 0)

@@ -18,13 +18,13 @@ const (
 	initPath   = "/.glasshouse/init" // the host's init binary
 )
 
-// maxFiles bounds the open files of one process. It is far above what programs
-// need and far below where those that walk all descriptors become slow.
+// maxFiles limits the open files of one process. It is far more than programs need, and few
+// enough for programs that iterate over all descriptor numbers.
 const maxFiles = 65536
 
-// masked and readOnly are the paths of /proc and /sys through which a jail would
-// see or change the machine. What only the host's root may open, as /proc/kcore
-// and /proc/timer_list, is closed to a jail already, which has no such user.
+// masked and readOnly are the paths of /proc and /sys through which a jail could see or change
+// the host. Paths that only root of the host may open, such as /proc/kcore and
+// /proc/timer_list, need no mask, because a jail does not have that user.
 var (
 	masked = []string{
 		"/proc/acpi", "/proc/asound", "/proc/interrupts", "/proc/keys", "/proc/sched_debug", "/proc/scsi",
@@ -34,26 +34,25 @@ var (
 	readOnly = []string{"/proc/bus", "/proc/fs", "/proc/irq", "/proc/sys", "/proc/sysrq-trigger"}
 )
 
-// A bind is a mount of the host, prepared by us, that a jail is given.
+// A bind is a prepared host mount that is given to a jail.
 type bind struct {
 	source string // on the host
 	target string // in the jail
 	write  bool
 }
 
-// newSpec returns what the runtime is told. What it is not told, we have done
-// ourselves: the limits are set on the cgroup it joins, and the owners of files
-// come from the idmapped layers under root.
+// newSpec returns the OCI spec. It omits what the daemon does itself: the limits are set on
+// the cgroup, and the owners of files come from the idmapped layers of the root.
 func newSpec(p jail.Plan, k kind, l layout, netns, cgroup string, binds []bind) *specs.Spec {
 	ids := []specs.LinuxIDMapping{{ContainerID: 0, HostID: p.IDs.First, Size: p.IDs.Count}}
 	score := jail.InitOOMScore
 	files := rlimitFiles()
 	own := []bind{
-		{source: l.sysfs(), target: "/sys"}, // the machine as its own network namespace sees it
+		{source: l.sysfs(), target: "/sys"}, // sysfs of its own network namespace
 		{source: l.staged("control"), target: controlDir, write: true},
 	}
 	mounts := ownMounts(p.Limits)
-	if !k.sentry { // which has devices of its own
+	if !k.sentry { // gVisor has its own devices
 		mounts = append(bindMounts([]bind{{source: l.dev(), target: "/dev", write: true}, {source: l.shm(), target: "/dev/shm", write: true}}, k),
 			slices.DeleteFunc(mounts, func(m specs.Mount) bool { return m.Type == "tmpfs" })...)
 	}
@@ -96,9 +95,9 @@ func newSpec(p jail.Plan, k kind, l layout, netns, cgroup string, binds []bind) 
 	return s
 }
 
-// ownMounts are what every jail has beside its root: /proc and a private /dev.
-// /tmp and /run are on the root filesystem, so that they count as disk and are
-// part of a snapshot.
+// ownMounts returns the mounts that every jail has in addition to its root: /proc and a
+// private /dev. /tmp and /run are on the root filesystem, so that they count as disk usage and
+// are part of a snapshot.
 func ownMounts(limits jail.Limits) []specs.Mount {
 	shm := fmt.Sprintf("size=%dk", limits.MemoryMB<<10/2)
 	return []specs.Mount{
@@ -110,16 +109,15 @@ func ownMounts(limits jail.Limits) []specs.Mount {
 	}
 }
 
-// bindMounts shows what was staged. The sources are single mounts that already
-// are nosuid, nodev and, unless they may be written, read-only; a bind takes
-// that along, with whatever else the host's administrator has forbidden there.
-// To ask for it again would be a remount, which a user namespace is refused if
-// it leaves out any of it.
+// bindMounts returns the mounts of the staged binds. The sources are single mounts that are
+// already nosuid, nodev and, unless writable, read-only. A bind keeps these flags and further
+// restrictions of the host's administrator. Requesting the flags again would be a remount,
+// which fails in a user namespace if it omits any locked flag (mount_namespaces(7)).
 func bindMounts(binds []bind, k kind) []specs.Mount {
 	var ms []specs.Mount
 	for _, b := range binds {
 		options := []string{"bind"}
-		if k.sentry { // its own kernel keeps its own flags
+		if k.sentry { // gVisor's kernel applies its own flags
 			options = append(options, b.mode(), "nosuid", "nodev")
 		}
 		ms = append(ms, specs.Mount{Destination: b.target, Type: "bind", Source: b.source, Options: options})
@@ -134,8 +132,8 @@ func (b bind) mode() string {
 	return "ro"
 }
 
-// rlimitFiles is maxFiles, or what this process may have at most: without
-// CAP_SYS_RESOURCE nobody can be given more.
+// rlimitFiles returns maxFiles or the hard limit of this process if that is lower. Raising a
+// hard limit needs CAP_SYS_RESOURCE (getrlimit(2)).
 func rlimitFiles() uint64 {
 	var own unix.Rlimit
 	if err := unix.Getrlimit(unix.RLIMIT_NOFILE, &own); err != nil {
@@ -144,7 +142,7 @@ func rlimitFiles() uint64 {
 	return min(own.Max, maxFiles)
 }
 
-// layout is where a jail's parts lie under its directory.
+// A layout contains the paths of a jail's resources in its directory.
 type layout struct{ dir string }
 
 func (l layout) image() string   { return filepath.Join(l.dir, "disk.img") }
@@ -155,9 +153,9 @@ func (l layout) wsUpper() string { return filepath.Join(l.volume(), "ws-upper") 
 func (l layout) wsWork() string  { return filepath.Join(l.volume(), "ws-work") }
 func (l layout) merged() string  { return filepath.Join(l.volume(), "merged") }
 
-// staged are mounts that exist only until the runtime has taken them over. They
-// are made on the volume because its mount is private: what is mounted on the
-// host's own filesystem may appear in other mount namespaces, and stay there.
+// staged returns the path of a mount that exists only until the runtime has started the jail.
+// These mounts are on the volume because its mount is private. A mount on the host's own
+// filesystem could propagate to other mount namespaces and stay there.
 func (l layout) staged(name string) string { return filepath.Join(l.volume(), "lower", name) }
 func (l layout) sysfs() string             { return l.staged("sys") }
 func (l layout) dev() string               { return l.staged("dev") }
@@ -172,8 +170,8 @@ func (l layout) socket() string    { return filepath.Join(l.control(), "init.soc
 func (l layout) identity() string  { return filepath.Join(l.dir, "identity") }
 func (l layout) bundle() string    { return filepath.Join(l.dir, "bundle") }
 func (l layout) pidFile() string   { return filepath.Join(l.bundle(), "init.pid") }
-func (l layout) sentryLog() string { return filepath.Join(l.volume(), "sentry.log") } // which the jail's limit bounds
+func (l layout) sentryLog() string { return filepath.Join(l.volume(), "sentry.log") } // on the volume, where the jail's disk limit applies
 func (l layout) log() string       { return filepath.Join(l.bundle(), "runtime.log") }
-func (l layout) images() string    { return filepath.Join(l.dir, "images") }  // leads to those the jail is made from
-func (l layout) missing() string   { return filepath.Join(l.dir, "missing") } // leads to who gives what its memory lacks
+func (l layout) images() string    { return filepath.Join(l.dir, "images") }  // link to the images that the jail is restored from
+func (l layout) missing() string   { return filepath.Join(l.dir, "missing") } // link to the socket of the page server
 func (l layout) record() string    { return filepath.Join(l.dir, "oci.json") }

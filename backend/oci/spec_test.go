@@ -12,7 +12,7 @@ import (
 	"glasshouse/jail"
 )
 
-// specOf returns what a runtime is told of an ordinary jail with a mount.
+// specOf returns the spec of an ordinary jail with a mount.
 func specOf(t *testing.T, runtime string) *specs.Spec {
 	t.Helper()
 	p := jail.Plan{
@@ -29,7 +29,7 @@ func forEachRuntime(t *testing.T, f func(t *testing.T, runtime string, s *specs.
 	}
 }
 
-func TestAJailHasEveryNamespaceAndTheNetworkIsTheHosts(t *testing.T) {
+func TestSpecNamespaces(t *testing.T) {
 	forEachRuntime(t, func(t *testing.T, _ string, s *specs.Spec) {
 		got := map[specs.LinuxNamespaceType]string{}
 		for _, n := range s.Linux.Namespaces {
@@ -49,13 +49,13 @@ func TestAJailHasEveryNamespaceAndTheNetworkIsTheHosts(t *testing.T) {
 	})
 }
 
-func TestRootKeepsOnlyTheDocumentedCapabilities(t *testing.T) {
+func TestSpecCapabilities(t *testing.T) {
 	want := []string{
 		"CAP_CHOWN", "CAP_DAC_OVERRIDE", "CAP_FOWNER", "CAP_FSETID", "CAP_KILL", "CAP_NET_BIND_SERVICE", "CAP_SETGID", "CAP_SETUID",
 	}
 	forEachRuntime(t, func(t *testing.T, runtime string, s *specs.Spec) {
 		want := want
-		if runtime != "runsc" { // what init begins with, and takes from all that it runs
+		if runtime != "runsc" { // init has these at its start and removes them from its commands
 			want = append(slices.Clone(want), "CAP_WAKE_ALARM", "CAP_SETPCAP")
 		}
 		c := s.Process.Capabilities
@@ -65,7 +65,7 @@ func TestRootKeepsOnlyTheDocumentedCapabilities(t *testing.T) {
 			}
 		}
 		if len(c.Inheritable)+len(c.Ambient) > 0 {
-			t.Errorf("capabilities that pass through exec: %v %v", c.Inheritable, c.Ambient)
+			t.Errorf("inheritable and ambient capabilities = %v, %v, want none", c.Inheritable, c.Ambient)
 		}
 		if !s.Process.NoNewPrivileges {
 			t.Error("set-user-id programs would give privileges")
@@ -73,12 +73,12 @@ func TestRootKeepsOnlyTheDocumentedCapabilities(t *testing.T) {
 	})
 	for _, c := range capabilities {
 		if c.why == "" {
-			t.Errorf("%s is decided without a reason", c.name)
+			t.Errorf("%s has no reason", c.name)
 		}
 	}
 }
 
-func TestCallsThatAreNotAllowedAreRefused(t *testing.T) {
+func TestSpecSeccomp(t *testing.T) {
 	forEachRuntime(t, func(t *testing.T, runtime string, s *specs.Spec) {
 		p := s.Linux.Seccomp
 		if p == nil || p.DefaultAction != specs.ActErrno || p.DefaultErrnoRet == nil || *p.DefaultErrnoRet != 1 {
@@ -87,7 +87,7 @@ func TestCallsThatAreNotAllowedAreRefused(t *testing.T) {
 		for _, rule := range p.Syscalls {
 			for _, never := range []string{"mount", "bpf", "kexec_load", "keyctl", "unshare", "io_uring_setup", "userfaultfd", "perf_event_open"} {
 				if rule.Action == specs.ActAllow && slices.Contains(rule.Names, never) {
-					t.Errorf("%s is allowed", never)
+					t.Errorf("%s is allowed, want denied", never)
 				}
 			}
 			if runtime == "runsc" && rule.Action == specs.ActErrno && (rule.ErrnoRet == nil || *rule.ErrnoRet != 1) {
@@ -97,9 +97,9 @@ func TestCallsThatAreNotAllowedAreRefused(t *testing.T) {
 	})
 }
 
-// What is staged keeps the flags of the host's mounts, which a remount in a user
-// namespace could not; so runc and crun must not be asked for one.
-func TestMountsOfTheHostGiveNoPowers(t *testing.T) {
+// Staged mounts keep the flags of the host's mounts. A remount in a user namespace could not,
+// so runc and crun must not be asked for one.
+func TestSpecMountFlags(t *testing.T) {
 	forEachRuntime(t, func(t *testing.T, runtime string, s *specs.Spec) {
 		seen := 0
 		for _, m := range s.Mounts {
@@ -111,19 +111,19 @@ func TestMountsOfTheHostGiveNoPowers(t *testing.T) {
 			}
 			seen++
 			if runtime != "runsc" && !slices.Equal(m.Options, []string{"bind"}) {
-				t.Errorf("%s would be remounted: %v", m.Destination, m.Options)
+				t.Errorf("%s would be remounted with %v", m.Destination, m.Options)
 			}
 			if runtime == "runsc" && m.Destination == "/mnt/in" && !slices.Contains(m.Options, "ro") {
-				t.Errorf("a read-only mount is not: %v", m.Options)
+				t.Errorf("options of a read-only mount = %v, want ro", m.Options)
 			}
 		}
 		if seen < 4 {
-			t.Errorf("%d binds, want /sys, the control directory and two of the caller's", seen)
+			t.Errorf("got %d binds, want /sys, the control directory and two of the caller", seen)
 		}
 	})
 }
 
-func TestNothingOfTheHostsProcIsOpen(t *testing.T) {
+func TestSpecMaskedPaths(t *testing.T) {
 	forEachRuntime(t, func(t *testing.T, _ string, s *specs.Spec) {
 		for _, path := range []string{"/proc/keys", "/proc/interrupts", "/sys/firmware", "/sys/kernel/debug"} {
 			if !slices.Contains(s.Linux.MaskedPaths, path) {
@@ -138,9 +138,9 @@ func TestNothingOfTheHostsProcIsOpen(t *testing.T) {
 	})
 }
 
-// The runtime is started without a shell and told everything by the bundle; the
-// one thing of a caller's in it is the host name, which is JSON.
-func TestACallersWordsStayWords(t *testing.T) {
+// The runtime is started without a shell and reads everything from the bundle. The only
+// caller-provided text in it is the host name, which is encoded as JSON.
+func TestSpecEscapesHostname(t *testing.T) {
 	s := specOf(t, "runc")
 	s.Hostname = `"},"root":{"path":"/"`
 	b, err := json.Marshal(s)

@@ -12,31 +12,31 @@ import (
 	"glasshouse/jail"
 )
 
-// steadyTime is how long a jail may take to come to where it can be written down.
+// steadyTime limits the wait until a jail reaches a state that can be checkpointed.
 const steadyTime = 2 * time.Second
 
-// Steady implements jail.Checkpointer. A process that has begun another by vfork
-// waits, beyond the reach of a tracer, for that one to start its program. If the
-// jail was frozen between, CRIU could wait for ever. A jail of gVisor is stilled by
-// its kernel, which then can be thawed by itself.
+// Steady implements jail.Checkpointer. A process that called vfork(2) waits uninterruptibly
+// until its child calls execve. If the jail is frozen in between, CRIU could wait forever, so
+// Steady thaws and freezes the jail until no task is in that state. A gVisor jail is paused by
+// its own kernel, which then keeps running.
 func (b *Backend) Steady(ctx context.Context, p jail.Plan, i jail.Instance) error {
 	inst, ok := i.(*instance)
 	if !ok {
 		return nil
 	}
 	if b.kind.sentry {
-		return inst.beStill(ctx)
+		return inst.pauseSentry(ctx)
 	}
 	deadline := time.Now().Add(steadyTime)
 	for wait := 200 * time.Microsecond; ; {
-		running, waiting, err := inst.unsteady()
+		running, waiting, err := inst.unsettledTasks()
 		if err != nil || running == 0 && waiting == 0 {
 			return err
 		}
 		if time.Now().After(deadline) {
-			return fault.Newf(fault.Conflict, "snapshot", string(p.ID), "process %d is in the kernel, for something that does not come; try again", max(running, waiting))
+			return fault.Newf(fault.Conflict, "snapshot", string(p.ID), "process %d is blocked in an uninterruptible system call; try again", max(running, waiting))
 		}
-		if running != 0 { // the kernel says so a moment before the last one has stopped
+		if running != 0 { // the cgroup reports frozen a moment before the last task has stopped
 			time.Sleep(100 * time.Microsecond)
 			continue
 		}
@@ -51,9 +51,10 @@ func (b *Backend) Steady(ctx context.Context, p jail.Plan, i jail.Instance) erro
 	}
 }
 
-// unsteady returns a process of the frozen jail that is still on its way to where
-// it stops, and one that cannot be interrupted, or 0.
-func (i *instance) unsteady() (running, waiting int, err error) {
+// unsettledTasks returns a process of the frozen jail that has not stopped yet (state R), and
+// one that is in an uninterruptible wait (state D, proc(5)) or traced by the daemon. Each is 0
+// if there is none.
+func (i *instance) unsettledTasks() (running, waiting int, err error) {
 	pids, err := i.cgroup.PIDs()
 	if err != nil {
 		return 0, 0, err
@@ -61,7 +62,7 @@ func (i *instance) unsteady() (running, waiting int, err error) {
 	for _, pid := range pids {
 		tasks, err := os.ReadDir(fmt.Sprintf("/proc/%d/task", pid))
 		if err != nil {
-			continue // it has ended
+			continue // it has exited
 		}
 		for _, t := range tasks {
 			stat, err := os.ReadFile(fmt.Sprintf("/proc/%d/task/%s/stat", pid, t.Name()))
@@ -75,8 +76,8 @@ func (i *instance) unsteady() (running, waiting int, err error) {
 			case 'D':
 				waiting = pid
 			}
-			if tid, err := strconv.Atoi(t.Name()); err == nil && i.plan.Enforce && tracerOf(tid) != 0 {
-				waiting = pid // in our own hands, until it has run on to where what it did is looked at
+			if tid, err := strconv.Atoi(t.Name()); err == nil && i.plan.Enforce && tracerPID(tid) != 0 {
+				waiting = pid // traced by package enforce until its call has returned
 			}
 		}
 	}

@@ -13,19 +13,19 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// A node is a file as the kernel names it in what it tells of a watch.
+// A node identifies a file as in the inotify lines of fdinfo (proc(5)).
 type node struct{ dev, ino uint64 }
 
-// watchedBy returns what the processes watch by inotify, each with a process
-// that does. An overlay gives no handles by which such a file could be found
-// again: CRIU has to be told its path.
+// watchedBy returns the files that the processes watch with inotify, each with one watching
+// process. Overlayfs provides no file handles by which CRIU could find such a file, so CRIU
+// needs its path.
 func watchedBy(pids []int) map[node]int {
 	found := map[node]int{}
 	for _, pid := range pids {
 		dir := fmt.Sprintf("/proc/%d/fd", pid)
 		entries, err := os.ReadDir(dir)
 		if err != nil {
-			continue // it has ended
+			continue // it has exited
 		}
 		for _, e := range entries {
 			if to, err := os.Readlink(filepath.Join(dir, e.Name())); err == nil && to == "anon_inode:inotify" {
@@ -54,12 +54,12 @@ func readWatches(name string) (nodes []node) {
 	return nodes
 }
 
-// lookAtMost bounds the search for what is watched.
-const lookAtMost = 200_000
+// maxSearched limits the number of files searched.
+const maxSearched = 200_000
 
-// pathsOf finds the paths of nodes in the jail of the process init: first where
-// those who watch them are, and in the usual places. Not all may be found: a
-// watched file can be deleted.
+// pathsOf finds the paths of nodes in the jail of the process init. It searches the working
+// directories of the watching processes first, and then common directories. It returns an
+// error if a node is not found: a watched file can be deleted.
 func pathsOf(init int, nodes map[node]int) (paths []string, err error) {
 	root, err := os.OpenRoot(fmt.Sprintf("/proc/%d/root", init))
 	if err != nil {
@@ -77,11 +77,11 @@ func pathsOf(init int, nodes map[node]int) (paths []string, err error) {
 	looked := 0
 	for _, place := range append(places, "/tmp", "/work", "/workspace", "/root", "/home", "/run", "/var", "/etc", "/") {
 		err := fs.WalkDir(root.FS(), name(place), func(at string, e fs.DirEntry, err error) error {
-			if looked++; len(left) == 0 || looked > lookAtMost {
+			if looked++; len(left) == 0 || looked > maxSearched {
 				return fs.SkipAll
 			}
 			if err != nil {
-				return nil // it went away, or is not there
+				return nil // removed or missing
 			}
 			if e.IsDir() && (at == "proc" || at == "sys" || at == "dev") && place == "/" {
 				return fs.SkipDir
@@ -102,14 +102,15 @@ func pathsOf(init int, nodes map[node]int) (paths []string, err error) {
 		}
 	}
 	if len(left) > 0 {
-		return paths, errors.New("what is watched cannot be found")
+		return paths, errors.New("a watched file was not found")
 	}
 	return paths, nil
 }
 
-// name puts an absolute path in the words of io/fs.
+// name converts an absolute path to the form of io/fs.
 func name(p string) string {
-	if p = strings.Trim(path.Clean(p), "/"); p == "" {
+	p = strings.Trim(path.Clean(p), "/")
+	if p == "" {
 		return "."
 	}
 	return p

@@ -17,8 +17,8 @@ import (
 	"glasshouse/fault"
 )
 
-// A Cgroup is one jail's cgroup in every hierarchy. It is safe for concurrent
-// use. It holds nothing open and need not be closed.
+// A Cgroup is the cgroup of one jail in every hierarchy. It is safe for concurrent use. It
+// holds no open resources and need not be closed.
 type Cgroup struct {
 	path    string // below the root of each hierarchy: /prefix/name
 	unified string // its directory in the second generation, "" without one
@@ -29,8 +29,7 @@ type Cgroup struct {
 	manager cgroups.Manager
 }
 
-// Limits bound what the processes of a cgroup may use together. A limit of zero
-// is none.
+// Limits limit the total resource usage of the processes of a cgroup. 0 is unlimited.
 type Limits struct {
 	CPUShares   int64 // relative weight, 2 to 262144; everybody else has 1024
 	MemoryBytes int64 // swap does not extend it
@@ -73,11 +72,10 @@ func (t *Tree) manager(name string) (cgroups.Manager, error) {
 	return m, err
 }
 
-// Path returns what goes into an OCI spec as cgroupsPath.
+// Path returns the cgroupsPath of an OCI spec.
 func (c *Cgroup) Path() string { return c.path }
 
-// ID returns the number by which the kernel's tracing knows the cgroup, or 0
-// where there is no second generation.
+// ID returns the cgroup id in the kernel's tracing, or 0 without cgroup v2.
 func (c *Cgroup) ID() uint64 {
 	var st unix.Stat_t
 	if c.unified == "" || unix.Stat(c.unified, &st) != nil {
@@ -86,8 +84,7 @@ func (c *Cgroup) ID() uint64 {
 	return st.Ino
 }
 
-// Unified returns the cgroup's directory in the second generation, or "" where
-// there is none.
+// Unified returns the cgroup v2 directory, or "" without cgroup v2.
 func (c *Cgroup) Unified() string { return c.unified }
 
 // AddPID moves a process into the cgroup, in every hierarchy.
@@ -98,8 +95,8 @@ func (c *Cgroup) AddPID(pid int) error {
 	return nil
 }
 
-// JoinUnified moves a process into the cgroup in the second generation alone,
-// for runtimes that on a hybrid host know only the first.
+// JoinUnified moves a process into the cgroup in cgroup v2 only, for runtimes that on a hybrid
+// host only support cgroup v1.
 func (c *Cgroup) JoinUnified(pid int) error {
 	if c.unified == "" {
 		return nil
@@ -110,7 +107,7 @@ func (c *Cgroup) JoinUnified(pid int) error {
 	return nil
 }
 
-// Set changes the limits. Those of the controllers this host lacks are left out.
+// Set changes the limits. It ignores limits of controllers that this host lacks.
 func (c *Cgroup) Set(l Limits) error {
 	if l.CPUShares < 0 || l.MemoryBytes < 0 || l.PIDs < 0 {
 		return fault.Newf(fault.Invalid, "cgroup.Set", c.path, "negative limit in %+v", l)
@@ -121,7 +118,7 @@ func (c *Cgroup) Set(l Limits) error {
 	return nil
 }
 
-// resources puts limits in the library's words.
+// resources converts limits to the types of the library.
 func (c *Cgroup) resources(l Limits) *cgroups.Resources {
 	r := &cgroups.Resources{SkipDevices: true}
 	if c.lacks["cpu"] == "" {
@@ -142,8 +139,8 @@ func (c *Cgroup) resources(l Limits) *cgroups.Resources {
 	return r
 }
 
-// Stats is what a cgroup uses now and what its limits did. A field in
-// NotMeasured is zero because this host cannot tell.
+// Stats contains the resource usage of a cgroup and the effects of its limits. A field listed
+// in NotMeasured is zero because this host cannot measure it.
 type Stats struct {
 	CPU         time.Duration // since the cgroup was made
 	MemoryBytes int64         // with the page cache its files brought in
@@ -155,7 +152,7 @@ type Stats struct {
 	NotMeasured []string
 }
 
-// Stats returns what the cgroup uses.
+// Stats returns the resource usage of the cgroup.
 func (c *Cgroup) Stats() (Stats, error) {
 	m, err := c.manager.Stats(&cgroups.StatsOptions{Controllers: cgroups.CPU | cgroups.Memory | cgroups.Pids})
 	if err != nil {
@@ -196,8 +193,8 @@ func (c *Cgroup) Stats() (Stats, error) {
 	return s, nil
 }
 
-// PIDs returns the processes in the cgroup and in cgroups below it, in whichever
-// hierarchy: a runtime that died while it joined them may be in a single one.
+// PIDs returns the processes in the cgroup and its descendants in any hierarchy: a runtime
+// that died while joining them may be in only one.
 func (c *Cgroup) PIDs() ([]int, error) {
 	var all []int
 	for _, dir := range c.dirs {
@@ -221,8 +218,8 @@ func (c *Cgroup) Populated() (bool, error) {
 	return len(pids) > 0, err
 }
 
-// Destroy kills what is in the cgroup and removes it from every hierarchy, with
-// the cgroups below it. It may be called again, and when nothing is there.
+// Destroy kills the processes of the cgroup and removes it with its descendants from every
+// hierarchy. It can be called again, and does nothing if the cgroup does not exist.
 func (c *Cgroup) Destroy(ctx context.Context) error {
 	if !slices.ContainsFunc(c.dirs, exists) {
 		return nil
@@ -233,8 +230,8 @@ func (c *Cgroup) Destroy(ctx context.Context) error {
 	return c.remove(ctx)
 }
 
-// remove removes the emptied cgroup. The kernel may hold on to it for a moment
-// after the last process is gone, and the library waits for that a second.
+// remove removes the empty cgroup. The kernel may keep it for a moment after the last process
+// has exited. The library retries for one second.
 func (c *Cgroup) remove(ctx context.Context) error {
 	for {
 		var errs []error

@@ -14,9 +14,9 @@ import (
 	"glasshouse/fault"
 )
 
-// Change is Set for a cgroup with processes in it. Less memory than they use, and
-// than can be taken from them without harm, is a fault.Conflict, and nothing is
-// changed: no process is killed for it.
+// Change is Set for a cgroup with processes. It returns a fault.Conflict and changes nothing
+// if the memory limit is below the usage after reclaim. It never causes a process to be
+// killed.
 func (c *Cgroup) Change(l Limits) error {
 	if c.lacks["memory"] == "" && l.MemoryBytes > 0 {
 		if err := c.shrink(l.MemoryBytes); err != nil {
@@ -26,11 +26,10 @@ func (c *Cgroup) Change(l Limits) error {
 	return c.Set(l)
 }
 
-// shrink has the processes use no more than limit bytes, if they can.
+// shrink reclaims memory until the processes use at most limit bytes, if possible.
 //
-// Of the first generation the kernel takes what it can, and refuses the limit if that
-// is not enough. Of the second it would kill instead; but there one can ask for less
-// before, by the mark above which memory is taken back.
+// With cgroup v1 the kernel reclaims and rejects the limit if that is not enough. With cgroup
+// v2 it would kill processes instead, so shrink lowers memory.high first, which only reclaims.
 func (c *Cgroup) shrink(limit int64) error {
 	if !c.v2 {
 		return c.shrinkFirst(limit)
@@ -70,7 +69,7 @@ func (c *Cgroup) inUse(limit, used int64) error {
 		Remedy: "have it use less first, or leave it more"}
 }
 
-// number reads a number of bytes; none is more than any.
+// number reads a number of bytes. The value max exceeds all others.
 func (c *Cgroup) number(file string) (int64, error) { return numberIn(c.unified, file) }
 
 func numberIn(dir, file string) (int64, error) {

@@ -20,13 +20,12 @@ func (c *Cgroup) Freezer() string {
 	return c.v1["freezer"]
 }
 
-// Born has start, called on this thread alone, start a process that is in the
-// cgroup from its first moment in every hierarchy. In those of the first
-// generation only a thread can lend that, so this one enters them meanwhile.
+// Born calls start on this thread to start a process that is in the cgroup from its beginning,
+// in every hierarchy. In cgroup v1 a child inherits the cgroup of the forking thread, so this
+// thread enters the cgroup meanwhile.
 //
-// It calls itself 0: a thread that moves itself alone has nobody to wait for, and
-// since Linux 5.7 the kernel knows it by that. By its number it would wait for all
-// processors, as for any other's move (see Hurry).
+// The thread writes 0 as its own id: since Linux 5.7 the kernel then does not wait for other
+// processors. With its number it would wait, as for the move of any other thread (see Hurry).
 func (c *Cgroup) Born(attr *syscall.SysProcAttr, start func() error) (err error) {
 	own, err := ownPaths()
 	if err != nil {
@@ -41,7 +40,8 @@ func (c *Cgroup) Born(attr *syscall.SysProcAttr, start func() error) (err error)
 		if !ok {
 			return fmt.Errorf("cgroup %s: no way back from %s", c.path, dir)
 		}
-		// Whoever kills the cgroup while a thread of ours is in it kills us.
+		// Leave the cgroup again: killing the cgroup while this thread is in it would kill the
+		// daemon.
 		defer func() { err = errors.Join(err, os.WriteFile(filepath.Join(back, "tasks"), self, 0)) }()
 		if err := os.WriteFile(filepath.Join(dir, "tasks"), self, 0); err != nil {
 			return fmt.Errorf("enter cgroup: %w", err)
@@ -59,8 +59,7 @@ func (c *Cgroup) Born(attr *syscall.SysProcAttr, start func() error) (err error)
 	return start()
 }
 
-// FreezeSoon has every process of the cgroup stop when it next could run. Freeze
-// waits for that.
+// FreezeSoon starts to freeze the processes of the cgroup without waiting. Freeze waits.
 func (c *Cgroup) FreezeSoon() error {
 	file, value := "cgroup.freeze", "1"
 	if c.unified == "" {
@@ -72,9 +71,8 @@ func (c *Cgroup) FreezeSoon() error {
 	return nil
 }
 
-// Expel moves a process out of the cgroup, to where this process is, in the hierarchy
-// by which the cgroup is frozen. In all others it stays: each move holds up the host's
-// forks for a moment.
+// Expel moves a process to the cgroup of this process, in the hierarchy that freezes the
+// cgroup. It stays in all others, because each move delays forks on the host for a moment.
 func (c *Cgroup) Expel(pid int) error {
 	own, err := ownPaths()
 	if err != nil {
@@ -90,8 +88,8 @@ func (c *Cgroup) Expel(pid int) error {
 	return nil
 }
 
-// ownPaths returns this process's cgroups: by controller, "" for the second
-// generation, the path below the hierarchy's root.
+// ownPaths returns this process's cgroups: controller ("" for cgroup v2) to path below the
+// root of the hierarchy.
 func ownPaths() (map[string]string, error) {
 	b, err := os.ReadFile("/proc/self/cgroup")
 	if err != nil {
@@ -108,8 +106,7 @@ func ownPaths() (map[string]string, error) {
 	return paths, nil
 }
 
-// own returns this process's cgroup in the hierarchy of which dir is one of the
-// cgroup's directories.
+// own returns this process's cgroup in the hierarchy that contains dir.
 func (c *Cgroup) own(paths map[string]string, dir string) (string, bool) {
 	controller := ""
 	for name, at := range c.v1 {

@@ -16,14 +16,14 @@ import (
 	"glasshouse/fault"
 )
 
-// Events is the state the kernel tells of a cgroup and everything below it.
+// Events is the state of a cgroup and its descendants (cgroup.events).
 type Events struct {
 	Populated bool // some process is in it
 	Frozen    bool // every process in it is frozen
 }
 
-// Events returns the cgroup's state in the second generation. A cgroup that is
-// not there is empty and not frozen.
+// Events returns the cgroup v2 state of the cgroup. A cgroup that does not exist is empty and
+// not frozen.
 func (c *Cgroup) Events() (Events, error) {
 	b, err := os.ReadFile(filepath.Join(c.unified, "cgroup.events"))
 	if c.unified == "" || err != nil && gone(err) {
@@ -47,8 +47,8 @@ func parseEvents(s string) (e Events) {
 	return e
 }
 
-// Wait returns when the state in the second generation satisfies until, or when
-// ctx is done, with its cause. A cgroup that is removed meanwhile counts as empty.
+// Wait waits until the cgroup v2 state satisfies until, or returns the cause of ctx. A removed
+// cgroup counts as empty.
 func (c *Cgroup) Wait(ctx context.Context, until func(Events) bool) error {
 	f, err := os.Open(filepath.Join(c.unified, "cgroup.events"))
 	if err != nil && gone(err) {
@@ -74,8 +74,8 @@ func (c *Cgroup) Wait(ctx context.Context, until func(Events) bool) error {
 		if ctx.Err() != nil {
 			return context.Cause(ctx)
 		}
-		// The kernel wakes us, but not twice within ten milliseconds; the
-		// bounds are for that, and for ctx.
+		// The kernel limits notifications to one per ten milliseconds. The timeout covers that
+		// and ctx.
 		fds := []unix.PollFd{{Fd: int32(f.Fd()), Events: unix.POLLPRI}}
 		if _, err := unix.Poll(fds, timeout); err != nil && err != unix.EINTR {
 			return fmt.Errorf("watch cgroup %s: %w", c.path, err)
@@ -83,8 +83,8 @@ func (c *Cgroup) Wait(ctx context.Context, until func(Events) bool) error {
 	}
 }
 
-// Freeze stops every process of the cgroup and returns when all have stopped.
-// If ctx ends first, they run on.
+// Freeze freezes all processes of the cgroup and returns when all have stopped. If ctx ends
+// first they are thawed.
 func (c *Cgroup) Freeze(ctx context.Context) error {
 	if why := c.lacks["freeze"]; why != "" {
 		return fault.Cannot("cgroup.Freeze", why, "mount the cgroup2 filesystem")
@@ -107,7 +107,7 @@ func (c *Cgroup) Freeze(ctx context.Context) error {
 	return nil
 }
 
-// Thaw lets the processes of the cgroup run on.
+// Thaw thaws the processes of the cgroup.
 func (c *Cgroup) Thaw(ctx context.Context) error {
 	if err := c.thawFirst(); err != nil {
 		return err
@@ -142,7 +142,7 @@ func (c *Cgroup) Frozen() (bool, error) {
 	return state == cgroups.Frozen, nil
 }
 
-// thawFirst undoes a freeze of the first generation, ours or a runtime's.
+// thawFirst undoes a cgroup v1 freeze by this package or a runtime.
 func (c *Cgroup) thawFirst() error {
 	dir := c.v1["freezer"]
 	if dir == "" || !exists(dir) {
@@ -161,8 +161,7 @@ func (c *Cgroup) write(file, value string) error {
 	return nil
 }
 
-// strays returns the processes that are in the first generation's cgroup but
-// not in the second's.
+// strays returns the processes that are in the cgroup in v1 but not in v2.
 func (c *Cgroup) strays() ([]int, error) {
 	if c.unified == "" || c.v2 {
 		return nil, nil
@@ -175,8 +174,8 @@ func (c *Cgroup) strays() ([]int, error) {
 	return slices.DeleteFunc(all, func(pid int) bool { return slices.Contains(in, pid) }), err
 }
 
-// gather moves strays into the second generation's cgroup, until a look finds
-// none: they may fork while being moved.
+// gather moves strays into the v2 cgroup until none is found, because they may fork while
+// being moved.
 func (c *Cgroup) gather(ctx context.Context) error {
 	for {
 		pids, err := c.strays()
@@ -194,8 +193,8 @@ func (c *Cgroup) gather(ctx context.Context) error {
 	}
 }
 
-// Kill ends every process in the cgroup and below it, however busy or frozen,
-// and returns when none is left. Afterwards the cgroup is not frozen.
+// Kill kills all processes of the cgroup and its descendants, even if frozen, and returns when
+// they have exited. The cgroup is thawed afterwards.
 func (c *Cgroup) Kill(ctx context.Context) error {
 	for {
 		left, err := c.Populated()
@@ -221,7 +220,7 @@ func (c *Cgroup) Kill(ctx context.Context) error {
 	return nil
 }
 
-// settle waits a moment for killed processes to go.
+// settle waits a moment for killed processes to exit.
 func (c *Cgroup) settle(ctx context.Context) {
 	if c.unified == "" {
 		time.Sleep(2 * time.Millisecond)
@@ -235,11 +234,11 @@ func (c *Cgroup) settle(ctx context.Context) {
 	}
 }
 
-// killFile is how the kernel kills a whole cgroup; tests take it away.
+// killFile is the file that kills a whole cgroup. Tests remove it.
 var killFile = "cgroup.kill"
 
-// killOnce kills what is there now: by one write where the kernel can (Linux
-// 5.14), the rest one by one, frozen so that nothing forks away meanwhile.
+// killOnce kills the current processes: with cgroup.kill if the kernel has it (Linux 5.14),
+// otherwise one by one while they are frozen, so that none can fork.
 func (c *Cgroup) killOnce() error {
 	if c.unified != "" && c.write(killFile, "1") == nil {
 		pids, err := c.strays()
@@ -262,8 +261,8 @@ func (c *Cgroup) killOnce() error {
 	return errors.Join(c.signal(pids), c.thawFirst())
 }
 
-// signal kills processes, each only if it is still in the cgroup once we hold
-// it: its number may have become another's.
+// signal kills processes. It opens a pidfd and then checks that the process is still in the
+// cgroup, because its pid could have been reused.
 func (c *Cgroup) signal(pids []int) error {
 	held := map[int]int{}
 	defer func() {

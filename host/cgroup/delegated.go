@@ -15,13 +15,12 @@ import (
 
 const delegateRemedy = "run the daemon as a systemd user service, or as a service with Delegate=yes, on a host whose controllers are in cgroup2"
 
-// Delegated is New for a daemon that is not root: the tree lies in the part of
-// the second generation that was given to its user, as systemd does for users
-// and for services with Delegate=yes. Where nothing was it returns
-// fault.Unsupported.
+// Delegated is New for a daemon without root: the tree is in the cgroup v2 subtree delegated
+// to its user, as systemd does for users and for services with Delegate=yes. Without a
+// delegated subtree it returns fault.Unsupported.
 //
-// Limits can only be set below a cgroup that has no processes itself. If the
-// daemon's own is all it was given, its processes move into one below.
+// Limits can only be set below a cgroup without processes. If only the daemon's own cgroup is
+// delegated, its processes move to a child cgroup.
 func Delegated(prefix string) (*Tree, error) {
 	const op = "cgroup.Delegated"
 	if !plain(prefix) {
@@ -48,7 +47,7 @@ func Delegated(prefix string) (*Tree, error) {
 	return t, nil
 }
 
-// ownPath returns this process's cgroup in the second generation.
+// ownPath returns this process's cgroup v2 path.
 func ownPath() (string, error) {
 	b, err := os.ReadFile("/proc/self/cgroup")
 	if err != nil {
@@ -62,8 +61,8 @@ func ownPath() (string, error) {
 	return "", fault.Cannot("cgroup.Delegated", "this process is in no cgroup of the second generation", delegateRemedy)
 }
 
-// delegatedBase returns the nearest cgroup, own or one above it, that is ours to
-// write and has no processes.
+// delegatedBase returns the nearest cgroup, own or an ancestor, that is writable and has no
+// processes.
 func delegatedBase(root, own string) (string, error) {
 	given := ""
 	for path := own; ; path = filepath.Dir(path) {
@@ -85,8 +84,8 @@ func delegatedBase(root, own string) (string, error) {
 	return given, evacuate(filepath.Join(root, given))
 }
 
-// writable reports whether a cgroup is ours: to make others in, to move
-// processes within and to hand its controllers down.
+// writable reports whether this process may create cgroups in a cgroup, move processes within
+// it and delegate its controllers.
 func writable(dir string) bool {
 	for _, file := range []string{"", "cgroup.procs", "cgroup.subtree_control"} {
 		if unix.Access(filepath.Join(dir, file), unix.W_OK) != nil {
@@ -96,7 +95,7 @@ func writable(dir string) bool {
 	return true
 }
 
-// evacuate moves the processes of a cgroup into one below it.
+// evacuate moves the processes of a cgroup to a child cgroup.
 func evacuate(dir string) error {
 	below := filepath.Join(dir, "daemon")
 	if err := os.Mkdir(below, 0o755); err != nil && !errors.Is(err, os.ErrExist) {

@@ -33,13 +33,13 @@ type Hurry struct {
 	nudged func(error) // for tests
 }
 
-// hurryEvery is less than the kernel's patience, which was 12 ms and more. A move holds
-// up the forks of all others until those under way are done, so there should not be
-// more of them than needed.
+// hurryEvery is shorter than the kernel's idle time, which was measured as at least 12 ms.
+// Each move delays the forks of all other processes, so moves should not be more frequent than
+// necessary.
 const hurryEvery = 6 * time.Millisecond
 
-// Begin has moves be quick soon, until the returned function is called, once. It does
-// not wait. Where this process may not write to its own cgroup nothing changes.
+// Begin makes moves fast soon, until the returned function is called, once. It does not block.
+// It has no effect if this process may not write to its own cgroup.
 func (h *Hurry) Begin() (end func()) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -55,7 +55,7 @@ func (h *Hurry) Begin() (end func()) {
 	})
 }
 
-// run ends soon after the last user.
+// run returns soon after the last user.
 func (h *Hurry) run() {
 	runtime.LockOSThread() // it may be the thread that is moved to where it is
 	defer runtime.UnlockOSThread()
@@ -71,7 +71,7 @@ func (h *Hurry) run() {
 	}
 }
 
-// wanted tells whether to go on. After an error it is not, for those who are there now.
+// wanted reports whether to continue. It returns false after an error.
 func (h *Hurry) wanted(err error) bool {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -79,8 +79,8 @@ func (h *Hurry) wanted(err error) bool {
 	return h.running
 }
 
-// stay returns a file and what to write to it to move this process, or where a thread
-// of it may be in another cgroup than the rest, this thread, to the cgroup that it is in.
+// stay returns a file and the data to write to it that move this process to its current
+// cgroup. Where threads may be in different cgroups it moves this thread.
 func stay() (file string, who []byte, err error) {
 	paths, err := ownPaths()
 	if err != nil {
@@ -92,6 +92,6 @@ func stay() (file string, who []byte, err error) {
 	case cgroups.IsCgroup2HybridMode():
 		return filepath.Join(mountpoint, "unified", paths[""], "cgroup.procs"), []byte("0"), nil
 	}
-	// By its number, since "0" is what the kernel does not wait for.
+	// Use the thread id, because the kernel does not wait for "0".
 	return filepath.Join(mountpoint, "cpuacct", paths["cpuacct"], "tasks"), []byte(strconv.Itoa(unix.Gettid())), nil
 }

@@ -1,15 +1,13 @@
-// Package cgroup keeps the control groups of jails: their limits, what they
-// use, and the power to freeze and to kill everything in them at once.
+// Package cgroup manages the control groups of jails: limits, resource usage, freezing and
+// killing all processes of a jail at the same time.
 //
-// The kernel offers two generations of cgroups. Where all controllers are in the
-// second, a jail is one directory. Where they are still in the first, each
-// hierarchy has a directory of the same name for the jail's limits; if the
-// second is mounted beside them (a hybrid host), the jail has a directory there
-// too, which is its identity for observers and freezes and kills it without the
-// races of the first. Only a host with no second generation at all uses those of
-// the first.
+// Where all controllers are in cgroup v2, a jail has one directory. Where they are in cgroup
+// v1, each hierarchy has a directory of the same name for the jail's limits. If cgroup v2 is
+// mounted as well (a hybrid host), the jail also has a directory there, which identifies it
+// for observers and freezes and kills it without the races of v1. Only hosts without cgroup v2
+// use v1 for that.
 //
-// The package starts no goroutines and keeps no state: a cgroup is its name.
+// The package starts no goroutines and keeps no state: a cgroup is identified by its name.
 package cgroup
 
 import (
@@ -30,9 +28,8 @@ import (
 
 const mountpoint = "/sys/fs/cgroup"
 
-// A Tree is a directory of cgroups, one level below the root of each hierarchy
-// or, of a delegated one, below the cgroup that was given to us. It is safe for
-// concurrent use.
+// A Tree is a directory of cgroups one level below the root of each hierarchy or below a
+// delegated cgroup. It is safe for concurrent use.
 type Tree struct {
 	prefix  string            // its path below each root
 	unified string            // where the second generation is mounted, "" if nowhere
@@ -41,9 +38,8 @@ type Tree struct {
 	lacks   map[string]string
 }
 
-// New returns the tree of the given name, one path element. It makes nothing.
-// Where the host has no cgroups that may be written it returns
-// fault.Unsupported.
+// New returns the tree of the given name, one path element. It creates nothing. It returns
+// fault.Unsupported if the host has no writable cgroups.
 func New(prefix string) (*Tree, error) {
 	if !plain(prefix) {
 		return nil, fault.Newf(fault.Invalid, "cgroup.New", prefix, "not a plain name")
@@ -69,18 +65,18 @@ func New(prefix string) (*Tree, error) {
 	return t, t.findLacks()
 }
 
-// Probe returns nil if this host has cgroups we may make.
+// Probe returns nil if this process can create cgroups.
 func Probe() error {
 	_, err := New("glasshouse-probe")
 	return err
 }
 
-// plain reports whether s can be a directory of a cgroup hierarchy.
+// plain reports whether s is a valid name of a cgroup directory.
 func plain(s string) bool {
 	return s != "" && s != "." && s != ".." && !strings.ContainsAny(s, "/\n")
 }
 
-// findHierarchies asks the library where it would put a cgroup of ours.
+// findHierarchies finds the hierarchies in which the library creates cgroups.
 func (t *Tree) findHierarchies() error {
 	m, err := t.manager("x")
 	if err != nil {
@@ -111,7 +107,7 @@ func (t *Tree) hierarchies() []string {
 	return slices.Compact(roots)
 }
 
-// findLacks notes what cgroups on this host cannot do.
+// findLacks determines what cgroups on this host cannot do.
 func (t *Tree) findLacks() error {
 	have := func(controller string) bool { return t.roots[controller] != "" }
 	if t.v2 {
@@ -155,13 +151,13 @@ func exists(path string) bool {
 	return err == nil
 }
 
-// Lacks returns what this host's cgroups cannot do ("cpu", "memory", "pids",
-// "freeze", "identity", "swap"), each with reason and remedy. A limit that is
-// lacking is left out, not refused.
+// Lacks returns the features that this host's cgroups lack ("cpu", "memory", "pids", "freeze",
+// "identity", "swap"), each with reason and remedy. Limits that need a missing feature are
+// ignored.
 func (t *Tree) Lacks() map[string]string { return t.lacks }
 
-// Create makes the cgroup name with the given limits, empty. A cgroup that is
-// there already is taken over if it is empty and a fault.Conflict if it is not.
+// Create creates the empty cgroup name with the given limits. It takes over an existing empty
+// cgroup and returns a fault.Conflict if it has processes.
 func (t *Tree) Create(name string, limits Limits) (_ *Cgroup, err error) {
 	c, err := t.cgroup(name)
 	if err != nil {
@@ -181,7 +177,7 @@ func (t *Tree) Create(name string, limits Limits) (_ *Cgroup, err error) {
 	return c, c.Set(limits)
 }
 
-// Open finds the cgroup name, or returns fault.NotFound if it is in no hierarchy.
+// Open returns the cgroup name, or fault.NotFound if it is in no hierarchy.
 func (t *Tree) Open(name string) (*Cgroup, error) {
 	c, err := t.cgroup(name)
 	if err != nil {
@@ -193,8 +189,8 @@ func (t *Tree) Open(name string) (*Cgroup, error) {
 	return c, nil
 }
 
-// Destroy kills what is in the cgroup name and removes it from every hierarchy.
-// It is done already if there is no such cgroup.
+// Destroy kills the processes of the cgroup name and removes it from every hierarchy. It does
+// nothing if the cgroup does not exist.
 func (t *Tree) Destroy(ctx context.Context, name string) error {
 	c, err := t.cgroup(name)
 	if err != nil {
@@ -237,7 +233,7 @@ func (t *Tree) Remove() error {
 	return errors.Join(errs...)
 }
 
-// gone reports whether err says that a cgroup is not there any more.
+// gone reports whether err means that a cgroup no longer exists.
 func gone(err error) bool {
 	return errors.Is(err, fs.ErrNotExist) || errors.Is(err, unix.ENODEV)
 }

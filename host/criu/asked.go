@@ -10,24 +10,24 @@ import (
 	"glasshouse/internal/notify"
 )
 
-// Asking is for processes of which a seccomp filter asks somebody else about their
-// calls. Such a filter cannot be made again from an image: it would have nobody
-// who listens, and every call would fail. So the one in the image is emptied, and
-// CRIU is started with another one on it, which all that it makes inherit.
+// Asking describes the seccomp notification filter of restored processes. Such a filter cannot
+// be restored from an image: it would have no listener, and every call would fail with ENOSYS
+// (seccomp_unotify(2)). So the filter in the image is replaced by one that allows everything,
+// and CRIU is started under a new filter, which the restored processes inherit.
 type Asking struct {
-	Init   string // the host's path of the glasshouse-init binary, which installs it
+	Init   string // path on the host of the glasshouse-init binary, which installs the filter
 	Filter []byte
 }
 
-// answering answers what CRIU itself asks about: go on.
-type answering struct {
+// A continuer continues the calls of CRIU itself.
+type continuer struct {
 	listener *notify.Listener
 	done     chan struct{}
 	once     sync.Once
 }
 
-func answerAll(l *notify.Listener) *answering {
-	a := &answering{listener: l, done: make(chan struct{})}
+func continueAll(l *notify.Listener) *continuer {
+	a := &continuer{listener: l, done: make(chan struct{})}
 	go func() {
 		defer close(a.done)
 		for {
@@ -35,14 +35,14 @@ func answerAll(l *notify.Listener) *answering {
 			if err != nil {
 				return
 			}
-			l.Continue(c.ID) // who does not wait any more needs no answer
+			l.Continue(c.ID) // an error means that the call was interrupted
 		}
 	}()
 	return a
 }
 
-// stop ends it. What was asked meanwhile waits.
-func (a *answering) stop() {
+// stop stops answering. Later calls stay pending.
+func (a *continuer) stop() {
 	a.once.Do(func() {
 		a.listener.Interrupt()
 		<-a.done
@@ -50,20 +50,20 @@ func (a *answering) stop() {
 	})
 }
 
-// Listener returns what the processes ask on that the worker has made, which is
-// the caller's from then on, or nil.
+// Listener returns the listener for the calls of the restored processes, or nil. The caller
+// owns it.
 func (w *Worker) Listener() *notify.Listener {
-	a := w.asked
+	a := w.continuer
 	if a == nil {
 		return nil
 	}
-	w.asked = nil
+	w.continuer = nil
 	a.stop()
 	return a.listener
 }
 
-// startAsking starts a worker that asks.
-func startAsking(cmd *exec.Cmd, asking *Asking, begin func() error) (*answering, error) {
+// startWithFilter starts a worker under the filter of asking.
+func startWithFilter(cmd *exec.Cmd, asking *Asking, begin func() error) (*continuer, error) {
 	path, err := exec.LookPath(cmd.Path)
 	if err != nil {
 		return nil, err
@@ -81,7 +81,7 @@ func startAsking(cmd *exec.Cmd, asking *Asking, begin func() error) (*answering,
 	}
 	l, err := s.Filter(cmd.Process.Pid, asking.Filter)
 	if err == nil {
-		a := answerAll(l)
+		a := continueAll(l)
 		if err = s.GoOn(); err == nil {
 			return a, nil
 		}
@@ -93,8 +93,8 @@ func startAsking(cmd *exec.Cmd, asking *Asking, begin func() error) (*answering,
 	return nil, err
 }
 
-// emptied empties the filters that ask.
-func emptied(m *seccomp.SeccompEntry) error {
+// clearNotifyFilters replaces notification filters by filters that allow everything.
+func clearNotifyFilters(m *seccomp.SeccompEntry) error {
 	for _, f := range m.SeccompFilters {
 		if filters.IsNotify(f.Filter) {
 			f.Filter = filters.Allowing()

@@ -17,82 +17,80 @@ import (
 	"glasshouse/host/netns"
 )
 
-// Connections are those that lead out of a jail whose processes were made again to
-// take the place of others, which are there, frozen. What program and kernel know of
-// a connection is not the same: a program has read so much and written so much, and
-// all else, what has come and was not read, what went and was not acknowledged, what
-// the other side can take, is the kernel's. A program that has neither read nor
-// written since it was written down therefore goes on with the connection as it is
-// now, and need not know what has come meanwhile. Any other has lost it.
+// Connections are the external TCP connections of a jail whose processes were restored to
+// replace frozen old processes (a rewind). The program knows how much it has read and written.
+// The kernel knows the rest: received data that was not read, sent data that was not
+// acknowledged, the window of the peer. If the program has neither read nor written since the
+// checkpoint, the restored program can continue with the current kernel state of the
+// connection. Otherwise the connection is lost.
 //
-// So it is the old jail's socket that is looked at, and the new one's that is put in
-// its place, while the wire between the jail and all others is unplugged.
+// So Connections copies the state of the old jail's socket to the new one while the network
+// link of the jail is down.
 type Connections struct {
-	streams []*stream // of the new processes, as they were
-	taken   []*stream // of the old processes, as they are, in repair
-	made    []*stream // ours: of nobody among the new
-	keep    []*stream // of streams: they go on
-	abort   []*stream // of streams and made: the other side is told
+	streams []*stream // of the new processes, with the state of the checkpoint
+	taken   []*stream // of the old processes, with the current state, in repair mode
+	made    []*stream // created here: no new process has them
+	keep    []*stream // subset of streams: connections that continue
+	abort   []*stream // subset of streams and made: the peer gets a reset
 }
 
-// Close lets go of everything.
+// Close closes all descriptors.
 func (c *Connections) Close() {
-	drop(c.streams)
-	drop(c.taken)
-	drop(c.made)
+	closeSockets(c.streams)
+	closeSockets(c.taken)
+	closeSockets(c.made)
 	c.streams, c.taken, c.made = nil, nil, nil
 }
 
-// Move puts the sockets of the new processes where those of the old, in the network
-// namespace bound to from, are now. The wire is between the two: nothing comes in and
-// nothing is sent. GoOn or Return comes next.
+// Move copies the state of the old processes' sockets in the network namespace bound to from
+// to the sockets of the new processes. The link must be down during Move, so nothing is
+// received or sent. The caller must call GoOn or Return next.
 func (c *Connections) Move(old *cgroup.Cgroup, from, to string) error {
-	taken, err := outward(old, from)
+	taken, err := outwardStreams(old, from)
 	c.taken = taken
 	if err != nil {
 		return err
 	}
 	after := map[[2]netip.AddrPort]*stream{}
 	for _, s := range c.streams {
-		after[s.ends()] = s
+		after[s.addrs()] = s
 	}
 	for _, was := range c.taken {
-		if err := was.look(); err != nil {
-			return fmt.Errorf("look at connection %s to %s: %w", was.source(), was.destination(), err)
+		if err := was.readState(); err != nil {
+			return fmt.Errorf("read state of connection %s to %s: %w", was.source(), was.destination(), err)
 		}
-		s := after[was.ends()]
-		if s == nil { // begun since: the other side is told by us
+		s := after[was.addrs()]
+		if s == nil { // opened after the checkpoint: reset it from a new socket
 			s = &stream{sk: was.sk, sock: -1}
 			if s.sock, err = socketIn(to, was.source().Addr()); err != nil {
 				return err
 			}
 			c.made = append(c.made, s)
 		}
-		goesOn := s.state != nil && s.read() == was.read() && s.written() == was.written()
+		continues := s.state != nil && s.read() == was.read() && s.written() == was.written()
 		s.state, s.recv, s.send = was.state, was.recv, was.send
-		if goesOn {
-			goesOn = errors.Join(s.place(), s.fill()) == nil
-		} else if s.place() != nil {
-			continue // what is said on it will be answered as if nobody was there
+		if continues {
+			continues = errors.Join(s.restoreAddr(), s.restoreQueues()) == nil
+		} else if s.restoreAddr() != nil {
+			continue // the kernel will answer its packets with a reset
 		}
-		delete(after, s.ends())
-		if goesOn {
+		delete(after, s.addrs())
+		if continues {
 			c.keep = append(c.keep, s)
 		} else {
 			c.abort = append(c.abort, s)
 		}
 	}
-	for _, s := range after { // the old jail had closed it
-		if s.place() == nil {
+	for _, s := range after { // the old jail has closed these
+		if s.restoreAddr() == nil {
 			c.abort = append(c.abort, s)
 		}
 	}
 	return nil
 }
 
-// GoOn has those that are kept talk again, when the wire is plugged in, and tells
-// the other sides of all others that they are closed. What the new processes had and
-// the old have not any more ends too.
+// GoOn resumes the kept connections after the link is up again and resets the peers of all
+// others. Connections that only the new processes have are closed as well.
 func (c *Connections) GoOn(at string) (kept, closed int, err error) {
 	stays := map[*stream]bool{}
 	for _, s := range c.keep {
@@ -113,11 +111,11 @@ func (c *Connections) GoOn(at string) (kept, closed int, err error) {
 		if stays[s] {
 			continue
 		}
-		// A socket in repair would tell its owner of that instead of the end. That it
-		// ends, it first says something: who translates addresses on the way takes the
-		// end of a conversation for nothing if it has not heard of that.
+		// A socket in repair mode would report that state to its owner instead of the reset.
+		// Leaving repair mode also sends a window probe. A NAT on the path ignores the reset
+		// of a connection that it has not seen.
 		if err := unix.SetsockoptInt(s.sock, unix.IPPROTO_TCP, unix.TCP_REPAIR, 0); err != nil {
-			return kept, closed, fmt.Errorf("end repair: %w", err)
+			return kept, closed, fmt.Errorf("leave TCP repair mode: %w", err)
 		}
 	}
 	for _, s := range c.abort {
@@ -128,11 +126,11 @@ func (c *Connections) GoOn(at string) (kept, closed int, err error) {
 	return kept, closed, nil
 }
 
-// Return gives the old processes back what Move took from them, when they have the
-// wire again: the new are about to end. If those have run since, it is closed.
+// Return gives the sockets back to the old processes after the link is up again. The new
+// processes are about to be killed. If they have run, the connections are reset.
 func (c *Connections) Return(at string, ran bool) error {
 	var errs []error
-	for _, s := range c.taken { // which ask the other side where it is
+	for _, s := range c.taken { // leaving repair mode sends a window probe
 		errs = append(errs, unix.SetsockoptInt(s.sock, unix.IPPROTO_TCP, unix.TCP_REPAIR, 0))
 		if ran {
 			errs = append(errs, netns.CloseConn(at, s.source(), s.destination()))
@@ -141,11 +139,10 @@ func (c *Connections) Return(at string, ran bool) error {
 	return errors.Join(errs...)
 }
 
-// EndRepair has the connections of a jail go on that somebody who has ended had
-// begun to take.
+// EndRepair resumes the connections of a jail that an interrupted Move left in repair mode.
 func EndRepair(cg *cgroup.Cgroup, at string) error {
-	all, err := outward(cg, at)
-	defer drop(all)
+	all, err := outwardStreams(cg, at)
+	defer closeSockets(all)
 	for _, s := range all {
 		if on, e := unix.GetsockoptInt(s.sock, unix.IPPROTO_TCP, unix.TCP_REPAIR); e == nil && on != 0 {
 			err = errors.Join(err, unix.SetsockoptInt(s.sock, unix.IPPROTO_TCP, unix.TCP_REPAIR, 0))
@@ -154,9 +151,9 @@ func EndRepair(cg *cgroup.Cgroup, at string) error {
 	return err
 }
 
-// outward takes the sockets of processes that are connected out of the namespace
+// outwardStreams duplicates the sockets of processes that are connected out of the namespace
 // bound to path, each once.
-func outward(cg *cgroup.Cgroup, path string) (all []*stream, err error) {
+func outwardStreams(cg *cgroup.Cgroup, path string) (all []*stream, err error) {
 	conns, err := netns.Outward(path)
 	if err != nil || len(conns) == 0 {
 		return nil, err
@@ -173,7 +170,7 @@ func outward(cg *cgroup.Cgroup, path string) (all []*stream, err error) {
 		dir := fmt.Sprintf("/proc/%d/fd", pid)
 		entries, err := os.ReadDir(dir)
 		if err != nil {
-			continue // it has ended
+			continue // it has exited
 		}
 		for _, e := range entries {
 			to, _ := os.Readlink(filepath.Join(dir, e.Name()))
@@ -184,12 +181,12 @@ func outward(cg *cgroup.Cgroup, path string) (all []*stream, err error) {
 			if _, err := fmt.Sscan(e.Name(), &s.fd); err != nil {
 				return all, err
 			}
-			if s.sock, err = s.take(map[int]int{pid: pid}); err != nil {
+			if s.sock, err = s.dupSocket(map[int]int{pid: pid}); err != nil {
 				return all, err
 			}
 			all = append(all, s)
 			delete(wanted, to)
-			if s.sk, err = endsOf(s.sock); err != nil {
+			if s.sk, err = socketAddrs(s.sock); err != nil {
 				return all, err
 			}
 		}
@@ -197,8 +194,8 @@ func outward(cg *cgroup.Cgroup, path string) (all []*stream, err error) {
 	return all, nil
 }
 
-// endsOf returns the addresses of a socket as an image has them.
-func endsOf(fd int) (*sk_inet.InetSkEntry, error) {
+// socketAddrs returns the addresses of a socket in the format of an image.
+func socketAddrs(fd int) (*sk_inet.InetSkEntry, error) {
 	from, err := unix.Getsockname(fd)
 	if err != nil {
 		return nil, fmt.Errorf("getsockname: %w", err)
@@ -209,42 +206,42 @@ func endsOf(fd int) (*sk_inet.InetSkEntry, error) {
 	}
 	sk := &sk_inet.InetSkEntry{}
 	var port uint32
-	sk.SrcAddr, port = wordsOf(from)
+	sk.SrcAddr, port = addressWords(from)
 	sk.SrcPort = &port
 	var far uint32
-	sk.DstAddr, far = wordsOf(to)
+	sk.DstAddr, far = addressWords(to)
 	sk.DstPort = &far
 	return sk, nil
 }
 
-func wordsOf(sa unix.Sockaddr) (words []uint32, port uint32) {
+func addressWords(sa unix.Sockaddr) (words []uint32, port uint32) {
 	switch a := sa.(type) {
 	case *unix.SockaddrInet4:
-		return words4(a.Addr[:]), uint32(a.Port)
+		return toWords(a.Addr[:]), uint32(a.Port)
 	case *unix.SockaddrInet6:
-		return words4(a.Addr[:]), uint32(a.Port)
+		return toWords(a.Addr[:]), uint32(a.Port)
 	}
 	return nil, 0
 }
 
-func words4(b []byte) (words []uint32) {
+func toWords(b []byte) (words []uint32) {
 	for ; len(b) >= 4; b = b[4:] {
 		words = append(words, *(*uint32)(unsafe.Pointer(&b[0])))
 	}
 	return words
 }
 
-// ends name a connection.
-func (s *stream) ends() [2]netip.AddrPort {
+// addrs returns the two addresses, which identify a connection.
+func (s *stream) addrs() [2]netip.AddrPort {
 	from, to := s.source(), s.destination()
 	return [2]netip.AddrPort{netip.AddrPortFrom(from.Addr().Unmap(), from.Port()), netip.AddrPortFrom(to.Addr().Unmap(), to.Port())}
 }
 
-// read and written are how far the program is.
+// read and written return the sequence numbers up to which the program has read and written.
 func (s *stream) read() uint32    { return s.state.GetInqSeq() - s.state.GetInqLen() }
 func (s *stream) written() uint32 { return s.state.GetOutqSeq() }
 
-// socketIn makes a socket in the namespace bound to path.
+// socketIn creates a socket in the namespace bound to path.
 func socketIn(path string, like netip.Addr) (fd int, err error) {
 	family := unix.AF_INET
 	if !like.Is4() {
@@ -260,15 +257,15 @@ func socketIn(path string, like netip.Addr) (fd int, err error) {
 	return fd, nil
 }
 
-// look puts an established connection into repair and reads what the kernel knows of
-// it. It changes nothing more.
-func (s *stream) look() error {
+// readState puts an established connection into repair mode and reads its kernel state. It
+// changes nothing else.
+func (s *stream) readState() error {
 	fd := s.sock
 	if err := unix.SetsockoptInt(fd, unix.IPPROTO_TCP, unix.TCP_REPAIR, 1); err != nil {
-		return fmt.Errorf("repair: %w", err)
+		return fmt.Errorf("enter TCP repair mode: %w", err)
 	}
 	var info [32]byte // the beginning of struct tcp_info
-	if err := getRaw(fd, unix.TCP_INFO, unsafe.Pointer(&info[0]), unsafe.Sizeof(info)); err != nil {
+	if err := getsockopt(fd, unix.TCP_INFO, unsafe.Pointer(&info[0]), unsafe.Sizeof(info)); err != nil {
 		return fmt.Errorf("tcp_info: %w", err)
 	}
 	e := &tcp_stream.TcpStreamEntry{
@@ -286,11 +283,11 @@ func (s *stream) look() error {
 		*of.to = ptr(uint32(n))
 	}
 	var err error
-	if e.InqSeq, e.InqLen, s.recv, err = queue(fd, recvQueue, unix.SIOCINQ); err != nil {
-		return fmt.Errorf("what came: %w", err)
+	if e.InqSeq, e.InqLen, s.recv, err = readQueue(fd, recvQueue, unix.SIOCINQ); err != nil {
+		return fmt.Errorf("receive queue: %w", err)
 	}
-	if e.OutqSeq, e.OutqLen, s.send, err = queue(fd, sendQueue, unix.SIOCOUTQ); err != nil {
-		return fmt.Errorf("what went: %w", err)
+	if e.OutqSeq, e.OutqLen, s.send, err = readQueue(fd, sendQueue, unix.SIOCOUTQ); err != nil {
+		return fmt.Errorf("send queue: %w", err)
 	}
 	unsent, err := unix.IoctlGetInt(fd, unix.SIOCOUTQNSD)
 	if err != nil {
@@ -298,16 +295,16 @@ func (s *stream) look() error {
 	}
 	e.UnsqLen = ptr(uint32(unsent))
 	var window [5]uint32
-	if err := getRaw(fd, unix.TCP_REPAIR_WINDOW, unsafe.Pointer(&window), unsafe.Sizeof(window)); err != nil {
+	if err := getsockopt(fd, unix.TCP_REPAIR_WINDOW, unsafe.Pointer(&window), unsafe.Sizeof(window)); err != nil {
 		return fmt.Errorf("window: %w", err)
 	}
 	e.SndWl1, e.SndWnd, e.MaxWindow, e.RcvWnd, e.RcvWup = &window[0], &window[1], &window[2], &window[3], &window[4]
 	s.state = e
-	return unix.SetsockoptInt(fd, unix.IPPROTO_TCP, unix.TCP_REPAIR_QUEUE, noQueue) // as one finds it
+	return unix.SetsockoptInt(fd, unix.IPPROTO_TCP, unix.TCP_REPAIR_QUEUE, noQueue) // the default
 }
 
-// queue reads one queue of a socket in repair, which keeps it.
-func queue(fd, which int, length uint) (seq, n *uint32, b []byte, err error) {
+// readQueue reads one queue of a socket in repair mode without removing the data.
+func readQueue(fd, which int, length uint) (seq, n *uint32, b []byte, err error) {
 	if err := unix.SetsockoptInt(fd, unix.IPPROTO_TCP, unix.TCP_REPAIR_QUEUE, which); err != nil {
 		return nil, nil, nil, err
 	}
@@ -332,7 +329,7 @@ func queue(fd, which int, length uint) (seq, n *uint32, b []byte, err error) {
 	return ptr(uint32(at)), ptr(uint32(size)), b, nil
 }
 
-func getRaw(fd, opt int, value unsafe.Pointer, size uintptr) error {
+func getsockopt(fd, opt int, value unsafe.Pointer, size uintptr) error {
 	n := uint32(size)
 	_, _, errno := unix.Syscall6(unix.SYS_GETSOCKOPT, uintptr(fd), unix.IPPROTO_TCP, uintptr(opt), uintptr(value), uintptr(unsafe.Pointer(&n)), 0)
 	if errno != 0 {

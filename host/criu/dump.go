@@ -11,43 +11,42 @@ import (
 	"glasshouse/host/cgroup"
 )
 
-// A Dump says which processes are written down, and what they have from the
-// host.
+// A Dump describes which processes to checkpoint and their external resources.
 type Dump struct {
 	PID     int            // the first process of the jail
 	Netns   string         // path of its network namespace
-	Cgroup  *cgroup.Cgroup // frozen: it is frozen when Dump returns, too
-	Lent    []string       // mount points, in the jail, of what the host lends it
-	Watched []string       // paths, in the jail, of what its processes watch by inotify
+	Cgroup  *cgroup.Cgroup // must be frozen; it is still frozen when Dump returns
+	Lent    []string       // mount points, in the jail, of external mounts
+	Watched []string       // paths, in the jail, that its processes watch with inotify
 	Worker  *Worker        // from ToDump, or nil
-	Dir     string         // for the images: empty, and on a filesystem in memory if it is to be quick
+	Dir     string         // for the images: empty; a tmpfs is fastest
 
-	// Linked is told of names in the jail that files have for the time of the
-	// dump, and must have again for a restore.
+	// Linked is called with the paths of hard links in the jail that exist only during the
+	// dump. They must be created again for a restore.
 	Linked func(names []string) error
 }
 
-// maxGhost bounds what is written down of one file that was deleted while open.
+// maxGhost limits the dumped size of one file that was deleted while open (CRIU: ghost file).
 const maxGhost = 1 << 30
 
-// Dump writes a frozen jail's processes to d.Dir and leaves them as they were,
-// also if it fails or is called off: what was begun is always finished or undone
-// by the worker itself, which may take a moment.
+// Dump checkpoints the processes of a frozen jail to d.Dir and leaves them unchanged, even if
+// it fails or ctx is cancelled. The worker always completes or undoes the operation, so Dump
+// may return a moment after the cancellation.
 //
-// Whoever kills the worker, as root can, may kill the jail: there are instants in
-// which a process of it runs the worker's code in place of its own.
+// Killing the worker can kill the jail: at some moments a process of the jail runs CRIU's
+// parasite code.
 //
-// After a PreDump to the same directory Whole is to follow.
+// After a PreDump to the same directory the caller must call Whole.
 func (t *Tool) Dump(ctx context.Context, d Dump) error {
 	err := t.dump(ctx, d)
-	if err == nil && !isAhead(d.Dir) { // else Whole does
+	if err == nil && !hasPreDump(d.Dir) { // otherwise Whole calls Wipe
 		return Wipe(d.Dir)
 	}
-	if err == nil || ctx.Err() != nil || !isAhead(d.Dir) || fault.KindOf(err) != "" {
+	if err == nil || ctx.Err() != nil || !hasPreDump(d.Dir) || fault.KindOf(err) != "" {
 		return err
 	}
-	// What was written ahead may be of no use. The jail waits longer, that is all.
-	if again := forgetAhead(d.Dir); again != nil {
+	// The pre-dump may be unusable. Dump again without it, which only extends the pause.
+	if again := removePreDump(d.Dir); again != nil {
 		return errors.Join(err, again)
 	}
 	d.Worker = nil
@@ -70,14 +69,14 @@ func (t *Tool) dump(ctx context.Context, d Dump) error {
 	opts.GhostLimit = ptr(uint32(maxGhost))
 	opts.FreezeCgroup = ptr(d.Cgroup.Freezer())
 	opts.IrmapScanPaths, opts.ForceIrmap = d.Watched, ptr(len(d.Watched) > 0)
-	if isAhead(d.Dir) {
-		opts.TrackMem, opts.ParentImg = ptr(true), ptr(ahead)
+	if hasPreDump(d.Dir) {
+		opts.TrackMem, opts.ParentImg = ptr(true), ptr(preDumpDir)
 	}
 	for _, at := range d.Lent {
 		opts.External = append(opts.External, "mnt["+at+"]:"+at)
 	}
 	req := &rpc.CriuReq{Type: ptr(rpc.CriuReqType_DUMP), Opts: opts}
-	if _, err = t.work(ctx, d.Worker, place{netns: d.Netns, precious: true}, req, d.Dir, func(name string, _ int) error {
+	if _, err = t.work(ctx, d.Worker, workerConfig{netns: d.Netns, critical: true}, req, d.Dir, func(name string, _ int) error {
 		if name != "post-dump" {
 			return nil
 		}
@@ -87,20 +86,20 @@ func (t *Tool) dump(ctx context.Context, d Dump) error {
 		}
 		return d.Linked(names)
 	}); err != nil {
-		// A worker that was killed has left them running.
+		// A killed worker leaves the processes running.
 		err = errors.Join(err, d.Cgroup.Freeze(context.WithoutCancel(ctx)))
 	}
 	return err
 }
 
-// options are those of both directions.
+// options returns the options that dump and restore have in common.
 func options(dir *os.File) *rpc.CriuOpts {
 	return &rpc.CriuOpts{
 		ImagesDirFd:       ptr(int32(dir.Fd())),
 		LogFile:           ptr(logName),
 		LogLevel:          ptr(int32(1)),
 		TcpEstablished:    ptr(true),
-		NetworkLock:       ptr(rpc.CriuNetworkLockMethod_SKIP), // nobody runs who could send
+		NetworkLock:       ptr(rpc.CriuNetworkLockMethod_SKIP), // all processes are frozen and cannot send
 		FileLocks:         ptr(true),
 		ManageCgroupsMode: ptr(rpc.CriuCgMode_IGNORE),
 	}

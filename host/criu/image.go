@@ -15,15 +15,14 @@ import (
 	"google.golang.org/protobuf/proto"
 )
 
-// An Identity is what sets processes apart from others made from the same images.
+// An Identity distinguishes processes from others that were restored from the same images.
 type Identity struct {
-	FirstID  uint32 // the host's id of their root
+	FirstID  uint32 // the host's user id of root in the jail
 	Hostname string
 }
 
-// Adopt makes the directory to, with the images in from but for the parts that
-// say who the processes are. The rest is shared: both directories must be on one
-// filesystem.
+// Adopt creates the directory to with the images in from and replaces the parts that contain
+// the identity. Other images become hard links, so both directories must be on one filesystem.
 func Adopt(from, to string, who Identity) error {
 	entries, err := os.ReadDir(from)
 	if err != nil {
@@ -38,14 +37,14 @@ func Adopt(from, to string, who Identity) error {
 		case !e.Type().IsRegular() || name == logName:
 			continue
 		case strings.HasPrefix(name, "userns-"):
-			err = edit(src, dst, &userns.UsernsEntry{}, func(m *userns.UsernsEntry) error { return who.shift(m) })
+			err = edit(src, dst, &userns.UsernsEntry{}, func(m *userns.UsernsEntry) error { return who.setIDs(m) })
 		case strings.HasPrefix(name, "utsns-"):
 			err = edit(src, dst, &utsns.UtsnsEntry{}, func(m *utsns.UtsnsEntry) error {
 				m.Nodename = &who.Hostname
 				return nil
 			})
 		case strings.HasPrefix(name, "seccomp"):
-			err = edit(src, dst, &seccomp.SeccompEntry{}, emptied)
+			err = edit(src, dst, &seccomp.SeccompEntry{}, clearNotifyFilters)
 		default:
 			err = os.Link(src, dst)
 		}
@@ -56,19 +55,19 @@ func Adopt(from, to string, who Identity) error {
 	return nil
 }
 
-// shift moves a map of ids, of one block each, to where the ids now are.
-func (who Identity) shift(m *userns.UsernsEntry) error {
+// setIDs sets the host ids of a user namespace map, which must have one block.
+func (who Identity) setIDs(m *userns.UsernsEntry) error {
 	if len(m.UidMap) != 1 || len(m.GidMap) != 1 {
-		return fmt.Errorf("%d and %d blocks of ids where a jail has one", len(m.UidMap), len(m.GidMap))
+		return fmt.Errorf("user namespace has %d uid and %d gid blocks, want one each", len(m.UidMap), len(m.GidMap))
 	}
 	m.UidMap[0].LowerFirst, m.GidMap[0].LowerFirst = &who.FirstID, &who.FirstID
 	return nil
 }
 
-// header is the two numbers that an image begins with.
+// header is the size of the two magic numbers at the start of an image.
 const header = 8
 
-// edit copies an image of one record, changed.
+// edit copies an image of one record and applies change to the record.
 func edit[M proto.Message](src, dst string, m M, change func(M) error) error {
 	b, err := os.ReadFile(src)
 	if err != nil {
@@ -92,11 +91,11 @@ func edit[M proto.Message](src, dst string, m M, change func(M) error) error {
 // record reads the only record of an image.
 func record(b []byte, m proto.Message) error {
 	if len(b) < header+4 {
-		return errors.New("cut short")
+		return errors.New("truncated image")
 	}
 	n := binary.LittleEndian.Uint32(b[header:])
 	if uint64(n) != uint64(len(b)-header-4) {
-		return errors.New("not one record")
+		return errors.New("image does not contain exactly one record")
 	}
 	return proto.Unmarshal(b[header+4:], m)
 }

@@ -16,15 +16,15 @@ import (
 	"glasshouse/host/pages"
 )
 
-// What CRIU's images say of a run of pages.
+// Flags of a pagemap entry (PE_* of criu/include/pagemap.h).
 const (
-	inParent = 1 << 0 // they are not here
-	isLazy   = 1 << 1 // a lazy Restore does not make them
-	isHere   = 1 << 2
+	inParent  = 1 << 0 // PE_PARENT: the pages are in the parent image
+	isLazy    = 1 << 1 // PE_LAZY: a lazy restore leaves them out
+	isPresent = 1 << 2 // PE_PRESENT: the pages are in this image
 )
 
-// MapOf returns what a lazy Restore from the images in dir leaves out, which a
-// server of package pages is to give.
+// MapOf returns the memory that a lazy Restore from the images in dir leaves out. A server of
+// package pages must provide it.
 func MapOf(dir string) (pages.Map, error) {
 	entries, err := os.ReadDir(dir)
 	if err != nil {
@@ -36,7 +36,7 @@ func MapOf(dir string) (pages.Map, error) {
 		if pid, err := strconv.Atoi(number); ok && err == nil {
 			t, err := taskOf(dir, pid)
 			if err != nil {
-				return nil, fmt.Errorf("the memory of process %d: %w", pid, err)
+				return nil, fmt.Errorf("read memory map of process %d: %w", pid, err)
 			}
 			all = append(all, t)
 		}
@@ -74,10 +74,10 @@ func taskOf(dir string, pid int) (t pages.Task, err error) {
 		}
 		start, flags := e.GetVaddr(), e.GetFlags()
 		if n > 1<<40 || start+n*size < start {
-			return errors.New("not a part of an address space")
+			return errors.New("run exceeds the address space")
 		}
-		if e.GetInParent() || flags&inParent != 0 || flags&isHere == 0 {
-			return nil // we make no images that are in several directories
+		if e.GetInParent() || flags&inParent != 0 || flags&isPresent == 0 {
+			return nil // merged images have no parent
 		}
 		end := start + n*size
 		at := off
@@ -85,7 +85,7 @@ func taskOf(dir string, pid int) (t pages.Task, err error) {
 		if flags&isLazy == 0 {
 			return nil
 		}
-		// One copy may not go beyond a mapping.
+		// One UFFDIO_COPY must not cross a mapping (userfaultfd(2)).
 		for len(vmas) > 0 && vmas[0].GetEnd() <= start {
 			vmas = vmas[1:]
 		}
@@ -95,19 +95,20 @@ func taskOf(dir string, pid int) (t pages.Task, err error) {
 		}
 		return nil
 	})
-	t.Soon = soon(&space, size)
+	t.Soon = eagerPages(&space, size)
 	return t, err
 }
 
-// soonAtMost bounds what is given unasked, in pages of each kind.
-const soonAtMost = 64
+// maxEagerPages limits the eagerly loaded pages of each kind.
+const maxEagerPages = 64
 
-// soon returns the pages that are read, or emptied, by who cannot be made to wait
-// for them: what ps shows is read by the kernel, and what a program has emptied in
-// its children, to know them by that, must not come back there.
-func soon(space *mm.MmEntry, size uint64) (at []uint64) {
+// eagerPages returns the pages that must be loaded before they are touched. The kernel itself
+// reads the arguments and the environment (shown by ps) and cannot wait for them.
+// MADV_WIPEONFORK pages are zeroed in children, which detect a fork that way, so old content
+// must not be loaded there later.
+func eagerPages(space *mm.MmEntry, size uint64) (at []uint64) {
 	add := func(start, end uint64) {
-		for n := 0; start < end && n < soonAtMost; n++ {
+		for n := 0; start < end && n < maxEagerPages; n++ {
 			at = append(at, start)
 			start = start&^(size-1) + size
 		}

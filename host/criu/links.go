@@ -10,9 +10,9 @@ import (
 	"google.golang.org/protobuf/proto"
 )
 
-// links returns the names that CRIU has given, until the end of a dump, to files
-// that are open under a name they have lost, and have others: their paths in the
-// jail. Whoever restores from the images has to give them again.
+// links returns the paths in the jail of the temporary hard links that CRIU created for open
+// files that were unlinked but have other names (link-remap). They exist until the end of the
+// dump. The caller of a restore must create them again.
 func links(dir string) ([]string, error) {
 	remapped := map[uint32]bool{}
 	err := eachRecord(filepath.Join(dir, "remap-fpath.img"), func(b []byte) error {

@@ -20,40 +20,40 @@ import (
 	"glasshouse/internal/thread"
 )
 
-// Where the kernel tells which pages were written to since it was asked, most memory
-// can be written down while the jail runs: PreDump does, and the Dump that follows
-// writes what has changed since and points to the rest. Whole then makes of the two
-// what a single Dump would have written, when the jail goes on already.
+// With dirty page tracking of the kernel, most memory can be dumped while the jail runs
+// (iterative dump). PreDump dumps the memory, and the following Dump writes only the pages
+// that have changed since and refers to the pre-dump for the rest. After the jail was resumed,
+// Whole merges both into the images that a single Dump would have written.
 //
-// What CRIU writes first lies in a directory of its own, below that of the images.
+// The pre-dump is in a subdirectory of the image directory.
 const (
-	ahead  = "ahead"  // the directory
-	parent = "parent" // CRIU's link to it
+	preDumpDir = "ahead"  // name of the subdirectory
+	parentLink = "parent" // CRIU's link to it
 )
 
-// Tracks returns nil if the kernel tells CRIU which pages were written to, or a
+// Tracks returns nil if the kernel supports dirty page tracking for CRIU, or a
 // fault.Unsupported error with the reason.
 func (t *Tool) Tracks(ctx context.Context) error {
 	const op = "criu.Tracks"
 	err := thread.Alone(func() (err error) {
-		if err := t.ownMounts(); err != nil {
+		if err := t.unshareMounts(); err != nil {
 			return err
 		}
-		// CRIU's own words, "Memory snapshot will not work", mean incremental ones.
+		// CRIU's message "Memory snapshot will not work" refers to incremental dumps only.
 		return exec.CommandContext(ctx, t.path, "check", "--feature", "mem_dirty_track").Run()
 	})
 	if _, ended := errors.AsType[*exec.ExitError](err); ended && ctx.Err() == nil {
-		return fault.Cannot(op, "the kernel does not report which memory was written to ("+t.path+" check --feature mem_dirty_track)",
-			"use a kernel with CONFIG_MEM_SOFT_DIRTY; without it snapshots of memory work, and a jail with much memory waits longer for them")
+		return fault.Cannot(op, "the kernel does not support dirty page tracking ("+t.path+" check --feature mem_dirty_track)",
+			"use a kernel with CONFIG_MEM_SOFT_DIRTY; without it memory snapshots work, but pause jails with much memory for longer")
 	}
 	return err
 }
 
-// PreDump writes the memory of a jail that runs to d.Dir, for the Dump to the same
-// directory that follows. The jail is stopped for the moment in which CRIU finds its
-// pages. If it fails nothing of it is left, and the Dump writes all.
+// PreDump dumps the memory of a running jail for the Dump to the same directory that follows.
+// The jail is stopped only while CRIU collects its pages. If PreDump fails it removes its
+// files, and the Dump writes all memory.
 func (t *Tool) PreDump(ctx context.Context, d Dump) (err error) {
-	at := filepath.Join(d.Dir, ahead)
+	at := filepath.Join(d.Dir, preDumpDir)
 	if err := os.Mkdir(at, 0o700); err != nil {
 		return err
 	}
@@ -72,39 +72,39 @@ func (t *Tool) PreDump(ctx context.Context, d Dump) (err error) {
 	for _, at := range d.Lent {
 		opts.External = append(opts.External, "mnt["+at+"]:"+at)
 	}
-	// Not by its cgroup's freezer: who else freezes the jail, as it runs, would be
-	// thawed too early. CRIU stops each process.
+	// Do not use the cgroup freezer: CRIU would thaw a jail that someone else has frozen
+	// meanwhile. CRIU stops each process with ptrace instead.
 	req := &rpc.CriuReq{Type: ptr(rpc.CriuReqType_PRE_DUMP), Opts: opts}
-	_, err = t.work(ctx, nil, place{netns: d.Netns, precious: true}, req, at, nil)
+	_, err = t.work(ctx, nil, workerConfig{netns: d.Netns, critical: true}, req, at, nil)
 	return err
 }
 
-// isAhead reports whether there is a PreDump in dir.
-func isAhead(dir string) bool {
-	_, err := os.Lstat(filepath.Join(dir, ahead))
+// hasPreDump reports whether dir contains a pre-dump.
+func hasPreDump(dir string) bool {
+	_, err := os.Lstat(filepath.Join(dir, preDumpDir))
 	return err == nil
 }
 
-// forgetAhead removes what a Dump has written that could not use its PreDump, and
-// that, for another Dump to the same directory. What others have put there stays.
-func forgetAhead(dir string) error {
+// removePreDump removes the pre-dump and the files of a failed Dump that used it, so that
+// another Dump can write to the same directory. It keeps other files.
+func removePreDump(dir string) error {
 	entries, err := os.ReadDir(dir)
 	if err != nil {
 		return err
 	}
 	for _, e := range entries {
 		name := e.Name()
-		if name == ahead || name == parent || name == logName || filepath.Ext(name) == ".img" || strings.HasPrefix(name, "stats-") {
+		if name == preDumpDir || name == parentLink || name == logName || filepath.Ext(name) == ".img" || strings.HasPrefix(name, "stats-") {
 			err = errors.Join(err, os.RemoveAll(filepath.Join(dir, name)))
 		}
 	}
 	return err
 }
 
-// Whole makes the images in dir whole, if they are in two halves. Until then nobody
-// but CRIU can read them. If it fails they are of no use.
+// Whole merges a pre-dump into the images in dir. It does nothing if there is no pre-dump.
+// Before Whole only CRIU can read the images. If Whole fails the images are unusable.
 func Whole(dir string) error {
-	if !isAhead(dir) {
+	if !hasPreDump(dir) {
 		return nil
 	}
 	names, err := filepath.Glob(filepath.Join(dir, "pagemap-*.img"))
@@ -112,34 +112,34 @@ func Whole(dir string) error {
 		return err
 	}
 	for _, name := range names {
-		if err := join(dir, filepath.Base(name)); err != nil {
-			return fmt.Errorf("join %s: %w", filepath.Base(name), err)
+		if err := mergeImage(dir, filepath.Base(name)); err != nil {
+			return fmt.Errorf("merge %s: %w", filepath.Base(name), err)
 		}
 	}
-	if err := os.Remove(filepath.Join(dir, parent)); err != nil && !errors.Is(err, fs.ErrNotExist) {
+	if err := os.Remove(filepath.Join(dir, parentLink)); err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return err
 	}
-	if err := os.RemoveAll(filepath.Join(dir, ahead)); err != nil {
+	if err := os.RemoveAll(filepath.Join(dir, preDumpDir)); err != nil {
 		return err
 	}
 	return Wipe(dir)
 }
 
-// A half is the memory of one process, or what several share, in one directory.
-type half struct {
+// An imagePart is the memory image of one process, or of a shared mapping, in one directory.
+type imagePart struct {
 	magic []byte
 	head  pagemap.PagemapHead
 	runs  []*pagemap.PagemapEntry
-	pages string // the file
+	pages string // path of the pages file
 }
 
-// readHalf reads the map of pages in the file name.
-func readHalf(name string) (*half, error) {
+// readPart reads a pagemap image.
+func readPart(name string) (*imagePart, error) {
 	b, err := os.ReadFile(name)
 	if err != nil {
 		return nil, err
 	}
-	h := &half{magic: b[:min(header, len(b))]}
+	h := &imagePart{magic: b[:min(header, len(b))]}
 	first := true
 	err = eachRecord(name, func(b []byte) error {
 		if first {
@@ -172,40 +172,40 @@ func pagesOf(e *pagemap.PagemapEntry) uint64 {
 	return e.GetNrPages()
 }
 
-func elsewhere(e *pagemap.PagemapEntry) bool { return e.GetInParent() || e.GetFlags()&inParent != 0 }
+func fromParent(e *pagemap.PagemapEntry) bool { return e.GetInParent() || e.GetFlags()&inParent != 0 }
 
-// stored reports whether a run's pages are in the file of pages.
+// stored reports whether the pages of a run are in the pages file of the same directory.
 func stored(e *pagemap.PagemapEntry) bool {
-	return !elsewhere(e) && (e.Flags == nil || e.GetFlags()&isHere != 0)
+	return !fromParent(e) && (e.Flags == nil || e.GetFlags()&isPresent != 0)
 }
 
-// join replaces the map of pages of the given name, and the pages, by those that do
-// not need the other half.
-func join(dir, name string) error {
-	now, err := readHalf(filepath.Join(dir, name))
+// mergeImage replaces a pagemap image and its pages file by merged ones that do not need the
+// pre-dump.
+func mergeImage(dir, name string) error {
+	now, err := readPart(filepath.Join(dir, name))
 	if err != nil {
 		return err
 	}
 	needs := false
 	for _, e := range now.runs {
-		needs = needs || elsewhere(e)
+		needs = needs || fromParent(e)
 	}
 	if !needs {
 		return nil
 	}
-	was, err := readHalf(filepath.Join(dir, ahead, name))
+	was, err := readPart(filepath.Join(dir, preDumpDir, name))
 	if err != nil {
 		return err
 	}
-	j := &joining{}
+	j := &pageMerge{}
 	defer j.close()
-	if j.now, err = os.Open(now.pages); errors.Is(err, fs.ErrNotExist) {
-		j.now, err = os.Open(os.DevNull) // nothing has changed
+	if j.current, err = os.Open(now.pages); errors.Is(err, fs.ErrNotExist) {
+		j.current, err = os.Open(os.DevNull) // nothing has changed
 	}
 	if err != nil {
 		return err
 	}
-	if j.was, err = os.OpenFile(was.pages, os.O_RDWR, 0); err != nil {
+	if j.preDump, err = os.OpenFile(was.pages, os.O_RDWR, 0); err != nil {
 		return err
 	}
 	part := now.pages + ".part"
@@ -220,10 +220,10 @@ func join(dir, name string) error {
 	offs, off := was.offsets(), int64(0)
 	next := 0
 	for _, e := range now.runs {
-		if !elsewhere(e) {
+		if !fromParent(e) {
 			if stored(e) {
 				n := int64(pagesOf(e) * pageSize)
-				if err := j.copy(j.now, off, n); err != nil {
+				if err := j.copy(j.current, off, n); err != nil {
 					return err
 				}
 				off += n
@@ -234,19 +234,19 @@ func join(dir, name string) error {
 			continue
 		}
 		for at, end := e.GetVaddr(), e.GetVaddr()+pagesOf(e)*pageSize; at < end; {
-			for next < len(was.runs) && ends(was.runs[next]) <= at {
+			for next < len(was.runs) && endOf(was.runs[next]) <= at {
 				next++
 			}
 			if next == len(was.runs) || was.runs[next].GetVaddr() > at || !stored(was.runs[next]) {
-				return fmt.Errorf("the page at %#x is in neither half", at)
+				return fmt.Errorf("page %#x is neither in the dump nor in the pre-dump", at)
 			}
 			r := was.runs[next]
-			to := min(end, ends(r))
+			to := min(end, endOf(r))
 			from := offs[next] + int64(at-r.GetVaddr())
 			if err := j.move(from, int64(to-at)); err != nil {
 				return err
 			}
-			one := &pagemap.PagemapEntry{Vaddr: ptr(at), CompatNrPages: ptr(uint32((to - at) / pageSize)), NrPages: ptr((to - at) / pageSize), Flags: ptr(uint32(isHere))}
+			one := &pagemap.PagemapEntry{Vaddr: ptr(at), CompatNrPages: ptr(uint32((to - at) / pageSize)), NrPages: ptr((to - at) / pageSize), Flags: ptr(uint32(isPresent))}
 			if r.Flags != nil {
 				one.Flags = r.Flags
 			}
@@ -256,7 +256,8 @@ func join(dir, name string) error {
 			at = to
 		}
 	}
-	// CRIU reads it as the jail's root, as it does all that it has written itself.
+	// The restoring CRIU reads the file as root of the jail, like the files that it wrote
+	// itself.
 	if err := errors.Join(j.out.Chmod(0o644), j.out.Close()); err != nil {
 		return err
 	}
@@ -266,10 +267,10 @@ func join(dir, name string) error {
 	return os.WriteFile(filepath.Join(dir, name), image, 0o600)
 }
 
-func ends(e *pagemap.PagemapEntry) uint64 { return e.GetVaddr() + pagesOf(e)*pageSize }
+func endOf(e *pagemap.PagemapEntry) uint64 { return e.GetVaddr() + pagesOf(e)*pageSize }
 
-// offsets are where the runs' pages are.
-func (h *half) offsets() []int64 {
+// offsets returns the offset of each run in the pages file.
+func (h *imagePart) offsets() []int64 {
 	offs, off := make([]int64, len(h.runs)), int64(0)
 	for i, e := range h.runs {
 		offs[i] = off
@@ -289,20 +290,20 @@ func appendRecord(b []byte, m proto.Message) ([]byte, error) {
 	return append(append(b, byte(n), byte(n>>8), byte(n>>16), byte(n>>24)), payload...), nil
 }
 
-// joining is a file of pages on its way.
-type joining struct {
-	now, was, out *os.File
+// A pageMerge writes a merged pages file.
+type pageMerge struct {
+	current, preDump, out *os.File
 }
 
-func (j *joining) close() {
-	for _, f := range []*os.File{j.now, j.was, j.out} {
+func (j *pageMerge) close() {
+	for _, f := range []*os.File{j.current, j.preDump, j.out} {
 		if f != nil {
 			f.Close()
 		}
 	}
 }
 
-func (j *joining) copy(from *os.File, off, n int64) error {
+func (j *pageMerge) copy(from *os.File, off, n int64) error {
 	got, err := io.Copy(j.out, io.NewSectionReader(from, off, n))
 	if err == nil && got != n {
 		err = fmt.Errorf("%s: %w", filepath.Base(from.Name()), io.ErrUnexpectedEOF)
@@ -310,17 +311,17 @@ func (j *joining) copy(from *os.File, off, n int64) error {
 	return err
 }
 
-// move copies and gives back the room, a part at a time: both halves and the whole
-// would be twice the memory.
-func (j *joining) move(off, n int64) error {
+// move copies pages and frees their space in the pre-dump part by part. Otherwise the merge
+// would need twice the space of the memory.
+func (j *pageMerge) move(off, n int64) error {
 	const part = 8 << 20
 	for n > 0 {
 		now := min(n, part)
-		if err := j.copy(j.was, off, now); err != nil {
+		if err := j.copy(j.preDump, off, now); err != nil {
 			return err
 		}
-		// A filesystem that cannot needs more room for a while.
-		_ = unix.Fallocate(int(j.was.Fd()), unix.FALLOC_FL_PUNCH_HOLE|unix.FALLOC_FL_KEEP_SIZE, off, now)
+		// Best effort: without FALLOC_FL_PUNCH_HOLE (fallocate(2)) the merge needs more space.
+		_ = unix.Fallocate(int(j.preDump.Fd()), unix.FALLOC_FL_PUNCH_HOLE|unix.FALLOC_FL_KEEP_SIZE, off, now)
 		off, n = off+now, n-now
 	}
 	return nil

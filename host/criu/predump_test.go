@@ -19,21 +19,21 @@ import (
 	"glasshouse/host/cgroup"
 )
 
-// TestMain lets the tests be a CRIU: see scripted and waiting.
+// TestMain lets the test binary act as a mock CRIU (see mockCRIU) or as a waiting process (see
+// startWaiter).
 func TestMain(m *testing.M) {
 	if role := os.Getenv(stuckRole); role != "" {
-		os.Exit(wait(role))
+		os.Exit(runWaiter(role))
 	}
 	if at := os.Getenv("GLASSHOUSE_TEST_CRIU"); at != "" {
-		os.Exit(act(at))
+		os.Exit(runMock(at))
 	}
 	os.Exit(m.Run())
 }
 
-// scripted returns a CRIU that keeps in order what it was asked, in the file asked of
-// the directory, writes images of three pages, and fails at what a file fail-NAME is
-// there for.
-func scripted(t *testing.T) (tool *Tool, at string) {
+// mockCRIU returns a mock CRIU that logs its requests to the file asked in dir at, writes
+// images of three pages, and fails an operation NAME if a file fail-NAME exists.
+func mockCRIU(t *testing.T) (tool *Tool, at string) {
 	t.Helper()
 	if os.Geteuid() != 0 {
 		t.Skip("needs root")
@@ -50,8 +50,8 @@ func scripted(t *testing.T) (tool *Tool, at string) {
 	return New(filepath.Join(at, "criu"), ""), at
 }
 
-// act is one run of the scripted CRIU.
-func act(at string) int {
+// runMock is one run of the mock CRIU.
+func runMock(at string) int {
 	if os.Args[1] == "check" {
 		if _, err := os.Stat(filepath.Join(at, "fail-check")); err == nil {
 			fmt.Println("Warn  (criu/cr-check.c:824): Dirty tracking is OFF. Memory snapshot will not work.")
@@ -90,13 +90,13 @@ func act(at string) int {
 	if ok {
 		switch {
 		case req.GetType() == rpc.CriuReqType_PRE_DUMP:
-			err = write(dir, []run{{0x1000, 4, isHere | isLazy}, {0x9000, 1, isHere}}, "abcde")
+			err = write(dir, []run{{0x1000, 4, isPresent | isLazy}, {0x9000, 1, isPresent}}, "abcde")
 		case o.GetParentImg() != "":
-			if err = os.Symlink(o.GetParentImg(), filepath.Join(dir, parent)); err == nil {
-				err = write(dir, []run{{0x1000, 1, inParent}, {0x2000, 1, isHere | isLazy}, {0x3000, 2, inParent}, {0x8000, 1, isHere}, {0x9000, 1, inParent}}, "BX")
+			if err = os.Symlink(o.GetParentImg(), filepath.Join(dir, parentLink)); err == nil {
+				err = write(dir, []run{{0x1000, 1, inParent}, {0x2000, 1, isPresent | isLazy}, {0x3000, 2, inParent}, {0x8000, 1, isPresent}, {0x9000, 1, inParent}}, "BX")
 			}
 		default:
-			err = write(dir, []run{{0x1000, 4, isHere | isLazy}}, "full")
+			err = write(dir, []run{{0x1000, 4, isPresent | isLazy}}, "full")
 		}
 		if err != nil {
 			return 2
@@ -112,14 +112,14 @@ func act(at string) int {
 	return 0
 }
 
-// A run is so many pages at an address.
+// A run is a number of pages at an address.
 type run struct {
 	at    uint64
 	n     int
 	flags uint32
 }
 
-// write writes images of one process, each page full of one letter.
+// write writes images of one process. Each page is filled with one letter.
 func write(dir string, runs []run, letters string) error {
 	image, err := appendRecord([]byte("magicnum"), &pagemap.PagemapHead{PagesId: ptr[uint32](7)})
 	for _, r := range runs {
@@ -139,11 +139,10 @@ func write(dir string, runs []run, letters string) error {
 		os.WriteFile(filepath.Join(dir, "pages-7.img"), pages, 0o600))
 }
 
-// read returns what images say of each page: address, letter, and whether it may come
-// when it is touched.
+// read returns the pages of an image: address, letter, and ~ if the page is lazy.
 func read(t *testing.T, dir string) string {
 	t.Helper()
-	h, err := readHalf(filepath.Join(dir, "pagemap-1.img"))
+	h, err := readPart(filepath.Join(dir, "pagemap-1.img"))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -157,7 +156,7 @@ func read(t *testing.T, dir string) string {
 			letter := "-"
 			if stored(e) {
 				if !bytes.Equal(pages[:pageSize], bytes.Repeat(pages[:1], int(pageSize))) {
-					t.Errorf("the page at %#x is mixed", e.GetVaddr())
+					t.Errorf("page %#x contains different bytes", e.GetVaddr())
 				}
 				letter, pages = string(pages[:1]), pages[pageSize:]
 			}
@@ -169,12 +168,12 @@ func read(t *testing.T, dir string) string {
 		}
 	}
 	if len(pages) > 0 {
-		t.Errorf("%d bytes of pages belong to nothing", len(pages))
+		t.Errorf("%d bytes of the pages file are unreferenced", len(pages))
 	}
 	return strings.Join(said, " ")
 }
 
-func (s *stage) asked(t *testing.T) string {
+func (s *mockDump) requests(t *testing.T) string {
 	t.Helper()
 	b, err := os.ReadFile(filepath.Join(s.at, "asked"))
 	if err != nil {
@@ -183,15 +182,15 @@ func (s *stage) asked(t *testing.T) string {
 	return strings.TrimSpace(string(b))
 }
 
-// A stage is what a scripted CRIU writes down.
-type stage struct {
+// A mockDump is a dump with a mock CRIU.
+type mockDump struct {
 	tool *Tool
 	at   string
 	dump Dump
 }
 
-func newStage(t *testing.T) *stage {
-	tool, at := scripted(t)
+func newMockDump(t *testing.T) *mockDump {
+	tool, at := mockCRIU(t)
 	tree, err := cgroup.New(fmt.Sprintf("glasshouse-criu-%d", os.Getpid()))
 	if err != nil {
 		t.Skip(err)
@@ -206,20 +205,20 @@ func newStage(t *testing.T) *stage {
 	if err := os.Mkdir(dir, 0o700); err != nil {
 		t.Fatal(err)
 	}
-	if err := os.WriteFile(filepath.Join(dir, "jail.json"), []byte("{}"), 0o600); err != nil { // another's
+	if err := os.WriteFile(filepath.Join(dir, "jail.json"), []byte("{}"), 0o600); err != nil { // belongs to another package
 		t.Fatal(err)
 	}
-	return &stage{tool, at, Dump{PID: os.Getpid(), Netns: "/proc/self/ns/net", Cgroup: cg, Dir: dir}}
+	return &mockDump{tool, at, Dump{PID: os.Getpid(), Netns: "/proc/self/ns/net", Cgroup: cg, Dir: dir}}
 }
 
-func (s *stage) fails(t *testing.T, what string) {
+func (s *mockDump) failOn(t *testing.T, what string) {
 	t.Helper()
 	if err := os.WriteFile(filepath.Join(s.at, "fail-"+what), nil, 0o600); err != nil {
 		t.Fatal(err)
 	}
 }
 
-func (s *stage) files(t *testing.T) string {
+func (s *mockDump) files(t *testing.T) string {
 	t.Helper()
 	entries, err := os.ReadDir(s.dump.Dir)
 	if err != nil {
@@ -232,8 +231,8 @@ func (s *stage) files(t *testing.T) string {
 	return strings.Join(names, " ")
 }
 
-func TestMemoryIsWrittenDownAheadAndThenTheRest(t *testing.T) {
-	s := newStage(t)
+func TestPreDumpDumpAndMerge(t *testing.T) {
+	s := newMockDump(t)
 	if err := s.tool.PreDump(t.Context(), s.dump); err != nil {
 		t.Fatal(err)
 	}
@@ -242,72 +241,72 @@ func TestMemoryIsWrittenDownAheadAndThenTheRest(t *testing.T) {
 	}
 	want := "PRE_DUMP to ahead, track true, parent \"\", freezer false, leave false\n" +
 		"DUMP to images, track true, parent \"ahead\", freezer true, leave true"
-	if got := s.asked(t); got != want {
-		t.Errorf("CRIU is asked\n%s\nwant\n%s", got, want)
+	if got := s.requests(t); got != want {
+		t.Errorf("CRIU requests:\n%s\nwant\n%s", got, want)
 	}
-	for range 2 { // what is whole stays so
+	for range 2 { // merging twice has no effect
 		if err := Whole(s.dump.Dir); err != nil {
 			t.Fatal(err)
 		}
 		if got, want := read(t, s.dump.Dir), "1000a~ 2000B~ 3000c~ 4000d~ 8000X 9000e"; got != want {
-			t.Errorf("the images have %s, want %s", got, want)
+			t.Errorf("pages = %s, want %s", got, want)
 		}
 		if got, want := s.files(t), "jail.json pagemap-1.img pages-7.img"; got != want {
-			t.Errorf("there are %s, want %s", got, want)
+			t.Errorf("files = %s, want %s", got, want)
 		}
 	}
-	// A restore reads it as the root of a jail, who is nobody here.
+	// The restoring CRIU reads the file as root of a jail, which is an unprivileged user here.
 	if fi, err := os.Stat(filepath.Join(s.dump.Dir, "pages-7.img")); err != nil || fi.Mode().Perm() != 0o644 {
-		t.Errorf("what was joined is %v, %v", fi.Mode(), err)
+		t.Errorf("mode of the merged file = %v, %v, want 0644", fi.Mode(), err)
 	}
 }
 
-func TestWhatCannotBeWrittenDownAheadIsThen(t *testing.T) {
-	s := newStage(t)
-	s.fails(t, "PRE_DUMP")
+func TestFailedPreDumpLeavesFullDump(t *testing.T) {
+	s := newMockDump(t)
+	s.failOn(t, "PRE_DUMP")
 	if err := s.tool.PreDump(t.Context(), s.dump); err == nil {
-		t.Fatal("PreDump does not say that it failed")
+		t.Fatal("PreDump = nil, want an error")
 	}
 	if got, want := s.files(t), "jail.json"; got != want {
-		t.Errorf("it leaves %s, want %s", got, want)
+		t.Errorf("files after failure = %s, want %s", got, want)
 	}
 	if err := errors.Join(s.tool.Dump(t.Context(), s.dump), Whole(s.dump.Dir)); err != nil {
 		t.Fatal(err)
 	}
-	if got := s.asked(t); !strings.HasSuffix(got, "\nDUMP to images, track false, parent \"\", freezer true, leave true") {
-		t.Errorf("CRIU is asked\n%s", got)
+	if got := s.requests(t); !strings.HasSuffix(got, "\nDUMP to images, track false, parent \"\", freezer true, leave true") {
+		t.Errorf("CRIU requests:\n%s", got)
 	}
 	if got, want := read(t, s.dump.Dir), "1000f~ 2000u~ 3000l~ 4000l~"; got != want {
-		t.Errorf("the images have %s, want %s", got, want)
+		t.Errorf("pages = %s, want %s", got, want)
 	}
 }
 
-func TestADumpThatCannotUseWhatIsAheadWritesAll(t *testing.T) {
-	s := newStage(t)
+func TestDumpWithUnusablePreDumpWritesAll(t *testing.T) {
+	s := newMockDump(t)
 	if err := s.tool.PreDump(t.Context(), s.dump); err != nil {
 		t.Fatal(err)
 	}
-	s.fails(t, "DUMP-ahead")
+	s.failOn(t, "DUMP-ahead")
 	if err := errors.Join(s.tool.Dump(t.Context(), s.dump), Whole(s.dump.Dir)); err != nil {
 		t.Fatal(err)
 	}
-	if n := strings.Count(s.asked(t), "\n"); n != 2 {
-		t.Errorf("CRIU is asked\n%s", s.asked(t))
+	if n := strings.Count(s.requests(t), "\n"); n != 2 {
+		t.Errorf("CRIU requests:\n%s", s.requests(t))
 	}
 	if got, want := s.files(t), "jail.json pagemap-1.img pages-7.img"; got != want {
-		t.Errorf("there are %s, want %s", got, want)
+		t.Errorf("files = %s, want %s", got, want)
 	}
 	if got, want := read(t, s.dump.Dir), "1000f~ 2000u~ 3000l~ 4000l~"; got != want {
-		t.Errorf("the images have %s, want %s", got, want)
+		t.Errorf("pages = %s, want %s", got, want)
 	}
-	s.fails(t, "DUMP")
+	s.failOn(t, "DUMP")
 	if err := s.tool.Dump(t.Context(), s.dump); err == nil {
-		t.Error("a Dump that fails without anything ahead does not say so")
+		t.Error("Dump without a pre-dump = nil, want an error")
 	}
 }
 
-func TestAKernelThatDoesNotTellWhatWasWrittenIsNamed(t *testing.T) {
-	tool, at := scripted(t)
+func TestTracksReportsMissingKernelFeature(t *testing.T) {
+	tool, at := mockCRIU(t)
 	if err := tool.Tracks(t.Context()); err != nil {
 		t.Errorf("Tracks = %v", err)
 	}
@@ -320,32 +319,32 @@ func TestAKernelThatDoesNotTellWhatWasWrittenIsNamed(t *testing.T) {
 	}
 }
 
-func TestHalvesThatDoNotFitAreNoWhole(t *testing.T) {
+func TestMergeRejectsInconsistentImages(t *testing.T) {
 	for name, runs := range map[string][]run{
-		"a page that is nowhere":     {{0x5000, 1, inParent}},
-		"more than there is":         {{0x1000, 5, inParent}},
-		"not in the other half":      {{0x8000, 2, inParent}},
-		"pages that are not in here": {{0x2000, 9, isHere}, {0x9000, 1, inParent}},
+		"missing page":              {{0x5000, 1, inParent}},
+		"too many pages":            {{0x1000, 5, inParent}},
+		"not in the pre-dump":       {{0x8000, 2, inParent}},
+		"pages missing in the dump": {{0x2000, 9, isPresent}, {0x9000, 1, inParent}},
 	} {
 		dir := t.TempDir()
-		must := errors.Join(os.Mkdir(filepath.Join(dir, ahead), 0o700),
-			write(filepath.Join(dir, ahead), []run{{0x1000, 4, isHere}, {0x9000, 1, isHere}}, "abcde"), write(dir, runs, "B"))
+		must := errors.Join(os.Mkdir(filepath.Join(dir, preDumpDir), 0o700),
+			write(filepath.Join(dir, preDumpDir), []run{{0x1000, 4, isPresent}, {0x9000, 1, isPresent}}, "abcde"), write(dir, runs, "B"))
 		if must != nil {
 			t.Fatal(must)
 		}
 		if err := Whole(dir); err == nil {
-			t.Errorf("%s: it is taken for whole", name)
+			t.Errorf("%s: Whole = nil, want an error", name)
 		}
 		if left, _ := filepath.Glob(filepath.Join(dir, "*.part")); len(left) > 0 {
-			t.Errorf("%s: it leaves %v", name, left)
+			t.Errorf("%s: Whole left %v", name, left)
 		}
 	}
 }
 
-func FuzzHalvesAreJoinedWhateverTheySay(f *testing.F) {
+func FuzzMerge(f *testing.F) {
 	head, _ := appendRecord([]byte("magicnum"), &pagemap.PagemapHead{PagesId: ptr[uint32](7)})
 	entry, _ := appendRecord(bytes.Clone(head), &pagemap.PagemapEntry{Vaddr: ptr[uint64](0x1000), NrPages: ptr[uint64](1), Flags: ptr[uint32](inParent)})
-	here, _ := appendRecord(bytes.Clone(head), &pagemap.PagemapEntry{Vaddr: ptr[uint64](0x1000), NrPages: ptr[uint64](1), Flags: ptr[uint32](isHere)})
+	here, _ := appendRecord(bytes.Clone(head), &pagemap.PagemapEntry{Vaddr: ptr[uint64](0x1000), NrPages: ptr[uint64](1), Flags: ptr[uint32](isPresent)})
 	f.Add(entry, here)
 	f.Add(head, head)
 	f.Add(entry, []byte(nil))
@@ -355,22 +354,22 @@ func FuzzHalvesAreJoinedWhateverTheySay(f *testing.F) {
 	f.Fuzz(func(t *testing.T, now, was []byte) {
 		dir := t.TempDir()
 		page := make([]byte, os.Getpagesize())
-		err := errors.Join(os.Mkdir(filepath.Join(dir, ahead), 0o700),
-			os.WriteFile(filepath.Join(dir, "pagemap-1.img"), now, 0o600), os.WriteFile(filepath.Join(dir, ahead, "pagemap-1.img"), was, 0o600),
-			os.WriteFile(filepath.Join(dir, "pages-7.img"), page, 0o600), os.WriteFile(filepath.Join(dir, ahead, "pages-7.img"), page, 0o600))
+		err := errors.Join(os.Mkdir(filepath.Join(dir, preDumpDir), 0o700),
+			os.WriteFile(filepath.Join(dir, "pagemap-1.img"), now, 0o600), os.WriteFile(filepath.Join(dir, preDumpDir, "pagemap-1.img"), was, 0o600),
+			os.WriteFile(filepath.Join(dir, "pages-7.img"), page, 0o600), os.WriteFile(filepath.Join(dir, preDumpDir, "pages-7.img"), page, 0o600))
 		if err != nil {
 			t.Fatal(err)
 		}
 		if Whole(dir) != nil {
 			return
 		}
-		h, err := readHalf(filepath.Join(dir, "pagemap-1.img"))
+		h, err := readPart(filepath.Join(dir, "pagemap-1.img"))
 		if err != nil {
-			return // it needed nothing, and was no map
+			return // nothing to merge, and not a pagemap
 		}
 		for _, e := range h.runs {
-			if elsewhere(e) {
-				t.Errorf("%v is still elsewhere", e)
+			if fromParent(e) {
+				t.Errorf("%v still refers to the pre-dump", e)
 			}
 		}
 	})

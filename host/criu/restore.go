@@ -10,31 +10,31 @@ import (
 	"glasshouse/host/cgroup"
 )
 
-// A Restore says from which images processes are made, and where.
+// A Restore describes which images to restore and where.
 type Restore struct {
 	Dir    string            // of the images
-	Root   string            // the root of their mount namespace, a mount of the host
-	Lent   map[string]string // what the host lends them: by mount point in the jail, a mount of the host
-	Netns  string            // path of the network namespace they are in
+	Root   string            // the root of their mount namespace, a mount on the host
+	Lent   map[string]string // external mounts: mount point in the jail to mount on the host
+	Netns  string            // path of their network namespace
 	Cgroup *cgroup.Cgroup    // empty; frozen when Restore returns
 	Worker *Worker           // from ToRestore, or nil
 
-	// Lazy makes the processes without the memory that MapOf tells of. A server
-	// of package pages must wait for them in Dir.
+	// Lazy restores the processes without the memory that MapOf lists. A server of package
+	// pages must be listening in Dir.
 	Lazy bool
 
-	// Close closes all TCP connections, also those of the jail with itself,
-	// instead of making them again.
+	// Close closes all TCP connections instead of restoring them, including connections within
+	// the jail.
 	Close bool
 
-	// Keep, if it is not nil, gets the connections that lead out of the jail, which
-	// are in no network yet.
+	// Keep, if not nil, receives the connections that lead out of the jail. They are not yet
+	// connected.
 	Keep *Connections
 }
 
-// Restore makes the processes in r.Dir again and returns the first one's pid.
-// They are frozen and have not executed an instruction. If it fails, what it has
-// begun is in the cgroup, for the caller to kill.
+// Restore restores the processes in r.Dir and returns the pid of the first one. They are
+// frozen and have not executed an instruction. If Restore fails the caller must kill the
+// processes in the cgroup.
 func (t *Tool) Restore(ctx context.Context, r Restore) (pid int, err error) {
 	dir, err := os.Open(r.Dir)
 	if err != nil {
@@ -44,11 +44,11 @@ func (t *Tool) Restore(ctx context.Context, r Restore) (pid int, err error) {
 	opts := options(dir)
 	opts.Root = ptr(r.Root)
 	opts.NotifyScripts = ptr(true)
-	opts.TcpClose = ptr(true) // we connect them, unless r.Close
+	opts.TcpClose = ptr(true) // reconnect connects them, unless r.Close
 	for at, from := range r.Lent {
 		opts.External = append(opts.External, "mnt["+at+"]:"+from)
 	}
-	at := place{netns: r.Netns, cgroup: r.Cgroup}
+	at := workerConfig{netns: r.Netns, cgroup: r.Cgroup}
 	if r.Lazy {
 		opts.LazyPages = ptr(true)
 	}
@@ -57,9 +57,10 @@ func (t *Tool) Restore(ctx context.Context, r Restore) (pid int, err error) {
 		if name != "pre-resume" {
 			return nil
 		}
-		// All is made and held. CRIU, which was born in the cgroup for them to be
-		// born there too, leaves it, or it would be frozen with them. Not before: as
-		// long as it is there, who kills the jail's cgroup ends all of this.
+		// All processes exist and are stopped. CRIU was started in the cgroup so that its
+		// children belong to it. It leaves the cgroup now, because it would be frozen with
+		// them. It must not leave earlier: until now killing the cgroup ends the whole
+		// restore.
 		if err := r.Cgroup.Expel(worker); err != nil {
 			return fmt.Errorf("take criu out of the cgroup: %w", err)
 		}

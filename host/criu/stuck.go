@@ -13,28 +13,29 @@ import (
 	"glasshouse/fault"
 )
 
-// A Watch finds out whether a CRIU that writes a jail down waits for ever. It does if a
-// process with threads is killed while it runs CRIU's code, for example by the kernel for
-// lack of memory: CRIU waits for the process alone, and the kernel reports its end only
-// when the tracer has also waited for its threads (wait(2), ptrace(2)).
+// A Watch detects a stuck CRIU dump. A dump is stuck if a process with threads is killed while
+// it runs CRIU's parasite code, for example by the OOM killer: CRIU waits for the process
+// only, and the kernel reports its exit only after the tracer has waited for the other threads
+// (wait(2), ptrace(2)).
 type Watch struct {
-	pid   int       // of CRIU
-	dead  int       // the process that has ended and that CRIU waits for; 0 if none
-	since time.Time // when that was first seen
+	pid    int       // of CRIU
+	zombie int       // the zombie that CRIU waits for; 0 if none
+	since  time.Time // when it was first seen
 }
 
-// NewWatch returns a watch of a process. Of one that is no CRIU it says nothing.
+// NewWatch returns a watch of a process. It ignores processes that are not CRIU.
 func NewWatch(pid int) *Watch { return &Watch{pid: pid} }
 
-// stuckAfter is how long CRIU may wait for a process that has ended. Usually it is told at once.
+// stuckAfter is how long CRIU may wait for a zombie. Usually it is notified immediately.
 const stuckAfter = 2 * time.Second
 
-// End kills the CRIU if it waits for ever, and reports whether it did. The processes of the
-// jail go on from where they were stopped. It is to be called again and again.
+// End kills the CRIU if it is stuck and reports whether it did. The processes of the jail
+// continue from where they were stopped. End detects a stuck process over time, so it must be
+// called repeatedly.
 func (w *Watch) End() (bool, error) {
-	dead := w.waitsForDead()
-	if dead == 0 || dead != w.dead {
-		w.dead, w.since = dead, time.Now()
+	dead := w.zombieChild()
+	if dead == 0 || dead != w.zombie {
+		w.zombie, w.since = dead, time.Now()
 		return false, nil
 	}
 	if time.Since(w.since) < stuckAfter {
@@ -47,12 +48,13 @@ func (w *Watch) End() (bool, error) {
 	return err == nil, err
 }
 
-// waitsForDead returns the process that the CRIU waits for if it is a zombie, or else 0. A
-// PreDump is made by a child of the worker, which waits for it.
-func (w *Watch) waitsForDead() int {
+// zombieChild returns the pid that the CRIU waits for if that process is a zombie, or 0. A
+// pre-dump runs in a child process of the worker, so it also checks the process that the child
+// waits for.
+func (w *Watch) zombieChild() int {
 	pid := w.pid
 	for range 2 {
-		pid = waitedFor(pid)
+		pid = waitTarget(pid)
 		if pid == 0 {
 			return 0
 		}
@@ -64,42 +66,42 @@ func (w *Watch) waitsForDead() int {
 	return 0
 }
 
-// waitedFor returns which process a CRIU is waiting for, or 0.
-func waitedFor(pid int) int {
+// waitTarget returns the pid that a CRIU process waits for, or 0.
+func waitTarget(pid int) int {
 	comm, err := os.ReadFile(fmt.Sprintf("/proc/%d/comm", pid))
 	if err != nil || string(comm) != "criu\n" {
 		return 0
 	}
-	call, err := os.ReadFile(fmt.Sprintf("/proc/%d/syscall", pid)) // number and arguments of the call in which it waits
+	call, err := os.ReadFile(fmt.Sprintf("/proc/%d/syscall", pid)) // number and arguments of the blocking call (proc(5))
 	at := bytes.Fields(call)
 	if err != nil || len(at) < 2 || string(at[0]) != strconv.Itoa(unix.SYS_WAIT4) {
 		return 0
 	}
 	waited, err := strconv.ParseUint(string(at[1]), 0, 64)
-	if err != nil || int32(waited) < 0 { // any, or a group
+	if err != nil || int32(waited) < 0 { // any child, or a process group
 		return 0
 	}
 	return int(int32(waited))
 }
 
-// unstick ends the worker if it waits for ever, until the worker has ended.
-func (w *worker) unstick() {
+// killIfStuck kills the worker if it gets stuck. It returns when the worker has exited.
+func (w *worker) killIfStuck() {
 	watch := NewWatch(w.cmd.Process.Pid)
 	tick := time.NewTicker(500 * time.Millisecond)
 	defer tick.Stop()
 	for {
 		select {
-		case <-w.ended:
+		case <-w.exited:
 			return
 		case <-tick.C:
 		}
-		if ended, _ := watch.End(); ended { // our own child can be killed
+		if ended, _ := watch.End(); ended { // killing a child cannot fail
 			w.stuck.Store(true)
 		}
 	}
 }
 
-// errStuck is why a Dump failed whose worker was stuck.
+// errStuck returns the error of a Dump whose worker was stuck.
 func errStuck() error {
-	return &fault.Error{Op: "snapshot", Kind: fault.Unavailable, Err: errors.New("a process of the jail was killed while it was written down"), Remedy: "try again"}
+	return &fault.Error{Op: "snapshot", Kind: fault.Unavailable, Err: errors.New("a process of the jail was killed during the dump"), Remedy: "try again"}
 }

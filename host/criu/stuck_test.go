@@ -20,9 +20,9 @@ func init() {
 	}
 }
 
-// wait is one of two processes: one that has ended, which nobody is told as long as
-// another of its threads lives, and one that waits for it.
-func wait(role string) int {
+// runWaiter is one of two processes: a zombie whose exit is not reported because another
+// thread of it lives, and a process that waits for it.
+func runWaiter(role string) int {
 	if role == "dead" {
 		unix.RawSyscall(unix.SYS_EXIT, 0, 0, 0)
 	}
@@ -39,8 +39,9 @@ func wait(role string) int {
 	return 1
 }
 
-// waiting starts a process of that name that waits for one that has ended, and is not told.
-func waiting(t *testing.T, name string) *exec.Cmd {
+// startWaiter starts a process of that name that waits for a zombie whose exit is not
+// reported.
+func startWaiter(t *testing.T, name string) *exec.Cmd {
 	t.Helper()
 	cmd := exec.Command("/proc/self/exe", name)
 	cmd.Env = append(os.Environ(), stuckRole+"=waiting")
@@ -55,8 +56,8 @@ func waiting(t *testing.T, name string) *exec.Cmd {
 	return cmd
 }
 
-func TestACRIUThatWaitsForTheDeadIsEnded(t *testing.T) {
-	cmd := waiting(t, "criu")
+func TestStuckCRIUIsKilled(t *testing.T) {
+	cmd := startWaiter(t, "criu")
 	ended := make(chan struct{})
 	go func() { cmd.Process.Wait(); close(ended) }()
 	w := NewWatch(cmd.Process.Pid)
@@ -66,30 +67,30 @@ func TestACRIUThatWaitsForTheDeadIsEnded(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if first.IsZero() && w.dead != 0 {
+		if first.IsZero() && w.zombie != 0 {
 			first = time.Now()
 		}
 		if done {
 			break
 		}
 		if time.Now().After(end) {
-			t.Fatal("it is not ended")
+			t.Fatal("End did not kill the process")
 		}
 	}
 	if took := time.Since(first); took < stuckAfter-time.Second/10 {
-		t.Errorf("it was ended %v after its process was dead, want %v at least", took, stuckAfter)
+		t.Errorf("killed %v after the process became a zombie, want at least %v", took, stuckAfter)
 	}
 	<-ended
 }
 
-func TestOnlyACRIUIsEnded(t *testing.T) {
-	cmd := waiting(t, "other")
-	time.Sleep(200 * time.Millisecond) // perhaps it waits already
-	for pid, what := range map[int]string{cmd.Process.Pid: "another program", os.Getpid(): "one that waits for nothing", 1 << 29: "none"} {
+func TestOnlyCRIUIsKilled(t *testing.T) {
+	cmd := startWaiter(t, "other")
+	time.Sleep(200 * time.Millisecond) // let it reach wait4
+	for pid, what := range map[int]string{cmd.Process.Pid: "another program", os.Getpid(): "a process that does not wait", 1 << 29: "no process"} {
 		w := NewWatch(pid)
-		w.dead, w.since = w.waitsForDead(), time.Now().Add(-time.Hour)
-		if ended, err := w.End(); ended || err != nil && !errors.Is(err, os.ErrNotExist) || w.dead != 0 {
-			t.Errorf("%s: End = %v, %v, of a wait for %d", what, ended, err, w.dead)
+		w.zombie, w.since = w.zombieChild(), time.Now().Add(-time.Hour)
+		if ended, err := w.End(); ended || err != nil && !errors.Is(err, os.ErrNotExist) || w.zombie != 0 {
+			t.Errorf("%s: End = %v, %v with zombie %d, want false and 0", what, ended, err, w.zombie)
 		}
 	}
 }

@@ -24,19 +24,17 @@ import (
 	"glasshouse/host/cgroup"
 )
 
-// Connections. CRIU makes a TCP connection again from within the process that has
-// it, which takes power over the network namespace. A jail's belongs to the host,
-// and its root has none. So CRIU makes sockets that are not connected, and while
-// their processes are frozen, we, who have that power, take each socket from its
-// process and put it where its connection was: at the same addresses and numbers,
-// with what was sent and not yet read.
+// TCP connections. CRIU restores a TCP connection from within its process, which needs
+// CAP_NET_ADMIN in the network namespace. The namespace of a jail belongs to the host, and
+// root in the jail has no capabilities over it. So CRIU restores unconnected sockets. While
+// the processes are frozen, the daemon duplicates each socket from its process and restores
+// the connection in TCP repair mode: the addresses, the sequence numbers and the queued data.
 //
-// What leads out of the jail belongs to nobody who can say whether the other side
-// still speaks to this jail. It is given up, unless the jail is taken back where it
-// is: see Connections.
+// The peer of an external connection may no longer belong to this jail. So external
+// connections are dropped, unless the jail is rewound in place: see Connections.
 //
-// This is done for what was open in both directions. A connection that one side
-// had begun to close stays closed.
+// Only connections that were open in both directions are restored. A half-closed connection
+// stays closed.
 
 // A stream is one end of a connection.
 type stream struct {
@@ -44,15 +42,15 @@ type stream struct {
 	state *tcp_stream.TcpStreamEntry
 	recv  []byte // arrived and not read
 	send  []byte // written and not acknowledged
-	pid   int    // of a process, in its own namespace, that has it
-	fd    int    // where
-	sock  int    // ours, of the same file; -1 if we do not have it
+	pid   int    // of a process that has it, in its pid namespace
+	fd    int    // descriptor number in that process
+	sock  int    // our duplicate, or -1
 	reuse int    // its SO_REUSEADDR
 }
 
-// reconnect connects the sockets of frozen processes as the images in dir say.
-// Those that lead out of the jail are connected too if outward says so and they
-// can be, but nothing is sent. If keep is not nil it gets them instead.
+// reconnect connects the sockets of frozen processes as described by the images in dir. If
+// outward is set it also restores external connections where possible, without sending
+// anything. If keep is not nil, keep receives them instead.
 func reconnect(dir string, cg *cgroup.Cgroup, outward bool, keep *Connections) error {
 	files, err := filepath.Glob(filepath.Join(dir, "tcp-stream-*.img"))
 	if err != nil || len(files) == 0 {
@@ -66,20 +64,20 @@ func reconnect(dir string, cg *cgroup.Cgroup, outward bool, keep *Connections) e
 	if err != nil {
 		return err
 	}
-	// Both ends are where they were before either says anything.
-	defer func() { drop(streams) }()
+	// Restore the addresses of both ends before either sends anything.
+	defer func() { closeSockets(streams) }()
 	for _, s := range streams {
-		if !s.inward() && !outward {
+		if !s.internal() && !outward {
 			continue
 		}
-		if s.sock, err = s.take(pids); err != nil {
+		if s.sock, err = s.dupSocket(pids); err != nil {
 			return fmt.Errorf("connection of process %d: %w", s.pid, err)
 		}
 	}
 	var inward, out []*stream
 	for _, s := range streams {
 		switch {
-		case s.inward():
+		case s.internal():
 			inward = append(inward, s)
 		case s.sock >= 0:
 			out = append(out, s)
@@ -89,10 +87,10 @@ func reconnect(dir string, cg *cgroup.Cgroup, outward bool, keep *Connections) e
 		keep.streams, streams = out, inward
 	} else {
 		for _, s := range out {
-			_ = s.place() // or it stays closed
+			_ = s.restoreAddr() // on failure it stays closed
 		}
 	}
-	for _, step := range []func(*stream) error{(*stream).place, (*stream).fill, (*stream).resume} {
+	for _, step := range []func(*stream) error{(*stream).restoreAddr, (*stream).restoreQueues, (*stream).resume} {
 		for _, s := range inward {
 			if err := step(s); err != nil {
 				return fmt.Errorf("connection %s to %s: %w", s.source(), s.destination(), err)
@@ -102,8 +100,8 @@ func reconnect(dir string, cg *cgroup.Cgroup, outward bool, keep *Connections) e
 	return nil
 }
 
-// drop lets go of our descriptors.
-func drop(streams []*stream) {
+// closeSockets closes our duplicates.
+func closeSockets(streams []*stream) {
 	for _, s := range streams {
 		if s.sock >= 0 {
 			unix.Close(s.sock)
@@ -112,10 +110,9 @@ func drop(streams []*stream) {
 	}
 }
 
-// readStreams returns the connections that were open, each with a process that
-// has it.
+// readStreams returns the established connections, each with one process that has it.
 func readStreams(dir string) ([]*stream, error) {
-	open := map[uint32]*stream{} // by the id of the file
+	open := map[uint32]*stream{} // by file id
 	err := eachRecord(filepath.Join(dir, "files.img"), func(b []byte) error {
 		var f fdinfo.FileEntry
 		if err := proto.Unmarshal(b, &f); err != nil {
@@ -145,7 +142,7 @@ func readStreams(dir string) ([]*stream, error) {
 		var ids criu_core.TaskKobjIdsEntry
 		err := eachRecord(filepath.Join(dir, fmt.Sprintf("ids-%d.img", p.GetPid())), func(b []byte) error { return proto.Unmarshal(b, &ids) })
 		if errors.Is(err, fs.ErrNotExist) {
-			return nil // it has ended and was not asked about
+			return nil // a zombie has no ids image
 		}
 		if err != nil {
 			return err
@@ -168,8 +165,8 @@ func readStreams(dir string) ([]*stream, error) {
 
 const tcpEstablished = 1 // TCP_ESTABLISHED of linux/tcp_states.h
 
-// readStream reads the image of one connection: a record, and then the bytes of
-// its two queues.
+// readStream reads the image of one connection: a record followed by the bytes of its two
+// queues.
 func readStream(name string) (*stream, error) {
 	b, err := os.ReadFile(name)
 	if err != nil {
@@ -177,12 +174,12 @@ func readStream(name string) (*stream, error) {
 	}
 	s := &stream{sock: -1, state: &tcp_stream.TcpStreamEntry{}}
 	if len(b) < header+4 {
-		return nil, fmt.Errorf("%s: cut short", filepath.Base(name))
+		return nil, fmt.Errorf("%s: truncated image", filepath.Base(name))
 	}
 	n := uint64(binary.LittleEndian.Uint32(b[header:]))
 	rest := b[header+4:]
 	if n > uint64(len(rest)) {
-		return nil, fmt.Errorf("%s: cut short", filepath.Base(name))
+		return nil, fmt.Errorf("%s: truncated image", filepath.Base(name))
 	}
 	if err := proto.Unmarshal(rest[:n], s.state); err != nil {
 		return nil, fmt.Errorf("%s: %w", filepath.Base(name), err)
@@ -190,7 +187,7 @@ func readStream(name string) (*stream, error) {
 	rest = rest[n:]
 	in, out := uint64(s.state.GetInqLen()), uint64(s.state.GetOutqLen())
 	if in+out != uint64(len(rest)) || uint64(s.state.GetUnsqLen()) > out {
-		return nil, fmt.Errorf("%s: %d and %d bytes in a file of %d", filepath.Base(name), in, out, len(rest))
+		return nil, fmt.Errorf("%s: queues of %d and %d bytes do not match %d bytes of data", filepath.Base(name), in, out, len(rest))
 	}
 	s.recv, s.send = rest[:in], rest[in:]
 	return s, nil
@@ -203,7 +200,7 @@ func eachRecord(name string, f func([]byte) error) error {
 		return err
 	}
 	if len(b) < header {
-		return fmt.Errorf("%s: cut short", filepath.Base(name))
+		return fmt.Errorf("%s: truncated image", filepath.Base(name))
 	}
 	for b = b[header:]; len(b) > 0; {
 		if len(b) < 4 || uint64(binary.LittleEndian.Uint32(b)) > uint64(len(b)-4) {
@@ -218,7 +215,7 @@ func eachRecord(name string, f func([]byte) error) error {
 	return nil
 }
 
-// hostPIDs returns the host's number of each process by its own.
+// hostPIDs maps pids in the jail to pids on the host.
 func hostPIDs(cg *cgroup.Cgroup) (map[int]int, error) {
 	pids, err := cg.PIDs()
 	if err != nil {
@@ -242,21 +239,21 @@ func hostPIDs(cg *cgroup.Cgroup) (map[int]int, error) {
 	return of, nil
 }
 
-// take returns the socket that the process has. Its flags are the process's own:
-// it is no file of Go's.
-func (s *stream) take(pids map[int]int) (int, error) {
+// dupSocket returns a duplicate of the socket. The file status flags are shared with the
+// process, so it must not become an os.File.
+func (s *stream) dupSocket(pids map[int]int) (int, error) {
 	pid, ok := pids[s.pid]
 	if !ok {
-		return -1, errors.New("it is not there")
+		return -1, errors.New("process not found")
 	}
 	pidfd, err := unix.PidfdOpen(pid, 0)
 	if err != nil {
 		return -1, err
 	}
 	defer unix.Close(pidfd)
-	fd, err := unix.PidfdGetfd(pidfd, s.fd, 0) // closed on exec
+	fd, err := unix.PidfdGetfd(pidfd, s.fd, 0) // sets close-on-exec (pidfd_getfd(2))
 	if err != nil {
-		return -1, fmt.Errorf("take descriptor %d: %w", s.fd, err)
+		return -1, fmt.Errorf("duplicate descriptor %d: %w", s.fd, err)
 	}
 	return fd, nil
 }
@@ -268,31 +265,32 @@ func (s *stream) destination() netip.AddrPort {
 
 func addrPort(words []uint32, port uint32) netip.AddrPort {
 	var b []byte
-	for _, w := range words { // as they are in memory
+	for _, w := range words { // in memory order
 		b = binary.NativeEndian.AppendUint32(b, w)
 	}
 	a, _ := netip.AddrFromSlice(b)
 	return netip.AddrPortFrom(a, uint16(port))
 }
 
-// inward reports whether the other end is in the jail too.
-func (s *stream) inward() bool {
+// internal reports whether the peer is in the jail, too.
+func (s *stream) internal() bool {
 	src, dst := s.source().Addr().Unmap(), s.destination().Addr().Unmap()
 	return dst.IsLoopback() || src == dst
 }
 
-// Of linux/tcp.h, where x/sys/unix leaves them out.
+// Constants of linux/tcp.h that x/sys/unix lacks.
 const (
 	noQueue, recvQueue, sendQueue = 0, 1, 2
 
-	optTimestamps, optSACK, optWindowScale = 1, 2, 4 // in the images' mask
+	optTimestamps, optSACK, optWindowScale = 1, 2, 4 // bits of OptMask in the images
 )
 
-// place puts a socket at its addresses and numbers. It says nothing to anybody.
-func (s *stream) place() error {
+// restoreAddr restores the addresses and sequence numbers of a socket in repair mode. It sends
+// nothing.
+func (s *stream) restoreAddr() error {
 	fd := s.sock
 	set := func(opt, value int) error { return unix.SetsockoptInt(fd, unix.IPPROTO_TCP, opt, value) }
-	// CRIU has shut it down. This takes that back, too.
+	// CRIU has shut the socket down. Connecting to AF_UNSPEC resets that as well (connect(2)).
 	unspec := unix.RawSockaddr{Family: unix.AF_UNSPEC}
 	if _, _, errno := unix.Syscall(unix.SYS_CONNECT, uintptr(fd), uintptr(unsafe.Pointer(&unspec)), unsafe.Sizeof(unspec)); errno != 0 {
 		return fmt.Errorf("disconnect: %w", errno)
@@ -301,16 +299,16 @@ func (s *stream) place() error {
 	if err != nil {
 		return err
 	}
-	s.reuse = reuse // which repair changes
+	s.reuse = reuse // repair mode changes it
 	if err := set(unix.TCP_REPAIR, 1); err != nil {
-		return fmt.Errorf("repair: %w", err)
+		return fmt.Errorf("enter TCP repair mode: %w", err)
 	}
 	for queue, seq := range map[int]uint32{
 		recvQueue: s.state.GetInqSeq() - s.state.GetInqLen(),
 		sendQueue: s.state.GetOutqSeq() - s.state.GetOutqLen(),
 	} {
 		if err := errors.Join(set(unix.TCP_REPAIR_QUEUE, queue), set(unix.TCP_QUEUE_SEQ, int(int32(seq)))); err != nil {
-			return fmt.Errorf("number of queue %d: %w", queue, err)
+			return fmt.Errorf("set sequence number of queue %d: %w", queue, err)
 		}
 	}
 	if err := unix.Bind(fd, sockaddr(s.source())); err != nil {
@@ -329,7 +327,7 @@ func sockaddr(a netip.AddrPort) unix.Sockaddr {
 	return &unix.SockaddrInet6{Port: int(a.Port()), Addr: a.Addr().As16()}
 }
 
-// options tells the socket what both ends agreed on.
+// options sets the TCP options that both ends negotiated.
 func (s *stream) options(fd int) error {
 	const maxSegment, windowScale, sackPermitted, timestamps = 2, 3, 4, 8
 	type option struct{ code, value uint32 }
@@ -344,7 +342,7 @@ func (s *stream) options(fd int) error {
 	if mask&optTimestamps != 0 {
 		opts = append(opts, option{timestamps, 0})
 	}
-	if err := setRaw(fd, unix.TCP_REPAIR_OPTIONS, unsafe.Pointer(&opts[0]), unsafe.Sizeof(opts[0])*uintptr(len(opts))); err != nil {
+	if err := setsockopt(fd, unix.TCP_REPAIR_OPTIONS, unsafe.Pointer(&opts[0]), unsafe.Sizeof(opts[0])*uintptr(len(opts))); err != nil {
 		return fmt.Errorf("options: %w", err)
 	}
 	if mask&optTimestamps != 0 {
@@ -353,7 +351,7 @@ func (s *stream) options(fd int) error {
 	return nil
 }
 
-func setRaw(fd, opt int, value unsafe.Pointer, size uintptr) error {
+func setsockopt(fd, opt int, value unsafe.Pointer, size uintptr) error {
 	_, _, errno := unix.Syscall6(unix.SYS_SETSOCKOPT, uintptr(fd), unix.IPPROTO_TCP, uintptr(opt), uintptr(value), size, 0)
 	if errno != 0 {
 		return errno
@@ -361,8 +359,8 @@ func setRaw(fd, opt int, value unsafe.Pointer, size uintptr) error {
 	return nil
 }
 
-// fill puts into the queues what was in them, and sets the window.
-func (s *stream) fill() error {
+// restoreQueues restores the content of the queues and the window.
+func (s *stream) restoreQueues() error {
 	fd := s.sock
 	sent := len(s.send) - int(s.state.GetUnsqLen())
 	if err := errors.Join(enqueue(fd, recvQueue, s.recv), enqueue(fd, sendQueue, s.send[:sent])); err != nil {
@@ -372,7 +370,7 @@ func (s *stream) fill() error {
 	if s.state.RcvWup == nil {
 		return nil
 	}
-	if err := setRaw(fd, unix.TCP_REPAIR_WINDOW, unsafe.Pointer(&window), unsafe.Sizeof(window)); err != nil {
+	if err := setsockopt(fd, unix.TCP_REPAIR_WINDOW, unsafe.Pointer(&window), unsafe.Sizeof(window)); err != nil {
 		return fmt.Errorf("window: %w", err)
 	}
 	return nil
@@ -392,14 +390,14 @@ func enqueue(fd, queue int, b []byte) error {
 	return nil
 }
 
-// resume has the socket talk again, first of what it had not come to say.
+// resume leaves TCP repair mode and sends the queued data that was not yet sent.
 func (s *stream) resume() error {
 	fd := s.sock
 	if err := unix.SetsockoptInt(fd, unix.IPPROTO_TCP, unix.TCP_REPAIR_QUEUE, noQueue); err != nil {
 		return err
 	}
 	if err := unix.SetsockoptInt(fd, unix.IPPROTO_TCP, unix.TCP_REPAIR, 0); err != nil {
-		return fmt.Errorf("end repair: %w", err)
+		return fmt.Errorf("leave TCP repair mode: %w", err)
 	}
 	if err := unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_REUSEADDR, s.reuse); err != nil {
 		return err
@@ -407,7 +405,7 @@ func (s *stream) resume() error {
 	for b := s.send[len(s.send)-int(s.state.GetUnsqLen()):]; len(b) > 0; {
 		n, err := unix.SendmsgN(fd, b, nil, nil, unix.MSG_DONTWAIT)
 		if err != nil {
-			return fmt.Errorf("what was not sent: %w", err)
+			return fmt.Errorf("send queued data: %w", err)
 		}
 		b = b[n:]
 	}

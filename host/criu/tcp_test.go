@@ -10,8 +10,8 @@ import (
 	"google.golang.org/protobuf/proto"
 )
 
-// Images may come from another host, and so from a stranger.
-func FuzzAConnectionIsReadWhateverTheImageSays(f *testing.F) {
+// Images can be imported from another host, so they are untrusted.
+func FuzzReadStream(f *testing.F) {
 	f.Add([]byte(nil))
 	f.Add(streamImage(&tcp_stream.TcpStreamEntry{}, ""))
 	f.Add(streamImage(&tcp_stream.TcpStreamEntry{InqLen: ptr[uint32](3), OutqLen: ptr[uint32](2), UnsqLen: ptr[uint32](1)}, "abcde"))
@@ -24,7 +24,7 @@ func FuzzAConnectionIsReadWhateverTheImageSays(f *testing.F) {
 		}
 		eachRecord(name, func(r []byte) error {
 			if len(r) > len(b) {
-				t.Errorf("a record of %d bytes in an image of %d", len(r), len(b))
+				t.Errorf("record has %d bytes, image has %d", len(r), len(b))
 			}
 			return nil
 		})
@@ -33,7 +33,7 @@ func FuzzAConnectionIsReadWhateverTheImageSays(f *testing.F) {
 			return
 		}
 		if uint64(len(s.recv)) != uint64(s.state.GetInqLen()) || uint64(len(s.send)) != uint64(s.state.GetOutqLen()) || int(s.state.GetUnsqLen()) > len(s.send) {
-			t.Errorf("%d bytes came and %d went, of %s", len(s.recv), len(s.send), s.state)
+			t.Errorf("queues have %d and %d bytes, state is %s", len(s.recv), len(s.send), s.state)
 		}
 	})
 }
@@ -51,7 +51,7 @@ func streamImage(e *tcp_stream.TcpStreamEntry, queues string) []byte {
 	return append(append(b, record...), queues...)
 }
 
-func TestQueuesOfAConnectionAreRead(t *testing.T) {
+func TestReadStreamQueues(t *testing.T) {
 	name := filepath.Join(t.TempDir(), "tcp-stream-1.img")
 	b := streamImage(&tcp_stream.TcpStreamEntry{InqLen: ptr[uint32](3), OutqLen: ptr[uint32](2), UnsqLen: ptr[uint32](1)}, "abcde")
 	if err := os.WriteFile(name, b, 0o600); err != nil {
@@ -62,12 +62,12 @@ func TestQueuesOfAConnectionAreRead(t *testing.T) {
 		t.Fatal(err)
 	}
 	if string(s.recv) != "abc" || string(s.send) != "de" {
-		t.Errorf("%q came and %q went, want abc and de", s.recv, s.send)
+		t.Errorf("queues = %q and %q, want abc and de", s.recv, s.send)
 	}
 	if err := os.WriteFile(name, b[:len(b)-1], 0o600); err != nil {
 		t.Fatal(err)
 	}
 	if _, err := readStream(name); err == nil {
-		t.Error("an image that is cut short is read")
+		t.Error("readStream of a truncated image = nil, want an error")
 	}
 }

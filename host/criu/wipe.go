@@ -13,14 +13,13 @@ import (
 	"google.golang.org/protobuf/proto"
 )
 
-// Wipe empties in the images in dir the memory that a process keeps from its
-// children: what it marked with MADV_WIPEONFORK (madvise(2), since Linux 4.14) and
-// what is mapped with MAP_DROPPABLE (mmap(2), since Linux 6.11). Generators of
-// random numbers keep their state there (BoringSSL, AWS-LC, vDSO getrandom) and
-// seed themselves again where they find zeros. Without that, all that is restored
-// from the same images would draw the same numbers.
+// Wipe zeroes memory in the images in dir that a process does not share with its children:
+// ranges marked with MADV_WIPEONFORK (madvise(2), since Linux 4.14) and mappings with
+// MAP_DROPPABLE (mmap(2), since Linux 6.11). Random number generators (BoringSSL, AWS-LC, vDSO
+// getrandom) keep their state there and reseed if it is zero. Without Wipe all processes
+// restored from the same images would draw the same numbers.
 //
-// CRIU notes both marks since 4.2. The images must not be in two halves.
+// CRIU records both marks since 4.2. A pre-dump must have been merged before.
 func Wipe(dir string) error {
 	names, err := filepath.Glob(filepath.Join(dir, "mm-*.img"))
 	if err != nil {
@@ -39,21 +38,21 @@ func Wipe(dir string) error {
 	return nil
 }
 
-// wipe empties the memory of one process.
+// wipe zeroes the marked memory of one process.
 func wipe(dir string, pid int) error {
 	var space mm.MmEntry
 	err := eachRecord(filepath.Join(dir, fmt.Sprintf("mm-%d.img", pid)), func(b []byte) error { return proto.Unmarshal(b, &space) })
 	if err != nil {
 		return err
 	}
-	var kept *half
+	var kept *imagePart
 	var pages *os.File
 	for _, v := range space.GetVmas() {
 		if v.GetMadv()&(1<<unix.MADV_WIPEONFORK) == 0 && !droppable(v.GetFlags()) {
 			continue
 		}
 		if kept == nil {
-			kept, err = readHalf(filepath.Join(dir, fmt.Sprintf("pagemap-%d.img", pid)))
+			kept, err = readPart(filepath.Join(dir, fmt.Sprintf("pagemap-%d.img", pid)))
 			if err != nil {
 				return err
 			}
@@ -65,7 +64,7 @@ func wipe(dir string, pid int) error {
 		}
 		offs := kept.offsets()
 		for i, run := range kept.runs {
-			from, to := max(run.GetVaddr(), v.GetStart()), min(ends(run), v.GetEnd())
+			from, to := max(run.GetVaddr(), v.GetStart()), min(endOf(run), v.GetEnd())
 			if from >= to || !stored(run) {
 				continue
 			}
@@ -78,8 +77,8 @@ func wipe(dir string, pid int) error {
 	return nil
 }
 
-// droppable reports whether a mapping has the type MAP_DROPPABLE. The type is a
-// number and no bit: MAP_DROPPABLE is 8, MAP_SHARED_VALIDATE is 3.
+// droppable reports whether a mapping has the type MAP_DROPPABLE. The type is a number and not
+// a bit: MAP_DROPPABLE is 8, MAP_SHARED_VALIDATE is 3.
 func droppable(flags uint32) bool { return flags&unix.MAP_TYPE == unix.MAP_DROPPABLE }
 
 // zeros is an endless Reader of zeros.

@@ -37,7 +37,7 @@ func vmaOf(from, to uint64, flags uint32, madv uint64) *vma.VmaEntry {
 	}
 }
 
-func TestWipeEmptiesWhatAProcessKeepsFromItsChildren(t *testing.T) {
+func TestWipeZeroesUnsharedMemory(t *testing.T) {
 	dir, page := t.TempDir(), pageSize
 	const private = unix.MAP_PRIVATE | unix.MAP_ANONYMOUS
 	space := &mm.MmEntry{
@@ -57,7 +57,7 @@ func TestWipeEmptiesWhatAProcessKeepsFromItsChildren(t *testing.T) {
 	}
 	writeImage(t, filepath.Join(dir, "mm-7.img"), space)
 	writeImage(t, filepath.Join(dir, "pagemap-7.img"), &pagemap.PagemapHead{PagesId: ptr(uint32(3))},
-		run(12, 3, isHere), run(20, 1, isHere), run(30, 1, isHere), run(40, 1, 0), run(41, 1, isHere|isLazy))
+		run(12, 3, isPresent), run(20, 1, isPresent), run(30, 1, isPresent), run(40, 1, 0), run(41, 1, isPresent|isLazy))
 	writeImage(t, filepath.Join(dir, "pagemap-shmem-1.img"), &pagemap.PagemapHead{PagesId: ptr(uint32(4))})
 	full := bytes.Repeat([]byte{0xaa}, int(page))
 	empty := make([]byte, page)
@@ -74,16 +74,16 @@ func TestWipeEmptiesWhatAProcessKeepsFromItsChildren(t *testing.T) {
 	}
 	want := [][]byte{full, empty, empty, empty, full, empty}
 	if len(got) != len(want)*int(page) {
-		t.Fatalf("the file of pages has %d bytes, want %d", len(got), len(want)*int(page))
+		t.Fatalf("pages file has %d bytes, want %d", len(got), len(want)*int(page))
 	}
 	for i, w := range want {
 		if p := got[i*int(page) : (i+1)*int(page)]; !bytes.Equal(p, w) {
-			t.Errorf("page %d begins with %x, want %x", i, p[:4], w[:4])
+			t.Errorf("page %d starts with %x, want %x", i, p[:4], w[:4])
 		}
 	}
 }
 
-// releases are pairs of CRIU and kernel, and whether the backend accepts them.
+// releases are pairs of CRIU and kernel, and whether they work together.
 var releases = []struct {
 	criu, kernel string
 	fits         bool
@@ -100,16 +100,16 @@ var releases = []struct {
 	{"3.19", "6.1.0", false},
 }
 
-func TestTooOldNamesWhatAReleaseOfCRIUCannotDo(t *testing.T) {
+func TestIncompatibleReleases(t *testing.T) {
 	for _, tt := range releases {
-		if why := lacks(tt.criu, tt.kernel); (why == "") != tt.fits {
-			t.Errorf("CRIU %s on Linux %s: %q, want that it fits = %v", tt.criu, tt.kernel, why, tt.fits)
+		if why := incompatible(tt.criu, tt.kernel); (why == "") != tt.fits {
+			t.Errorf("CRIU %s on Linux %s: reason %q, want compatible = %v", tt.criu, tt.kernel, why, tt.fits)
 		}
 	}
 }
 
-// scripts/setup.sh must not be content with a CRIU that the backend rejects.
-func TestSetupAcceptsTheSameReleasesOfCRIU(t *testing.T) {
+// scripts/setup.sh must not accept a CRIU that the backend rejects.
+func TestSetupAcceptsTheSameReleases(t *testing.T) {
 	fake := filepath.Join(t.TempDir(), "criu")
 	if err := os.WriteFile(fake, []byte("#!/bin/sh\n[ $1 = check ] || echo Version: $CRIU\n"), 0o755); err != nil {
 		t.Fatal(err)

@@ -21,16 +21,16 @@ import (
 	"glasshouse/internal/thread"
 )
 
-// A place is where a worker is started.
-type place struct {
+// A workerConfig says where and how a worker is started.
+type workerConfig struct {
 	netns  string         // path of the network namespace
-	cgroup *cgroup.Cgroup // to be born in, as the root of its cgroup namespace; nil: in ours
+	cgroup *cgroup.Cgroup // started in, as the root of its cgroup namespace; nil: the daemon's
 
-	// precious says that others depend on the worker's life: the kernel is to
-	// look for memory elsewhere, and a worker that hangs gets more time.
-	precious bool
+	// critical protects the worker from the OOM killer and gives a hanging worker more time,
+	// because the jail depends on it.
+	critical bool
 
-	asking *Asking // or nil
+	filter *Asking // or nil
 }
 
 var environ = []string{"PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"}
@@ -38,32 +38,31 @@ var environ = []string{"PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/
 // logName is CRIU's own log, in the directory of images.
 const logName = "criu.log"
 
-// work has w, or if that is nil a worker started for it, do one request in the
-// given place. It is told of the steps on the way, and which process the worker
-// is.
-func (t *Tool) work(ctx context.Context, w *Worker, at place, req *rpc.CriuReq, dir string, step func(name string, worker int) error) (*rpc.CriuResp, error) {
+// work runs one request on w, or on a new worker if w is nil. step is called for each
+// notification with its name and the pid of the worker.
+func (t *Tool) work(ctx context.Context, w *Worker, at workerConfig, req *rpc.CriuReq, dir string, step func(name string, worker int) error) (*rpc.CriuResp, error) {
 	if w == nil {
 		var err error
-		if w, err = t.begin(at); err != nil {
+		if w, err = t.startWorker(at); err != nil {
 			return nil, fmt.Errorf("criu: %w", err)
 		}
 	}
-	resp, err := w.talk(ctx, req, step)
-	t.learn(fmt.Sprintf("/proc/%d", w.cmd.Process.Pid))
+	resp, err := w.exchange(ctx, req, step)
+	t.saveCache(fmt.Sprintf("/proc/%d", w.cmd.Process.Pid))
 	patience := time.Duration(0)
 	if err != nil {
 		patience = 5 * time.Second
-		if at.precious {
+		if at.critical {
 			patience = 2 * time.Minute
 		}
 	}
-	if err := errors.Join(err, w.end(patience)); err != nil {
-		said := complaint(dir)
+	if err := errors.Join(err, w.wait(patience)); err != nil {
+		said := logErrors(dir)
 		err = fmt.Errorf("criu: %w%s", err, said)
 		if w.stuck.Load() {
 			return nil, errors.Join(errStuck(), err)
 		}
-		for _, k := range known {
+		for _, k := range knownErrors {
 			if strings.Contains(said, k.says) {
 				return nil, errors.Join(&fault.Error{Op: "snapshot", Kind: k.kind, Err: errors.New(k.means), Remedy: k.remedy}, err)
 			}
@@ -73,35 +72,35 @@ func (t *Tool) work(ctx context.Context, w *Worker, at place, req *rpc.CriuReq, 
 	return resp, nil
 }
 
-// A Worker is a CRIU that was started ahead of need, for one Dump or Restore: to
-// be loaded takes it as long as what it then does.
+// A Worker is a CRIU process that was started in advance for one Dump or Restore, because
+// starting it takes as long as the operation itself.
 type Worker struct{ *worker }
 
-// ToDump starts a worker for the Dump of a jail with the given network.
+// ToDump starts a worker for the Dump of a jail with the given network namespace.
 func (t *Tool) ToDump(netns string) (*Worker, error) {
-	return t.begin(place{netns: netns, precious: true})
+	return t.startWorker(workerConfig{netns: netns, critical: true})
 }
 
-// ToRestore starts a worker for a Restore into the given network and cgroup.
-// If asking is not nil all that it makes asks.
+// ToRestore starts a worker for a Restore into the given network namespace and cgroup. If
+// asking is not nil the restored processes inherit its seccomp filter.
 func (t *Tool) ToRestore(netns string, cg *cgroup.Cgroup, asking *Asking) (*Worker, error) {
-	return t.begin(place{netns: netns, cgroup: cg, asking: asking})
+	return t.startWorker(workerConfig{netns: netns, cgroup: cg, filter: asking})
 }
 
-// Close ends a worker that was not needed.
+// Close stops an unused worker.
 func (w *Worker) Close() error {
-	err := w.end(time.Second)
+	err := w.wait(time.Second)
 	if l := w.Listener(); l != nil {
 		l.Close()
 	}
 	return err
 }
 
-// begin starts a worker in the given place.
-func (t *Tool) begin(at place) (*Worker, error) {
+// startWorker starts a worker as at says.
+func (t *Tool) startWorker(at workerConfig) (*Worker, error) {
 	var w *worker
 	err := thread.Alone(func() (err error) {
-		if err := at.enter(t); err != nil {
+		if err := at.enterNamespaces(t); err != nil {
 			return err
 		}
 		w, err = t.start(at)
@@ -113,8 +112,8 @@ func (t *Tool) begin(at place) (*Worker, error) {
 	return &Worker{w}, nil
 }
 
-// Bring shows the mount on dir, with those below it, to a worker that was started
-// before they were made.
+// Bring attaches a copy of the mount tree at dir to the mount namespace of a worker that was
+// started before the mount was created.
 func (w *Worker) Bring(dir string) error {
 	ns, err := os.Open(fmt.Sprintf("/proc/%d/ns/mnt", w.cmd.Process.Pid))
 	if err != nil {
@@ -140,14 +139,14 @@ func (w *Worker) Bring(dir string) error {
 	})
 }
 
-// enter takes this thread to the place.
-func (at place) enter(t *Tool) error {
-	ns, err := os.Open(at.netns) // as long as /run is to be seen
+// enterNamespaces moves this thread to the namespaces of the worker.
+func (at workerConfig) enterNamespaces(t *Tool) error {
+	ns, err := os.Open(at.netns) // before a tmpfs may hide /run
 	if err != nil {
 		return fmt.Errorf("enter network: %w", err)
 	}
 	defer ns.Close()
-	if err := t.ownMounts(); err != nil {
+	if err := t.unshareMounts(); err != nil {
 		return err
 	}
 	if err := unix.Setns(int(ns.Fd()), unix.CLONE_NEWNET); err != nil {
@@ -156,20 +155,20 @@ func (at place) enter(t *Tool) error {
 	return nil
 }
 
-// A worker is one CRIU process and the socket to it.
+// A worker is a CRIU process and the socket to it.
 type worker struct {
-	cmd   *exec.Cmd
-	sock  *os.File
-	ended chan struct{} // closed when the process has
-	err   error         // of waiting for it, once it has ended
-	asked *answering    // answers what it asks, or nil
-	stuck atomic.Bool   // it was killed because it waited for ever
+	cmd       *exec.Cmd
+	sock      *os.File
+	exited    chan struct{} // closed when the process has exited
+	err       error         // of cmd.Wait; valid after exited is closed
+	continuer *continuer    // answers its seccomp notifications, or nil
+	stuck     atomic.Bool   // it was killed because it was stuck
 }
 
-// start starts a worker. It is not killed when this process dies: a worker that
-// ends in the middle of its work leaves the jail's processes to recover by
-// themselves, one that goes on leaves them as they were.
-func (t *Tool) start(at place) (*worker, error) {
+// start starts a worker. The worker survives the death of this process: a worker that finishes
+// leaves the processes of the jail as they were, whereas processes must recover by themselves
+// from a worker that dies.
+func (t *Tool) start(at workerConfig) (*worker, error) {
 	pair, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_SEQPACKET|unix.SOCK_CLOEXEC, 0)
 	if err != nil {
 		return nil, fmt.Errorf("socketpair: %w", err)
@@ -190,11 +189,11 @@ func (t *Tool) start(at place) (*worker, error) {
 		cmd.SysProcAttr.Unshareflags = unix.CLONE_NEWCGROUP
 		begin = func() error { return at.cgroup.Born(cmd.SysProcAttr, cmd.Start) }
 	}
-	var asked *answering
-	if at.asking != nil {
+	var asked *continuer
+	if at.filter != nil {
 		start := begin
 		begin = func() (err error) {
-			asked, err = startAsking(cmd, at.asking, start)
+			asked, err = startWithFilter(cmd, at.filter, start)
 			return err
 		}
 	}
@@ -202,29 +201,29 @@ func (t *Tool) start(at place) (*worker, error) {
 		ours.Close()
 		return nil, fmt.Errorf("start %s: %w", t.path, err)
 	}
-	if at.precious {
+	if at.critical {
 		protect(cmd.Process.Pid)
 	}
-	w := &worker{cmd: cmd, sock: ours, ended: make(chan struct{}), asked: asked}
+	w := &worker{cmd: cmd, sock: ours, exited: make(chan struct{}), continuer: asked}
 	go func() {
 		if killed(cmd.Process.Pid) {
-			// Its helpers are of its process group, which is ours to name as long as
-			// nobody has waited for it.
+			// Kill its helpers, which are in its process group. The group id cannot be reused
+			// before the worker was waited for.
 			unix.Kill(-cmd.Process.Pid, unix.SIGKILL)
 		}
 		w.err = cmd.Wait()
-		close(w.ended)
-		// What it has begun may have the socket's other end open for long.
+		close(w.exited)
+		// Its child processes may keep the other end of the socket open.
 		ours.SetReadDeadline(time.Now())
 	}()
-	if at.precious {
-		go w.unstick()
+	if at.critical {
+		go w.killIfStuck()
 	}
 	return w, nil
 }
 
-// killed waits for the end of a child, which is left to be waited for, and reports
-// whether it was a violent one.
+// killed waits until a child has exited or was killed, without reaping it, and reports whether
+// it was killed by a signal.
 func killed(pid int) bool {
 	const exited = 1 // CLD_EXITED
 	var info unix.Siginfo
@@ -236,20 +235,19 @@ func killed(pid int) bool {
 	}
 }
 
-// protect has the kernel take memory from others first. Without the power to say
-// so, the process stays as it is.
+// protect exempts a process from the OOM killer. Without the privilege it does nothing.
 func protect(pid int) {
 	_ = os.WriteFile(fmt.Sprintf("/proc/%d/oom_score_adj", pid), []byte("-1000"), 0)
 }
 
-// read reads one message, also the last one of a worker that has ended.
+// read reads one message, including the last message of a worker that has exited.
 func (w *worker) read(buf []byte) (int, error) {
 	n, err := w.sock.Read(buf)
 	if !errors.Is(err, os.ErrDeadlineExceeded) {
 		return n, err
 	}
 	select {
-	case <-w.ended:
+	case <-w.exited:
 	default:
 		return n, err
 	}
@@ -259,16 +257,16 @@ func (w *worker) read(buf []byte) (int, error) {
 	}
 	rawErr = raw.Control(func(fd uintptr) { n, err = unix.Read(int(fd), buf) }) // does not block
 	if rawErr == nil && err == unix.EAGAIN {
-		err = errors.New("it was killed")
+		err = errors.New("worker was killed")
 	}
 	return max(n, 0), errors.Join(rawErr, err)
 }
 
-// maxMessage is far above what the worker says at a time.
+// maxMessage is far above the size of a response.
 const maxMessage = 64 << 10
 
-// talk sends the request and answers the worker's notes until it is done.
-func (w *worker) talk(ctx context.Context, req *rpc.CriuReq, step func(string, int) error) (*rpc.CriuResp, error) {
+// exchange sends the request and answers notifications until the worker sends its response.
+func (w *worker) exchange(ctx context.Context, req *rpc.CriuReq, step func(string, int) error) (*rpc.CriuResp, error) {
 	stop := context.AfterFunc(ctx, func() { w.sock.SetDeadline(time.Unix(1, 0)) })
 	defer stop()
 	buf := make([]byte, maxMessage)
@@ -282,15 +280,15 @@ func (w *worker) talk(ctx context.Context, req *rpc.CriuReq, step func(string, i
 		}
 		n, err := w.read(buf)
 		if err != nil {
-			return nil, errors.Join(context.Cause(ctx), fmt.Errorf("the worker hung up: %w", err))
+			return nil, errors.Join(context.Cause(ctx), fmt.Errorf("worker closed the connection: %w", err))
 		}
 		resp := &rpc.CriuResp{}
 		if err := resp.UnmarshalVT(buf[:n]); err != nil {
-			return nil, fmt.Errorf("the worker's answer: %w", err)
+			return nil, fmt.Errorf("decode the worker's response: %w", err)
 		}
 		if resp.GetType() != rpc.CriuReqType_NOTIFY {
 			if !resp.GetSuccess() {
-				return nil, fmt.Errorf("%s failed%s", strings.ToLower(req0(resp)), errno(resp))
+				return nil, fmt.Errorf("%s failed%s", strings.ToLower(typeName(resp)), errno(resp))
 			}
 			return resp, nil
 		}
@@ -304,14 +302,14 @@ func (w *worker) talk(ctx context.Context, req *rpc.CriuReq, step func(string, i
 		req = &rpc.CriuReq{Type: &kind, NotifySuccess: &ok}
 		if failed != nil {
 			b, _ := req.MarshalVT()
-			w.sock.Write(b) // so that it undoes what it did
+			w.sock.Write(b) // the worker then undoes its changes
 			w.read(buf)
 			return nil, failed
 		}
 	}
 }
 
-func req0(r *rpc.CriuResp) string { return r.GetType().String() }
+func typeName(r *rpc.CriuResp) string { return r.GetType().String() }
 
 func errno(r *rpc.CriuResp) string {
 	if n := r.GetCrErrno(); n != 0 {
@@ -320,38 +318,39 @@ func errno(r *rpc.CriuResp) string {
 	return ""
 }
 
-// end waits for the worker. If patience is not 0 it is killed after that.
-func (w *worker) end(patience time.Duration) error {
+// wait waits until the worker has exited. If patience is not 0 the worker is killed after that
+// time.
+func (w *worker) wait(patience time.Duration) error {
 	w.sock.Close()
 	if patience > 0 {
 		kill := time.AfterFunc(patience, func() { w.cmd.Process.Kill() })
 		defer kill.Stop()
 	}
-	<-w.ended
+	<-w.exited
 	var status *exec.ExitError
 	if w.err != nil && !errors.As(w.err, &status) {
 		return w.err
 	}
-	return nil // what it had to say it has said
+	return nil // its response reports failures
 }
 
-// known is what CRIU says of things that it cannot write down, and what it means. What
-// is fault.Unavailable passes by itself.
-var known = []struct {
+// knownErrors maps CRIU's messages about state that it cannot checkpoint to errors. A
+// fault.Unavailable condition is temporary.
+var knownErrors = []struct {
 	says          string
 	kind          fault.Kind
 	means, remedy string
 }{
-	{"Unsupported proto", fault.Unsupported, "a program holds a socket of a kind that cannot be written down, as ping does", "end the program and try again"},
-	{"In-flight connection", fault.Unavailable, "a program was called by another and has not answered yet", "try again"},
-	{"ctty inheritance", fault.Unsupported, "a program has its terminal open a second time", "end what reads the terminal, such as a pager or an editor, and try again"},
+	{"Unsupported proto", fault.Unsupported, "a program has a socket of a type that cannot be checkpointed, such as the raw socket of ping", "end the program and try again"},
+	{"In-flight connection", fault.Unavailable, "a connection between programs has not been accepted yet", "try again"},
+	{"ctty inheritance", fault.Unsupported, "a program has its terminal open a second time", "end the program that reads the terminal, such as a pager or an editor, and try again"},
 	{"Can't dump ghost file", fault.Unsupported, "a program has a deleted file of more than 1 GiB open", "end the program and try again"},
 	{"External socket is used", fault.Unsupported, "a program is connected to a socket outside of the jail", "end the program and try again"},
 }
 
-// complaint returns the errors in CRIU's log of the operation in dir. That it
-// could not raise a limit of its own is not one.
-func complaint(dir string) string {
+// logErrors returns the errors in CRIU's log in dir. It ignores the failure to raise
+// RLIMIT_NOFILE, which is harmless.
+func logErrors(dir string) string {
 	b, err := os.ReadFile(dir + "/" + logName)
 	if err != nil {
 		return ""
@@ -366,7 +365,8 @@ func complaint(dir string) string {
 		if _, after, ok := strings.Cut(text, "): "); ok {
 			text = after
 		}
-		if said = append(said, text); len(said) == 6 {
+		said = append(said, text)
+		if len(said) == 6 {
 			break
 		}
 	}

@@ -13,19 +13,18 @@ import (
 	"glasshouse/fault"
 )
 
-// frozenFor bounds how long a clone may keep its source from writing.
+// frozenFor limits how long a clone may block writes to its source.
 const frozenFor = 10 * time.Second
 
-// Clone makes dst an image with what the volume in src holds, sharing its blocks.
-// The volume is mounted on mountpoint; it is frozen while its blocks are marked
-// as shared, which takes milliseconds, and whoever writes to it waits. "" says
-// that it is not mounted. The image dst is in order: it can be sealed as it is.
-// It is whole or it is not there. A host that cannot share blocks is
-// fault.Unsupported.
+// Clone creates the image dst with the content of the volume in src and shares its blocks
+// (FICLONE, ioctl_ficlonerange(2)). The volume is mounted on mountpoint, or not mounted if
+// mountpoint is "". It is frozen for some milliseconds, during which writers block. The image
+// dst can be sealed as it is. It appears only when it is complete. Clone returns
+// fault.Unsupported if the host's filesystem cannot share blocks.
 //
-// A caller that dies meanwhile leaves the volume frozen, and every process that
-// writes to it stuck beyond signals. Thaw, which whoever comes next calls for
-// every mounted volume, and Unmount end that.
+// If the caller dies meanwhile the volume stays frozen, and processes that write to it block
+// uninterruptibly. Thaw, which the next daemon calls for every mounted volume, and Unmount end
+// that.
 func Clone(ctx context.Context, src, mountpoint, dst string) (err error) {
 	from, err := os.OpenFile(src, os.O_RDONLY|unix.O_CLOEXEC, 0)
 	if err != nil {
@@ -85,17 +84,16 @@ func cannotShare(err error) bool {
 	return false
 }
 
-// whileFrozen does work while nothing can write to the volume on mountpoint and
-// all that was written is in its image, whose journal is empty. When ctx ends, or
-// the work takes too long, the volume is thawed at once; the work is then not to
-// be trusted and fails.
+// whileFrozen runs work while the volume on mountpoint is frozen: all data is in its image and
+// the journal is empty. If ctx ends or the work takes too long the volume is thawed
+// immediately, and whileFrozen returns an error because the result of work is unreliable.
 func whileFrozen(ctx context.Context, mountpoint string, work func() error) error {
 	dir, err := os.Open(mountpoint)
 	if err != nil {
 		return err
 	}
 	defer dir.Close()
-	if err := unix.Syncfs(int(dir.Fd())); err != nil { // most of it before anybody waits
+	if err := unix.Syncfs(int(dir.Fd())); err != nil { // write most data before writers block
 		return fmt.Errorf("sync %s: %w", mountpoint, err)
 	}
 	if err := ctx.Err(); err != nil {
@@ -116,8 +114,8 @@ func whileFrozen(ctx context.Context, mountpoint string, work func() error) erro
 	return errors.Join(err, <-early, context.Cause(ctx))
 }
 
-// Thaw lets a mounted volume be written again that was frozen, and is harmless
-// where none is mounted or none is frozen.
+// Thaw thaws a frozen mounted volume. It does nothing if no volume is mounted or the volume is
+// not frozen.
 func Thaw(mountpoint string) error {
 	on, err := mounted(mountpoint)
 	if err != nil || on.device == "" {
@@ -140,7 +138,7 @@ const (
 func freeze(dir *os.File) error {
 	err := retryEINTR(func() error { return unix.IoctlSetInt(int(dir.Fd()), fifreeze, 0) })
 	if err == unix.EBUSY {
-		return fault.Newf(fault.Conflict, "disk.Clone", dir.Name(), "the volume is frozen already")
+		return fault.Newf(fault.Conflict, "disk.Clone", dir.Name(), "the volume is already frozen")
 	}
 	if err != nil {
 		return fmt.Errorf("freeze %s: %w", dir.Name(), err)
@@ -150,14 +148,14 @@ func freeze(dir *os.File) error {
 
 func thaw(dir *os.File) error {
 	err := retryEINTR(func() error { return unix.IoctlSetInt(int(dir.Fd()), fithaw, 0) })
-	if err != nil && err != unix.EINVAL { // it is not frozen
+	if err != nil && err != unix.EINVAL { // EINVAL: not frozen
 		return fmt.Errorf("thaw %s: %w", dir.Name(), err)
 	}
 	return nil
 }
 
-// CanClone reports whether Clone can work in dir. It tries; the answer is kept
-// for the filesystem that dir is on.
+// CanClone reports whether Clone works in dir. It tries once per filesystem and caches the
+// result.
 func CanClone(dir string) bool {
 	var st unix.Stat_t
 	if unix.Stat(dir, &st) != nil {
@@ -167,7 +165,7 @@ func CanClone(dir string) bool {
 		return can.(bool)
 	}
 	err := tryClone(dir)
-	if err == nil || errors.Is(err, fault.Unsupported) { // anything else tells nothing
+	if err == nil || errors.Is(err, fault.Unsupported) { // other errors are not conclusive
 		clones.Store(st.Dev, err == nil)
 	}
 	return err == nil

@@ -1,25 +1,22 @@
-// Package disk gives a jail a writable volume of a fixed size: a sparse ext4
-// image in a file of the host, mounted through a loop device.
+// Package disk gives a jail a writable volume of fixed size: a sparse ext4 image file on the
+// host, mounted through a loop device.
 //
-// The size of the image is the limit; nothing else has to be counted, watched or
-// trusted. Project quotas would be cheaper, but they bind the data directory to
-// a filesystem made and mounted for them, which few hosts have and some kernels
-// cannot offer at all. They are left out on purpose: one mechanism that holds
-// everywhere, instead of two of which each host tests only one.
+// The size of the image is the limit, so no accounting is necessary. Project quotas would be
+// cheaper, but they need a filesystem created and mounted for them, which few hosts have and
+// some kernels do not support. The package deliberately has one mechanism that works
+// everywhere instead of two, each tested on some hosts only.
 //
-// An image takes the space on the host that its files take, plus about four
-// megabytes of journal once it was mounted, and gives back what is deleted. The
-// host may promise more than it has: when its own filesystem is full, writes in
-// a volume fail as they would on a broken disk, and the volume refuses all further
-// writes until it is mounted again. Failed reports that. No volume is made or flushed
-// if the host has less than 8 MiB left: fault.NoSpace.
+// An image uses the host space of its files plus about four megabytes of journal after its
+// first mount, and frees the space of deleted files. The host can be overcommitted: when its
+// filesystem is full, writes in a volume fail as on a broken disk, and the volume refuses all
+// further writes until it is mounted again. Failed reports that. No volume is created or
+// flushed if the host has less than 8 MiB left: fault.NoSpace.
 //
-// An image that is written no more can be sealed: then it is mounted read-only, in
-// many places at once, on one loop device. An image never has a writable and a
-// read-only device at the same time.
+// An image without writers can be sealed. It is then mounted read-only at any number of places
+// with one loop device. An image never has a writable and a read-only device at the same time.
 //
-// The package keeps no state but a guess at where a sealed image is attached. A
-// mounted image is found again by its mountpoint or by its path.
+// The package keeps no state except a cached guess of a sealed image's device. A mounted image
+// is found by its mount point or its path.
 package disk
 
 import (
@@ -38,15 +35,15 @@ import (
 	"glasshouse/fault"
 )
 
-// patience is how long one waits for the kernel or for another mount namespace
-// to let go of a loop device. A container runtime copies every mount of the host
-// for the few milliseconds until it pivots into its own root.
+// patience limits the wait for the kernel or another mount namespace to release a loop device.
+// A container runtime has copies of all mounts of the host for a few milliseconds, until it
+// pivots into its own root.
 const patience = 2 * time.Second
 
-// Make mounts a volume of mb megabytes on mountpoint, an existing directory. The
-// image img is made first if it is missing, from a template that is kept in the
-// directory templates; an image that exists is used as it is, and grows if it is
-// smaller. If Make fails, nothing is mounted and an image it began is gone.
+// Make mounts a volume of mb megabytes on mountpoint, an existing directory. It creates a
+// missing image img from a template in the directory templates. An existing image is used and
+// grows if it is smaller. If Make fails nothing is mounted, and an incomplete image is
+// removed.
 func Make(ctx context.Context, img, mountpoint string, mb int64, templates string) error {
 	if mb < MinMB {
 		return fault.Newf(fault.Invalid, "disk.Make", img, "a volume of %d MiB is under the minimum of %d", mb, MinMB)
@@ -73,15 +70,14 @@ func Make(ctx context.Context, img, mountpoint string, mb int64, templates strin
 	return nil
 }
 
-// Mount mounts the volume in img on mountpoint, where no other volume may be. A
-// volume that was not unmounted before a crash is repaired from its journal, and one
-// in which the kernel noted an error by e2fsck, for which the host needs some space.
-// Mounting it again where it is mounted does nothing; mounting it in a second
-// place is a fault.Conflict.
+// Mount mounts the volume in img on mountpoint, where no other volume may be mounted. After a
+// crash the journal is replayed. If the kernel recorded an error in the filesystem, e2fsck
+// repairs it, which needs some space on the host. Mounting a volume again on the same mount
+// point does nothing. Mounting it on a second one is a fault.Conflict.
 //
-// Two loop devices on one image would destroy it. If a mount namespace of
-// somebody else's, a copy of ours, still holds the volume after we let go of it,
-// its device is mounted here again: the kernel has one file system for it.
+// Two loop devices on one image would destroy it. If another mount namespace with a copy of
+// our mounts still pins the volume after Unmount, Mount mounts the same device again: the
+// kernel has one filesystem instance for it.
 func Mount(img, mountpoint string) error {
 	on, err := mounted(mountpoint)
 	if err != nil {
@@ -97,38 +93,38 @@ func Mount(img, mountpoint string) error {
 	if err != nil {
 		return fmt.Errorf("attach volume %s: %w", img, err)
 	}
-	// The device detaches itself when the last user is gone: this descriptor
-	// if the mount fails, the mount if it does not.
+	// The device detaches itself with its last user: this descriptor if the mount fails,
+	// otherwise the mount.
 	defer loop.Close()
 	if err := repair(loop, img); err != nil {
 		return fmt.Errorf("mount volume %s: %w", img, err)
 	}
 
-	// The table of inodes needs no zeroing: a sparse image reads as zeros.
+	// The inode table needs no zeroing, because a sparse image reads as zeros.
 	if err := mount(loop, mountpoint, 0, "discard,noinit_itable,errors=remount-ro"); err != nil {
 		return fmt.Errorf("mount volume %s: %w", img, WriteError(img, err))
 	}
 	return nil
 }
 
-// mount mounts a device so that what lies on it has no power, and so that no
-// other mount namespace sees it.
+// mount mounts a device without privileges (nosuid, nodev) and private to this mount
+// namespace.
 func mount(loop *os.File, mountpoint string, flags uintptr, options string) error {
 	flags |= unix.MS_NOSUID | unix.MS_NODEV | unix.MS_NOATIME
 	if err := unix.Mount(loop.Name(), mountpoint, "ext4", flags, options); err != nil {
 		return &fs.PathError{Op: "mount", Path: mountpoint, Err: err}
 	}
 	if err := unix.Mount("", mountpoint, "", unix.MS_PRIVATE, ""); err != nil {
-		return fmt.Errorf("keep it private: %w", errors.Join(err, unix.Unmount(mountpoint, unix.MNT_DETACH)))
+		return fmt.Errorf("make mount private: %w", errors.Join(err, unix.Unmount(mountpoint, unix.MNT_DETACH)))
 	}
 	return nil
 }
 
-// Unmount unmounts the volume on mountpoint and waits a moment for its device to
-// let go of the image. A mountpoint where nothing is mounted, or that does not
-// exist, is done already. Somebody else's mount namespace may hold the volume
-// for longer than that; its device goes when that goes. A sealed volume is not
-// waited for: others use it too. A frozen one is thawed.
+// Unmount unmounts the volume on mountpoint and waits a moment until its device has released
+// the image. It does nothing if nothing is mounted or mountpoint does not exist. Another mount
+// namespace may pin the volume for longer. Its device then detaches with that namespace.
+// Unmount does not wait for a sealed volume, which may have other users. It thaws a frozen
+// volume.
 func Unmount(mountpoint string) error {
 	for {
 		on, err := mounted(mountpoint)
@@ -140,11 +136,10 @@ func Unmount(mountpoint string) error {
 		}
 		sealed := readOnly(mountpoint)
 		if !sealed {
-			if err := Thaw(mountpoint); err != nil { // trimming would wait for it
+			if err := Thaw(mountpoint); err != nil { // trimming would block
 				return err
 			}
-			// A courtesy to the host: a volume that cannot be trimmed, for it was
-			// found damaged and made read-only, is unmounted all the same.
+			// Best effort: a volume that was made read-only after an error cannot be trimmed.
 			_ = trim(mountpoint)
 		}
 		if err := unmount(mountpoint); err != nil {
@@ -156,14 +151,13 @@ func Unmount(mountpoint string) error {
 	}
 }
 
-// readOnly reports whether nobody can write to what is mounted on path: it is
-// sealed, or retired.
+// readOnly reports whether the mount on path is read-only: sealed or retired.
 func readOnly(path string) bool {
 	var st unix.Statfs_t
 	return unix.Statfs(path, &st) == nil && st.Flags&unix.ST_RDONLY != 0
 }
 
-// unmount takes one mount off path, lazily only if it stays busy.
+// unmount removes one mount from path, lazily only if it stays busy.
 func unmount(path string) error {
 	for wait := time.Millisecond; ; wait *= 2 {
 		err := unix.Unmount(path, unix.UMOUNT_NOFOLLOW)
@@ -175,7 +169,7 @@ func unmount(path string) error {
 			err = unix.Unmount(path, unix.UMOUNT_NOFOLLOW|unix.MNT_DETACH)
 		}
 		if err == unix.EINVAL || err == unix.ENOENT {
-			return nil // somebody else was faster
+			return nil // already unmounted by another caller
 		}
 		return err
 	}
@@ -190,9 +184,8 @@ func sameFile(a, b string) bool {
 	return err == nil && os.SameFile(x, y)
 }
 
-// Usage returns how many bytes the files on the volume take and how many it can
-// hold in all, or fault.NotFound if no volume is mounted there: the numbers would
-// be the host's.
+// Usage returns the bytes used by the files on the volume and its capacity. It returns
+// fault.NotFound if no volume is mounted, because the numbers would be those of the host.
 func Usage(mountpoint string) (used, total int64, err error) {
 	on, err := mounted(mountpoint)
 	if err != nil {
@@ -205,13 +198,13 @@ func Usage(mountpoint string) (used, total int64, err error) {
 	if err := unix.Statfs(mountpoint, &st); err != nil {
 		return 0, 0, fmt.Errorf("usage of %s: %w", mountpoint, err)
 	}
-	held := int64(st.Bfree-st.Bavail) * st.Bsize // ext4 keeps some back for its own metadata
+	held := int64(st.Bfree-st.Bavail) * st.Bsize // reserved by ext4 for metadata
 	used = int64(st.Blocks-st.Bfree)*st.Bsize - fresh
 	return max(used, 0), int64(st.Blocks)*st.Bsize - held - fresh, nil
 }
 
-// trim gives the space of deleted files on a mounted volume back to the host,
-// except what the kernel is giving back in the background at this moment.
+// trim returns the space of deleted files on a mounted volume to the host, except for space
+// that the kernel is discarding in the background.
 func trim(mountpoint string) error {
 	dir, err := os.Open(mountpoint)
 	if err != nil {
@@ -231,7 +224,7 @@ func trim(mountpoint string) error {
 // fitrim is FITRIM of linux/fs.h: _IOWR('X', 121, struct fstrim_range).
 const fitrim = 0xc0185879
 
-// Probe makes, mounts and unmounts a small volume in a temporary directory.
+// Probe creates, mounts and unmounts a small volume in a temporary directory.
 func Probe() error {
 	const op = "disk.Probe"
 	if os.Geteuid() != 0 {

@@ -12,8 +12,8 @@ import (
 	"glasshouse/fault"
 )
 
-// CanGrow returns nil if this process may make volumes larger, or a
-// fault.Unsupported error with reason and remedy.
+// CanGrow returns nil if this process may grow volumes, or a fault.Unsupported error with
+// reason and remedy.
 func CanGrow() error {
 	header := unix.CapUserHeader{Version: unix.LINUX_CAPABILITY_VERSION_3}
 	var caps [2]unix.CapUserData
@@ -21,21 +21,20 @@ func CanGrow() error {
 		return fmt.Errorf("capget: %w", err)
 	}
 	if caps[0].Effective&(1<<unix.CAP_SYS_RESOURCE) == 0 {
-		return fault.Cannot("disk.Grow", "the kernel lets a file system grow only for who has CAP_SYS_RESOURCE, and the daemon has not", "give the daemon CAP_SYS_RESOURCE")
+		return fault.Cannot("disk.Grow", "resizing a file system needs CAP_SYS_RESOURCE, which the daemon lacks", "give the daemon CAP_SYS_RESOURCE")
 	}
 	return nil
 }
 
-// Grow makes the volume in img, which is mounted on mountpoint, one of mb
-// megabytes, while it is used. A volume that is as large, or larger, stays as it
-// is: none becomes smaller. If it is cut off it can be called again.
+// Grow enlarges the volume in img, which is mounted on mountpoint, to mb megabytes while it is
+// in use. It never shrinks a volume. After an interruption it can be called again.
 func Grow(img, mountpoint string, mb int64) error {
 	on, err := mounted(mountpoint)
 	if err != nil {
 		return fmt.Errorf("grow volume %s: %w", img, err)
 	}
 	if on.device == "" || !sameFile(on.img, img) {
-		return fault.Newf(fault.NotFound, "disk.Grow", img, "it is not mounted on %s", mountpoint)
+		return fault.Newf(fault.NotFound, "disk.Grow", img, "the volume is not mounted on %s", mountpoint)
 	}
 	small, size, err := growth(img, mb)
 	if err != nil || !small {
@@ -50,13 +49,12 @@ func Grow(img, mountpoint string, mb int64) error {
 	return nil
 }
 
-// slack is how many blocks at their end volumes may leave unused: a group of
-// blocks that has little more room than its own tables take, 1024, is left out.
+// slack is the number of blocks at its end that a volume may leave unused: ext4 omits a last
+// block group with little more room than its own tables need, 1024 blocks.
 const slack = 2048
 
-// growth reports whether the volume in img is smaller than one of mb megabytes, and
-// the bytes that it is to have. One that was cut off while it grew is smaller than
-// its image.
+// growth reports whether the volume in img is smaller than mb megabytes, and returns the
+// target size in bytes. A volume whose growth was interrupted is smaller than its image.
 func growth(img string, mb int64) (small bool, size int64, err error) {
 	f, err := os.Open(img)
 	if err != nil {
@@ -75,8 +73,8 @@ func growth(img string, mb int64) (small bool, size int64, err error) {
 	return has < size || size/block-sb.blocks() > slack, size, nil
 }
 
-// grow has first the image, then the device and at last the file system be of a
-// size in bytes. Each step that was done before does nothing.
+// grow resizes the image, then the device and then the file system to size bytes. Completed
+// steps are repeated without effect.
 func grow(img, mountpoint, device string, size int64) error {
 	if err := os.Truncate(img, size); err != nil {
 		return err
@@ -88,7 +86,7 @@ func grow(img, mountpoint, device string, size int64) error {
 	defer loop.Close()
 	if has, err := loop.Seek(0, io.SeekEnd); err != nil || has < size {
 		if err := errors.Join(err, unix.IoctlSetInt(int(loop.Fd()), loopSetCapacity, 0)); err != nil {
-			return fmt.Errorf("tell %s of its size: %w", device, err)
+			return fmt.Errorf("update the size of %s: %w", device, err)
 		}
 	}
 	dir, err := os.Open(mountpoint)

@@ -18,7 +18,8 @@ import (
 )
 
 const (
-	// MinMB is the smallest volume: less has no room for a useful journal.
+	// MinMB is the size of the smallest volume, below which there is no room for a useful
+	// journal.
 	MinMB = 16
 
 	block   = 4096
@@ -26,10 +27,9 @@ const (
 	fresh   = 5 * block // what a new filesystem holds: its root and lost+found
 )
 
-// imageSize returns the bytes of an image whose files may take mb megabytes. On
-// top come what ext4 keeps back for itself (2 %, at most 4096 blocks), the
-// journal and bookkeeping, and the inode tables: 256 bytes for each inode, that
-// is one part in 32 of the whole.
+// imageSize returns the size in bytes of an image for mb megabytes of files. It adds ext4's
+// reserved blocks (2 %, at most 4096 blocks), the journal and other metadata, and the inode
+// tables: 256 bytes per inode, which is 1/32 of the total.
 func imageSize(mb int64) int64 {
 	const meg = 1 << 20
 	size := mb*meg + min(mb*meg/48, 4096*block) + 6*meg
@@ -37,7 +37,7 @@ func imageSize(mb int64) int64 {
 	return size / meg * meg
 }
 
-// create makes the image img in one step: it is whole or it is not there.
+// create creates the image img atomically.
 func create(ctx context.Context, img string, mb int64, templates string) (err error) {
 	if err := checkRoom("disk.Make", img, room); err != nil {
 		return err
@@ -60,9 +60,9 @@ func create(ctx context.Context, img string, mb int64, templates string) (err er
 	return os.Rename(part, img)
 }
 
-// template opens the formatted image for mb megabytes, making it if it is
-// missing. A lock keeps concurrent callers, of any process, from making it
-// twice; a crash leaves at most a part file that the next caller overwrites.
+// template opens the formatted image for mb megabytes and creates it if it is missing. A lock
+// prevents concurrent creation, also by other processes. A crash leaves at most a part file
+// that the next caller overwrites.
 func template(ctx context.Context, mb int64, dir string) (*os.File, error) {
 	name := filepath.Join(dir, fmt.Sprintf("ext4-%d.img", mb))
 	if f, err := os.Open(name); err == nil {
@@ -91,9 +91,9 @@ func template(ctx context.Context, mb int64, dir string) (*os.File, error) {
 	return os.Open(name)
 }
 
-// format writes an empty ext4 filesystem for mb megabytes of files to path. The
-// tool inherits the lock, for it outlives us if we are killed, and nobody else
-// may write to path until it is done.
+// format writes an empty ext4 filesystem for mb megabytes of files to path. The tool inherits
+// the lock because it survives this process, and no other process may write to path until it
+// has finished.
 func format(ctx context.Context, path string, mb int64, lock *os.File) error {
 	tool, err := findTool("mkfs.ext4")
 	if err != nil {
@@ -109,18 +109,18 @@ func format(ctx context.Context, path string, mb int64, lock *os.File) error {
 	}
 	cmd := exec.CommandContext(ctx, tool, "-q", "-F",
 		"-b", strconv.Itoa(block), "-I", "256", "-i", strconv.Itoa(perNode),
-		"-m", "0", // no blocks for root: in the jail root is nobody special
+		"-m", "0", // no reserved blocks: root in the jail has no special role
 		"-J", "size=4",
-		"-O", "^resize_inode", // few volumes grow, and they can without
+		"-O", "^resize_inode", // online growth works without it
 		"-E", "lazy_itable_init=1,nodiscard,root_owner=0:0", path)
 	cmd.ExtraFiles = []*os.File{lock}
 	if out, err := cmd.CombinedOutput(); err != nil {
 		return fmt.Errorf("mkfs.ext4: %w: %s", err, bytes.TrimSpace(out))
 	}
-	return f.Sync() // every volume of this size will be a copy
+	return f.Sync() // all volumes of this size are copies
 }
 
-// findTool finds a program of e2fsprogs, also where PATH is an ordinary user's.
+// findTool finds a program of e2fsprogs, even if PATH is that of an ordinary user.
 func findTool(name string) (string, error) {
 	for _, dir := range []string{"", "/usr/sbin/", "/sbin/"} {
 		if path, err := exec.LookPath(dir + name); err == nil {
@@ -130,7 +130,7 @@ func findTool(name string) (string, error) {
 	return "", fault.Cannot("disk.Probe", name+" is not installed", "install the package e2fsprogs")
 }
 
-// copySparse makes dst a copy of src that has holes wherever src has zeros.
+// copySparse makes dst a copy of src with holes for blocks of zeros.
 func copySparse(dst, src *os.File) error {
 	size, err := src.Seek(0, io.SeekEnd)
 	if err != nil {
@@ -142,7 +142,7 @@ func copySparse(dst, src *os.File) error {
 	for pos := int64(0); pos < size; {
 		data, err := unix.Seek(int(src.Fd()), pos, unix.SEEK_DATA)
 		if err == unix.ENXIO {
-			return nil // only a hole is left
+			return nil // only a hole remains
 		}
 		if err != nil {
 			return err
@@ -159,8 +159,8 @@ func copySparse(dst, src *os.File) error {
 	return nil
 }
 
-// copyBlocks writes the blocks of src that are not all zeros to dst, from
-// offset at on, joining neighbours into one write.
+// copyBlocks writes the non-zero blocks of src to dst, starting at offset at, and combines
+// adjacent blocks into one write.
 func copyBlocks(dst io.WriterAt, src io.Reader, at int64) error {
 	buf := make([]byte, 64*block)
 	for {
@@ -186,7 +186,7 @@ func copyBlocks(dst io.WriterAt, src io.Reader, at int64) error {
 
 var zeros [block]byte
 
-// run returns how many bytes of b come before its first block of zeros.
+// run returns the number of bytes of b before its first block of zeros.
 func run(b []byte) int {
 	for n := 0; n < len(b); n += block {
 		if end := min(n+block, len(b)); bytes.Equal(b[n:end], zeros[:end-n]) {
@@ -204,7 +204,7 @@ func retryEINTR(f func() error) error {
 	}
 }
 
-// unescape undoes what sysfs adds to the name of a removed file.
+// unescape removes the suffix that sysfs adds to the name of a deleted file.
 func unescape(s string) string {
 	return strings.TrimSuffix(strings.TrimSuffix(s, "\n"), " (deleted)")
 }

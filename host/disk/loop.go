@@ -20,9 +20,9 @@ const (
 	loopMajor   = 7
 )
 
-// attach joins img to a loop device and returns the device. The image is locked
-// through the descriptor the device keeps, so the lock lasts exactly as long as
-// the device does, whatever becomes of this process.
+// attach attaches img to a loop device and returns the device. The image is locked through the
+// device's file description, so the lock lasts exactly as long as the device, independent of
+// this process.
 func attach(img string) (*os.File, error) {
 	f, err := os.OpenFile(img, os.O_RDWR|unix.O_CLOEXEC, 0)
 	if err != nil {
@@ -40,8 +40,7 @@ func attach(img string) (*os.File, error) {
 	return configure(f, 0)
 }
 
-// attached returns the device that img is joined to, if only other mount
-// namespaces have it mounted.
+// attached returns the device of img if only other mount namespaces have it mounted.
 func attached(img string) (*os.File, error) {
 	busy := fault.Newf(fault.Conflict, "disk.Mount", img, "the volume is in use")
 	devices, err := Leftovers(filepath.Dir(img))
@@ -63,7 +62,7 @@ func attached(img string) (*os.File, error) {
 	return nil, busy
 }
 
-// mountedHere reports whether this mount namespace has device mounted.
+// mountedHere reports whether device is mounted in this mount namespace.
 func mountedHere(device string) (bool, error) {
 	var st unix.Stat_t
 	if err := unix.Stat(device, &st); err != nil {
@@ -77,9 +76,9 @@ func mountedHere(device string) (bool, error) {
 	return strings.Contains(string(info), number), nil
 }
 
-// configure finds a free device for f, with flags beside autoclear. Between asking for its number and taking
-// it another caller may be faster, or the device may still be letting go of its
-// last file; either way the next number is tried.
+// configure attaches f to a free device with flags in addition to autoclear. Another caller
+// may take the number first, or the device may still be releasing its last file. In both cases
+// configure tries the next number.
 func configure(f *os.File, flags uint32) (*os.File, error) {
 	ctl, err := os.OpenFile(loopControl, os.O_RDWR|unix.O_CLOEXEC, 0)
 	if err != nil {
@@ -126,7 +125,7 @@ func tryConfigure(ctl, f *os.File, flags uint32) (*os.File, error) {
 	return loop, nil
 }
 
-// makeNode makes the node of loop device n where /dev is not the kernel's own.
+// makeNode creates the node of loop device n if /dev is not a devtmpfs.
 func makeNode(dev string, n int) error {
 	err := unix.Mknod(dev, unix.S_IFBLK|0o600, int(unix.Mkdev(loopMajor, uint32(n))))
 	if err != nil && err != unix.EEXIST {
@@ -140,7 +139,7 @@ func raced(err error) bool {
 		errors.Is(err, unix.EAGAIN) || errors.Is(err, unix.EINTR)
 }
 
-// volume is a loop device and the image behind it; both empty mean none.
+// volume is a loop device and its image, both empty for none.
 type volume struct{ device, img string }
 
 // mounted returns the volume mounted on path.
@@ -163,7 +162,7 @@ func mounted(path string) (volume, error) {
 	return volume{device, backing(device)}, nil
 }
 
-// backing returns the image behind a loop device, or "" if it has none.
+// backing returns the image of a loop device, or "" if it has none.
 func backing(device string) string {
 	b, err := os.ReadFile(filepath.Join("/sys/block", filepath.Base(device), "loop/backing_file"))
 	if err != nil {
@@ -172,14 +171,14 @@ func backing(device string) string {
 	return unescape(string(b))
 }
 
-// sealed reports whether the device is read-only, as only sealed images have it.
+// sealed reports whether the device is read-only, which only devices of sealed images are.
 func (v volume) sealed() bool {
 	b, err := os.ReadFile(filepath.Join("/sys/block", filepath.Base(v.device), "ro"))
 	return err == nil && string(b) == "1\n"
 }
 
-// waitDetached waits for v's device to let go of v's image: the kernel takes its
-// time with what the last process of a jail leaves.
+// waitDetached waits until v's device has released v's image. The kernel releases the
+// resources of a jail's last process asynchronously.
 func waitDetached(v volume) {
 	deadline := time.Now().Add(patience)
 	for wait := 200 * time.Microsecond; backing(v.device) == v.img && v.img != ""; wait = min(2*wait, 50*time.Millisecond) {
@@ -190,7 +189,7 @@ func waitDetached(v volume) {
 	}
 }
 
-// Leftovers returns the loop devices whose image lies, or lay, below dir.
+// Leftovers returns the loop devices whose image is or was below dir.
 func Leftovers(dir string) ([]string, error) {
 	files, err := filepath.Glob("/sys/block/loop*/loop/backing_file")
 	if err != nil {
@@ -207,8 +206,8 @@ func Leftovers(dir string) ([]string, error) {
 	return devices, nil
 }
 
-// Detach takes the image off a loop device, now if nobody uses the device and
-// else when its last user is gone. A device without an image is done already.
+// Detach detaches the image from a loop device, immediately if the device is unused and
+// otherwise with its last user. It does nothing if the device has no image.
 func Detach(device string) error {
 	f, err := os.OpenFile(device, os.O_RDONLY|unix.O_CLOEXEC, 0)
 	if errors.Is(err, fs.ErrNotExist) || errors.Is(err, unix.ENXIO) {

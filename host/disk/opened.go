@@ -11,10 +11,9 @@ import (
 	"glasshouse/fault"
 )
 
-// OpenSealed opens the topmost directory of the volume in img, to be read, without
-// mounting the volume in any place. It is gone when the last file on it is
-// closed, also if that is because this process was killed. What MountSealed says
-// of images holds here too.
+// OpenSealed opens the root directory of the volume in img for reading, without a mount point
+// (fsmount(2)). The mount ends when its last file is closed, including by the death of this
+// process. The conditions of MountSealed apply.
 func OpenSealed(img string) (*os.File, error) {
 	deadline := time.Now().Add(patience)
 	for wait := time.Millisecond; ; wait *= 2 {
@@ -25,7 +24,7 @@ func OpenSealed(img string) (*os.File, error) {
 		}
 		switch {
 		case errors.Is(err, unix.EBUSY):
-			err = fault.New(fault.Conflict, "disk.OpenSealed", img, fmt.Errorf("the volume is in use, and can be written: %w", err))
+			err = fault.New(fault.Conflict, "disk.OpenSealed", img, fmt.Errorf("the volume is in use and writable: %w", err))
 		case errors.Is(err, unix.EROFS):
 			err = fault.New(fault.Conflict, "disk.OpenSealed", img, fmt.Errorf("the volume was not unmounted: %w", err))
 		}
@@ -41,7 +40,7 @@ func openSealed(img string) (*os.File, error) {
 	if err != nil {
 		return nil, err
 	}
-	defer loop.Close() // the filesystem holds the device now, or nobody does
+	defer loop.Close() // the filesystem keeps the device, if it was created
 	fs, err := unix.Fsopen("ext4", unix.FSOPEN_CLOEXEC)
 	if err != nil {
 		return nil, os.NewSyscallError("fsopen", err)

@@ -15,8 +15,8 @@ import (
 	"glasshouse/fault"
 )
 
-// Free space of the host without which a volume is neither made nor sealed, or not
-// repaired. The journal of a volume alone takes 4 MiB.
+// Minimum free space of the host for creating, sealing and repairing a volume. The journal of
+// a volume alone takes 4 MiB.
 const (
 	room       = 8 << 20
 	repairRoom = 16 << 20
@@ -42,16 +42,15 @@ func Failed(img string) (bool, error) {
 	}
 	defer loop.Close()
 	count, err := os.ReadFile(filepath.Join("/sys/fs/ext4", filepath.Base(loop.Name()), "errors_count"))
-	if errors.Is(err, os.ErrNotExist) { // it is not mounted, or about to be
+	if errors.Is(err, os.ErrNotExist) { // not mounted, or not yet
 		return false, nil
 	}
 	return err == nil && strings.TrimSpace(string(count)) != "0", err
 }
 
-// repair has e2fsck replay the journal and repair the filesystem on a loop device
-// that is not mounted, if the kernel noted an error in it. Files whose names are lost
-// are in lost+found afterwards. If the host has too little space, the error is
-// fault.NoSpace.
+// repair runs e2fsck on an unmounted loop device if the kernel recorded an error in its
+// filesystem. Files that lost their names are in lost+found afterwards. It returns
+// fault.NoSpace if the host has too little space.
 func repair(loop *os.File, img string) error {
 	sb, err := readSuperblock(loop)
 	if err != nil || sb.state()&stateErrors == 0 {
@@ -75,15 +74,14 @@ func repair(loop *os.File, img string) error {
 	return nil
 }
 
-// hostSpace returns how many bytes are free on the filesystem that img is on.
+// hostSpace returns the number of free bytes on the filesystem of img.
 func hostSpace(img string) (int64, error) {
 	var st unix.Statfs_t
 	err := unix.Statfs(filepath.Dir(img), &st)
 	return int64(st.Bavail) * st.Bsize, err
 }
 
-// checkRoom returns fault.NoSpace if the host's disk, on which img is, has less than need
-// bytes left.
+// checkRoom returns fault.NoSpace if the filesystem of img has less than need bytes left.
 func checkRoom(op, img string, need int64) error {
 	free, err := hostSpace(img)
 	if err != nil || free >= need {
@@ -96,10 +94,10 @@ func hostFull(op, img string, err error) error {
 	return &fault.Error{Op: op, On: img, Kind: fault.NoSpace, Remedy: "free space on the host's disk, or delete jails and snapshots", Err: err}
 }
 
-// WriteError returns err, which using the volume in img ended with, as fault.NoSpace
-// if the host's disk is almost full and err, or the volume, had an error because of it.
-// For data that the host has no room for, the kernel reports ENOSPC or EIO, and for metadata
-// EIO (mark_buffer_write_io_error in its fs/buffer.c).
+// WriteError converts err, the result of using the volume in img, to fault.NoSpace if the
+// host's disk is almost full and err or the volume failed because of it. If the host has no
+// space the kernel reports ENOSPC or EIO for data and EIO for metadata
+// (mark_buffer_write_io_error in fs/buffer.c).
 func WriteError(img string, err error) error {
 	if err == nil {
 		return nil
@@ -116,8 +114,7 @@ func WriteError(img string, err error) error {
 	return hostFull("disk.Write", img, fmt.Errorf("the host's disk has %d KiB left: %w", free>>10, err))
 }
 
-// A superblock is struct ext4_super_block of the kernel's fs/ext4/ext4.h, from
-// which the offsets are.
+// A superblock is struct ext4_super_block of fs/ext4/ext4.h, which defines the offsets.
 type superblock [1024]byte
 
 const (

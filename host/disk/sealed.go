@@ -15,14 +15,11 @@ import (
 	"glasshouse/internal/dirs"
 )
 
-// Seal makes sure that nothing writes to the image img any more: its volume was
-// unmounted, or retired, or cloned while frozen, and needs no repair. It makes
-// the file read-only, and returns when its bytes are on the disk. A volume that
-// is mounted writable, or was not left in order, is a fault.Conflict. Sealing
-// twice does nothing.
+// Seal makes the image img read-only and syncs it. Its volume must have been unmounted,
+// retired or cloned while frozen, and must need no repair. A volume that is mounted writable
+// or was not cleanly unmounted is a fault.Conflict. Sealing twice does nothing.
 //
-// MountSealed does not depend on it; where every millisecond counts, it can be
-// done later.
+// MountSealed does not depend on Seal, so Seal can be called later when time matters.
 func Seal(img string) error {
 	f, err := os.OpenFile(img, os.O_RDONLY|unix.O_CLOEXEC, 0)
 	if err != nil {
@@ -38,9 +35,9 @@ func Seal(img string) error {
 	return nil
 }
 
-// Flush writes all that was written to the volume in img, if it is mounted on mountpoint, to
-// its final place in the image: later the host needs no space for it, and can be full. Who
-// writes to the volume waits for a part of that.
+// Flush writes all data of the volume in img, if it is mounted on mountpoint, to its final
+// place in the image. Afterwards the host needs no more space for it. Writers block during a
+// part of Flush.
 func Flush(ctx context.Context, img, mountpoint string) error {
 	on, err := mounted(mountpoint)
 	if err != nil || on.device == "" {
@@ -60,9 +57,8 @@ func Flush(ctx context.Context, img, mountpoint string) error {
 	return nil
 }
 
-// settled waits a moment for the image f to be in order, as long as somebody
-// holds its device and may still bring that about. While a volume can be written
-// its image says that it is not.
+// settled waits until the image f is clean, as long as another process holds its device. The
+// image of a writable volume is marked as not clean.
 func settled(f *os.File) error {
 	deadline := time.Now().Add(patience)
 	for {
@@ -78,8 +74,8 @@ func settled(f *os.File) error {
 	}
 }
 
-// inOrder reports whether the filesystem in the image f can be mounted without
-// writing to it.
+// inOrder returns nil if the filesystem in the image f is clean, so that it can be mounted
+// without writing to it.
 func inOrder(f *os.File) error {
 	sb, err := readSuperblock(f)
 	if err != nil {
@@ -88,9 +84,9 @@ func inOrder(f *os.File) error {
 	e := &fault.Error{Op: "disk.Seal", On: f.Name(), Kind: fault.Conflict}
 	switch {
 	case sb.magic() != ext4Magic:
-		e.Err = errors.New("it holds no ext4 filesystem")
+		e.Err = errors.New("the image contains no ext4 filesystem")
 	case sb.state()&stateErrors != 0:
-		e.Err, e.Remedy = errors.New("its filesystem had an error, and needs a repair"), "start the jail, which repairs its filesystem"
+		e.Err, e.Remedy = errors.New("the filesystem had an error and needs a repair"), "start the jail, which repairs its filesystem"
 	case sb.incompat()&needsReplay != 0 || sb.state()&stateValid == 0:
 		e.Err = errors.New("the volume is mounted, or was not unmounted")
 	default:
@@ -99,11 +95,10 @@ func inOrder(f *os.File) error {
 	return e
 }
 
-// MountSealed mounts the volume in img read-only on mountpoint, where no other
-// volume may be. The image may be mounted so in any number of places: they have
-// one loop device and one file system in the kernel, which both go with the last
-// user, be it an overlay. An image whose volume is mounted writable, or that was
-// left needing repair, is a fault.Conflict.
+// MountSealed mounts the volume in img read-only on mountpoint, where no other volume may be
+// mounted. All mounts of an image share one loop device and one filesystem instance in the
+// kernel, which end with the last user, for example an overlay. An image that is mounted
+// writable or needs repair is a fault.Conflict.
 func MountSealed(img, mountpoint string) error {
 	on, err := mounted(mountpoint)
 	if err != nil {
@@ -118,15 +113,15 @@ func MountSealed(img, mountpoint string) error {
 	deadline := time.Now().Add(patience)
 	for wait := time.Millisecond; ; wait *= 2 {
 		err := mountSealed(img, mountpoint)
-		// A file system that can be written, or a moment ago could.
+		// EBUSY: the file system is writable, or was until a moment ago.
 		if errors.Is(err, unix.EBUSY) && time.Now().Before(deadline) {
 			time.Sleep(wait)
 			continue
 		}
 		switch {
 		case errors.Is(err, unix.EBUSY):
-			err = fault.New(fault.Conflict, "disk.MountSealed", img, fmt.Errorf("the volume is in use, and can be written: %w", err))
-		case errors.Is(err, unix.EROFS): // the kernel wanted to write
+			err = fault.New(fault.Conflict, "disk.MountSealed", img, fmt.Errorf("the volume is in use and writable: %w", err))
+		case errors.Is(err, unix.EROFS): // the kernel needs to replay the journal
 			err = fault.New(fault.Conflict, "disk.MountSealed", img, fmt.Errorf("the volume was not unmounted: %w", err))
 		}
 		if err != nil {
@@ -141,14 +136,13 @@ func mountSealed(img, mountpoint string) error {
 	if err != nil {
 		return err
 	}
-	defer loop.Close() // the mount holds the device now, or nobody does
+	defer loop.Close() // the mount keeps the device, if it was created
 	return mount(loop, mountpoint, unix.MS_RDONLY, "")
 }
 
-// Retire makes the volume mounted on mountpoint one that nobody can write to any
-// more, wherever it is mounted, and returns when its files are in the image. An
-// overlay of another may have it as a lower layer meanwhile. Whoever wrote to it
-// must have ended.
+// Retire makes the volume mounted on mountpoint read-only in all its mounts and returns when
+// its files are in the image. An overlay may use it as a lower layer meanwhile. All writers
+// must have exited.
 func Retire(mountpoint string) error {
 	on, err := mounted(mountpoint)
 	if err != nil || on.device == "" {
@@ -159,7 +153,7 @@ func Retire(mountpoint string) error {
 	for {
 		err := unix.Mount("", mountpoint, "", flags, "")
 		if err == unix.EBUSY && time.Now().Before(deadline) {
-			time.Sleep(time.Millisecond) // the last writer is on its way out
+			time.Sleep(time.Millisecond) // the last writer is still exiting
 			continue
 		}
 		if err != nil {
@@ -169,9 +163,9 @@ func Retire(mountpoint string) error {
 	}
 }
 
-// attachSealed returns the loop device of img, joining them, to be read only, if
-// they are not. As in attach, the lock on the image lasts as long as its device: who
-// gets it makes the device, others find it.
+// attachSealed returns the read-only loop device of img and attaches one if necessary. As in
+// attach the lock on the image lasts as long as the device: the process that gets the lock
+// creates the device, and others find it.
 func attachSealed(img string) (*os.File, error) {
 	f, err := os.OpenFile(img, os.O_RDONLY|unix.O_CLOEXEC, 0)
 	if err != nil {
@@ -192,16 +186,15 @@ func attachSealed(img string) (*os.File, error) {
 			return loop, err
 		}
 		if time.Now().After(deadline) {
-			return nil, fault.Newf(fault.Conflict, "disk.MountSealed", img, "the volume is in use, and can be written")
+			return nil, fault.Newf(fault.Conflict, "disk.MountSealed", img, "the volume is in use and writable")
 		}
-		time.Sleep(wait) // its device is being made, or going
+		time.Sleep(wait) // its device is being created or removed
 	}
 }
 
-// deviceOf returns the device of the image f, or nil. It may be one that
-// can be written; whether its file system can, mounting shows. Asking
-// every device of the host takes milliseconds where there are hundreds, so the
-// last answer is tried first.
+// deviceOf returns the device of the image f, or nil. The device may be writable. Mounting it
+// shows whether its file system is. It tries the last known device first, because querying all
+// devices takes milliseconds on hosts with hundreds of them.
 func deviceOf(f *os.File) (*os.File, error) {
 	key, err := keyOf(f)
 	if err != nil {
@@ -213,7 +206,7 @@ func deviceOf(f *os.File) (*os.File, error) {
 		}
 		guesses.Delete(key)
 	}
-	devices, err := Leftovers("/") // the image may have been joined under another name
+	devices, err := Leftovers("/") // the image may have been attached under another name
 	if err != nil {
 		return nil, err
 	}
@@ -226,8 +219,8 @@ func deviceOf(f *os.File) (*os.File, error) {
 	return nil, nil
 }
 
-// guesses say which device an image had last: imageKey to string. They are only
-// ever believed after asking the device.
+// guesses maps an image to its last known device: imageKey to string. The device is always
+// verified.
 var guesses sync.Map
 
 type imageKey struct{ device, inode uint64 }
@@ -246,7 +239,7 @@ func remember(f *os.File, device string) {
 	}
 }
 
-// openIf opens a device if it is the image's. While it is open it stays that.
+// openIf opens a device if it belongs to the image. An open device cannot be detached.
 func openIf(device string, key imageKey) *os.File {
 	loop, err := os.OpenFile(device, os.O_RDONLY|unix.O_CLOEXEC, 0)
 	if err != nil {

@@ -12,10 +12,9 @@ import (
 	"glasshouse/fault"
 )
 
-// CloseOutward closes every TCP connection that leads out of the namespace bound
-// to path: its owner reads that it was aborted. The other side has the same
-// connection with somebody else, or none any more. What a jail has connected
-// with itself stays.
+// CloseOutward aborts every TCP connection that leads out of the namespace bound to path. The
+// peer may have the same connection with another jail by now, or no longer have it.
+// Connections within the jail stay open.
 func CloseOutward(path string) error {
 	return Do(path, func() error {
 		for _, family := range []uint8{unix.AF_INET, unix.AF_INET6} {
@@ -33,9 +32,9 @@ func CloseOutward(path string) error {
 	})
 }
 
-// A Conn is an established connection of a jail with somebody outside of it.
+// A Conn is an established TCP connection that leads out of a jail.
 type Conn struct {
-	Inode    uint32 // of its socket
+	Inode    uint32 // inode number of its socket
 	From, To netip.AddrPort
 }
 
@@ -62,8 +61,8 @@ func Outward(path string) (all []Conn, err error) {
 	return all, err
 }
 
-// BindAnything lets sockets in the namespace bound to path have any address as
-// their own.
+// BindAnything allows sockets in the namespace bound to path to bind to any address
+// (net.ipv4.ip_nonlocal_bind).
 func BindAnything(path string) error {
 	return Do(path, func() error { return sysctl("net/ipv4/ip_nonlocal_bind", "1") })
 }
@@ -82,8 +81,8 @@ func closeOutward(s *netlink.Socket) error {
 	return destroy(s.ID.Source, s.ID.Destination, s.ID.SourcePort, s.ID.DestinationPort)
 }
 
-// CloseConn closes one TCP connection of the namespace bound to path, if it is still
-// there: both its owner and the other side are told that it was aborted.
+// CloseConn aborts one TCP connection of the namespace bound to path, if it still exists. Its
+// owner gets an error and the peer a reset.
 func CloseConn(path string, from, to netip.AddrPort) error {
 	return Do(path, func() error {
 		return destroy(from.Addr().AsSlice(), to.Addr().AsSlice(), from.Port(), to.Port())
@@ -94,9 +93,9 @@ func destroy(from, to net.IP, fromPort, toPort uint16) error {
 	err := netlink.SocketDestroy(&net.TCPAddr{IP: from, Port: int(fromPort)}, &net.TCPAddr{IP: to, Port: int(toPort)})
 	switch {
 	case errors.Is(err, unix.EOPNOTSUPP):
-		return fault.Cannot("netns.CloseOutward", "the kernel cannot close connections of others", "use a kernel with CONFIG_INET_DIAG_DESTROY")
+		return fault.Cannot("netns.CloseOutward", "the kernel cannot close connections of other processes", "use a kernel with CONFIG_INET_DIAG_DESTROY")
 	case errors.Is(err, unix.ENOENT):
-		return nil // it has ended
+		return nil // already closed
 	case err != nil:
 		return fmt.Errorf("close connection to %s: %w", to, err)
 	}

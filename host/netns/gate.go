@@ -14,17 +14,17 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Where the daemon listens in a gate, at Gateway.
+// Ports of the daemon in a gate, at Gateway.
 const (
-	NamePort  = 53   // UDP and TCP: questions for names, whomever they were sent to
-	ProxyPort = 3128 // programs that know of proxies
-	AllPort   = 3129 // every other TCP connection, whomever it was meant for
+	NamePort  = 53   // UDP and TCP: DNS queries to any address
+	ProxyPort = 3128 // programs with a configured proxy
+	AllPort   = 3129 // every other TCP connection, to any address
 )
 
 func gatePath(path string) string { return path + ".gate" }
 
-// Door returns the namespace at the other end of the wire of the network bound
-// to path, if the daemon listens there.
+// Door returns the namespace at the other end of the link of the network bound to path, if the
+// daemon listens there.
 func Door(path string) string {
 	if group, err := os.Readlink(groupLink(path)); err == nil {
 		return group
@@ -32,7 +32,7 @@ func Door(path string) string {
 	return gatePath(path)
 }
 
-// connectGate makes the gate and lays the wire to it.
+// connectGate creates the gate and the link to it.
 func (n *Net) connectGate() (err error) {
 	if err := bind(n.Door); err != nil {
 		return err
@@ -55,8 +55,8 @@ func (n *Net) connectGate() (err error) {
 	return Do(n.Door, func() error { return awaitCarrier(linkName(n.Name)) })
 }
 
-// layTo makes a pair of links between the network and another namespace, in
-// which its end has the given name.
+// layTo creates a pair of links between the network and another namespace, in which its end
+// has the given name.
 func (n *Net) layTo(door, name string, far net.HardwareAddr) error {
 	jail, err := os.Open(n.Path)
 	if err != nil {
@@ -78,8 +78,8 @@ func (n *Net) layTo(door, name string, far net.HardwareAddr) error {
 	return nil
 }
 
-// setUpGate prepares a gate, on a thread that is in it: rules first, so that it
-// is never open.
+// setUpGate configures a gate, on a thread in its namespace. It sets the rules first, so that
+// the gate is never open.
 func (n *Net) setUpGate() error {
 	if err := shut(redirect); err != nil {
 		return err
@@ -105,7 +105,7 @@ func (n *Net) setUpGate() error {
 	return neighbour(link, jailAddr, mac(n.Name, 'j'))
 }
 
-// farEnd finds the end of a wire that leads to a gate or a group.
+// farEnd finds the end of a link in a gate or a group.
 func farEnd(name, path string) (link netlink.Link, err error) {
 	door := Door(path)
 	if !bound(door) {
@@ -118,8 +118,8 @@ func farEnd(name, path string) (link netlink.Link, err error) {
 	return link, err
 }
 
-// shut gives the namespace of this thread rules by which nothing comes in but to
-// the daemon's ports, and nothing passes through. What is refused is told so.
+// shut sets rules in the namespace of this thread that accept only packets to the daemon's
+// ports and forward nothing. Other packets are rejected with an ICMP error.
 func shut(more func(*nftables.Conn, *nftables.Table)) error {
 	c, err := nftables.New()
 	if err != nil {
@@ -134,9 +134,8 @@ func shut(more func(*nftables.Conn, *nftables.Table)) error {
 		c.AddRule(&nftables.Rule{Table: t, Chain: ch, Exprs: join(parts...)})
 	}
 	chain("forward", nftables.ChainHookForward, nftables.ChainPriorityFilter, &drop)
-	// What is for none of the daemon's sockets is for no address of this
-	// namespace either, and would be dropped without a word before it comes to
-	// input.
+	// Packets to other ports are not addressed to this namespace either. The kernel would drop
+	// them silently before the input hook.
 	for _, at := range []struct {
 		name string
 		hook *nftables.ChainHook
@@ -156,7 +155,7 @@ func shut(more func(*nftables.Conn, *nftables.Table)) error {
 	return nil
 }
 
-// redirect leads all that the daemon carries to its sockets.
+// redirect redirects the connections that the daemon handles to its sockets.
 func redirect(c *nftables.Conn, t *nftables.Table) {
 	pre := c.AddChain(&nftables.Chain{Name: "redirect", Table: t, Hooknum: nftables.ChainHookPrerouting,
 		Type: nftables.ChainTypeNAT, Priority: nftables.ChainPriorityNATDest})
@@ -173,7 +172,7 @@ func redirect(c *nftables.Conn, t *nftables.Table) {
 	to(AllPort, protocol(unix.IPPROTO_TCP))
 }
 
-// ipv4 matches packets of IPv4.
+// ipv4 matches IPv4 packets.
 func ipv4() []expr.Any {
 	return []expr.Any{
 		&expr.Meta{Key: expr.MetaKeyNFPROTO, Register: 1},

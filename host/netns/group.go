@@ -13,14 +13,14 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// bridgeName is the switch in a group's namespace.
+// bridgeName is the bridge in a group's namespace.
 const bridgeName = "group"
 
-// groupLink is where a network of a group says which.
+// groupLink returns the path of the link from a network to its group.
 func groupLink(path string) string { return path + ".group" }
 
-// join connects the network with its group, which the first of it makes. The
-// rules' lock keeps another from leaving it, as the last, meanwhile.
+// join connects the network to its group. The first member creates the group. The lock of the
+// rules keeps the last member from removing the group meanwhile.
 func (n *Net) join(o Options) (err error) {
 	unlock, err := lock(unix.LOCK_EX)
 	if err != nil {
@@ -54,8 +54,7 @@ func (n *Net) join(o Options) (err error) {
 	return Do(n.Door, func() error { return awaitCarrier(linkName(n.Name)) })
 }
 
-// ensureGroup makes a group's namespace if there is none, or what was made of it
-// by one who was interrupted.
+// ensureGroup creates a group's namespace, or completes one whose creation was interrupted.
 func ensureGroup(path string, pool netip.Prefix) error {
 	if bound(path) {
 		whole := false
@@ -83,7 +82,7 @@ func ensureGroup(path string, pool netip.Prefix) error {
 	return nil
 }
 
-// setUpGroup prepares a group's namespace, on a thread that is in it.
+// setUpGroup configures a group's namespace, on a thread in it.
 func setUpGroup(path string, pool netip.Prefix) error {
 	if err := shut(func(*nftables.Conn, *nftables.Table) {}); err != nil {
 		return err
@@ -92,13 +91,13 @@ func setUpGroup(path string, pool netip.Prefix) error {
 	attrs.Name, attrs.HardwareAddr = bridgeName, mac(path, 'h')
 	bridge := &netlink.Bridge{LinkAttrs: attrs}
 	if err := netlink.LinkAdd(bridge); err != nil {
-		return fmt.Errorf("make a switch: %w", err)
+		return fmt.Errorf("create bridge: %w", err)
 	}
 	link, err := netlink.LinkByName(bridgeName)
 	if err != nil {
-		return fmt.Errorf("find the switch: %w", err)
+		return fmt.Errorf("find bridge: %w", err)
 	}
-	// The rules are for who talks to the daemon, not for who talks to each other.
+	// The rules apply to packets to the daemon, not to packets between members.
 	if err := errors.Join(
 		noIPv6(bridgeName),
 		sysctl("net/ipv4/ip_forward", "0"),
@@ -107,10 +106,10 @@ func setUpGroup(path string, pool netip.Prefix) error {
 		return err
 	}
 	if err := netlink.AddrAdd(link, &netlink.Addr{IPNet: host(Gateway)}); err != nil {
-		return fmt.Errorf("address of the switch: %w", err)
+		return fmt.Errorf("address of bridge: %w", err)
 	}
-	if err := netlink.LinkSetUp(link); err != nil { // last: that it is up says it is whole
-		return fmt.Errorf("switch up: %w", err)
+	if err := netlink.LinkSetUp(link); err != nil { // last: an up link marks a complete group
+		return fmt.Errorf("set bridge up: %w", err)
 	}
 	if err := netlink.RouteAdd(&netlink.Route{LinkIndex: link.Attrs().Index, Dst: network(pool), Scope: netlink.SCOPE_LINK}); err != nil {
 		return fmt.Errorf("route to the group: %w", err)
@@ -118,11 +117,11 @@ func setUpGroup(path string, pool netip.Prefix) error {
 	return nil
 }
 
-// plug connects the far end of the wire with the switch.
+// plug connects the far end of the link to the bridge.
 func (n *Net) plug() error {
 	bridge, err := netlink.LinkByName(bridgeName)
 	if err != nil {
-		return fmt.Errorf("find the switch: %w", err)
+		return fmt.Errorf("find bridge: %w", err)
 	}
 	link, err := netlink.LinkByName(linkName(n.Name))
 	if err != nil {
@@ -132,13 +131,13 @@ func (n *Net) plug() error {
 		return err
 	}
 	if err := netlink.LinkSetMaster(link, bridge); err != nil {
-		return fmt.Errorf("connect with the group: %w", err)
+		return fmt.Errorf("connect to the group: %w", err)
 	}
 	return netlink.LinkSetUp(link)
 }
 
-// setUpMember prepares the end of the wire in a jail of a group: what it sends
-// comes from its transit address, and what is sent there is sent to it.
+// setUpMember configures the jail's end of the link: packets from the jail get its transit
+// address as source, and packets to the transit address reach the jail.
 func (n *Net) setUpMember(pool netip.Prefix, direct bool) error {
 	if err := n.memberLink(pool, direct); err != nil || direct {
 		return err
@@ -146,7 +145,7 @@ func (n *Net) setUpMember(pool netip.Prefix, direct bool) error {
 	return errors.Join(translate(n.Transit), accept(n.Transit))
 }
 
-// memberLink prepares the link of that end alone.
+// memberLink configures only the link of that end.
 func (n *Net) memberLink(pool netip.Prefix, direct bool) error {
 	if err := n.setUpLink(direct); err != nil {
 		return err
@@ -172,8 +171,7 @@ func network(p netip.Prefix) *net.IPNet {
 	return &net.IPNet{IP: p.Addr().AsSlice(), Mask: net.CIDRMask(p.Bits(), 32)}
 }
 
-// leave takes a network out of its group, if it is in one; the last one takes
-// the group along.
+// leave removes a network from its group, if it is in one. The last member removes the group.
 func leave(name, path string) error {
 	if _, err := os.Readlink(groupLink(path)); errors.Is(err, fs.ErrNotExist) || errors.Is(err, unix.ENOTDIR) {
 		return nil

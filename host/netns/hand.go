@@ -13,26 +13,25 @@ import (
 	"glasshouse/fault"
 )
 
-// A wire can be handed from one namespace to another: the same jail goes on there,
-// and who talks to it over the wire notices nothing but a moment of silence. The far
-// end, its addresses, its rules and what it remembers of conversations stay. It is
-// done in two steps, Pull and Plug. Between them the wire leads nowhere, so that
-// nobody answers for a jail that is not yet there: what is sent meanwhile is lost,
-// and is sent again.
+// A network link can be handed over from one namespace to another when a jail is rewound.
+// Peers only notice a moment of silence. The far end, its addresses, its rules and its
+// connection tracking state stay. The handover has two steps, Pull and Plug. In between the
+// link is disconnected, so packets are lost and retransmitted instead of being answered by the
+// wrong jail.
 
 const (
-	pulled = "pulled0" // the name of a wire that was pulled and not yet plugged in
-	nobody = "nobody0" // the other end of what stands in for a wire
+	pulled = "pulled0" // name of a link between Pull and Plug
+	nobody = "nobody0" // the other end of a placeholder link
 )
 
-// standIn makes a link like the wire's that leads nowhere, on which sockets have
-// their addresses and routes already, and the rules of the namespace.
+// standIn creates a placeholder link that leads nowhere, with the addresses, routes and rules
+// of the namespace, so that sockets can use them.
 func (n *Net) standIn(o Options) error {
 	return Do(n.Path, func() error {
 		veth := netlink.NewVeth(netlink.NewLinkAttrs())
 		veth.Name, veth.PeerName = inside, nobody
 		if err := netlink.LinkAdd(veth); err != nil {
-			return fmt.Errorf("make what stands in for the wire: %w", err)
+			return fmt.Errorf("create placeholder link: %w", err)
 		}
 		if err := noIPv6(nobody); err != nil {
 			return err
@@ -45,13 +44,13 @@ func (n *Net) standIn(o Options) error {
 			err = n.setUpEnd(o)
 		}
 		if err != nil {
-			return fmt.Errorf("set up what stands in for the wire: %w", err)
+			return fmt.Errorf("set up placeholder link: %w", err)
 		}
 		return n.setUpRules(o)
 	})
 }
 
-// setUpEnd prepares the link of the jail's end, on a thread that is in its namespace.
+// setUpEnd configures the jail's end of the link, on a thread in its namespace.
 func (n *Net) setUpEnd(o Options) error {
 	if o.Reach == Grouped {
 		pool := o.Pool
@@ -64,7 +63,7 @@ func (n *Net) setUpEnd(o Options) error {
 	return n.setUpLink(o.Direct)
 }
 
-// setUpRules makes the rules that go with it.
+// setUpRules sets the rules for that end.
 func (n *Net) setUpRules(o Options) error {
 	switch {
 	case o.Direct:
@@ -77,12 +76,12 @@ func (n *Net) setUpRules(o Options) error {
 	return nil
 }
 
-// Pull takes the wire out of the namespace bound to from, and leaves it beside that
-// bound to to, unplugged.
+// Pull moves the link from the namespace bound to from to the one bound to to, without
+// connecting it.
 func Pull(from, to string) error { return pull(from, to, inside) }
 
-// PullBack undoes Pull, however far that came and whether the wire was plugged in
-// since or not. It reports whether the wire has to be plugged in again.
+// PullBack undoes Pull, even a partial Pull or one that was followed by Plug. It reports
+// whether the link must be plugged in again.
 func PullBack(from, to string) (unplugged bool, err error) {
 	var home, there []string
 	if home, err = ends(to); err != nil {
@@ -103,8 +102,7 @@ func PullBack(from, to string) (unplugged bool, err error) {
 	return true, pull(from, to, inside)
 }
 
-// ends returns which of the names that a wire has in a jail there are in the
-// namespace bound to path.
+// ends returns the names that a link of the jail has in the namespace bound to path.
 func ends(path string) (names []string, err error) {
 	err = Do(path, func() error {
 		for _, name := range []string{inside, pulled} {
@@ -120,7 +118,7 @@ func ends(path string) (names []string, err error) {
 	return names, err
 }
 
-// pull moves the wire, which has the given name, from one namespace to the other.
+// pull moves the link of the given name from one namespace to the other.
 func pull(from, to, name string) error {
 	ns, err := os.Open(to)
 	if err != nil {
@@ -133,23 +131,23 @@ func pull(from, to, name string) error {
 	return Do(from, func() error {
 		link, err := netlink.LinkByName(name)
 		if err != nil {
-			return fmt.Errorf("find the wire: %w", err)
+			return fmt.Errorf("find the link: %w", err)
 		}
 		if name != pulled {
-			// That takes its addresses and routes along.
+			// Setting the link down removes its addresses and routes.
 			if err := errors.Join(netlink.LinkSetDown(link), netlink.LinkSetName(link, pulled)); err != nil {
-				return fmt.Errorf("unplug the wire: %w", err)
+				return fmt.Errorf("unplug the link: %w", err)
 			}
 		}
 		if err := netlink.LinkSetNsFd(link, int(ns.Fd())); err != nil {
-			return fmt.Errorf("hand over the wire: %w", err)
+			return fmt.Errorf("hand over the link: %w", err)
 		}
 		return nil
 	})
 }
 
-// Plug has the namespace bound to o.Path use the wire that was pulled to it. It is of
-// the given name, and o is what it was made with.
+// Plug connects the namespace bound to o.Path to the link that was pulled to it. name and o
+// are those of its creation.
 func Plug(name string, o Options) (err error) {
 	n, err := o.net(name)
 	if err != nil {
@@ -158,26 +156,25 @@ func Plug(name string, o Options) (err error) {
 	return Do(o.Path, func() error {
 		link, err := netlink.LinkByName(pulled)
 		if err != nil {
-			return fmt.Errorf("find the wire that was pulled: %w", err)
+			return fmt.Errorf("find the pulled link: %w", err)
 		}
 		if stand, err := netlink.LinkByName(inside); err == nil {
 			if err := netlink.LinkDel(stand); err != nil {
-				return fmt.Errorf("remove what stands in for the wire: %w", err)
+				return fmt.Errorf("remove placeholder link: %w", err)
 			}
 		}
 		if err := netlink.LinkSetName(link, inside); err != nil {
-			return fmt.Errorf("plug in the wire: %w", err)
+			return fmt.Errorf("plug in the link: %w", err)
 		}
 		if err := n.setUpEnd(o); err != nil {
-			return fmt.Errorf("plug in the wire: %w", err)
+			return fmt.Errorf("plug in the link: %w", err)
 		}
 		return awaitCarrier(inside)
 	})
 }
 
-// Mend makes the wire of the network anew if the namespace that o names has none: it
-// was pulled, and who was to get it is gone. What was connected over it stays as it
-// is at the jail's end.
+// Mend recreates the link of the network if the namespace that o names has none, because a
+// handover was interrupted. Connections over the old link stay open at the jail's end.
 func Mend(ctx context.Context, name string, o Options) (mended bool, err error) {
 	if o.Reach == Alone {
 		return false, nil
@@ -203,7 +200,7 @@ func dropRules() error {
 	if err != nil {
 		return fmt.Errorf("nftables: %w", err)
 	}
-	t := c.AddTable(&nftables.Table{Family: nftables.TableFamilyIPv4, Name: tableName}) // so that there is one to delete
+	t := c.AddTable(&nftables.Table{Family: nftables.TableFamilyIPv4, Name: tableName}) // so that the deletion does not fail
 	c.DelTable(t)
 	if err := c.Flush(); err != nil {
 		return fmt.Errorf("remove the jail's rules: %w", err)

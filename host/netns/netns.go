@@ -1,34 +1,33 @@
-// Package netns gives a jail a network of its own: a named network namespace
-// that belongs to the host, so that root in the jail has no power over it, and
-// if the jail may reach anything, a wire from it.
+// Package netns gives a jail its own network: a named network namespace that belongs to the
+// host, so that root in the jail has no capabilities over it, and a veth link if the jail may
+// reach anything.
 //
-// Every jail with a wire sees the same small network: itself at 10.0.0.2 on
-// eth0, the way out at 10.0.0.1. Where the wire ends is how far it reaches.
+// Every jail with a link sees the same small network: itself at 10.0.0.2 on eth0 and the
+// gateway at 10.0.0.1. The other end of the link determines what the jail can reach.
 //
-// Of a Full network it ends on the host. Inside the namespace the source of what
-// leaves becomes the jail's transit address, one of a pool on this host, and on
-// the host that becomes the host's own. What comes back finds the same way in
-// reverse; nothing else comes in. The host's end of the wire has no address.
+// In a Full network the other end is on the host. Inside the namespace the source of outgoing
+// packets is translated to the jail's transit address, one of a pool on this host, and on the
+// host to the host's own address. Replies are translated back. All other incoming packets are
+// dropped. The host's end of the link has no address.
 //
 //	jail: 10.0.0.2 ──snat──▶ 100.64.0.7 ═ veth ═▶ host ──masquerade──▶ outside
 //
-// Of a Gated network it ends in a second namespace, the gate, which has no other
-// way out: no route, no forwarding, nothing but sockets that the daemon opens in
-// it. Every TCP connection, to wherever, arrives at the one of them on ProxyPort,
-// every question for a name at that on port 53, and all else is refused.
+// In a Gated network the other end is in a second namespace, the gate, which has no routes and
+// no forwarding, only sockets of the daemon. Every TCP connection to any address is redirected
+// to the daemon's socket on ProxyPort or AllPort, every DNS query to the one on port 53, and
+// all other packets are rejected.
 //
 //	jail: 10.0.0.2 ═ veth ═▶ gate 10.0.0.1: the daemon's sockets, and nothing behind
 //
-// Of a Grouped network it ends at a switch in a namespace of the group. Members
-// see each other at their transit addresses; there is nothing else to see but
-// the daemon, which answers for names.
+// In a Grouped network the other end is connected to a bridge in a namespace of the group.
+// Members reach each other at their transit addresses, and the daemon as DNS server.
 //
-// One table of rules on the host, named glasshouse, lets jails out and refuses
-// them the host itself, each other, and link-local addresses, among which are
-// the metadata services of clouds. There is no IPv6 on the wire.
+// One nftables table on the host, named glasshouse, masquerades packets of jails and rejects
+// their packets to the host itself, to other jails, and to link-local addresses, which include
+// the metadata services of clouds. Links have no IPv6.
 //
-// The package keeps no state: a network is found by its name and its path. Paths
-// and links are those of the process's own namespaces.
+// The package keeps no state: a network is found by its name and its path. Paths and links are
+// those of the process's own namespaces.
 package netns
 
 import (
@@ -55,38 +54,38 @@ import (
 // (RFC 6598), which neither the Internet nor private networks should need.
 var Pool = netip.MustParsePrefix("100.64.0.0/16")
 
-// Options say what network to make. Path must be set.
+// Options describe a network. Path must be set.
 type Options struct {
-	Path string // where the namespace is bound: a file this package makes
+	Path string // path at which the namespace is bound; this package creates the file
 
 	Reach  Reach
-	Group  string       // of Grouped: where the group's namespace is bound
-	Direct bool         // for gVisor, which moves the address out of the namespace's own stack: eth0 has the transit address itself
-	Index  int          // which address of the pool is the jail's; no two jails may share one
+	Group  string       // of Grouped: path at which the group's namespace is bound
+	Direct bool         // for gVisor, which moves the address to its own network stack: eth0 has the transit address itself
+	Index  int          // index of the jail's address in the pool; must be unique
 	Pool   netip.Prefix // zero means Pool
 
-	// Await has the namespace get the wire of the given name, which another has,
-	// from Pull and Plug. Until then what stands in for it leads nowhere.
+	// Await makes the namespace wait for the link of the given name from Pull and Plug, which
+	// another namespace still has. Until then it has a placeholder link.
 	Await bool
 
-	// At is the path whose wire it is, if that is another's. Default: Path.
+	// At is the path of the network that owns the link, if that is another one. Default: Path.
 	At string
 }
 
-// at is the path that what belongs to the wire is named by.
+// at returns the path after which resources of the link are named.
 func (o Options) at() string { return cmp.Or(o.At, o.Path) }
 
-// Reach is how far a network goes.
+// Reach selects what a network can reach.
 type Reach int
 
 const (
-	Alone   Reach = iota // loopback and nothing else
-	Gated                // to a gate, in which only the daemon listens
-	Grouped              // to others of the same group
-	Full                 // outward through the host
+	Alone   Reach = iota // only loopback
+	Gated                // a gate, in which only the daemon listens
+	Grouped              // other members of the group
+	Full                 // external networks through the host
 )
 
-// Transit returns the address of a pool that is a jail's. Of no pool it is Pool.
+// Transit returns a jail's address in a pool. An invalid pool selects Pool.
 func Transit(pool netip.Prefix, index int) (netip.Addr, error) {
 	if !pool.IsValid() {
 		pool = Pool
@@ -100,19 +99,19 @@ func Transit(pool netip.Prefix, index int) (netip.Addr, error) {
 	return netip.AddrFrom4([4]byte{byte(n >> 24), byte(n >> 16), byte(n >> 8), byte(n)}), nil
 }
 
-// A Net is a jail's network. It holds nothing open and need not be closed.
+// A Net is a jail's network. It holds no open resources and need not be closed.
 type Net struct {
 	Name    string
 	Path    string
-	Link    string     // the host's end of the wire; "" without one there
+	Link    string     // the host's end of the link, or ""
 	Transit netip.Addr // of Full and Grouped
-	Door    string     // of Gated and Grouped: the namespace the daemon listens in, at Gateway
+	Door    string     // of Gated and Grouped: the namespace in which the daemon listens, at Gateway
 
-	at string // the path that what belongs to the wire is named by
+	at string // path after which resources of the link are named
 }
 
-// Create makes the network of the given name. A name, path or transit address
-// that is in use is a fault.Conflict. If Create fails, nothing of it is left.
+// Create creates the network of the given name. It returns fault.Conflict if a name, path or
+// transit address is in use. If Create fails it removes what it created.
 func Create(ctx context.Context, name string, o Options) (_ *Net, err error) {
 	if name == "" || o.Path == "" {
 		return nil, fault.Newf(fault.Invalid, "netns.Create", name, "a network needs a name and a path")
@@ -122,18 +121,18 @@ func Create(ctx context.Context, name string, o Options) (_ *Net, err error) {
 		return nil, err
 	}
 	if err := bind(o.Path); err != nil {
-		return nil, fmt.Errorf("make network %s: %w", name, err)
+		return nil, fmt.Errorf("create network %s: %w", name, err)
 	}
 	if err = context.Cause(ctx); err == nil {
 		err = n.wire(o)
 	}
 	if err != nil {
-		return nil, errors.Join(fmt.Errorf("make network %s: %w", name, err), unbind(o.Path))
+		return nil, errors.Join(fmt.Errorf("create network %s: %w", name, err), unbind(o.Path))
 	}
 	return n, nil
 }
 
-// net is what a network with these options is.
+// net returns the Net for these options.
 func (o Options) net(name string) (n *Net, err error) {
 	n = &Net{Name: name, Path: o.Path, at: o.at()}
 	if o.Reach == Full || o.Reach == Grouped {
@@ -142,7 +141,7 @@ func (o Options) net(name string) (n *Net, err error) {
 	return n, err
 }
 
-// wire connects the network as far as it is to reach, or leaves nothing.
+// wire connects the network according to its reach. If it fails it removes what it created.
 func (n *Net) wire(o Options) error {
 	if o.Await && o.Reach != Alone {
 		return n.standIn(o)
@@ -161,24 +160,23 @@ func (n *Net) wire(o Options) error {
 	return nil
 }
 
-// Clean removes the network of the given name and path, whatever of it there is.
-// The namespace itself ends with the last process in it, and a gate with the
-// last socket.
+// Clean removes the network of the given name and path, even if it is incomplete. The kernel
+// frees the namespace with its last process, and a gate with its last socket.
 func Clean(name, path string) error {
 	return errors.Join(disconnect(name), leave(name, path), unbind(gatePath(path)), unbind(path))
 }
 
-// CleanInner removes the namespace bound to path, and leaves the wire that was in
-// it to who has it now.
+// CleanInner removes the namespace bound to path. It keeps the link, which belongs to another
+// namespace now.
 func CleanInner(path string) error { return unbind(path) }
 
-// bind makes a network namespace with loopback up and binds it to path.
+// bind creates a network namespace with loopback up and binds it to path.
 func bind(path string) error {
 	if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
 		return err
 	}
 	if bound(path) {
-		return fault.Newf(fault.Conflict, "netns.Create", path, "there is a network already")
+		return fault.Newf(fault.Conflict, "netns.Create", path, "network already exists")
 	}
 	f, err := os.OpenFile(path, os.O_RDONLY|os.O_CREATE|unix.O_CLOEXEC, 0o444)
 	if err != nil {
@@ -209,7 +207,7 @@ func bound(path string) bool {
 	return unix.Statfs(path, &st) == nil && st.Type == unix.NSFS_MAGIC
 }
 
-// unbind undoes bind, however far it came.
+// unbind undoes bind, even if bind was interrupted.
 func unbind(path string) error {
 	for {
 		err := unix.Unmount(path, unix.MNT_DETACH|unix.UMOUNT_NOFOLLOW)
@@ -226,11 +224,10 @@ func unbind(path string) error {
 	return nil
 }
 
-// loopback prepares the namespace of this thread: its loopback goes up, and
-// since root in the jail has no power here, what a jail's root expects to be
-// able to do is opened to everybody in it: to listen on any port and to ping.
-// Sockets of multipath TCP, which Go's servers ask for first, could not be
-// written down; where there are none, programs take TCP.
+// loopback configures the namespace of this thread. It sets loopback up. Root in the jail has
+// no capabilities in this namespace, so it allows all users to listen on any port and to ping.
+// It disables multipath TCP, which Go's servers request first, because CRIU cannot checkpoint
+// its sockets. Programs then fall back to TCP.
 func loopback() error {
 	lo, err := netlink.LinkByName("lo")
 	if err != nil {
@@ -246,7 +243,7 @@ func loopback() error {
 	)
 }
 
-// optional is err, unless it says that the kernel has no such setting.
+// optional returns err, or nil if err means that the kernel lacks the setting.
 func optional(err error) error {
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil
@@ -254,7 +251,7 @@ func optional(err error) error {
 	return err
 }
 
-// sysctl sets a setting of the thread's network namespace.
+// sysctl writes a sysctl of the thread's network namespace.
 func sysctl(name, value string) error {
 	if err := os.WriteFile("/proc/sys/"+name, []byte(value), 0); err != nil {
 		return fmt.Errorf("set %s: %w", strings.ReplaceAll(name, "/", "."), err)
@@ -262,9 +259,8 @@ func sysctl(name, value string) error {
 	return nil
 }
 
-// Do runs f in the network namespace bound to path. Sockets that f opens stay
-// there. f runs on a thread of its own, and what it starts on other goroutines
-// runs outside.
+// Do runs f in the network namespace bound to path, on a locked thread. Sockets that f opens
+// belong to that namespace. Other goroutines that f starts run outside of it.
 func Do(path string, f func() error) error {
 	ns, err := os.Open(path)
 	if err != nil {
@@ -282,9 +278,9 @@ func Do(path string, f func() error) error {
 	})
 }
 
-// onThread runs f on a thread that f may move to another network namespace. It
-// is moved back afterwards; if that is impossible the thread ends, for a
-// goroutine that ends without unlocking its thread takes it along.
+// onThread runs f on a thread that f may move to another network namespace. The thread is
+// moved back afterwards. If that fails the thread exits with its goroutine, which is still
+// locked to it (runtime.LockOSThread).
 func onThread(f func() error) (err error) {
 	done := make(chan struct{})
 	go func() {
@@ -309,8 +305,8 @@ func onThread(f func() error) (err error) {
 	return err
 }
 
-// MountSysfs mounts on dst, read-only, the /sys of the network namespace bound
-// to path: it shows the links of that namespace and of no other.
+// MountSysfs mounts a read-only sysfs on dst that shows only the links of the network
+// namespace bound to path.
 func MountSysfs(path, dst string) error {
 	mnt := -1
 	err := Do(path, func() (err error) {
@@ -331,7 +327,7 @@ func MountSysfs(path, dst string) error {
 	}
 	defer unix.Close(mnt)
 	if err := unix.MountSetattr(mnt, "", unix.AT_EMPTY_PATH, &unix.MountAttr{Propagation: unix.MS_PRIVATE}); err != nil {
-		return fmt.Errorf("keep sysfs private: %w", err)
+		return fmt.Errorf("make sysfs mount private: %w", err)
 	}
 	if err := unix.MoveMount(mnt, "", unix.AT_FDCWD, dst, unix.MOVE_MOUNT_F_EMPTY_PATH); err != nil {
 		return fmt.Errorf("mount sysfs: %w", &fs.PathError{Op: "move_mount", Path: dst, Err: err})
@@ -339,19 +335,19 @@ func MountSysfs(path, dst string) error {
 	return nil
 }
 
-// Probe makes a network without a wire and removes it.
+// Probe creates and removes a network without a link.
 func Probe() error { return probe("netns.Probe", Options{}) }
 
-// ProbeFull makes a network with a wire and removes it. It leaves the host's
-// rules and forwarding in place, as any such network does.
+// ProbeFull creates and removes a network with a link. It leaves the host's rules and
+// forwarding enabled, like any such network.
 func ProbeFull() error {
-	// The last address of the pool, so as not to take one from a jail.
+	// Use the last address of the pool, which a jail is least likely to have.
 	return probe("netns.ProbeFull", Options{Reach: Full, Index: 1<<(32-Pool.Bits()) - 3})
 }
 
 func probe(op string, o Options) error {
 	if os.Geteuid() != 0 {
-		return fault.Cannot(op, "making a network needs root", "run the daemon as root")
+		return fault.Cannot(op, "creating a network needs root", "run the daemon as root")
 	}
 	dir, err := os.MkdirTemp("", "glasshouse-probe-")
 	if err != nil {
@@ -367,7 +363,7 @@ func probe(op string, o Options) error {
 		}
 	}
 	if errors.Is(err, fault.Conflict) {
-		return nil // somebody else is probing, with success
+		return nil // a concurrent probe has succeeded
 	}
 	if err != nil {
 		return fmt.Errorf("probe networks: %w", err)

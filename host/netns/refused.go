@@ -12,18 +12,17 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// A Packet is one that a jail sent and its gate refused.
+// A Packet is a packet that a jail sent and its gate rejected.
 type Packet struct {
-	Proto    uint8 // of IP: 17 is UDP, 1 is ICMP
+	Proto    uint8 // IP protocol: 17 is UDP, 1 is ICMP
 	Src, Dst netip.AddrPort
 }
 
-// Refused tells of what a gate refuses: all that is neither TCP nor a question
-// for a name. Packets that nobody reads in time are lost.
+// Refused reads the packets that a gate rejects: everything except TCP and DNS queries.
+// Packets are lost if they are not read in time.
 type Refused struct{ f *os.File }
 
-// WatchRefused begins to watch the gate or the group whose namespace is bound to
-// door.
+// WatchRefused starts to watch the gate or group whose namespace is bound to door.
 func WatchRefused(door string) (*Refused, error) {
 	filter, err := bpf.Assemble(neitherCarriedNorAnswered)
 	if err != nil {
@@ -31,7 +30,7 @@ func WatchRefused(door string) (*Refused, error) {
 	}
 	fd := -1
 	err = Do(door, func() (err error) {
-		// Of no protocol yet: until the filter is there nothing is to come.
+		// Protocol 0 receives no packets until the filter is set (packet(7)).
 		fd, err = unix.Socket(unix.AF_PACKET, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC|unix.SOCK_NONBLOCK, 0)
 		if err != nil {
 			return fmt.Errorf("open packet socket: %w", err)
@@ -58,7 +57,7 @@ func WatchRefused(door string) (*Refused, error) {
 	return &Refused{os.NewFile(uintptr(fd), "refused packets")}, nil
 }
 
-// doorLink finds the link by which a door's namespace hears its jails.
+// doorLink finds the link through which a gate or group receives packets of its jails.
 func doorLink() (index int, err error) {
 	l, err := netlink.LinkByName(bridgeName)
 	if err == nil {
@@ -76,11 +75,11 @@ func doorLink() (index int, err error) {
 			return l.Attrs().Index, nil
 		}
 	}
-	return 0, errors.New("it has no wire")
+	return 0, errors.New("the namespace has no link")
 }
 
-// neitherCarriedNorAnswered passes what came in, in IPv4, and is neither TCP nor
-// a datagram to NamePort.
+// neitherCarriedNorAnswered accepts incoming IPv4 packets that are neither TCP nor datagrams
+// to NamePort.
 var neitherCarriedNorAnswered = []bpf.Instruction{
 	bpf.LoadExtension{Num: bpf.ExtType},
 	bpf.JumpIf{Cond: bpf.JumpEqual, Val: unix.PACKET_OUTGOING, SkipTrue: 7},
@@ -113,7 +112,7 @@ func (r *Refused) Next() (Packet, error) {
 // Close ends the watch.
 func (r *Refused) Close() error { return r.f.Close() }
 
-// parsePacket reads the beginning of a packet of IPv4, as far as it is there.
+// parsePacket parses the beginning of an IPv4 packet, which may be truncated.
 func parsePacket(b []byte) (Packet, bool) {
 	if len(b) < 20 || b[0]>>4 != 4 {
 		return Packet{}, false

@@ -17,17 +17,16 @@ import (
 
 const tableName = "glasshouse"
 
-// edition is the version of the rules. The comment of the last rule has it, behind
-// editionPrefix. Increase it with each change of the rules. Daemons of several versions
-// share the table, so that the rules of an edition must also serve the networks of
-// earlier ones.
+// edition is the version of the rules. It is in the comment of the last rule, after
+// editionPrefix. Increase it with each change of the rules. Daemons of several versions share
+// the table, so the rules of an edition must also work for networks of earlier editions.
 const (
 	edition       = 1
 	editionPrefix = "glasshouse "
 )
 
-// ensureRules makes the host's rules unless they are there, of this edition or a later
-// one. They are replaced in one step: at no moment are there none.
+// ensureRules installs the host's rules unless they exist in this edition or a later one. It
+// replaces them atomically.
 func ensureRules() error {
 	if rulesAreCurrent() {
 		return nil
@@ -37,7 +36,7 @@ func ensureRules() error {
 		return fmt.Errorf("nftables: %w", err)
 	}
 	t := hostTable()
-	c.AddTable(t) // so that there is one to delete
+	c.AddTable(t) // so that the deletion does not fail
 	c.DelTable(t)
 	c.AddTable(t)
 
@@ -49,12 +48,12 @@ func ensureRules() error {
 		c.AddRule(&nftables.Rule{Table: t, Chain: ch, Exprs: join(parts...)})
 	}
 
-	// A jail has no business with the host itself.
+	// Jails may not connect to the host itself.
 	input := chain("input", nftables.ChainHookInput, nftables.ChainTypeFilter, nftables.ChainPriorityFilter)
 	rule(input, from(expr.CmpOpEq), refuse())
 
-	// A jail has none with other jails and with link-local addresses, and nobody
-	// begins a conversation with a jail.
+	// Jails may not connect to other jails or to link-local addresses, and nothing may connect
+	// to a jail.
 	fwd := chain("forward", nftables.ChainHookForward, nftables.ChainTypeFilter, nftables.ChainPriorityFilter)
 	rule(fwd, from(expr.CmpOpEq), to(expr.CmpOpEq), refuse())
 	rule(fwd, from(expr.CmpOpEq), linkLocal(), refuse())
@@ -62,7 +61,7 @@ func ensureRules() error {
 	rule(fwd, to(expr.CmpOpEq), established(), verdict(expr.VerdictAccept))
 	rule(fwd, to(expr.CmpOpEq), verdict(expr.VerdictDrop))
 
-	// What leaves the host leaves it in the host's name.
+	// Packets that leave the host get the host's address as source.
 	post := chain("postrouting", nftables.ChainHookPostrouting, nftables.ChainTypeNAT, nftables.ChainPriorityNATSource)
 	c.AddRule(&nftables.Rule{Table: t, Chain: post,
 		Exprs:    join(from(expr.CmpOpEq), to(expr.CmpOpNeq), []expr.Any{&expr.Masq{}}),
@@ -78,9 +77,9 @@ func hostTable() *nftables.Table {
 	return &nftables.Table{Family: nftables.TableFamilyINet, Name: tableName}
 }
 
-// rulesAreCurrent reports whether the host's rules are there, of this edition or a later
-// one. If an older daemon replaced the rules of a newer one, the two would replace each
-// other's by turns, and connections that begin in between could miss their translation.
+// rulesAreCurrent reports whether the host's rules exist in this edition or a later one. If an
+// older daemon replaced newer rules, both daemons would replace each other's rules repeatedly,
+// and new connections could miss their translation.
 func rulesAreCurrent() bool {
 	c, err := nftables.New()
 	if err != nil {
@@ -100,9 +99,9 @@ func rulesAreCurrent() bool {
 	return err == nil && n >= edition
 }
 
-// Uphold makes the host's rules again if networks need them and somebody took
-// them away, as a reload of the host's firewall does. Until it is called such a
-// firewall alone stands between jails and the host, so call it now and then.
+// Uphold reinstalls the host's rules if networks need them and they were removed, for example
+// by a reload of the host's firewall. Until then only that firewall separates jails and host,
+// so call Uphold periodically.
 func Uphold() error {
 	names, err := List()
 	if err != nil || len(names) == 0 {
@@ -116,10 +115,9 @@ func Uphold() error {
 	return nil
 }
 
-// Obstacles returns the chains of other firewalls on this host that drop what
-// they are not told to pass on, as "family table chain". Whether they pass what
-// jails send, only their owner knows; if they do not, the remedy is to let them
-// accept packets from and to links of group 26472.
+// Obstacles returns the chains of other firewalls on this host that drop forwarded packets by
+// default, as "family table chain". Whether they accept packets of jails is unknown. If they
+// do not, the remedy is to accept packets from and to links of group 26472.
 func Obstacles() ([]string, error) {
 	c, err := nftables.New()
 	if err != nil {
@@ -142,8 +140,8 @@ func Obstacles() ([]string, error) {
 	return found, nil
 }
 
-// Release removes the host's rules if no network with a wire is left that needs
-// them. Forwarding stays as it is, for others may rely on it.
+// Release removes the host's rules if no network with a link remains. IP forwarding stays
+// enabled, because other programs may rely on it.
 func Release() error {
 	unlock, err := lock(unix.LOCK_EX)
 	if err != nil {
@@ -165,7 +163,8 @@ func Release() error {
 	return nil
 }
 
-// translate gives what leaves the namespace of this thread the source transit.
+// translate sets the source address of packets that leave the namespace of this thread to
+// transit.
 func translate(transit netip.Addr) error {
 	c, err := nftables.New()
 	if err != nil {
@@ -186,8 +185,8 @@ func translate(transit netip.Addr) error {
 	return nil
 }
 
-// accept gives what comes to transit over the wire to the jail's own address, so
-// that it does not matter at which of the two a server listens.
+// accept redirects packets to transit to the jail's own address, so that a server can listen
+// on either.
 func accept(transit netip.Addr) error {
 	c, err := nftables.New()
 	if err != nil {
@@ -208,7 +207,7 @@ func accept(transit netip.Addr) error {
 	return nil
 }
 
-// The parts of a rule, in the order one reads them.
+// The parts of a rule, in reading order.
 
 // from matches packets that come, or with CmpOpNeq do not come, from a jail.
 func from(op expr.CmpOp) []expr.Any { return wire(expr.MetaKeyIIFGROUP, op) }
@@ -233,7 +232,7 @@ func linkLocal() []expr.Any {
 	}
 }
 
-// established matches packets of a conversation that a jail began.
+// established matches packets of a connection that a jail opened.
 func established() []expr.Any {
 	return []expr.Any{
 		&expr.Ct{Key: expr.CtKeySTATE, Register: 1},
@@ -244,7 +243,7 @@ func established() []expr.Any {
 	}
 }
 
-// refuse answers that it is prohibited, so that a jail need not wait for a timeout.
+// refuse rejects packets with an ICMP error, so that a jail need not wait for a timeout.
 func refuse() []expr.Any {
 	return []expr.Any{&expr.Reject{Type: unix.NFT_REJECT_ICMPX_UNREACH, Code: unix.NFT_REJECT_ICMPX_ADMIN_PROHIBITED}}
 }

@@ -20,8 +20,8 @@ import (
 )
 
 const (
-	// group marks the host's ends of all wires: "gh". The rules on the host
-	// speak of it, and List finds them by it.
+	// group is the interface group of the host's ends of all links: "gh". The host's rules
+	// match it, and List finds the links by it.
 	group = 'g'<<8 | 'h'
 
 	aliasPrefix = "glasshouse "
@@ -31,13 +31,13 @@ const (
 var (
 	jailAddr = netip.MustParseAddr("10.0.0.2")
 
-	// Gateway is where every jail with a wire finds what is at its other end.
+	// Gateway is the address of the far end of every jail's link.
 	Gateway = netip.MustParseAddr("10.0.0.1")
 )
 
-// linkName returns the name of the host's end of a wire: "gh" and the twelve
-// characters of an id such as j-abcdefghijkl, or of a digest of another name.
-// The name of a link is its own.
+// linkName returns the name of the host's end of a link: "gh" and the twelve characters of an
+// id such as j-abcdefghijkl, or of a digest of another name. The name of a link is returned
+// unchanged.
 func linkName(name string) string {
 	const letters = "abcdefghijklmnopqrstuvwxyz0123456789"
 	if len(name) == 14 && (name[1] == '-' || name[:2] == "gh") && strings.Trim(name[2:], letters) == "" {
@@ -51,16 +51,16 @@ func digest(name string, what byte) []byte {
 	return sum[:]
 }
 
-// mac returns the address of one end of a wire, 'h' or 'j', so that either end
-// knows the other's without asking.
+// mac returns the MAC address of one end of a link, 'h' or 'j'. Both ends can compute it, so
+// they need no ARP.
 func mac(name string, end byte) net.HardwareAddr {
 	a := digest(name, end)[:6]
 	a[0] = a[0]&^1 | 2 // unicast, locally administered
 	return a
 }
 
-// connect lays the wire of a full network. If it fails, none is left, save one
-// that was there before and is another's.
+// connect creates the link of a full network. If it fails it removes the link, unless the link
+// existed before.
 func (n *Net) connect(direct bool) (err error) {
 	ns, err := os.Open(n.Path)
 	if err != nil {
@@ -85,8 +85,8 @@ func (n *Net) connect(direct bool) (err error) {
 	return awaitCarrier(n.Link)
 }
 
-// awaitCarrier returns when the host's end has seen that the jail's end is up.
-// Until then, which on a busy host may take long, it drops what it is to send.
+// awaitCarrier waits until the host's end has detected the carrier of the jail's end. Until
+// then, which can take long on a busy host, it drops packets.
 func awaitCarrier(name string) error {
 	deadline := time.Now().Add(2 * time.Second)
 	for wait := 50 * time.Microsecond; ; wait = min(2*wait, 10*time.Millisecond) {
@@ -104,8 +104,8 @@ func awaitCarrier(name string) error {
 	}
 }
 
-// layWire makes sure of the host's rules, then makes the pair of links. Nobody
-// may remove the rules between the two.
+// layWire ensures the host's rules and then creates the pair of links. It holds the lock so
+// that the rules are not removed in between.
 func (n *Net) layWire(ns *os.File) error {
 	unlock, err := lockRules()
 	if err != nil {
@@ -122,9 +122,9 @@ func (n *Net) layWire(ns *os.File) error {
 	return nil
 }
 
-// lockRules makes sure of the host's rules and keeps them until unlock is
-// called. Only one caller makes them: a conversation that begins while the table
-// is replaced may miss its translation and never get it.
+// lockRules ensures the host's rules and locks them until unlock is called. Only one caller
+// installs them: a connection that starts while the table is replaced can permanently miss its
+// translation.
 func lockRules() (unlock func(), err error) {
 	if unlock, err = lock(unix.LOCK_SH); err != nil {
 		return nil, err
@@ -143,17 +143,17 @@ func lockRules() (unlock func(), err error) {
 	return unlock, nil
 }
 
-// taken wraps err, as a Conflict if it says that something is there already.
+// taken wraps err, as a Conflict if it means that the object exists.
 func taken(err error, what string) error {
 	if errors.Is(err, unix.EEXIST) {
-		return fault.Newf(fault.Conflict, "netns.Create", what, "it is another network's")
+		return fault.Newf(fault.Conflict, "netns.Create", what, "the object belongs to another network")
 	}
 	return fmt.Errorf("%s: %w", what, err)
 }
 
-// lock locks the rules of this host, or as much of a host as our network
-// namespace is: the lock is on the namespace itself. Whoever locks is in it; the
-// main thread, of which /proc/self speaks, may be in a jail's just now.
+// lock locks the rules of the host, that is of the current network namespace, with a lock on
+// the namespace file. It uses the calling thread's namespace: the main thread, to which
+// /proc/self refers, may be in the namespace of a jail.
 func lock(how int) (unlock func(), err error) {
 	f, err := os.Open("/proc/thread-self/ns/net")
 	if err != nil {
@@ -171,8 +171,8 @@ func lock(how int) (unlock func(), err error) {
 	}
 }
 
-// setUpHost prepares the host's end: packets to the transit address go down the
-// wire, and only packets from it are taken.
+// setUpHost configures the host's end: it routes the transit address to the link and accepts
+// only packets from that address.
 func (n *Net) setUpHost() error {
 	link, err := netlink.LinkByName(n.Link)
 	if err != nil {
@@ -202,8 +202,8 @@ func (n *Net) setUpHost() error {
 	return nil
 }
 
-// forward lets the host pass packets on, if it does not already: setting it
-// anew would reset other settings.
+// forward enables IP forwarding unless it is enabled. Setting it again would reset other
+// settings.
 func forward() error {
 	const name = "net/ipv4/ip_forward"
 	if b, err := os.ReadFile("/proc/sys/" + name); err == nil && strings.TrimSpace(string(b)) == "1" {
@@ -212,17 +212,17 @@ func forward() error {
 	return sysctl(name, "1")
 }
 
-// noIPv6 closes the door that every link with IPv6 opens by itself.
+// noIPv6 disables IPv6 on a link, which would otherwise get a link-local address.
 func noIPv6(link string) error {
 	err := sysctl("net/ipv6/conf/"+link+"/disable_ipv6", "1")
 	if errors.Is(err, fs.ErrNotExist) {
-		return nil // no IPv6 in this kernel at all
+		return nil // the kernel has no IPv6
 	}
 	return err
 }
 
-// setUpJail prepares the jail's end, on a thread that is in its namespace. Of a
-// full network what leaves it is translated to the transit address.
+// setUpJail configures the jail's end, on a thread in its namespace. In a full network the
+// source of outgoing packets is translated to the transit address.
 func (n *Net) setUpJail(direct, full bool) error {
 	if err := n.setUpLink(direct); err != nil || direct || !full {
 		return err
@@ -230,7 +230,7 @@ func (n *Net) setUpJail(direct, full bool) error {
 	return translate(n.Transit)
 }
 
-// setUpLink prepares the link of the jail's end alone.
+// setUpLink configures only the link of the jail's end.
 func (n *Net) setUpLink(direct bool) error {
 	link, err := netlink.LinkByName(inside)
 	if err != nil {
@@ -253,7 +253,7 @@ func (n *Net) setUpLink(direct bool) error {
 		return err
 	}
 	index := link.Attrs().Index
-	if direct { // the gateway is on no network of ours
+	if direct { // the gateway is not on a connected network
 		if err := netlink.RouteAdd(&netlink.Route{LinkIndex: index, Dst: host(Gateway), Scope: netlink.SCOPE_LINK}); err != nil {
 			return fmt.Errorf("route to the gateway: %w", err)
 		}
@@ -264,9 +264,9 @@ func (n *Net) setUpLink(direct bool) error {
 	return nil
 }
 
-// farMAC is the address of what the jail finds at Gateway.
+// farMAC returns the MAC address of Gateway as seen by the jail.
 func (n *Net) farMAC() net.HardwareAddr {
-	if n.Transit.IsValid() && n.Door != "" { // the group's switch
+	if n.Transit.IsValid() && n.Door != "" { // the group's bridge
 		return mac(n.Door, 'h')
 	}
 	return mac(n.Name, 'h')
@@ -276,7 +276,7 @@ func host(a netip.Addr) *net.IPNet {
 	return &net.IPNet{IP: a.AsSlice(), Mask: net.CIDRMask(32, 32)}
 }
 
-// neighbour tells link for good where addr is.
+// neighbour adds a permanent neighbour entry for addr to link.
 func neighbour(link netlink.Link, addr netip.Addr, mac net.HardwareAddr) error {
 	err := netlink.NeighSet(&netlink.Neigh{
 		LinkIndex: link.Attrs().Index, IP: addr.AsSlice(), HardwareAddr: mac,
@@ -288,7 +288,7 @@ func neighbour(link netlink.Link, addr netip.Addr, mac net.HardwareAddr) error {
 	return nil
 }
 
-// disconnect takes the wire of the given name away, both ends and their routes.
+// disconnect removes the link of the given name, both ends and their routes.
 func disconnect(name string) error {
 	link, err := netlink.LinkByName(linkName(name))
 	if notFound(err) {
@@ -311,8 +311,8 @@ func notFound(err error) bool {
 	return ok
 }
 
-// Counters returns how many bytes the jail of the given network has received
-// and sent over its wire; none without one.
+// Counters returns the number of bytes that the jail of the given network has received and
+// sent over its link. Both are 0 without a link.
 func Counters(name, path string) (rx, tx int64, err error) {
 	link, err := netlink.LinkByName(linkName(name))
 	if notFound(err) {
@@ -325,17 +325,17 @@ func Counters(name, path string) (rx, tx int64, err error) {
 		return 0, 0, fmt.Errorf("counters of %s: %w", name, err)
 	}
 	if s := link.Attrs().Statistics; s != nil && link.Attrs().Group == group {
-		rx, tx = int64(s.TxBytes), int64(s.RxBytes) // what the far end sends the jail receives
+		rx, tx = int64(s.TxBytes), int64(s.RxBytes) // the far end sends what the jail receives
 	}
 	return rx, tx, nil
 }
 
-// Link returns the name of the host's end of a network's wire, if it has one.
+// Link returns the name of the host's end of a network's link, if it has one.
 func Link(name string) string { return linkName(name) }
 
-// List returns the names of the networks that have a wire, sorted. One that was
-// interrupted before it was labelled comes as the name of its link, which Clean
-// takes too.
+// List returns the sorted names of the networks that have a link. A network whose creation was
+// interrupted before it was labelled is listed under the name of its link, which Clean accepts
+// as well.
 func List() ([]string, error) {
 	links, err := netlink.LinkList()
 	if err != nil {

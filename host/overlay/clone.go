@@ -17,16 +17,15 @@ import (
 	"glasshouse/fault"
 )
 
-// CloneOptions say how a clone shows its source. The zero value shows it as it
-// is, writable.
+// CloneOptions configure a clone. The zero value is an unchanged, writable clone.
 type CloneOptions struct {
 	Options
 	IDMap     *os.File // from IDMap or IDMapFD; nil shows the owners on disk
 	Recursive bool     // with the mounts below the source
 }
 
-// Clone shows the directory or file src also on dst, an existing directory or
-// file. Where the filesystem of src cannot map ids it returns fault.Unsupported.
+// Clone mounts the directory or file src also on dst, an existing directory or file. It
+// returns fault.Unsupported if the filesystem of src does not support idmapped mounts.
 func Clone(src, dst string, opts CloneOptions) error {
 	flags := uint(unix.OPEN_TREE_CLONE | unix.OPEN_TREE_CLOEXEC)
 	if opts.Recursive {
@@ -54,8 +53,8 @@ func Clone(src, dst string, opts CloneOptions) error {
 	return nil
 }
 
-// A Mapping says that the ids Disk, Disk+1, … on disk show as Host, Host+1, … in
-// the mount, Count of them. Others show as nobody and cannot be written.
+// A Mapping maps the Count ids from Disk on disk to ids from Host in the mount. Other ids
+// appear as the overflow id and their files cannot be written.
 type Mapping struct{ Disk, Host, Count uint32 }
 
 // IDMapFD returns the id map of a jail: ids 0 to count-1 on disk show as first
@@ -81,9 +80,9 @@ func IDMap(users, groups []Mapping) (*os.File, error) {
 	return f, nil
 }
 
-// userNamespace makes a user namespace, which is the form the kernel wants an id
-// map in. Only a process can make one, so one is started and ended: a traced
-// child stops before its first instruction and is killed there.
+// userNamespace creates a user namespace, which the kernel requires as an id map
+// (mount_setattr(2)). Only a process can create one, so userNamespace starts a traced child,
+// which stops before its first instruction and is killed.
 func userNamespace(users, groups []Mapping) (*os.File, error) {
 	runtime.LockOSThread() // the tracer is this thread
 	defer runtime.UnlockOSThread()
@@ -125,10 +124,8 @@ func reap(pid int) {
 	}
 }
 
-// Unmount unmounts everything that is mounted on path, in whatever use, and what
-// is mounted below that. A path where nothing is mounted, or that does not
-// exist, is done already. The mount of something still in use ends with its last
-// user.
+// Unmount lazily unmounts all mounts on path and below it. It does nothing if nothing is
+// mounted or path does not exist. A mount that is in use ends with its last user.
 func Unmount(path string) error {
 	for {
 		err := unix.Unmount(path, unix.UMOUNT_NOFOLLOW)

@@ -11,8 +11,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// differences says what differs between a file and the one that was in its
-// place. Another type is another content.
+// differences returns how a file differs from the earlier one. A different type counts as
+// different content.
 func (d *differ) differences(now, was fileAt) (what []string, err error) {
 	if now.info.Mode().Type() != was.info.Mode().Type() {
 		return []string{"content"}, nil
@@ -35,7 +35,7 @@ func (d *differ) differences(now, was fileAt) (what []string, err error) {
 	x, ok1 := now.info.Sys().(*syscall.Stat_t)
 	y, ok2 := was.info.Sys().(*syscall.Stat_t)
 	owners := !d.owners || ok1 && ok2 && x.Uid == y.Uid && x.Gid == y.Gid
-	// New content has a new time, and a directory's follows from its entries.
+	// New content implies a new time, and a directory's time follows from its entries.
 	times := !same || now.info.IsDir() || sameTime(now.info, was.info)
 	symlink := now.info.Mode().Type() == fs.ModeSymlink // has no mode of its own
 	for _, w := range []struct {
@@ -52,8 +52,8 @@ func (d *differ) differences(now, was fileAt) (what []string, err error) {
 	return what, nil
 }
 
-// sameTime compares when two files were last written. A filesystem that keeps
-// whole seconds cuts the rest off when a file is copied up to it.
+// sameTime compares modification times. A filesystem with one-second timestamps truncates the
+// time of a file that is copied up.
 func sameTime(a, b fs.FileInfo) bool {
 	x, y := a.ModTime(), b.ModTime()
 	return x.Equal(y) || x.Unix() == y.Unix() && (x.Nanosecond() == 0 || y.Nanosecond() == 0)

@@ -11,16 +11,16 @@ import (
 	"glasshouse/fault"
 )
 
-// A CopyLimit bounds how much is copied; a bound of zero is none.
+// A CopyLimit limits a copy. 0 is unlimited.
 type CopyLimit struct {
 	Files int64 // names, of any type
 	Bytes int64 // on disk: holes take none, and a file with two names counts once
 }
 
-// CopyStats say how much was copied, counted as in CopyLimit.
+// CopyStats count the copied files and bytes, as in CopyLimit.
 type CopyStats CopyLimit
 
-// add counts files and bytes, and fails beyond limit.
+// add counts files and bytes and returns an error if they exceed limit.
 func (s *CopyStats) add(files, bytes int64, limit CopyLimit) error {
 	s.Files += files
 	s.Bytes += bytes
@@ -55,8 +55,8 @@ func CopyLayer(ctx context.Context, src, dst string, limit CopyLimit) (CopyStats
 	return m.stats, nil
 }
 
-// Measure counts the files and bytes of an upper layer, until they exceed limit.
-// The layer may be in use: what changes meanwhile counts or does not.
+// Measure counts the files and bytes of an upper layer until they exceed limit. The layer may
+// be in use. Concurrent changes may or may not be counted.
 func Measure(ctx context.Context, upper string, limit CopyLimit) (files, bytes int64, over bool, err error) {
 	top, err := os.OpenFile(upper, unix.O_PATH|unix.O_DIRECTORY, 0)
 	if err != nil {

@@ -10,9 +10,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// A copier copies single files by the cheapest way that the two filesystems
-// allow: sharing blocks, or inside the kernel, or through memory. What was
-// refused once is not tried again.
+// A copier copies files with the cheapest method that both filesystems support: shared blocks,
+// an in-kernel copy, or read and write. It does not retry an unsupported method.
 type copier struct {
 	ctx               context.Context
 	buf               []byte
@@ -73,7 +72,7 @@ func (c *copier) regular(to, from *os.File, name string, st *unix.Stat_t) error 
 	return dst.Close()
 }
 
-// openIn opens name in a directory; it is one name, and no link is followed.
+// openIn opens an entry of a directory without following links.
 func openIn(dir *os.File, name string, flags int, mode uint32) (*os.File, error) {
 	fd, err := unix.Openat(int(dir.Fd()), name, flags|unix.O_NOFOLLOW|unix.O_CLOEXEC, mode)
 	if err != nil {
@@ -154,7 +153,7 @@ func (c *copier) extent(dst, src *os.File, pos, end int64) error {
 	return nil
 }
 
-// refused reports whether two filesystems cannot do it.
+// refused reports whether err means that the filesystems do not support the method.
 func refused(err error) bool {
 	for _, e := range []error{unix.EXDEV, unix.EOPNOTSUPP, unix.ENOTTY, unix.ENOSYS, unix.EINVAL, unix.EPERM} {
 		if errors.Is(err, e) {

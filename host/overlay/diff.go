@@ -15,7 +15,7 @@ import (
 	"glasshouse/fault"
 )
 
-// A Change is one path that an upper layer holds against the layers below it.
+// A Change is a path whose content in an upper layer differs from the lower layers.
 type Change struct {
 	Path string      // absolute in the merged tree
 	Kind string      // added, modified, deleted, metadata, renamed
@@ -30,7 +30,7 @@ type Change struct {
 	NoDiff string // why a file has none: one of the words below
 }
 
-// Why there is no text of a difference.
+// The reasons why a change has no text.
 const (
 	Binary   = "binary"    // one side is not UTF-8 text
 	TooLarge = "too large" // one side, or the difference itself, is over its bound
@@ -38,13 +38,13 @@ const (
 	Later    = "later"     // enough was compared; ask again from here on
 )
 
-// DiffOptions say what a comparison tells.
+// DiffOptions configure a comparison.
 type DiffOptions struct {
-	// Owners counts a change of owner as one. It is for layers that name owners
-	// alike: in a workspace they do not.
+	// Owners reports changes of owners. It requires that all layers use the same ids, which is
+	// not the case for a workspace.
 	Owners bool
 
-	// Below leaves out what is neither at this path nor below it. "" is all.
+	// Below limits the result to this path and its descendants. "" is everything.
 	Below string
 
 	// Text adds unified diffs of text files, of those paths that come after
@@ -68,7 +68,7 @@ func Diff(ctx context.Context, upper string, lower []string, o DiffOptions) ([]C
 	return d.compare(Stack{Base: lower}, Stack{Layers: []string{upper}, Base: lower}, o)
 }
 
-// A Stack is a tree as lower layers make it.
+// A Stack is a tree of lower layers.
 type Stack struct {
 	Layers []string // upper layers of this side, sealed or in use, topmost first
 	Base   []string // the layers below them, which both sides have, topmost first
@@ -96,7 +96,7 @@ func Compare(ctx context.Context, a, b Stack, o DiffOptions) ([]Change, error) {
 	return changes, nil
 }
 
-// compare lists what has to change to come from the tree was to the tree now.
+// compare lists the changes from the tree was to the tree now.
 func (d *differ) compare(was, now Stack, o DiffOptions) ([]Change, error) {
 	defer d.close()
 	base, err := d.open(now.Base)
@@ -138,7 +138,7 @@ func within(p, dir string) bool {
 	return ok && (rest == "" || rest[0] == '/')
 }
 
-// A finding is a change and where its two sides are.
+// A finding is a change and the locations of its two sides.
 type finding struct {
 	Change
 	now, was *fileAt // nil if there is no such side
@@ -207,8 +207,8 @@ func typeOf(m fs.FileMode) string {
 	return "file"
 }
 
-// whiteout reports whether fi marks a deletion: a character device 0:0, which
-// nobody inside a jail can make.
+// whiteout reports whether fi marks a deletion: a character device 0:0, which no process in a
+// jail can create (mknod needs a capability in the initial user namespace).
 func whiteout(fi fs.FileInfo) bool {
 	st, ok := fi.Sys().(*syscall.Stat_t)
 	return ok && fi.Mode()&fs.ModeCharDevice != 0 && st.Rdev == 0

@@ -7,10 +7,9 @@ import (
 	"glasshouse/fault"
 )
 
-// Flatten writes the upper layers, topmost first, to dst, an empty directory, as
-// one layer that shows the same over whatever lies below them. What a layer
-// deletes stays deleted: it may be below. If Flatten fails dst holds a part, and
-// is the caller's to remove.
+// Flatten merges the upper layers, topmost first, into dst, an empty directory, as one
+// equivalent layer. It keeps whiteouts, because deleted files may exist below. If Flatten
+// fails the caller must remove the partial content of dst.
 //
 // The layers must not be in use. Their files may be hostile, as in CopyLayer.
 func Flatten(ctx context.Context, layers []string, dst string) error {

@@ -13,9 +13,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// dirAt is one place in one layer. The layer may be a running jail's, which can
-// put anything in any place at any moment: what is asked of a place is asked of
-// one descriptor, and no link on the way to it is followed.
+// dirAt is a directory in one layer. The layer may belong to a running jail, which can replace
+// any file at any moment. So all operations use one descriptor and follow no links.
 type dirAt struct {
 	top *os.File // the layer's directory
 	rel string
@@ -60,7 +59,7 @@ func (d dirAt) stat() (fs.FileInfo, error) {
 	return f.Stat()
 }
 
-// list returns the entries, none if there is no directory any more.
+// list returns the entries, or none if the directory no longer exists.
 func (d dirAt) list() ([]fs.DirEntry, error) {
 	f, err := d.open(unix.O_RDONLY | unix.O_DIRECTORY)
 	if moving(err) {
@@ -77,7 +76,7 @@ func (d dirAt) list() ([]fs.DirEntry, error) {
 	return entries, err
 }
 
-// target is where a symlink leads, or "".
+// target returns the target of a symbolic link, or "".
 func (d dirAt) target() string {
 	f, err := d.open(unix.O_PATH)
 	if err != nil {
@@ -109,7 +108,7 @@ func (d dirAt) marked(marks []string) bool {
 	return false
 }
 
-// fileAt is a place and what was there when it was looked at.
+// fileAt is a path and its status at the time of the lookup.
 type fileAt struct {
 	dirAt
 	info fs.FileInfo
@@ -156,10 +155,10 @@ func (f fileAt) read(n int64) ([]byte, error) {
 	return io.ReadAll(io.LimitReader(file, n))
 }
 
-// errMoving says that a place does not hold what it held a moment ago.
+// errMoving means that a file was replaced during the operation.
 var errMoving = errors.New("changed while it was read")
 
-// moving reports whether err comes from a place that changed under the reader.
+// moving reports whether err results from a concurrent change.
 func moving(err error) bool {
 	for _, e := range []error{errMoving, syscall.ENOENT, syscall.ELOOP, syscall.ENOTDIR, syscall.ENXIO, syscall.EXDEV, syscall.EAGAIN, syscall.ESTALE} {
 		if errors.Is(err, e) {

@@ -59,7 +59,7 @@ type merger struct {
 	data   copier
 }
 
-// A task is a directory that was made and is to be filled.
+// A task is a created directory that must be filled.
 type task struct {
 	at     *node
 	layers []int // those that have a part in it, topmost first
@@ -119,7 +119,7 @@ func (m *merger) run() error {
 	return nil
 }
 
-// A part is one layer's share of a directory.
+// A part is the contribution of one layer to a directory.
 type part struct {
 	layer int
 	dir   *os.File
@@ -168,7 +168,7 @@ func (m *merger) dir(t task) error {
 	return nil
 }
 
-// entries makes what the parts of a directory hold together.
+// entries creates the merged entries of a directory.
 func (m *merger) entries(t task, parts []part, to *os.File) error {
 	seen := map[string]bool{}
 	for i, p := range parts {
@@ -194,7 +194,7 @@ func (m *merger) entries(t task, parts []part, to *os.File) error {
 	return nil
 }
 
-// entry makes what name is in the merged directory. The first part has it.
+// entry creates one merged entry. The first part has it.
 func (m *merger) entry(t task, parts []part, to *os.File, name string) error {
 	var st unix.Stat_t
 	if err := parts[0].stat(name, &st); err != nil {
@@ -245,8 +245,7 @@ func (m *merger) subdir(t task, parts []part, to *os.File, name string) error {
 	return nil
 }
 
-// file makes what is not a directory: another name of what is made already, or
-// a copy.
+// file creates a non-directory: a hard link to an already copied file, or a copy.
 func (m *merger) file(at *node, p part, to *os.File, name string, st *unix.Stat_t) error {
 	id := inode{p.layer, st.Ino}
 	if st.Nlink > 1 {
@@ -271,7 +270,7 @@ func (m *merger) file(at *node, p part, to *os.File, name string, st *unix.Stat_
 	return copyAttributes(to, p.dir, name, st)
 }
 
-// link makes name another name of first, unless that has as many as it can.
+// link creates name as a hard link to first, unless first has the maximum number of links.
 func (m *merger) link(first link, at *node, to *os.File, name string) (done bool, err error) {
 	if err := m.stats.add(1, 0, m.limit); err != nil {
 		return false, err

@@ -33,11 +33,11 @@ import (
 	"glasshouse/internal/thread"
 )
 
-// MaxLayers is how many lower layers one overlay can have with room to spare;
-// the kernel's own bound is 500.
+// MaxLayers is the maximum number of lower layers of an overlay. The kernel's own limit is
+// 500.
 const MaxLayers = 400
 
-// Options say how a mount may be used. The zero value allows everything.
+// Options restrict a mount. The zero value allows everything.
 type Options struct {
 	ReadOnly bool
 	NoSuid   bool
@@ -63,13 +63,13 @@ func (o Options) attrs() int {
 	return attrs
 }
 
-// Mount stacks the directories lower, topmost first, and upper over them, on
-// dst. The directory work must be empty and on upper's filesystem. Without upper
-// and work the overlay is read-only and needs two lower layers; a single one is
-// what Clone is for. Names may hold any character.
+// Mount mounts an overlay of the directories lower, topmost first, and upper on dst. The
+// directory work must be empty and on upper's filesystem. Without upper and work the overlay
+// is read-only and needs two lower layers. Use Clone for a single one. Names may contain any
+// characters.
 //
-// Layers stay plain directories: no redirects and no copies of metadata alone,
-// so upper, as it is, says what was changed.
+// Layers stay plain directories without redirects and metadata-only copies, so upper alone
+// shows what was changed.
 func Mount(dst string, lower []string, upper, work string, opts Options) error {
 	if len(lower) == 0 || len(lower) > MaxLayers || upper == "" && len(lower) < 2 {
 		return fault.Newf(fault.Invalid, "overlay.Mount", dst, "%d lower layers; the bounds are 1 (2 without an upper layer) and %d", len(lower), MaxLayers)
@@ -112,8 +112,8 @@ func writable(dst string) error {
 	return nil
 }
 
-// layers are the directories of one overlay, held open. The kernel is given them
-// by the number of their descriptor, so there is nothing to escape in a name.
+// layers are the open directories of one overlay. The kernel gets their descriptor numbers, so
+// names need no escaping.
 type layers struct {
 	lower       []*os.File
 	upper, work *os.File // nil if there are none
@@ -154,9 +154,9 @@ func (l *layers) close() {
 	}
 }
 
-// options are the overlay's own, beside its layers. With xino a file has one
-// number, wherever it comes from and whoever asks, as long as the layers'
-// filesystems leave room for that: a checkpoint compares them.
+// options returns the options of the overlay itself. With xino a file has the same inode
+// number in all layers, as long as the layers' filesystems leave room for that. CRIU compares
+// inode numbers.
 var options = [][2]string{{"redirect_dir", "off"}, {"metacopy", "off"}, {"index", "off"}, {"xino", "auto"}}
 
 // addsLayers reports whether the kernel takes lower layers one at a time
@@ -179,8 +179,8 @@ var addsLayers = sync.OnceValue(func() bool {
 	return unix.FsconfigSetString(fd, "lowerdir+", "/") == nil
 })
 
-// mountByContext builds the overlay piece by piece: no page bounds the list of
-// layers, and the kernel says in words what it does not like.
+// mountByContext mounts the overlay with fsconfig(2): the list of layers is not limited to a
+// page, and the kernel returns error messages.
 func mountByContext(dst string, l *layers, opts Options) error {
 	fd, err := unix.Fsopen("overlay", unix.FSOPEN_CLOEXEC)
 	if err != nil {
@@ -229,7 +229,7 @@ func mountByContext(dst string, l *layers, opts Options) error {
 	return place(mnt, dst, &unix.MountAttr{})
 }
 
-// complaint returns what the kernel wrote about the last failure, if anything.
+// complaint returns the kernel's message about the last failure, if any.
 func complaint(fd int) string {
 	var all []string
 	for buf := make([]byte, 1024); ; {
@@ -307,12 +307,11 @@ func place(fd int, dst string, attr *unix.MountAttr) error {
 	return nil
 }
 
-// Probe stacks an idmapped overlay in a temporary directory.
+// Probe mounts an idmapped overlay in a temporary directory.
 func Probe() error { return ProbeIn() }
 
-// ProbeIn stacks an idmapped overlay in the first of some directories where that can be
-// done, or else in a temporary one: in a container, whose own files are an overlay, only
-// what is on a volume can be stacked. A directory that is not there is passed over.
+// ProbeIn mounts an idmapped overlay in the first existing directory that supports it, or in a
+// temporary directory. In a container, whose own root is an overlay, only volumes support it.
 func ProbeIn(dirs ...string) error {
 	const op = "overlay.Probe"
 	if os.Geteuid() != 0 {

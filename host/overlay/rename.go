@@ -10,16 +10,15 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// What is read to recognize a file by its bytes is bounded: beyond this, a
-// renamed file is one that is gone and one that has come.
+// The amount of data read to recognize renamed files is limited. Beyond the limit a renamed
+// file is reported as deleted and created.
 const (
 	maxRename  = 64 << 20 // of one file
 	maxRenames = 1 << 30  // of all
 )
 
-// renames joins each file that is gone with the one it has become. The overlay
-// notes on a file it copied up which one that was; without the note, equal bytes
-// must do.
+// renames pairs deleted files with the created files that they were renamed to. Overlayfs
+// records the origin of a copied-up file. Without that record equal content is compared.
 func (d *differ) renames() error {
 	var gone, come []int // in d.found
 	for i, f := range d.found {
@@ -57,7 +56,7 @@ type renaming struct {
 	left   int64        // bytes that may still be read
 }
 
-// join makes one change of two.
+// join merges two changes into one.
 func (r *renaming) join(gone, come int) error {
 	was, now := &r.d.found[gone], &r.d.found[come]
 	what, err := r.d.differences(*now.now, *was.was)
@@ -69,7 +68,8 @@ func (r *renaming) join(gone, come int) error {
 	return nil
 }
 
-// byOrigin joins by the overlay's note, which a file keeps however it is changed.
+// byOrigin pairs files by overlayfs's origin record, which a file keeps when its content
+// changes.
 func (r *renaming) byOrigin(gone, come []int) error {
 	l, err := r.d.lineage()
 	if err != nil {
@@ -240,7 +240,7 @@ func (r *renaming) byContent(gone, come []int) error {
 	return nil
 }
 
-// sum is of a file's bytes, if it may be read and holds still.
+// sum returns a checksum of a file, if it is readable and does not change meanwhile.
 func (r *renaming) sum(f fileAt) (sum [sha256.Size]byte, ok bool, err error) {
 	size := f.info.Size()
 	if r.left < size {

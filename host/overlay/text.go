@@ -16,8 +16,8 @@ const (
 	maxDiff  = 1 << 20   // bytes of one unified diff
 )
 
-// texts adds the text of what changed to the changes after a path, in order,
-// until enough was read. The changes it does not come to say so.
+// texts adds text diffs to the changes after a path, in order, until enough data was read. It
+// marks the remaining changes.
 func (d *differ) texts(after string) error {
 	read := 0
 	for i := range d.found {
@@ -41,7 +41,7 @@ func (d *differ) texts(after string) error {
 	return nil
 }
 
-// text sets the text of one change, and returns how many bytes that took.
+// text sets the text of one change and returns the number of bytes read.
 func (f *finding) text() (read int, err error) {
 	was, n, err1 := readSide(f.was)
 	now, m, err2 := readSide(f.now)

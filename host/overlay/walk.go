@@ -6,12 +6,12 @@ import (
 	"glasshouse/fault"
 )
 
-// maxPath bounds the names that a comparison tells: a jail can nest directories
-// without end, and each is told with all that lead to it.
+// maxPath limits the length of reported names, because a jail can nest directories without
+// limit and each name contains its parents.
 const maxPath = 16 << 10
 
-// A side is a directory of one of the two trees that are compared, as the
-// layers that have a part in it, topmost first.
+// A side is a directory of one of the two compared trees: the layers that contain it, topmost
+// first.
 type side struct {
 	own  []dirAt // of layers that the other tree does not stand on
 	base []dirAt // of layers that both stand on; none, if they are hidden
@@ -54,7 +54,7 @@ func (d *differ) dir(was, now side) error {
 	return nil
 }
 
-// entry compares what a name is in a directory of two trees.
+// entry compares one name in a directory of two trees.
 func (d *differ) entry(name string, base []dirAt, from, to side) error {
 	below := d.lookup(base, name) // once for both
 	was, now := d.lookup(from.own, name), d.lookup(to.own, name)
@@ -77,7 +77,7 @@ func (d *differ) entry(name string, base []dirAt, from, to side) error {
 	return nil
 }
 
-// both compares what is in one place in both trees.
+// both compares one path in both trees.
 func (d *differ) both(now, was *fileAt) error {
 	what, err := d.differences(*now, *was)
 	if err != nil {
@@ -92,7 +92,7 @@ func (d *differ) both(now, was *fileAt) error {
 	return nil
 }
 
-// A lookup is what a name is in some layers' parts of a directory.
+// A lookup is the result of looking up a name in some layers of a directory.
 type lookup struct {
 	file *fileAt // nil if it is not there
 	dirs side    // if it is a directory, every layer's part of it

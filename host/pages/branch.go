@@ -16,25 +16,24 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// A branch is one jail: the address spaces that its processes have, and will
-// have as they fork.
+// A branch is one jail: the address spaces of its processes, including later forks.
 type branch struct {
 	server *Server
 	name   string
-	marker string // a file that is there as long as the branch needs the server
+	marker string // a file that exists as long as the branch needs the server
 	tasks  Map
-	files  map[string][]byte // of the tasks, mapped
+	files  map[string][]byte // mapped pages files of the tasks
 
 	socket *net.UnixListener
-	asked  context.Context // ends with who asked for it, until it is whole
+	asked  context.Context // canceled if the requester disconnects before all processes exist
 	forgo  context.CancelFunc
-	gone   chan struct{} // closed when it needs the server no more, or has lost it
+	gone   chan struct{} // closed when all memory is loaded or memory is lost
 
 	mu sync.Mutex
 	// +checklocks:mu
 	spaces map[*space]struct{}
 	// +checklocks:mu
-	whole bool // all its processes are made
+	whole bool // all its processes exist
 	// +checklocks:mu
 	ended bool // gone is closed
 	// +checklocks:mu
@@ -47,7 +46,7 @@ const (
 	mapFile        = "lazy.map"
 )
 
-// newBranch listens for who makes the processes.
+// newBranch listens for the restorer, which connects for each process.
 func (s *Server) newBranch(name, dir, marker string) (*branch, error) {
 	encoded, err := os.ReadFile(filepath.Join(dir, mapFile))
 	if err != nil {
@@ -58,7 +57,7 @@ func (s *Server) newBranch(name, dir, marker string) (*branch, error) {
 	if b.tasks, err = Decode(encoded, pageSize); err != nil {
 		return nil, fmt.Errorf("%s: %w", mapFile, err)
 	}
-	for _, t := range b.tasks { // now, while they are sure to be there
+	for _, t := range b.tasks { // map them now, while the files exist
 		if b.files[t.File], err = s.mapped(dir, t); err != nil {
 			return nil, err
 		}
@@ -69,7 +68,7 @@ func (s *Server) newBranch(name, dir, marker string) (*branch, error) {
 	return b, nil
 }
 
-// receive has the address spaces handed over as the processes are made.
+// receive accepts the address spaces as the processes are created.
 func (b *branch) receive() {
 	err := b.receiveAll()
 	b.socket.Close()
@@ -104,7 +103,7 @@ func (b *branch) receiveAll() error {
 	for {
 		var word [4]byte
 		if _, err := io.ReadFull(conn, word[:]); err != nil {
-			return fmt.Errorf("the processes were not made: %w", err)
+			return fmt.Errorf("the processes were not restored: %w", err)
 		}
 		pid := binary.NativeEndian.Uint32(word[:])
 		switch {
@@ -115,7 +114,7 @@ func (b *branch) receiveAll() error {
 		}
 		fd, err := receiveFile(conn)
 		if err != nil {
-			return fmt.Errorf("the address space of process %d: %w", pid, err)
+			return fmt.Errorf("serve address space of process %d: %w", pid, err)
 		}
 		t, err := b.tasks.task(int(pid))
 		if err != nil {
@@ -135,11 +134,11 @@ func receiveFile(conn *net.UnixConn) (*os.File, error) {
 	}
 	messages, err := unix.ParseSocketControlMessage(oob[:oobn])
 	if err != nil || len(messages) != 1 {
-		return nil, errors.Join(err, errors.New("no descriptor came"))
+		return nil, errors.Join(err, errors.New("received no descriptor"))
 	}
 	fds, err := unix.ParseUnixRights(&messages[0])
 	if err != nil || len(fds) != 1 {
-		return nil, errors.Join(err, errors.New("not one descriptor came"))
+		return nil, errors.Join(err, errors.New("received more than one descriptor"))
 	}
 	unix.CloseOnExec(fds[0])
 	return os.NewFile(uintptr(fds[0]), "userfaultfd"), nil
@@ -157,8 +156,8 @@ func (b *branch) add(s *space) {
 	go s.run()
 }
 
-// crowd is after how many address spaces it is asked which of them are still
-// there: of one whose process has ended, or runs another program, nobody tells.
+// crowd is the number of address spaces from which on they are checked for exited processes.
+// The kernel sends no event when a process exits or executes another program.
 const crowd = 64
 
 // drop forgets an address space.
@@ -169,8 +168,7 @@ func (b *branch) drop(s *space) {
 	b.settle()
 }
 
-// settle ends the branch if nothing is left to be given. The caller holds mu, as
-// for end.
+// settle ends the branch if nothing is missing. The caller holds mu.
 //
 // +checklocks:b.mu
 func (b *branch) settle() {
@@ -179,14 +177,14 @@ func (b *branch) settle() {
 	}
 }
 
-// lose says that the branch's memory cannot be given.
+// lose ends the branch because its memory is lost.
 func (b *branch) lose(err error) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	b.end(err)
 }
 
-// end is called with b.mu locked.
+// end closes gone. The caller holds b.mu.
 //
 // +checklocks:b.mu
 func (b *branch) end(err error) {
@@ -195,7 +193,7 @@ func (b *branch) end(err error) {
 	}
 	b.ended, b.err = true, err
 	if err == nil {
-		os.Remove(b.marker) // who is told, next, need not look for us again
+		os.Remove(b.marker) // a notified client need not connect again
 	}
 	close(b.gone)
 	if err == nil || !b.whole {
@@ -219,12 +217,12 @@ func (b *branch) now() []*space {
 	return b.all()
 }
 
-// look forgets the address spaces that have no process any more.
+// look drops the address spaces without a process.
 func (b *branch) look() {
 	b.mu.Lock()
 	whole := b.whole
 	b.mu.Unlock()
-	if !whole { // what is being made is not yet where it will be
+	if !whole { // address spaces under construction have no final process yet
 		return
 	}
 	for _, s := range b.now() {
@@ -232,8 +230,7 @@ func (b *branch) look() {
 	}
 }
 
-// fill gives all that is missing, also what processes that are forked meanwhile
-// would miss.
+// fill loads all missing memory, including that of processes forked meanwhile.
 func (b *branch) fill() error {
 	for {
 		idle := true
@@ -255,7 +252,7 @@ func (b *branch) fill() error {
 	}
 }
 
-// left returns how much is missing.
+// left returns the number of missing bytes.
 func (b *branch) left() (n int64) {
 	for _, s := range b.now() {
 		n += s.left()

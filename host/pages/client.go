@@ -16,13 +16,12 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// socketFD is where a server finds the socket that it is to serve.
+// socketFD is the descriptor of the server's socket.
 const socketFD = 3
 
-// Start starts a server, a program that calls Main with its last argument, for the
-// socket at sock, which that is. What was there before is replaced. What the server
-// has to say at a violent end is in sock.log. It returns the server's pid; the
-// server outlives this process.
+// Start starts a server, a program that calls Main with its last argument, for the socket at
+// sock. An existing socket is replaced. Crash output goes to sock.log. Start returns the
+// server's pid. The server outlives this process.
 func Start(sock string, argv ...string) (pid int, err error) {
 	if err := os.Remove(sock); err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return 0, err
@@ -50,11 +49,11 @@ func Start(sock string, argv ...string) (pid int, err error) {
 	cmd.ExtraFiles = []*os.File{f}
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true}
 	if err := cmd.Start(); err != nil {
-		return 0, fmt.Errorf("start the server of memory: %w", err)
+		return 0, fmt.Errorf("start page server: %w", err)
 	}
 	go cmd.Wait()
-	// Whoever loses it loses a jail: the kernel is to take memory from others first.
-	// Without the power to say so, it stays as it is.
+	// Protect the server from the OOM killer, because its death kills jails. Best effort: this
+	// needs a privilege.
 	_ = os.WriteFile(fmt.Sprintf("/proc/%d/oom_score_adj", cmd.Process.Pid), []byte("-1000"), 0)
 	return cmd.Process.Pid, nil
 }
@@ -71,7 +70,8 @@ func listen(path string) (l *net.UnixListener, err error) {
 	return l, err
 }
 
-// near calls f with a short name for path: that of a socket has at most 107 bytes.
+// near calls f with a short name for path, because a socket address has at most 107 bytes
+// (unix(7)).
 func near(path string, f func(short string) error) error {
 	dir, err := os.Open(filepath.Dir(path))
 	if err != nil {
@@ -86,14 +86,14 @@ type Client struct {
 	Sock string
 }
 
-// ErrNoServer is that of a socket behind which nobody is: branches that still need
-// memory have lost it.
-var ErrNoServer = errors.New("the server of memory is gone")
+// ErrNoServer means that no server listens on the socket: branches that still need memory have
+// lost it.
+var ErrNoServer = errors.New("the page server has exited")
 
-// ErrNone is that of a branch that the server does not know: it needs nothing.
+// ErrNone means that the server does not know the branch, so the branch needs no memory.
 var ErrNone = errors.New("the server has no such branch")
 
-// ask sends one request and returns the answer, on a connection that stays open.
+// ask sends one request and returns the reply. The connection stays open.
 func (c Client) ask(ctx context.Context, q request) (conn net.Conn, r reply, err error) {
 	err = near(c.Sock, func(short string) error {
 		var d net.Dialer
@@ -113,7 +113,7 @@ func (c Client) ask(ctx context.Context, q request) (conn net.Conn, r reply, err
 		err = json.NewDecoder(conn).Decode(&r)
 	}
 	switch {
-	case err != nil && ctx.Err() != nil: // the caller gave up: that says nothing of the server
+	case err != nil && ctx.Err() != nil: // a cancellation says nothing about the server
 		err = context.Cause(ctx)
 	case err != nil:
 		err = fmt.Errorf("%w: %w", ErrNoServer, err)
@@ -131,21 +131,21 @@ func (c Client) ask(ctx context.Context, q request) (conn net.Conn, r reply, err
 	return conn, r, nil
 }
 
-// A Branch is a jail that is about to be made from images in Dir, where its Map is
-// and CRIU works.
+// A Branch is a jail that is about to be restored from images in Dir, which contains its Map
+// and CRIU's socket.
 type Branch struct {
 	Name   string
 	Dir    string
-	Marker string // a file that the server removes when the branch needs it no more
+	Marker string // a file that the server removes when all memory is loaded
 }
 
-// PutMap writes the map for a branch to be made from the images in dir.
+// PutMap writes the map of a branch to the image directory dir.
 func PutMap(dir string, m Map) error {
 	return os.WriteFile(filepath.Join(dir, mapFile), m.Encode(), 0o600)
 }
 
-// Serve has the server wait for the processes of a branch. Until they are made,
-// closing the Watch calls it off.
+// Serve registers a branch with the server, which waits for its processes. Closing the Watch
+// before they exist cancels the registration.
 func (c Client) Serve(ctx context.Context, b Branch) (*Watch, error) {
 	conn, _, err := c.ask(ctx, request{Op: "serve", Name: b.Name, Dir: b.Dir, Marker: b.Marker})
 	if err != nil {
@@ -163,8 +163,7 @@ func (c Client) Watch(ctx context.Context, name string) (*Watch, error) {
 	return &Watch{conn}, nil
 }
 
-// Fill has all memory of a branch be there. When it returns, the branch needs the
-// server no more.
+// Fill loads all missing memory of a branch. Afterwards the branch does not need the server.
 func (c Client) Fill(ctx context.Context, name string) error {
 	conn, _, err := c.ask(ctx, request{Op: "fill", Name: name})
 	if err == nil {
@@ -176,7 +175,7 @@ func (c Client) Fill(ctx context.Context, name string) error {
 	return err
 }
 
-// Left returns how much memory of a branch is missing.
+// Left returns the number of missing bytes of a branch.
 func (c Client) Left(ctx context.Context, name string) (int64, error) {
 	conn, r, err := c.ask(ctx, request{Op: "left", Name: name})
 	if err == nil {
@@ -188,13 +187,13 @@ func (c Client) Left(ctx context.Context, name string) (int64, error) {
 	return r.Left, err
 }
 
-// A Watch learns what comes of a branch.
+// A Watch waits for the result of a branch.
 type Watch struct {
 	conn net.Conn
 }
 
-// Wait returns nil when the branch needs the server no more, net.ErrClosed after
-// Close, and any other error if its memory is lost.
+// Wait returns nil when all memory is loaded, net.ErrClosed after Close, and another error if
+// memory is lost.
 func (w *Watch) Wait() error {
 	var r reply
 	err := json.NewDecoder(w.conn).Decode(&r)
@@ -207,11 +206,11 @@ func (w *Watch) Wait() error {
 	return ErrNoServer
 }
 
-// Close ends the watch. The branch is served on.
+// Close ends the watch. The server continues to serve the branch.
 func (w *Watch) Close() error { return w.conn.Close() }
 
-// InUse reports whether a server has a file with pages mapped, whose memory is
-// then not free when it is removed.
+// InUse reports whether a server has a pages file mapped. Removing such a file does not free
+// its memory.
 func InUse(name string) bool {
 	f, err := os.Open(name)
 	if err != nil {

@@ -1,14 +1,13 @@
-// Package pages gives processes that were made before their memory each page of
-// it when they touch it, and none that they do not touch.
+// Package pages loads the memory of restored processes on demand (userfaultfd(2)): each page
+// is loaded when a process touches it.
 //
-// The memory lies in files that are mapped once, however many processes are made
-// from them: what nobody touches takes no room, and what many touch is read once.
-//
-// The giving is done by a Server, a process of its own, because it must outlive
-// the daemon: a process that touches memory which nobody gives waits for ever,
-// and one whose giver has died finds zeros. It serves the branches of one set of
-// images, so that its death is not everybody's. A Client talks to it, from this
-// daemon or a later one, and learns when a branch has lost its memory.
+// The memory is in files that are mapped once for all processes restored from them. Untouched
+// pages take no memory, and shared pages are read once. A Server loads the pages. It is a
+// separate process because it must outlive the daemon: a thread that touches a page without a
+// server blocks forever, and after the death of a server processes would read zeros. A server
+// serves the branches of one set of images, which limits the effect of a crash. A Client talks
+// to the server, from this daemon or a later one, and is notified when a branch has lost its
+// memory.
 package pages
 
 import (
@@ -18,18 +17,18 @@ import (
 	"math"
 )
 
-// A Map says where the memory of some processes lies.
+// A Map lists the missing memory of processes.
 type Map []Task
 
-// A Task is one process, and what is missing of its memory when it is made.
+// A Task is one process and its missing memory.
 type Task struct {
-	PID  int      // as the processes know it
-	File string   // name of the file with the pages, in the directory of images
-	Runs []Run    // in order, none over another
-	Soon []uint64 // addresses whose pages others read without waiting for them
+	PID  int      // in the pid namespace of the processes
+	File string   // name of the pages file in the image directory
+	Runs []Run    // sorted, without overlap
+	Soon []uint64 // addresses that the kernel reads without waiting for the page
 }
 
-// A Run is a part of an address space whose pages lie one after the other.
+// A Run is a range of an address space whose pages are consecutive in the file.
 type Run struct {
 	Start, End uint64 // addresses, of whole pages
 	Off        int64  // of the first page, in the file
@@ -58,9 +57,9 @@ func (m Map) Encode() []byte {
 	return b
 }
 
-var errMap = errors.New("not a map of memory")
+var errMap = errors.New("not a memory map")
 
-// Decode reads what Encode wrote, of a machine whose pages are of the given size.
+// Decode decodes the result of Encode for the given page size.
 func Decode(b []byte, page uint64) (m Map, err error) {
 	bad := false
 	get := func() uint64 {
@@ -105,7 +104,7 @@ func Decode(b []byte, page uint64) (m Map, err error) {
 	return m, nil
 }
 
-// task returns what the map says of a process.
+// task returns the entry of a process.
 func (m Map) task(pid int) (Task, error) {
 	for _, t := range m {
 		if t.PID == pid {

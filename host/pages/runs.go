@@ -5,15 +5,15 @@ import (
 	"sort"
 )
 
-// runs are what is missing of an address space: in order, none over another.
+// runs are the missing ranges of an address space, sorted and without overlap.
 type runs []Run
 
-// at returns the index of the first run that ends behind addr.
+// at returns the index of the first run that ends after addr.
 func (rs runs) at(addr uint64) int {
 	return sort.Search(len(rs), func(i int) bool { return rs[i].End > addr })
 }
 
-// find returns the run that addr is in.
+// find returns the run that contains addr.
 func (rs runs) find(addr uint64) (Run, bool) {
 	if i := rs.at(addr); i < len(rs) && rs[i].Start <= addr {
 		return rs[i], true
@@ -21,7 +21,7 @@ func (rs runs) find(addr uint64) (Run, bool) {
 	return Run{}, false
 }
 
-// cut takes a part of the address space out, and returns what was missing there.
+// cut removes a range and returns what was missing in it.
 func (rs *runs) cut(start, end uint64) runs {
 	if start >= end {
 		return nil
@@ -52,8 +52,8 @@ func (r Run) part(start, end uint64) Run {
 	return Run{Start: start, End: end, Off: r.Off + int64(start-r.Start)}
 }
 
-// move does what mremap did to the address space. Nothing is missing any more of
-// what was where it moved to.
+// move applies an mremap to the runs. Nothing is missing in the old range of the target
+// afterwards.
 func (rs *runs) move(from, to, n uint64) {
 	moved := rs.cut(from, from+n)
 	rs.cut(to, to+n)
@@ -63,7 +63,7 @@ func (rs *runs) move(from, to, n uint64) {
 	*rs = slices.Insert(*rs, rs.at(to), moved...)
 }
 
-// bytes returns how much is missing.
+// bytes returns the number of missing bytes.
 func (rs runs) bytes() (n int64) {
 	for _, r := range rs {
 		n += int64(r.End - r.Start)
@@ -71,8 +71,7 @@ func (rs runs) bytes() (n int64) {
 	return n
 }
 
-// present returns an address, of a page from the given one on, at which nothing is
-// missing.
+// present returns the address of the first page, from the given one on, that is not missing.
 func (rs runs) present(from, page uint64) uint64 {
 	for {
 		r, missing := rs.find(from)

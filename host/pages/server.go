@@ -14,11 +14,11 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// A Server gives branches of one set of images their memory.
+// A Server loads the memory of the branches of one set of images.
 type Server struct {
 	socket *net.UnixListener
 	path   string        // of the socket
-	wake   chan struct{} // capacity 1: somebody may have ended
+	wake   chan struct{} // capacity 1: a process may have exited
 
 	mu sync.Mutex
 	// +checklocks:mu
@@ -26,15 +26,15 @@ type Server struct {
 	// +checklocks:mu
 	files map[node]*content
 	// +checklocks:mu
-	used time.Time // when there last was a branch
+	used time.Time // when the last branch ended
 	// +checklocks:mu
 	closing bool // no branch is accepted
 }
 
 type node struct{ dev, ino uint64 }
 
-// A content is what a file holds, mapped as long as the server lives. The file
-// stays open and locked: InUse sees that, and that it takes memory.
+// A content is a pages file, mapped as long as the server lives. The file stays open and
+// locked, so that InUse detects it.
 type content struct {
 	b []byte
 	f *os.File
@@ -42,17 +42,17 @@ type content struct {
 
 const (
 	lookEvery = 5 * time.Second
-	idleTime  = 30 * time.Second // for which a server waits for another branch
+	idleTime  = 30 * time.Second // a server without a branch exits after this time
 )
 
-// Main is the server's process: it takes over the socket that Start made for it at
-// path, and ends when it has had no branch for a while.
+// Main runs the server process. It takes over the socket that Start created at path and
+// returns after an idle time without a branch.
 func Main(path string) error {
 	var most unix.Rlimit
 	if err := unix.Getrlimit(unix.RLIMIT_NOFILE, &most); err == nil {
-		most.Cur = max(most.Max, 1<<20) // every process that forks takes one
+		most.Cur = max(most.Max, 1<<20) // each forked process needs a descriptor
 		most.Max = most.Cur
-		_ = unix.Setrlimit(unix.RLIMIT_NOFILE, &most) // without the power to, it stays as it is
+		_ = unix.Setrlimit(unix.RLIMIT_NOFILE, &most) // best effort: this may need a privilege
 	}
 	f := os.NewFile(socketFD, "socket")
 	l, err := net.FileListener(f)
@@ -74,7 +74,7 @@ func Main(path string) error {
 	return s.serve()
 }
 
-// serve answers until the socket is closed.
+// serve accepts connections until the socket is closed.
 func (s *Server) serve() error {
 	for {
 		conn, err := s.socket.AcceptUnix()
@@ -88,7 +88,7 @@ func (s *Server) serve() error {
 	}
 }
 
-// watch looks now and then who has ended, and ends the server that nobody needs.
+// watch periodically drops exited processes and stops an idle server.
 func (s *Server) watch() {
 	tick := time.NewTicker(lookEvery)
 	for {
@@ -106,8 +106,8 @@ func (s *Server) watch() {
 		}
 		idle := time.Since(s.used) > idleTime
 		if idle {
-			// The name goes first: who is hung up on from here on starts another
-			// server, under that name.
+			// Remove the socket first: a client that is disconnected from now on starts a new
+			// server at that path.
 			os.Remove(s.path)
 			os.Remove(s.path + ".log")
 			s.closing = true
@@ -139,13 +139,13 @@ func (s *Server) forget(b *branch) {
 	s.used = time.Now()
 }
 
-// mapped returns the file of a task's pages.
+// mapped returns the mapped pages file of a task.
 func (s *Server) mapped(dir string, t Task) ([]byte, error) {
 	if len(t.Runs) == 0 {
 		return nil, nil
 	}
 	if filepath.Base(t.File) != t.File {
-		return nil, fmt.Errorf("%q is not the name of a file with pages", t.File)
+		return nil, fmt.Errorf("%q is not the name of a pages file", t.File)
 	}
 	f, err := os.Open(filepath.Join(dir, t.File))
 	if err != nil {
@@ -159,7 +159,7 @@ func (s *Server) mapped(dir string, t Task) ([]byte, error) {
 	for _, r := range t.Runs {
 		if n := int64(r.End - r.Start); n > st.Size || r.Off > st.Size-n {
 			f.Close()
-			return nil, fmt.Errorf("%s is cut short", t.File)
+			return nil, fmt.Errorf("%s is truncated", t.File)
 		}
 	}
 	s.mu.Lock()
@@ -181,7 +181,7 @@ func (s *Server) mapped(dir string, t Task) ([]byte, error) {
 	return b, nil
 }
 
-// A request is what a Client asks for.
+// A request is a request of a Client.
 type request struct {
 	Op     string `json:"op"` // serve, watch, fill, left
 	Name   string `json:"name"`
@@ -189,8 +189,8 @@ type request struct {
 	Marker string `json:"marker,omitempty"`
 }
 
-// A reply is what it is answered, and on the connection of serve and watch, what
-// comes of the branch in the end.
+// A reply answers a request. On the connection of serve and watch a second reply reports the
+// result of the branch.
 type reply struct {
 	PID   int    `json:"pid"`
 	Left  int64  `json:"left,omitempty"`
@@ -198,7 +198,7 @@ type reply struct {
 	Error string `json:"error,omitempty"`
 }
 
-// talk answers one connection.
+// talk handles one connection.
 func (s *Server) talk(conn *net.UnixConn) {
 	defer conn.Close()
 	var q request
@@ -235,8 +235,8 @@ func (s *Server) talk(conn *net.UnixConn) {
 	}
 }
 
-// take begins to serve a branch. If whoever asked for it goes before its processes
-// are made, they never will be.
+// take registers a branch. If the requester disconnects before the processes exist, the branch
+// is cancelled.
 func (s *Server) take(conn *net.UnixConn, q request, say func(reply, error)) {
 	b, err := s.newBranch(q.Name, q.Dir, q.Marker)
 	if err == nil {
@@ -247,7 +247,7 @@ func (s *Server) take(conn *net.UnixConn, q request, say func(reply, error)) {
 			b.socket.Close()
 			return
 		case s.branches[q.Name] != nil:
-			err = errors.New("there is a branch of that name")
+			err = errors.New("branch already exists")
 			b.socket.Close()
 		default:
 			s.branches[q.Name] = b
@@ -262,13 +262,12 @@ func (s *Server) take(conn *net.UnixConn, q request, say func(reply, error)) {
 	b.await(conn, say)
 }
 
-// await tells whoever is at the other end what comes of the branch, if he waits
-// for it.
+// await sends the result of the branch to the client, if the client waits for it.
 func (b *branch) await(conn *net.UnixConn, say func(reply, error)) {
 	left := make(chan struct{})
 	go func() {
 		defer close(left)
-		conn.Read(make([]byte, 1)) // nothing is ever sent
+		conn.Read(make([]byte, 1)) // returns when the client disconnects
 	}()
 	select {
 	case <-b.gone:
@@ -277,7 +276,7 @@ func (b *branch) await(conn *net.UnixConn, say func(reply, error)) {
 		b.mu.Unlock()
 		say(reply{}, err)
 	case <-left:
-		b.forgo() // which ends receive, if that is not over
+		b.forgo() // also stops receive
 		b.socket.Close()
 		b.server.look()
 	}

@@ -13,10 +13,10 @@ import (
 
 var pageSize = uint64(os.Getpagesize())
 
-// A space is one address space of which memory is missing.
+// A space is one address space with missing memory.
 type space struct {
 	branch *branch
-	file   []byte   // with the pages, mapped
+	file   []byte   // mapped pages file
 	fd     *os.File // its userfaultfd
 	soon   []uint64
 
@@ -24,24 +24,23 @@ type space struct {
 	// +checklocks:mu
 	missing runs
 	// +checklocks:mu
-	waiting []uint64 // faults that could not be answered yet
+	waiting []uint64 // faults that could not be resolved yet
 	// +checklocks:mu
-	next uint64 // where what was given last ends
+	next uint64 // end of the last loaded range
 	// +checklocks:mu
-	ahead uint64 // how many pages were given then
+	ahead uint64 // number of pages in the last loaded range
 	// +checklocks:mu
 	over bool
 }
 
-// again is how long a fault waits that could not be answered: something happens
-// to the address space of which there will be a message, or its jail has no
-// memory left.
+// again is the retry interval of a fault that could not be resolved: an event about the
+// address space is pending, or the jail is out of memory.
 const again = time.Millisecond
 
-// errGone is that of an address space whose last process has ended.
+// errGone means that the last process of the address space has exited.
 var errGone = errors.New("the process has ended")
 
-// run answers until nothing is missing or the processes are gone.
+// run resolves faults until nothing is missing or the processes have exited.
 func (s *space) run() {
 	var buf [16]message
 	for {
@@ -61,9 +60,10 @@ func (s *space) run() {
 			s.mu.Unlock()
 			return
 		}
-		// Who forks, moves or discards memory waits until its message is read, and until
-		// then nothing can be given. If others could give something after that and before
-		// it is known here, a child would lack, for good, what its parent was given.
+		// A thread that forks, remaps or discards memory blocks until its event is read, and
+		// UFFDIO_COPY fails with EAGAIN meanwhile (mm/userfaultfd.c). Events must be
+		// processed before further pages are loaded: otherwise a child would permanently lack
+		// pages that its parent got.
 		n := 0
 		if err == nil {
 			n, err = receive(s.fd, buf[:])
@@ -83,7 +83,7 @@ func (s *space) run() {
 	}
 }
 
-// heard takes note of one message. The caller holds mu, as for all below.
+// heard processes one event. The caller holds mu, as for all methods below.
 //
 // +checklocks:s.mu
 func (s *space) heard(m *message) error {
@@ -99,13 +99,13 @@ func (s *space) heard(m *message) error {
 	case eventRemove, eventUnmap:
 		s.missing.cut(m.arg(0), m.arg(1))
 	default:
-		return fmt.Errorf("the kernel tells of an event %#x", m.event())
+		return fmt.Errorf("unexpected userfaultfd event %#x", m.event())
 	}
 	return nil
 }
 
-// answer gives what is waited for. What the kernel does not take now waits on. The caller
-// holds s.mu.
+// answer resolves the pending faults. Faults that the kernel rejects for now stay pending. The
+// caller holds s.mu.
 //
 // +checklocks:s.mu
 func (s *space) answer() error {
@@ -124,14 +124,13 @@ func (s *space) answer() error {
 	return nil
 }
 
-// mostAhead bounds how many pages are given at a time to who reads in order.
+// mostAhead limits the read-ahead of sequential access, in pages.
 const mostAhead = 16
 
-// give gives the page at an address: that of the file, or zeros where nothing is
-// missing. Who touches one page after the other is given more each time. Nobody else
-// is given what he did not touch: of an interpreter that goes on, every third fault
-// could be spared so, and it would have half as many pages again as it needs. The caller
-// holds s.mu.
+// give loads the page at an address: from the file, or zeros if nothing is missing there.
+// Sequential access gets increasing read-ahead. Other access gets none: for a restored
+// interpreter it would save a third of the faults but load 50 % more pages. The caller holds
+// s.mu.
 //
 // +checklocks:s.mu
 func (s *space) give(at uint64) error {
@@ -147,14 +146,14 @@ func (s *space) give(at uint64) error {
 			s.missing.cut(at, at+n)
 			return nil
 		}
-		// The rest may be in a mapping of its own by now.
+		// The rest may be in another mapping now.
 		r = r.part(at, at+pageSize)
 		_, err = copyIn(s.fd, at, s.file[r.Off:r.Off+int64(pageSize)])
 	} else {
 		err = zeroIn(s.fd, at, pageSize)
 	}
 	switch err {
-	case unix.EEXIST, unix.ENOENT: // it came already, or what was there is gone
+	case unix.EEXIST, unix.ENOENT: // already loaded, or unmapped
 		err = wake(s.fd, at, pageSize)
 	case unix.ESRCH:
 		return errGone
@@ -165,18 +164,18 @@ func (s *space) give(at uint64) error {
 	return err
 }
 
-// copy gives a run, and returns how much of it the kernel takes.
+// copy loads a run and returns the number of bytes that the kernel accepted.
 func (s *space) copy(r Run) uint64 {
 	n, _ := copyIn(s.fd, r.Start, s.file[r.Off:r.Off+int64(r.End-r.Start)])
 	return uint64(n)
 }
 
-// fillStep is how much is given at a time that nobody has touched: faults come in
-// between.
+// fillStep is the number of untouched bytes that are loaded per step, so that faults can be
+// resolved in between.
 const fillStep = 1 << 20
 
-// fill gives a part of what is missing. It reports whether the kernel takes more
-// at once.
+// fill loads a part of the missing memory. It reports whether the kernel accepts more
+// immediately.
 func (s *space) fill() bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -190,7 +189,7 @@ func (s *space) fill() bool {
 	r := s.missing[0]
 	r = r.part(r.Start, min(r.End, r.Start+fillStep))
 	n, err := copyIn(s.fd, r.Start, s.file[r.Off:r.Off+int64(r.End-r.Start)])
-	if err == unix.ENOENT { // it is in several mappings: what is at its start is in one
+	if err == unix.ENOENT { // the range spans several mappings: load from its start
 		n, err = copyIn(s.fd, r.Start, s.file[r.Off:r.Off+int64(pageSize)])
 	}
 	s.missing.cut(r.Start, r.Start+uint64(n))
@@ -209,13 +208,13 @@ func (s *space) fill() bool {
 	return true
 }
 
-// hurry gives what others will read without waiting.
+// hurry loads the pages that the kernel reads without waiting.
 func (s *space) hurry() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for _, at := range s.soon {
 		if _, missing := s.missing.find(at); missing && !s.over {
-			s.give(at &^ (pageSize - 1)) // what fails here somebody will wait for
+			s.give(at &^ (pageSize - 1)) // a failed page is loaded when it is touched
 		}
 	}
 }

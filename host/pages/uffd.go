@@ -68,7 +68,7 @@ func receive(f *os.File, into []message) (n int, err error) {
 	return n / messageSize, nil
 }
 
-// copyIn copies memory to addr, and returns how much. What waits for it goes on.
+// copyIn copies memory to addr, wakes waiting threads, and returns the number of copied bytes.
 func copyIn(f *os.File, addr uint64, from []byte) (n int64, err error) {
 	arg := struct{ dst, src, n, mode, copied uint64 }{dst: addr, src: uint64(uintptr(unsafe.Pointer(&from[0]))), n: uint64(len(from))}
 	err = ioctl(f, ioctlCopy, unsafe.Pointer(&arg))

@@ -11,7 +11,7 @@ import (
 	"glasshouse/host/cgroup"
 )
 
-// layout tells which generation of cgroups this host has.
+// layout reports whether this host uses cgroup v1, v2 or both.
 func layout() string {
 	v2 := func(dir string) bool { _, err := os.Stat(dir + "/cgroup.procs"); return err == nil }
 	switch {
@@ -23,7 +23,7 @@ func layout() string {
 	return "v1"
 }
 
-// openCgroups opens the tree that jails of this user would be in.
+// openCgroups opens the tree for jails of this user.
 func openCgroups(prefix string) (*cgroup.Tree, error) {
 	if os.Geteuid() != 0 {
 		return cgroup.Delegated(prefix)
@@ -55,8 +55,7 @@ func cgroupLimits(context.Context, Host) (string, error) {
 	return detail, nil
 }
 
-// cgroupControl makes a cgroup with a process in it and does to it what is done
-// to jails.
+// cgroupControl creates a cgroup with a process and performs the operations that jails need.
 func cgroupControl(ctx context.Context, _ Host) (_ string, err error) {
 	name := fmt.Sprintf("glasshouse-probe-%d-%d", os.Getpid(), time.Now().UnixNano())
 	t, err := openCgroups(name)
@@ -68,7 +67,7 @@ func cgroupControl(ctx context.Context, _ Host) (_ string, err error) {
 			return "", cannot(why, "mount the cgroup2 filesystem: mount -t cgroup2 none /sys/fs/cgroup/unified")
 		}
 	}
-	// A probe that ran out of time still takes away what it made.
+	// Clean up even after a timeout.
 	defer func() { err = errors.Join(err, t.Remove()) }()
 	c, err := t.Create("p", cgroup.Limits{})
 	if err != nil {

@@ -31,7 +31,7 @@ func kernel(context.Context, Host) (string, error) {
 	return "Linux " + release + " " + unix.ByteSliceToString(u.Machine[:]), nil
 }
 
-// needed are the capabilities the daemon works with, by number.
+// needed lists the capabilities that the daemon needs.
 var needed = map[int]string{
 	0: "chown", 1: "dac_override", 3: "fowner", 5: "kill", 6: "setgid", 7: "setuid", 12: "net_admin", 18: "sys_chroot", 21: "sys_admin", 27: "mknod",
 }
@@ -128,7 +128,7 @@ func unprivilegedUserNamespaces(ctx context.Context, h Host) (string, error) {
 	return "", err
 }
 
-// unprivilegedRemedy names the switch that is off.
+// unprivilegedRemedy returns the remedy for the setting that is disabled.
 func unprivilegedRemedy() string {
 	for _, s := range []struct{ name, off, on string }{
 		{"kernel/unprivileged_userns_clone", "0", "1"},
@@ -142,7 +142,7 @@ func unprivilegedRemedy() string {
 	return "allow user namespaces in the security profile this runs under"
 }
 
-// sysctl returns a kernel setting in a form, or "" where there is none.
+// sysctl returns a formatted kernel setting, or "" if it does not exist.
 func sysctl(name, form string) string {
 	b, err := os.ReadFile("/proc/sys/" + name)
 	if err != nil {

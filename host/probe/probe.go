@@ -1,9 +1,9 @@
-// Package probe finds out what this host can do for jails, and what would have
-// to be done about what it cannot.
+// Package probe determines which features for jails this host supports, and the remedies for
+// missing ones.
 //
-// A probe tries the thing itself wherever that is quick and leaves nothing
-// behind: it makes the namespace, loads the program, mounts the layers. It
-// judges for this process, with the rights it has.
+// Where it is fast and leaves nothing behind, a probe uses the feature itself: it creates the
+// namespace, loads the program or mounts the layers. The results apply to this process with
+// its privileges.
 package probe
 
 import (
@@ -23,7 +23,7 @@ import (
 	"glasshouse/fault"
 )
 
-// Status is what a probe found.
+// Status is the result of a probe.
 type Status string
 
 const (
@@ -32,7 +32,7 @@ const (
 	Unknown     Status = "unknown"     // could not tell
 )
 
-// A Result is one probe's answer.
+// A Result is the result of one probe.
 type Result struct {
 	Name   string `json:"name"`
 	Status Status `json:"status"`
@@ -41,26 +41,26 @@ type Result struct {
 	Remedy string `json:"remedy,omitempty"` // what the reader can do or type
 }
 
-// Host is where to look. The zero value looks at the system alone.
+// Host configures the probes. The zero value probes only the system.
 type Host struct {
 	Data  string // the data directory, whether it exists yet or not; default: the temporary directory
 	Tools string // where make up puts programs; default: tools/bin in Data
 
-	// Limit is how long one probe may take; default 30 seconds, which is long, for
-	// on a machine that is busy or emulated nothing would be known otherwise.
+	// Limit is the timeout of one probe. The default of 30 seconds allows for a busy or
+	// emulated host.
 	Limit time.Duration
 }
 
 const limit = 30 * time.Second
 
-// A probe is one question to the host. It returns what to tell about the answer
-// yes, or fault.Unsupported for no, or another error for "could not tell".
+// A probe checks one feature. It returns details if the feature is supported,
+// fault.Unsupported if it is not, or another error if the result is unknown.
 type probe struct {
 	name string
 	ask  func(ctx context.Context, h Host) (detail string, err error)
 }
 
-// probes are all questions, in the order a reader wants the answers.
+// probes are all probes in display order.
 var probes = []probe{
 	{"kernel", kernel},
 	{"root", privileges},
@@ -107,8 +107,8 @@ var probes = []probe{
 	{"postgresql", postgresql},
 }
 
-// All asks everything, at most a few seconds, and returns the answers in a fixed
-// order. A probe that does not answer in time is Unknown.
+// All runs all probes, which takes a few seconds at most, and returns the results in a fixed
+// order. A probe that times out is Unknown.
 func All(ctx context.Context, h Host) []Result {
 	if h.Tools == "" && h.Data != "" {
 		h.Tools = filepath.Join(h.Data, "tools", "bin")
@@ -118,7 +118,7 @@ func All(ctx context.Context, h Host) []Result {
 		h.Limit = limit
 	}
 	results := make([]Result, len(probes))
-	// Most wait for a child or for the disk.
+	// Most probes wait for a child process or the disk.
 	slots := make(chan struct{}, 2*runtime.NumCPU())
 	var wg sync.WaitGroup
 	for i, p := range probes {
@@ -132,8 +132,8 @@ func All(ctx context.Context, h Host) []Result {
 	return results
 }
 
-// existing returns the directory itself, or the nearest one above it: what will
-// be made there will be on the same filesystem.
+// existing returns the directory or its nearest existing ancestor, which is on the same
+// filesystem.
 func existing(dir string) string {
 	if dir == "" {
 		return os.TempDir()
@@ -150,8 +150,7 @@ func existing(dir string) string {
 	}
 }
 
-// run asks, and stops waiting when time is up: a call stuck in the kernel cannot
-// be taken back.
+// run runs a probe until it times out. A blocked system call cannot be cancelled.
 func (p probe) run(ctx context.Context, h Host) Result {
 	ctx, cancel := context.WithTimeout(ctx, h.Limit)
 	defer cancel()
@@ -182,8 +181,8 @@ func (p probe) result(detail string, err error) Result {
 	return r
 }
 
-// reason is what err says without who said it and of which kind: the reader sees
-// both beside it.
+// reason returns the message of err without its operation and kind, which are displayed
+// separately.
 func reason(err error) string {
 	if e, ok := errors.AsType[*fault.Error](err); ok && e.Err != nil && errors.Is(err, fault.Unsupported) {
 		return reason(e.Err)
@@ -191,7 +190,7 @@ func reason(err error) string {
 	return err.Error()
 }
 
-// sentence makes an error's words one: capital, full stop.
+// sentence formats an error as a sentence.
 func sentence(s string) string {
 	s = strings.TrimSpace(strings.ReplaceAll(s, "\n", "; "))
 	if s == "" {
@@ -203,11 +202,11 @@ func sentence(s string) string {
 	return strings.TrimSuffix(s, ".") + "."
 }
 
-// cannot is a conclusive no.
+// cannot returns a conclusive negative result.
 func cannot(reason, remedy string) error { return fault.Cannot("probe", reason, remedy) }
 
-// refused turns the kernel's ways to say "no such thing" and "not you" into a
-// conclusive no. What else went wrong stays as it is: it proves nothing.
+// refused converts errors that mean "not supported" or "not permitted" to a conclusive
+// negative result. It returns other errors unchanged.
 func refused(what string, err error, remedy string) error {
 	switch {
 	case err == nil || errors.Is(err, fault.Unsupported):
@@ -224,7 +223,7 @@ func refused(what string, err error, remedy string) error {
 	return fmt.Errorf("try %s: %w", what, err)
 }
 
-// scratch gives f a directory for its files, and removes it.
+// scratch calls f with a temporary directory and removes it afterwards.
 func scratch(in string, f func(dir string) (string, error)) (detail string, err error) {
 	dir, err := os.MkdirTemp(in, ".glasshouse-probe-")
 	if errors.Is(err, fs.ErrPermission) || errors.Is(err, unix.EROFS) {

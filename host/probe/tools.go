@@ -22,8 +22,8 @@ import (
 	"glasshouse/internal/text"
 )
 
-// find looks for a program where make up puts them, then on the PATH, then where
-// an ordinary user's PATH does not lead.
+// find searches a program in the directory of make setup, on the PATH, and in system
+// directories that an ordinary user's PATH lacks.
 func (h Host) find(name string) string {
 	if h.Tools != "" {
 		if p, err := exec.LookPath(filepath.Join(h.Tools, name)); err == nil {
@@ -63,7 +63,7 @@ func privateTools(_ context.Context, h Host) (string, error) {
 	return strings.Join(names, ", ") + ", in " + h.Tools, nil
 }
 
-// command is a program that dies with its probe, children and all.
+// command returns a program that is killed with its probe, including its children.
 func command(ctx context.Context, path string, args ...string) *exec.Cmd {
 	cmd := exec.CommandContext(ctx, path, args...)
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
@@ -72,7 +72,7 @@ func command(ctx context.Context, path string, args ...string) *exec.Cmd {
 	return cmd
 }
 
-// tool asks a program for its version.
+// tool runs a program to get its version.
 func tool(name, remedy string) func(context.Context, Host) (string, error) {
 	return func(ctx context.Context, h Host) (string, error) {
 		path := h.find(name)
@@ -87,7 +87,7 @@ func tool(name, remedy string) func(context.Context, Host) (string, error) {
 	}
 }
 
-// number is a version as programs print them.
+// number matches a version number.
 var number = regexp.MustCompile(`[0-9]+(\.[0-9]+)+[^\s,)]*|[a-z]+-20[0-9]{6}[^\s,]*`)
 
 func version(ctx context.Context, path string) (string, error) {
@@ -112,7 +112,7 @@ func firstWords(out []byte) string {
 	return text.Clip(string(line), 120)
 }
 
-// said makes an error of a program's last words, or nil of silence.
+// said returns an error with the last line of a program's output, or nil if there is none.
 func said(out []byte) error {
 	out = bytes.TrimSpace(out)
 	if len(out) == 0 {
@@ -121,7 +121,7 @@ func said(out []byte) error {
 	return errors.New(string(out[bytes.LastIndexByte(out, '\n')+1:]))
 }
 
-// checkpoint asks CRIU itself whether it can work with this kernel.
+// checkpoint checks with CRIU itself whether it works with this kernel.
 func checkpoint(ctx context.Context, h Host) (string, error) {
 	path := h.find("criu")
 	if path == "" {
@@ -134,20 +134,20 @@ func checkpoint(ctx context.Context, h Host) (string, error) {
 	return v + ", " + path, err
 }
 
-// tracking asks CRIU whether the memory of a large jail can be written down ahead of
-// the moment in which it waits for its snapshot.
+// tracking checks with CRIU whether the kernel supports dirty page tracking, which pre-dumps
+// need.
 func tracking(ctx context.Context, h Host) (string, error) {
 	path := h.find("criu")
 	if path == "" {
 		return "", cannot("the program criu is not installed", "make setup, if jails are to be snapshotted")
 	}
 	if os.Geteuid() != 0 {
-		return "", cannot("writing down processes needs root", "run the daemon as root")
+		return "", cannot("checkpointing processes needs root", "run the daemon as root")
 	}
 	return "", criu.New(path, "").Tracks(ctx)
 }
 
-// bubblewrap makes a sandbox of it.
+// bubblewrap creates a sandbox with it.
 func bubblewrap(ctx context.Context, h Host) (string, error) {
 	path := h.find("bwrap")
 	if path == "" {
@@ -173,7 +173,7 @@ func qemuPackage() string {
 	return cmp.Or(map[string]string{"amd64": "x86", "arm64": "arm"}[runtime.GOARCH], "misc")
 }
 
-// postgresql looks for a server too where Debian keeps it off the PATH.
+// postgresql also searches Debian's server directory, which is not on the PATH.
 func postgresql(ctx context.Context, h Host) (string, error) {
 	path := h.find("postgres")
 	if path == "" {
@@ -192,7 +192,8 @@ func postgresql(ctx context.Context, h Host) (string, error) {
 	return strings.TrimSpace(v) + ", " + path, nil
 }
 
-// sleeper starts a process to be frozen and killed. reap ends and buries it.
+// sleeper starts a process that is frozen and killed by the probe. reap kills it and waits for
+// it.
 func sleeper() (pid int, reap func(), err error) {
 	cmd := exec.Command("sleep", "60")
 	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: 0}

@@ -1,9 +1,9 @@
-// Package process tells of processes what /proc knows: what they run, where, with
-// which environment, and whom they talk to.
+// Package process reads information about processes from /proc: programs, directories,
+// environments and sockets.
 //
-// Everything is read through one descriptor of a process's directory, which never
-// becomes another's when pids come back, and within bounds: what is there the
-// process itself may have written.
+// Each process is read through one descriptor of its /proc directory, which never refers to
+// another process when pids are reused. All sizes are limited, because processes can control
+// the content.
 package process
 
 import (
@@ -46,8 +46,7 @@ const (
 	maxAll   = 64 << 10
 )
 
-// Hertz is how many ticks a second has: what the kernel shows to programs on
-// every architecture we run on.
+// Hertz is the number of ticks per second (USER_HZ), the same on all supported architectures.
 const Hertz = 100
 
 // Now returns the time since the host started, in ticks.
@@ -59,10 +58,9 @@ func Now() uint64 {
 	return uint64(ts.Sec)*Hertz + uint64(ts.Nsec)*Hertz/1e9
 }
 
-// List tells of those of pids, as the host numbers them, that are in the cgroup
-// of the given path or below it. First is the first process of their pid
-// namespace, whose network is theirs. Those that end meanwhile are left out, and
-// so are those that have ended and wait for their parent.
+// List returns the processes of pids, which are host pids, that are in the cgroup of the given
+// path or below it. first is the first process of their pid namespace and determines the
+// network namespace. Exited processes and zombies are omitted.
 func List(pids []int, first int, cgroup string) ([]Process, error) {
 	r := newReading(cgroup)
 	inside := map[int]int{} // host's pids to theirs
@@ -100,8 +98,7 @@ func gone(err error) bool {
 	return errors.Is(err, fs.ErrNotExist) || errors.Is(err, unix.ESRCH)
 }
 
-// errStranger is said of a process that is not one of the cgroup any more, or not
-// alive.
+// errStranger means that a process is no longer alive or in the cgroup.
 var errStranger = errors.New("not a process of the cgroup")
 
 // A reading is one call of List.
@@ -179,7 +176,7 @@ func openAt(dir *os.File, name string, flags int) (*os.File, error) {
 	return os.NewFile(uintptr(fd), dir.Name()+"/"+name), nil
 }
 
-// read returns at most so many bytes of a file, and one more if there are more.
+// read returns at most most bytes of a file, and one more byte if the file is longer.
 func read(dir *os.File, name string, most int) ([]byte, error) {
 	f, err := openAt(dir, name, 0)
 	if err != nil {
@@ -215,8 +212,8 @@ func (r *reading) list(dir *os.File, name string) (all []string, cut bool, err e
 	return strings.Split(string(b), "\x00"), cut, nil
 }
 
-// within reports whether a /proc/PID/cgroup names the cgroup or one below it, in
-// any hierarchy.
+// within reports whether a /proc/PID/cgroup contains the cgroup or a descendant in any
+// hierarchy.
 func within(lines, cgroup string) bool {
 	for line := range strings.Lines(lines) {
 		parts := strings.SplitN(strings.TrimSuffix(line, "\n"), ":", 3)
@@ -227,7 +224,7 @@ func within(lines, cgroup string) bool {
 	return false
 }
 
-// Threads returns how many threads a process has, or 0 if there is no such process.
+// Threads returns the number of threads of a process, or 0 if the process does not exist.
 func Threads(pid int) int64 {
 	b, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
 	if err != nil {
@@ -245,8 +242,8 @@ type stat struct {
 	start   uint64
 }
 
-// parseStat reads a /proc/PID/stat. The second field is the program's name in
-// parentheses, which may hold anything.
+// parseStat parses /proc/PID/stat (proc(5)). The second field is the program name in
+// parentheses, which may contain any characters.
 func parseStat(b []byte) (s stat, err error) {
 	begin, end := bytes.IndexByte(b, '('), bytes.LastIndexByte(b, ')')
 	if begin < 0 || end < begin {

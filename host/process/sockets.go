@@ -15,7 +15,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// A Socket is one end of a connection, or where one may come in.
+// A Socket is one end of a connection, or a listener.
 type Socket struct {
 	Proto  string // tcp, udp
 	Local  string // address and port
@@ -23,7 +23,7 @@ type Socket struct {
 	State  string // listening, established, …; of udp: open
 }
 
-// maxTable bounds what is read of one table of sockets.
+// maxTable limits the size of one socket table.
 const maxTable = 4 << 20
 
 // states are those of tcp, by their numbers in the kernel's include/net/tcp_states.h.
@@ -56,8 +56,7 @@ func sockets(pid int, tables map[string]bool) (map[uint64]Socket, error) {
 	return all, nil
 }
 
-// parseTable reads a /proc/net/tcp or its like. What it does not understand it
-// leaves out.
+// parseTable parses /proc/net/tcp and similar tables. It skips lines that it cannot parse.
 func parseTable(proto string, b []byte, into map[uint64]Socket) {
 	for line := range bytes.Lines(b) {
 		fields := strings.Fields(string(line))
@@ -85,8 +84,8 @@ func parseTable(proto string, b []byte, into map[uint64]Socket) {
 	}
 }
 
-// parseAddr reads an address and port as the kernel prints them: words of 32
-// bits in the order of this machine.
+// parseAddr parses an address and port as the kernel prints them: 32-bit words in native byte
+// order.
 func parseAddr(s string) (a netip.AddrPort, ok bool) {
 	host, port, found := strings.Cut(s, ":")
 	n, err := strconv.ParseUint(port, 16, 16)
@@ -149,7 +148,7 @@ func (r *reading) inodes(dir *os.File) (all []uint64, cut bool, err error) {
 	return slices.Compact(all), cut, nil
 }
 
-// sorted puts sockets in an order that does not depend on their numbers.
+// sorted returns sockets in an order that does not depend on their inode numbers.
 func sorted(all []Socket) []Socket {
 	slices.SortFunc(all, func(a, b Socket) int {
 		return strings.Compare(a.Proto+a.Local+a.Remote, b.Proto+b.Local+b.Remote)

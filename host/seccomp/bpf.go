@@ -15,12 +15,11 @@ import (
 	"glasshouse/fault"
 )
 
-// BPF returns the policy as the struct sock_filter array that bwrap's --seccomp
-// and seccomp(2) read, for the processor arch, named as Go names it. The same
-// arch always gives the same bytes.
+// BPF returns the policy as an array of struct sock_filter, as bwrap --seccomp and seccomp(2)
+// expect, for the architecture arch in Go's naming. The result is deterministic.
 //
-// Its answers are OCI's, save that a 32-bit call ends the whole process, not
-// one thread of it, so that the death is seen.
+// The actions equal those of OCI, except that a 32-bit call kills the whole process and not
+// one thread, so that the death is visible.
 func BPF(arch string) ([]byte, error) {
 	program, err := assemble(arch)
 	if err != nil {
@@ -54,8 +53,7 @@ var (
 
 var tables = map[string]*arch.Info{"amd64": arch.X86_64, "arm64": arch.AARCH64}
 
-// number finds a call's number. The tables have one call under a name that the
-// kernel uses only in its own sources.
+// number returns the number of a call. One call has another name in the tables.
 func number(table *arch.Info, name string) (nr int, ok bool) {
 	nr, ok = table.SyscallNames[name]
 	if !ok && name == "newfstatat" {
@@ -64,14 +62,14 @@ func number(table *arch.Info, name string) (nr int, ok bool) {
 	return nr, ok
 }
 
-// assemble builds the program: whether it is this processor's call, whether it
-// is one we know of, then the calls that are not simply allowed, then those
-// that are. Every test is followed by its answer, so no jump is long and no
-// later test sees a register that an earlier one has overwritten.
+// assemble builds the program. It checks the architecture, then whether the call number is
+// known, then the calls with conditions, then the allowed calls. Every test is followed by its
+// action, so jumps are short and no test depends on a register that an earlier test has
+// overwritten.
 //
-// go-seccomp-bpf has an assembler, of which only the tables are used: in v1.6.0
-// it goes on to compare a refused call's argument as if it were the call's
-// number (socket(AF_VSOCK), 40, is taken for sendfile, 40, and allowed).
+// Only the tables of go-seccomp-bpf are used. Its assembler (v1.6.0) has a bug: after a
+// rejected argument comparison it compares the argument as if it were the call number.
+// socket(AF_VSOCK), 40, is taken for sendfile, 40, and allowed.
 func assemble(goarch string) ([]bpf.Instruction, error) {
 	table, ok := tables[goarch]
 	if !ok {
@@ -83,9 +81,8 @@ func assemble(goarch string) ([]bpf.Instruction, error) {
 		bpf.JumpIf{Cond: bpf.JumpEqual, Val: uint32(table.ID), SkipTrue: 1},
 		ended,
 		bpf.LoadAbsolute{Off: offsetNumber, Size: 4},
-		// Also the x32 calls, which are numbered from 1<<30. To be told that a
-		// new call is forbidden, where it is only unknown, breaks the fallbacks
-		// of libcs.
+		// This includes the x32 calls, whose numbers start at 1<<30. An unknown call returns
+		// ENOSYS and not EPERM, because the fallbacks of C libraries depend on it.
 		bpf.JumpIf{Cond: bpf.JumpGreaterThan, Val: newest, SkipFalse: 1},
 		absent,
 	}
@@ -110,9 +107,8 @@ func assemble(goarch string) ([]bpf.Instruction, error) {
 	return append(program, refused), nil
 }
 
-// sortRules divides the profile's rules into calls that are plainly allowed and
-// calls with a block of instructions that answers for them. Names that this
-// processor has no number for are other processors' calls.
+// sortRules divides the profile's rules into calls that are always allowed and calls with a
+// block of instructions. It skips names that this architecture has no number for.
 func sortRules(profile *specs.LinuxSeccomp, table *arch.Info) (plain []uint32, special map[uint32][]bpf.Instruction, err error) {
 	special = map[uint32][]bpf.Instruction{}
 	for _, rule := range profile.Syscalls {
@@ -141,8 +137,8 @@ func sortRules(profile *specs.LinuxSeccomp, table *arch.Info) (plain []uint32, s
 	return slices.Compact(plain), special, nil
 }
 
-// ruleBlock returns instructions that answer if the call's arguments are as the
-// rule wants them and run past their end if not, or nil for "always allow".
+// ruleBlock returns instructions that apply the action if the call's arguments match the rule
+// and continue after the block otherwise, or nil for "always allow".
 func ruleBlock(rule specs.LinuxSyscall) ([]bpf.Instruction, error) {
 	if rule.Action == specs.ActErrno && rule.ErrnoRet != nil {
 		return []bpf.Instruction{bpf.RetConstant{Val: unix.SECCOMP_RET_ERRNO | uint32(*rule.ErrnoRet)}}, nil
@@ -188,7 +184,7 @@ func compare(offset, mask, want uint32) []bpf.Instruction {
 
 type span struct{ first, last uint32 }
 
-// ranges joins sorted numbers that follow one another.
+// ranges merges consecutive numbers of a sorted list.
 func ranges(numbers []uint32) []span {
 	var spans []span
 	for _, n := range numbers {

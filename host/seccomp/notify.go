@@ -11,25 +11,23 @@ import (
 	"glasshouse/fault"
 )
 
-// asked is the calls that somebody else decides in a jail with a policy. Which
-// calls they are is all that the filter knows: what is allowed is decided where
-// it is asked, and can change at any time.
+// asked lists the calls that need a decision in a jail with enforcement. The filter only
+// selects calls. The listener decides them, so the policy can change at any time.
 var asked = []string{
 	"execve", "execveat",
 
-	// Opening to write is below, where arguments tell.
+	// open and openat are in askedIf, because the decision depends on their flags.
 	"creat", "openat2", "truncate",
 	"unlink", "unlinkat", "rmdir", "rename", "renameat", "renameat2", "link", "linkat",
 	"mkdir", "mkdirat", "mknod", "mknodat", "symlink", "symlinkat",
 
 	"connect", "sendmsg", "sendmmsg",
 
-	// They change what another process is about to ask for.
+	// These can change the arguments of another process's calls.
 	"ptrace", "process_vm_writev",
 }
 
-// askedIf is the calls of which an argument tells whether they are asked for: if
-// any of the bits is set in it.
+// askedIf lists the calls that need a decision only if any of the bits is set in an argument.
 var askedIf = []struct {
 	name string
 	arg  uint32
@@ -40,16 +38,15 @@ var askedIf = []struct {
 	{"sendto", 4, ^uint64(0)}, // to an address
 }
 
-// opening is the flags of an open that can change a file. O_TMPFILE has one of
-// its own beside O_DIRECTORY's.
+// opening contains the open flags that can change a file. O_TMPFILE includes O_DIRECTORY,
+// which is not one of them.
 const opening = unix.O_ACCMODE | unix.O_CREAT | unix.O_TRUNC | (unix.O_TMPFILE &^ unix.O_DIRECTORY)
 
-// marks are what a filter of Notify begins with and no other does.
+// marks identify a filter of Notify by its first instructions.
 var marks = [2]uint32{0x676c6173, 0x73686f75}
 
-// Notify returns a filter, in the form of BPF, that asks its listener about
-// program starts, changes of files, and connections. All else it leaves to the
-// other filters.
+// Notify returns a BPF filter that notifies its listener of program starts, file changes and
+// connections. It leaves all other calls to the other filters.
 func Notify(goarch string) ([]byte, error) {
 	table, ok := tables[goarch]
 	if !ok {
@@ -61,7 +58,7 @@ func Notify(goarch string) ([]byte, error) {
 		bpf.LoadConstant{Dst: bpf.RegX, Val: marks[1]},
 		bpf.LoadAbsolute{Off: offsetArch, Size: 4},
 		bpf.JumpIf{Cond: bpf.JumpEqual, Val: uint32(table.ID), SkipTrue: 1},
-		absent, // by another convention calls would have other numbers
+		absent, // another architecture has other call numbers
 		bpf.LoadAbsolute{Off: offsetNumber, Size: 4},
 		bpf.JumpIf{Cond: bpf.JumpGreaterOrEqual, Val: 1 << 30, SkipFalse: 1},
 		absent, // as x32
@@ -98,14 +95,14 @@ func Notify(goarch string) ([]byte, error) {
 	return b.Bytes(), nil
 }
 
-// IsNotify tells whether a filter is one of Notify, of whatever release.
+// IsNotify reports whether a filter was made by Notify of any release.
 func IsNotify(code []byte) bool {
 	const loadA, loadX = unix.BPF_LD | unix.BPF_IMM, unix.BPF_LDX | unix.BPF_IMM
 	word := func(i int) uint32 { return binary.LittleEndian.Uint32(code[8*i+4:]) }
 	return len(code) >= 16 && code[0] == loadA && code[8] == loadX && word(0) == marks[0] && word(1) == marks[1]
 }
 
-// Allowing returns a filter that lets everything through.
+// Allowing returns a filter that allows every call.
 func Allowing() []byte {
 	return binary.LittleEndian.AppendUint32([]byte{unix.BPF_RET | unix.BPF_K, 0, 0, 0}, unix.SECCOMP_RET_ALLOW)
 }

@@ -1,11 +1,9 @@
-// Package seccomp is the list of system calls a jail may make, in the two forms
-// its backends take: an OCI runtime's profile and a classic BPF program.
+// Package seccomp defines the system calls that a jail may make, as an OCI runtime profile and
+// as a classic BPF program.
 //
-// It starts from the default profile of containers, as a container without any
-// extra capability gets it, and takes away what an agent never needs. The user
-// namespace already makes most of those calls harmless; refusing them at the
-// door also keeps a jail away from the kernel code behind them, which is where
-// privilege escalations are found.
+// The policy is the default profile of containers without extra capabilities, minus calls that
+// an agent never needs. The user namespace already makes most of these calls harmless. Denying
+// them also protects the kernel code behind them, in which privilege escalations are found.
 package seccomp
 
 import (
@@ -16,11 +14,11 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// never lists what no jail may call, whatever a newer default profile allows.
-// The answer is EPERM.
+// never lists the calls that no jail may make, even if a newer default profile allows them.
+// They fail with EPERM.
 //
-// ptrace and process_vm_readv are not here: a debugger is an agent's tool, and
-// the pid namespace leaves it nothing to look at but its own jail.
+// ptrace and process_vm_readv are not listed: an agent needs a debugger, and the pid namespace
+// limits it to its own jail.
 var never = []struct {
 	why   string
 	names []string
@@ -75,15 +73,14 @@ var never = []struct {
 	}},
 }
 
-// families are the kinds of socket a jail may make. The default profile names
-// instead the two it may not, AF_ALG and AF_VSOCK, by comparing all 64 bits of
-// an argument of which the kernel reads 32: with a bit set above those, either
-// passes for some higher number. An allowlist has no such hole.
+// families lists the socket families that a jail may use. The default profile instead denies
+// AF_ALG and AF_VSOCK by comparing all 64 bits of an argument, of which the kernel reads 32.
+// With a higher bit set either family passes. An allowlist does not have this hole.
 var families = []uint64{unix.AF_UNIX, unix.AF_INET, unix.AF_INET6, unix.AF_NETLINK}
 
-// OCI returns the policy as an OCI runtime's profile for the processor arch,
-// named as Go names it. Only that processor's own calls are in it: a 32-bit
-// program on a 64-bit machine is ended at its first call.
+// OCI returns the policy as an OCI runtime profile for the architecture arch in Go's naming.
+// It only contains native calls: a 32-bit program on a 64-bit machine is killed at its first
+// call.
 func OCI(arch string) *specs.LinuxSeccomp {
 	eperm := uint(unix.EPERM)
 	profile := &specs.LinuxSeccomp{
@@ -100,7 +97,7 @@ func OCI(arch string) *specs.LinuxSeccomp {
 	return profile
 }
 
-// defaults returns the default profile's rules less what is ours to decide.
+// defaults returns the rules of the default profile without those that this package defines.
 func defaults(arch string) []specs.LinuxSyscall {
 	denied := map[string]bool{"socket": true, "socketpair": true, "prlimit64": true}
 	for _, n := range never {
@@ -122,8 +119,8 @@ func defaults(arch string) []specs.LinuxSyscall {
 	return rules
 }
 
-// applies reports whether r holds for a container without capabilities. Rules
-// for a minimal kernel all apply: Glasshouse needs a newer one than any names.
+// applies reports whether r applies to a container without capabilities. All minimum kernel
+// versions in rules are below the one that Glasshouse requires.
 func applies(r *moby.Syscall, arch string) bool {
 	if in := r.Includes; in != nil {
 		if len(in.Caps) > 0 || len(in.Arches) > 0 && !slices.Contains(in.Arches, arch) {

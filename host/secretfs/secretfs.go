@@ -1,10 +1,9 @@
-// Package secretfs shows files that are nowhere but in memory to the processes of
-// one mount namespace, and takes them away again.
+// Package secretfs mounts files that exist only in memory in a mount namespace, and removes
+// them again.
 //
-// The namespace's own processes need no privilege for it and have no part in it:
-// what is written never passes through any of them. They see a filesystem that is
-// read-only, so that they can neither hide a file by renaming or unlinking it nor
-// leave another.
+// The processes of the namespace need no privilege for it, and the content never passes
+// through them. They see a read-only filesystem, so they can neither hide a file by renaming
+// or unlinking it nor add one.
 package secretfs
 
 import (
@@ -27,36 +26,35 @@ import (
 )
 
 const (
-	// Dir is where the files are shown.
+	// Dir is the mount point of the files.
 	Dir = "/run/secrets"
 
-	// Source is what the filesystem is called in lists of mounts: by that it is
-	// found wherever its processes have moved the directory above it.
+	// Source is the mount source, by which the filesystem is found even if its parent
+	// directory was moved.
 	Source = "glasshouse-secrets"
 
-	// MaxFiles and MaxSize bound what is shown.
+	// MaxFiles and MaxSize limit the files.
 	MaxFiles = 128
 	MaxSize  = 64 << 10 // of one file
 )
 
-// A File is to be shown as Name, for its owner alone to read.
+// A File is a secret file that only its owner can read.
 type File struct {
 	Name     string
 	Data     []byte // nil: what is there under the name stays as it is, if anything is
 	UID, GID uint32 // of the host
 }
 
-// A Namespace is where to show them: that of a process, named in both ways so that
-// it is no other that has got its number since. Its root has the given ids on the
-// host.
+// A Namespace is the mount namespace of a process. The process is identified by pid and pidfd,
+// so that a reused pid is detected. UID and GID are the host ids of root in the namespace.
 type Namespace struct {
 	PID      int
 	PIDFD    int
 	UID, GID uint32
 }
 
-// Show has exactly these files there, running or frozen. Of a file that goes or
-// is replaced nothing is left, also for who has it open.
+// Show makes exactly these files visible, also in a frozen namespace. The content of a removed
+// or replaced file is erased, even for processes that have it open.
 func (n Namespace) Show(files []File) error {
 	if err := check(files); err != nil {
 		return err
@@ -84,8 +82,8 @@ func (n Namespace) Show(files []File) error {
 	})
 }
 
-// Hide unmounts what is shown, so that the processes can be written down. If one
-// of them holds any of it, it returns fault.Conflict, and nothing has changed.
+// Hide unmounts the files, so that the processes can be checkpointed. If a process has a file
+// open it returns fault.Conflict and changes nothing.
 func (n Namespace) Hide() error {
 	if at, err := n.find(); at == nil {
 		return err
@@ -120,8 +118,7 @@ func check(files []File) error {
 	return nil
 }
 
-// inside runs f on a thread in the mount namespace, with where the files are shown
-// now, or nil.
+// inside runs f on a thread in the mount namespace, with the current mount or nil.
 func (n Namespace) inside(doing string, f func(at *place) error) error {
 	at, err := n.find()
 	if err != nil {
@@ -145,8 +142,8 @@ func (n Namespace) inside(doing string, f func(at *place) error) error {
 	return nil
 }
 
-// become has the thread make files as the namespace's root, whose ids alone have
-// a form on its disk, with the privileges that it has.
+// become makes the thread create files as root of the namespace, whose ids are mapped on its
+// disk, with unchanged capabilities.
 func (n Namespace) become() error {
 	header := unix.CapUserHeader{Version: unix.LINUX_CAPABILITY_VERSION_3}
 	var caps [2]unix.CapUserData
@@ -161,13 +158,13 @@ func (n Namespace) become() error {
 	return os.NewSyscallError("capset", unix.Capset(&header, &caps[0]))
 }
 
-// A place is where the files are shown now.
+// A place is the current mount of the files.
 type place struct {
 	path string
 	dev  uint64
 }
 
-// find returns where they are, or nil.
+// find returns the current mount, or nil.
 func (n Namespace) find() (*place, error) {
 	f, err := os.Open(fmt.Sprintf("/proc/%d/mountinfo", n.PID))
 	if err != nil {
@@ -186,7 +183,7 @@ func (n Namespace) find() (*place, error) {
 	return nil, nil
 }
 
-// open opens what is at the place, or what is to be mounted on, following no link.
+// open opens the mount or its mount point without following links.
 func open(dir int, name string) (int, error) {
 	return unix.Openat2(dir, name, &unix.OpenHow{
 		Flags:   unix.O_PATH | unix.O_DIRECTORY | unix.O_CLOEXEC,
@@ -196,15 +193,14 @@ func open(dir int, name string) (int, error) {
 
 var errMoved = fault.Newf(fault.Conflict, "secretfs", "", "the jail is moving its directories about; try again")
 
-// is reports whether name in dir is the filesystem's root.
+// is reports whether name in dir is the root of the filesystem.
 func (p *place) is(dir int, name string) bool {
 	var st unix.Stat_t
 	return unix.Fstatat(dir, name, &st, unix.AT_SYMLINK_NOFOLLOW|unix.AT_EMPTY_PATH) == nil && st.Dev == p.dev
 }
 
-// unmount unmounts it, unless it is in use: then it returns EBUSY itself. While
-// the directory above is held, nobody can put another in its place: what is
-// mounted on is not renamed.
+// unmount unmounts the filesystem. It returns EBUSY if it is in use. A mount point cannot be
+// renamed, so nothing can replace it while its parent directory is open.
 func (p *place) unmount() error {
 	above, err := open(unix.AT_FDCWD, path.Dir(p.path))
 	if err != nil {
@@ -226,8 +222,8 @@ func (p *place) unmount() error {
 	}
 }
 
-// update makes the filesystem hold exactly these files. It is written through
-// another mount of it, which is nowhere.
+// update makes the filesystem contain exactly these files. It writes through another, detached
+// mount.
 func (p *place) update(files []File) error {
 	fd, err := unix.OpenTree(unix.AT_FDCWD, p.path, unix.OPEN_TREE_CLONE|unix.OPEN_TREE_CLOEXEC|unix.AT_SYMLINK_NOFOLLOW)
 	if err != nil {
@@ -243,7 +239,7 @@ func (p *place) update(files []File) error {
 	return fill(fd, files)
 }
 
-// mount shows files where nothing is shown yet.
+// mount mounts a new filesystem with the files.
 func (n Namespace) mount(files []File) error {
 	on, err := n.mountPoint()
 	if err != nil {
@@ -264,15 +260,14 @@ func (n Namespace) mount(files []File) error {
 	return attach(fd, on)
 }
 
-// attach puts a mount that is nowhere on a directory.
+// attach attaches a detached mount to a directory.
 func attach(fd, on int) error {
 	return os.NewSyscallError("move_mount", unix.MoveMount(fd, "", on, "", unix.MOVE_MOUNT_F_EMPTY_PATH|unix.MOVE_MOUNT_T_EMPTY_PATH))
 }
 
-// MountOn mounts an empty filesystem for secrets on a directory of the host. It is for
-// jails in which nothing can be mounted once they run, such as those of gVisor: they
-// are given a read-only bind mount of dir when they are made. The root of the
-// filesystem belongs to the given ids of the host.
+// MountOn mounts an empty filesystem for secrets on a directory of the host. It is for jails
+// in which nothing can be mounted after their start, such as gVisor jails: they get a
+// read-only bind mount of dir. The root of the filesystem belongs to the given host ids.
 func MountOn(dir string, uid, gid uint32) error {
 	on, err := unix.Open(dir, unix.O_PATH|unix.O_DIRECTORY|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0)
 	if err != nil {
@@ -291,8 +286,8 @@ func MountOn(dir string, uid, gid uint32) error {
 	return attach(fd, on)
 }
 
-// Fill has the filesystem that MountOn mounted on dir hold exactly these files, as Show
-// does. If it is not mounted, Fill returns fault.Conflict and writes nothing.
+// Fill makes the filesystem that MountOn mounted on dir contain exactly these files, as Show
+// does. If it is not mounted Fill returns fault.Conflict and writes nothing.
 func Fill(dir string, files []File) error {
 	if err := check(files); err != nil {
 		return err
@@ -312,11 +307,11 @@ func Fill(dir string, files []File) error {
 	return fill(fd, files)
 }
 
-// patience is how long a mount may be written to by somebody who is about to stop.
+// patience limits the wait for the last writer of a mount.
 const patience = 5 * time.Second
 
-// seal makes a mount read-only. A child that this process began while it wrote a file
-// holds that file until it runs a program of its own.
+// seal makes a mount read-only. A child process that was forked while a file was open for
+// writing keeps the file open until its execve.
 func seal(fd int) error {
 	attr := unix.MountAttr{Attr_set: unix.MOUNT_ATTR_RDONLY, Propagation: unix.MS_PRIVATE}
 	for end := time.Now().Add(patience); ; time.Sleep(time.Millisecond) {
@@ -327,7 +322,7 @@ func seal(fd int) error {
 	}
 }
 
-// mountPoint opens the directory to mount on, and makes it if it is missing.
+// mountPoint opens the mount point and creates it if it is missing.
 func (n Namespace) mountPoint() (int, error) {
 	at := -1
 	for _, part := range []string{"/", "run", "secrets"} {
@@ -355,8 +350,8 @@ func (n Namespace) mountPoint() (int, error) {
 	return at, nil
 }
 
-// newFilesystem returns a mount, that is nowhere, of a new filesystem in memory, which
-// is not swapped out if this kernel can prevent that.
+// newFilesystem returns a detached mount of a new tmpfs, without swap if the kernel supports
+// that.
 func (n Namespace) newFilesystem() (int, error) {
 	fd, err := n.newTmpfs(true)
 	if errors.Is(err, unix.EINVAL) { // noswap exists since Linux 6.4 (tmpfs(5))
@@ -392,8 +387,8 @@ func (n Namespace) newTmpfs(noSwap bool) (int, error) {
 	return fd, os.NewSyscallError("fsmount", err)
 }
 
-// fill makes the directory hold exactly these files. What goes is emptied first:
-// who has it open is left with nothing.
+// fill makes the directory contain exactly these files. It truncates files before their
+// removal, which erases them for processes that have them open.
 func fill(dir int, files []File) error {
 	wanted := map[string]File{}
 	for _, f := range files {
@@ -446,7 +441,7 @@ func list(dir int) ([]string, error) {
 	return f.Readdirnames(-1)
 }
 
-// holds reports whether f is there as it is to be.
+// holds reports whether f exists with the wanted content and owner.
 func holds(dir int, f File) (bool, error) {
 	fd, err := unix.Openat(dir, f.Name, unix.O_RDONLY|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0)
 	if err != nil {
@@ -481,7 +476,7 @@ func wipe(dir int, name string) error {
 	return nil
 }
 
-// write writes a file in one step.
+// write writes a file atomically.
 func write(dir int, f File) (err error) {
 	const temp = ".new"
 	defer func() {
