@@ -20,9 +20,9 @@ import (
 
 // Approvals configures approval requests: notifications, limits and retention.
 type Approvals struct {
-	Wait  time.Duration `yaml:"wait"` // time until a pending request expires, which denies it
+	Wait  time.Duration `yaml:"wait"`  // time until a pending request expires, which denies it
 	Limit int           `yaml:"limit"` // maximum number of pending requests per jail
-	Keep  time.Duration `yaml:"keep"` // retention of completed requests; the audit log keeps them permanently
+	Keep  time.Duration `yaml:"keep"`  // retention of completed requests; the audit log keeps them permanently
 	Links string        `yaml:"links"` // public URL of this daemon's /answers/, such as https://host/answers/; "" disables answer links
 
 	Webhooks []Webhook `yaml:"webhooks"`

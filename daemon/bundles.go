@@ -17,7 +17,7 @@ import (
 type Market struct {
 	Name string `yaml:"name"`
 	Base string `yaml:"base"` // a directory, or a URL
-	Key  string `yaml:"key"` // public key that signs its index
+	Key  string `yaml:"key"`  // public key that signs its index
 }
 
 // barredBundles reports whether all installed bundles are still trusted.
@@ -60,7 +60,7 @@ func validMarkets(all []Market) error {
 			return fault.Fieldf("config", fmt.Sprintf("markets[%d].name", i), "%q is not a valid file name or is already in use", m.Name)
 		}
 		seen[m.Name] = true
-	\tif m.Base == "" {
+		if m.Base == "" {
 			return fault.Fieldf("config", fmt.Sprintf("markets[%d].base", i), "must be a directory or a URL")
 		}
 	}

@@ -22,8 +22,8 @@ import (
 // Config is the configuration of a daemon. Defaults come from NewConfig. A file, the
 // environment and flags override them, in that order.
 type Config struct {
-	Data     string `yaml:"data"` // data directory
-	Listen   string `yaml:"listen"` // TCP address of the API; "" means only the Unix socket
+	Data     string `yaml:"data"`     // data directory
+	Listen   string `yaml:"listen"`   // TCP address of the API; "" means only the Unix socket
 	DB       string `yaml:"db"`       // postgres://…; "" means SQLite in the data directory
 	Insecure bool   `yaml:"insecure"` // allow a non-loopback TCP address without TLS
 
@@ -35,10 +35,10 @@ type Config struct {
 
 	Backend string `yaml:"backend"` // default backend: oci, bwrap
 	Runtime string `yaml:"runtime"` // default runtime of oci jails: runc, crun, runsc
-	Tools   string `yaml:"tools"` // directory of private tools installed by make up; default {data}/tools/bin
+	Tools   string `yaml:"tools"`   // directory of private tools installed by make up; default {data}/tools/bin
 
 	Rootfs     Rootfs  `yaml:"rootfs"`
-	Mounts     Allow   `yaml:"mounts"` // host paths that jails may mount
+	Mounts     Allow   `yaml:"mounts"`     // host paths that jails may mount
 	Workspaces Allow   `yaml:"workspaces"` // host paths that remote callers may use copy-on-write
 	Pool       Pool    `yaml:"pool"`
 	FirstID    uint32  `yaml:"first_id"` // first host uid and gid for jails
@@ -61,9 +61,9 @@ type Config struct {
 // Snapshots configures caching and limits of snapshots.
 type Snapshots struct {
 	MemoryMB int64 `yaml:"memory_mb"` // MiB of memory for cached process images
-	Copies   int   `yaml:"copies"` // frozen spare copies per snapshot for branches and rewinds; 0 means none
+	Copies   int   `yaml:"copies"`    // frozen spare copies per snapshot for branches and rewinds; 0 means none
 	CopiesMB int64 `yaml:"copies_mb"` // MiB of memory for all spare copies
-	DiskMB   int64 `yaml:"disk_mb"` // MiB for all automatic snapshots; 0 means no limit
+	DiskMB   int64 `yaml:"disk_mb"`   // MiB for all automatic snapshots; 0 means no limit
 }
 
 // Audit configures the audit log.
@@ -92,7 +92,7 @@ type Log struct {
 // Rootfs configures the sources of root filesystems.
 type Rootfs struct {
 	Default jail.Rootfs `yaml:"default"` // default root filesystem
-	Mirror  string      `yaml:"mirror"` // Debian mirror; "" means the host's
+	Mirror  string      `yaml:"mirror"`  // Debian mirror; "" means the host's
 	Allow   []string    `yaml:"allow"`   // host prefixes that rootfs.dir and rootfs.oci may name
 }
 
@@ -104,7 +104,7 @@ type Allow struct {
 // Pool configures the warm pool.
 type Pool struct {
 	Size int           `yaml:"size"` // spares per shape; 0 means none
-	TTL  time.Duration `yaml:"ttl"` // spares are removed after this time without demand
+	TTL  time.Duration `yaml:"ttl"`  // spares are removed after this time without demand
 }
 
 // Network configures the host side of jails with full network access.

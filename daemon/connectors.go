@@ -58,9 +58,9 @@ type Post struct {
 	Name     string   `yaml:"name"`
 	Sessions []string `yaml:"sessions"`
 	URL      string   `yaml:"url"`
-	Secret   string   `yaml:"secret"` // name of the secret with the signing key
+	Secret   string   `yaml:"secret"`   // name of the secret with the signing key
 	Networks []string `yaml:"networks"` // allowed networks in addition to the Internet
-	Labels   []string `yaml:"labels"` // data labels that are sent without redaction
+	Labels   []string `yaml:"labels"`   // data labels that are sent without redaction
 }
 
 // Relay forwards messages of sessions to another session.
@@ -180,7 +180,7 @@ func (d *Daemon) connectorKey(ctx context.Context, name, key, host string) ([]by
 }
 
 // keyOf returns the value of a secret for a part of the daemon that is configured to use it.
-// host is the destination; "" if there is none.
+// host is the destination; "" for no destination.
 func (d *Daemon) keyOf(ctx context.Context, part, name, host string) ([]byte, error) {
 	g := secret.Grant{Secret: name, To: secret.Scope{Capability: part}, Delivery: secret.File, By: "configuration"}
 	if host != "" {

@@ -64,7 +64,7 @@ type Daemon struct {
 
 	log     *slog.Logger
 	lock    *os.File
-	cgroups string // parent cgroup of this data directory's jails
+	cgroups string         // parent cgroup of this data directory's jails
 	claims  *claims.Claims // nil if the host has no cgroups
 	store   *store.Store
 	images  *rootfs.Provider
@@ -87,9 +87,9 @@ type Daemon struct {
 	gateway   *gateway.Gateway
 	models    *llm.Gateway // nil if no model is configured
 	server    *api.Server
-	e2b       api.E2B // the listener for E2B clients
-	reached   string // address of the TCP listener, or ""
-	opened    atomic.Pointer[jail.Manager] // set when the jails are open
+	e2b       api.E2B                         // the listener for E2B clients
+	reached   string                          // address of the TCP listener, or ""
+	opened    atomic.Pointer[jail.Manager]    // set when the jails are open
 	agents    atomic.Pointer[gateway.Gateway] // set when the gateway is open
 
 	connectors atomic.Pointer[connector.Connectors] // set when they are created

@@ -32,8 +32,8 @@ type E2B struct {
 	Domain   string        `yaml:"domain"` // parent domain of the host names of sandbox ports, with the port unless it is 443; "" means localhost and the port
 	TLS      E2BTLS        `yaml:"tls"`
 	VolumeMB int64         `yaml:"volume_mb"` // MiB of a new volume; it uses only as much disk as its files
-	Idle     time.Duration `yaml:"idle"` // idle time before auto-resumable sandboxes are paused; 0 disables
-	Builds   Builds        `yaml:"builds"` // template builds
+	Idle     time.Duration `yaml:"idle"`      // idle time before auto-resumable sandboxes are paused; 0 disables
+	Builds   Builds        `yaml:"builds"`    // template builds
 }
 
 // E2BTLS configures TLS of the listener.
@@ -47,9 +47,9 @@ func (t E2BTLS) on() bool { return t.Auto || t.Cert != "" }
 
 // Builds configures template builds.
 type Builds struct {
-	Reach    *[]string `yaml:"reach"` // hosts that builds may reach; nil means the Internet
+	Reach    *[]string `yaml:"reach"`     // hosts that builds may reach; nil means the Internet
 	UploadMB int64     `yaml:"upload_mb"` // maximum MiB of the files of one COPY; 0 means 1024
-	AtOnce   int       `yaml:"at_once"` // maximum number of concurrent builds; 0 means 2
+	AtOnce   int       `yaml:"at_once"`   // maximum number of concurrent builds; 0 means 2
 }
 
 func (b Builds) validate() error {

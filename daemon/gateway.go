@@ -40,12 +40,12 @@ import (
 
 // Gateway configures how agents are run.
 type Gateway struct {
-	Jail    string `yaml:"jail"` // spawner: jail, bwrap, process; default jail, without root bwrap
-	Agent   string `yaml:"agent"` // default agent; default builtin
-	Model   string `yaml:"model"` // the model that "default" refers to
-	Level   int    `yaml:"level"` // default autonomy level; default 2
-	Keep    int    `yaml:"keep"` // number of ended runs whose jails are kept
-	DB      string `yaml:"db"` // database of sessions, runs and schedules, if several daemons share them: postgres://…
+	Jail    string `yaml:"jail"`     // spawner: jail, bwrap, process; default jail, without root bwrap
+	Agent   string `yaml:"agent"`    // default agent; default builtin
+	Model   string `yaml:"model"`    // the model that "default" refers to
+	Level   int    `yaml:"level"`    // default autonomy level; default 2
+	Keep    int    `yaml:"keep"`     // number of ended runs whose jails are kept
+	DB      string `yaml:"db"`       // database of sessions, runs and schedules, if several daemons share them: postgres://…
 	KeyFile string `yaml:"key_file"` // key for sealing personal data, the same for all daemons that share a database; default {data}/quarantine.key
 	Models  Models `yaml:"models"`
 
@@ -67,7 +67,7 @@ type Timers struct {
 type Saves struct {
 	Steps int           `yaml:"steps"` // number of steps between checkpoints; default 25, negative: never
 	Every time.Duration `yaml:"every"` // interval between checkpoints; default 10m, negative: never
-	Keep  int           `yaml:"keep"` // number of newest checkpoints kept; default 20
+	Keep  int           `yaml:"keep"`  // number of newest checkpoints kept; default 20
 }
 
 // Models configures access to language models.
@@ -76,8 +76,8 @@ type Models struct {
 	Aliases      []ModelAlias `yaml:"aliases"`
 	Prices       []ModelPrice `yaml:"prices"`
 	RecordBodies int          `yaml:"record_bodies"` // bytes of requests and responses in the audit log; 0: only digests
-	Requests     int          `yaml:"requests"` // requests per minute and agent; 0: unlimited
-	Concurrent   int          `yaml:"concurrent"` // concurrent requests per agent
+	Requests     int          `yaml:"requests"`      // requests per minute and agent; 0: unlimited
+	Concurrent   int          `yaml:"concurrent"`    // concurrent requests per agent
 }
 
 // Provider is a provider of language models.
@@ -90,7 +90,7 @@ type Provider struct {
 	Headers    map[string]string `yaml:"headers"`
 	Timeout    time.Duration     `yaml:"timeout"`
 	Requests   int               `yaml:"requests"` // per minute
-	Tokens     int64             `yaml:"tokens"` // per minute
+	Tokens     int64             `yaml:"tokens"`   // per minute
 	Concurrent int               `yaml:"concurrent"`
 }
 

@@ -52,9 +52,9 @@ func (o Observe) selection() event.Selection {
 type Events struct {
 	Fsync     string        `yaml:"fsync"`      // none, second, segment
 	SegmentMB int           `yaml:"segment_mb"` // MiB after which a segment is closed
-	KeepMB    int           `yaml:"keep_mb"` // MiB of closed segments per jail; 0 keeps all
-	KeepAge   time.Duration `yaml:"keep_age"` // of closed segments; 0 keeps all
-	Plain     bool          `yaml:"plain"` // leave closed segments uncompressed
+	KeepMB    int           `yaml:"keep_mb"`    // MiB of closed segments per jail; 0 keeps all
+	KeepAge   time.Duration `yaml:"keep_age"`   // of closed segments; 0 keeps all
+	Plain     bool          `yaml:"plain"`      // leave closed segments uncompressed
 }
 
 func (e Events) policy() eventlog.Policy {

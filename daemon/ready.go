@@ -23,7 +23,7 @@ func newReadiness(check func(context.Context) error) *readiness {
 }
 
 const (
-	readyFresh = time.Second // maximum age of a cached result
+	readyFresh = time.Second     // maximum age of a cached result
 	readyTime  = 4 * time.Second // timeout of one check, below that of API clients
 )
 

@@ -17,10 +17,10 @@ import (
 
 // Secrets configures how secrets are sealed and where else they are stored.
 type Secrets struct {
-	KeyFile    string   `yaml:"key_file"` // key for sealing stored values; default {data}/secrets.key, created at the first start
+	KeyFile    string   `yaml:"key_file"`   // key for sealing stored values; default {data}/secrets.key, created at the first start
 	Passphrase string   `yaml:"passphrase"` // passphrase of the key file: file:PATH, fd:N or env:NAME; "" means that only the file mode protects it
-	Env        []string `yaml:"env"` // environment variables of the daemon that secrets may refer to, as env:NAME
-	Dir        string   `yaml:"dir"` // directory of files that secrets may refer to, as file:PATH
+	Env        []string `yaml:"env"`        // environment variables of the daemon that secrets may refer to, as env:NAME
+	Dir        string   `yaml:"dir"`        // directory of files that secrets may refer to, as file:PATH
 	Vault      Vault    `yaml:"vault"`
 }
 

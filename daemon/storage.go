@@ -30,7 +30,7 @@ type storage struct {
 	size int // configured size of the pool
 
 	turn  chan struct{} // lock with capacity 1, so that waiting can be cancelled
-	count wire.Storage // last measurement; guarded by turn
+	count wire.Storage  // last measurement; guarded by turn
 }
 
 func newStorage(dir string, size int, pool func() []jail.Spares) *storage {
