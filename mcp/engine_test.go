@@ -196,7 +196,7 @@ func TestALimitThatEndedAServerIsNamed(t *testing.T) {
 
 func TestAnAnswerWithoutEndIsCutOff(t *testing.T) {
 	b := newBench(t)
-	b.fails(b.installed("their.large", nil), engine.Garbled, "one message of it has more than 4194304 bytes")
+	b.fails(b.installed("their.large", nil), engine.Garbled, "a message of the server has more than 4194304 bytes")
 	b.pid(b.installed("their.pid", nil), "s")
 }
 
@@ -221,8 +221,8 @@ func TestAToolThatChangedIsRefusedUntilItIsReviewed(t *testing.T) {
 		}
 	}
 	b.boxes.kind = "drifted"
-	drifted("their.pid", `the server says other things of "pid" than were approved`)
-	drifted("their.picture", `the server has no tool "picture" any more`)
+	drifted("their.pid", `the server's description of "pid" differs from the approved one`)
+	drifted("their.picture", `the server no longer has the tool "picture"`)
 	if _, err := b.call(b.installed("their.echo-text", nil), "s", form.Keyword("text"), "x"); err != nil {
 		t.Errorf("a tool that did not change = %v", err)
 	}
@@ -253,12 +253,12 @@ func TestWhatCannotBeReadIsTold(t *testing.T) {
 		kind engine.Kind
 		text string
 	}{
-		"flood":   {engine.Garbled, "it says more than it was asked"},
-		"deaf":    {engine.Garbled, "it says more than it was asked"},
+		"flood":   {engine.Garbled, "without a request"},
+		"deaf":    {engine.Garbled, "without a request"},
 		"babble":  {engine.Garbled, "invalid character '<'"},
 		"wrong":   {engine.Garbled, "content"},
 		"refuses": {engine.Failed, "there is no such file"},
-		"wants":   {engine.Failed, "it asks for more than its input"},
+		"wants":   {engine.Failed, "the tool requests further input"},
 	} {
 		c := find(t, imported(t, kind), "their.go")
 		_, err := b.call(&engine.Installed{Capability: c}, "s")

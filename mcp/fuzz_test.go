@@ -117,10 +117,10 @@ func TestToolsThatCannotBeToldApartAreRefused(t *testing.T) {
 	}
 	for tool, want := range map[string]string{
 		"read":     "2 tools have this name",
-		"Write-It": "2 tools would be their.write-it",
-		"write it": "2 tools would be their.write-it",
+		"Write-It": "2 tools would have the id their.write-it",
+		"write it": "2 tools would have the id their.write-it",
 		"🙈":        "is not an id",
-		"huge":     "its input schema: it has",
+		"huge":     "input schema: ",
 	} {
 		if !strings.Contains(why[tool], want) {
 			t.Errorf("%q is refused with %q, want %q", tool, why[tool], want)

@@ -109,8 +109,8 @@ func TestAServerThatDoesNotSpeakAsItShouldIsNotImported(t *testing.T) {
 	for kind, want := range map[string]string{
 		"ended":   "it wrote: no such module: left-pad",
 		"garbage": "invalid character '<'",
-		"endless": "its list of tools goes on after 64 pages",
-		"many":    "it has over 512 tools",
+		"endless": "the tool list has more than 64 pages",
+		"many":    "the server has more than 512 tools",
 	} {
 		p, err := start(serverOf(kind))
 		if err != nil {
