@@ -1,24 +1,22 @@
-// Package gvisor watches jails that gVisor isolates. Their processes make no
-// calls of the host's kernel, so what is seen of them is what gVisor's own kernel
-// tells: its trace points, which it writes to a socket.
+// Package gvisor observes jails that run in gVisor. Their system calls are handled by gVisor's
+// kernel and not by the host's, so the source uses gVisor's trace points
+// (pkg/sentry/seccheck), which gVisor writes to a socket.
 //
-// A trace session is made in the sandbox when a jail is attached, by runsc's
-// command line, and is the jail's until the watch is closed. Every call comes as
-// two bare points, entered and returned, in which nothing is text; those that
-// read, write, open, close, connect and run programs come with a third that says
-// the path, the address or the arguments. The task that makes a call writes its
-// points before the call is over, so the record is in the order of what happened
-// in each thread, and a jail can be held: gVisor waits for a reader that is slow
-// if it is told to.
+// Attach creates a trace session in the sandbox with the runsc command line. The session
+// exists until the watch is closed. Every call produces two raw points without text, at entry
+// and return. Read, write, open, close, connect and exec produce a third point with the path,
+// address or arguments. The calling task writes its points before the call completes. Events
+// are therefore ordered within each thread, and the jail can be throttled: gVisor can be
+// configured to wait for a slow reader.
 //
-// What gVisor does not tell is not in the records. Calls that seccomp refuses
-// leave no trace, and neither do those it has no number for, which it refuses too.
-// The paths of calls that change names (unlink, rename, mkdir, chmod and the like)
-// are not known, nor is whether an open made its file unless it had O_EXCL, nor
-// where a symbolic link led, which in newer releases is also true of programs. Paths are read when the call returns: a thread that
-// changes the memory meanwhile changes the record. Text that is not UTF-8 is not
-// told at all: such paths and arguments are missing, and their records Unresolved.
-// There is no host's pid to a process, no processor time and no memory of its own.
+// Events lack what gVisor does not report. Calls that seccomp denies and calls with unknown
+// numbers, which fail, have no points. The paths of calls that change names or attributes
+// (unlink, rename, mkdir, chmod and similar) are unknown. Without O_EXCL it is unknown whether
+// an open created its file. Targets of symbolic links are unknown, in newer releases also for
+// programs. Paths are read when the call returns, so a concurrent thread that changes the
+// memory changes the event. Text that is not UTF-8 is not reported: such paths and arguments
+// are missing, and their events are Unresolved. Processes have no host PID, CPU time or memory
+// usage.
 package gvisor
 
 import (
@@ -35,26 +33,25 @@ import (
 	"glasshouse/observe"
 )
 
-// Config says where runsc is and where it keeps what it knows of its containers.
+// Config configures the path and the state directory of runsc.
 type Config struct {
 	Path string       // default: runsc, looked up in PATH
-	Root string       // as backend/oci uses it: the directory runsc below its RunDir
+	Root string       // state directory as used by backend/oci: the directory runsc below its RunDir
 	Log  *slog.Logger // default: discard
 }
 
-// A Source watches jails through gVisor's trace points. It implements
-// observe.Source.
+// A Source observes jails through gVisor's trace points. It implements observe.Source.
 type Source struct {
 	runsc runsc
 	log   *slog.Logger
 
 	mu     sync.Mutex
-	points points // once known
+	points points // cached result of known
 }
 
 var _ observe.Source = (*Source)(nil)
 
-// New returns a source. It touches nothing.
+// New returns a source. It has no side effects.
 func New(cfg Config) *Source {
 	if cfg.Path == "" {
 		cfg.Path = "runsc"
@@ -77,7 +74,7 @@ func (s *Source) Probe(ctx context.Context) error {
 	return err
 }
 
-// known returns the points that there are, asking only once.
+// known returns the available points. It runs runsc only once.
 func (s *Source) known(ctx context.Context) (points, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -94,8 +91,8 @@ func (s *Source) known(ctx context.Context) (points, error) {
 // Close implements observe.Source.
 func (s *Source) Close() error { return nil }
 
-// Attach implements observe.Source. It waits for the sandbox's answer, which a
-// frozen one does not give.
+// Attach implements observe.Source. It blocks until the sandbox answers; a frozen sandbox does
+// not answer.
 func (s *Source) Attach(ctx context.Context, t observe.Target, sink observe.Sink) (observe.Watch, error) {
 	const op = "gvisor.Attach"
 	if t.Runtime != "runsc" {
@@ -150,6 +147,5 @@ func (w *watch) takeOver(ctx context.Context) (*session, error) {
 	return next, nil
 }
 
-// answerTime is how long a sandbox may take to answer runsc when nobody waits
-// who could say how long.
+// answerTime is the timeout of runsc for calls without a context.
 const answerTime = 15 * time.Second
