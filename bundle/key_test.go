@@ -112,7 +112,7 @@ func TestASecretKeyDoesNotPrint(t *testing.T) {
 	}
 }
 
-func TestWhatIsNoKeyIsRefused(t *testing.T) {
+func TestInvalidKeysAreRejected(t *testing.T) {
 	open := read(t, "testdata/open.key")
 	sealed := read(t, "testdata/sealed.key")
 	pub := read(t, "testdata/open.pub")

@@ -131,7 +131,7 @@ func TestACapabilityThatComesOrGoesIsSeen(t *testing.T) {
 	}
 }
 
-func TestADifferenceHidesNothing(t *testing.T) {
+func TestDiffShowsHiddenCharacters(t *testing.T) {
 	s := newScene(t)
 	r := s.reviewed(with(good(), "src/main.py", "a = 'x\u202e' # \u2066 }\x1b[2J\r\u200b\n"))
 	f := change(t, r, "src/main.py")

@@ -344,7 +344,7 @@ func TestSnapshotsAreInTheAuditLog(t *testing.T) {
 
 // The snapshots are created after the jails. Until then, commands and programs run without
 // them.
-func TestCommandsGoOnBeforeSnapshotsAreOpen(t *testing.T) {
+func TestCommandsBeforeSnapshotsAreOpen(t *testing.T) {
 	d := &Daemon{log: slog.New(slog.NewTextHandler(io.Discard, nil))}
 	commands{d}.Before(t.Context(), shelved, []string{"rm"})
 	commands{d}.After(t.Context(), shelved, []string{"rm"})

@@ -106,9 +106,9 @@ func (l listening) ListenTCP(_ context.Context, j id.Jail, port int) (net.Listen
 	return nil, fault.Newf(fault.Unavailable, "test", string(j), "no listener")
 }
 
-// TestBeforeTheGatewayIsOpenItsPartsAreToldToTryAgain: schedules and siblings are opened
-// before it, and may have work from the daemon before.
-func TestBeforeTheGatewayIsOpenItsPartsAreToldToTryAgain(t *testing.T) {
+// Schedules and siblings are opened before the gateway and may have work of an earlier
+// daemon.
+func TestCallsBeforeGatewayIsOpenAreUnavailable(t *testing.T) {
 	l := &late{}
 	calls := map[string]func() error{
 		"Fire":    func() error { return l.Fire(t.Context(), schedule.Firing{}) },
@@ -191,7 +191,7 @@ func TestAClaimedSpareGetsItsAgentEndpoint(t *testing.T) {
 	w.Release(mine.ID)
 }
 
-func TestCommandsOfAJailFindWhatTheirSessionAndTheirProxySay(t *testing.T) {
+func TestEnvironmentOfJailCommands(t *testing.T) {
 	w := warden{}
 	j := jail.Jail{ID: "j-aaaaaaaaaaaa", Spec: jail.Spec{Labels: map[string]string{gateway.LabelSession: "s"}}}
 	if got := w.Env(j); len(got) != 1 || got["SANDBOX_ID"] != "j-aaaaaaaaaaaa" {

@@ -12,7 +12,7 @@ import (
 	"glasshouse/jail"
 )
 
-func TestWhatTheDiskIsUsedForIsToldApart(t *testing.T) {
+func TestDiskUsageByCategory(t *testing.T) {
 	dir := t.TempDir()
 	for name, size := range map[string]int{
 		"glasshouse.db": 100, "glasshouse.db-wal": 100, "house": 1,

@@ -165,7 +165,7 @@ func TestSegmentsAreSealedOnce(t *testing.T) {
 	}
 }
 
-func TestWhatHappensToSecretsIsInTheAuditLog(t *testing.T) {
+func TestSecretEventsAreInTheAuditLog(t *testing.T) {
 	d := newGoverned(t)
 	kinds := []secret.Kind{secret.Stored, secret.Rotated, secret.Deleted, secret.Granted, secret.Revoked, secret.Expired, secret.Used, secret.Refused}
 	want := []chain.Kind{chain.SecretStored, chain.SecretStored, chain.SecretDeleted, chain.SecretGranted, chain.SecretRevoked, chain.SecretRevoked, chain.SecretUsed, chain.SecretRefused}
@@ -350,7 +350,7 @@ func withRegistry(t *testing.T) governed {
 	return d
 }
 
-func TestWhatIsBuiltInCanBeCalledWithoutBeingInstalled(t *testing.T) {
+func TestBuiltinsResolveWithoutInstallation(t *testing.T) {
 	d := withRegistry(t)
 	w := newWithMemory(d.registry)
 	for _, in := range memory.Installed() {
@@ -589,7 +589,7 @@ func TestAGroupFollowsItsMembers(t *testing.T) {
 	}
 }
 
-func TestOneMarketThatFailsDoesNotSilenceTheOthers(t *testing.T) {
+func TestFailingMarketDoesNotAffectOthers(t *testing.T) {
 	dir := t.TempDir()
 	vendor, err := bundle.GenerateKey()
 	if err != nil {
@@ -766,7 +766,7 @@ func TestPinsThatWatchJailsStayMounted(t *testing.T) {
 	}
 }
 
-func TestTheCountOfTheDiskIsKeptAndCanBeGivenUp(t *testing.T) {
+func TestDiskCountIsCachedAndCancellable(t *testing.T) {
 	dir := t.TempDir()
 	s := newStorage(dir, 0, func() []jail.Spares { return nil })
 	if err := os.WriteFile(filepath.Join(dir, "one"), []byte("1"), 0o600); err != nil {

@@ -90,7 +90,7 @@ func TestACapabilityCallsTheToolItIs(t *testing.T) {
 	}
 }
 
-func TestWhatIsNoTextStandsBesideIt(t *testing.T) {
+func TestNonTextContentIsSeparate(t *testing.T) {
 	b := newBench(t)
 	c := b.installed("their.picture", nil)
 	r, err := b.call(c, "s")
@@ -107,7 +107,7 @@ func TestWhatIsNoTextStandsBesideIt(t *testing.T) {
 	}
 }
 
-func TestAServerIsSharedAsFarAsItsFilesAre(t *testing.T) {
+func TestServersAreSharedByFilesystemMode(t *testing.T) {
 	b := newBench(t)
 	session := b.installed("their.pid", nil)
 	persistent := b.installed("their.pid", func(c *manifest.Capability) { c.Filesystem.Mode = manifest.Persistent })
@@ -138,7 +138,7 @@ func TestAServerIsSharedAsFarAsItsFilesAre(t *testing.T) {
 	}
 }
 
-func TestWhatAToolSaysOfItsFailureIsTold(t *testing.T) {
+func TestToolErrorsAreReported(t *testing.T) {
 	b := newBench(t)
 	before := b.pid(b.installed("their.pid", nil), "s")
 	b.fails(b.installed("their.fails", nil), engine.Failed, "the [31mdisk is full")
@@ -156,7 +156,7 @@ func TestAToolThatTakesTooLongIsKilledWithItsServer(t *testing.T) {
 	}
 }
 
-func TestACallThatNobodyWantsAnyMoreIsKilled(t *testing.T) {
+func TestCancelledCallIsKilled(t *testing.T) {
 	b := newBench(t)
 	ctx, cancel := context.WithCancel(t.Context())
 	done := make(chan error)
@@ -175,7 +175,7 @@ func TestACallThatNobodyWantsAnyMoreIsKilled(t *testing.T) {
 	b.pid(b.installed("their.pid", nil), "s")
 }
 
-func TestADeadServerComesBackWithTheNextCall(t *testing.T) {
+func TestDeadServerIsRestartedByNextCall(t *testing.T) {
 	b := newBench(t)
 	before := b.pid(b.installed("their.pid", nil), "s")
 	f := b.fails(b.installed("their.dies", nil), engine.Crashed, "")
@@ -194,7 +194,7 @@ func TestALimitThatEndedAServerIsNamed(t *testing.T) {
 	b.fails(b.installed("their.dies", nil), engine.Memory, "")
 }
 
-func TestAnAnswerWithoutEndIsCutOff(t *testing.T) {
+func TestEndlessResponseIsAborted(t *testing.T) {
 	b := newBench(t)
 	b.fails(b.installed("their.large", nil), engine.Garbled, "a message of the server has more than 4194304 bytes")
 	b.pid(b.installed("their.pid", nil), "s")
@@ -247,7 +247,7 @@ func TestAToolThatChangesUnderneathIsRefused(t *testing.T) {
 	}
 }
 
-func TestWhatCannotBeReadIsTold(t *testing.T) {
+func TestUnreadableResponsesAreReported(t *testing.T) {
 	b := newBench(t)
 	for kind, want := range map[string]struct {
 		kind engine.Kind
@@ -281,7 +281,7 @@ func TestAServerThatDoesNotStartSaysWhy(t *testing.T) {
 	b.pid(b.installed("their.pid", nil), "s")
 }
 
-func TestCallsAtOnceShareOneStart(t *testing.T) {
+func TestConcurrentCallsShareOneStart(t *testing.T) {
 	b := newBench(t)
 	c := b.installed("their.echo-text", nil)
 	var all sync.WaitGroup
@@ -298,7 +298,7 @@ func TestCallsAtOnceShareOneStart(t *testing.T) {
 	}
 }
 
-func TestWhatIsDroppedStartsAnew(t *testing.T) {
+func TestDroppedServersRestart(t *testing.T) {
 	b := newBench(t)
 	c := b.installed("their.pid", nil)
 	one, two := b.pid(c, "one"), b.pid(c, "two")
@@ -327,7 +327,7 @@ func TestWhatIsDroppedStartsAnew(t *testing.T) {
 
 // However servers come and go, a call that the engine has taken on is answered, and no
 // process outlives the engine.
-func TestWhatIsDroppedAnswersItsCallsFirst(t *testing.T) {
+func TestDropWaitsForCalls(t *testing.T) {
 	b := newBench(t)
 	c := b.installed("their.echo-text", nil)
 	var callers, droppers sync.WaitGroup
@@ -366,7 +366,7 @@ func TestWhatIsDroppedAnswersItsCallsFirst(t *testing.T) {
 	}
 }
 
-func TestAServerThatNobodyCallsEnds(t *testing.T) {
+func TestIdleServerIsStopped(t *testing.T) {
 	b := newBench(t)
 	c := b.installed("their.pid", func(c *manifest.Capability) { c.Runtime.Warm = manifest.Warm{Max: 1, TTL: time.Millisecond} })
 	for first := b.pid(c, "s"); b.pid(c, "s") == first; {
@@ -394,7 +394,7 @@ func TestNothingRunsAfterClose(t *testing.T) {
 	}
 }
 
-func TestWhatIsNoToolIsNotPrepared(t *testing.T) {
+func TestPrepareRejectsNonTools(t *testing.T) {
 	b := newBench(t)
 	c := b.installed("their.pid", func(c *manifest.Capability) { c.Runtime.Stdio = manifest.JSONStdio })
 	if err := b.Prepare(t.Context(), c); !errors.Is(err, fault.Invalid) {
