@@ -189,9 +189,9 @@ type look struct {
 	before int64 // a time before the incomplete record was begun
 }
 
-// made is the time up to which all records are in the rings, until at most, which is
-// past. A program's processor may be taken from it between its look at the clock and
-// its record, and what others record meanwhile must not come before it in the log.
+// made returns the time up to which all records are in the rings, at most most, which is in
+// the past. A program may be preempted between reading the clock and writing its record. Later
+// records of other CPUs must not precede it in the log.
 //
 // +checklocks:w.mu
 func (w *watch) made(until int64) int64 {
@@ -260,7 +260,7 @@ func (w *watch) merge(until int64) {
 		if first < 0 {
 			return
 		}
-		// One processor's records usually come in a row.
+		// Consecutive records are usually from the same CPU.
 		for r := w.scratch[first]; r != nil && r.Ns <= second; r = w.scratch[first] {
 			if int(r.Size) < fixedSize || int(r.Size) > slackSize || r.Size%8 != 0 {
 				w.err = fmt.Errorf("a record of %d bytes in the ring of processor %d", r.Size, first)
@@ -282,19 +282,19 @@ func (w *watch) merge(until int64) {
 	}
 }
 
-// stuckTime is how long records may take to be written before the log counts as stuck.
+// stuckTime is how long writing events may take before the log counts as stuck.
 const stuckTime = 100 * time.Millisecond
 
-// stuck reports whether the log has taken records and does not write them. The rings keep
-// records until they are written, and run full although the log has room.
+// stuck reports whether the log accepts events but does not write them. The rings keep records
+// until they are written, so they fill although the log has room.
 //
 // +checklocks:w.mu
 func (w *watch) stuck() bool {
 	return len(w.unsaved) > 0 && observe.Now()-w.unsaved[0].at > int64(stuckTime)
 }
 
-// relieve holds the jail while its log has no room, or is stuck, and its rings run full,
-// and thaws it when there is room again.
+// relieve freezes the jail when its rings fill because the log has no room or is stuck. It
+// thaws the jail when there is room again.
 //
 // +checklocks:w.mu
 func (w *watch) relieve() {
