@@ -60,7 +60,7 @@ func TestInstalledBundleNeedsNoNewApproval(t *testing.T) {
 	if first.Digest != second.Digest || len(s.seen) != 1 {
 		t.Errorf("asked %d times", len(s.seen))
 	}
-	// Nor is the same content, signed anew.
+	// The same content with a new signature needs no approval, either.
 	fresh := newKey(t)
 	s.ok(s.Trust.Rotate(s.key.Public(), fresh.Public()))
 	third, err := s.Install(t.Context(), s.resigned(good(), fresh, func(*bundle.Signature) {}))

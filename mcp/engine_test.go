@@ -51,7 +51,7 @@ func (b *bench) call(c *engine.Installed, session string, input ...form.Value) (
 	return b.Call(b.Context(), &engine.Call{ID: "c-1", Capability: c, Session: session, Input: form.NewMap(input...)})
 }
 
-// pid calls the tool that tells its server's process.
+// pid calls the tool that returns its server's PID.
 func (b *bench) pid(c *engine.Installed, session string) int64 {
 	b.Helper()
 	r, err := b.call(c, session)

@@ -334,7 +334,7 @@ func TestClientsAreNotifiedOfToolChanges(t *testing.T) {
 			h.tools = h.tools[:1]
 			h.tools[0].Description = "Search for other places."
 			h.mu.Unlock()
-			// A client may take a moment until it listens: each change is told.
+			// A client may connect late: each change is reported.
 			for waiting := true; waiting; {
 				h.mu.Lock()
 				h.tools[0].Description += "."
