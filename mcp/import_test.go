@@ -107,7 +107,7 @@ func TestToolsDeclareTheServersResources(t *testing.T) {
 
 func TestAServerThatDoesNotSpeakAsItShouldIsNotImported(t *testing.T) {
 	for kind, want := range map[string]string{
-		"ended":   "it wrote: no such module: left-pad",
+		"ended":   "server log: no such module: left-pad",
 		"garbage": "invalid character '<'",
 		"endless": "the tool list has more than 64 pages",
 		"many":    "the server has more than 512 tools",
