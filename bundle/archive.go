@@ -17,19 +17,20 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// What a bundle may be at the most. Whoever packs more is not asked why.
+// Limits of a bundle.
 const (
 	maxFiles   = 10_000
 	maxBytes   = 512 << 20 // unpacked
 	maxArchive = 256 << 20 // packed
 
-	// A bomb unpacks to more than bombSlack, and more than bombRatio times itself.
+	// An archive is rejected as a bomb if it unpacks to more than bombSlack plus bombRatio
+	// times its size.
 	bombSlack = 16 << 20
 	bombRatio = 100
 )
 
-// An entry is a file of a bundle that is being read. Its name has been checked. r
-// is good until visit returns; its errors are refusals.
+// An entry is a file of a bundle that is being read. Its name is valid. r may be used until
+// visit returns; its read errors are rejections.
 type entry struct {
 	name string
 	exec bool
@@ -43,9 +44,8 @@ func (e entry) mode() string {
 	return plainMode
 }
 
-// walk calls visit for every file of the directory or archive at path, in the order
-// in which it has them. Nothing of what it reads is trusted: what it hands on is
-// within the limits, and has a name that leads nowhere else.
+// walk calls visit for every file of the directory or archive at path, in storage order. The
+// input is untrusted. The entries passed to visit are within the limits and have valid names.
 func walk(path string, visit func(entry) error) error {
 	f, err := os.Open(path)
 	if err != nil {
@@ -84,15 +84,15 @@ func walkArchive(r io.ReaderAt, size int64, visit func(entry) error) error {
 	return refuse(Malformed, "", "neither a zip nor a tar.gz")
 }
 
-// A walker hands files to visit, and keeps account of them.
+// A walker passes files to visit and enforces the limits.
 type walker struct {
 	names  *names
 	visit  func(entry) error
-	left   int64 // bytes that may still come out
-	packed bool  // out of an archive
+	left   int64 // remaining bytes before the limit
+	packed bool  // reading an archive
 }
 
-// admit takes the name and mode of an entry, and whether it is a file.
+// admit checks the name and mode of an entry and reports whether it is a regular file.
 func (w *walker) admit(name string, mode fs.FileMode) (file bool, err error) {
 	if err := checkName(name); err != nil {
 		return false, err
@@ -105,12 +105,12 @@ func (w *walker) admit(name string, mode fs.FileMode) (file bool, err error) {
 	case !mode.IsRegular():
 		return false, refuse(Special, "", "%q is a device, a pipe or a socket", name)
 	case mode&(fs.ModeSetuid|fs.ModeSetgid|fs.ModeSticky) != 0:
-		return false, refuse(Special, "", "%q has a mode beyond read, write and execute: %v", name, mode)
+		return false, refuse(Special, "", "%q has mode bits other than rwx: %v", name, mode)
 	}
 	return true, w.names.add(name, true)
 }
 
-// file hands one on that was admitted.
+// file passes an admitted file to visit.
 func (w *walker) file(name string, mode fs.FileMode, r io.Reader) error {
 	return w.visit(entry{name: name, exec: mode&0o111 != 0, r: w.metered(name, r)})
 }
@@ -119,8 +119,8 @@ func (w *walker) metered(name string, r io.Reader) io.Reader {
 	return &meter{r: r, name: name, left: &w.left, packed: w.packed}
 }
 
-// A meter reads what a stranger packed: no more than is left, and with refusals for
-// errors.
+// A meter reads untrusted data. It fails when the limit is exceeded and converts errors to
+// rejections.
 type meter struct {
 	r      io.Reader
 	name   string
@@ -160,7 +160,7 @@ func walkDir(path string, visit func(entry) error) error {
 		if file, err := w.admit(name, info.Mode()); err != nil || !file {
 			return err
 		}
-		// It may have become a link or a pipe meanwhile.
+		// The file may have been replaced by a link or a pipe since Info.
 		f, err := root.OpenFile(name, os.O_RDONLY|unix.O_NOFOLLOW|unix.O_NONBLOCK, 0)
 		if errors.Is(err, unix.ELOOP) {
 			return refuse(Symlink, "", "%q", name)
@@ -183,30 +183,30 @@ func walkDir(path string, visit func(entry) error) error {
 }
 
 const (
-	zipEnd      = "PK\x05\x06" // signature of the end of central directory
+	zipEnd      = "PK\x05\x06" // signature of the end of central directory record (APPNOTE.TXT, section 4.3.16)
 	zipEndLen   = 22
-	zipEntryLen = 46 // of an entry of the directory, without its name
+	zipEntryLen = 46 // fixed part of a central directory header
 )
 
-// checkZipEnd refuses a zip whose directory does not end where the file ends, or
-// is larger than that of any bundle: reading it would take the memory.
+// checkZipEnd rejects a zip whose central directory does not end at the end of the file, or is
+// larger than that of any valid bundle, because reading it would exhaust memory.
 func checkZipEnd(r io.ReaderAt, size int64) error {
 	if size < zipEndLen {
-		return refuse(Malformed, "", "it is cut off")
+		return refuse(Malformed, "", "the file is truncated")
 	}
 	end := make([]byte, zipEndLen)
 	if _, err := r.ReadAt(end, size-zipEndLen); err != nil {
 		return err
 	}
 	if string(end[:4]) != zipEnd || binary.LittleEndian.Uint16(end[20:]) != 0 {
-		return refuse(Trailing, "", "its directory does not end where it does: it is cut off, or there is more behind it")
+		return refuse(Trailing, "", "the central directory does not end at the end of the file: the file is truncated or has trailing data")
 	}
 	length, offset := int64(binary.LittleEndian.Uint32(end[12:])), int64(binary.LittleEndian.Uint32(end[16:]))
 	if binary.LittleEndian.Uint16(end[10:]) > maxFiles || length > maxFiles*(zipEntryLen+2*maxName) {
 		return refuse(TooMany, "", "more than %d entries", maxFiles)
 	}
 	if offset+length != size-zipEndLen {
-		return refuse(Malformed, "", "its directory is not where it says")
+		return refuse(Malformed, "", "the central directory is not at the declared offset")
 	}
 	return nil
 }
@@ -216,7 +216,7 @@ func (w *walker) zip(r io.ReaderAt, size int64) error {
 		return err
 	}
 	z, err := zip.NewReader(r, size)
-	if err != nil && !errors.Is(err, zip.ErrInsecurePath) { // names are checked here
+	if err != nil && !errors.Is(err, zip.ErrInsecurePath) { // admit checks names
 		return refuse(Malformed, "", "%w", err)
 	}
 	if len(z.File) > maxFiles {
@@ -239,9 +239,9 @@ func (w *walker) zipped(f *zip.File) error {
 	case f.Flags&1 != 0:
 		return refuse(Encrypted, "", "%q", name)
 	case f.UncompressedSize64 > maxBytes:
-		return refuse(TooLarge, "", "%q says that it has %d bytes, more than %d", name, f.UncompressedSize64, maxBytes)
+		return refuse(TooLarge, "", "%q declares %d bytes, more than %d", name, f.UncompressedSize64, maxBytes)
 	case !file && f.UncompressedSize64 > 0:
-		return refuse(Malformed, "", "%q is a directory with bytes of its own", name)
+		return refuse(Malformed, "", "%q is a directory with content", name)
 	case !file:
 		return nil
 	}
@@ -261,8 +261,8 @@ func (w *walker) targz(r io.Reader) error {
 	}
 	z.Multistream(false)
 
-	// Headers are metered apart from files: sparse files are larger than what is
-	// packed of them.
+	// Headers are metered separately from files, because a sparse file is larger than its
+	// packed data.
 	stream := w.left
 	plain := &meter{r: z, name: "the archive", left: &stream, packed: true}
 	if err := w.tar(plain); err != nil {
@@ -272,7 +272,7 @@ func (w *walker) targz(r io.Reader) error {
 		return err
 	}
 	if _, err := packed.ReadByte(); err != io.EOF {
-		return refuse(Trailing, "", "there is more behind the end of the archive")
+		return refuse(Trailing, "", "data follows the end of the archive")
 	}
 	return nil
 }
@@ -284,7 +284,7 @@ func (w *walker) tar(r io.Reader) error {
 		switch {
 		case err == io.EOF:
 			return nil
-		case err != nil && !errors.Is(err, tar.ErrInsecurePath): // names are checked here
+		case err != nil && !errors.Is(err, tar.ErrInsecurePath): // admit checks names
 			if ReasonOf(err) == "" {
 				err = refuse(Malformed, "", "%w", err)
 			}
@@ -302,7 +302,7 @@ func (w *walker) tarred(h *tar.Header, r io.Reader) error {
 	case tar.TypeReg, tar.TypeSymlink:
 	case tar.TypeDir:
 		if name == "" || name == "." {
-			return nil // the bundle itself
+			return nil // the root of the bundle
 		}
 	case tar.TypeLink:
 		return refuse(HardLink, "", "%q", name)
@@ -315,18 +315,18 @@ func (w *walker) tarred(h *tar.Header, r io.Reader) error {
 		return err
 	}
 	if h.Size > maxBytes {
-		return refuse(TooLarge, "", "%q says that it has %d bytes, more than %d", name, h.Size, maxBytes)
+		return refuse(TooLarge, "", "%q declares %d bytes, more than %d", name, h.Size, maxBytes)
 	}
 	return w.file(name, mode, r)
 }
 
-// onlyZeros reads to the end, and refuses anything but padding.
+// onlyZeros reads to the end and rejects anything but zero padding.
 func onlyZeros(r io.Reader) error {
 	buf := make([]byte, 32<<10)
 	for {
 		n, err := r.Read(buf)
 		if len(bytes.Trim(buf[:n], "\x00")) > 0 {
-			return refuse(Trailing, "", "there is more behind the end of the archive")
+			return refuse(Trailing, "", "data follows the end of the archive")
 		}
 		if err == io.EOF {
 			return nil

@@ -28,7 +28,7 @@ type attack struct {
 	make func(s *scene) string // returns where it lies
 }
 
-// smuggled is a signed bundle, packed by somebody who added to it.
+// smuggled returns a signed bundle with an entry added during packing.
 func smuggled(extra ...item) func(*scene) string {
 	return func(s *scene) string {
 		return file(s, "x.tar.gz", gz(s, tarOf(s, append(items(s, s.signed(good())), extra...))))
@@ -411,7 +411,7 @@ func TestAttacks(t *testing.T) {
 
 func TestAZipIsNotReadTwice(t *testing.T) {
 	// A zip has names twice, before the bytes and in its directory. Only the
-	// directory counts: what else lies in the file is nobody's.
+	// directory counts; other data in the file is ignored.
 	s := newScene(t)
 	archive := zipOf(s, items(s, s.signed(good())))
 	z, err := zip.NewReader(bytes.NewReader(archive), int64(len(archive)))

@@ -1,9 +1,8 @@
-// Package bundle is signed packages of skills and capabilities: how they are
-// packed, whose word is taken for them, what an approver is shown, and how they
-// come to be installed.
+// Package bundle implements signed packages of skills and capabilities: archive formats,
+// signatures, trust, review and installation.
 //
-// A bundle is a directory, or a zip or tar.gz of it. It is made by strangers:
-// reading one touches nothing, and every refusal has a Reason of its own.
+// A bundle is a directory, or a zip or tar.gz archive of it. Bundles are untrusted input:
+// reading one has no side effects, and every rejection has a Reason.
 package bundle
 
 import (
@@ -24,18 +23,17 @@ import (
 	"glasshouse/skill"
 )
 
-// The files of a bundle that have a meaning. All others are there for the
-// capabilities.
+// Names with a meaning in a bundle. All other files are data for the capabilities.
 const (
 	SignatureFile   = "signature.json"
 	MetadataFile    = "metadata.json"
 	capabilitiesDir = "capabilities"
 )
 
-// SkillFiles are the names that a bundle's skill may have. There is at most one.
+// SkillFiles are the possible names of a bundle's skill file. A bundle has at most one.
 var SkillFiles = []string{"skill.yaml", "SKILL.md"}
 
-// What of a bundle is held in memory, at the most.
+// Limits of the files held in memory.
 const (
 	maxSignature = 4 << 20
 	maxMetadata  = 64 << 10
@@ -48,25 +46,26 @@ const (
 	execMode  = "0755"
 )
 
-// A Bundle is one that was read: its files are those that were signed, by the key
-// that signature.json names. Whether that key counts, a Trust says.
+// A Bundle is a bundle that was read. Its files match the signature by the key that
+// signature.json names. Trust.Check decides whether that key is trusted.
 type Bundle struct {
 	Metadata     Metadata
 	Signature    Signature
-	SkillFile    string // empty: it has none
-	Skill        []byte // its text
+	SkillFile    string // empty if there is no skill
+	Skill        []byte // content of SkillFile
 	Capabilities []*manifest.Capability
 
 	skill *skill.Skill
-	path  string // where it was read from
-	text  []byte // signature.json as it is there
+	path  string // the directory or archive it was read from
+	text  []byte // content of signature.json
 }
 
-// Digest names the content: two bundles with one digest have the same files,
-// whoever signed them.
+// Digest identifies the content: two bundles with equal digests have the same files,
+// regardless of the signer.
 func (b *Bundle) Digest() string { return b.Signature.Digest }
 
-// Expires is when it is not installed any more, nor called; zero is never.
+// Expires returns the time after which the bundle cannot be installed or called; zero means
+// never.
 func (b *Bundle) Expires() time.Time {
 	var first time.Time
 	for _, text := range []string{b.Metadata.Expires, b.Signature.Expires} {
@@ -78,7 +77,7 @@ func (b *Bundle) Expires() time.Time {
 	return first
 }
 
-// Open reads the bundle at path. A refusal has a Reason.
+// Open reads the bundle at path. An error for a rejected bundle has a Reason.
 func Open(path string) (*Bundle, error) {
 	b, err := open(path)
 	if err != nil {
@@ -87,7 +86,7 @@ func Open(path string) (*Bundle, error) {
 	return b, nil
 }
 
-// on puts the name of the bundle at path into an error.
+// on adds the name of the bundle at path to an error.
 func on(path string, err error) error {
 	name := filepath.Base(path)
 	if e, ok := errors.AsType[*fault.Error](err); ok && e.On == "" && ReasonOf(err) != "" {
@@ -95,15 +94,15 @@ func on(path string, err error) error {
 		named.On = name
 		return &named
 	}
-	// The error of a system call names the whole path.
+	// Avoid repeating the full path of a PathError.
 	if e, ok := errors.AsType[*fs.PathError](err); ok && e.Path == path {
 		err = e.Err
 	}
 	return fmt.Errorf("bundle %s: %w", name, err)
 }
 
-// name is what errors call the bundle: its file name. The directory can be a temporary
-// one of the daemon, which means nothing to the caller.
+// name returns the file name of the bundle, for errors. The directory may be a temporary one
+// of the daemon, which is meaningless to the caller.
 func (b *Bundle) name() string { return filepath.Base(b.path) }
 
 func open(path string) (*Bundle, error) {
@@ -113,7 +112,7 @@ func open(path string) (*Bundle, error) {
 	}
 	text, ok := c.kept[SignatureFile]
 	if !ok {
-		return nil, refuse(Unsigned, "", "there is no %s", SignatureFile)
+		return nil, refuse(Unsigned, "", "%s is missing", SignatureFile)
 	}
 	s, err := parseSignature(text)
 	if err != nil {
@@ -130,19 +129,19 @@ func open(path string) (*Bundle, error) {
 		{"name", s.Name, b.Metadata.Name}, {"version", s.Version, b.Metadata.Version}, {"publisher", s.Publisher, b.Metadata.Publisher},
 	} {
 		if w.signed != w.said {
-			return nil, refuse(OtherContent, "", "the %s %q was signed, and %s says %q", w.what, w.signed, MetadataFile, w.said)
+			return nil, refuse(OtherContent, "", "the signed %s is %q, but %s has %q", w.what, w.signed, MetadataFile, w.said)
 		}
 	}
 	return b, nil
 }
 
-// contents is what a directory or archive has.
+// contents lists the files of a directory or archive.
 type contents struct {
 	files []File            // ordered by path, without signature.json
-	kept  map[string][]byte // what is read here, by path
+	kept  map[string][]byte // content of the parsed files, by path
 }
 
-// scan reads all of a bundle, and keeps of it what has a meaning.
+// scan reads a whole bundle and keeps the files that have a meaning.
 func scan(path string) (*contents, error) {
 	c := &contents{kept: map[string][]byte{}}
 	room := maxKept
@@ -176,7 +175,7 @@ func scan(path string) (*contents, error) {
 	return c, err
 }
 
-// keptBytes is how many bytes a file may have that is read here, and 0 for others.
+// keptBytes returns the maximum size of a parsed file, or 0 for other files.
 func keptBytes(name string) int {
 	switch {
 	case name == SignatureFile:
@@ -189,12 +188,12 @@ func keptBytes(name string) int {
 	return 0
 }
 
-// isManifest is whether a file has manifests of capabilities.
+// isManifest reports whether a file contains capability manifests.
 func isManifest(name string) bool {
 	return path.Dir(name) == capabilitiesDir && (path.Ext(name) == ".rtfs" || path.Ext(name) == ".json")
 }
 
-// compare refuses files that are not just those that were signed.
+// compare rejects files that differ from the signed ones.
 func (s *Signature) compare(files []File) error {
 	signed := map[string]File{}
 	for _, f := range s.Files {
@@ -212,28 +211,28 @@ func (s *Signature) compare(files []File) error {
 	}
 	for _, f := range s.Files {
 		if _, missing := signed[f.Path]; missing {
-			return refuse(Missing, "", "%q was signed, and is not there", f.Path)
+			return refuse(Missing, "", "signed file %q is missing", f.Path)
 		}
 	}
 	return nil
 }
 
-// same refuses a file that is not f.
+// same rejects a file that differs from f.
 func (f File) same(now File) error {
 	switch {
 	case f.Size != now.Size || f.SHA256 != now.SHA256:
-		return refuse(Tampered, "", "%q is not what was signed", f.Path)
+		return refuse(Tampered, "", "the content of %q differs from the signed one", f.Path)
 	case f.Mode != now.Mode:
-		return refuse(ModeChanged, "", "%q was signed with mode %s, and has %s", f.Path, f.Mode, now.Mode)
+		return refuse(ModeChanged, "", "%q was signed with mode %s but has mode %s", f.Path, f.Mode, now.Mode)
 	}
 	return nil
 }
 
-// read reads what of the contents has a meaning.
+// read parses the files that have a meaning.
 func (b *Bundle) read(c *contents) (err error) {
 	text, ok := c.kept[MetadataFile]
 	if !ok {
-		return refuse(BadMetadata, "", "there is no %s at its top", MetadataFile)
+		return refuse(BadMetadata, "", "%s is missing in the root directory", MetadataFile)
 	}
 	if b.Metadata, err = parseMetadata(text); err != nil {
 		return refuse(BadMetadata, "", "%w", err)
@@ -241,7 +240,7 @@ func (b *Bundle) read(c *contents) (err error) {
 	for _, name := range SkillFiles {
 		text, ok := c.kept[name]
 		if ok && b.SkillFile != "" {
-			return refuse(BadSkill, "", "%s and %s are both there", b.SkillFile, name)
+			return refuse(BadSkill, "", "%s and %s both exist", b.SkillFile, name)
 		}
 		if ok {
 			b.SkillFile, b.Skill = name, text
@@ -276,7 +275,7 @@ func (b *Bundle) readCapabilities(c *contents) error {
 		}
 		for _, m := range all {
 			if other, ok := from[m.ID]; ok {
-				return refuse(BadCapability, "", "%s is in %s and in %s", m.ID, other, f.Path)
+				return refuse(BadCapability, "", "%s is declared in %s and in %s", m.ID, other, f.Path)
 			}
 			from[m.ID] = f.Path
 		}

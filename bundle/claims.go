@@ -8,14 +8,14 @@ import (
 	"glasshouse/skill"
 )
 
-// CheckClaims refuses a bundle whose capabilities want more than metadata.json
-// says: what is shown to whoever approves it must be all there is.
+// CheckClaims rejects a bundle whose capabilities need more than metadata.json declares,
+// because approvers rely on the declaration.
 func (b *Bundle) CheckClaims() error {
 	m := b.Metadata
 	var effects, hosts, secrets []string
 	for _, c := range b.Capabilities {
 		if need := skill.TierOf(c); !m.Tier.Covers(need) {
-			return refuse(Exceeds, b.name(), "%s is of tier %s, and the bundle says %s", c.ID, need, m.Tier)
+			return refuse(Exceeds, b.name(), "%s is of tier %s, but the bundle declares %s", c.ID, need, m.Tier)
 		}
 		effects = append(effects, c.Effects...)
 		hosts = append(hosts, c.Network.Hosts...)
@@ -26,15 +26,15 @@ func (b *Bundle) CheckClaims() error {
 		want, says []string
 	}{{"effects", effects, m.Effects}, {"hosts", hosts, m.Hosts}, {"secrets", secrets, m.Secrets}} {
 		if more := beyond(w.want, w.says); len(more) > 0 {
-			return refuse(Exceeds, b.name(), "its capabilities want the %s %s, which %s does not say",
+			return refuse(Exceeds, b.name(), "its capabilities need the %s %s, which %s does not declare",
 				w.what, strings.Join(more, ", "), MetadataFile)
 		}
 	}
 	return b.checkSkill()
 }
 
-// checkSkill refuses a skill that shows less than the capabilities that it names,
-// if they all come with it. Those that come from elsewhere the registry knows.
+// checkSkill rejects a skill that declares less than the capabilities that it names, if all of
+// them are in the bundle. The registry checks skills that use other capabilities.
 func (b *Bundle) checkSkill() error {
 	if b.skill == nil {
 		return nil
@@ -55,7 +55,7 @@ func (b *Bundle) checkSkill() error {
 	return nil
 }
 
-// beyond is what of want is not in says, each once and in order.
+// beyond returns the elements of want that are not in says, sorted and without duplicates.
 func beyond(want, says []string) []string {
 	return unique(slices.DeleteFunc(slices.Clone(want), func(w string) bool { return slices.Contains(says, w) }))
 }

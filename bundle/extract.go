@@ -12,9 +12,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// extract writes the files of a bundle into an empty directory. They are read
-// again: what is not, byte for byte, what was verified is refused. When it returns
-// they outlive a power cut.
+// extract writes the files of a bundle to an empty directory. It reads them again and rejects
+// any difference from the verified content. When it returns, the files are synced to disk.
 func (b *Bundle) extract(dir string) error {
 	root, err := os.OpenRoot(dir)
 	if err != nil {
@@ -29,7 +28,7 @@ func (b *Bundle) extract(dir string) error {
 		return err
 	}
 	for name := range x.want {
-		return refuse(Missing, "", "%q is not there any more", name)
+		return refuse(Missing, "", "%q was removed", name)
 	}
 	if _, err := x.write(File{Path: SignatureFile}, bytes.NewReader(b.text)); err != nil {
 		return err
@@ -40,13 +39,13 @@ func (b *Bundle) extract(dir string) error {
 // An extraction is the state of extract.
 type extraction struct {
 	root *os.Root
-	want map[string]File // what has not been written yet
-	dirs map[string]bool // what was made
+	want map[string]File // files not yet written
+	dirs map[string]bool // directories created
 }
 
 func (x *extraction) file(e entry) error {
 	if e.name == SignatureFile {
-		return nil // the one that was verified is written
+		return nil // the verified one is written instead
 	}
 	want, ok := x.want[e.name]
 	if !ok {
@@ -61,7 +60,7 @@ func (x *extraction) file(e entry) error {
 	return want.same(File{Path: e.name, Mode: e.mode(), Size: n, SHA256: hex.EncodeToString(sum.Sum(nil))})
 }
 
-// write makes a file that nobody may write to, and returns its size.
+// write creates a read-only file and returns its size.
 func (x *extraction) write(f File, r io.Reader) (int64, error) {
 	if err := x.makeDirs(path.Dir(f.Path)); err != nil {
 		return 0, err

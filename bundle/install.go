@@ -18,7 +18,7 @@ import (
 	"glasshouse/manifest"
 )
 
-// An Installed is a bundle that is installed, as the registry keeps it.
+// An Installed is the registry's record of an installed bundle.
 type Installed struct {
 	Name      string          `json:"name"`
 	Version   string          `json:"version"`
@@ -30,7 +30,7 @@ type Installed struct {
 	At        time.Time       `json:"at"`
 }
 
-// Warrant is what the bundle was taken on.
+// Warrant returns the facts on which the bundle was trusted.
 func (in *Installed) Warrant() (Warrant, error) {
 	s, err := parseSignature(in.Signature)
 	if err != nil {
@@ -39,45 +39,44 @@ func (in *Installed) Warrant() (Warrant, error) {
 	return Warrant{s.Publisher, s.Key, s.Signed, in.Until, in.Digest, in.Tier}, nil
 }
 
-// A Registry knows what is installed. What it returned from outlives a power cut.
+// A Registry stores the installed bundles. Changes are durable when its methods return.
 type Registry interface {
-	// Installed returns the bundle of a name, or nil.
+	// Installed returns the bundle with a name, or nil.
 	Installed(ctx context.Context, name string) (*Installed, error)
 
-	// Register makes the capabilities and the skill of b available, in place of
-	// those of the bundle with the digest replaces, or of none if that is empty:
-	// all at once or not at all. It is Conflict if that is not what is installed.
-	// The same may be registered twice. b lies where it stays.
+	// Register makes the capabilities and the skill of b available and atomically replaces
+	// those of the bundle with the digest replaces, or of none if replaces is empty. It fails
+	// with Conflict if that bundle is not the installed one. It is idempotent. b is in its
+	// final directory.
 	Register(ctx context.Context, in *Installed, b *Bundle, replaces string) error
 
-	// Forget takes the capabilities and the skill of a bundle away. NotFound is
-	// nothing of that name.
+	// Forget removes the capabilities and the skill of a bundle. It fails with NotFound if no
+	// bundle has that name.
 	Forget(ctx context.Context, name string) error
 }
 
-// An Approver has somebody look at a review.
+// An Approver obtains a decision on a review.
 type Approver interface {
-	// Approve returns nil if the bundle may be installed, and Denied if not. An
-	// answer is for the digests that the review names, the new and the replaced, and
-	// for nothing else. Asked again about the same it gives the same answer, as
-	// Install may be repeated after a crash.
+	// Approve returns nil if the bundle may be installed, and Denied if not. The decision
+	// applies only to the digests in the review, the new and the replaced one. Repeated calls
+	// for the same digests return the same decision, because Install may be repeated after a
+	// crash.
 	Approve(ctx context.Context, r *Review) error
 }
 
-// An Installer installs bundles. Killed at any moment it leaves what is installed
-// as it was, or as it should be; the same call again finishes. It is safe for
-// concurrent use.
+// An Installer installs bundles. If it is killed, either the old or the new version is
+// installed; repeating the call completes the installation. It is safe for concurrent use.
 type Installer struct {
-	Dir      string // {data}/bundles: one directory for each digest
+	Dir      string // {data}/bundles, with one directory per digest
 	Trust    *Trust
 	Approve  Approver
 	Register Registry
 
-	files sync.Mutex // while files are laid down in Dir, or removed
+	files sync.Mutex // held while files in Dir are created or removed
 }
 
-// Install installs the bundle at path. It waits until somebody has approved it. One
-// that is installed already is not asked about again.
+// Install installs the bundle at path. It blocks until the bundle is approved. A bundle that
+// is installed already needs no new approval.
 func (i *Installer) Install(ctx context.Context, path string) (*Installed, error) {
 	b, err := i.Verify(path)
 	if err != nil {
@@ -91,7 +90,7 @@ func (i *Installer) Install(ctx context.Context, path string) (*Installed, error
 		return nil, err
 	}
 	if b, err = i.stage(b); err != nil {
-		return nil, fmt.Errorf("keep %s: %w", filepath.Base(path), err)
+		return nil, fmt.Errorf("store %s: %w", filepath.Base(path), err)
 	}
 	if was != nil && was.Digest == b.Digest() {
 		return i.register(ctx, b, was)
@@ -106,15 +105,14 @@ func (i *Installer) Install(ctx context.Context, path string) (*Installed, error
 		}
 		return nil, err
 	}
-	// That may have taken days.
+	// Approval may have taken days.
 	if b, err = i.Verify(b.path); err != nil {
 		return nil, err
 	}
 	return i.register(ctx, b, was)
 }
 
-// Verify is the first step: the bundle is whole, and signed by somebody who is
-// trusted.
+// Verify opens the bundle and checks that its signer is trusted.
 func (i *Installer) Verify(path string) (*Bundle, error) {
 	b, err := Open(path)
 	if err != nil {
@@ -123,8 +121,8 @@ func (i *Installer) Verify(path string) (*Bundle, error) {
 	return b, i.Trust.Check(b)
 }
 
-// replaces returns what is installed by that name, and refuses a bundle that cannot
-// take its place.
+// replaces returns the installed bundle of the same name. It rejects a bundle that cannot
+// replace it.
 func (i *Installer) replaces(ctx context.Context, b *Bundle) (*Installed, error) {
 	m := b.Metadata
 	was, err := i.Register.Installed(ctx, m.Name)
@@ -132,22 +130,22 @@ func (i *Installer) replaces(ctx context.Context, b *Bundle) (*Installed, error)
 		return nil, err
 	}
 	if was.Publisher != m.Publisher {
-		return nil, refuse(OtherPublisher, b.name(), "%s is installed from %s, and this is from %s", m.Name, was.Publisher, m.Publisher)
+		return nil, refuse(OtherPublisher, b.name(), "%s is installed from %s, but this bundle is from %s", m.Name, was.Publisher, m.Publisher)
 	}
 	switch c := manifest.CompareVersions(m.Version, was.Version); {
 	case c < 0:
-		return nil, refuse(Downgrade, b.name(), "%s %s is installed, and this is %s", m.Name, was.Version, m.Version)
+		return nil, refuse(Downgrade, b.name(), "%s %s is installed, which is newer than %s", m.Name, was.Version, m.Version)
 	case c == 0 && was.Digest != b.Digest():
-		return nil, refuse(Republished, b.name(), "%s %s is installed with another content", m.Name, m.Version)
+		return nil, refuse(Republished, b.name(), "%s %s is installed with different content", m.Name, m.Version)
 	}
 	return was, nil
 }
 
-// Dir of a digest, whether anything is there or not.
+// dirOf returns the directory of a digest, whether it exists or not.
 func (i *Installer) dirOf(digest string) string { return filepath.Join(i.Dir, digest) }
 
-// Open opens an installed bundle, and verifies that nobody has changed its files.
-// Whether its publisher is trusted still, Trust.Check says.
+// Open opens an installed bundle and verifies that its files were not changed. Trust.Check
+// decides whether its publisher is still trusted.
 func (i *Installer) Open(digest string) (*Bundle, error) {
 	if !isDigest(digest) {
 		return nil, fault.Newf(fault.Invalid, "bundle.Open", "", "%q is not a digest", digest)
@@ -166,10 +164,10 @@ func isDigest(s string) bool {
 	return len(s) == 64 && strings.Trim(s, "0123456789abcdef") == ""
 }
 
-// Path is the directory that an installed bundle lies in.
+// Path returns the directory of an installed bundle.
 func (b *Bundle) Path() string { return b.path }
 
-// stage puts the files of a bundle where they stay, whole or not at all.
+// stage copies the files of a bundle atomically to their final directory.
 func (i *Installer) stage(b *Bundle) (*Bundle, error) {
 	i.files.Lock()
 	defer i.files.Unlock()
@@ -180,13 +178,13 @@ func (i *Installer) stage(b *Bundle) (*Bundle, error) {
 	switch {
 	case err == nil && string(there.text) == string(b.text):
 		return there, nil
-	case err == nil: // the same files, signed anew
-		if err := i.signAnew(there, b.text); err != nil {
+	case err == nil: // the same files with a new signature
+		if err := i.replaceSignature(there, b.text); err != nil {
 			return nil, err
 		}
 		return i.Open(b.Digest())
 	case !errors.Is(err, os.ErrNotExist):
-		// Somebody changed it: it is made anew.
+		// The files were changed; they are replaced.
 		if err := i.remove(b.Digest()); err != nil {
 			return nil, err
 		}
@@ -195,7 +193,7 @@ func (i *Installer) stage(b *Bundle) (*Bundle, error) {
 	if err != nil {
 		return nil, err
 	}
-	defer os.RemoveAll(tmp) // of nothing, if all went well
+	defer os.RemoveAll(tmp) // no effect after the rename
 	if err := b.extract(tmp); err != nil {
 		return nil, on(b.path, err)
 	}
@@ -211,9 +209,9 @@ func (i *Installer) stage(b *Bundle) (*Bundle, error) {
 	return i.Open(b.Digest())
 }
 
-// signAnew puts another signature beside the files. It is never there in part, and
-// nothing else is: whoever reads the bundle meanwhile finds it whole.
-func (i *Installer) signAnew(b *Bundle, text []byte) error {
+// replaceSignature atomically replaces signature.json. Concurrent readers see a complete
+// bundle.
+func (i *Installer) replaceSignature(b *Bundle, text []byte) error {
 	tmp := filepath.Join(i.Dir, ".tmp-"+SignatureFile)
 	if err := atomicfile.Durable(tmp, text, 0o444); err != nil {
 		return err
@@ -231,8 +229,8 @@ func (i *Installer) discard(digest string) error {
 	return i.remove(digest)
 }
 
-// remove is discard for who has the lock. It never leaves a part of a bundle under
-// its name.
+// remove is discard for callers that hold i.files. It never leaves a partial bundle under its
+// name.
 func (i *Installer) remove(digest string) error {
 	tmp, err := os.MkdirTemp(i.Dir, ".tmp-*")
 	if err != nil {
@@ -245,19 +243,19 @@ func (i *Installer) remove(digest string) error {
 	return errors.Join(err, os.RemoveAll(tmp))
 }
 
-// review is the third step.
+// review builds the review for the approver.
 func (i *Installer) review(was *Installed, b *Bundle) (*Review, error) {
 	var old *Bundle
 	if was != nil {
 		var err error
 		if old, err = i.Open(was.Digest); err != nil {
-			return nil, fmt.Errorf("compare with what is installed: %w", err)
+			return nil, fmt.Errorf("compare with the installed bundle: %w", err)
 		}
 	}
 	return NewReview(old, b)
 }
 
-// register is the last step.
+// register records the bundle in the registry.
 func (i *Installer) register(ctx context.Context, b *Bundle, was *Installed) (*Installed, error) {
 	m := b.Metadata
 	in := &Installed{
@@ -274,7 +272,7 @@ func (i *Installer) register(ctx context.Context, b *Bundle, was *Installed) (*I
 	return in, nil
 }
 
-// Remove removes a bundle. Whoever uses it must have ended.
+// Remove removes a bundle. It must not be in use.
 func (i *Installer) Remove(ctx context.Context, name string) error {
 	was, err := i.Register.Installed(ctx, name)
 	if err != nil {
@@ -289,8 +287,8 @@ func (i *Installer) Remove(ctx context.Context, name string) error {
 	return i.discard(was.Digest)
 }
 
-// Sweep removes what is neither in keep nor needed: versions that were replaced,
-// and what a crash left. Nothing may be installed meanwhile.
+// Sweep removes bundles that are not in keep: replaced versions, and files left by a crash. No
+// bundle may be installed concurrently.
 func (i *Installer) Sweep(keep []string) error {
 	all, err := os.ReadDir(i.Dir)
 	if errors.Is(err, os.ErrNotExist) {

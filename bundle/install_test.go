@@ -50,7 +50,7 @@ func TestABundleIsInstalledUpdatedAndRemoved(t *testing.T) {
 	}
 }
 
-func TestWhatIsInstalledIsNotAskedAboutAgain(t *testing.T) {
+func TestInstalledBundleNeedsNoNewApproval(t *testing.T) {
 	s := newScene(t)
 	dir := s.signed(good())
 	first, err := s.Install(t.Context(), dir)
@@ -60,7 +60,7 @@ func TestWhatIsInstalledIsNotAskedAboutAgain(t *testing.T) {
 	if first.Digest != second.Digest || len(s.seen) != 1 {
 		t.Errorf("asked %d times", len(s.seen))
 	}
-	// Nor is the same content, signed anew.
+	// The same content with a new signature needs no approval, either.
 	fresh := newKey(t)
 	s.ok(s.Trust.Rotate(s.key.Public(), fresh.Public()))
 	third, err := s.Install(t.Context(), s.resigned(good(), fresh, func(*bundle.Signature) {}))
@@ -73,7 +73,7 @@ func TestWhatIsInstalledIsNotAskedAboutAgain(t *testing.T) {
 	}
 }
 
-func TestWhatIsNotApprovedIsNotKept(t *testing.T) {
+func TestDeniedBundleIsRemoved(t *testing.T) {
 	s := newScene(t)
 	s.answer = func(*bundle.Review) error { return fault.Newf(fault.Denied, "Approve", "", "no") }
 	_, err := s.Install(t.Context(), s.signed(good()))
@@ -85,7 +85,7 @@ func TestWhatIsNotApprovedIsNotKept(t *testing.T) {
 	}
 }
 
-func TestMuchMayHappenWhileSomebodyThinks(t *testing.T) {
+func TestChangesDuringApproval(t *testing.T) {
 	for name, c := range map[string]struct {
 		meanwhile func(s *scene, r *bundle.Review) error
 		want      error
@@ -144,7 +144,7 @@ func TestAnArchiveThatIsSwappedIsNotExtracted(t *testing.T) {
 	}
 }
 
-func TestAnInstalledBundleThatWasChangedIsMadeAnew(t *testing.T) {
+func TestModifiedInstalledBundleIsReplaced(t *testing.T) {
 	s := newScene(t)
 	src := s.signed(good())
 	in, err := s.Install(t.Context(), src)
@@ -165,7 +165,7 @@ func TestAnInstalledBundleThatWasChangedIsMadeAnew(t *testing.T) {
 	}
 }
 
-func TestManyInstallTheSameAtOnce(t *testing.T) {
+func TestConcurrentInstalls(t *testing.T) {
 	s := newScene(t)
 	laid := []string{s.signed(good()), s.resigned(good(), s.key, func(sig *bundle.Signature) { sig.Signed = "2026-01-01T00:00:00Z" })}
 	var wg sync.WaitGroup

@@ -18,12 +18,12 @@ import (
 	"glasshouse/fault"
 )
 
-// Keys are kept in minisign's files, so that those of minisign can be used here
-// and those made here there. A file is a comment and one line of base64.
+// Keys are stored in minisign files, so they can be exchanged with minisign. A file is a
+// comment and one line of base64.
 const (
 	algorithm  = "Ed"       // signatures by ed25519
-	noKDF      = "\x00\x00" // the secret key lies open
-	scryptKDF  = "Sc"       // it is sealed with a password
+	noKDF      = "\x00\x00" // the secret key is not encrypted
+	scryptKDF  = "Sc"       // the secret key is encrypted with a password
 	checksumOf = "B2"       // BLAKE2b-256
 
 	publicLen = 2 + 8 + ed25519.PublicKeySize
@@ -34,29 +34,29 @@ const (
 	maxKeyFile    = 4 << 10
 )
 
-// The cost of a password for keys that are made here: 128 MiB of memory.
+// The scrypt limits of new keys: 128 MiB of memory.
 const (
 	scryptOps    = 4 << 20
 	scryptMemory = 128 << 20
 
-	// scryptMost is what a key file may ask for, which is what minisign asks for.
+	// scryptMost is the accepted limit of a key file, minisign's default.
 	scryptMost = 1 << 30
 )
 
-// A PublicKey verifies what its owner signed. It is comparable. Its id is for
-// people to tell keys apart; it does not bind.
+// A PublicKey verifies signatures. It is comparable. Its ID helps people to tell keys apart
+// and is not authenticated.
 type PublicKey struct {
 	id  [8]byte
 	key [ed25519.PublicKeySize]byte
 }
 
-// A SecretKey signs. It never prints.
+// A SecretKey signs. Printing it does not reveal the key.
 type SecretKey struct {
 	public PublicKey
 	key    ed25519.PrivateKey
 }
 
-// GenerateKey makes a key.
+// GenerateKey generates a key.
 func GenerateKey() (*SecretKey, error) {
 	public, key, err := ed25519.GenerateKey(rand.Reader)
 	if err != nil {
@@ -68,40 +68,40 @@ func GenerateKey() (*SecretKey, error) {
 	return k, nil
 }
 
-// Public is the key's other half.
+// Public returns the public key.
 func (k *SecretKey) Public() PublicKey { return k.public }
 
-// String is what may be seen of it.
+// String returns the ID of the key.
 func (k *SecretKey) String() string { return "secret key " + k.public.ID() }
 
-// GoString is what may be seen of it.
+// GoString returns the ID of the key.
 func (k *SecretKey) GoString() string { return k.String() }
 
-// ID is the id as minisign prints it.
+// ID returns the ID in minisign's format.
 func (p PublicKey) ID() string { return fmt.Sprintf("%016X", binary.LittleEndian.Uint64(p.id[:])) }
 
-// String is the key as minisign takes it at -P.
+// String returns the key in the format of minisign's option -P.
 func (p PublicKey) String() string {
 	b := append([]byte(algorithm), p.id[:]...)
 	return base64.StdEncoding.EncodeToString(append(b, p.key[:]...))
 }
 
-// File is the key as a file of minisign.
+// File returns the key as a minisign file.
 func (p PublicKey) File() []byte {
 	return fmt.Appendf(nil, "%s minisign public key %s\n%s\n", commentPrefix, p.ID(), p)
 }
 
-// ParsePublicKey reads a public key: the line of base64, or the file with it.
+// ParsePublicKey parses a public key: the base64 line, or a file that contains it.
 func ParsePublicKey(text string) (PublicKey, error) {
 	var p PublicKey
 	b, err := keyLine(text)
 	if err == nil && (len(b) != publicLen || string(b[:2]) != algorithm) {
-		err = errors.New("it has another length or algorithm")
+		err = errors.New("unexpected length or algorithm")
 	}
 	if err != nil {
 		return p, &fault.Error{
-			Op: "bundle.ParsePublicKey", Kind: fault.Invalid, Err: fmt.Errorf("not a public key of minisign: %w", err),
-			Remedy: "give the line that begins with RW, or the file with it",
+			Op: "bundle.ParsePublicKey", Kind: fault.Invalid, Err: fmt.Errorf("not a minisign public key: %w", err),
+			Remedy: "use the line that begins with RW, or the file that contains it",
 		}
 	}
 	copy(p.id[:], b[2:])
@@ -109,19 +109,19 @@ func ParsePublicKey(text string) (PublicKey, error) {
 	return p, nil
 }
 
-// MarshalText is String.
+// MarshalText returns the result of String.
 func (p PublicKey) MarshalText() ([]byte, error) { return []byte(p.String()), nil }
 
-// UnmarshalText is ParsePublicKey.
+// UnmarshalText parses with ParsePublicKey.
 func (p *PublicKey) UnmarshalText(text []byte) (err error) {
 	*p, err = ParsePublicKey(string(text))
 	return err
 }
 
-// keyLine is what the one line of base64 in a file says.
+// keyLine decodes the base64 line of a key file.
 func keyLine(text string) ([]byte, error) {
 	if len(text) > maxKeyFile {
-		return nil, errors.New("it is too long")
+		return nil, errors.New("the file is too long")
 	}
 	var line string
 	for l := range strings.Lines(text) {
@@ -129,35 +129,34 @@ func keyLine(text string) ([]byte, error) {
 		switch {
 		case l == "" || line == "" && strings.HasPrefix(l, commentPrefix):
 		case line != "":
-			return nil, errors.New("it has more than one line of base64")
+			return nil, errors.New("more than one base64 line")
 		default:
 			line = l
 		}
 	}
 	b, err := base64.StdEncoding.Strict().DecodeString(line)
 	if err != nil || len(b) == 0 {
-		return nil, errors.New("it has no line of base64") // never what was read: it may be a secret key
+		return nil, errors.New("no base64 line") // without the input, which may be a secret key
 	}
 	return b, nil
 }
 
-// ErrPassword is what a secret key that is sealed answers to a wrong password, or
-// none.
-var ErrPassword = errors.New("the password is wrong, or missing")
+// ErrPassword is the error for a wrong or missing password of an encrypted secret key.
+var ErrPassword = errors.New("the password is wrong or missing")
 
-// ParseSecretKey reads a file with a secret key. The password is asked for only if
-// the key is sealed, and may be nil if nobody can be asked.
+// ParseSecretKey parses a secret key file. It calls password only if the key is encrypted.
+// password may be nil if no password is available.
 func ParseSecretKey(text string, password func() ([]byte, error)) (*SecretKey, error) {
 	const op = "bundle.ParseSecretKey"
 	b, err := keyLine(text)
 	if err == nil && len(b) != secretLen {
-		err = errors.New("it has another length")
+		err = errors.New("unexpected length")
 	}
 	if err == nil && (string(b[:2]) != algorithm || string(b[4:6]) != checksumOf) {
-		err = errors.New("it has another algorithm")
+		err = errors.New("unexpected algorithm")
 	}
 	if err != nil {
-		return nil, fault.Newf(fault.Invalid, op, "", "not a secret key of minisign: %w", err)
+		return nil, fault.Newf(fault.Invalid, op, "", "not a minisign secret key: %w", err)
 	}
 	sealed := b[secretLen-sealedLen:]
 	switch kdf := string(b[2:4]); {
@@ -169,18 +168,18 @@ func ParseSecretKey(text string, password func() ([]byte, error)) (*SecretKey, e
 	case kdf == scryptKDF:
 		return nil, fault.New(fault.Denied, op, "", ErrPassword)
 	default:
-		return nil, fault.Newf(fault.Invalid, op, "", "it is sealed in a way that is not known here")
+		return nil, fault.Newf(fault.Invalid, op, "", "unknown key derivation function")
 	}
 	k := &SecretKey{key: bytes.Clone(sealed[8 : 8+ed25519.PrivateKeySize])}
 	copy(k.public.id[:], sealed)
 	copy(k.public.key[:], k.key[ed25519.SeedSize:])
 	if !ed25519.NewKeyFromSeed(k.key.Seed()).Equal(k.key) {
-		return nil, fault.Newf(fault.Invalid, op, "", "its halves do not belong together")
+		return nil, fault.Newf(fault.Invalid, op, "", "the public half does not match the secret half")
 	}
 	return k, nil
 }
 
-// unseal opens a sealed key in place, and checks that it is one.
+// unseal decrypts a key in place and verifies its checksum.
 func unseal(file, sealed []byte, password func() ([]byte, error)) error {
 	pad, err := keyPad(file[6:38], binary.LittleEndian.Uint64(file[38:]), binary.LittleEndian.Uint64(file[46:]), password)
 	if err != nil {
@@ -209,10 +208,11 @@ func keyPad(salt []byte, ops, memory uint64, password func() ([]byte, error)) ([
 
 const scryptR = 8
 
-// scryptCost is what libsodium makes of a limit of operations and one of memory.
+// scryptCost converts libsodium's ops and memory limits to scrypt parameters, like
+// crypto_pwhash_scryptsalsa208sha256.
 func scryptCost(ops, memory uint64) (n, p int, err error) {
 	if ops > 4*scryptMost || memory > scryptMost {
-		return 0, 0, errors.New("its password costs more than anybody would wait for")
+		return 0, 0, errors.New("the password limits in the file are too high")
 	}
 	ops = max(ops, 32768)
 	if ops < memory/32 {
@@ -221,12 +221,12 @@ func scryptCost(ops, memory uint64) (n, p int, err error) {
 	n = pow2(memory / (scryptR * 128))
 	p = int(ops / 4 / uint64(n) / scryptR)
 	if p < 1 || p > 16 {
-		return 0, 0, errors.New("the cost of its password makes no sense")
+		return 0, 0, errors.New("the password limits in the file are invalid")
 	}
 	return n, p, nil
 }
 
-// pow2 is the greatest power of two up to most, and 2 at the least.
+// pow2 returns the greatest power of two up to most, at least 2.
 func pow2(most uint64) int { return 1 << max(1, bits.Len64(most)-1) }
 
 func checksum(id, key []byte) [32]byte {
@@ -234,7 +234,7 @@ func checksum(id, key []byte) [32]byte {
 	return blake2b.Sum256(append(b, key...))
 }
 
-// File is the key as a file of minisign, sealed if there is a password.
+// File returns the key as a minisign file, encrypted if password is not empty.
 func (k *SecretKey) File(password []byte) ([]byte, error) {
 	b := make([]byte, secretLen)
 	copy(b, algorithm+noKDF+checksumOf)
@@ -259,8 +259,8 @@ func (k *SecretKey) File(password []byte) ([]byte, error) {
 	return fmt.Appendf(nil, "%s %s\n%s\n", commentPrefix, comment, base64.StdEncoding.EncodeToString(b)), nil
 }
 
-// SignJSON signs the canonical JSON of v, and returns the signature in base64. To
-// keep what is signed for one purpose from passing for another, v has a format.
+// SignJSON signs the canonical JSON of v and returns the signature in base64. v has a format
+// field, so that a signature for one purpose is not valid for another.
 func (k *SecretKey) SignJSON(v any) (string, error) {
 	text, err := canonicalJSON(v)
 	if err != nil {
@@ -269,7 +269,7 @@ func (k *SecretKey) SignJSON(v any) (string, error) {
 	return base64.StdEncoding.EncodeToString(ed25519.Sign(k.key, text)), nil
 }
 
-// VerifyJSON is whether signature is one that SignJSON made of v.
+// VerifyJSON reports whether signature is a signature of v by SignJSON.
 func (p PublicKey) VerifyJSON(v any, signature string) bool {
 	text, err := canonicalJSON(v)
 	if err != nil {

@@ -105,14 +105,14 @@ func TestASecretKeyDoesNotPrint(t *testing.T) {
 			t.Errorf("it says %s", said)
 		}
 	}
-	// Nor does what is wrong with it say what it is.
+	// Parse errors do not contain the key.
 	_, err = bundle.ParsePublicKey(string(open))
 	if err == nil || strings.Contains(err.Error(), line[:20]) {
 		t.Errorf("taken for a public key: %v", err)
 	}
 }
 
-func TestWhatIsNoKeyIsRefused(t *testing.T) {
+func TestInvalidKeysAreRejected(t *testing.T) {
 	open := read(t, "testdata/open.key")
 	sealed := read(t, "testdata/sealed.key")
 	pub := read(t, "testdata/open.pub")

@@ -15,12 +15,12 @@ import (
 	"glasshouse/skill"
 )
 
-// Metadata is metadata.json: what a bundle says of itself, and all that its
-// capabilities may need.
+// Metadata is metadata.json: the description of a bundle and everything that its capabilities
+// may need.
 type Metadata struct {
 	Name        string   `json:"name"`
 	Version     string   `json:"version"`   // semver
-	Publisher   string   `json:"publisher"` // as the trust store knows them
+	Publisher   string   `json:"publisher"` // name in the trust store
 	Author      string   `json:"author,omitempty"`
 	Description string   `json:"description,omitempty"`
 	License     string   `json:"license,omitempty"`
@@ -29,18 +29,18 @@ type Metadata struct {
 	Effects     []string `json:"effects,omitempty"`
 	Hosts       []string `json:"hosts,omitempty"`
 	Secrets     []string `json:"secrets,omitempty"`
-	Expires     string   `json:"expires,omitempty"` // RFC 3339: from then on it is not installed
+	Expires     string   `json:"expires,omitempty"` // RFC 3339; the bundle cannot be installed afterwards
 }
 
-// A Tier is how much a bundle may want, and how far a publisher is trusted.
+// A Tier bounds what a bundle may need and how far a publisher is trusted.
 type Tier = skill.Tier
 
-// The tiers, each above the one before.
+// The tiers, from lowest to highest.
 const (
-	Informational = skill.Informational // it teaches, and has no capabilities
+	Informational = skill.Informational // instructions without capabilities
 	ReadOnly      = skill.ReadOnly      // capabilities without effects
 	Standard      = skill.Standard      // effects as declared
-	Elevated      = skill.Elevated      // files and state of others, or what needs two people
+	Elevated      = skill.Elevated      // files and state outside the jail, or two approvers required
 )
 
 func checkTier(t Tier) error {
@@ -52,16 +52,16 @@ func checkTier(t Tier) error {
 
 var nameForm = regexp.MustCompile(`^[a-z0-9](?:[a-z0-9._-]{0,62}[a-z0-9])?$`)
 
-// checkWord refuses what cannot be the name of a bundle or a publisher: it becomes
-// part of the names of files, and of what people type.
+// checkWord rejects invalid names of bundles and publishers. Names become parts of file names
+// and command lines.
 func checkWord(what, name string) error {
 	if !nameForm.MatchString(name) || strings.Contains(name, "..") {
-		return fmt.Errorf("%s: %q is not a name: want up to 64 of a-z, 0-9, and . _ - between them", what, name)
+		return fmt.Errorf("%s: %q is not a valid name: use up to 64 of a-z, 0-9, and . _ - in between", what, name)
 	}
 	return nil
 }
 
-const maxText = 1000 // bytes of a text in metadata.json
+const maxText = 1000 // maximum bytes of a text in metadata.json
 
 func checkVersion(v string) error {
 	full := "v" + v
@@ -71,8 +71,8 @@ func checkVersion(v string) error {
 	return nil
 }
 
-// parseMetadata reads a metadata.json. Keys that nobody knows are errors: what is
-// misspelt would be a claim that is not made.
+// parseMetadata parses metadata.json. Unknown keys are errors: a misspelt key would be a
+// missing declaration.
 func parseMetadata(text []byte) (Metadata, error) {
 	var m Metadata
 	canonical, err := chain.Canonical(text)
@@ -88,7 +88,7 @@ func parseMetadata(text []byte) (Metadata, error) {
 	return m, m.Check()
 }
 
-// Check refuses metadata that no bundle may have.
+// Check rejects invalid metadata.
 func (m *Metadata) Check() error {
 	if err := checkWord("name", m.Name); err != nil {
 		return err
@@ -104,7 +104,7 @@ func (m *Metadata) Check() error {
 	}
 	for _, text := range slices.Concat([]string{m.Author, m.Description, m.License, m.Homepage}, m.Effects, m.Hosts, m.Secrets) {
 		if len(text) > maxText || strings.ContainsFunc(text, hidden) || strings.Contains(text, "\n") {
-			return fmt.Errorf("%.40q is longer than %d bytes, or has what does not print", text, maxText)
+			return fmt.Errorf("%.40q is longer than %d bytes or has unprintable characters", text, maxText)
 		}
 	}
 	if m.Expires != "" {
@@ -127,7 +127,7 @@ func knownKeys(object []byte) error {
 	}
 	for k := range given {
 		if !slices.Contains(metadataKeys, k) {
-			return fmt.Errorf("%q is not known; there are %s", k, join(metadataKeys))
+			return fmt.Errorf("unknown key %q; known keys: %s", k, join(metadataKeys))
 		}
 	}
 	return nil

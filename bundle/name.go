@@ -16,8 +16,8 @@ const (
 	maxDepth   = 16  // elements
 )
 
-// checkName refuses what may not be the path of a file in a bundle. A path that
-// passes is in its only form: relative, clean, with slashes, and readable.
+// checkName rejects invalid paths. A valid path is in its canonical form: relative, clean,
+// with slashes, and printable.
 func checkName(name string) error {
 	switch {
 	case name == "":
@@ -46,37 +46,36 @@ func checkName(name string) error {
 func checkElement(name, e string) error {
 	switch {
 	case e == "..":
-		return refuse(Traversal, "", "%q leads out of the bundle", name)
+		return refuse(Traversal, "", "%q is outside the bundle", name)
 	case e == "" || e == ".":
-		return refuse(BadName, "", "%q has an element that names nothing", name)
+		return refuse(BadName, "", "%q has an empty element", name)
 	case len(e) > maxElement:
 		return refuse(LongName, "", "%.40q… has an element of %d bytes, more than %d", name, len(e), maxElement)
 	case strings.HasSuffix(e, ".") || strings.HasPrefix(e, " ") || strings.HasSuffix(e, " "):
-		return refuse(BadName, "", "%q has an element with a space or dot at its end, which is not seen", name)
+		return refuse(BadName, "", "%q has an element that ends with a space or dot", name)
 	}
 	for _, r := range e {
-		// Not printable are control characters, and those that hide, or turn the
-		// direction of, what is around them.
+		// Control characters, invisible characters and bidirectional overrides are not
+		// printable.
 		if r == '\\' || r == utf8.RuneError || !unicode.IsPrint(r) {
-			return refuse(BadName, "", "%q has %U in it", name, r)
+			return refuse(BadName, "", "%q contains %U", name, r)
 		}
 	}
 	return nil
 }
 
-// folded is what a name is to a filesystem that looks at neither case nor the way
-// a character is composed.
+// folded returns the form of a name that case-insensitive and normalizing filesystems compare.
 func folded(name string) string { return norm.NFKC.String(cases.Fold().String(norm.NFKC.String(name))) }
 
-// names are the files and directories of a bundle that were seen so far.
+// names collects the files and directories of a bundle.
 type names struct {
 	kind  map[string]bool   // by name: true for a file
-	first map[string]string // by folded name: the name
+	first map[string]string // name by folded name
 }
 
 func newNames() *names { return &names{kind: map[string]bool{}, first: map[string]string{}} }
 
-// add takes a name that checkName passed, and the directories it lies in.
+// add adds a valid name and its parent directories.
 func (n *names) add(name string, file bool) error {
 	for dir := path.Dir(name); dir != "."; dir = path.Dir(dir) {
 		if err := n.put(dir, false); err != nil {
@@ -89,13 +88,13 @@ func (n *names) add(name string, file bool) error {
 func (n *names) put(name string, file bool) error {
 	if was, ok := n.kind[name]; ok {
 		if was || file {
-			return refuse(Duplicate, "", "%q is there twice", name)
+			return refuse(Duplicate, "", "%q occurs twice", name)
 		}
-		return nil // directories may be
+		return nil // directories may repeat
 	}
 	fold := folded(name)
 	if other, ok := n.first[fold]; ok {
-		return refuse(Collision, "", "%q and %q are one name to some filesystems", other, name)
+		return refuse(Collision, "", "%q and %q are the same name on some filesystems", other, name)
 	}
 	n.kind[name], n.first[fold] = file, name
 	if len(n.kind) > maxFiles {

@@ -15,40 +15,41 @@ import (
 )
 
 const (
-	maxSide  = 256 << 10 // bytes of a file that is compared line by line
-	maxSides = 4 << 20   // bytes of all files that are compared for one review
-	maxDiff  = 64 << 10  // bytes of one difference
-	maxDiffs = 1 << 20   // bytes of all differences of one review
+	maxSide  = 256 << 10 // maximum bytes of a compared file
+	maxSides = 4 << 20   // maximum bytes of all compared files of one review
+	maxDiff  = 64 << 10  // maximum bytes of one diff
+	maxDiffs = 1 << 20   // maximum bytes of all diffs of one review
 )
 
-// A Review is what somebody sees who is to approve a bundle: all that it may do,
-// and how that and its files differ from what is installed.
+// A Review is the information for the approver of a bundle: everything that it may do, and the
+// differences from the installed version.
 type Review struct {
 	Name      string `json:"name"`
 	Version   string `json:"version"`
 	Publisher string `json:"publisher"`
-	Key       string `json:"key"` // the id of the key that signed it
+	Key       string `json:"key"` // ID of the signing key
 	Digest    string `json:"digest"`
 	Tier      Tier   `json:"tier"`
 
-	// Replaces is the installed version, and its digest; empty if there is none.
+	// Replaces and ReplacesDigest describe the installed version. They are empty if there is
+	// none.
 	Replaces       string `json:"replaces,omitempty"`
 	ReplacesDigest string `json:"replaces_digest,omitempty"`
 
 	Effects []string `json:"effects"`
 	Hosts   []string `json:"hosts"`
 	Secrets []string `json:"secrets"`
-	Input   []string `json:"input"`  // classes of data that go in
-	Output  []string `json:"output"` // and come out
+	Input   []string `json:"input"`  // data classes of the input
+	Output  []string `json:"output"` // data classes of the output
 
-	// Widens says in which ways it may do more than what is installed, or than
-	// nothing.
+	// Widens lists the additional permissions compared with the installed version, or all
+	// permissions if there is none.
 	Widens       []string           `json:"widens"`
 	Capabilities []CapabilityReview `json:"capabilities"`
-	Files        []FileReview       `json:"files"` // that differ
+	Files        []FileReview       `json:"files"` // files that differ
 }
 
-// What became of a capability or a file.
+// Kinds of change of a capability or a file.
 const (
 	Added   = "added"
 	Removed = "removed"
@@ -56,13 +57,13 @@ const (
 	Same    = "same"
 )
 
-// A CapabilityReview is a capability in a Review.
+// A CapabilityReview describes a capability in a Review.
 type CapabilityReview struct {
 	ID      string   `json:"id"`
 	Change  string   `json:"change"` // Added, Removed, Changed, Same
 	Version string   `json:"version,omitempty"`
 	Runtime string   `json:"runtime"`
-	Tier    string   `json:"tier"` // who has to agree
+	Tier    string   `json:"tier"` // required approval
 	PerUse  bool     `json:"per_use"`
 	Effects []string `json:"effects"`
 	Hosts   []string `json:"hosts"`
@@ -70,19 +71,19 @@ type CapabilityReview struct {
 	Widens  []string `json:"widens,omitempty"`
 }
 
-// A FileReview is a file that is not as it was.
+// A FileReview describes a file that differs.
 type FileReview struct {
 	Path   string `json:"path"`
 	Change string `json:"change"` // Added, Removed, Changed
 	Mode   string `json:"mode,omitempty"`
 	Was    int64  `json:"was"` // bytes
 	Now    int64  `json:"now"`
-	Diff   string `json:"diff,omitempty"`    // as diff -u has it; what does not print is written out
-	NoDiff string `json:"no_diff,omitempty"` // why there is none
+	Diff   string `json:"diff,omitempty"`    // in unified diff format; unprintable characters are escaped
+	NoDiff string `json:"no_diff,omitempty"` // why Diff is empty
 }
 
-// NewReview compares a bundle with the one that is installed, or nil. Both must lie
-// in directories.
+// NewReview compares a bundle with the installed one, which may be nil. Both must be
+// directories.
 func NewReview(old, b *Bundle) (*Review, error) {
 	r := &Review{
 		Name: b.Metadata.Name, Version: b.Metadata.Version, Publisher: b.Metadata.Publisher,
@@ -144,7 +145,7 @@ func newCapabilityReview(c *manifest.Capability, change string) CapabilityReview
 	}
 }
 
-// files compares the files, those first that say what the bundle is.
+// files compares the files. The files that define the bundle come first.
 func (r *Review) files(old, b *Bundle) error {
 	was := map[string]File{}
 	if old != nil {
@@ -187,7 +188,7 @@ func rank(path string) int {
 	return 3
 }
 
-// diffs adds what differs, until there is more than anybody reads.
+// diffs adds diffs until the limits are reached.
 func (r *Review) diffs(old, b *Bundle) error {
 	now, err := os.OpenRoot(b.path)
 	if err != nil {
@@ -210,7 +211,7 @@ func (r *Review) diffs(old, b *Bundle) error {
 			f.NoDiff = "too large to compare"
 			read -= f.Was + f.Now
 		case read > maxSides || written > maxDiffs:
-			f.NoDiff = "left out: there are too many differences"
+			f.NoDiff = "omitted: too many differences"
 		default:
 			if err := f.diff(was, now); err != nil {
 				return fmt.Errorf("compare %s: %w", f.Path, err)
@@ -221,7 +222,7 @@ func (r *Review) diffs(old, b *Bundle) error {
 	return nil
 }
 
-// diff compares one file. Both roots have what was verified.
+// diff compares one file. Both roots contain verified files.
 func (f *FileReview) diff(was, now *os.Root) (err error) {
 	before, after := "", ""
 	from, to := "a/"+f.Path, "b/"+f.Path
@@ -245,7 +246,7 @@ func (f *FileReview) diff(was, now *os.Root) (err error) {
 	}
 	f.Diff = safetext.ForTerminal(text)
 	if len(f.Diff) > maxDiff {
-		f.Diff, f.NoDiff = "", "too much differs"
+		f.Diff, f.NoDiff = "", "the diff is too large"
 	}
 	return nil
 }
@@ -264,7 +265,7 @@ func isText(s string) bool { return utf8.ValidString(s) && !strings.Contains(s, 
 
 func hidden(r rune) bool { return r != '\n' && r != '\t' && r != '\u00a0' && safetext.Hidden(r) }
 
-// Text is the review for somebody who reads it.
+// Text formats the review for a terminal.
 func (r *Review) Text() string {
 	var b strings.Builder
 	fmt.Fprintf(&b, "%s %s by %s, signed by key %s\n", r.Name, r.Version, r.Publisher, r.Key)
@@ -298,7 +299,7 @@ func (r *Review) Text() string {
 
 func perUse(each bool) string {
 	if each {
-		return ", asks at every use"
+		return ", approval per use"
 	}
 	return ""
 }

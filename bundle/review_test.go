@@ -131,7 +131,7 @@ func TestACapabilityThatComesOrGoesIsSeen(t *testing.T) {
 	}
 }
 
-func TestADifferenceHidesNothing(t *testing.T) {
+func TestDiffShowsHiddenCharacters(t *testing.T) {
 	s := newScene(t)
 	r := s.reviewed(with(good(), "src/main.py", "a = 'x\u202e' # \u2066 }\x1b[2J\r\u200b\n"))
 	f := change(t, r, "src/main.py")
@@ -157,9 +157,9 @@ func TestAReviewIsBounded(t *testing.T) {
 	r := s.reviewed(files)
 	for path, want := range map[string]string{
 		"src/large.txt":                  "too large to compare",
-		"src/long.txt":                   "too much differs",
+		"src/long.txt":                   "the diff is too large",
 		"src/binary":                     "not text",
-		"src/" + strings.Repeat("n", 60): "left out: there are too many differences",
+		"src/" + strings.Repeat("n", 60): "omitted: too many differences",
 	} {
 		if f := change(t, r, path); f.NoDiff != want || f.Diff != "" {
 			t.Errorf("%s: %q, want %q", path, f.NoDiff, want)

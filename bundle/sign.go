@@ -20,8 +20,8 @@ import (
 	"glasshouse/internal/atomicfile"
 )
 
-// Sign signs the bundle in dir: it writes signature.json there. It refuses what
-// an installer would. A zero expires is never.
+// Sign writes signature.json for the bundle in dir. It rejects what an installer would reject.
+// A zero expires means never.
 func Sign(dir string, k *SecretKey, expires time.Time) (*Bundle, error) {
 	b, err := sign(dir, k, expires)
 	if err != nil {
@@ -64,10 +64,10 @@ func sign(dir string, k *SecretKey, expires time.Time) (*Bundle, error) {
 
 func stamp(t time.Time) string { return t.UTC().Format(time.RFC3339) }
 
-// Archives are the ends of names that say how a bundle is packed.
+// Archives are the file name extensions of packed bundles.
 var Archives = []string{".tar.gz", ".tgz", ".zip"}
 
-// IsArchive is whether a file is named like a packed bundle.
+// IsArchive reports whether a file name has an extension of a packed bundle.
 func IsArchive(name string) bool {
 	for _, end := range Archives {
 		if strings.HasSuffix(name, end) {
@@ -77,15 +77,15 @@ func IsArchive(name string) bool {
 	return false
 }
 
-// Pack packs a bundle that was opened in a directory into a file, which is a zip or
-// a tar.gz by its name. The same bundle gives the same bytes.
+// Pack packs a bundle that was opened from a directory. The extension of file selects zip or
+// tar.gz. The output is deterministic.
 func (b *Bundle) Pack(file string) (err error) {
 	const op = "bundle.Pack"
 	if !IsArchive(file) {
 		return fault.Newf(fault.Invalid, op, file, "the name does not end in one of %s", strings.Join(Archives, ", "))
 	}
 	if inside(b.path, file) {
-		return fault.Newf(fault.Invalid, op, file, "it would lie in the bundle itself, as a file that was not signed")
+		return fault.Newf(fault.Invalid, op, file, "the archive would be inside the bundle, as an unsigned file")
 	}
 	f, err := os.CreateTemp(filepath.Dir(file), ".tmp-*")
 	if err != nil {
@@ -113,7 +113,7 @@ func (b *Bundle) Pack(file string) (err error) {
 	return os.Rename(f.Name(), file)
 }
 
-// inside is whether a file would lie in dir.
+// inside reports whether file is in dir.
 func inside(dir, file string) bool {
 	at, err1 := filepath.EvalSymlinks(dir)
 	in, err2 := filepath.EvalSymlinks(filepath.Dir(file))
@@ -122,7 +122,7 @@ func inside(dir, file string) bool {
 		in, err2 = filepath.Abs(in)
 	}
 	if err1 != nil || err2 != nil {
-		return false // making the file says what is wrong
+		return false // creating the file will return the error
 	}
 	rel, err := filepath.Rel(at, in)
 	return err == nil && rel != ".." && !strings.HasPrefix(rel, "../")
@@ -149,7 +149,7 @@ func (b *Bundle) pack(to packer) error {
 	return to.Close()
 }
 
-// packFile adds a file, which must be what was signed.
+// packFile adds a file and checks that it matches its signature.
 func packFile(root *os.Root, f File, at time.Time, to packer) error {
 	r, err := root.Open(f.Path)
 	if err != nil {
@@ -161,7 +161,7 @@ func packFile(root *os.Root, f File, at time.Time, to packer) error {
 		return err
 	}
 	if hex.EncodeToString(sum.Sum(nil)) != f.SHA256 {
-		return refuse(Tampered, "", "%q changed while it was packed", f.Path)
+		return refuse(Tampered, "", "%q was changed during packing", f.Path)
 	}
 	return nil
 }

@@ -107,7 +107,7 @@ func canonical(t *testing.T, v any) string {
 	return string(text)
 }
 
-func TestWhatAnInstallerWouldRefuseIsNotSigned(t *testing.T) {
+func TestSignRejectsInvalidBundles(t *testing.T) {
 	for name, c := range map[string]struct {
 		files map[string]string
 		want  bundle.Reason
@@ -161,7 +161,7 @@ func TestTheEarlierExpiryCounts(t *testing.T) {
 	}
 }
 
-func TestWhatChangesWhileItIsPackedIsRefused(t *testing.T) {
+func TestPackRejectsConcurrentChanges(t *testing.T) {
 	s := newScene(t)
 	dir := s.signed(good())
 	b, err := bundle.Open(dir)

@@ -14,19 +14,19 @@ import (
 	"glasshouse/chain"
 )
 
-// Format is the first word of what is signed. A signature of something else
-// cannot pass for one of a bundle.
+// Format is the first field of the signed statement. It prevents signatures for other purposes
+// from being valid for a bundle.
 const Format = "glasshouse-bundle/1"
 
-// A File is a file of a bundle, as it is signed.
+// A File is a signed file of a bundle.
 type File struct {
 	Path   string `json:"path"`
-	Mode   string `json:"mode"` // "0644", or "0755" if it may be executed
+	Mode   string `json:"mode"` // "0644", or "0755" if it is executable
 	Size   int64  `json:"size"`
-	SHA256 string `json:"sha256"` // in hexadecimal
+	SHA256 string `json:"sha256"` // hexadecimal
 }
 
-// A Signature is signature.json: all that is signed, and the signature over it.
+// A Signature is signature.json: the signed statement and its signature.
 type Signature struct {
 	Format    string    `json:"format"`
 	Name      string    `json:"name"`
@@ -40,8 +40,8 @@ type Signature struct {
 	Signature string    `json:"signature,omitempty"`
 }
 
-// Digest names a content: the SHA-256, in hexadecimal, of the canonical JSON of
-// its files.
+// Digest returns the digest of a bundle's content: the hexadecimal SHA-256 of the canonical
+// JSON of its files.
 func Digest(files []File) (string, error) {
 	text, err := canonicalJSON(files)
 	if err != nil {
@@ -59,13 +59,13 @@ func canonicalJSON(v any) ([]byte, error) {
 	return chain.Canonical(text)
 }
 
-// statement is what the key signs: all of s but the signature.
+// statement returns the signed part: s without the signature.
 func (s Signature) statement() Signature {
 	s.Signature = ""
 	return s
 }
 
-// sign signs s with a key, which it names.
+// sign signs s with k and sets its key.
 func (s *Signature) sign(k *SecretKey) (err error) {
 	s.Format, s.Key = Format, k.Public()
 	if s.Digest, err = Digest(s.Files); err != nil {
@@ -75,14 +75,14 @@ func (s *Signature) sign(k *SecretKey) (err error) {
 	return err
 }
 
-// text is s as a file, for people too.
+// text formats s as an indented file.
 func (s *Signature) text() ([]byte, error) {
 	b, err := json.MarshalIndent(s, "", "  ")
 	return append(b, '\n'), err
 }
 
-// parseSignature reads a signature.json, and verifies that the key in it signed it.
-// Whether anybody trusts that key is another question.
+// parseSignature parses signature.json and verifies the signature with the key in it. It does
+// not check whether the key is trusted.
 func parseSignature(text []byte) (*Signature, error) {
 	s := &Signature{}
 	if err := Exact(text, s); err != nil {
@@ -97,10 +97,10 @@ func parseSignature(text []byte) (*Signature, error) {
 	return s, nil
 }
 
-// check is whether s says only what a signature.json can say.
+// check rejects invalid fields.
 func (s *Signature) check() error {
 	if s.Format != Format {
-		return fmt.Errorf("its format is %q, not %s", s.Format, Format)
+		return fmt.Errorf("format is %q, want %s", s.Format, Format)
 	}
 	if _, err := utc(s.Signed); err != nil {
 		return fmt.Errorf("signed: %w", err)
@@ -111,10 +111,10 @@ func (s *Signature) check() error {
 		}
 	}
 	if len(s.Files) > maxFiles {
-		return fmt.Errorf("it has %d files, more than %d", len(s.Files), maxFiles)
+		return fmt.Errorf("%d files, more than %d", len(s.Files), maxFiles)
 	}
 	if !slices.IsSortedFunc(s.Files, func(a, b File) int { return strings.Compare(a.Path, b.Path) }) {
-		return errors.New("its files are not in order")
+		return errors.New("the files are not sorted")
 	}
 	seen := newNames()
 	for _, f := range s.Files {
@@ -124,7 +124,7 @@ func (s *Signature) check() error {
 	}
 	digest, err := Digest(s.Files)
 	if err == nil && digest != s.Digest {
-		err = errors.New("its digest is not that of its files")
+		err = errors.New("the digest does not match the files")
 	}
 	return err
 }
@@ -139,18 +139,18 @@ func (f File) check(seen *names) error {
 	sum, err := hex.DecodeString(f.SHA256)
 	switch {
 	case f.Path == SignatureFile:
-		return errors.New("it lists itself")
+		return errors.New("the signature lists signature.json")
 	case f.Mode != plainMode && f.Mode != execMode:
-		return fmt.Errorf("%q has the mode %q", f.Path, f.Mode)
+		return fmt.Errorf("%q has invalid mode %q", f.Path, f.Mode)
 	case f.Size < 0 || f.Size > maxBytes:
-		return fmt.Errorf("%q has the size %d", f.Path, f.Size)
+		return fmt.Errorf("%q has invalid size %d", f.Path, f.Size)
 	case err != nil || len(sum) != sha256.Size || strings.ToLower(f.SHA256) != f.SHA256:
-		return fmt.Errorf("%q has no SHA-256 in hexadecimal", f.Path)
+		return fmt.Errorf("%q has no valid SHA-256", f.Path)
 	}
 	return nil
 }
 
-// utc reads a time in the only form that is signed.
+// utc parses a time in the only accepted format.
 func utc(text string) (time.Time, error) {
 	t, err := time.Parse(time.RFC3339, text)
 	if err != nil || t.UTC().Format(time.RFC3339) != text {
@@ -159,9 +159,9 @@ func utc(text string) (time.Time, error) {
 	return t, nil
 }
 
-// Exact reads JSON into v and refuses what v would not write back: what is signed
-// must be read by everybody alike, so there are no unknown keys, none twice or in
-// another case, and nothing left out that has a place.
+// Exact parses JSON into v and rejects JSON that v would not marshal to. This ensures that all
+// readers interpret signed JSON alike: no unknown, duplicate or differently cased keys, and no
+// omitted fields.
 func Exact(text []byte, v any) error {
 	given, err := chain.Canonical(text)
 	if err != nil {
@@ -177,7 +177,7 @@ func Exact(text []byte, v any) error {
 		return err
 	}
 	if !bytes.Equal(given, back) {
-		return errors.New("it is written in another way than it is signed")
+		return errors.New("the JSON differs from its canonical form")
 	}
 	return nil
 }

@@ -15,43 +15,43 @@ import (
 	"glasshouse/internal/atomicfile"
 )
 
-// TrustFile is the trust store's name in a data directory.
+// TrustFile is the name of the trust store in the data directory.
 const TrustFile = "trust.json"
 
-// skew is how far a publisher's clock may be ahead.
+// skew is the tolerated clock difference to the publisher.
 const skew = 10 * time.Minute
 
-// A Publisher is somebody whose word is taken, up to a tier.
+// A Publisher is trusted up to a tier.
 type Publisher struct {
 	Name string       `json:"name"`
-	Tier Tier         `json:"tier"` // of bundles that are taken from them, at the most
+	Tier Tier         `json:"tier"` // maximum tier of their bundles
 	Keys []TrustedKey `json:"keys"`
 }
 
-// A TrustedKey is a key of a publisher, and what has become of it.
+// A TrustedKey is a publisher's key and its status.
 type TrustedKey struct {
 	Key     PublicKey  `json:"key"`
 	Added   time.Time  `json:"added"`
-	Retired *time.Time `json:"retired,omitempty"` // what it signed since is refused
-	Revoked *time.Time `json:"revoked,omitempty"` // whatever it signed is refused
-	Reason  string     `json:"reason,omitempty"`  // why it was revoked
+	Retired *time.Time `json:"retired,omitempty"` // later signatures are rejected
+	Revoked *time.Time `json:"revoked,omitempty"` // all signatures are rejected
+	Reason  string     `json:"reason,omitempty"`  // reason of the revocation
 }
 
-// A RevokedDigest is a content that is refused, whoever signed it.
+// A RevokedDigest is a content that is rejected, regardless of its signer.
 type RevokedDigest struct {
 	Digest string    `json:"digest"`
 	At     time.Time `json:"at"`
 	Reason string    `json:"reason,omitempty"`
 }
 
-// trusted is the trust store's file.
+// trusted is the content of the trust store's file.
 type trusted struct {
 	Publishers []Publisher     `json:"publishers"`
 	Bundles    []RevokedDigest `json:"revoked_bundles"`
 }
 
-// Trust says whose bundles are taken. What it returned from outlives a power cut.
-// It is safe for concurrent use; one process owns its file.
+// Trust is the trust store. Changes are durable when its methods return. It is safe for
+// concurrent use; only one process may use its file.
 type Trust struct {
 	file string
 
@@ -60,8 +60,8 @@ type Trust struct {
 	kept trusted
 }
 
-// OpenTrust reads the trust store in file, which need not be there yet: then
-// nobody is trusted.
+// OpenTrust reads the trust store in file. If the file does not exist, no publisher is
+// trusted.
 func OpenTrust(file string) (*Trust, error) {
 	const op = "bundle.OpenTrust"
 	t := &Trust{file: file}
@@ -70,17 +70,17 @@ func OpenTrust(file string) (*Trust, error) {
 		return t, nil
 	}
 	if err != nil {
-		return nil, fmt.Errorf("read who is trusted: %w", err)
+		return nil, fmt.Errorf("read the trust store: %w", err)
 	}
 	defer f.Close()
 	st, err := f.Stat()
 	if err != nil {
-		return nil, fmt.Errorf("read who is trusted: %w", err)
+		return nil, fmt.Errorf("read the trust store: %w", err)
 	}
 	if st.Mode().Perm()&0o022 != 0 {
 		return nil, &fault.Error{
-			Op: op, On: file, Kind: fault.Denied, Err: fmt.Errorf("others may write to it (mode %04o)", st.Mode().Perm()),
-			Remedy: "look through it, then chmod 644 " + file,
+			Op: op, On: file, Kind: fault.Denied, Err: fmt.Errorf("it is writable by other users (mode %04o)", st.Mode().Perm()),
+			Remedy: "review its content, then run chmod 644 " + file,
 		}
 	}
 	d := json.NewDecoder(f)
@@ -103,14 +103,14 @@ func (p *Publisher) check() error {
 	return checkTier(p.Tier)
 }
 
-// Publishers lists who is trusted, by name.
+// Publishers returns the trusted publishers, sorted by name.
 func (t *Trust) Publishers() []Publisher {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	return t.kept.clone().Publishers
 }
 
-// RevokedBundles lists the contents that are refused.
+// RevokedBundles returns the revoked contents.
 func (t *Trust) RevokedBundles() []RevokedDigest {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -125,7 +125,7 @@ func (k trusted) clone() trusted {
 	return k
 }
 
-// change has f change a copy of what is kept, and keeps that.
+// change applies f to a copy of the store and writes it to disk.
 func (t *Trust) change(f func(k *trusted) error) error {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -138,7 +138,7 @@ func (t *Trust) change(f func(k *trusted) error) error {
 		return err
 	}
 	if err := atomicfile.Durable(t.file, append(text, '\n'), 0o644); err != nil {
-		return fmt.Errorf("write who is trusted: %w", err)
+		return fmt.Errorf("write the trust store: %w", err)
 	}
 	t.kept = next
 	return nil
@@ -153,7 +153,7 @@ func (k *trusted) publisher(name string) *Publisher {
 	return nil
 }
 
-// key returns a key and whose it is, or nil.
+// key returns a key and its publisher, or nil.
 func (k *trusted) key(key PublicKey) (*Publisher, *TrustedKey) {
 	for i := range k.Publishers {
 		p := &k.Publishers[i]
@@ -166,8 +166,8 @@ func (k *trusted) key(key PublicKey) (*Publisher, *TrustedKey) {
 	return nil, nil
 }
 
-// Add trusts a publisher up to a tier, with a key. One who is trusted already gets
-// the tier, and the key beside those they have.
+// Add trusts a publisher up to a tier with a key. For a known publisher it sets the tier and
+// adds the key.
 func (t *Trust) Add(name string, tier Tier, key PublicKey) error {
 	const op = "bundle.Trust.Add"
 	p := Publisher{Name: name, Tier: tier}
@@ -178,9 +178,9 @@ func (t *Trust) Add(name string, tier Tier, key PublicKey) error {
 		whose, have := k.key(key)
 		switch {
 		case have != nil && whose.Name != name:
-			return fault.Newf(fault.Conflict, op, name, "the key %s is one of %s", key.ID(), whose.Name)
+			return fault.Newf(fault.Conflict, op, name, "the key %s belongs to %s", key.ID(), whose.Name)
 		case have != nil && have.Revoked != nil:
-			return fault.Newf(fault.Conflict, op, name, "the key %s was revoked, and stays so", key.ID())
+			return fault.Newf(fault.Conflict, op, name, "the key %s is revoked permanently", key.ID())
 		}
 		here := k.publisher(name)
 		if here == nil {
@@ -196,8 +196,8 @@ func (t *Trust) Add(name string, tier Tier, key PublicKey) error {
 	})
 }
 
-// Rotate gives a publisher a new key in place of an old one. What the old one
-// signed until now stays good; if somebody else has it, revoke it instead.
+// Rotate replaces a publisher's key. Earlier signatures by the old key remain valid; if the
+// old key is compromised, use RevokeKey instead.
 func (t *Trust) Rotate(old, key PublicKey) error {
 	const op = "bundle.Trust.Rotate"
 	return t.change(func(k *trusted) error {
@@ -206,7 +206,7 @@ func (t *Trust) Rotate(old, key PublicKey) error {
 			return fault.Newf(fault.NotFound, op, old.ID(), "no publisher has that key")
 		}
 		if _, have := k.key(key); have != nil {
-			return fault.Newf(fault.Conflict, op, key.ID(), "the key is known already")
+			return fault.Newf(fault.Conflict, op, key.ID(), "the key already exists")
 		}
 		now := time.Now().UTC()
 		if was.Retired == nil {
@@ -217,7 +217,7 @@ func (t *Trust) Rotate(old, key PublicKey) error {
 	})
 }
 
-// RevokeKey refuses all that a key signed, whenever it says that was.
+// RevokeKey revokes a key. All its signatures are rejected, whatever their time.
 func (t *Trust) RevokeKey(key PublicKey, reason string) error {
 	return t.change(func(k *trusted) error {
 		_, have := k.key(key)
@@ -232,7 +232,7 @@ func (t *Trust) RevokeKey(key PublicKey, reason string) error {
 	})
 }
 
-// RevokeBundle refuses a content, whoever signs it.
+// RevokeBundle rejects a content, regardless of its signer.
 func (t *Trust) RevokeBundle(digest, reason string) error {
 	if !isDigest(digest) {
 		return fault.Fieldf("bundle.Trust.RevokeBundle", "digest", "%q is not a digest of 64 hexadecimal digits", digest)
@@ -245,12 +245,12 @@ func (t *Trust) RevokeBundle(digest, reason string) error {
 	})
 }
 
-// Remove forgets a publisher, but for keys that were revoked: those stay refused.
+// Remove removes a publisher. Revoked keys are kept and remain rejected.
 func (t *Trust) Remove(name string) error {
 	return t.change(func(k *trusted) error {
 		p := k.publisher(name)
 		if p == nil {
-			return fault.Newf(fault.NotFound, "bundle.Trust.Remove", name, "nobody of that name is trusted")
+			return fault.Newf(fault.NotFound, "bundle.Trust.Remove", name, "no publisher of that name is trusted")
 		}
 		p.Keys = slices.DeleteFunc(p.Keys, func(k TrustedKey) bool { return k.Revoked == nil })
 		if len(p.Keys) == 0 {
@@ -260,12 +260,13 @@ func (t *Trust) Remove(name string) error {
 	})
 }
 
-// A Warrant is what a bundle was taken on: who signed which content, and when.
+// A Warrant contains the facts on which a bundle is trusted: the signer, the content, and the
+// time.
 type Warrant struct {
 	Publisher string
 	Key       PublicKey
 	Signed    string    // RFC 3339, UTC
-	Until     time.Time // zero: for ever
+	Until     time.Time // zero: no expiry
 	Digest    string
 	Tier      Tier
 }
@@ -275,7 +276,7 @@ func (b *Bundle) warrant() Warrant {
 	return Warrant{s.Publisher, s.Key, s.Signed, b.Expires(), b.Digest(), b.Metadata.Tier}
 }
 
-// Check refuses a bundle that was not signed by somebody who is trusted so far.
+// Check rejects a bundle that is not signed by a publisher trusted for its tier.
 func (t *Trust) Check(b *Bundle) error {
 	if err := t.Holds(b.warrant()); err != nil {
 		return on(b.path, err)
@@ -283,9 +284,8 @@ func (t *Trust) Check(b *Bundle) error {
 	return b.inTime()
 }
 
-// Holds refuses what nobody may take any more, and what is installed may not be used
-// any more: its key or its content was revoked, its publisher is trusted no longer or
-// not so far, or its time is over. A refusal has a Reason.
+// Holds rejects a warrant that is no longer valid: the key or the content was revoked, the
+// publisher is not trusted for the tier, or the bundle has expired. The error has a Reason.
 func (t *Trust) Holds(w Warrant) error {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -301,13 +301,12 @@ func (t *Trust) Holds(w Warrant) error {
 		return refuse(Expired, "", "since %s", w.Until.UTC().Format(time.RFC3339))
 	}
 	if p := t.kept.publisher(w.Publisher); !p.Tier.Covers(w.Tier) {
-		return refuse(TierExceeded, "", "it is %s, and %s is trusted up to %s", w.Tier, p.Name, p.Tier)
+		return refuse(TierExceeded, "", "it has tier %s, but %s is trusted only up to %s", w.Tier, p.Name, p.Tier)
 	}
 	return nil
 }
 
-// CheckKey refuses a bundle that another key signed, for somebody who knows whose
-// key it is without a trust store.
+// CheckKey rejects a bundle that is not signed by one of keys. It needs no trust store.
 func (b *Bundle) CheckKey(keys ...PublicKey) error {
 	if !slices.ContainsFunc(keys, func(k PublicKey) bool { return k.key == b.Signature.Key.key }) {
 		return refuse(UnknownKey, b.name(), "it is signed by %s", b.Signature.Key)
@@ -315,7 +314,7 @@ func (b *Bundle) CheckKey(keys ...PublicKey) error {
 	return b.inTime()
 }
 
-// inTime refuses a bundle before and after its time.
+// inTime rejects a bundle that is signed in the future or has expired.
 func (b *Bundle) inTime() error {
 	signed, err := utc(b.Signature.Signed)
 	if err != nil {
@@ -331,7 +330,7 @@ func (b *Bundle) inTime() error {
 	return nil
 }
 
-// checkKey refuses a key that is not of the publisher who is said, or not any more.
+// checkKey rejects a key that is not a valid key of the stated publisher.
 func (k *trusted) checkKey(publisher string, key PublicKey, signed string) error {
 	at, err := utc(signed)
 	if err != nil {
@@ -342,11 +341,11 @@ func (k *trusted) checkKey(publisher string, key PublicKey, signed string) error
 	case have != nil && have.Revoked != nil:
 		return refuse(RevokedKey, "", "%s, since %s: %s", key.ID(), have.Revoked.Format(time.DateOnly), orNone(have.Reason))
 	case k.publisher(publisher) == nil:
-		return refuse(UnknownPublisher, "", "it says %s, with the key %s", publisher, key)
+		return refuse(UnknownPublisher, "", "%s, with the key %s", publisher, key)
 	case have == nil || whose.Name != publisher:
 		return refuse(UnknownKey, "", "%s is not a key of %s: %s", key.ID(), publisher, key)
 	case have.Retired != nil && at.After(*have.Retired):
-		return refuse(RetiredKey, "", "%s was replaced on %s, and this is signed at %s", key.ID(), have.Retired.Format(time.RFC3339), signed)
+		return refuse(RetiredKey, "", "%s was replaced on %s, but this was signed at %s", key.ID(), have.Retired.Format(time.RFC3339), signed)
 	}
 	return nil
 }

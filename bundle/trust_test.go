@@ -42,7 +42,7 @@ func TestTrustOutlivesItsProcess(t *testing.T) {
 	}
 }
 
-func TestAnOldKeysWorkStaysGoodAfterARotation(t *testing.T) {
+func TestSignaturesOfRetiredKeyStayValid(t *testing.T) {
 	s := newScene(t)
 	dir := s.signed(good())
 	fresh := newKey(t)
@@ -139,7 +139,7 @@ func TestATrustStoreThatOthersWriteIsNotRead(t *testing.T) {
 	}
 }
 
-func TestAChangeOfTrustThatIsNotWrittenIsNone(t *testing.T) {
+func TestUnwrittenTrustChangeHasNoEffect(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "gone")
 	trust := openTrust(t, dir)
 	if err := trust.Add("acme", bundle.Standard, newKey(t).Public()); err == nil {
@@ -150,7 +150,7 @@ func TestAChangeOfTrustThatIsNotWrittenIsNone(t *testing.T) {
 	}
 }
 
-func TestAKeyIsEnoughForWhoHasIt(t *testing.T) {
+func TestCheckKeyNeedsNoTrustStore(t *testing.T) {
 	s := newScene(t)
 	b, err := bundle.Sign(lay(t, good()), s.key, time.Now().Add(time.Hour))
 	s.ok(err)

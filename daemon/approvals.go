@@ -18,40 +18,39 @@ import (
 	"glasshouse/policy"
 )
 
-// Approvals says who is told of what waits for a person, and for how long it
-// does.
+// Approvals configures approval requests: notifications, limits and retention.
 type Approvals struct {
-	Wait  time.Duration `yaml:"wait"`  // until a request expires, which denies it
-	Limit int           `yaml:"limit"` // of requests of one jail that wait at once
-	Keep  time.Duration `yaml:"keep"`  // how long what became of requests can be looked at; the chain has it for good
-	Links string        `yaml:"links"` // how phones reach /answers/ of this daemon, such as https://host/answers/; "" means that they can only be told
+	Wait  time.Duration `yaml:"wait"`  // time until a pending request expires, which denies it
+	Limit int           `yaml:"limit"` // maximum number of pending requests per jail
+	Keep  time.Duration `yaml:"keep"`  // retention of completed requests; the audit log keeps them permanently
+	Links string        `yaml:"links"` // public URL of this daemon's /answers/, such as https://host/answers/; "" disables answer links
 
 	Webhooks []Webhook `yaml:"webhooks"`
 	Pushes   []Push    `yaml:"pushes"`
 }
 
-// Webhook is told of every request, by a signed POST.
+// Webhook receives every request in a signed POST.
 type Webhook struct {
 	Name   string `yaml:"name"`
 	URL    string `yaml:"url"`
-	Secret string `yaml:"secret_file"` // holds the key of the signature
+	Secret string `yaml:"secret_file"` // file with the signing key
 }
 
-// Push is a person's phone, reached through ntfy or what speaks like it.
+// Push is a phone that is notified through ntfy or a compatible server.
 type Push struct {
-	Name  string `yaml:"name"` // of the person: who answers by its links
+	Name  string `yaml:"name"` // the person that answers through its links are attributed to
 	URL   string `yaml:"url"`
 	Topic string `yaml:"topic"`
-	Token string `yaml:"token_file"` // holds the server's access token
+	Token string `yaml:"token_file"` // file with the server's access token
 }
 
-// validate refuses what could only be found out when somebody waits.
+// validate reports settings that would fail only when a request is pending.
 func (a Approvals) validate() error {
 	const op = "config"
 	seen := map[string]bool{}
 	check := func(field, name, where string) error {
 		if name == "" || seen[name] {
-			return fault.Fieldf(op, field+".name", "%q is no name, or another's", name)
+			return fault.Fieldf(op, field+".name", "%q is empty or already in use", name)
 		}
 		seen[name] = true
 		return checkURL(field+".url", where)
@@ -71,7 +70,7 @@ func (a Approvals) validate() error {
 		}
 	}
 	if a.Wait < 0 || a.Limit < 0 || a.Keep < 0 {
-		return fault.Fieldf(op, "approvals", "wait, limit and keep are not negative")
+		return fault.Fieldf(op, "approvals", "wait, limit and keep must not be negative")
 	}
 	if a.Links != "" {
 		return checkURL("approvals.links", a.Links)
@@ -79,7 +78,7 @@ func (a Approvals) validate() error {
 	return nil
 }
 
-// hosts are the names by which links lead here.
+// hosts returns the host names of answer links.
 func (a Approvals) hosts() []string {
 	u, err := url.Parse(a.Links)
 	if err != nil || u.Hostname() == "" {
@@ -95,7 +94,7 @@ func checkURL(field, s string) error {
 	return nil
 }
 
-// openApprovals opens the queue of what waits for a person.
+// openApprovals opens the approval queue.
 func (d *Daemon) openApprovals(ctx context.Context) error {
 	c := d.Config.Approvals
 	conf := approval.Config{
@@ -129,7 +128,8 @@ func (d *Daemon) openApprovals(ctx context.Context) error {
 	return nil
 }
 
-// fromFile reads a secret when it is used, so that it can be changed at any time.
+// fromFile returns a function that reads a secret on each use, so that the file can be changed
+// at any time.
 func fromFile(name string) func(context.Context) ([]byte, error) {
 	return func(context.Context) ([]byte, error) {
 		b, err := os.ReadFile(name)
@@ -137,15 +137,15 @@ func fromFile(name string) func(context.Context) ([]byte, error) {
 			return nil, err
 		}
 		b = bytes.TrimSpace(b)
-		if len(b) == 0 { // a signature with an empty key can be made by anybody
+		if len(b) == 0 { // anybody can sign with an empty key
 			return nil, fault.Newf(fault.Invalid, "daemon", name, "the file of a secret is empty")
 		}
 		return b, nil
 	}
 }
 
-// remember has an answer count from now on: for as long as the jail lives, or for
-// good, with its policy.
+// remember makes an answer apply to later requests: for the lifetime of the jail, or
+// permanently in its policy.
 func (d *Daemon) remember(ctx context.Context, r approval.Request, rule policy.Rule) error {
 	if rule.File == "" {
 		rule.File = "answer"

@@ -13,32 +13,32 @@ import (
 	"glasshouse/registry"
 )
 
-// Market is where others offer bundles.
+// Market is a source of bundles.
 type Market struct {
 	Name string `yaml:"name"`
 	Base string `yaml:"base"` // a directory, or a URL
-	Key  string `yaml:"key"`  // the public key that signs its index
+	Key  string `yaml:"key"`  // public key that signs its index
 }
 
-// barredBundles says whether what is installed is trusted still.
+// barredBundles reports whether all installed bundles are still trusted.
 func (d *Daemon) barredBundles() wire.Probe {
 	all := d.registry.Bundles()
-	p := wire.Probe{Name: "bundles", Status: "ok", Detail: fmt.Sprintf("%d installed, or on their way", len(all))}
+	p := wire.Probe{Name: "bundles", Status: "ok", Detail: fmt.Sprintf("%d installed or being installed", len(all))}
 	for _, b := range all {
 		if why := d.registry.Barred(b.Name); why != nil {
-			p.Status, p.Reason, p.Remedy = "unsupported", fmt.Sprintf("nothing of %s is called: %v", b.Name, why), fault.RemedyOf(why)
+			p.Status, p.Reason, p.Remedy = "unsupported", fmt.Sprintf("capabilities of %s cannot be called: %v", b.Name, why), fault.RemedyOf(why)
 		}
 	}
 	return p
 }
 
-// markets are those that the configuration names, in its order.
+// markets are the configured markets, in the order of the configuration.
 type markets struct {
 	all   []*market.Market
 	names []string
 }
 
-// openMarkets reads where bundles are offered.
+// openMarkets opens the configured markets.
 func (d *Daemon) openMarkets() (*markets, error) {
 	m := &markets{}
 	for i, c := range d.Config.Markets {
@@ -52,21 +52,23 @@ func (d *Daemon) openMarkets() (*markets, error) {
 	return m, nil
 }
 
-// validMarkets refuses names that could be no file's, or are another's.
+// validMarkets rejects names that are not valid file names or are not unique.
 func validMarkets(all []Market) error {
 	seen := map[string]bool{}
 	for i, m := range all {
 		if m.Name == "" || m.Name != filepath.Base(m.Name) || seen[m.Name] {
-			return fault.Fieldf("config", fmt.Sprintf("markets[%d].name", i), "%q is no name, or another's", m.Name)
+			return fault.Fieldf("config", fmt.Sprintf("markets[%d].name", i), "%q is not a valid file name or is already in use", m.Name)
 		}
-		if seen[m.Name] = true; m.Base == "" {
-			return fault.Fieldf("config", fmt.Sprintf("markets[%d].base", i), "it is a directory, or a URL")
+		seen[m.Name] = true
+		if m.Base == "" {
+			return fault.Fieldf("config", fmt.Sprintf("markets[%d].base", i), "must be a directory or a URL")
 		}
 	}
 	return nil
 }
 
-// each asks every market. One that does not answer does not silence the others.
+// each calls do with the index of every market. An error of one market does not affect the
+// others.
 func (m *markets) each(ctx context.Context, do func(name string, x *market.Index)) error {
 	var errs []error
 	for i, one := range m.all {
@@ -100,7 +102,7 @@ func (m *markets) Outdated(ctx context.Context, all []registry.Bundle) (map[stri
 	return found, err
 }
 
-// Fetch implements api.Markets: the first market that offers it counts.
+// Fetch implements api.Markets. It uses the first market that offers the bundle.
 func (m *markets) Fetch(ctx context.Context, name, version, dir string) (file string, err error) {
 	var errs []error
 	for _, one := range m.all {
@@ -117,7 +119,7 @@ func (m *markets) Fetch(ctx context.Context, name, version, dir string) (file st
 		return one.Fetch(ctx, offer, dir)
 	}
 	if len(m.all) == 0 {
-		return "", fault.Cannot("market", "no market is configured", "name one under markets in the configuration")
+		return "", fault.Cannot("market", "no market is configured", "add one under markets in the configuration")
 	}
 	return "", errors.Join(errs...)
 }

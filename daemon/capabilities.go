@@ -33,8 +33,8 @@ import (
 	"glasshouse/secret"
 )
 
-// openCapabilities opens what runs capabilities, and finds those that are installed.
-// The kernel, the jails and the queue of approvals are open.
+// openCapabilities opens the engines and the registry of capabilities. The policy engine, the
+// jails and the approval queue must be open.
 func (d *Daemon) openCapabilities(ctx context.Context) error {
 	engines, err := d.openEngines(ctx)
 	if err != nil {
@@ -61,7 +61,7 @@ func (d *Daemon) openCapabilities(ctx context.Context) error {
 	return nil
 }
 
-// engines are what runs capabilities, by runtime.
+// engines maps runtimes to the engines that run their capabilities.
 type engines map[manifest.Runtime]engine.Engine
 
 func (d *Daemon) openEngines(ctx context.Context) (engines, error) {
@@ -99,8 +99,8 @@ func (d *Daemon) openEngines(ctx context.Context) (engines, error) {
 	return all, nil
 }
 
-// spoken runs what is in jails: by who speaks the Model Context Protocol with the
-// program, if that is a server of it.
+// spoken selects the engine for capabilities that run in jails: the MCP engine for servers of
+// the Model Context Protocol, otherwise plain.
 type spoken struct{ plain, mcp engine.Engine }
 
 func (s spoken) of(c *engine.Installed) engine.Engine {
@@ -126,10 +126,10 @@ func (s spoken) EndSession(ctx context.Context, session string) error {
 	return errors.Join(s.mcp.EndSession(ctx, session), s.plain.EndSession(ctx, session))
 }
 
-// Close ends the conversations; the jails are ended by who made them.
+// Close ends the MCP connections. The plain engine owns the jails and ends them.
 func (s spoken) Close() error { return s.mcp.Close() }
 
-// speakers are the jails of servers that speak the Model Context Protocol.
+// speakers starts the jails of MCP servers.
 type speakers struct{ *jailed.Engine }
 
 func (s speakers) Start(ctx context.Context, c *engine.Installed, session string) (mcp.Process, error) {
@@ -147,15 +147,15 @@ func (s speakers) Forget(ctx context.Context, c *engine.Installed, session strin
 	return s.Drop(ctx, c, true)
 }
 
-// ImportServer implements api.Importer: it starts somebody else's server in a jail, as
-// a manifest says, and makes capabilities of its tools.
+// ImportServer implements api.Importer. It starts an MCP server in a jail, as described by a
+// manifest, and creates capabilities from its tools.
 func (d *Daemon) ImportServer(ctx context.Context, file string, text []byte, dir string) (*mcp.Imported, error) {
 	server, err := manifest.ReadServer(file, text)
 	if err != nil {
 		return nil, err
 	}
 	like := &engine.Installed{Capability: server, Dir: dir, Digest: "import"}
-	session := id.NewSession() // of nobody else's files, which go with it
+	session := id.NewSession() // a session of its own, which is deleted with its files
 	p, err := speakers{d.sandboxes}.Start(ctx, like, session)
 	if err != nil {
 		return nil, err
@@ -172,7 +172,7 @@ func (e engines) drop(ctx context.Context, c *engine.Installed, purge bool) erro
 	return e[c.Runtime.Type].Drop(ctx, c, purge)
 }
 
-// noteCapability has the chain say what became of a version before it counts.
+// noteCapability records the new state of a version in the audit log before it takes effect.
 func (d *Daemon) noteCapability(ctx context.Context, r registry.Record, c *manifest.Capability) error {
 	body, err := json.Marshal(struct {
 		What     string   `json:"what"`
@@ -192,7 +192,7 @@ func (d *Daemon) noteCapability(ctx context.Context, r registry.Record, c *manif
 	return err
 }
 
-// noteBundle has the chain say that a bundle is installed, before it counts.
+// noteBundle records the installation of a bundle in the audit log before it takes effect.
 func (d *Daemon) noteBundle(ctx context.Context, b registry.Bundle, by string) error {
 	body, err := json.Marshal(map[string]any{
 		"bundle": b.Name, "version": b.Now.Version, "digest": b.Now.Digest, "publisher": b.Now.Publisher, "tier": b.Now.Tier,
@@ -204,8 +204,8 @@ func (d *Daemon) noteBundle(ctx context.Context, b registry.Bundle, by string) e
 	return err
 }
 
-// governCapability is what the jails of a capability are governed by: its manifest
-// says what may leave, and nothing else may.
+// governCapability returns the policy of a capability's jails: only the egress that its
+// manifest declares is allowed.
 func governCapability(_ context.Context, c *engine.Installed) (json.RawMessage, error) {
 	e := egressOf(c)
 	if e == nil {
@@ -214,7 +214,7 @@ func governCapability(_ context.Context, c *engine.Installed) (json.RawMessage, 
 	return json.Marshal(govern.Spec{Egress: e})
 }
 
-// egressOf is what may leave a capability; nil: nothing.
+// egressOf returns the egress rules of a capability; nil denies all egress.
 func egressOf(c *engine.Installed) *govern.Egress {
 	n := c.Network
 	if c.NoEgress || n.Mode != manifest.ModeProxy || len(n.Hosts) == 0 {
@@ -234,13 +234,12 @@ func egressOf(c *engine.Installed) *govern.Egress {
 		e.Allow = append(e.Allow, rule)
 	}
 	if c.Filesystem.Mode == manifest.Ephemeral && c.Runtime.Type != manifest.WASM {
-		e.Limit.Bytes = c.Resources.NetworkBytes // a sandbox that serves one call
+		e.Limit.Bytes = c.Resources.NetworkBytes // the sandbox serves one call
 	}
 	return e
 }
 
-// grantSandbox gives a sandbox what its capability was allowed to have when it was
-// approved.
+// grantSandbox grants a sandbox the secrets that were approved for its capability.
 func (d *Daemon) grantSandbox(ctx context.Context, jid id.Jail, c *engine.Installed) error {
 	by := fmt.Sprintf("capability %s@%s", c.ID, c.Version)
 	for _, name := range c.SecretFiles() {
@@ -260,12 +259,12 @@ func (d *Daemon) grantSandbox(ctx context.Context, jid id.Jail, c *engine.Instal
 	return nil
 }
 
-// serving has what a sandbox sends be recorded as coming from the call it serves.
+// serving attributes the sandbox's egress records to the call that it serves.
 func (d *Daemon) serving(jid id.Jail, call *engine.Call) (done func()) {
 	return d.kernel.Serving(jid, call.Entry)
 }
 
-// carried is what the proxy of a sandbox has carried.
+// carried returns the traffic counters of a sandbox's egress proxy.
 func (d *Daemon) carried(jid id.Jail) jailed.Traffic {
 	s, ok := d.kernel.Egress(jid)
 	if !ok {
@@ -274,7 +273,8 @@ func (d *Daemon) carried(jid id.Jail) jailed.Traffic {
 	return jailed.Traffic{Sent: s.Sent, Received: s.Received}
 }
 
-// fetching is an engine of capabilities that have no jail, whose proxies end with them.
+// fetching is an engine of capabilities without a jail. Dropping a capability closes its
+// proxy.
 type fetching struct {
 	engine.Engine
 	out *fetches
@@ -284,13 +284,13 @@ func (f fetching) Drop(ctx context.Context, c *engine.Installed, purge bool) err
 	return errors.Join(f.Engine.Drop(ctx, c, purge), f.out.end(c))
 }
 
-// fetches are the requests of capabilities that have no jail.
+// fetches sends the HTTP requests of capabilities without a jail.
 type fetches struct {
 	d *Daemon
 
 	mu sync.Mutex
 	// +checklocks:mu
-	fetchers map[string]*govern.Fetcher // by digest
+	fetchers map[string]*govern.Fetcher // by digest of the capability
 }
 
 // Do implements wasm.Egress.
@@ -298,10 +298,10 @@ func (f *fetches) Do(ctx context.Context, call *engine.Call, r *http.Request) (*
 	c := call.Capability
 	e := egressOf(c)
 	if e == nil {
-		return nil, fault.Newf(fault.Denied, "daemon.Fetch", c.ID, "its manifest lets nothing out")
+		return nil, fault.Newf(fault.Denied, "daemon.Fetch", c.ID, "its manifest allows no egress")
 	}
 	if _, err := f.d.registry.Resolve(c.ID + "@" + c.Version); err != nil {
-		return nil, err // it was revoked while it ran
+		return nil, err // it was revoked during the call
 	}
 	fetcher, err := f.of(c, e)
 	if err != nil {
@@ -310,7 +310,7 @@ func (f *fetches) Do(ctx context.Context, call *engine.Call, r *http.Request) (*
 	return fetcher.Do(ctx, r)
 }
 
-// end closes the proxy of a capability, and cuts what is being carried.
+// end closes the proxy of a capability and aborts its requests.
 func (f *fetches) end(c *engine.Installed) error {
 	f.mu.Lock()
 	fetcher := f.fetchers[c.Digest]
@@ -352,7 +352,7 @@ func (f *fetches) Close() error {
 	return errors.Join(errs...)
 }
 
-// lend returns a secret's value for one request of a capability that has no jail.
+// lend returns a secret's value for one request of a capability without a jail.
 func (d *Daemon) lend(ctx context.Context, c *engine.Installed, name, host string) ([]byte, error) {
 	v, err := d.borrow(ctx, secret.Grant{
 		Secret: name, To: secret.Scope{Capability: c.ID}, Delivery: secret.Inject, Hosts: c.Network.Hosts, By: "capability " + c.ID + "@" + c.Version,
@@ -363,8 +363,8 @@ func (d *Daemon) lend(ctx context.Context, c *engine.Installed, name, host strin
 	return v, nil
 }
 
-// Missing implements govern.Secrets. That a capability may use what its manifest
-// names was allowed with it.
+// Missing implements govern.Secrets. Approving a capability also grants the secrets that its
+// manifest names.
 func (s injected) Missing(_ string, names []string) (missing []string) {
 	have := s.k.List()
 	for _, name := range names {
@@ -380,7 +380,7 @@ func (s injected) Mask(ctx context.Context, who policy.Subject, names []string) 
 	return s.k.Mask(ctx, secret.Scope{Jail: who.Jail, Session: who.Session, Run: string(who.Run)}, names)
 }
 
-// maskRuns returns the mask for what runs of a session write.
+// maskRuns returns the mask for the output of a session's runs.
 func (d *Daemon) maskRuns(ctx context.Context, session string, runs []run.Run) *redact.Mask {
 	who := []secret.Scope{{Session: session}}
 	for _, r := range runs {

@@ -21,17 +21,17 @@ import (
 
 var cgroupName = regexp.MustCompile(`^glasshouse-[0-9a-z]{4,32}$`)
 
-// nameCgroups returns the name of the cgroup for this data directory's jails, which is
-// kept in the directory. It is drawn, not made from the path: in two containers of one
-// host two daemons have the same path, and each would end what it finds under its name
-// and has no record of. A directory from before has the name its jails were made under.
+// nameCgroups returns the name of the parent cgroup of this data directory's jails. The name
+// is stored in the directory. It is random and not derived from the path: two containers on
+// one host may use the same path, and each daemon kills jails in its cgroup that it has no
+// record of. A directory from an older version keeps the derived name.
 func (d *Daemon) nameCgroups() (string, error) {
 	file := filepath.Join(d.Config.Data, "cgroup")
 	data, err := os.ReadFile(file)
 	if err == nil {
 		name := strings.TrimSpace(string(data))
 		if !cgroupName.MatchString(name) {
-			return "", &fault.Error{Op: "daemon.Open", On: file, Kind: fault.Invalid, Err: errors.New("it has not the name of a cgroup in it"),
+			return "", &fault.Error{Op: "daemon.Open", On: file, Kind: fault.Invalid, Err: errors.New("it does not contain a valid cgroup name"),
 				Remedy: "stop this directory's jails, remove the file, and start again"}
 		}
 		return name, nil
@@ -49,13 +49,13 @@ func (d *Daemon) nameCgroups() (string, error) {
 
 func drawCgroups() string { return "glasshouse-" + strings.ToLower(rand.Text()[:12]) }
 
-// claimHost makes that cgroup and holds it, which keeps daemons on copies of this data
-// directory away; the directory's own lock does not. What is unique on the host is
-// claimed in the cgroup's record. At the end the cgroup is removed if no jail is left.
+// claimHost creates the cgroup and locks it against daemons on copies of this data directory,
+// which the directory's own lock does not cover. The record of the cgroup holds the daemon's
+// claims on host-wide IDs. On close, the cgroup is removed if it has no jails.
 func (d *Daemon) claimHost(ctx context.Context) error {
 	tree, err := cgroup.New(d.cgroups)
 	if errors.Is(err, fault.Unsupported) {
-		return nil // no jail can have a cgroup here, and no other daemon can
+		return nil // jails have no cgroups on this host, so no other daemon can conflict
 	}
 	if err != nil {
 		return err
@@ -67,8 +67,8 @@ func (d *Daemon) claimHost(ctx context.Context) error {
 	conflict, ok := errors.AsType[*fault.Error](err)
 	if ok && conflict.Kind == fault.Conflict && conflict.Remedy == "" {
 		return &fault.Error{Op: "daemon.Open", On: d.Config.Data, Kind: fault.Conflict,
-			Err:    fmt.Errorf("another daemon on this host runs on a copy of this data directory, and each would take the other's jails for its own: %w", conflict.Err),
-			Remedy: fmt.Sprintf("stop it; or, if no jail of this directory runs, write another name, such as %s, into %s", drawCgroups(), filepath.Join(d.Config.Data, "cgroup"))}
+			Err:    fmt.Errorf("another daemon on this host uses a copy of this data directory, and each would manage the other's jails: %w", conflict.Err),
+			Remedy: fmt.Sprintf("stop the other daemon; or, if no jail of this directory runs, write another name, such as %s, to %s", drawCgroups(), filepath.Join(d.Config.Data, "cgroup"))}
 	}
 	if err != nil {
 		return err
@@ -77,7 +77,7 @@ func (d *Daemon) claimHost(ctx context.Context) error {
 	return nil
 }
 
-// hostIDs are the daemon's claims as the jails want them.
+// hostIDs adapts the daemon's claims to jail.HostIDs.
 type hostIDs struct{ *claims.Claims }
 
 func (h hostIDs) Keep(ctx context.Context, used []jail.IDRange) ([]jail.IDRange, error) {

@@ -27,13 +27,13 @@ func TestTheCgroupsOfADirectoryHaveANameOfTheirOwn(t *testing.T) {
 	if first, second := named(one), named(one); first != second {
 		t.Errorf("name of the same directory = %q, then %q", first, second)
 	}
-	// Two containers: the same path, and nothing in it yet.
+	// Two containers: the same path and empty directories.
 	before := named(one)
 	if err := os.Remove(filepath.Join(one, "cgroup")); err != nil {
 		t.Fatal(err)
 	}
 	if named(one) == before {
-		t.Error("the name follows from the path")
+		t.Error("the name is derived from the path")
 	}
 
 	old := t.TempDir()
@@ -43,14 +43,14 @@ func TestTheCgroupsOfADirectoryHaveANameOfTheirOwn(t *testing.T) {
 	sum := sha256.Sum256([]byte(old))
 	want := "glasshouse-" + hex.EncodeToString(sum[:4])
 	if got := named(old); got != want {
-		t.Errorf("a directory from before has the name %s, not that of its jails, %s", got, want)
+		t.Errorf("name of a directory from an older version: got %s, want that of its jails, %s", got, want)
 	}
 	moved := filepath.Join(t.TempDir(), "elsewhere")
 	if err := os.Rename(old, moved); err != nil {
 		t.Fatal(err)
 	}
 	if got := named(moved); got != want {
-		t.Errorf("once moved it has the name %s, not that of its jails, %s", got, want)
+		t.Errorf("name after moving the directory: got %s, want that of its jails, %s", got, want)
 	}
 
 	for _, bad := range []string{"", "../..", "glasshouse-a/b", "system.slice", "glasshouse-"} {
@@ -58,7 +58,7 @@ func TestTheCgroupsOfADirectoryHaveANameOfTheirOwn(t *testing.T) {
 			t.Fatal(err)
 		}
 		if name, err := (&Daemon{Config: Config{Data: one}}).nameCgroups(); !errors.Is(err, fault.Invalid) {
-			t.Errorf("%q is taken for a name: %q, %v", bad, name, err)
+			t.Errorf("nameCgroups of file %q = %q, %v; want an error", bad, name, err)
 		}
 	}
 }

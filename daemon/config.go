@@ -19,27 +19,27 @@ import (
 	"go.yaml.in/yaml/v3"
 )
 
-// Config is everything a daemon can be told. Defaults come from NewConfig; a
-// file, the environment and flags change them, in that order.
+// Config is the configuration of a daemon. Defaults come from NewConfig. A file, the
+// environment and flags override them, in that order.
 type Config struct {
-	Data     string `yaml:"data"`     // everything the daemon keeps
-	Listen   string `yaml:"listen"`   // TCP address of the API; "" means the unix socket alone
+	Data     string `yaml:"data"`     // data directory
+	Listen   string `yaml:"listen"`   // TCP address of the API; "" means only the Unix socket
 	DB       string `yaml:"db"`       // postgres://…; "" means SQLite in the data directory
-	Insecure bool   `yaml:"insecure"` // allow a TCP address that is not loopback without TLS
+	Insecure bool   `yaml:"insecure"` // allow a non-loopback TCP address without TLS
 
-	StopJails bool `yaml:"stop_jails"` // with the daemon, where jails could not outlive it
+	StopJails bool `yaml:"stop_jails"` // stop all jails with the daemon, for hosts where they cannot outlive it
 
 	TLS    TLS    `yaml:"tls"`
 	Socket Socket `yaml:"socket"`
 	Log    Log    `yaml:"log"`
 
-	Backend string `yaml:"backend"` // of a jail that names none: oci, bwrap
-	Runtime string `yaml:"runtime"` // of an oci jail that names none: runc, crun, runsc
-	Tools   string `yaml:"tools"`   // where make up puts private tools; default {data}/tools/bin
+	Backend string `yaml:"backend"` // default backend: oci, bwrap
+	Runtime string `yaml:"runtime"` // default runtime of oci jails: runc, crun, runsc
+	Tools   string `yaml:"tools"`   // directory of private tools installed by make up; default {data}/tools/bin
 
 	Rootfs     Rootfs  `yaml:"rootfs"`
-	Mounts     Allow   `yaml:"mounts"`     // what of the host jails may mount
-	Workspaces Allow   `yaml:"workspaces"` // what of the host remote callers may use copy-on-write
+	Mounts     Allow   `yaml:"mounts"`     // host paths that jails may mount
+	Workspaces Allow   `yaml:"workspaces"` // host paths that remote callers may use copy-on-write
 	Pool       Pool    `yaml:"pool"`
 	FirstID    uint32  `yaml:"first_id"` // first host uid and gid for jails
 	Network    Network `yaml:"network"`
@@ -58,17 +58,17 @@ type Config struct {
 	E2B E2B `yaml:"e2b"`
 }
 
-// Snapshots says what of snapshots is kept at hand.
+// Snapshots configures caching and limits of snapshots.
 type Snapshots struct {
-	MemoryMB int64 `yaml:"memory_mb"` // MiB of memory, for the images of processes that are likely to be needed soon
-	Copies   int   `yaml:"copies"`    // frozen copies of a snapshot that wait for a branch or a rewind; 0 means none
-	CopiesMB int64 `yaml:"copies_mb"` // MiB of memory, for all such copies together
-	DiskMB   int64 `yaml:"disk_mb"`   // MiB for all snapshots that are taken unasked; 0 means no limit
+	MemoryMB int64 `yaml:"memory_mb"` // MiB of memory for cached process images
+	Copies   int   `yaml:"copies"`    // frozen spare copies per snapshot for branches and rewinds; 0 means none
+	CopiesMB int64 `yaml:"copies_mb"` // MiB of memory for all spare copies
+	DiskMB   int64 `yaml:"disk_mb"`   // MiB for all automatic snapshots; 0 means no limit
 }
 
-// Audit is about the audit log.
+// Audit configures the audit log.
 type Audit struct {
-	HeadFile string `yaml:"head_file"` // signed heads are appended to it; outside of the data directory; "" means none
+	HeadFile string `yaml:"head_file"` // file outside the data directory to which signed heads are appended; "" means none
 }
 
 // TLS names the certificate of the TCP listener.
@@ -77,45 +77,45 @@ type TLS struct {
 	Key  string `yaml:"key"`
 }
 
-// Socket is the local listener.
+// Socket configures the local listener.
 type Socket struct {
 	Path  string `yaml:"path"`  // default {data}/glasshouse.sock
-	Group string `yaml:"group"` // members of this group may use it as operators; "" means nobody
+	Group string `yaml:"group"` // members of this group have the operator role; "" means no group
 }
 
-// Log says what the daemon writes to standard error.
+// Log configures the daemon's log on standard error.
 type Log struct {
 	Level  string `yaml:"level"`  // debug, info, warn, error
 	Format string `yaml:"format"` // text, json
 }
 
-// Rootfs says where root filesystems come from.
+// Rootfs configures the sources of root filesystems.
 type Rootfs struct {
-	Default jail.Rootfs `yaml:"default"` // of a jail that names none
-	Mirror  string      `yaml:"mirror"`  // of Debian; "" means what the host uses
+	Default jail.Rootfs `yaml:"default"` // default root filesystem
+	Mirror  string      `yaml:"mirror"`  // Debian mirror; "" means the host's
 	Allow   []string    `yaml:"allow"`   // host prefixes that rootfs.dir and rootfs.oci may name
 }
 
-// Allow lists path prefixes of the host.
+// Allow lists allowed path prefixes on the host.
 type Allow struct {
 	Allow []string `yaml:"allow"`
 }
 
-// Pool says how many jails are made ahead of need.
+// Pool configures the warm pool.
 type Pool struct {
 	Size int           `yaml:"size"` // spares per shape; 0 means none
-	TTL  time.Duration `yaml:"ttl"`  // without demand, spares go after this
+	TTL  time.Duration `yaml:"ttl"`  // spares are removed after this time without demand
 }
 
-// Network is the host's side of jails with full network.
+// Network configures the host side of jails with full network access.
 type Network struct {
 	Transit string `yaml:"transit"` // addresses between jails and host
 
-	transit netip.Prefix // Transit, once validated
+	transit netip.Prefix // parsed by Validate
 }
 
-// NewConfig returns the defaults for root, or for a user without root: those
-// get the backend and the root filesystem that need nothing installed for them.
+// NewConfig returns the defaults for root or for an unprivileged user. Unprivileged users get
+// a backend and a root filesystem that need no installation.
 func NewConfig(uid int, home string) Config {
 	c := Config{
 		Data: "/var/lib/glasshouse", Listen: "127.0.0.1:8082",
@@ -139,15 +139,15 @@ func NewConfig(uid int, home string) Config {
 	return c
 }
 
-// ReadFile sets what the YAML file at name says. Unknown words are errors: a
-// misspelt limit must not be a missing one.
+// ReadFile reads settings from a YAML file. Unknown keys are errors, so that a misspelt limit
+// is not ignored.
 func (c *Config) ReadFile(name string) error {
 	data, err := os.ReadFile(name)
 	if err != nil {
 		return err
 	}
-	// A root filesystem is one of several words: what the file says replaces
-	// the default and is not added to it.
+	// The sources of a root filesystem are alternatives: the file replaces the default and
+	// does not extend it.
 	def := c.Rootfs.Default
 	c.Rootfs.Default = jail.Rootfs{}
 	dec := yaml.NewDecoder(bytes.NewReader(data))
@@ -155,8 +155,8 @@ func (c *Config) ReadFile(name string) error {
 	if err := dec.Decode(c); err != nil && !errors.Is(err, io.EOF) {
 		return fault.New(fault.Invalid, "config", name, err)
 	}
-	if err := dec.Decode(new(yaml.Node)); err == nil { // it would be ignored
-		return fault.Newf(fault.Invalid, "config", name, "the file has more than one document: remove the line ---")
+	if err := dec.Decode(new(yaml.Node)); err == nil { // a second document would be ignored
+		return fault.Newf(fault.Invalid, "config", name, "the file has more than one YAML document: remove the line ---")
 	} else if !errors.Is(err, io.EOF) {
 		return fault.New(fault.Invalid, "config", name, err)
 	}
@@ -166,7 +166,7 @@ func (c *Config) ReadFile(name string) error {
 	return nil
 }
 
-// ReadEnv sets what the environment says.
+// ReadEnv reads settings from the environment.
 func (c *Config) ReadEnv(getenv func(string) string) {
 	for name, field := range map[string]*string{
 		"GLASSHOUSE_DATA": &c.Data, "GLASSHOUSE_ADDR": &c.Listen, "GLASSHOUSE_DB": &c.DB, "GLASSHOUSE_E2B": &c.E2B.Listen,
@@ -178,8 +178,8 @@ func (c *Config) ReadEnv(getenv func(string) string) {
 	c.Gateway.readEnv(getenv)
 }
 
-// Validate fills in what follows from the rest, and refuses what cannot work
-// or would open the daemon to the network unawares.
+// Validate sets derived settings. It rejects invalid settings and those that would
+// unintentionally expose the daemon to the network.
 func (c *Config) Validate() error {
 	const op = "config"
 	abs, err := filepath.Abs(c.Data)
@@ -194,7 +194,7 @@ func (c *Config) Validate() error {
 		c.Tools = filepath.Join(c.Data, "tools/bin")
 	}
 	if (c.TLS.Cert == "") != (c.TLS.Key == "") {
-		return fault.Fieldf(op, "tls", "a certificate and its key come together")
+		return fault.Fieldf(op, "tls", "cert and key must be set together")
 	}
 	if c.Pool.Size < 0 || c.Pool.Size > 64 {
 		return fault.Fieldf(op, "pool.size", "%d is not between 0 and 64", c.Pool.Size)
@@ -236,7 +236,7 @@ func (c *Config) Validate() error {
 		return fault.Fieldf(op, "snapshots.disk_mb", "%d is negative", c.Snapshots.DiskMB)
 	}
 	if c.Network.transit, err = netip.ParsePrefix(c.Network.Transit); err != nil || !c.Network.transit.Addr().Is4() {
-		return fault.Fieldf(op, "network.transit", "%q is not a range of IPv4 addresses such as 100.64.0.0/16", c.Network.Transit)
+		return fault.Fieldf(op, "network.transit", "%q is not an IPv4 prefix such as 100.64.0.0/16", c.Network.Transit)
 	}
 	if c.Listen == "" {
 		return nil
@@ -247,8 +247,8 @@ func (c *Config) Validate() error {
 	}
 	if !loopback(host) && c.TLS.Cert == "" && !c.Insecure {
 		return &fault.Error{Op: op, Kind: fault.Invalid, Field: "listen",
-			Err:    fmt.Errorf("%s can be reached from other machines, and without TLS tokens would cross the network in the clear", c.Listen),
-			Remedy: "listen on 127.0.0.1, give tls.cert and tls.key, or say --insecure"}
+			Err:    fmt.Errorf("%s is reachable from other machines, and without TLS, tokens would be sent unencrypted", c.Listen),
+			Remedy: "listen on 127.0.0.1, set tls.cert and tls.key, or use --insecure"}
 	}
 	return nil
 }

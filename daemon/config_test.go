@@ -46,7 +46,7 @@ func TestTheDocumentedFileIsTheDefaults(t *testing.T) {
 	}
 }
 
-func TestAFileSetsWhatItSaysAndNoMore(t *testing.T) {
+func TestReadFileSetsOnlyItsKeys(t *testing.T) {
 	c, err := read(t, "rootfs: {default: {dir: /srv/tree}}\npool: {size: 3, ttl: 90s}\nmounts: {allow: [/srv]}\n")
 	if err != nil {
 		t.Fatal(err)
@@ -64,7 +64,7 @@ func TestAFileSetsWhatItSaysAndNoMore(t *testing.T) {
 	}
 }
 
-func TestValidateRefusesADoorThatIsOpenUnawares(t *testing.T) {
+func TestValidateRejectsUnintendedExposure(t *testing.T) {
 	for listen, ok := range map[string]bool{
 		"127.0.0.1:8082": true, "[::1]:1": true, "localhost:0": true, "": true,
 		"0.0.0.0:8082": false, ":8082": false, "10.1.2.3:80": false, "example.com:1": false, "8082": false,
@@ -107,7 +107,7 @@ func TestWithoutRootNothingNeedsRoot(t *testing.T) {
 	}
 }
 
-func TestAFileThatCannotBeReadAsAWholeIsRefused(t *testing.T) {
+func TestInvalidConfigurationFilesAreRejected(t *testing.T) {
 	for _, text := range []string{
 		"unknown: 1", "listen: [1]", "pool: {size: many}", "pool: {ttl: 10}", "\t", "listen: a\nlisten: b", "\x00",
 		"listen: 127.0.0.1:1\n---\ninsecure: true\n", "first_id: -1", "gateway: {watchdog: {one: {}}}",

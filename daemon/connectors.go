@@ -17,24 +17,24 @@ import (
 	"glasshouse/secret"
 )
 
-// Connectors says what joins sessions to others.
+// Connectors configures webhooks and relays between sessions.
 type Connectors struct {
-	Address string  `yaml:"address"` // how others reach /hooks/ of this daemon, such as https://host/hooks/
+	Address string  `yaml:"address"` // public URL of this daemon's /hooks/, such as https://host/hooks/
 	Hooks   []Hook  `yaml:"hooks"`
 	Posts   []Post  `yaml:"posts"`
 	Relays  []Relay `yaml:"relays"`
 }
 
-// Hook takes what others post to /hooks/{name}.
+// Hook is an inbound webhook at /hooks/{name}.
 type Hook struct {
 	Name   string   `yaml:"name"`
 	Scheme string   `yaml:"scheme"` // standard, github
-	Secret string   `yaml:"secret"` // name of the secret that they sign with
-	Labels []string `yaml:"labels"` // of what comes; default [pii]
+	Secret string   `yaml:"secret"` // name of the secret with the signing key
+	Labels []string `yaml:"labels"` // data labels of received messages; default [pii]
 	Entry  `yaml:",inline"`
 }
 
-// Entry says what becomes of what comes.
+// Entry describes how a received message is delivered.
 type Entry struct {
 	Session string           `yaml:"session"`
 	Text    string           `yaml:"text"`
@@ -43,7 +43,7 @@ type Entry struct {
 	Budget  map[string]int64 `yaml:"budget"`
 }
 
-// ConnectedAgent is who pursues the goal.
+// ConnectedAgent is the agent that pursues the goal.
 type ConnectedAgent struct {
 	Preset  string   `yaml:"preset"`
 	Model   string   `yaml:"model"`
@@ -53,17 +53,17 @@ type ConnectedAgent struct {
 	Level   int      `yaml:"level"`
 }
 
-// Post has what is said in sessions posted.
+// Post is an outbound webhook for the messages of sessions.
 type Post struct {
 	Name     string   `yaml:"name"`
 	Sessions []string `yaml:"sessions"`
 	URL      string   `yaml:"url"`
-	Secret   string   `yaml:"secret"`   // name of the secret that it is signed with
-	Networks []string `yaml:"networks"` // where it may go besides the Internet
-	Labels   []string `yaml:"labels"`   // what it may have as it is
+	Secret   string   `yaml:"secret"`   // name of the secret with the signing key
+	Networks []string `yaml:"networks"` // allowed networks in addition to the Internet
+	Labels   []string `yaml:"labels"`   // data labels that are sent without redaction
 }
 
-// Relay tells one session what is said in others.
+// Relay forwards messages of sessions to another session.
 type Relay struct {
 	Name     string   `yaml:"name"`
 	Sessions []string `yaml:"sessions"`
@@ -87,7 +87,7 @@ func (c Connectors) validate() error {
 	return nil
 }
 
-// hosts are the names by which others reach hooks.
+// hosts returns the host name of the public URL of inbound webhooks.
 func (c Connectors) hosts() []string {
 	u, err := url.Parse(c.Address)
 	if err != nil || u.Hostname() == "" {
@@ -96,7 +96,7 @@ func (c Connectors) hosts() []string {
 	return []string{u.Hostname()}
 }
 
-// config is what is configured, as connectors want it.
+// config converts the configuration for the connectors.
 func (c Connectors) config() (connector.Config, error) {
 	conf := connector.Config{Address: c.Address}
 	for _, h := range c.Hooks {
@@ -155,7 +155,7 @@ func labelsOf(words []string) []manifest.Label {
 	return all
 }
 
-// openConnectors joins sessions to others. Nothing is delivered yet.
+// openConnectors creates the connectors. It does not start delivery.
 func (d *Daemon) openConnectors() error {
 	conf, err := d.Config.Gateway.Connectors.config()
 	if err != nil {
@@ -173,14 +173,14 @@ func (d *Daemon) openConnectors() error {
 	return nil
 }
 
-// connectorKey is the key of a connector. It is lent to that one alone, under a name
-// that no capability can have.
+// connectorKey returns the key of a connector. The secret is granted only to that connector,
+// under a name that is not a valid capability ID.
 func (d *Daemon) connectorKey(ctx context.Context, name, key, host string) ([]byte, error) {
 	return d.keyOf(ctx, "connector:"+name, key, host)
 }
 
-// keyOf returns the value of a secret to a part of the daemon that is configured to use
-// it. host is where it goes; "": nowhere.
+// keyOf returns the value of a secret for a part of the daemon that is configured to use it.
+// host is the destination; "" for no destination.
 func (d *Daemon) keyOf(ctx context.Context, part, name, host string) ([]byte, error) {
 	g := secret.Grant{Secret: name, To: secret.Scope{Capability: part}, Delivery: secret.File, By: "configuration"}
 	if host != "" {
@@ -189,8 +189,7 @@ func (d *Daemon) keyOf(ctx context.Context, part, name, host string) ([]byte, er
 	return d.borrow(ctx, g, host)
 }
 
-// borrow returns the value of a secret to who is to have it, by a grant that is made
-// when it is asked for first.
+// borrow returns the value of a secret. On first use it creates the grant.
 func (d *Daemon) borrow(ctx context.Context, g secret.Grant, host string) ([]byte, error) {
 	use := secret.Use{Delivery: g.Delivery, Host: host}
 	v, err := d.secrets.Resolve(ctx, g.To, g.Secret, use)

@@ -1,5 +1,5 @@
-// Package daemon joins the parts of Glasshouse: it opens them in the order they
-// need each other and closes them in reverse.
+// Package daemon assembles Glasshouse: it opens the components in dependency order and closes
+// them in reverse order.
 package daemon
 
 import (
@@ -55,16 +55,17 @@ import (
 // A Daemon owns one data directory.
 type Daemon struct {
 	Config Config
-	// Programs has glasshouse-init, and glasshouse-agent: the builtin agent, and the shim
-	// of jailed ones. Others are read from the directory of the executable.
+	// Programs contains glasshouse-init and glasshouse-agent, which is the builtin agent and
+	// the shim of jailed agents. Missing programs are read from the directory of the
+	// executable.
 	Programs fs.FS
 	Version  wire.Version
 	LogTo    io.Writer
 
 	log     *slog.Logger
 	lock    *os.File
-	cgroups string         // the cgroup that holds those of this data directory's jails
-	claims  *claims.Claims // nil: the host has no cgroups
+	cgroups string         // parent cgroup of this data directory's jails
+	claims  *claims.Claims // nil if the host has no cgroups
 	store   *store.Store
 	images  *rootfs.Provider
 	jails   *jail.Manager
@@ -79,32 +80,32 @@ type Daemon struct {
 	trust     *bundle.Trust
 	markets   *markets
 	sandboxes *jailed.Engine
-	work      *store.Store // where sessions, runs and schedules are kept
+	work      *store.Store // database of sessions, runs and schedules
 	memory    *memory.Engine
 	runs      *run.Manager
 	schedules *schedule.Manager
 	gateway   *gateway.Gateway
-	models    *llm.Gateway // nil: there are none
+	models    *llm.Gateway // nil if no model is configured
 	server    *api.Server
-	e2b       api.E2B                         // where clients of E2B are served
-	reached   string                          // address of the TCP listener; "" is none
-	opened    atomic.Pointer[jail.Manager]    // jails, once they are open
-	agents    atomic.Pointer[gateway.Gateway] // the gateway, once it is open
+	e2b       api.E2B                         // the listener for E2B clients
+	reached   string                          // address of the TCP listener, or ""
+	opened    atomic.Pointer[jail.Manager]    // set when the jails are open
+	agents    atomic.Pointer[gateway.Gateway] // set when the gateway is open
 
-	connectors atomic.Pointer[connector.Connectors] // once they are made
+	connectors atomic.Pointer[connector.Connectors] // set when they are created
 
 	observers *observe.Observers
 	snapshots *snapshot.Keeper
-	keeper    atomic.Pointer[snapshot.Keeper] // snapshots, once they are open
+	keeper    atomic.Pointer[snapshot.Keeper] // set when the snapshots are open
 	closers   []func() error                  // newest last
 
 	wg       sync.WaitGroup
 	serveErr chan error
-	stopping func() bool // whether the host shuts down; nil before Open
+	stopping func() bool // reports whether the host is shutting down; nil before Open
 }
 
-// Open takes the data directory, finds the jails an earlier daemon left, and
-// listens. When it returns the daemon can be spoken to.
+// Open locks the data directory, adopts the jails of an earlier daemon, and listens. When it
+// returns, the daemon serves requests.
 func (d *Daemon) Open(ctx context.Context) (err error) {
 	defer func() {
 		if err != nil {
@@ -117,9 +118,9 @@ func (d *Daemon) Open(ctx context.Context) (err error) {
 	d.log = newLogger(d.LogTo, d.Config.Log)
 	d.serveErr = make(chan error, 4)
 	d.stopping = hostStops
-	// Logs are compressed by a thread that gives way to all others. While it
-	// waits for a processor it must not keep Go's own right to one from those
-	// that read and write the record.
+	// Logs are compressed by a low-priority thread. While it waits for a CPU it occupies a Go
+	// processor (P). The additional Ps keep it from delaying the goroutines that read and
+	// write logs.
 	runtime.GOMAXPROCS(runtime.NumCPU() + 4)
 
 	if err := d.takeData(); err != nil {
@@ -153,8 +154,8 @@ func (d *Daemon) Open(ctx context.Context) (err error) {
 	return d.listen(ctx)
 }
 
-// takeData makes the data directory and locks it: two daemons on one directory
-// would each clean up the other's jails.
+// takeData creates the data directory and locks it: two daemons on one directory would clean
+// up each other's jails.
 func (d *Daemon) takeData() error {
 	dir := d.Config.Data
 	if err := os.MkdirAll(dir, 0o711); err != nil {
@@ -172,15 +173,15 @@ func (d *Daemon) takeData() error {
 	if err := lockData(f); err != nil {
 		f.Close()
 		return &fault.Error{Op: "daemon.Open", On: dir, Kind: fault.Conflict,
-			Err: errors.New("another daemon owns this data directory"), Remedy: "stop it, or give --data another directory"}
+			Err: errors.New("another daemon uses this data directory"), Remedy: "stop the other daemon, or set --data to another directory"}
 	}
 	d.lock = f
 	d.onClose(f.Close)
 	return nil
 }
 
-// lockData locks the data directory. It waits for up to a second: a process that
-// a killed daemon had forked holds a copy of the lock until it executes its program.
+// lockData locks the data directory. It waits for up to one second, because a child forked by
+// a killed daemon holds a duplicate of the lock until it calls execve (flock(2)).
 func lockData(f *os.File) error {
 	end := time.Now().Add(time.Second)
 	for {
@@ -192,8 +193,8 @@ func lockData(f *os.File) error {
 	}
 }
 
-// passable returns an error if a directory on the way to dir is closed to other
-// users. Root in a jail is one, and its root filesystem lies below dir.
+// passable returns an error if other users cannot traverse a directory on the path to dir.
+// Root in a jail is such a user on the host, and its root filesystem is below dir.
 func passable(dir string) error {
 	for at := dir; at != "/"; at = filepath.Dir(at) {
 		fi, err := os.Stat(at)
@@ -202,8 +203,8 @@ func passable(dir string) error {
 		}
 		if fi.Mode().Perm()&0o001 == 0 {
 			return &fault.Error{Op: "daemon.Open", On: dir, Kind: fault.Invalid,
-				Err:    fmt.Errorf("jails run as users of their own, who may not pass through %s, mode %v", at, fi.Mode().Perm()),
-				Remedy: fmt.Sprintf("chmod o+x %s, or give --data another directory", at)}
+				Err:    fmt.Errorf("jails run as unprivileged users, which cannot traverse %s, mode %v", at, fi.Mode().Perm()),
+				Remedy: fmt.Sprintf("chmod o+x %s, or set --data to another directory", at)}
 		}
 	}
 	return nil
@@ -226,7 +227,7 @@ func (d *Daemon) openStore(ctx context.Context) (err error) {
 	d.work = d.store
 	if at := d.Config.Gateway.DB; at != "" {
 		if d.work, err = store.Open(ctx, at); err != nil {
-			return fmt.Errorf("the database of runs: %w", err)
+			return fmt.Errorf("open the database of runs: %w", err)
 		}
 		d.onClose(d.work.Close)
 	}
@@ -244,9 +245,9 @@ func (d *Daemon) openJails(ctx context.Context) error {
 	}
 	allow := c.Rootfs.Allow
 	if dir := c.Rootfs.Default.Dir; dir != "" {
-		allow = append(slices.Clone(allow), dir) // what the configuration names it allows
+		allow = append(slices.Clone(allow), dir) // the configured default is always allowed
 	}
-	allow = append(slices.Clone(allow), filepath.Join(c.Data, "capabilities")) // what is registered is a copy
+	allow = append(slices.Clone(allow), filepath.Join(c.Data, "capabilities")) // registered files are copies
 	d.images = rootfs.New(rootfs.Config{
 		Dir: filepath.Join(c.Data, "images"), Default: c.Rootfs.Default,
 		Allow: allow, Mirror: c.Rootfs.Mirror, Log: d.log.With("part", "rootfs"),
@@ -295,13 +296,12 @@ func (d *Daemon) openJails(ctx context.Context) error {
 	return nil
 }
 
-// guardTime is how often the host's rules for jails with full network are looked
-// at: until then a firewall that was reloaded stands alone between them and the
-// host.
+// guardTime is how often the firewall rules for jails with full network access are checked.
+// Until the next check, a reloaded host firewall may lack them.
 const guardTime = 10 * time.Second
 
-// guardNetwork keeps the host's rules for jails with full network in place, and
-// removes them at the end if no such jail is left.
+// guardNetwork maintains the host's firewall rules for jails with full network access. On
+// close it removes them if no such jail exists.
 func (d *Daemon) guardNetwork() {
 	stop := make(chan struct{})
 	var loop sync.WaitGroup
@@ -314,7 +314,7 @@ func (d *Daemon) guardNetwork() {
 				return
 			case <-tick.C:
 				if err := netns.Uphold(); err != nil {
-					d.log.Error("the host's rules for jails with full network could not be checked", "err", err)
+					d.log.Error("cannot check the firewall rules for jails with full network access", "err", err)
 				}
 			}
 		}
@@ -326,7 +326,7 @@ func (d *Daemon) guardNetwork() {
 	})
 }
 
-// images is the rootfs provider as the API wants it.
+// images adapts the rootfs provider to the API.
 type images struct {
 	*rootfs.Provider
 	jails     *jail.Manager
@@ -341,7 +341,7 @@ func (i images) Prune(ctx context.Context) ([]rootfs.Image, error) {
 	return i.Provider.Prune(ctx, append(i.jails.Digests(), i.snapshots.Digests()...))
 }
 
-// layers is the rootfs provider as the jails want it.
+// layers adapts the rootfs provider to the jail manager.
 type layers struct{ p *rootfs.Provider }
 
 func (l layers) Resolve(ctx context.Context, r jail.Rootfs) (jail.Layers, error) {
@@ -356,9 +356,8 @@ func (l layers) Resolve(ctx context.Context, r jail.Rootfs) (jail.Layers, error)
 	return got, nil
 }
 
-// install puts a program where jails can get it, in a directory of its kind, under a name
-// that tells builds apart: a jail that is started again gets the init of the daemon that
-// starts it.
+// install copies a program to a directory where jails can execute it. The file name contains a
+// digest, so that a restarted jail gets the init of the daemon that starts it.
 func (d *Daemon) install(kind, name string) (string, error) {
 	program, err := d.program(name)
 	if err != nil {
@@ -376,7 +375,7 @@ func (d *Daemon) install(kind, name string) (string, error) {
 	return as, atomicfile.Write(as, program, 0o755)
 }
 
-// program reads one of d.Programs.
+// program reads a program from d.Programs or from the directory of the executable.
 func (d *Daemon) program(name string) ([]byte, error) {
 	if d.Programs != nil {
 		if program, err := fs.ReadFile(d.Programs, name); err == nil {
@@ -406,7 +405,7 @@ func newLogger(w io.Writer, c Log) *slog.Logger {
 	return slog.New(slog.NewTextHandler(w, o))
 }
 
-// Run serves until ctx ends or a listener fails, then closes everything.
+// Run serves until ctx ends or a listener fails. Then it closes all components.
 func (d *Daemon) Run(ctx context.Context) error {
 	var err error
 	select {
@@ -415,7 +414,7 @@ func (d *Daemon) Run(ctx context.Context) error {
 			d.log.Info("stopping, with all jails")
 			err = d.stopJails()
 		} else {
-			d.log.Info("stopping; jails go on")
+			d.log.Info("stopping; jails keep running")
 		}
 	case err = <-d.serveErr:
 		d.log.Error("a listener failed", "err", err)
@@ -428,11 +427,11 @@ func (d *Daemon) Run(ctx context.Context) error {
 	return err
 }
 
-// jailsTime is how long jails may take to end with the daemon: what stops containers
-// waits ten seconds, and then kills.
+// jailsTime is the grace period of jails when the daemon stops. It is shorter than the 10
+// seconds after which container runtimes send SIGKILL.
 const jailsTime = 5 * time.Second
 
-// stopJails stops all jails that run, at once.
+// stopJails stops all running jails concurrently.
 func (d *Daemon) stopJails() error {
 	ctx := context.Background()
 	all, err := d.jails.List(ctx, jail.ListOptions{})
@@ -455,7 +454,7 @@ func (d *Daemon) stopJails() error {
 	return errors.Join(errs...)
 }
 
-// Close lets go of everything, newest first. It can be called twice.
+// Close closes all components in reverse order of opening. A second call has no effect.
 func (d *Daemon) Close() error {
 	var errs []error
 	for i := len(d.closers) - 1; i >= 0; i-- {
@@ -466,7 +465,7 @@ func (d *Daemon) Close() error {
 	return errors.Join(errs...)
 }
 
-// listenTCP opens the network's door.
+// listenTCP opens the TCP listener.
 func (d *Daemon) listenTCP() (net.Listener, error) {
 	c := d.Config
 	l, err := net.Listen("tcp", c.Listen)
@@ -484,8 +483,8 @@ func (d *Daemon) listenTCP() (net.Listener, error) {
 	return tls.NewListener(l, &tls.Config{Certificates: []tls.Certificate{cert}, MinVersion: tls.VersionTLS12, NextProtos: []string{"h2", "http/1.1"}}), nil
 }
 
-// listenUnix opens the local door. Everybody may knock: who may come in is
-// decided by the credentials the kernel tells.
+// listenUnix opens the Unix socket. Every local user may connect; access is decided by the
+// peer credentials (SO_PEERCRED, unix(7)).
 func (d *Daemon) listenUnix() (net.Listener, error) {
 	path := d.Config.Socket.Path
 	if err := os.Remove(path); err != nil && !errors.Is(err, os.ErrNotExist) {
@@ -502,5 +501,5 @@ func (d *Daemon) listenUnix() (net.Listener, error) {
 	return l, nil
 }
 
-// graceful bounds how long requests may take to end when the daemon stops.
+// graceful is how long requests may take to complete when the daemon stops.
 const graceful = 5 * time.Second

@@ -26,30 +26,30 @@ import (
 	"glasshouse/rootfs"
 )
 
-// E2B is the listener for clients of the E2B protocol.
+// E2B configures the listener for clients of the E2B protocol.
 type E2B struct {
-	Listen   string        `yaml:"listen"` // TCP address; "" means there is no such listener
-	Domain   string        `yaml:"domain"` // below which ports of sandboxes are hosts, with the port unless it is TLS's; "" means localhost and the port
+	Listen   string        `yaml:"listen"` // TCP address; "" disables the listener
+	Domain   string        `yaml:"domain"` // parent domain of the host names of sandbox ports, with the port unless it is 443; "" means localhost and the port
 	TLS      E2BTLS        `yaml:"tls"`
-	VolumeMB int64         `yaml:"volume_mb"` // MiB of a new volume; it takes as much of the disk as its files
-	Idle     time.Duration `yaml:"idle"`      // without work after which sandboxes that wake for who comes rest; 0 means never before their time
-	Builds   Builds        `yaml:"builds"`    // of templates
+	VolumeMB int64         `yaml:"volume_mb"` // MiB of a new volume; it uses only as much disk as its files
+	Idle     time.Duration `yaml:"idle"`      // idle time before auto-resumable sandboxes are paused; 0 disables
+	Builds   Builds        `yaml:"builds"`    // template builds
 }
 
-// E2BTLS is whether, and with which certificate, the listener speaks TLS.
+// E2BTLS configures TLS of the listener.
 type E2BTLS struct {
-	Auto bool   `yaml:"auto"` // with certificates of an authority that the daemon makes, unless Cert is set
-	Cert string `yaml:"cert"` // file; for the domain and all names below it
+	Auto bool   `yaml:"auto"` // issue certificates from a generated authority, unless Cert is set
+	Cert string `yaml:"cert"` // certificate file for the domain and its subdomains
 	Key  string `yaml:"key"`
 }
 
 func (t E2BTLS) on() bool { return t.Auto || t.Cert != "" }
 
-// Builds says what builds of templates may.
+// Builds configures template builds.
 type Builds struct {
-	Reach    *[]string `yaml:"reach"`     // hosts that they reach; nil means those on the Internet
-	UploadMB int64     `yaml:"upload_mb"` // MiB of the files of one COPY; 0 means 1024
-	AtOnce   int       `yaml:"at_once"`   // how many go on at the same time; 0 means 2
+	Reach    *[]string `yaml:"reach"`     // hosts that builds may reach; nil means the Internet
+	UploadMB int64     `yaml:"upload_mb"` // maximum MiB of the files of one COPY; 0 means 1024
+	AtOnce   int       `yaml:"at_once"`   // maximum number of concurrent builds; 0 means 2
 }
 
 func (b Builds) validate() error {
@@ -76,7 +76,7 @@ func (c E2B) validate(insecure bool) error {
 		return err
 	}
 	if c.Idle < 0 {
-		return fault.Fieldf("config", "e2b.idle", "%s is less than nothing", c.Idle)
+		return fault.Fieldf("config", "e2b.idle", "%s is negative", c.Idle)
 	}
 	if c.Listen == "" {
 		return nil
@@ -90,19 +90,19 @@ func (c E2B) validate(insecure bool) error {
 	}
 	switch {
 	case (c.TLS.Cert == "") != (c.TLS.Key == ""):
-		return fault.Fieldf("config", "e2b.tls", "a certificate and its key come together")
+		return fault.Fieldf("config", "e2b.tls", "cert and key must be set together")
 	case c.TLS.Cert != "" && c.Domain == "":
-		return fault.Fieldf("config", "e2b.domain", "e2b.tls.cert needs the domain that it is for")
+		return fault.Fieldf("config", "e2b.domain", "must be set if e2b.tls.cert is set")
 	}
 	if !loopback(host) && !insecure && !c.TLS.on() {
 		return &fault.Error{Op: "config", Kind: fault.Invalid, Field: "e2b.listen",
-			Err:    fmt.Errorf("%s can be reached from other machines, and keys would cross the network in the clear", c.Listen),
-			Remedy: "set e2b.tls, or listen on 127.0.0.1 with a proxy that speaks TLS before it, or say --insecure"}
+			Err:    fmt.Errorf("%s is reachable from other machines, and keys would be sent unencrypted", c.Listen),
+			Remedy: "set e2b.tls, listen on 127.0.0.1 behind a TLS proxy, or use --insecure"}
 	}
 	return nil
 }
 
-// pull has the images of templates from their registries.
+// pull returns a function that pulls the images of templates from their registries.
 func pull(images *rootfs.Provider) func(context.Context, string, authn.Authenticator) (string, error) {
 	return func(ctx context.Context, image string, login authn.Authenticator) (string, error) {
 		layer, err := images.Pull(ctx, image, login)
@@ -110,8 +110,8 @@ func pull(images *rootfs.Provider) func(context.Context, string, authn.Authentic
 	}
 }
 
-// openE2B opens the listener for clients of the E2B protocol, if it is configured. The
-// jails and snapshots are open.
+// openE2B opens the listener for E2B clients if it is configured. The jails and snapshots must
+// be open.
 func (d *Daemon) openE2B(ctx context.Context) error {
 	c := d.Config.E2B
 	log := d.log.With("part", "e2b")
@@ -140,7 +140,7 @@ func (d *Daemon) openE2B(ctx context.Context) error {
 		Store: d.store.Sandboxes(), Volumes: volumes, Jails: d.jails, Snapshots: d.snapshots, Templates: templates, Govern: governSandbox, Idle: c.Idle, Log: log,
 	})
 	d.onClose(boxes.Close)
-	if err := boxes.Start(ctx); err != nil { // also without the door: their time goes on
+	if err := boxes.Start(ctx); err != nil { // also without a listener: timeouts of existing sandboxes continue
 		return err
 	}
 	if c.Listen == "" {
@@ -164,7 +164,7 @@ func (d *Daemon) openE2B(ctx context.Context) error {
 		l = tls.NewListener(l, config)
 		d.e2b.URL = "https://" + l.Addr().String()
 		if c.Domain != "" {
-			d.e2b.URL = "https://api." + c.Domain // the address may be all of the host's
+			d.e2b.URL = "https://api." + c.Domain // the listen address may be a wildcard
 		}
 	}
 	inside := envd.New(envd.Config{Boxes: boxes, Jails: d.jails, Log: log})
@@ -175,7 +175,7 @@ func (d *Daemon) openE2B(ctx context.Context) error {
 	d.onClose(func() error {
 		ctx, cancel := context.WithTimeout(context.Background(), graceful)
 		defer cancel()
-		err := inside.Close() // its streams would be waited for
+		err := inside.Close() // otherwise Shutdown would wait for its streams
 		if server.Shutdown(ctx) != nil {
 			err = errors.Join(err, server.Close())
 		}
@@ -190,14 +190,14 @@ func (d *Daemon) openE2B(ctx context.Context) error {
 	return nil
 }
 
-// e2bTLS returns how the listener for clients of E2B speaks TLS. An authority of the
-// daemon's own goes into d.e2b, from where clients get its certificate.
+// e2bTLS returns the TLS configuration of the listener for E2B clients. If the daemon issues
+// certificates, e2bTLS stores its authority in d.e2b, from which clients get it.
 func (d *Daemon) e2bTLS(c E2B) (*tls.Config, error) {
 	config := &tls.Config{MinVersion: tls.VersionTLS12, NextProtos: []string{"h2", "http/1.1"}}
 	if c.TLS.Cert != "" {
 		cert, err := tls.LoadX509KeyPair(c.TLS.Cert, c.TLS.Key)
 		if err != nil {
-			return nil, fmt.Errorf("read the TLS certificate for clients of E2B: %w", err)
+			return nil, fmt.Errorf("read the TLS certificate for E2B clients: %w", err)
 		}
 		config.Certificates = []tls.Certificate{cert}
 		return config, nil
@@ -211,14 +211,14 @@ func (d *Daemon) e2bTLS(c E2B) (*tls.Config, error) {
 		return nil, err
 	}
 	if made {
-		d.log.Info("a certificate authority was made for clients of E2B; glasshouse e2b prints what they need to trust it", "domain", host)
+		d.log.Info("created a certificate authority for E2B clients; glasshouse e2b prints the client settings", "domain", host)
 	}
 	d.e2b.CA = a.PEM()
 	config.GetCertificate = a.Certificate
 	return config, nil
 }
 
-// governSandbox has a sandbox's egress ruled by r. The rest stays as it was.
+// governSandbox replaces the egress rules of a sandbox's policy with r.
 func governSandbox(was json.RawMessage, r egress.Rules) (json.RawMessage, error) {
 	return govern.Change(was, func(s *govern.Spec) error {
 		s.Egress = &govern.Egress{}

@@ -22,8 +22,8 @@ func TestWhichAddressesForE2BAreAccepted(t *testing.T) {
 		{"all addresses, insecure", E2B{Listen: ":8083"}, true, "", ""},
 		{"all addresses by TLS", E2B{Listen: ":8083", TLS: E2BTLS{Auto: true}}, false, "", ""},
 		{"a certificate", E2B{Listen: ":443", Domain: "example.com", TLS: E2BTLS{Cert: "c", Key: "k"}}, false, "", ""},
-		{"a certificate without a key", E2B{Listen: ":443", Domain: "example.com", TLS: E2BTLS{Cert: "c"}}, false, "e2b.tls", "come together"},
-		{"a key without a certificate", E2B{Listen: "127.0.0.1:443", TLS: E2BTLS{Key: "k"}}, false, "e2b.tls", "come together"},
+		{"a certificate without a key", E2B{Listen: ":443", Domain: "example.com", TLS: E2BTLS{Cert: "c"}}, false, "e2b.tls", "must be set together"},
+		{"a key without a certificate", E2B{Listen: "127.0.0.1:443", TLS: E2BTLS{Key: "k"}}, false, "e2b.tls", "must be set together"},
 		{"a certificate without a domain", E2B{Listen: ":443", TLS: E2BTLS{Cert: "c", Key: "k"}}, false, "e2b.domain", "needs the domain"},
 	} {
 		c.e2b.VolumeMB = 4096

@@ -19,13 +19,12 @@ import (
 	"glasshouse/policy"
 )
 
-// RTFS says what programs of the language may see of the daemon.
+// RTFS configures which parts of the daemon's environment RTFS programs may read.
 type RTFS struct {
-	Env []string `yaml:"env"` // variables of the daemon's environment that get-env returns
+	Env []string `yaml:"env"` // environment variables of the daemon that get-env returns
 }
 
-// builtins are the capabilities that the daemon itself has: memory, and the host
-// functions of RTFS.
+// builtins is the engine of the daemon's own capabilities: memory and the RTFS host functions.
 type builtins struct {
 	engine.Engine // memory
 	functions     engine.Engine
@@ -38,7 +37,7 @@ func (b builtins) Call(ctx context.Context, call *engine.Call) (engine.Result, e
 	return b.Engine.Call(ctx, call)
 }
 
-// hostFunctions connects the host functions of RTFS with the calling jail.
+// hostFunctions implements the RTFS host functions on the calling jail.
 func (d *Daemon) hostFunctions() builtin.Config {
 	env := map[string]string{}
 	for _, name := range d.Config.RTFS.Env {
@@ -88,8 +87,7 @@ func (d *Daemon) hostFunctions() builtin.Config {
 	}
 }
 
-// withFiles has f use the files of the calling jail, once its policy has allowed the
-// action.
+// withFiles calls f with the files of the calling jail if its policy allows the action.
 func (d *Daemon) withFiles(ctx context.Context, call *engine.Call, action, path string, f func(jail.Files) error) error {
 	who := policy.Subject{Jail: id.Jail(call.Jail), Session: call.Session, Run: call.Run, Agent: call.Agent}
 	v, err := d.kernel.Judge(ctx, govern.Ask{Question: policy.Question{Subject: who, Action: action, Resource: path}, Parent: call.Entry})

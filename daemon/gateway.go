@@ -38,70 +38,70 @@ import (
 	"glasshouse/skill"
 )
 
-// Gateway says how agents are put to work.
+// Gateway configures how agents are run.
 type Gateway struct {
-	Jail    string `yaml:"jail"`     // what agents run in: jail, bwrap, process; default jail, and bwrap without root
-	Agent   string `yaml:"agent"`    // which, where nobody says: builtin
-	Model   string `yaml:"model"`    // that is meant by "default"
-	Level   int    `yaml:"level"`    // of autonomy, where nobody says: 2
-	Keep    int    `yaml:"keep"`     // jails of runs that have ended, the newest
-	DB      string `yaml:"db"`       // of sessions, runs and schedules, if several daemons share them: postgres://…
-	KeyFile string `yaml:"key_file"` // that seals what is personal; the same for daemons that share; default {data}/quarantine.key
+	Jail    string `yaml:"jail"`     // spawner: jail, bwrap, process; default jail, without root bwrap
+	Agent   string `yaml:"agent"`    // default agent; default builtin
+	Model   string `yaml:"model"`    // the model that "default" refers to
+	Level   int    `yaml:"level"`    // default autonomy level; default 2
+	Keep    int    `yaml:"keep"`     // number of ended runs whose jails are kept
+	DB      string `yaml:"db"`       // database of sessions, runs and schedules, if several daemons share them: postgres://…
+	KeyFile string `yaml:"key_file"` // key for sealing personal data, the same for all daemons that share a database; default {data}/quarantine.key
 	Models  Models `yaml:"models"`
 
-	Watchdog    map[int]Timers    `yaml:"watchdog"` // by level of autonomy
+	Watchdog    map[int]Timers    `yaml:"watchdog"` // by autonomy level
 	Checkpoints Saves             `yaml:"checkpoints"`
-	Ceiling     map[string]string `yaml:"ceiling"` // what an agent is given without a person, at the most: cpu, memory, disk, pids
+	Ceiling     map[string]string `yaml:"ceiling"` // limits up to which resources are granted without approval: cpu, memory, disk, pids
 
 	Connectors Connectors `yaml:"connectors"`
 }
 
-// Timers are how long runs may take before the watchdog does something about it.
+// Timers are the timeouts of runs that the watchdog enforces.
 type Timers struct {
-	Wall time.Duration `yaml:"wall"` // altogether, without the time in which they wait for people
-	Idle time.Duration `yaml:"idle"` // for nothing at all
-	Step time.Duration `yaml:"step"` // for one step
+	Wall time.Duration `yaml:"wall"` // total time, excluding time waiting for approvals
+	Idle time.Duration `yaml:"idle"` // time without any activity
+	Step time.Duration `yaml:"step"` // time of one step
 }
 
-// Saves is when runs are kept as they are without being asked.
+// Saves configures automatic checkpoints of runs.
 type Saves struct {
-	Steps int           `yaml:"steps"` // after so many; default 25, less than 0: never
-	Every time.Duration `yaml:"every"` // default 10m, less than 0: never
-	Keep  int           `yaml:"keep"`  // the newest; default 20
+	Steps int           `yaml:"steps"` // number of steps between checkpoints; default 25, negative: never
+	Every time.Duration `yaml:"every"` // interval between checkpoints; default 10m, negative: never
+	Keep  int           `yaml:"keep"`  // number of newest checkpoints kept; default 20
 }
 
-// Models says who answers for language models.
+// Models configures access to language models.
 type Models struct {
 	Providers    []Provider   `yaml:"providers"`
 	Aliases      []ModelAlias `yaml:"aliases"`
 	Prices       []ModelPrice `yaml:"prices"`
-	RecordBodies int          `yaml:"record_bodies"` // bytes of requests and answers that the chain has; 0: their digests
-	Requests     int          `yaml:"requests"`      // a minute, of each agent; 0: as many as it likes
-	Concurrent   int          `yaml:"concurrent"`    // at once, of each agent
+	RecordBodies int          `yaml:"record_bodies"` // bytes of requests and responses in the audit log; 0: only digests
+	Requests     int          `yaml:"requests"`      // requests per minute and agent; 0: unlimited
+	Concurrent   int          `yaml:"concurrent"`    // concurrent requests per agent
 }
 
-// Provider answers for models.
+// Provider is a provider of language models.
 type Provider struct {
 	Name       string            `yaml:"name"`
 	API        string            `yaml:"api"` // openai, anthropic, gemini
 	BaseURL    string            `yaml:"base_url"`
-	Secret     string            `yaml:"secret"` // the name of the secret that is its key; "": it wants none
+	Secret     string            `yaml:"secret"` // name of the secret that holds the API key; "": no key
 	Models     []string          `yaml:"models"` // names, or patterns with *
 	Headers    map[string]string `yaml:"headers"`
 	Timeout    time.Duration     `yaml:"timeout"`
-	Requests   int               `yaml:"requests"` // a minute
-	Tokens     int64             `yaml:"tokens"`   // a minute
+	Requests   int               `yaml:"requests"` // per minute
+	Tokens     int64             `yaml:"tokens"`   // per minute
 	Concurrent int               `yaml:"concurrent"`
 }
 
-// ModelAlias is another name for a model.
+// ModelAlias is an alias of a model.
 type ModelAlias struct {
 	Name     string `yaml:"name"`
 	Provider string `yaml:"provider"`
 	Model    string `yaml:"model"`
 }
 
-// ModelPrice is what a million tokens cost, in millionths.
+// ModelPrice is the price of a million tokens in millionths of the currency unit.
 type ModelPrice struct {
 	Model      string `yaml:"model"`
 	Input      int64  `yaml:"input"`
@@ -150,7 +150,7 @@ func (g *Gateway) timers() map[policy.Level]autonomy.Timers {
 	return all
 }
 
-// readEnv takes what is said of agents in the environment.
+// readEnv reads the settings of agents from the environment.
 func (g *Gateway) readEnv(getenv func(string) string) {
 	if jailed := getenv("CCOS_GATEWAY_JAIL_AGENTS"); strings.EqualFold(jailed, "true") || jailed == "1" {
 		g.Jail = gateway.InBwrap
@@ -163,8 +163,8 @@ func (g *Gateway) readEnv(getenv func(string) string) {
 	}
 }
 
-// allAPIs are the providers that one server is which speaks all of their APIs, and wants
-// no key.
+// allAPIs returns the providers for one server that implements all supported APIs and needs no
+// key.
 func allAPIs(at string) []Provider {
 	at = strings.TrimRight(at, "/")
 	return []Provider{
@@ -174,8 +174,8 @@ func allAPIs(at string) []Provider {
 	}
 }
 
-// openGateway opens what puts agents to work. Everything that it works with is open;
-// nobody is served yet.
+// openGateway creates the gateway. All components that it uses must be open. It does not serve
+// agents yet.
 func (d *Daemon) openGateway(ctx context.Context) error {
 	c := d.Config.Gateway
 	program, err := d.install("agent", "glasshouse-agent")
@@ -249,7 +249,7 @@ func (d *Daemon) openGateway(ctx context.Context) error {
 	return d.openModels()
 }
 
-// rootFiles are the files of a root filesystem, as they are before a jail changes them.
+// rootFiles returns the files of a root filesystem without changes made by jails.
 func (d *Daemon) rootFiles(ctx context.Context, r jail.Rootfs) (fs.FS, error) {
 	layer, err := d.images.Resolve(ctx, r)
 	if err != nil {
@@ -296,7 +296,7 @@ func (d *Daemon) openSpawners(ctx context.Context, program string) (map[string]s
 	return map[string]spawn.Spawner{process.Name(): process, bwrap.Name(): bwrap}, nil
 }
 
-// openModels opens the way to language models, if there are any.
+// openModels creates the model gateway if a provider is configured.
 func (d *Daemon) openModels() (err error) {
 	c := d.Config.Gateway
 	if len(c.Models.Providers) == 0 {
@@ -331,7 +331,7 @@ func (d *Daemon) openModels() (err error) {
 	}
 	if len(c.Models.Prices) > 0 {
 		conf.Prices = llm.DefaultPrices()
-		for _, p := range slices.Backward(c.Models.Prices) { // what is configured counts over what is built in
+		for _, p := range slices.Backward(c.Models.Prices) { // configured prices precede built-in prices
 			conf.Prices = slices.Insert(conf.Prices, 0, llm.Price{Model: p.Model, Input: p.Input, Output: p.Output, CacheRead: p.CacheRead, CacheWrite: p.CacheWrite, Source: "configured"})
 		}
 	}
@@ -339,7 +339,8 @@ func (d *Daemon) openModels() (err error) {
 	return err
 }
 
-// modelKey is a provider's key, for one request. It is lent to the gateway alone.
+// modelKey returns a provider's key for one request. The secret is granted only to the
+// gateway.
 func (d *Daemon) modelKey(ctx context.Context, p Provider) ([]byte, error) {
 	at, err := url.Parse(p.BaseURL)
 	if err != nil {
@@ -348,8 +349,8 @@ func (d *Daemon) modelKey(ctx context.Context, p Provider) ([]byte, error) {
 	return d.keyOf(ctx, "models."+p.Name, p.Secret, at.Hostname())
 }
 
-// late is the gateway for the parts that are made before it. Before the gateway is stored
-// their calls fail with errNotYet, and they try again later.
+// late is the gateway for components that are created before it. Until the gateway is stored,
+// their calls fail with errNotYet, and they retry later.
 type late struct {
 	atomic.Pointer[gateway.Gateway]
 }
@@ -412,7 +413,7 @@ func (l *late) Running(ctx context.Context, h id.Schedule) (bool, error) {
 	return false, errNotYet
 }
 
-// recordRequest has the chain say what one sibling asks of another.
+// recordRequest records a request between siblings in the audit log.
 func (d *Daemon) recordRequest(ctx context.Context, r autonomy.Request) error {
 	body, err := json.Marshal(struct {
 		ID     id.Request     `json:"request"`
@@ -428,7 +429,7 @@ func (d *Daemon) recordRequest(ctx context.Context, r autonomy.Request) error {
 	return err
 }
 
-// taught is what is installed, as agents are told of it.
+// taught provides the approved capabilities and skills to agents.
 type taught struct{ r *registry.Registry }
 
 func (t taught) Approved() []*engine.Installed {
@@ -462,7 +463,7 @@ func (t taught) Skill(name string) (*skill.Rendered, []string, error) {
 	return shown, ids, nil
 }
 
-// remembered is the working memory of runs, for their checkpoints.
+// remembered provides the working memory of runs for their checkpoints.
 type remembered struct{ m *memory.Engine }
 
 func (r remembered) Capture(ctx context.Context, rid id.Run) (json.RawMessage, error) {
@@ -477,7 +478,7 @@ func (r remembered) Forget(ctx context.Context, rid id.Run) error {
 	return r.m.Delete(ctx, memory.RunScope(string(rid)))
 }
 
-// withMemory is what can be called: what is installed, and what is built in.
+// withMemory resolves installed and built-in capabilities.
 type withMemory struct {
 	*registry.Registry
 	own map[string]*engine.Installed
@@ -499,7 +500,7 @@ func (w withMemory) Resolve(ref string) (*engine.Installed, error) {
 	return w.Registry.Resolve(ref)
 }
 
-// toolServers speak the Model Context Protocol with agents, one for each.
+// toolServers holds an MCP server for each agent.
 type toolServers struct {
 	d *Daemon
 
@@ -507,10 +508,10 @@ type toolServers struct {
 	// +checklocks:mu
 	all map[string]*mcp.Server
 	// +checklocks:mu
-	old []string // their keys, oldest first
+	old []string // keys of all, oldest first
 }
 
-// maxToolServers bounds those that are kept: agents that have ended ask no more.
+// maxToolServers bounds the kept servers: ended agents are not removed otherwise.
 const maxToolServers = 256
 
 func (t *toolServers) handler(c gateway.Caller) http.Handler {
@@ -545,7 +546,7 @@ func (t *toolServers) Close() error {
 	return errors.Join(errs...)
 }
 
-// agentTools are the gateway's tools that agents have none of their own for.
+// agentTools are the gateway's tools that agents do not have themselves.
 type agentTools struct {
 	g *gateway.Gateway
 	c gateway.Caller

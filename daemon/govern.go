@@ -21,14 +21,14 @@ import (
 	"glasshouse/policy"
 )
 
-// seal has the chain vouch for a segment of a jail's events. One that was found
-// may be sealed already.
+// seal adds the digest of a segment of a jail's events to the audit log. A segment that was
+// found at startup may be sealed already.
 func (d *Daemon) seal(jid id.Jail, s eventlog.Segment, found bool) {
 	ctx := context.Background()
 	if found {
 		sealed, err := d.chain.Sealed(ctx, jid)
 		if err != nil {
-			d.log.Error("a segment of events may not be sealed", "jail", jid, "file", s.File, "err", err)
+			d.log.Error("cannot check whether an event segment is sealed", "jail", jid, "file", s.File, "err", err)
 			return
 		}
 		if slices.ContainsFunc(sealed, func(c chain.Segment) bool { return c.File == s.File && c.SHA256 == s.SHA256 }) {
@@ -37,15 +37,15 @@ func (d *Daemon) seal(jid id.Jail, s eventlog.Segment, found bool) {
 	}
 	stream, _, _ := strings.Cut(s.File, "-")
 	if _, err := d.chain.Seal(ctx, jid, chain.Segment{Stream: stream, File: s.File, First: s.First, Last: s.Last, SHA256: s.SHA256}); err != nil {
-		d.log.Error("a segment of events is not sealed; it will be at the next start", "jail", jid, "file", s.File, "err", err)
+		d.log.Error("cannot seal an event segment; it will be retried at the next start", "jail", jid, "file", s.File, "err", err)
 	}
 }
 
-// verifyTime is how often what was added to the chain is verified, and what jails have
-// left of keys is removed.
+// verifyTime is how often new audit log entries are verified and unused jail keys are removed.
 const verifyTime = time.Hour
 
-// sweepKeys removes the authorities of jails that are gone with all their snapshots.
+// sweepKeys removes the certificate authorities of jails that are deleted and have no
+// snapshots.
 func (d *Daemon) sweepKeys(ctx context.Context) {
 	err := d.kernel.Sweep(ctx, func(ctx context.Context) (specs []json.RawMessage, err error) {
 		jails, err := d.store.Jails().All(ctx)
@@ -62,12 +62,11 @@ func (d *Daemon) sweepKeys(ctx context.Context) {
 		return specs, err
 	})
 	if err != nil && ctx.Err() == nil {
-		d.log.Warn("keys of jails that are gone are not removed", "err", err)
+		d.log.Warn("cannot remove the keys of deleted jails", "err", err)
 	}
 }
 
-// watchChain verifies what was added to the chain, now and then. What is found is
-// said in the log.
+// watchChain verifies new audit log entries periodically and logs the result.
 func (d *Daemon) watchChain() {
 	stop := make(chan struct{})
 	ctx, cancel := context.WithCancel(context.Background())
@@ -81,9 +80,9 @@ func (d *Daemon) watchChain() {
 				return
 			case <-tick.C:
 				if r, err := d.chain.Verify(ctx); err != nil && ctx.Err() == nil {
-					d.log.Error("the chain could not be verified", "err", err)
+					d.log.Error("cannot verify the audit log", "err", err)
 				} else if r.Bad != nil {
-					d.log.Error("the chain is not as it was written", "bad", r.Bad.String())
+					d.log.Error("the audit log was modified", "bad", r.Bad.String())
 				}
 				d.sweepKeys(ctx)
 			}
@@ -97,8 +96,8 @@ func (d *Daemon) watchChain() {
 	})
 }
 
-// openGovernance opens what decides and what records decisions. The store is
-// open; the jails are not.
+// openGovernance opens the audit log, the secrets, the policy engine and the approval queue.
+// The store must be open; the jails are opened later.
 func (d *Daemon) openGovernance(ctx context.Context) error {
 	c := d.Config
 	key, err := chain.LoadKey(c.Data)
@@ -134,8 +133,9 @@ func (d *Daemon) openGovernance(ctx context.Context) error {
 	return d.openApprovals(ctx)
 }
 
-// openRefuser has the machine's kernel refuse, where it takes the programs for that,
-// what policies deny. Doctor says why it does not. Everything is decided without it.
+// openRefuser loads the BPF LSM programs that deny operations in the kernel, if the kernel
+// supports them. Without them, policies are enforced only when an operation is evaluated.
+// Doctor reports the reason.
 func (d *Daemon) openRefuser() govern.Refuser {
 	lsm, err := enforce.OpenLSM()
 	if err != nil {
@@ -143,7 +143,7 @@ func (d *Daemon) openRefuser() govern.Refuser {
 		if errors.Is(err, fault.Unsupported) {
 			level = slog.LevelDebug
 		}
-		d.log.Log(context.Background(), level, "what policies deny is refused when it is asked, and not before", "err", err)
+		d.log.Log(context.Background(), level, "policy denials are not enforced by the BPF LSM", "err", err)
 		return nil
 	}
 	d.onClose(lsm.Close)

@@ -13,10 +13,8 @@ import (
 	"glasshouse/internal/atomicfile"
 )
 
-// bindDatabase refuses a database that keeps the records of another data
-// directory. A daemon believes of jails without a record that they were half
-// made, and of records without a jail that the jail is gone: with the wrong
-// database it would do away with both.
+// bindDatabase rejects a database that belongs to another data directory. The daemon deletes
+// jails without a record and records without a jail, so a wrong database would lose both.
 func (d *Daemon) bindDatabase(ctx context.Context) error {
 	file := filepath.Join(d.Config.Data, "house")
 	data, err := os.ReadFile(file)
@@ -32,13 +30,13 @@ func (d *Daemon) bindDatabase(ctx context.Context) error {
 	case ours != "" && ours == theirs:
 		return nil
 	case theirs != "":
-		return d.wrongDatabase(fmt.Errorf("the database keeps the records of another data directory: its house is %s", theirs),
-			fmt.Sprintf("give the same --data and --db as before; only if no other directory uses this database, write %s to %s", theirs, file))
+		return d.wrongDatabase(fmt.Errorf("the database belongs to another data directory: its id is %s", theirs),
+			fmt.Sprintf("use the same --data and --db as before; only if no other directory uses this database, write %s to %s", theirs, file))
 	case ours != "" && d.hasJails():
 		return d.wrongDatabase(errors.New("the records of this data directory's jails are in another database"),
-			fmt.Sprintf("give the same --db as before, or remove %s with the jails in it", filepath.Join(d.Config.Data, "jails")))
+			fmt.Sprintf("use the same --db as before, or remove %s with the jails in it", filepath.Join(d.Config.Data, "jails")))
 	case ours == "":
-		// The directory first: half done, it is done again.
+		// The file is written first, so that an interrupted first start is repeated.
 		ours = strings.ToLower(rand.Text())
 		if err := atomicfile.Write(file, []byte(ours+"\n"), 0o600); err != nil {
 			return err

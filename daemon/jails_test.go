@@ -28,7 +28,7 @@ import (
 	"glasshouse/snapshot"
 )
 
-// shelf is a backend of jails that never run. Their files are in one directory.
+// shelf is a backend of stopped jails. Their files are in one directory.
 type shelf struct {
 	jail.Backend // nil: tests use only the methods below
 	dir          string
@@ -49,7 +49,7 @@ func (s *shelf) Mount(context.Context, jail.Plan) (string, func() error, error) 
 
 const shelved = id.Jail("j-aaaaaaaaaaaa")
 
-// withJails opens jails that have stopped: shelved, and others by their ids.
+// withJails opens stopped jails: shelved, and others by their IDs.
 func (g governed) withJails(t *testing.T, others ...id.Jail) *shelf {
 	t.Helper()
 	s := &shelf{dir: t.TempDir()}
@@ -73,7 +73,7 @@ func (g governed) withJails(t *testing.T, others ...id.Jail) *shelf {
 	return s
 }
 
-// ruled gives shelved a policy, as if it ran.
+// ruled registers a policy for shelved, as if the jail ran.
 func (g governed) ruled(t *testing.T, permission string) {
 	t.Helper()
 	raw, err := json.Marshal(govern.Spec{Policy: &govern.Policy{Files: []govern.File{{Name: "opencode.json", Text: `{"permission":` + permission + `}`}}}})
@@ -94,7 +94,7 @@ func (g governed) ruled(t *testing.T, permission string) {
 	t.Cleanup(func() { w.Release(shelved) })
 }
 
-// Host functions use the files of the jail that calls them, as far as its policy allows.
+// Host functions access the files of the calling jail, within the limits of its policy.
 func TestHostFunctionsAreGovernedByTheCallersPolicy(t *testing.T) {
 	d := newGoverned(t)
 	s := d.withJails(t)
@@ -186,7 +186,7 @@ func answered(scope approval.Scope, by string) approval.Request {
 	return r
 }
 
-// An answer that counts always is in the jail's record, so that the next daemon knows it.
+// A permanent answer is stored in the jail's record, so that the next daemon applies it.
 func TestAnAnswerThatCountsAlwaysIsKeptWithTheJail(t *testing.T) {
 	d := newGoverned(t)
 	rule := policy.Rule{Action: "bash", Pattern: "git push", Effect: policy.Allow}
@@ -198,7 +198,7 @@ func TestAnAnswerThatCountsAlwaysIsKeptWithTheJail(t *testing.T) {
 		t.Errorf("remember without a policy = %v, want conflict", err)
 	}
 	d.ruled(t, `{"bash":"ask"}`)
-	for range 2 { // the same answer is remembered once
+	for range 2 { // the same answer is stored once
 		if err := d.remember(t.Context(), answered(approval.Always, "ann"), rule); err != nil {
 			t.Fatal(err)
 		}
@@ -214,7 +214,7 @@ func TestAnAnswerThatCountsAlwaysIsKeptWithTheJail(t *testing.T) {
 	if len(kept.Policy.Answers) != 1 || kept.Policy.Answers[0].File != "answer of ann" || kept.Policy.Answers[0].Effect != policy.Allow {
 		t.Errorf("the record has the answers %+v, want one of ann", kept.Policy.Answers)
 	}
-	// One that counts for the session is not.
+	// An answer for the session is not stored.
 	if err := d.remember(t.Context(), answered(approval.Session, ""), policy.Rule{Action: "edit", Pattern: "*", Effect: policy.Allow}); err != nil {
 		t.Fatal(err)
 	}
@@ -240,12 +240,12 @@ func TestSecretsAreRefreshedInTheJailsThatAScopeCovers(t *testing.T) {
 			t.Errorf("refreshSecrets of %s = %v, want nil", name, err)
 		}
 	}
-	// While a jail is being changed, its secrets are refreshed by that change: to wait for it
+	// While a jail is being changed, that change refreshes its secrets. Waiting for the change
 	// would be a deadlock.
 	if err := d.refreshSecrets(inTurn(t.Context()), secret.Scope{}); err != nil {
 		t.Errorf("refreshSecrets during a change = %v, want nil", err)
 	}
-	files, err := d.jails.Files(t.Context(), shelved) // which holds the jail's lock
+	files, err := d.jails.Files(t.Context(), shelved) // this holds the jail's lock
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -263,7 +263,7 @@ func TestSecretsAreRefreshedInTheJailsThatAScopeCovers(t *testing.T) {
 	}
 }
 
-// An agent reads of its own jail what is no secret.
+// An agent can read its own jail without the secrets.
 func TestAnAgentReadsItsJailWithoutItsSecrets(t *testing.T) {
 	d := newGoverned(t)
 	d.withJails(t, "j-bbbbbbbbbbbb")
@@ -342,9 +342,9 @@ func TestSnapshotsAreInTheAuditLog(t *testing.T) {
 	}
 }
 
-// The keeper of snapshots is made after the jails. Before that, commands and programs run
-// without it.
-func TestCommandsGoOnBeforeSnapshotsAreOpen(t *testing.T) {
+// The snapshots are created after the jails. Until then, commands and programs run without
+// them.
+func TestCommandsBeforeSnapshotsAreOpen(t *testing.T) {
 	d := &Daemon{log: slog.New(slog.NewTextHandler(io.Discard, nil))}
 	commands{d}.Before(t.Context(), shelved, []string{"rm"})
 	commands{d}.After(t.Context(), shelved, []string{"rm"})

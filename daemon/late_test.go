@@ -25,7 +25,7 @@ import (
 	"glasshouse/store/storetest"
 )
 
-// governed are the store, the audit log, the policy engine and the runs of a daemon.
+// governed contains the store, the audit log, the policy engine and the runs of a daemon.
 type governed struct {
 	*Daemon
 	work *run.Manager
@@ -63,7 +63,7 @@ func newGoverned(t *testing.T) governed {
 	return governed{d, runs}
 }
 
-// kinds are the kinds of all entries of the audit log, oldest first.
+// kinds returns the kinds of all audit log entries, oldest first.
 func (g governed) kinds(t *testing.T) []chain.Kind {
 	t.Helper()
 	var all []chain.Kind
@@ -85,7 +85,7 @@ func (g governed) entries(t *testing.T) []chain.Entry {
 	return list
 }
 
-// listening is a fake of the jails that only opens listeners.
+// listening is a fake jail manager that only opens listeners.
 type listening struct {
 	gateway.Jails
 	asked chan id.Jail
@@ -106,9 +106,9 @@ func (l listening) ListenTCP(_ context.Context, j id.Jail, port int) (net.Listen
 	return nil, fault.Newf(fault.Unavailable, "test", string(j), "no listener")
 }
 
-// TestBeforeTheGatewayIsOpenItsPartsAreToldToTryAgain: schedules and siblings are opened
-// before it, and may have work from the daemon before.
-func TestBeforeTheGatewayIsOpenItsPartsAreToldToTryAgain(t *testing.T) {
+// Schedules and siblings are opened before the gateway and may have work of an earlier
+// daemon.
+func TestCallsBeforeGatewayIsOpenAreUnavailable(t *testing.T) {
 	l := &late{}
 	calls := map[string]func() error{
 		"Fire":    func() error { return l.Fire(t.Context(), schedule.Firing{}) },
@@ -153,8 +153,8 @@ func TestBeforeTheGatewayIsOpenItsPartsAreToldToTryAgain(t *testing.T) {
 	}
 }
 
-// TestAClaimedSpareGetsItsAgentEndpoint: a spare is guarded without a session, and has one
-// once a caller has claimed it.
+// TestAClaimedSpareGetsItsAgentEndpoint: a spare is guarded without a session and gets one
+// when a caller claims it.
 func TestAClaimedSpareGetsItsAgentEndpoint(t *testing.T) {
 	d := newGoverned(t)
 	jails := listening{asked: make(chan id.Jail, 1)}
@@ -191,7 +191,7 @@ func TestAClaimedSpareGetsItsAgentEndpoint(t *testing.T) {
 	w.Release(mine.ID)
 }
 
-func TestCommandsOfAJailFindWhatTheirSessionAndTheirProxySay(t *testing.T) {
+func TestEnvironmentOfJailCommands(t *testing.T) {
 	w := warden{}
 	j := jail.Jail{ID: "j-aaaaaaaaaaaa", Spec: jail.Spec{Labels: map[string]string{gateway.LabelSession: "s"}}}
 	if got := w.Env(j); len(got) != 1 || got["SANDBOX_ID"] != "j-aaaaaaaaaaaa" {

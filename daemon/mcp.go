@@ -16,8 +16,8 @@ import (
 	"glasshouse/snapshot"
 )
 
-// agentSource is what an agent reads over the Model Context Protocol. Wrap it with mcp.Of:
-// it returns what is asked for, of every jail.
+// agentSource is the data that an agent reads over the Model Context Protocol. It does not
+// restrict access to the agent's own jail; mcp.Of does.
 type agentSource struct {
 	d *Daemon
 	c gateway.Caller
@@ -43,8 +43,7 @@ func (a agentSource) Jail(ctx context.Context, jid string) (json.RawMessage, err
 	if err != nil {
 		return nil, err
 	}
-	// The environment and the mounts are not part of it: they can hold secrets, and paths
-	// of the host.
+	// The environment and the mounts are omitted: they may contain secrets and host paths.
 	return json.Marshal(struct {
 		mcp.Jail
 		MemoryMB int64  `json:"memory_mb,omitempty"`
@@ -97,7 +96,7 @@ func (a agentSource) Snapshot(ctx context.Context, sid string) (json.RawMessage,
 	return json.Marshal(shownSnapshot(s))
 }
 
-// Skills are those that the agent was given, or all if it was given none by name.
+// Skills returns the skills that were given to the agent, or all skills if none were named.
 func (a agentSource) Skills(ctx context.Context) ([]mcp.Skill, error) {
 	given, err := a.d.gateway.Skills(ctx, a.c)
 	if err != nil {
@@ -107,7 +106,7 @@ func (a agentSource) Skills(ctx context.Context) ([]mcp.Skill, error) {
 	for _, rec := range a.d.registry.Skills() {
 		_, s, _, err := a.d.registry.Skill(rec.Name)
 		if err != nil || len(given) > 0 && !slices.Contains(given, rec.Name) {
-			continue // a skill that is refused now is not offered
+			continue // a skill that is currently rejected is not offered
 		}
 		all = append(all, mcp.Skill{Name: rec.Name, Description: s.Description})
 	}

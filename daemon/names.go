@@ -15,14 +15,13 @@ import (
 	"glasshouse/id"
 )
 
-// groups answers, in each group of bridged jails, for the names of its members:
-// their identifiers and, where it is one that can be asked for, the name somebody
-// gave them. There is nobody else to ask.
+// groups answers DNS queries in each group of bridged jails. It resolves the members' IDs and,
+// if they are valid host names, their names. Groups have no other resolver.
 type groups struct {
 	log *slog.Logger
 
 	mu   sync.Mutex
-	open map[string]*group // by the group's door
+	open map[string]*group // by network namespace of the group
 	in   map[id.Jail]*group
 }
 
@@ -35,11 +34,11 @@ type group struct {
 }
 
 type member struct {
-	name string // "" is none
+	name string // "" if it cannot be resolved
 	at   netip.Addr
 }
 
-// join makes a jail known to its group. The first of it has it listened to.
+// join adds a jail to its group. For the first jail of a group it starts the DNS listener.
 func (g *groups) join(door string, jid id.Jail, name string, at netip.Addr) error {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -54,7 +53,7 @@ func (g *groups) join(door string, jid id.Jail, name string, at netip.Addr) erro
 			return err
 		})
 		if err != nil {
-			return fmt.Errorf("answer for the names of a group: %w", err)
+			return fmt.Errorf("listen for DNS queries of a group: %w", err)
 		}
 		if g.open == nil {
 			g.open, g.in = map[string]*group{}, map[id.Jail]*group{}
@@ -72,7 +71,7 @@ func (g *groups) join(door string, jid id.Jail, name string, at netip.Addr) erro
 	return nil
 }
 
-// rename gives a member another name.
+// rename changes the name of a member.
 func (g *groups) rename(jid id.Jail, name string) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -88,7 +87,7 @@ func (g *groups) rename(jid id.Jail, name string) {
 	gr.members[jid] = member{name: strings.ToLower(name), at: gr.members[jid].at}
 }
 
-// leave has a jail forgotten by its group, if it is in one.
+// leave removes a jail from its group, if it is in one.
 func (g *groups) leave(jid id.Jail) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -111,7 +110,7 @@ func (g *groups) leaveLocked(jid id.Jail) {
 	}
 }
 
-// Close has nobody answered any more.
+// Close closes the DNS listeners of all groups.
 func (g *groups) Close() error {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -130,16 +129,16 @@ func (gr *group) serve(log *slog.Logger) {
 			return
 		}
 		if err != nil {
-			log.Warn("questions for names of a group", "err", err)
+			log.Warn("cannot read a DNS query of a group", "err", err)
 			return
 		}
 		if answer := gr.answer(buf[:n]); answer != nil {
-			gr.conn.WriteTo(answer, from) // who gets none asks again
+			gr.conn.WriteTo(answer, from) // a client without an answer retries
 		}
 	}
 }
 
-// answer answers one question, or returns nil if it is none.
+// answer answers a DNS query, or returns nil if msg is not a query.
 func (gr *group) answer(msg []byte) []byte {
 	var p dnsmessage.Parser
 	h, err := p.Start(msg)
@@ -161,7 +160,7 @@ func (gr *group) answer(msg []byte) []byte {
 		return nil
 	}
 	if known && q.Type == dnsmessage.TypeA && q.Class == dnsmessage.ClassINET {
-		// Not for long: another may have the name soon.
+		// A short TTL, because another jail may get the name.
 		head := dnsmessage.ResourceHeader{Name: q.Name, Class: q.Class, TTL: 1}
 		if b.AResource(head, dnsmessage.AResource{A: at.As4()}) != nil {
 			return nil
@@ -174,8 +173,8 @@ func (gr *group) answer(msg []byte) []byte {
 	return out
 }
 
-// find returns where the member of a name is. Of two with one name it is the one
-// whose identifier comes first.
+// find returns the address of a member by its name or ID. If two members have the same name,
+// find returns the one with the lower ID.
 func (gr *group) find(name string) (at netip.Addr, known bool) {
 	name = strings.ToLower(strings.TrimSuffix(name, "."))
 	gr.mu.Lock()
@@ -192,7 +191,7 @@ func (gr *group) find(name string) (at netip.Addr, known bool) {
 	return at, known
 }
 
-// askable reports whether a jail's name can be asked for as the name of a host.
+// askable reports whether a jail's name is valid as a DNS label.
 func askable(name string) bool {
 	const letters = "abcdefghijklmnopqrstuvwxyz0123456789-"
 	return name != "" && len(name) <= 63 && strings.Trim(strings.ToLower(name), letters) == ""

@@ -45,7 +45,7 @@ func TestAMemberIsFoundByItsNames(t *testing.T) {
 		{"web.", dnsmessage.TypeAAAA, "", 0},
 		{"web.", dnsmessage.TypeTXT, "", 0},
 		{"elsewhere.example.", dnsmessage.TypeA, "", dnsmessage.RCodeNameError},
-		{".", dnsmessage.TypeA, "", dnsmessage.RCodeNameError}, // not one that has no name
+		{".", dnsmessage.TypeA, "", dnsmessage.RCodeNameError}, // does not match members without a name
 	} {
 		var m dnsmessage.Message
 		if err := m.Unpack(g.answer(question(t, c.name, c.kind))); err != nil {

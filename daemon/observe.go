@@ -23,8 +23,7 @@ import (
 	"glasshouse/observe/ptrace"
 )
 
-// Observe says what of jails is recorded, where a jail does not say it itself,
-// and by what.
+// Observe configures the event recording of jails that do not configure it themselves.
 type Observe struct {
 	Syscalls    string   `yaml:"syscalls"` // all, security, off
 	Allow       []string `yaml:"allow"`
@@ -35,11 +34,11 @@ type Observe struct {
 	PacketBytes int      `yaml:"packet_bytes"`
 	OnOverload  string   `yaml:"on_overload"` // throttle, count
 
-	RingKB  int      `yaml:"ring_kb"` // KiB: room for records not yet read, per jail and processor
-	Sources []string `yaml:"sources"` // who may watch: kernel, network, gvisor; ptrace where kernel cannot
+	RingKB  int      `yaml:"ring_kb"` // KiB of the ring buffer for unread events, per jail and CPU
+	Sources []string `yaml:"sources"` // enabled sources: kernel, network, gvisor; ptrace where kernel is unavailable
 }
 
-// sourceNames are what Observe.Sources may hold.
+// sourceNames are the valid values of Observe.Sources.
 var sourceNames = []string{"kernel", "network", "gvisor", "ptrace"}
 
 func (o Observe) selection() event.Selection {
@@ -49,28 +48,28 @@ func (o Observe) selection() event.Selection {
 	}
 }
 
-// Events says how the records are kept.
+// Events configures the storage of events.
 type Events struct {
 	Fsync     string        `yaml:"fsync"`      // none, second, segment
-	SegmentMB int           `yaml:"segment_mb"` // MiB: a file is closed beyond this
-	KeepMB    int           `yaml:"keep_mb"`    // MiB of closed files per jail; 0 keeps all
-	KeepAge   time.Duration `yaml:"keep_age"`   // of closed files; 0 keeps all
-	Plain     bool          `yaml:"plain"`      // leave closed files uncompressed
+	SegmentMB int           `yaml:"segment_mb"` // MiB after which a segment is closed
+	KeepMB    int           `yaml:"keep_mb"`    // MiB of closed segments per jail; 0 keeps all
+	KeepAge   time.Duration `yaml:"keep_age"`   // of closed segments; 0 keeps all
+	Plain     bool          `yaml:"plain"`      // leave closed segments uncompressed
 }
 
 func (e Events) policy() eventlog.Policy {
 	return eventlog.Policy{Fsync: e.Fsync, SegmentMB: e.SegmentMB, KeepMB: e.KeepMB, KeepAge: e.KeepAge, Plain: e.Plain}
 }
 
-// openObservers makes the sources and the observers who use them.
+// openObservers opens the event sources and the observers.
 func (d *Daemon) openObservers() error {
 	c, pin := d.Config, ""
 	may := func(source string) bool { return slices.Contains(c.Observe.Sources, source) }
 	if os.Geteuid() == 0 && (may("kernel") || may("network")) {
 		var err error
 		if pin, err = d.mountPins(); err != nil {
-			// Jails are watched all the same, as long as the daemon lives.
-			d.log.Warn("watching will end with the daemon, and not go on until the next", "err", err)
+			// Jails are observed nevertheless, while the daemon runs.
+			d.log.Warn("jails will not be observed while no daemon runs", "err", err)
 		}
 	}
 	ring := c.Observe.RingKB << 10
@@ -105,8 +104,8 @@ func under(dir, name string) string {
 	return filepath.Join(dir, name)
 }
 
-// mountPins returns a directory on a bpf filesystem of this data directory's
-// own. What is pinned there keeps watching jails while no daemon runs.
+// mountPins returns a directory on a BPF filesystem for this data directory. Programs pinned
+// there observe jails while no daemon runs.
 func (d *Daemon) mountPins() (string, error) {
 	dir := filepath.Join(d.Config.Data, "run", "bpf")
 	if err := os.MkdirAll(dir, 0o700); err != nil {
@@ -125,7 +124,7 @@ func (d *Daemon) mountPins() (string, error) {
 	return dir, nil
 }
 
-// dropPins unmounts the pins if no jail is watched by them.
+// dropPins unmounts the pins if they observe no jail.
 func dropPins(dir string) error {
 	for _, source := range []string{"kernel", "network"} {
 		entries, err := os.ReadDir(filepath.Join(dir, source))
@@ -142,7 +141,7 @@ func dropPins(dir string) error {
 	return nil
 }
 
-// watcher is the observers as the jails want them.
+// watcher adapts the observers to the jail manager.
 type watcher struct{ o *observe.Observers }
 
 func (w watcher) Attach(ctx context.Context, j jail.Jail, s jail.Sight) error {
@@ -197,7 +196,7 @@ func (w watcher) Changed(ctx context.Context, jid id.Jail, since jail.Mark) (boo
 func (w watcher) Detach(ctx context.Context, jid id.Jail) error { return w.o.Detach(ctx, jid) }
 func (w watcher) Forget(jid id.Jail) error                      { return w.o.Forget(jid) }
 
-// observed is the observers as the API wants them.
+// observed adapts the observers to the API.
 type observed struct{ *observe.Observers }
 
 func (o observed) Status(jid id.Jail) map[string]wire.Source {
@@ -211,7 +210,7 @@ func (o observed) Status(jid id.Jail) map[string]wire.Source {
 	return all
 }
 
-// observing says, for the doctor, by what the jails of this host are watched.
+// observing probes the event sources for doctor.
 func observing(ctx context.Context) []wire.Probe {
 	var list []wire.Probe
 	add := func(name string, s observe.Source, note string) bool {
@@ -227,8 +226,8 @@ func observing(ctx context.Context) []wire.Probe {
 		list = append(list, p)
 		return err == nil
 	}
-	seen := add("observe: calls, files, processes", kernel.New(kernel.Config{}), "by programs in the kernel: every one, at a few hundred nanoseconds a call")
-	add("observe: packets", network.New(network.Config{}), "by programs on the jails' interfaces")
+	seen := add("observe: calls, files, processes", kernel.New(kernel.Config{}), "eBPF programs; all calls, a few hundred nanoseconds per call")
+	add("observe: packets", network.New(network.Config{}), "eBPF programs on the jails' network interfaces")
 	note := ptrace.Note
 	if seen {
 		note = "not needed here; " + note

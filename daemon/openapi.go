@@ -2,5 +2,5 @@ package daemon
 
 import "glasshouse/api"
 
-// OpenAPI is the document of the API that this version's daemons serve.
+// OpenAPI returns the OpenAPI document of this version.
 func OpenAPI(version string) ([]byte, error) { return api.Document(version) }

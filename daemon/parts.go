@@ -19,8 +19,8 @@ import (
 	"glasshouse/web"
 )
 
-// runtimes are the backends a jail can name. Whether each works on this host,
-// its Probe tells.
+// runtimes returns all backends that a jail can name. Their Probe method reports whether they
+// work on this host.
 func (d *Daemon) runtimes() []jail.Runtime {
 	c, prefix := d.Config, d.cgroups
 	templates, base := filepath.Join(c.Data, "templates"), filepath.Join(c.Data, "base")
@@ -41,8 +41,8 @@ func (d *Daemon) runtimes() []jail.Runtime {
 	})})
 }
 
-// tool returns the path of a program: a private one if make up had to fetch it,
-// else the system's.
+// tool returns the path of a program: the private one if make up installed it, otherwise its
+// name.
 func (d *Daemon) tool(name string) string {
 	private := filepath.Join(d.Config.Tools, name)
 	if _, err := exec.LookPath(private); err == nil {
@@ -51,7 +51,7 @@ func (d *Daemon) tool(name string) string {
 	return name
 }
 
-// listen opens the doors and serves at them until Close.
+// listen opens the listeners and serves them until Close.
 func (d *Daemon) listen(ctx context.Context) error {
 	tools := &toolServers{d: d}
 	d.onClose(tools.Close)
@@ -116,12 +116,12 @@ func (d *Daemon) listen(ctx context.Context) error {
 	return nil
 }
 
-// addresses are where browsers find the daemon: on this machine, and from
-// elsewhere if the configuration says how.
+// addresses returns the URLs at which browsers reach the daemon: on this machine and, if
+// configured, from other machines.
 func (d *Daemon) addresses() []string {
 	host, port, err := net.SplitHostPort(d.reached)
 	if err != nil {
-		return nil // it listens on the socket alone
+		return nil // only the Unix socket is configured
 	}
 	if ip := net.ParseIP(host); ip == nil || ip.IsUnspecified() {
 		host = "127.0.0.1"
@@ -153,7 +153,7 @@ func (d *Daemon) doctor(ctx context.Context) []wire.Probe {
 	return append(Doctor(ctx, probe.Host{Tools: d.Config.Tools, Data: d.Config.Data}), d.barredBundles())
 }
 
-// Doctor probes what a host can do, as the user who asks.
+// Doctor probes the capabilities of a host as the calling user.
 func Doctor(ctx context.Context, h probe.Host) []wire.Probe {
 	var list []wire.Probe
 	for _, r := range probe.All(ctx, h) {

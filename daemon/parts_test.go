@@ -154,7 +154,7 @@ func TestOneDaemonOwnsADataDirectory(t *testing.T) {
 		t.Fatal(err)
 	}
 	second := &Daemon{Config: first.Config}
-	if err := second.takeData(); !errors.Is(err, fault.Conflict) || !strings.Contains(err.Error(), "another daemon owns this data directory") {
+	if err := second.takeData(); !errors.Is(err, fault.Conflict) || !strings.Contains(err.Error(), "another daemon uses this data directory") {
 		t.Errorf("a second daemon = %v, want a conflict", err)
 	}
 	if err := first.Close(); err != nil {
@@ -404,7 +404,7 @@ func TestToolServersAreBounded(t *testing.T) {
 	t.Cleanup(func() { tools.Close() })
 	for n := range maxToolServers + 5 {
 		c := gateway.Caller{Jail: id.Jail("j-" + strings.Repeat("a", n%7+1)), Run: id.Run(strings.Repeat("b", n/7+1))}
-		for range 2 { // the second time it is there
+		for range 2 { // the second call returns the existing server
 			if tools.handler(c) == nil {
 				t.Fatal("handler = nil, want one")
 			}

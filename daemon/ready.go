@@ -23,8 +23,8 @@ func newReadiness(check func(context.Context) error) *readiness {
 }
 
 const (
-	readyFresh = time.Second     // how old an answer may be
-	readyTime  = 4 * time.Second // what one check may take; less than a client of the API waits
+	readyFresh = time.Second     // maximum age of a cached result
+	readyTime  = 4 * time.Second // timeout of one check, below that of API clients
 )
 
 func (r *readiness) now(ctx context.Context) error {
@@ -35,7 +35,8 @@ func (r *readiness) now(ctx context.Context) error {
 		return context.Cause(ctx)
 	}
 	if time.Since(r.at) >= readyFresh {
-		// The answer is for others too, who are still there when this caller is not.
+		// The result also serves other callers, so it must not depend on this caller's
+		// context.
 		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), readyTime)
 		defer cancel()
 		r.err, r.at = r.check(ctx), time.Now()

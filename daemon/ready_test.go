@@ -41,7 +41,7 @@ func TestADirectoryAndADatabaseOnAFullDiskAreNotWritable(t *testing.T) {
 	if err := writable(dir); !fault.DiskFull(err) {
 		t.Errorf("writable = %v, want that the disk is full", err)
 	}
-	// SQLite fills what its log already has before it needs more of the disk.
+	// SQLite overwrites existing WAL frames before it needs more disk space.
 	var full error
 	for range 2000 {
 		full = st.Writable(t.Context())
@@ -75,7 +75,7 @@ func TestOneCheckOfReadinessServesManyRequests(t *testing.T) {
 	if checks != 1 {
 		t.Errorf("%d checks, want 1", checks)
 	}
-	r.busy <- struct{}{} // a check is being made
+	r.busy <- struct{}{} // a check is in progress
 	cancel()
 	if err := r.now(gone); !errors.Is(err, context.Canceled) {
 		t.Errorf("now of a caller that is gone = %v", err)

@@ -16,7 +16,7 @@ import (
 	"glasshouse/gateway"
 )
 
-// ceiling is what an agent is given without a person, at the most.
+// ceiling returns the limits up to which agents get resources without approval.
 func (g *Gateway) ceiling() (autonomy.Limits, error) {
 	if len(g.Ceiling) == 0 {
 		return autonomy.Limits{}, nil
@@ -32,8 +32,8 @@ func (g *Gateway) ceiling() (autonomy.Limits, error) {
 	return l, nil
 }
 
-// openResources opens what jails are given while they run, and puts in force again what
-// they had. People are asked by the gateway, once it is there.
+// openResources opens the resource grants of running jails and re-applies existing grants.
+// Approvals are requested through the gateway, once it is open.
 func (d *Daemon) openResources(ctx context.Context, host string, g *late) (*autonomy.Resources, error) {
 	top, err := d.Config.Gateway.ceiling()
 	if err != nil {
@@ -41,7 +41,7 @@ func (d *Daemon) openResources(ctx context.Context, host string, g *late) (*auto
 	}
 	has, err := d.capacity()
 	if err != nil {
-		return nil, fmt.Errorf("what this host has: %w", err)
+		return nil, fmt.Errorf("determine the host's resources: %w", err)
 	}
 	bounds := &gateway.Bounds{Jails: d.jails}
 	r, err := autonomy.NewResources(ctx, d.work.Autonomy(), autonomy.ResourceConfig{
@@ -56,7 +56,7 @@ func (d *Daemon) openResources(ctx context.Context, host string, g *late) (*auto
 	return r, nil
 }
 
-// capacity is what the host has.
+// capacity returns the resources of the host.
 func (d *Daemon) capacity() (autonomy.Limits, error) {
 	var info unix.Sysinfo_t
 	if err := unix.Sysinfo(&info); err != nil {
@@ -73,7 +73,7 @@ func (d *Daemon) capacity() (autonomy.Limits, error) {
 	}, nil
 }
 
-// recordLimits has the chain say what became of a request for resources.
+// recordLimits records the result of a resource request in the audit log.
 func (d *Daemon) recordLimits(ctx context.Context, c autonomy.Change) (int64, error) {
 	why := c.Why
 	if c.Refusal != nil {

@@ -15,19 +15,19 @@ import (
 	"glasshouse/secret"
 )
 
-// Secrets says how secrets are sealed, and who else keeps some.
+// Secrets configures how secrets are sealed and where else they are stored.
 type Secrets struct {
-	KeyFile    string   `yaml:"key_file"`   // that seals what is kept here; default {data}/secrets.key, made at the first start
-	Passphrase string   `yaml:"passphrase"` // of the key file: file:PATH, fd:N or env:NAME; "" means that its mode alone protects it
-	Env        []string `yaml:"env"`        // variables of the daemon's environment that secrets may refer to, as env:NAME
-	Dir        string   `yaml:"dir"`        // of files that secrets may refer to, as file:PATH
+	KeyFile    string   `yaml:"key_file"`   // key for sealing stored values; default {data}/secrets.key, created at the first start
+	Passphrase string   `yaml:"passphrase"` // passphrase of the key file: file:PATH, fd:N or env:NAME; "" means that only the file mode protects it
+	Env        []string `yaml:"env"`        // environment variables of the daemon that secrets may refer to, as env:NAME
+	Dir        string   `yaml:"dir"`        // directory of files that secrets may refer to, as file:PATH
 	Vault      Vault    `yaml:"vault"`
 }
 
-// Vault is a server of HashiCorp Vault, whose values secrets may refer to, as
+// Vault configures a HashiCorp Vault server, to whose values secrets may refer, as
 // vault:MOUNT/data/PATH#KEY.
 type Vault struct {
-	Address      string        `yaml:"address"` // https://host:port; "" means none
+	Address      string        `yaml:"address"` // https://host:port; "" disables it
 	Namespace    string        `yaml:"namespace"`
 	CAFile       string        `yaml:"ca_file"`
 	TokenFile    string        `yaml:"token_file"`
@@ -35,10 +35,10 @@ type Vault struct {
 	SecretIDFile string        `yaml:"secret_id_file"`
 	AuthPath     string        `yaml:"auth_path"`
 	Timeout      time.Duration `yaml:"timeout"`
-	Keep         time.Duration `yaml:"keep"` // how long a value is kept in memory
+	Keep         time.Duration `yaml:"keep"` // cache time of values in memory
 }
 
-// openSecrets opens what keeps values that nobody is to see.
+// openSecrets opens the secret store.
 func (d *Daemon) openSecrets(ctx context.Context) error {
 	c := d.Config.Secrets
 	if c.KeyFile == "" {
@@ -70,7 +70,7 @@ func (d *Daemon) openSecrets(ctx context.Context) error {
 	return d.secrets.Open(ctx)
 }
 
-// secretRecorder has the chain say what happens to secrets, by their names.
+// secretRecorder records the use and changes of secrets in the audit log, by name.
 type secretRecorder struct{ c *chain.Chain }
 
 var secretKinds = map[secret.Kind]chain.Kind{
@@ -90,7 +90,7 @@ func (r secretRecorder) Record(ctx context.Context, e secret.Event) error {
 	return err
 }
 
-// jailSecrets is the keeper of secrets as the jails want it.
+// jailSecrets adapts the secret store to the jail manager.
 type jailSecrets struct{ k *secret.Keeper }
 
 func (s jailSecrets) For(ctx context.Context, jid id.Jail) ([]jail.Secret, error) {
@@ -110,17 +110,17 @@ func (s jailSecrets) Gone(ctx context.Context, jid id.Jail) error { return s.k.G
 
 type inTurnKey struct{}
 
-// inTurn marks what is done while a jail is being changed, which whoever would
-// change it has to wait for.
+// inTurn marks a context of an operation that holds the jail's lock. Refreshing secrets would
+// wait for the same lock.
 func inTurn(ctx context.Context) context.Context {
 	return context.WithValue(ctx, inTurnKey{}, true)
 }
 
-// refreshSecrets has the jails that a scope covers see what they are to have now.
+// refreshSecrets updates the secret files of the jails that a scope covers.
 func (d *Daemon) refreshSecrets(ctx context.Context, s secret.Scope) error {
 	jails := d.opened.Load()
 	if jails == nil || ctx.Value(inTurnKey{}) != nil {
-		return nil // they are given it when they open, or by who has the turn
+		return nil // set when the jails are opened, or by the holder of the lock
 	}
 	ids := []id.Jail{s.Jail}
 	if s.Jail == "" {
@@ -142,7 +142,7 @@ func (d *Daemon) refreshSecrets(ctx context.Context, s secret.Scope) error {
 	return errors.Join(errs...)
 }
 
-// injected is the keeper of secrets as the kernel wants it.
+// injected adapts the secret store to the policy engine.
 type injected struct{ k *secret.Keeper }
 
 func (s injected) Inject(ctx context.Context, jid id.Jail, name, host string) ([]byte, error) {

@@ -12,7 +12,7 @@ import (
 	"glasshouse/host/cgroup"
 )
 
-// systemdTime bounds a question to systemd.
+// systemdTime is the timeout of a query to systemd.
 const systemdTime = 5 * time.Second
 
 // hostStops reports whether systemd is shutting down this host, or for the daemon of an
@@ -27,7 +27,7 @@ func hostStops() bool {
 	if os.Geteuid() != 0 {
 		args = append(args, "--user")
 	}
-	out, _ := exec.CommandContext(ctx, "systemctl", args...).Output() // its exit status says only that not all is well
+	out, _ := exec.CommandContext(ctx, "systemctl", args...).Output() // the exit status is nonzero in all states but running (systemctl(1))
 	return strings.TrimSpace(string(out)) == "stopping"
 }
 

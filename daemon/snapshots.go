@@ -19,7 +19,7 @@ import (
 	"glasshouse/snapshot"
 )
 
-// openSnapshots makes the keeper of snapshots. The jails are open.
+// openSnapshots opens the snapshots. The jails must be open.
 func (d *Daemon) openSnapshots(ctx context.Context) error {
 	c := d.Config
 	hot, err := d.mountHot()
@@ -51,9 +51,8 @@ var snapshotKinds = map[snapshot.Op]chain.Kind{
 	snapshot.OpBranched: chain.JailBranched, snapshot.OpRewound: chain.JailRewound,
 }
 
-// tellOfSnapshot has the chain say what happened to a snapshot. It holds the
-// digest of what was written down of the jail's memory, and up to which of its
-// records that was.
+// tellOfSnapshot records a snapshot operation in the audit log. The entry contains the digest
+// of the memory dump and the sequence number of the last event included.
 func (d *Daemon) tellOfSnapshot(h snapshot.Happening) {
 	s := h.Snapshot
 	d.kernel.Note(snapshotKinds[h.Op], policy.Subject{Jail: h.Jail}, 0, struct {
@@ -67,7 +66,7 @@ func (d *Daemon) tellOfSnapshot(h snapshot.Happening) {
 	}{s.ID, s.Jail.ID, s.Parent, s.Reason, s.Digest, s.Seq, h.Number})
 }
 
-// lower returns the layers of a root filesystem that is kept.
+// lower returns the layers of a cached root filesystem.
 func (d *Daemon) lower(_ context.Context, r jail.Rootfs, digest string) ([]string, error) {
 	l, err := d.images.Kept(r, digest)
 	if err != nil {
@@ -76,8 +75,8 @@ func (d *Daemon) lower(_ context.Context, r jail.Rootfs, digest string) ([]strin
 	return []string{l.Dir}, nil
 }
 
-// commands tells the keeper of snapshots of the commands that are asked for. It
-// is made after the jails are; until it is there none is asked for.
+// commands reports requested commands to the snapshots. Before the snapshots are open, there
+// are no commands.
 type commands struct{ d *Daemon }
 
 func (c commands) Before(ctx context.Context, jid id.Jail, argv []string) {
@@ -92,15 +91,15 @@ func (c commands) After(ctx context.Context, jid id.Jail, argv []string) {
 	}
 }
 
-// began tells it of the programs that jails begin.
+// began reports started programs to the snapshots.
 func (d *Daemon) began(jid id.Jail, e *event.Event) {
 	if k := d.keeper.Load(); k != nil {
 		k.Began(jid, e)
 	}
 }
 
-// mountHot returns a directory in memory, with a little more room than is used.
-// Without root it is an ordinary one, which nothing will be put into.
+// mountHot returns a tmpfs directory slightly larger than the configured cache. Without root
+// it is an ordinary directory, which is not used.
 func (d *Daemon) mountHot() (string, error) {
 	dir := filepath.Join(d.Config.Data, "run", "hot")
 	if err := os.MkdirAll(dir, 0o700); err != nil || os.Geteuid() != 0 {
@@ -111,7 +110,7 @@ func (d *Daemon) mountHot() (string, error) {
 		return "", err
 	}
 	if fs.Type == unix.TMPFS_MAGIC {
-		return dir, nil // an earlier daemon's
+		return dir, nil // mounted by an earlier daemon
 	}
 	size := fmt.Sprintf("mode=0700,size=%dm", d.Config.Snapshots.MemoryMB+d.Config.Snapshots.MemoryMB/8+64)
 	if err := unix.Mount("hot", dir, "tmpfs", unix.MS_NOSUID|unix.MS_NODEV|unix.MS_NOEXEC, size); err != nil {
@@ -123,7 +122,7 @@ func (d *Daemon) mountHot() (string, error) {
 	return dir, nil
 }
 
-// dropHot gives the memory back. What was in it is on the disk as well.
+// dropHot unmounts the cache. Its contents are also stored on disk.
 func dropHot(dir string) error {
 	if os.Geteuid() != 0 {
 		return nil

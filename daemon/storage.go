@@ -18,26 +18,26 @@ import (
 	"glasshouse/jail"
 )
 
-// countEvery is how old a count of the data directory may be: it means to look at
+// countEvery is the maximum age of the measured usage. A measurement reads the metadata of
 // every file.
 const countEvery = 30 * time.Second
 
-// storage counts what the data directory takes. It is counted when somebody asks, by
-// one at a time.
+// storage measures the disk usage of the data directory. It measures on request; concurrent
+// requests share the result.
 type storage struct {
 	dir  string
 	pool func() []jail.Spares
-	size int // of the pool
+	size int // configured size of the pool
 
-	turn  chan struct{} // capacity 1: who has put something in has it
-	count wire.Storage  // as it was last counted; guarded by turn
+	turn  chan struct{} // lock with capacity 1, so that waiting can be cancelled
+	count wire.Storage  // last measurement; guarded by turn
 }
 
 func newStorage(dir string, size int, pool func() []jail.Spares) *storage {
 	return &storage{dir: dir, size: size, pool: pool, turn: make(chan struct{}, 1)}
 }
 
-// now is what there is, as it was counted last or is counted now.
+// now returns the last measurement, or measures again if it is too old.
 func (s *storage) now(ctx context.Context) (wire.Storage, error) {
 	select {
 	case s.turn <- struct{}{}:
@@ -67,7 +67,7 @@ func (s *storage) now(ctx context.Context) (wire.Storage, error) {
 	return w, nil
 }
 
-// partOf says what a file is for, by where it lies below the data directory.
+// partOf returns the category of a file, given its path relative to the data directory.
 func partOf(path string) string {
 	words := strings.Split(path, "/")
 	switch top := words[0]; top {
@@ -92,8 +92,8 @@ func partOf(path string) string {
 	}
 }
 
-// measure adds up what lies below dir. What is mounted there is not the disk's, a
-// file with several names counts once, and what goes away meanwhile does not count.
+// measure sums up the disk usage below dir. It skips other filesystems, counts hard-linked
+// files once, and ignores files that are deleted meanwhile.
 func measure(ctx context.Context, dir string) ([]wire.StoragePart, error) {
 	var top unix.Stat_t
 	if err := unix.Lstat(dir, &top); err != nil {

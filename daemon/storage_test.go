@@ -12,7 +12,7 @@ import (
 	"glasshouse/jail"
 )
 
-func TestWhatTheDiskIsUsedForIsToldApart(t *testing.T) {
+func TestDiskUsageByCategory(t *testing.T) {
 	dir := t.TempDir()
 	for name, size := range map[string]int{
 		"glasshouse.db": 100, "glasshouse.db-wal": 100, "house": 1,
@@ -27,7 +27,7 @@ func TestWhatTheDiskIsUsedForIsToldApart(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	// The same file by another name takes nothing.
+	// A hard link takes no additional space.
 	if err := os.Link(filepath.Join(dir, "images/sha256-1/root/bin/sh"), filepath.Join(dir, "images/sha256-1/root/bin/dash")); err != nil {
 		t.Fatal(err)
 	}
@@ -65,6 +65,6 @@ func TestWhatTheDiskIsUsedForIsToldApart(t *testing.T) {
 	}
 	again, err := s.now(t.Context())
 	if err != nil || !again.At.Equal(got.At) {
-		t.Errorf("it was counted anew at %v, after %v: %v", again.At, got.At, err)
+		t.Errorf("counted again at %v, after %v: %v", again.At, got.At, err)
 	}
 }

@@ -26,7 +26,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// warden is the kernel and the groups' names as the jails want them.
+// warden adapts the policy engine and the group names to the jail manager.
 type warden struct {
 	kernel *govern.Kernel
 	groups *groups
@@ -59,7 +59,7 @@ func (w warden) Guard(ctx context.Context, j jail.Jail, s jail.Sight) error {
 		g.Door = s.Door
 		g.Open = func() (*govern.Door, error) { return openDoor(s.Door) }
 		g.Trust = func(ctx context.Context, ca *egress.CA) error { return trust(ctx, s, ca) }
-		g.Trusted, g.Waits = s.Restored, s.Restored && j.State == jail.Spare // what they trust came with their files
+		g.Trusted, g.Waits = s.Restored, s.Restored && j.State == jail.Spare // a restored jail's files already contain the authority
 	}
 	if err := w.kernel.Guard(ctx, j.ID, g); err != nil {
 		return err
@@ -89,8 +89,7 @@ func (w warden) Release(jid id.Jail) {
 	w.kernel.Release(jid)
 }
 
-// trust has the programs of a jail trust an authority, whichever way they have of
-// it, beside what they trust already.
+// trust adds a certificate authority to all trust stores that programs in the jail may use.
 func trust(ctx context.Context, s jail.Sight, ca *egress.CA) error {
 	root, err := os.OpenRoot(fmt.Sprintf("/proc/%d/root", s.PID))
 	if err != nil {
@@ -116,14 +115,14 @@ func trust(ctx context.Context, s jail.Sight, ca *egress.CA) error {
 	return nil
 }
 
-// moves are the entries of the chain that changes of a jail's state are.
+// moves maps jail states to audit log entries.
 var moves = map[jail.State]chain.Kind{
 	jail.Created: chain.JailCreated, jail.Running: chain.JailStarted, jail.Paused: chain.JailPaused,
 	jail.Stopped: chain.JailStopped, jail.Failed: chain.JailFailed, jail.Deleting: chain.JailDeleted,
 }
 
-// Moved implements jail.Warden. Spares are nobody's, and nothing has happened to
-// anybody when one is made or thrown away.
+// Moved implements jail.Warden. Spares have no owner, so their creation and removal are not
+// recorded.
 func (w warden) Moved(j jail.Jail, from jail.State) {
 	if j.State == jail.Deleting {
 		w.kernel.Forget(j.ID)
@@ -153,7 +152,7 @@ func (w warden) Moved(j jail.Jail, from jail.State) {
 	}
 }
 
-// created is what the chain says of a new jail.
+// created returns the body of the audit log entry of a new jail.
 func created(j jail.Jail) any {
 	return struct {
 		Name    string       `json:"name,omitempty"`
@@ -167,12 +166,13 @@ func created(j jail.Jail) any {
 	}{j.Spec.Name, j.Spec.Backend, j.Spec.Runtime, j.Digest, j.Spec.Network, j.Spec.Group, j.Origin, govern.Digest(j.Spec.Govern)}
 }
 
-// forkTime is how long a program that this process starts may have copies of its sockets,
-// until it runs.
+// forkTime is how long a child process may hold duplicates of this process's sockets between
+// fork and execve.
 const forkTime = 5 * time.Second
 
-// again does f until the address is free. Only this daemon listens in a gate, so what is in
-// the way is a socket that it has closed, and that a program being started has a copy of.
+// again retries f while the address is in use. Only this daemon listens in the jail's network
+// namespace, so the conflicting socket is a closed one that a starting child process still
+// holds.
 func again(f func() error) (err error) {
 	for end := time.Now().Add(forkTime); ; time.Sleep(2 * time.Millisecond) {
 		if err = f(); !errors.Is(err, unix.EADDRINUSE) || time.Now().After(end) {
@@ -181,7 +181,7 @@ func again(f func() error) (err error) {
 	}
 }
 
-// openDoor listens for a jail in the gate at the other end of its wire.
+// openDoor opens the listeners of a jail at the host end of its veth pair.
 func openDoor(door string) (_ *govern.Door, err error) {
 	g := &govern.Door{}
 	defer func() {

@@ -148,7 +148,7 @@ func TestSegmentsAreSealedOnce(t *testing.T) {
 	d.log = slog.New(slog.NewTextHandler(&log, nil))
 	one := eventlog.Segment{File: "syscalls-1.jsonl", First: 1, Last: 9, SHA256: strings.Repeat("ab", 32)}
 	d.seal(shelved, one, false)
-	d.seal(shelved, one, true) // a daemon that starts finds it
+	d.seal(shelved, one, true) // found by a starting daemon
 	other := one
 	other.SHA256 = strings.Repeat("cd", 32)
 	d.seal(shelved, other, true)
@@ -165,7 +165,7 @@ func TestSegmentsAreSealedOnce(t *testing.T) {
 	}
 }
 
-func TestWhatHappensToSecretsIsInTheAuditLog(t *testing.T) {
+func TestSecretEventsAreInTheAuditLog(t *testing.T) {
 	d := newGoverned(t)
 	kinds := []secret.Kind{secret.Stored, secret.Rotated, secret.Deleted, secret.Granted, secret.Revoked, secret.Expired, secret.Used, secret.Refused}
 	want := []chain.Kind{chain.SecretStored, chain.SecretStored, chain.SecretDeleted, chain.SecretGranted, chain.SecretRevoked, chain.SecretRevoked, chain.SecretUsed, chain.SecretRefused}
@@ -350,7 +350,7 @@ func withRegistry(t *testing.T) governed {
 	return d
 }
 
-func TestWhatIsBuiltInCanBeCalledWithoutBeingInstalled(t *testing.T) {
+func TestBuiltinsResolveWithoutInstallation(t *testing.T) {
 	d := withRegistry(t)
 	w := newWithMemory(d.registry)
 	for _, in := range memory.Installed() {
@@ -399,7 +399,7 @@ func TestVersionsAndBundlesAreInTheAuditLogBeforeTheyCount(t *testing.T) {
 			}
 		}
 	}
-	d.chain.Close() // what is not recorded does not count
+	d.chain.Close() // an entry that is not recorded has no effect
 	if err := d.noteCapability(t.Context(), rec, &manifest.Capability{}); err == nil {
 		t.Error("noteCapability without the audit log = nil, want an error")
 	}
@@ -436,7 +436,7 @@ func TestTheEgressOfASandboxKeepsTheRestOfItsRules(t *testing.T) {
 	}
 }
 
-// The authority for clients of E2B is made once, for the domain without its port.
+// The authority for E2B clients is created once, for the domain without its port.
 func TestClientsOfE2BAreGivenTheAuthoritysCertificate(t *testing.T) {
 	d := newGoverned(t)
 	d.e2b.Domain = "localhost:8083"
@@ -483,7 +483,8 @@ func TestClientsOfE2BAreGivenTheAuthoritysCertificate(t *testing.T) {
 	}
 }
 
-// answering opens a group's names at the loopback interface, as join does in a jail's gate.
+// answering serves a group's names on the loopback interface, as join does in a network
+// namespace.
 func answering(t *testing.T, g *groups) net.Addr {
 	t.Helper()
 	conn, err := net.ListenPacket("udp4", "127.0.0.1:0")
@@ -512,7 +513,7 @@ func lookup(t *testing.T, at net.Addr, name string) (netip.Addr, dnsmessage.RCod
 	if err := conn.SetDeadline(time.Now().Add(time.Minute)); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := conn.Write([]byte("garbage")); err != nil { // which gets no answer
+	if _, err := conn.Write([]byte("garbage")); err != nil { // gets no answer
 		t.Fatal(err)
 	}
 	if _, err := conn.Write(question(t, name, dnsmessage.TypeA)); err != nil {
@@ -554,7 +555,7 @@ func TestAGroupFollowsItsMembers(t *testing.T) {
 	g.rename("j-aaaaaaaaaaaa", "not a name")
 	want("api.", netip.Addr{})
 	want("j-aaaaaaaaaaaa.", first)
-	g.rename("j-dddddddddddd", "web") // which is in no group
+	g.rename("j-dddddddddddd", "web") // in no group
 	g.leave("j-bbbbbbbbbbbb")
 	g.leave("j-bbbbbbbbbbbb")
 	want("web.", netip.Addr{})
@@ -588,7 +589,7 @@ func TestAGroupFollowsItsMembers(t *testing.T) {
 	}
 }
 
-func TestOneMarketThatFailsDoesNotSilenceTheOthers(t *testing.T) {
+func TestFailingMarketDoesNotAffectOthers(t *testing.T) {
 	dir := t.TempDir()
 	vendor, err := bundle.GenerateKey()
 	if err != nil {
@@ -707,7 +708,7 @@ func TestRunEndsWithItsContextOrItsListener(t *testing.T) {
 		}
 	}
 	d := newGoverned(t)
-	d.withJails(t) // none runs: there is nothing to stop
+	d.withJails(t) // none is running, so there is nothing to stop
 	d.serveErr, d.Config.StopJails = make(chan error), true
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
@@ -752,7 +753,7 @@ func TestPinsThatWatchJailsStayMounted(t *testing.T) {
 		t.Fatal(err)
 	}
 	var path *os.PathError
-	if err := dropPins(dir); !errors.As(err, &path) || path.Op != "unmount" { // it is no mount
+	if err := dropPins(dir); !errors.As(err, &path) || path.Op != "unmount" { // it is not a mount point
 		t.Errorf("dropPins without jails = %v, want that it tries to unmount", err)
 	}
 	if under("", "kernel") != "" || under("/run", "kernel") != "/run/kernel" {
@@ -765,7 +766,7 @@ func TestPinsThatWatchJailsStayMounted(t *testing.T) {
 	}
 }
 
-func TestTheCountOfTheDiskIsKeptAndCanBeGivenUp(t *testing.T) {
+func TestDiskCountIsCachedAndCancellable(t *testing.T) {
 	dir := t.TempDir()
 	s := newStorage(dir, 0, func() []jail.Spares { return nil })
 	if err := os.WriteFile(filepath.Join(dir, "one"), []byte("1"), 0o600); err != nil {
@@ -781,7 +782,7 @@ func TestTheCountOfTheDiskIsKeptAndCanBeGivenUp(t *testing.T) {
 	if again, err := s.now(t.Context()); err != nil || again.At != first.At || again.Parts[0].Files != 1 {
 		t.Errorf("the next count = %+v, %v, want the one from before", again, err)
 	}
-	s.turn <- struct{}{} // another counts
+	s.turn <- struct{}{} // another count is in progress
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
 	if _, err := s.now(ctx); !errors.Is(err, context.Canceled) {

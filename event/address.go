@@ -6,14 +6,14 @@ import (
 	"strings"
 )
 
-// An endpoint is the addresses and the port that a term for src or dst means.
+// An endpoint is an address or network and a port that a term for src or dst matches.
 type endpoint struct {
 	net  netip.Prefix
 	port int64 // -1 is any
 }
 
-// parseEndpoint reads "10.0.0.0/8", "10.0.0.2:443", "10.0.0.0/8:443", "::1",
-// "[::1]:80" and "[fd00::/8]:80". It returns how to write it as well.
+// parseEndpoint parses "10.0.0.0/8", "10.0.0.2:443", "10.0.0.0/8:443", "::1", "[::1]:80" and
+// "[fd00::/8]:80". It also returns the canonical text.
 func parseEndpoint(s string) (e endpoint, text string, ok bool) {
 	host, port := splitPort(s)
 	if port < 0 && strings.HasPrefix(s, "[") && !strings.HasSuffix(s, "]") || port > 65535 {
@@ -41,7 +41,7 @@ func parseEndpoint(s string) (e endpoint, text string, ok bool) {
 	return e, text + ":" + strconv.FormatInt(port, 10), true
 }
 
-// contains reports whether s, an address with or without a port, is meant.
+// contains reports whether s, an address with or without a port, matches.
 func (e *endpoint) contains(s string) bool {
 	host, port := splitPort(s)
 	if e.port >= 0 && e.port != port {
@@ -51,7 +51,7 @@ func (e *endpoint) contains(s string) bool {
 	return ok && e.net.Contains(a)
 }
 
-// splitPort returns the address in s and its port, -1 if it has none.
+// splitPort splits s into address and port; the port is -1 if there is none.
 func splitPort(s string) (host string, port int64) {
 	host = s
 	var digits string
@@ -70,7 +70,7 @@ func splitPort(s string) (host string, port int64) {
 		digits = s[end+2:]
 	} else {
 		colon := strings.IndexByte(s, ':')
-		if colon < 0 || strings.IndexByte(s[colon+1:], ':') >= 0 { // IPv6, or of a link
+		if colon < 0 || strings.IndexByte(s[colon+1:], ':') >= 0 { // IPv6, or a link-layer address
 			return s, -1
 		}
 		host, digits = s[:colon], s[colon+1:]
@@ -88,8 +88,8 @@ func splitPort(s string) (host string, port int64) {
 	return host, port
 }
 
-// parseAddr is netip.ParseAddr without its error, which is allocated: addresses
-// of links come here as well.
+// parseAddr is netip.ParseAddr without the error, whose allocation would be frequent:
+// link-layer addresses also get here.
 func parseAddr(s string) (netip.Addr, bool) {
 	if strings.IndexByte(s, ':') < 0 {
 		b, ok := parse4(s)
@@ -130,8 +130,8 @@ func parse4(s string) (b [4]byte, ok bool) {
 }
 
 func parse16(s string) (b [16]byte, ok bool) {
-	gap := -1 // where "::" stands
-	n := 0    // bytes so far
+	gap := -1 // position of "::"
+	n := 0    // number of bytes so far
 	if strings.HasPrefix(s, "::") {
 		gap, s = 0, s[2:]
 	}
@@ -185,7 +185,7 @@ func parse16(s string) (b [16]byte, ok bool) {
 	return b, true
 }
 
-// parseHex reads one to four hexadecimal digits.
+// parseHex parses one to four hexadecimal digits.
 func parseHex(s string) (v uint16, ok bool) {
 	if len(s) == 0 || len(s) > 4 {
 		return 0, false

@@ -2,10 +2,9 @@ package event
 
 import "slices"
 
-// An Encoder writes records as AppendJSON does, and remembers how it wrote what
-// seldom changes from one to the next: the time, the thread, the call and its
-// arguments. The zero value is ready. It is for one goroutine at a time, and
-// holds on to strings of the records it has seen.
+// An Encoder encodes events like AppendJSON. It caches the encoding of parts that rarely
+// change between events: the time, the thread, the call and its arguments. The zero value is
+// ready to use. It is not safe for concurrent use, and it retains strings of encoded events.
 type Encoder struct {
 	ts    int64
 	time  text
@@ -13,7 +12,7 @@ type Encoder struct {
 	calls [64]callText // by NR
 }
 
-// Append appends e as AppendJSON does, byte for byte.
+// Append appends e exactly like AppendJSON.
 func (c *Encoder) Append(dst []byte, e *Event) []byte {
 	b := e.appendSeq(dst)
 	if c.time.n == 0 || c.ts != e.TS {
@@ -43,16 +42,16 @@ func (c *Encoder) Append(dst []byte, e *Event) []byte {
 	return e.appendEnd(b)
 }
 
-// remembered is how long a text can be to be remembered. It is copied as a
-// whole, which costs less than copying as much of it as there is.
+// remembered is the maximum length of a cached text. A text is copied as a fixed-size array,
+// which is faster than copying its exact length.
 const remembered = 128
 
 type text struct {
-	n int // 0 is none
+	n int // 0 if empty
 	b [remembered]byte
 }
 
-// keep remembers b, unless it is too long.
+// keep caches b unless it is too long.
 func (t *text) keep(b []byte) {
 	t.n = 0
 	if len(b) <= remembered {
@@ -69,7 +68,7 @@ func (t *text) append(b []byte) []byte {
 	return b[:at+t.n]
 }
 
-// A whoText is how a thread was written last, and its jail before it.
+// A whoText is the last encoding of a thread and its jail.
 type whoText struct {
 	pid, tid, hostPID int32
 	comm, jail        string
@@ -89,12 +88,11 @@ func (c *Encoder) appendWho(b []byte, e *Event) []byte {
 	return b
 }
 
-// A callText is how a system call was written last. Its arguments are in the
-// text when they were the same twice, as they are in a loop: those that change
-// each time are not worth remembering.
+// A callText is the last encoding of a system call. It includes the arguments if they were
+// equal twice, as in a loop. Arguments that change each time are not worth caching.
 type callText struct {
 	nr        int32
-	named     int // bytes of text before the arguments; 0 is none
+	named     int // bytes of text before the arguments; 0 if empty
 	name, abi string
 	args      [6]uint64
 	text      text

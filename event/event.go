@@ -1,24 +1,23 @@
-// Package event is the record of one observed fact: a system call, an operation
-// on a file, a packet, a process. Its JSON form, one object a line, is what the
-// log keeps and what every reader gets.
+// Package event defines the event record: one observed system call, file operation, packet or
+// process change. Logs and readers use its JSON form, one object per line.
 package event
 
 import "glasshouse/id"
 
-// A Type is what a record is about.
+// A Type is the subject of an event.
 type Type uint8
 
 const (
-	Syscall Type = iota + 1 // a system call, whole: entered and returned
+	Syscall Type = iota + 1 // a completed system call
 	File                    // an operation on a file, with the path inside the jail
-	Net                     // a packet, or a flow's sum of them
-	Proc                    // a process or thread that began, changed its program, or ended
-	Gap                     // records that are missing here, and how many
-	Usage                   // what the jail uses at this moment
-	Lineage                 // a snapshot was taken of the jail, or it goes on from one
+	Net                     // a packet, or the summary of a flow
+	Proc                    // a process or thread started, executed a program, or ended
+	Gap                     // events that are missing, and their number
+	Usage                   // resource usage of the jail
+	Lineage                 // a snapshot was taken of the jail, or the jail was created from or rewound to one
 )
 
-// Types lists all, in the order of their constants.
+// Types lists all types in the order of their constants.
 var Types = []Type{Syscall, File, Net, Proc, Gap, Usage, Lineage}
 
 var typeNames = [...]string{Syscall: "syscall", File: "file", Net: "net", Proc: "proc", Gap: "gap", Usage: "usage", Lineage: "lineage"}
@@ -30,7 +29,7 @@ func (t Type) String() string {
 	return "unknown"
 }
 
-// ParseType returns the type of that name, or 0.
+// ParseType returns the type with a name, or 0.
 func ParseType(s string) Type {
 	for _, t := range Types {
 		if typeNames[t] == s {
@@ -40,25 +39,24 @@ func ParseType(s string) Type {
 	return 0
 }
 
-// Flags say what is unusual about a record. Each is a word of its own in JSON,
-// present when set.
+// Flags mark unusual events. Each set flag is a key in JSON.
 type Flags uint16
 
 const (
-	Denied     Flags = 1 << iota // "denied": seccomp refused the call before it was entered
-	Unfinished                   // "unfinished": the caller died inside the call, or never returns; no ret
-	Partial                      // "partial": the caller was inside the call when observation began; no dur_ns
+	Denied     Flags = 1 << iota // "denied": seccomp denied the call
+	Unfinished                   // "unfinished": the caller died in the call, or the call never returns; no ret
+	Partial                      // "partial": the caller was in the call when observation began; no dur_ns
 	Child                        // "child": the return of fork or clone in the new task
-	Cut                          // "cut": a string or list is longer than what is kept
+	Cut                          // "cut": a string or list was truncated
 	Raced                        // "raced": the memory the path was read from changed during the call
-	Injected                     // "injected": made by Glasshouse in the jail's processes, not by them
-	Unresolved                   // "unresolved": the path of a descriptor is not known
-	Existing                     // "existing": was there when observation began
-	Thread                       // "thread": of a thread, not of a whole process
-	ReadOnly                     // "read_only": the jail's disk refuses writes after an error; of Usage
+	Injected                     // "injected": caused by Glasshouse in the jail's processes
+	Unresolved                   // "unresolved": the path of a descriptor is unknown
+	Existing                     // "existing": the process existed when observation began
+	Thread                       // "thread": of a thread that is not the first of its process
+	ReadOnly                     // "read_only": the jail's disk rejects writes after an error; in Usage
 )
 
-// Names returns the words of those that are set.
+// Names returns the names of the set flags.
 func (f Flags) Names() []string {
 	var names []string
 	for i, name := range flagNames {
@@ -69,33 +67,33 @@ func (f Flags) Names() []string {
 	return names
 }
 
-// An Event is one record. It is flat, so that one value can be reused for many
-// records: which fields mean something follows from Type.
+// An Event is one record. It is flat, so that one value can be reused for many records. Type
+// determines which fields are valid.
 //
-// Strings are bytes as the kernel had them, so a path or an argument need not be
-// valid UTF-8. In JSON such bytes are written as the escapes \udc80 to \udcff, as
-// Python's surrogateescape does, and read back as the same bytes.
+// Strings contain the kernel's bytes, so a path or an argument need not be valid UTF-8. In
+// JSON, invalid bytes are written as the escapes \udc80 to \udcff, like Python's
+// surrogateescape, and are read back unchanged.
 type Event struct {
 	Type  Type
 	Flags Flags
 
-	Seq  uint64 // gapless in one jail, from 1 or, of a branch, from where its parent was; given by the log
-	TS   int64  // milliseconds since 1970
-	NS   int64  // monotonic nanoseconds of the host, when the fact was complete
+	Seq  uint64 // without gaps in one jail, from 1 or, in a branch, from the parent's number; assigned by the log
+	TS   int64  // milliseconds since the Unix epoch
+	NS   int64  // CLOCK_MONOTONIC of the host in nanoseconds, at completion
 	Jail id.Jail
 
-	// Whose doing it was. PID and TID are those inside the jail.
+	// The acting thread. PID and TID are those inside the jail.
 	PID, TID int32
 	HostPID  int32
 	Comm     string
 
-	// Syscall. Path and To are what the path arguments said; Real is what the
-	// kernel opened, where that differs.
+	// Syscall. Path and To are the path arguments. Real is the path that the kernel opened, if
+	// it differs.
 	NR   int32
 	Name string
-	ABI  string // "" is the machine's own; "i386", "x32", "arm" else
+	ABI  string // "" is native; otherwise "i386", "x32", "arm"
 	Args [6]uint64
-	Ret  int64 // also of File: negative is -errno
+	Ret  int64 // also of File; negative is -errno
 	Dur  int64 // nanoseconds from entry to return
 	Addr string
 
@@ -105,20 +103,20 @@ type Event struct {
 	To    string // the second path of a rename or link
 	Real  string
 	Bytes int64 // also of Net
-	Calls int64 // of which this is the sum; 0 is a record of one
-	FD    int32 // -1 is none
+	Calls int64 // number of calls summed up; 0 in the event of one call
+	FD    int32 // -1 if there is none
 
-	// Net. Addresses are "10.0.0.2:54321" and "[::1]:80"; without a port where
-	// the protocol has none.
+	// Net. Addresses have the form "10.0.0.2:54321" and "[::1]:80", without a port if the
+	// protocol has none.
 	Dir     string // "egress", "ingress", "loopback"
 	Proto   string // "tcp", "udp", "icmp", "icmp6", "arp", or "ip-41", "eth-88cc"
 	Src     string
 	Dst     string
-	Host    string // the name the jail asked for to get the other side's address
-	Iface   string // as the jail calls it
-	Packets int64  // of a flow; 0 in the record of one packet
-	TCP     string // flags of the packet, or all of a flow: "SYN,ACK"
-	Begin   int64  // of a flow: NS of its first packet. Of Proc: NS at which the process began
+	Host    string // the host name whose lookup returned the remote address
+	Iface   string // interface name inside the jail
+	Packets int64  // of a flow; 0 in the event of one packet
+	TCP     string // flags of the packet, or of all packets of a flow: "SYN,ACK"
+	Begin   int64  // of a flow: NS of its first packet; of Proc: NS of the start of the process
 
 	// Proc.
 	PPID     int32
@@ -127,16 +125,15 @@ type Event struct {
 	Argv     []string
 	Cwd      string
 	Code     int32  // exit code
-	Signal   string // that ended it, "SIGKILL"; "" if it exited
-	UserNS   int64  // processor time it used, at exit; also of Usage
+	Signal   string // terminating signal, such as "SIGKILL"; "" if it exited
+	UserNS   int64  // CPU time used, at exit; also of Usage
 	SystemNS int64
-	RSS      int64 // most memory it held, in bytes, at exit
+	RSS      int64 // peak resident set size in bytes, at exit
 
-	// Gap. Lost records were of Source, between the records before and after
-	// this one; From and To narrow that to sequence numbers where those were
-	// given and removed again.
+	// Gap. The lost events were of type Source, between the preceding and the following event.
+	// From and To limit the range to sequence numbers that were assigned and removed again.
 	Source  Type
-	Lost    int64 // -1 is unknown
+	Lost    int64 // -1 if unknown
 	Reason  string
 	From    uint64
 	Through uint64
@@ -148,17 +145,17 @@ type Event struct {
 	Disk   int64
 	Rx, Tx int64
 
-	// Lineage. The snapshot was taken of Parent when the last record in its log
-	// had the number ParentSeq.
+	// Lineage. The snapshot was taken of Parent when ParentSeq was the sequence number of the
+	// last event in its log.
 	Snapshot  id.Snapshot
 	Parent    id.Jail
 	ParentSeq uint64
 }
 
-// Operations on files.
+// File operations.
 const (
 	OpOpen     = "open"
-	OpCreate   = "create" // an open that made the file
+	OpCreate   = "create" // an open that created the file
 	OpClose    = "close"
 	OpRead     = "read"
 	OpWrite    = "write"
@@ -174,28 +171,28 @@ const (
 	OpMknod    = "mknod"
 	OpTimes    = "utime"
 	OpXattr    = "xattr"
-	OpMmap     = "mmap" // shared and writable: from here on memory writes the file, unseen
+	OpMmap     = "mmap" // shared and writable: later writes through memory are not observed
 	OpMount    = "mount"
 	OpUnmount  = "unmount"
 	OpChroot   = "chroot"
 )
 
-// What happens to processes. A thread's records carry the flag Thread.
+// Process operations. Events of threads have the flag Thread.
 const (
 	OpFork = "fork"
 	OpExec = "exec"
 	OpExit = "exit"
 )
 
-// What snapshots have to do with a jail.
+// Snapshot operations.
 const (
-	OpSnapshot = "snapshot" // one was taken of it; Parent is itself
-	OpRestore  = "restore"  // it is a new jail made from one
-	OpBranch   = "branch"   // it is one of several made from one
-	OpRewind   = "rewind"   // it goes on from one of its own: what it did since is undone
+	OpSnapshot = "snapshot" // a snapshot was taken of the jail; Parent is the jail itself
+	OpRestore  = "restore"  // the jail was created from a snapshot
+	OpBranch   = "branch"   // the jail is one of several created from a snapshot
+	OpRewind   = "rewind"   // the jail was rewound to one of its snapshots; later events were undone
 )
 
-// All operations, of files, of processes and with snapshots.
+// The operations on files, processes and snapshots.
 var (
 	fileOps = []string{
 		OpOpen, OpCreate, OpClose, OpRead, OpWrite, OpDelete, OpRename, OpTruncate, OpAllocate, OpMode, OpOwner,
@@ -205,9 +202,9 @@ var (
 	lineageOps = []string{OpSnapshot, OpRestore, OpBranch, OpRewind}
 )
 
-// Directions of packets, as the jail sees them.
+// Directions of packets from the jail's perspective.
 const (
 	Egress   = "egress"
 	Ingress  = "ingress"
-	Loopback = "loopback" // inside the jail, recorded once
+	Loopback = "loopback" // inside the jail; recorded once
 )

@@ -2,35 +2,33 @@ package event
 
 import "math"
 
-// A Filter says which records are meant. There is one language for it
-// everywhere; docs/events.md describes it. A nil Filter means all records. It is
-// immutable and safe for concurrent use.
+// A Filter selects events. Its language is the same everywhere; see docs/events.md. A nil
+// Filter matches all events. It is immutable and safe for concurrent use.
 type Filter struct {
-	terms []term  // all must hold; the cheap ones first
-	types typeSet // of records that can be meant
-	gaps  typeSet // a gap among records of these types is meant
+	terms []term  // all must match; the cheapest first
+	types typeSet // types of events that can match
+	gaps  typeSet // gaps with lost events of these types match
 }
 
-// A typeSet has the bit of each Type.
+// A typeSet is a bit set of Types.
 type typeSet uint16
 
 const everyType typeSet = 1<<Syscall | 1<<File | 1<<Net | 1<<Proc | 1<<Gap | 1<<Usage | 1<<Lineage
 
 func (s typeSet) has(t Type) bool { return s>>t&1 != 0 }
 
-// A term is one condition: the record has one of the values, or none of them if
-// the term is negated.
+// A term is one condition: the event has one of the values or, if the term is negated, none of
+// them.
 type term struct {
 	key  *key
 	not  bool
 	alts []alt
 }
 
-// Match reports whether f means e. It allocates nothing.
+// Match reports whether f matches e. It does not allocate.
 //
-// A gap says that records are missing, and nobody knows what they were. It is
-// therefore meant by every filter that could mean a record of the type that is
-// missing, unless a term for type or seq says otherwise.
+// A gap reports lost events with unknown content. Therefore a filter that could match events
+// of the lost type also matches the gap, unless a term for type or seq excludes it.
 func (f *Filter) Match(e *Event) bool {
 	if f == nil {
 		return true
@@ -63,7 +61,7 @@ func (f *Filter) matchGap(e *Event) bool {
 
 func (t *term) match(e *Event) bool { return t.any(e) != t.not }
 
-// any reports whether e has the key, with one of the values.
+// any reports whether e has the key with one of the values.
 func (t *term) any(e *Event) bool {
 	k := t.key
 	if !k.types.has(e.Type) {
@@ -100,9 +98,9 @@ func (t *term) any(e *Event) bool {
 	return false
 }
 
-// Types lists the types of which f can mean records, so that a reader may skip
-// files that hold only others. Gaps are kept beside the records they tell of:
-// Gap is listed only if f means gaps among others than those.
+// Types returns the types of events that f can match, so that readers can skip files with
+// other types. Gaps are stored together with events of the lost type: Gap is listed only if f
+// matches gaps of other types.
 func (f *Filter) Types() []Type {
 	var list []Type
 	for _, t := range Types {
@@ -124,12 +122,12 @@ func (f *Filter) NotPID() (n int32, ok bool) {
 		return 0, false
 	}
 	pid := t.alts[0].lo
-	return int32(pid), 0 < pid && pid <= math.MaxInt32 // 0 stands for a record without a process
+	return int32(pid), 0 < pid && pid <= math.MaxInt32 // 0 is an event without a process
 }
 
-// plan finds out which types can be meant.
+// plan computes the types that can match.
 func (f *Filter) plan() {
-	named, rest := everyType, everyType // what terms for type leave, and what the others do
+	named, rest := everyType, everyType // types allowed by terms for type, and by all other terms
 	for i := range f.terms {
 		t := &f.terms[i]
 		switch {
@@ -142,7 +140,7 @@ func (f *Filter) plan() {
 				in = ^in
 			}
 			named &= in
-		case !t.not: // a record without the key is meant by its negation
+		case !t.not: // a negated term matches events without the key
 			rest &= t.key.types
 		}
 	}
@@ -160,8 +158,8 @@ func (f *Filter) plan() {
 	}
 }
 
-// String returns f as text from which ParseFilter makes the same. Filters that
-// differ in nothing but the order of terms and alternatives have the same text.
+// String returns canonical text that parses to an equal filter. Filters that differ only in
+// the order of terms and alternatives have the same text.
 func (f *Filter) String() string {
 	if f == nil {
 		return ""

@@ -1,40 +1,40 @@
 package event
 
-// A key is the word before a term's colon: where in a record the term looks.
-// One of number, text and match gets at it there; the first two report whether
-// the record has it at all, by ok or a text that is not empty.
+// A key is the word before the colon of a term. It selects a field of an event. One of number,
+// text and match reads the field. number and text report whether the event has the field, by
+// ok or by a non-empty text.
 type key struct {
-	name   string // "" is that of a bare word
+	name   string // "" is the key of a bare word
 	kind   kind
-	types  typeSet  // of records that have it
-	values []string // what it can be, if that is a closed list
-	ofGaps bool     // gaps have it as well, so that the term decides about them too
+	types  typeSet  // types of events that have it
+	values []string // the possible values, if they are limited
+	ofGaps bool     // gaps have it as well, so the term also applies to them
 
 	number func(e *Event) (v int64, ok bool)
 	text   func(e *Event) string
 	match  func(e *Event, a *alt) bool
 }
 
-// A kind is how the values of a key are written and compared.
+// A kind defines how the values of a key are written and compared.
 type kind uint8
 
 const (
 	number    kind = iota + 1 // 3, <3, >=3, 3..5
-	result                    // a number, or the name of an error
-	duration                  // a number with its unit
-	typeNamed                 // the name of a type
-	flagNamed                 // the name of a flag
+	result                    // a number or an error name
+	duration                  // a number with a unit
+	typeNamed                 // a type name
+	flagNamed                 // a flag name
 	word                      // the whole text, or a pattern with *
-	signal                    // the name or number of a signal
-	hostName                  // like word, whatever the case
-	pathName                  // a path and all below it, or a pattern
-	part                      // a part of the text
+	signal                    // a signal name or number
+	hostName                  // like word, case-insensitive
+	pathName                  // a path and all paths below it, or a pattern
+	part                      // a substring
 	address                   // an address or network, with or without a port
 )
 
 const hasWho typeSet = 1<<Syscall | 1<<File | 1<<Net | 1<<Proc
 
-// keys lists all, the cheapest to compare first: so the terms are tried.
+// keys lists all keys, the cheapest to compare first. Terms are evaluated in this order.
 var keys = []key{
 	{name: "type", kind: typeNamed, types: everyType, ofGaps: true, number: func(e *Event) (int64, bool) { return int64(e.Type), true }},
 	{name: "seq", kind: number, types: everyType, ofGaps: true, number: func(e *Event) (int64, bool) { return int64(e.Seq), true }},
@@ -49,7 +49,7 @@ var keys = []key{
 	{name: "nr", kind: number, types: 1 << Syscall, number: func(e *Event) (int64, bool) { return int64(e.NR), true }},
 	{name: "ret", kind: result, types: 1<<Syscall | 1<<File, number: func(e *Event) (int64, bool) {
 		if e.Type == File {
-			return min(e.Ret, 0), true // of files only failures are told
+			return min(e.Ret, 0), true // file events report only failures
 		}
 		return e.Ret, e.Flags&Unfinished == 0
 	}},
@@ -100,6 +100,6 @@ var keys = []key{
 	}},
 }
 
-// knowsWho reports whether a record that can say whose doing it was does: of a
-// packet that is not always known.
+// knowsWho reports whether an event has a known process. The process of a packet is not always
+// known.
 func knowsWho(e *Event) bool { return e.Type != Net || e.PID != 0 }

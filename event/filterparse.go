@@ -11,11 +11,11 @@ import (
 	"glasshouse/fault"
 )
 
-// maxFilter is how long a filter may be: it is held against every record.
+// maxFilter bounds the length of a filter, because it is evaluated for every event.
 const maxFilter = 4096
 
-// ParseFilter returns the filter that q describes. No terms are all records. Its
-// errors are fault.Invalid, name the field "q", and say what would be right.
+// ParseFilter parses a filter. An empty filter matches all events. Errors are fault.Invalid
+// for the field "q" and describe the valid syntax.
 func ParseFilter(q string) (*Filter, error) {
 	const op = "event.ParseFilter"
 	if len(q) > maxFilter {
@@ -45,7 +45,7 @@ func rank(k *key) int {
 	return slices.IndexFunc(keys, func(other key) bool { return other.name == k.name })
 }
 
-// A scanner takes a filter's text apart.
+// A scanner tokenizes a filter.
 type scanner struct {
 	q string
 	i int
@@ -60,8 +60,8 @@ func (s *scanner) more() bool {
 
 func isSpace(c byte) bool { return c == ' ' || c == '\t' || c == '\n' || c == '\r' }
 
-// whole returns the term that begins at from, as far as it was written without
-// a space after where reading it failed.
+// whole returns the text of the term that begins at from, up to the next space after the parse
+// error.
 func (s *scanner) whole(from int) string {
 	end := s.i
 	for end < len(s.q) && !isSpace(s.q[end]) {
@@ -102,8 +102,7 @@ func (s *scanner) term() (term, error) {
 	return t, nil
 }
 
-// key reads a key and its colon. Without one the term is a bare word, and the
-// key is "".
+// key reads a key and its colon. For a bare word it returns "".
 func (s *scanner) key() string {
 	for i := s.i; i < len(s.q); i++ {
 		switch c := s.q[i]; {
@@ -130,7 +129,7 @@ func keyNames() string {
 	return strings.Join(names, ", ")
 }
 
-// value reads up to a comma or space and returns what stands between stars.
+// value reads up to a comma or space and returns the pieces between asterisks.
 func (s *scanner) value(bare bool) ([]string, error) {
 	pieces, piece, quoted := []string{}, []byte{}, false
 	for ; s.i < len(s.q); s.i++ {
@@ -142,7 +141,7 @@ func (s *scanner) value(bare bool) ([]string, error) {
 		case c == '"':
 			quoted = !quoted
 		case c == '*':
-			if len(piece) > 0 || len(pieces) == 0 { // two stars are one
+			if len(piece) > 0 || len(pieces) == 0 { // consecutive asterisks are one
 				pieces = append(pieces, string(piece))
 				piece = piece[:0]
 			}
@@ -167,7 +166,7 @@ func (s *scanner) value(bare bool) ([]string, error) {
 	return append(pieces, string(piece)), nil
 }
 
-// value makes ready what was written for a key.
+// value converts the text of a value to an alt.
 func (k *key) value(pieces []string) (alt, error) {
 	text := strings.Join(pieces, "*")
 	switch k.kind {
@@ -247,7 +246,7 @@ func (k *key) value(pieces []string) (alt, error) {
 	return alt{text: patternText(pieces), pieces: pieces}, nil
 }
 
-// numberValue reads a number, a comparison with one, or a range.
+// numberValue parses a number, a comparison with a number, or a range.
 func numberValue(s string, parse func(string) (int64, error), format func(int64) string) (alt, error) {
 	if from, through, ok := strings.Cut(s, ".."); ok {
 		lo, err := parse(from)

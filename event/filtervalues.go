@@ -5,11 +5,11 @@ import (
 	"strings"
 )
 
-// An alt is one of the values of a term, ready to be compared.
+// An alt is one of the values of a term, prepared for comparison.
 type alt struct {
-	text   string   // as String has it, but for quotes
-	lo, hi int64    // of numbers: from and through
-	pieces []string // of text: what stands between the stars
+	text   string   // canonical text without quotes
+	lo, hi int64    // range of a number, inclusive
+	pieces []string // pieces of a pattern between asterisks
 	addr   endpoint
 }
 
@@ -20,7 +20,7 @@ func (a *alt) holdsPort(s string) bool {
 	return port >= 0 && a.holds(port)
 }
 
-// whole reports whether the pattern is all of s.
+// whole reports whether the pattern matches all of s.
 func (a *alt) whole(s string) bool {
 	first, last := a.pieces[0], a.pieces[len(a.pieces)-1]
 	if len(a.pieces) == 1 {
@@ -32,7 +32,7 @@ func (a *alt) whole(s string) bool {
 	return inOrder(s[len(first):len(s)-len(last)], a.pieces[1:len(a.pieces)-1])
 }
 
-// within reports whether the pattern is a part of s.
+// within reports whether the pattern matches a part of s.
 func (a *alt) within(s string) bool { return s != "" && inOrder(s, a.pieces) }
 
 func inOrder(s string, pieces []string) bool {
@@ -46,7 +46,7 @@ func inOrder(s string, pieces []string) bool {
 	return true
 }
 
-// path reports whether s is the path, or below it.
+// path reports whether s is the path or below it.
 func (a *alt) path(s string) bool {
 	if s == "" {
 		return false
@@ -58,7 +58,7 @@ func (a *alt) path(s string) bool {
 	return strings.HasPrefix(s, p) && (len(s) == len(p) || s[len(p)] == '/' || p == "/")
 }
 
-// host is whole for names of hosts, whose case and final dot mean nothing.
+// host is whole for host names, which ignores case and a trailing dot.
 func (a *alt) host(s string) bool {
 	s = strings.TrimSuffix(s, ".")
 	first, last := a.pieces[0], a.pieces[len(a.pieces)-1]
@@ -81,8 +81,7 @@ func (a *alt) host(s string) bool {
 	return true
 }
 
-// args is within for the list of arguments as one writes them, with a space
-// between two.
+// args is within for an argument list that is joined with spaces.
 func (a *alt) args(argv []string) bool {
 	i, at, ok := 0, 0, len(argv) > 0
 	for _, p := range a.pieces {
@@ -93,9 +92,9 @@ func (a *alt) args(argv []string) bool {
 	return ok
 }
 
-// findArgs looks for s from byte at of argument i on and returns where it ends.
+// findArgs finds s at or after byte at of argument i and returns its end.
 func findArgs(argv []string, i, at int, s string) (int, int, bool) {
-	if !strings.Contains(s, " ") { // it cannot reach into the next
+	if !strings.Contains(s, " ") { // it cannot span two arguments
 		for ; i < len(argv); i, at = i+1, 0 {
 			if j := strings.Index(argv[i][at:], s); j >= 0 {
 				return i, at + j + len(s), true
@@ -113,7 +112,7 @@ func findArgs(argv []string, i, at int, s string) (int, int, bool) {
 	return 0, 0, false
 }
 
-// argsBegin reports whether s is at byte at of argument i, and where it ends.
+// argsBegin reports whether s begins at byte at of argument i, and returns its end.
 func argsBegin(argv []string, i, at int, s string) (int, int, bool) {
 	for {
 		rest := argv[i][at:]
@@ -128,7 +127,7 @@ func argsBegin(argv []string, i, at int, s string) (int, int, bool) {
 	}
 }
 
-// patternText writes pieces as they are written in a filter, without quotes.
+// patternText joins pieces to a pattern without quotes.
 func patternText(pieces []string) string {
 	escape := strings.NewReplacer(`\`, `\\`, `*`, `\*`, `"`, `\"`)
 	escaped := make([]string, len(pieces))
@@ -138,8 +137,8 @@ func patternText(pieces []string) string {
 	return strings.Join(escaped, "*")
 }
 
-// quote puts quotes around a value's text if it would be read as something else
-// without. In bare words a colon and a leading minus would, too.
+// quote quotes a value if it would otherwise be parsed differently. In bare words this
+// includes a colon and a leading minus.
 func quote(text string, bare bool) string {
 	if strings.ContainsAny(text, " \t\r\n,") || bare && (text[0] == '-' || strings.Contains(text, ":")) {
 		return `"` + text + `"`
@@ -147,5 +146,5 @@ func quote(text string, bare bool) string {
 	return text
 }
 
-// operations lists all that Op may be, of files, of processes and with snapshots.
+// operations lists all values of Op for files, processes and snapshots.
 var operations = slices.Concat(fileOps, procOps, lineageOps)

@@ -2,9 +2,8 @@ package event
 
 import "math/bits"
 
-// AppendJSON appends e as one JSON object, without a newline. It allocates
-// nothing but what dst grows by, and uses no reflection: a million calls a
-// second go through here.
+// AppendJSON appends e as one JSON object without a newline. It allocates only to grow dst and
+// does not use reflection, because it must handle a million events per second.
 func (e *Event) AppendJSON(dst []byte) []byte {
 	b := e.appendSeq(dst)
 	b = e.appendTS(b)
@@ -58,7 +57,7 @@ func (e *Event) appendWho(b []byte) []byte {
 	return appendString(b, e.Comm)
 }
 
-// appendOther appends what is in records that do not begin with who did it.
+// appendOther appends the fields of events without an acting thread.
 func (e *Event) appendOther(b []byte) []byte {
 	switch e.Type {
 	case Net:
@@ -138,8 +137,8 @@ func (e *Event) appendFile(b []byte) []byte {
 	return b
 }
 
-// tellsBytes reports whether the number of bytes says something about an
-// operation on a file: for some even that it is zero.
+// tellsBytes reports whether the number of bytes is meaningful for a file operation. For some
+// operations zero is meaningful, too.
 func tellsBytes(e *Event) bool {
 	return e.Bytes != 0 || e.Op == OpRead || e.Op == OpWrite || e.Op == OpTruncate || e.Op == OpAllocate
 }
@@ -246,7 +245,7 @@ func (e *Event) appendLineage(b []byte) []byte {
 
 var flagNames = [...]string{"denied", "unfinished", "partial", "child", "cut", "raced", "injected", "unresolved", "existing", "thread", "read_only"}
 
-// parseFlag returns the flag of that name, or 0.
+// parseFlag returns the flag with a name, or 0.
 func parseFlag(s []byte) Flags {
 	for i, name := range flagNames {
 		if name == string(s) {

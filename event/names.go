@@ -9,8 +9,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// The errors of the kernel that no program sees, but an observer at the end of a
-// call does: what became of it is decided after, by a signal's handler.
+// The restart errors of the kernel (include/linux/errno.h). Programs do not see them, but an
+// observer at the end of a call does. Whether the call is restarted is decided afterwards,
+// when signals are delivered.
 var innerErrnos = map[int64]string{
 	512: "ERESTARTSYS",
 	513: "ERESTARTNOINTR",
@@ -21,21 +22,21 @@ var innerErrnos = map[int64]string{
 	524: "ENOTSUPP",
 }
 
-// ErrnoName returns the name of the error that a call's return value is, such as
-// "EPERM" for -1, or "" if it is none that has a name.
+// ErrnoName returns the error name of a return value, such as "EPERM" for -1, or "" if it has
+// no name.
 func ErrnoName(ret int64) string {
 	switch {
 	case ret >= 0 || ret < -4095:
 		return ""
 	case ret == -int64(unix.EOPNOTSUPP):
-		return "EOPNOTSUPP" // the kernel's word; the other one, ENOTSUP, is the C library's
+		return "EOPNOTSUPP" // the kernel's name; ENOTSUP is an alias of the C library
 	case ret <= -512:
 		return innerErrnos[-ret]
 	}
 	return unix.ErrnoName(syscall.Errno(-ret))
 }
 
-// errnos has the return value of every name, other names for the same included.
+// errnos maps all names, including aliases, to return values.
 var errnos = sync.OnceValue(func() map[string]int64 {
 	m := map[string]int64{
 		"EWOULDBLOCK": -int64(unix.EWOULDBLOCK),
@@ -50,10 +51,9 @@ var errnos = sync.OnceValue(func() map[string]int64 {
 	return m
 })
 
-// SignalName returns the name of a signal, such as "SIGKILL" for 9, or "" if
-// there is no such signal. The realtime signals, which have no names, are
-// counted from the kernel's first, 32: "SIGRT_0" to "SIGRT_32". C libraries
-// begin later, where is their own affair.
+// SignalName returns the name of a signal, such as "SIGKILL" for 9, or "" if the number is
+// invalid. Real-time signals have no names; they are counted from 32, the kernel's first:
+// "SIGRT_0" to "SIGRT_32". C libraries reserve some of them and begin later (signal(7)).
 func SignalName(n int) string {
 	if 32 <= n && n <= 64 {
 		return "SIGRT_" + strconv.Itoa(n-32)
@@ -61,8 +61,7 @@ func SignalName(n int) string {
 	return unix.SignalName(syscall.Signal(n))
 }
 
-// signalNamed returns the full name of the signal that a user means with
-// "SIGKILL", "kill" or "9", or "".
+// signalNamed returns the full name of a signal given as "SIGKILL", "kill" or "9", or "".
 func signalNamed(s string) string {
 	if n, err := strconv.Atoi(s); err == nil {
 		return SignalName(n)

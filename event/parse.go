@@ -13,10 +13,9 @@ import (
 	"glasshouse/id"
 )
 
-// Parse sets e to the record that line is the JSON of. Fields may come in any
-// order; those it does not know are skipped, so that older readers read newer
-// logs. It keeps no reference to line. After an error e is good for nothing but
-// to be used again.
+// Parse decodes a line of JSON into e. Fields may have any order. Unknown fields are ignored,
+// so that older readers can read newer logs. Parse retains no reference to line. After an
+// error the content of e is undefined, but e can be reused.
 func Parse(line []byte, e *Event) error {
 	*e = Event{FD: -1}
 	p := parser{b: line}
@@ -34,15 +33,15 @@ func Parse(line []byte, e *Event) error {
 	return nil
 }
 
-// A parser reads one line. After a failure there is nothing left of it to read,
-// so that every method comes to its end by itself.
+// A parser parses one line. After an error it reports the end of input, so that every method
+// terminates.
 type parser struct {
 	b   []byte
 	i   int
-	buf []byte // strings with escapes are unescaped here
+	buf []byte // buffer for unescaped strings
 
-	err string // the first failure
-	at  int    // where it was
+	err string // the first error
+	at  int    // its position
 }
 
 func (p *parser) fail(why string) {
@@ -63,7 +62,7 @@ func (p *parser) space() {
 	}
 }
 
-// next consumes c, which may follow spaces, and reports whether it was there.
+// next skips spaces, consumes c and reports whether it was present.
 func (p *parser) next(c byte) bool {
 	if p.i < len(p.b) && p.b[p.i] <= ' ' {
 		p.space()
@@ -94,7 +93,7 @@ func (p *parser) object(e *Event) {
 			return
 		}
 		p.space()
-		// Null is what some writers put for a field that is absent.
+		// Some writers write null for an absent field.
 		if p.i < len(p.b) && p.b[p.i] == 'n' {
 			p.word("null")
 		} else {
@@ -107,7 +106,7 @@ func (p *parser) object(e *Event) {
 	}
 }
 
-// field reads the value of one key into e.
+// field parses the value of one key into e.
 func (p *parser) field(key []byte, e *Event) {
 	switch string(key) {
 	case "type":
@@ -281,7 +280,7 @@ func (p *parser) strings() []string {
 	}
 }
 
-// uint reads a number without sign, fraction and exponent.
+// uint parses a number without sign, fraction and exponent.
 func (p *parser) uint() uint64 {
 	b, from, i := p.b, p.i, p.i
 	var v uint64
@@ -301,7 +300,7 @@ func (p *parser) uint() uint64 {
 		case p.b[from] == '0':
 			p.fail("a number that begins with 0")
 			return 0
-		case n > 19: // fewer always fit
+		case n > 19: // up to 19 digits always fit
 			var err error
 			if v, err = strconv.ParseUint(string(p.b[from:p.i]), 10, 64); err != nil {
 				p.fail("a number too large")
@@ -372,11 +371,11 @@ func (p *parser) word(w string) {
 
 func (p *parser) string() string { return string(p.bytes()) }
 
-// name is string for what has few values: most are had without allocating.
+// name is string for fields with few distinct values. Most calls do not allocate.
 func (p *parser) name() string { return intern(p.bytes()) }
 
-// bytes reads a string. The result is part of the line or of buf, and good until
-// the next call.
+// bytes parses a string. The result refers to the line or to buf and is valid until the next
+// call.
 func (p *parser) bytes() []byte {
 	if p.i >= len(p.b) || p.b[p.i] != '"' {
 		p.fail("no string")
@@ -415,7 +414,7 @@ func (p *parser) bytes() []byte {
 	return nil
 }
 
-// unescape reads the string that began at from and has its first escape at i.
+// unescape decodes the string that began at from and has its first escape at i.
 func (p *parser) unescape(from, i int) []byte {
 	out := append(p.buf[:0], p.b[from:i]...)
 	for i < len(p.b) {
@@ -465,7 +464,7 @@ func (p *parser) unescape(from, i int) []byte {
 					i += 6
 				}
 			}
-			if 0xdc80 <= r && r <= 0xdcff { // a byte that was no UTF-8
+			if 0xdc80 <= r && r <= 0xdcff { // an encoded byte that is not UTF-8
 				out = append(out, byte(r))
 			} else {
 				out = utf8.AppendRune(out, r) // U+FFFD for other lone surrogates
@@ -480,7 +479,7 @@ func (p *parser) unescape(from, i int) []byte {
 	return nil
 }
 
-// hex4 returns the number that the first four bytes are in hexadecimal, or -1.
+// hex4 decodes the first four hexadecimal digits, or returns -1.
 func hex4(b []byte) rune {
 	if len(b) < 4 {
 		return -1
@@ -500,11 +499,11 @@ func hex4(b []byte) rune {
 	return r
 }
 
-// maxDepth is how deep unknown values may be nested: a line of brackets must
-// not use up the stack.
+// maxDepth bounds the nesting of unknown values, so that a malicious line cannot overflow the
+// stack.
 const maxDepth = 64
 
-// skip reads any value and forgets it.
+// skip skips any value.
 func (p *parser) skip(depth int) {
 	p.space()
 	if p.i >= len(p.b) || depth > maxDepth {
@@ -522,7 +521,7 @@ func (p *parser) skip(depth int) {
 		p.word("null")
 	case '[', '{':
 		p.i++
-		end := c + 2 // ] and }
+		end := c + 2 // ] or }
 		if p.next(end) {
 			return
 		}
@@ -543,7 +542,7 @@ func (p *parser) skip(depth int) {
 	}
 }
 
-// number skips a number of any form.
+// number skips any number.
 func (p *parser) number() {
 	digits := func() {
 		from := p.i
@@ -576,15 +575,14 @@ func (p *parser) number() {
 	}
 }
 
-// The strings that come again and again, such as names of programs and calls,
-// are kept in a table that every parser shares. Its size is fixed: a new string
-// takes the place of the one before it.
+// Frequent strings, such as program and call names, are kept in a table that all parsers
+// share. Its size is fixed: a new string replaces the one in its slot.
 var (
 	interned [2048]atomic.Pointer[string]
 	seed     = maphash.MakeSeed()
 )
 
-// maxInterned is the length of the longest string kept in the table.
+// maxInterned is the maximum length of a string in the table.
 const maxInterned = 48
 
 func intern(b []byte) string {

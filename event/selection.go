@@ -6,21 +6,21 @@ import (
 	"glasshouse/fault"
 )
 
-// A Selection says what of a jail is recorded. It is part of the jail's record,
-// so that what a log does not hold can be told from what did not happen. The
-// zero value, after Defaults, records everything.
+// A Selection defines which events of a jail are recorded. It is stored with the jail, so that
+// unrecorded events can be distinguished from absent ones. The zero value, after Defaults,
+// records everything.
 type Selection struct {
 	Syscalls   string   `json:"syscalls"`         // all, security (those named in Security), off
-	Allow      []string `json:"allow,omitempty"`  // names of calls recorded as well, whatever Syscalls says
-	Ignore     []string `json:"ignore,omitempty"` // names of calls not recorded, whatever else is said
-	Sample     int      `json:"sample,omitempty"` // of the calls left, one in so many is recorded; 0 and 1 are all
+	Allow      []string `json:"allow,omitempty"`  // names of additional calls to record, regardless of Syscalls
+	Ignore     []string `json:"ignore,omitempty"` // names of calls not to record; takes precedence
+	Sample     int      `json:"sample,omitempty"` // records one in Sample of the remaining calls; 0 and 1 record all
 	Files      string   `json:"files"`            // all, off
 	Network    string   `json:"network"`          // packets, flows, off
-	Packets    int      `json:"packet_bytes"`     // of each packet so many bytes are kept for export; 0 is none
-	OnOverload string   `json:"on_overload"`      // throttle: slow the jail so that nothing is lost; count: let it run and count what is lost
+	Packets    int      `json:"packet_bytes"`     // bytes of each packet kept for export; 0 is none
+	OnOverload string   `json:"on_overload"`      // throttle: slow the jail down so that no event is lost; count: do not slow it down, and count lost events
 }
 
-// What a Selection's words may be. The first is the default.
+// The valid values of a Selection's fields. The first is the default.
 var (
 	syscallWords  = []string{"all", "security", "off"}
 	fileWords     = []string{"all", "off"}
@@ -28,11 +28,11 @@ var (
 	overloadWords = []string{"throttle", "count"}
 )
 
-// MaxPacketBytes bounds Selection.Packets: no packet is longer.
+// MaxPacketBytes bounds Selection.Packets. It is the maximum size of a packet.
 const MaxPacketBytes = 65535
 
-// Defaults returns s with what it leaves open taken from d, and what d leaves
-// open as well from the first of the words.
+// Defaults returns s with empty fields set from d. Fields that are empty in d are set to the
+// first valid value.
 func (s Selection) Defaults(d Selection) Selection {
 	for _, w := range []struct {
 		v     *string
@@ -64,9 +64,8 @@ func (s Selection) Defaults(d Selection) Selection {
 	return s
 }
 
-// Check returns a fault.Invalid error that names the first wrong field below
-// prefix. Names of calls are checked by known, which says whether there is such
-// a call on any architecture.
+// Check returns a fault.Invalid error that names the first invalid field, with prefix. known
+// reports whether a call name exists on any architecture.
 func (s Selection) Check(op, prefix string, known func(string) bool) error {
 	for _, w := range []struct {
 		field, v string

@@ -14,7 +14,7 @@ func appendInt(b []byte, v int64) []byte {
 	return appendUint(append(b, '-'), -uint64(v))
 }
 
-// maxDigits is the length of the largest number, and some: a number is written
+// maxDigits is the length of the largest number plus padding, because numbers are written
 // eight digits at a time.
 const maxDigits = 24
 
@@ -39,22 +39,22 @@ func appendUint(b []byte, v uint64) []byte {
 	return b[:n+k+16]
 }
 
-// putFirst writes v, which is less than 1e8, without zeros before it, and
-// returns how many digits that are.
+// putFirst writes v, which is less than 1e8, without leading zeros and returns the number of
+// digits.
 func putFirst(d *[maxDigits]byte, v uint64) int {
 	x := digits(v)
-	zeros := bits.TrailingZeros64(x^'0'*ones|1<<56) &^ 7 // the last digit stays
+	zeros := bits.TrailingZeros64(x^'0'*ones|1<<56) &^ 7 // keep the last digit
 	binary.LittleEndian.PutUint64(d[:], x>>zeros)
 	return 8 - zeros/8
 }
 
-// digits returns the eight digits of v, which is less than 1e8, the first in the
+// digits returns the eight digits of v, which is less than 1e8. The first digit is in the
 // lowest byte.
 func digits(v uint64) uint64 {
 	return uint64(quads[v/1e4]) | uint64(quads[v%1e4])<<32
 }
 
-// quads has the digits of 0000 to 9999.
+// quads contains the digits of 0000 to 9999.
 var quads = func() (q [10000]uint32) {
 	for i := range q {
 		q[i] = uint32(i/1000 | i/100%10<<8 | i/10%10<<16 | i%10<<24 | 0x30303030)
@@ -62,8 +62,8 @@ var quads = func() (q [10000]uint32) {
 	return q
 }()
 
-// appendString appends s as a JSON string. Most are printable ASCII, which is
-// copied eight bytes at a time while it is being looked at.
+// appendString appends s as a JSON string. Most strings are printable ASCII, which is checked
+// and copied eight bytes at a time.
 func appendString(b []byte, s string) []byte {
 	n := len(b)
 	if cap(b)-n < len(s)+2 {
@@ -75,7 +75,7 @@ func appendString(b []byte, s string) []byte {
 	switch {
 	case len(s) >= 8:
 		for i := 0; ; i += 8 {
-			i = min(i, len(s)-8) // the last eight overlap those before
+			i = min(i, len(s)-8) // the last eight bytes overlap the preceding ones
 			x := load64(s[i:])
 			if !plain(x) {
 				return appendEscaped(b, s)
@@ -105,17 +105,17 @@ func appendString(b []byte, s string) []byte {
 }
 
 const (
-	ones = 0x0101010101010101 // times c is c in every byte
+	ones = 0x0101010101010101 // ones*c has c in every byte
 	tops = 0x80 * ones
 )
 
-// plain reports whether a JSON string holds the eight bytes of x as they are:
-// all are from ' ' to '~' and neither a quote nor a backslash.
+// plain reports whether a JSON string contains the eight bytes of x unescaped: all are in ' '
+// to '~' except quote and backslash.
 func plain(x uint64) bool {
 	low := x - ' '*ones // borrows for bytes below ' '
 	quote := x ^ '"'*ones
 	slash := x ^ '\\'*ones
-	del := x + ones // 0x7f to 0x80
+	del := x + ones // maps 0x7f to 0x80
 	return (low&^x|(quote-ones)&^quote|(slash-ones)&^slash|del|x)&tops == 0
 }
 
@@ -132,8 +132,8 @@ func load32(s string) uint32 {
 
 const hexDigits = "0123456789abcdef"
 
-// appendEscaped is appendString for the others. Bytes that are not UTF-8 become
-// lone surrogates, U+DC80 to U+DCFF, from which they can be had back.
+// appendEscaped is appendString for other strings. Bytes that are not UTF-8 become lone
+// surrogates U+DC80 to U+DCFF, which decode to the same bytes.
 func appendEscaped(b []byte, s string) []byte {
 	b = append(b, '"')
 	from := 0

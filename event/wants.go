@@ -2,8 +2,8 @@ package event
 
 import "slices"
 
-// Wants reports whether a selection records the system call of that name. Which
-// of those it samples is left to the source.
+// Wants reports whether a selection records the system call with a name. Sampling is left to
+// the source.
 func (s Selection) Wants(call string) bool {
 	switch {
 	case slices.Contains(s.Ignore, call):

@@ -13,12 +13,12 @@ import (
 	"glasshouse/fault"
 )
 
-// pulse is how often a client that wants to know is told that a call goes on. Calls
-// may wait for a person, and clients give up on what is silent.
+// pulse is the interval of progress notifications. Calls may wait for approvals, and clients
+// time out without notifications.
 const pulse = 5 * time.Second
 
-// begin prepares a call: it ends with the server too, and while it lasts the client
-// hears of it, if it has asked to.
+// begin prepares a call. The returned context also ends with the server. Until the returned
+// function is called, the client receives progress notifications if it requested them.
 func (s *Server) begin(ctx context.Context, req *sdk.CallToolRequest) (context.Context, func()) {
 	ctx, cancel := s.until(context.WithValue(ctx, peerKey{}, &Peer{Request: req}))
 	token := req.Params.GetProgressToken()
@@ -48,24 +48,24 @@ func beat(ctx context.Context, client *sdk.ServerSession, token any) {
 				Message:       fmt.Sprintf("under way for %v", passed),
 			})
 			if err != nil {
-				return // nobody listens; the call ends by itself
+				return // the client is gone; the call ends by itself
 			}
 		}
 	}
 }
 
-// refused is a tool's answer that it failed.
+// refused returns the result of a failed tool call.
 func refused(ctx context.Context, err error) (*sdk.CallToolResult, error) {
 	var result sdk.CallToolResult
 	result.SetError(tell(ctx, err))
 	return &result, nil
 }
 
-// maxTold bounds what is said of an error: some of it is the words of a capability.
+// maxTold bounds an error message, which may contain output of a capability.
 const maxTold = 16 << 10
 
-// tell is an error as a caller is told of it: what is wrong and what he can do. Of
-// what is internal he is not told more than that.
+// tell converts an error for the caller: the cause and the remedy. Internal errors are not
+// disclosed.
 func tell(ctx context.Context, err error) error {
 	_, failed := errors.AsType[*engine.Failure](err)
 	switch {

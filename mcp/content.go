@@ -29,8 +29,8 @@ func isContent(schema json.RawMessage) bool {
 	return bytes.Equal(a.Bytes(), b.Bytes())
 }
 
-// contentsOf is an output of ContentSchema as content of the protocol, or nil if it is
-// something else.
+// contentsOf converts an output of ContentSchema to protocol content. It returns nil for other
+// outputs.
 func contentsOf(output json.RawMessage) []sdk.Content {
 	var out struct {
 		Text  string `json:"text"`

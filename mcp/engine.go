@@ -23,20 +23,20 @@ import (
 	"glasshouse/schema"
 )
 
-// Sandboxes is where imported servers run.
+// Sandboxes starts imported servers in jails.
 type Sandboxes interface {
-	// Start starts the server of a capability in a jail as its manifest says, for a
-	// session if its filesystem has that mode. Ctx is for starting only.
+	// Start starts the server of a capability in a jail as its manifest declares. The session
+	// is used if the filesystem has session mode. ctx bounds only the start.
 	Start(ctx context.Context, c *engine.Installed, session string) (Process, error)
 
-	// Forget removes what such servers have kept on disk: of a capability, or if that
-	// is nil of a session.
+	// Forget removes the files of such servers: those of a capability or, if c is nil, those
+	// of a session.
 	Forget(ctx context.Context, c *engine.Installed, session string) error
 }
 
-// An Engine calls the tools of imported servers. Tools whose manifests agree in all
-// that makes a sandbox share one process: for a session, or for all if their
-// filesystem is persistent. With an ephemeral filesystem each call has its own.
+// An Engine calls the tools of imported servers. Tools with equal sandbox declarations share a
+// process, per session or, with a persistent filesystem, globally. With an ephemeral
+// filesystem each call has its own process.
 type Engine struct {
 	sandboxes Sandboxes
 	version   string
@@ -52,20 +52,20 @@ type Engine struct {
 
 var _ engine.Engine = (*Engine)(nil)
 
-// NewEngine returns an engine. Version is what it says of itself to servers.
+// NewEngine returns an engine. Servers see version as the client's version.
 func NewEngine(version string, s Sandboxes) *Engine {
 	return &Engine{sandboxes: s, version: version, servers: map[place]*kept{}, running: map[*session]bool{}}
 }
 
-// Prepare finds what is missing. Servers start with the first call.
+// Prepare checks that the capability is a tool. Servers start with the first call.
 func (e *Engine) Prepare(_ context.Context, c *engine.Installed) error {
 	if c.Runtime.Stdio != manifest.MCPStdio || c.Runtime.Tool.Name == "" {
-		return fault.Newf(fault.Invalid, "mcp.Prepare", c.ID, "it is no tool of a server")
+		return fault.Newf(fault.Invalid, "mcp.Prepare", c.ID, "it is not a tool of an MCP server")
 	}
 	return nil
 }
 
-// limit is how long a call may take, if the manifest does not say.
+// limit is the default timeout of a call.
 const limit = time.Minute
 
 // Call calls the tool once.
@@ -79,7 +79,7 @@ func (e *Engine) Call(ctx context.Context, call *engine.Call) (engine.Result, er
 		return engine.Result{}, fault.New(fault.Invalid, "mcp.Call", c.ID, err)
 	}
 	if input = bytes.TrimSpace(input); len(input) == 0 || input[0] != '{' {
-		return engine.Result{}, fault.Fieldf("mcp.Call", "input", "the input of a tool is a map")
+		return engine.Result{}, fault.Fieldf("mcp.Call", "input", "the input of a tool must be a map")
 	}
 
 	begun := time.Now()
@@ -99,7 +99,7 @@ func (e *Engine) Call(ctx context.Context, call *engine.Call) (engine.Result, er
 	return result, err
 }
 
-// forward sends a call to a server and reads its answer.
+// forward sends a call to a server and reads the result.
 func (e *Engine) forward(ctx context.Context, c *engine.Installed, s *session, input json.RawMessage) (engine.Result, error) {
 	ctx, cancel := context.WithTimeout(ctx, cmp.Or(c.Resources.Timeout, limit))
 	defer cancel()
@@ -125,9 +125,9 @@ func (e *Engine) forward(ctx context.Context, c *engine.Installed, s *session, i
 	}
 	switch {
 	case answer.InputRequests != nil:
-		return fail(engine.Failed, errors.New("it asks for more than its input, which nobody here answers"))
+		return fail(engine.Failed, errors.New("the tool requests further input, which is not supported"))
 	case answer.IsError:
-		return fail(engine.Failed, errors.New(cmp.Or(plain(textOf(answer.Content), maxTold), "it does not say why")))
+		return fail(engine.Failed, errors.New(cmp.Or(plain(textOf(answer.Content), maxTold), "the tool did not state a reason")))
 	}
 	output, err := outputOf(c, answer)
 	if err != nil {
@@ -141,12 +141,12 @@ func outputOf(c *engine.Installed, answer *sdk.CallToolResult) (form.Value, erro
 	case c.Output.String() == said.String():
 		return saidBy(answer.Content), nil
 	case answer.StructuredContent == nil:
-		return nil, errors.New("it declares an output, and gives none")
+		return nil, errors.New("the tool declares an output but returned none")
 	}
 	return structured(c.Output, answer.StructuredContent)
 }
 
-// agrees reports a tool that is not any more what its manifest was made of.
+// agrees returns an error if a tool differs from the one its manifest was created from.
 func (s *session) agrees(ctx context.Context, c *engine.Installed) error {
 	digests, err := s.digests(ctx)
 	if err != nil {
@@ -155,9 +155,9 @@ func (s *session) agrees(ctx context.Context, c *engine.Installed) error {
 	now, there := digests[c.Runtime.Tool.Name]
 	switch {
 	case !there:
-		err = fmt.Errorf("the server has no tool %q any more", c.Runtime.Tool.Name)
+		err = fmt.Errorf("the server no longer has the tool %q", c.Runtime.Tool.Name)
 	case now != c.Runtime.Tool.Digest:
-		err = fmt.Errorf("the server says other things of %q than were approved", c.Runtime.Tool.Name)
+		err = fmt.Errorf("the server's description of %q differs from the approved one", c.Runtime.Tool.Name)
 	default:
 		return nil
 	}
@@ -165,7 +165,7 @@ func (s *session) agrees(ctx context.Context, c *engine.Installed) error {
 		Remedy: "import the server again, and review what has changed"}
 }
 
-// kind is what kind of failure it is that a server gave no answer.
+// kind classifies the failure of a server that did not respond.
 func (s *session) kind(ctx context.Context, err error) engine.Kind {
 	switch {
 	case errors.Is(ctx.Err(), context.DeadlineExceeded):
@@ -183,8 +183,8 @@ func (s *session) kind(ctx context.Context, err error) engine.Kind {
 	return engine.Garbled
 }
 
-// since is what was used between two readings. Calls that one process answers at once
-// are each charged with all of it.
+// since returns the difference of two usage readings. Concurrent calls to one process are each
+// charged with all of it.
 func since(before, now engine.Usage) engine.Usage {
 	return engine.Usage{
 		CPU:          now.CPU - before.CPU,

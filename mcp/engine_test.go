@@ -51,7 +51,7 @@ func (b *bench) call(c *engine.Installed, session string, input ...form.Value) (
 	return b.Call(b.Context(), &engine.Call{ID: "c-1", Capability: c, Session: session, Input: form.NewMap(input...)})
 }
 
-// pid calls the tool that tells its server's process.
+// pid calls the tool that returns its server's PID.
 func (b *bench) pid(c *engine.Installed, session string) int64 {
 	b.Helper()
 	r, err := b.call(c, session)
@@ -90,7 +90,7 @@ func TestACapabilityCallsTheToolItIs(t *testing.T) {
 	}
 }
 
-func TestWhatIsNoTextStandsBesideIt(t *testing.T) {
+func TestNonTextContentIsSeparate(t *testing.T) {
 	b := newBench(t)
 	c := b.installed("their.picture", nil)
 	r, err := b.call(c, "s")
@@ -107,7 +107,7 @@ func TestWhatIsNoTextStandsBesideIt(t *testing.T) {
 	}
 }
 
-func TestAServerIsSharedAsFarAsItsFilesAre(t *testing.T) {
+func TestServersAreSharedByFilesystemMode(t *testing.T) {
 	b := newBench(t)
 	session := b.installed("their.pid", nil)
 	persistent := b.installed("their.pid", func(c *manifest.Capability) { c.Filesystem.Mode = manifest.Persistent })
@@ -138,7 +138,7 @@ func TestAServerIsSharedAsFarAsItsFilesAre(t *testing.T) {
 	}
 }
 
-func TestWhatAToolSaysOfItsFailureIsTold(t *testing.T) {
+func TestToolErrorsAreReported(t *testing.T) {
 	b := newBench(t)
 	before := b.pid(b.installed("their.pid", nil), "s")
 	b.fails(b.installed("their.fails", nil), engine.Failed, "the [31mdisk is full")
@@ -156,7 +156,7 @@ func TestAToolThatTakesTooLongIsKilledWithItsServer(t *testing.T) {
 	}
 }
 
-func TestACallThatNobodyWantsAnyMoreIsKilled(t *testing.T) {
+func TestCancelledCallIsKilled(t *testing.T) {
 	b := newBench(t)
 	ctx, cancel := context.WithCancel(t.Context())
 	done := make(chan error)
@@ -175,7 +175,7 @@ func TestACallThatNobodyWantsAnyMoreIsKilled(t *testing.T) {
 	b.pid(b.installed("their.pid", nil), "s")
 }
 
-func TestADeadServerComesBackWithTheNextCall(t *testing.T) {
+func TestDeadServerIsRestartedByNextCall(t *testing.T) {
 	b := newBench(t)
 	before := b.pid(b.installed("their.pid", nil), "s")
 	f := b.fails(b.installed("their.dies", nil), engine.Crashed, "")
@@ -194,9 +194,9 @@ func TestALimitThatEndedAServerIsNamed(t *testing.T) {
 	b.fails(b.installed("their.dies", nil), engine.Memory, "")
 }
 
-func TestAnAnswerWithoutEndIsCutOff(t *testing.T) {
+func TestEndlessResponseIsAborted(t *testing.T) {
 	b := newBench(t)
-	b.fails(b.installed("their.large", nil), engine.Garbled, "one message of it has more than 4194304 bytes")
+	b.fails(b.installed("their.large", nil), engine.Garbled, "a message of the server has more than 4194304 bytes")
 	b.pid(b.installed("their.pid", nil), "s")
 }
 
@@ -221,8 +221,8 @@ func TestAToolThatChangedIsRefusedUntilItIsReviewed(t *testing.T) {
 		}
 	}
 	b.boxes.kind = "drifted"
-	drifted("their.pid", `the server says other things of "pid" than were approved`)
-	drifted("their.picture", `the server has no tool "picture" any more`)
+	drifted("their.pid", `the server's description of "pid" differs from the approved one`)
+	drifted("their.picture", `the server no longer has the tool "picture"`)
 	if _, err := b.call(b.installed("their.echo-text", nil), "s", form.Keyword("text"), "x"); err != nil {
 		t.Errorf("a tool that did not change = %v", err)
 	}
@@ -247,18 +247,18 @@ func TestAToolThatChangesUnderneathIsRefused(t *testing.T) {
 	}
 }
 
-func TestWhatCannotBeReadIsTold(t *testing.T) {
+func TestUnreadableResponsesAreReported(t *testing.T) {
 	b := newBench(t)
 	for kind, want := range map[string]struct {
 		kind engine.Kind
 		text string
 	}{
-		"flood":   {engine.Garbled, "it says more than it was asked"},
-		"deaf":    {engine.Garbled, "it says more than it was asked"},
+		"flood":   {engine.Garbled, "without a request"},
+		"deaf":    {engine.Garbled, "without a request"},
 		"babble":  {engine.Garbled, "invalid character '<'"},
 		"wrong":   {engine.Garbled, "content"},
 		"refuses": {engine.Failed, "there is no such file"},
-		"wants":   {engine.Failed, "it asks for more than its input"},
+		"wants":   {engine.Failed, "the tool requests further input"},
 	} {
 		c := find(t, imported(t, kind), "their.go")
 		_, err := b.call(&engine.Installed{Capability: c}, "s")
@@ -281,7 +281,7 @@ func TestAServerThatDoesNotStartSaysWhy(t *testing.T) {
 	b.pid(b.installed("their.pid", nil), "s")
 }
 
-func TestCallsAtOnceShareOneStart(t *testing.T) {
+func TestConcurrentCallsShareOneStart(t *testing.T) {
 	b := newBench(t)
 	c := b.installed("their.echo-text", nil)
 	var all sync.WaitGroup
@@ -298,7 +298,7 @@ func TestCallsAtOnceShareOneStart(t *testing.T) {
 	}
 }
 
-func TestWhatIsDroppedStartsAnew(t *testing.T) {
+func TestDroppedServersRestart(t *testing.T) {
 	b := newBench(t)
 	c := b.installed("their.pid", nil)
 	one, two := b.pid(c, "one"), b.pid(c, "two")
@@ -327,7 +327,7 @@ func TestWhatIsDroppedStartsAnew(t *testing.T) {
 
 // However servers come and go, a call that the engine has taken on is answered, and no
 // process outlives the engine.
-func TestWhatIsDroppedAnswersItsCallsFirst(t *testing.T) {
+func TestDropWaitsForCalls(t *testing.T) {
 	b := newBench(t)
 	c := b.installed("their.echo-text", nil)
 	var callers, droppers sync.WaitGroup
@@ -366,7 +366,7 @@ func TestWhatIsDroppedAnswersItsCallsFirst(t *testing.T) {
 	}
 }
 
-func TestAServerThatNobodyCallsEnds(t *testing.T) {
+func TestIdleServerIsStopped(t *testing.T) {
 	b := newBench(t)
 	c := b.installed("their.pid", func(c *manifest.Capability) { c.Runtime.Warm = manifest.Warm{Max: 1, TTL: time.Millisecond} })
 	for first := b.pid(c, "s"); b.pid(c, "s") == first; {
@@ -394,7 +394,7 @@ func TestNothingRunsAfterClose(t *testing.T) {
 	}
 }
 
-func TestWhatIsNoToolIsNotPrepared(t *testing.T) {
+func TestPrepareRejectsNonTools(t *testing.T) {
 	b := newBench(t)
 	c := b.installed("their.pid", func(c *manifest.Capability) { c.Runtime.Stdio = manifest.JSONStdio })
 	if err := b.Prepare(t.Context(), c); !errors.Is(err, fault.Invalid) {

@@ -92,7 +92,7 @@ func FuzzAnswer(f *testing.F) {
 	})
 }
 
-func TestToolsThatCannotBeToldApartAreRefused(t *testing.T) {
+func TestAmbiguousToolsAreRefused(t *testing.T) {
 	in := convert(strange, tools(t, `{"tools":[
 		{"name":"read","inputSchema":{"type":"object"}},
 		{"name":"read","description":"another","inputSchema":{"type":"object"}},
@@ -117,10 +117,10 @@ func TestToolsThatCannotBeToldApartAreRefused(t *testing.T) {
 	}
 	for tool, want := range map[string]string{
 		"read":     "2 tools have this name",
-		"Write-It": "2 tools would be their.write-it",
-		"write it": "2 tools would be their.write-it",
+		"Write-It": "2 tools would have the id their.write-it",
+		"write it": "2 tools would have the id their.write-it",
 		"🙈":        "is not an id",
-		"huge":     "its input schema: it has",
+		"huge":     "input schema: ",
 	} {
 		if !strings.Contains(why[tool], want) {
 			t.Errorf("%q is refused with %q, want %q", tool, why[tool], want)
@@ -128,14 +128,14 @@ func TestToolsThatCannotBeToldApartAreRefused(t *testing.T) {
 	}
 }
 
-func TestWhatOfASchemaCannotBeCheckedIsListed(t *testing.T) {
+func TestUncheckableSchemaPartsAreListed(t *testing.T) {
 	in := convert(strange, tools(t, `{"tools":[{"name":"t","inputSchema":{"type":"object","properties":{"u":{"type":"string","format":"uri"},"n":{"type":"object","propertyNames":{"minLength":2}}}}}]}`))
 	if len(in.Capabilities) != 1 || len(in.Lost["their.t"]) == 0 {
 		t.Errorf("%d capabilities, and lost is %q; want one, and what of it is lost", len(in.Capabilities), in.Lost)
 	}
 }
 
-func TestWordsOfStrangersAreOneVisibleLine(t *testing.T) {
+func TestPlainIsOneVisibleLine(t *testing.T) {
 	for _, s := range []string{"plain", strings.Repeat("é", 4000), "a\x00b\u202ec\u200bd\xff", " x \n\t y "} {
 		if got := plain(s, 100); !utf8.ValidString(got) || len(got) > 103 || strings.ContainsAny(got, "\x00\n\u202e\u200b") {
 			t.Errorf("plain(%.20q) = %q", s, got)

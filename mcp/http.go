@@ -9,18 +9,17 @@ import (
 	sdk "github.com/modelcontextprotocol/go-sdk/mcp"
 )
 
-// maxFrame bounds one message, in or out of whatever transport.
+// maxFrame bounds one message in either direction, on all transports.
 const maxFrame = 4 << 20
 
-// idle is how long a session is kept of which nothing is heard.
+// idle is how long a session without requests is kept.
 const idle = time.Hour
 
 // stateless is the first version of the protocol without sessions.
 const stateless = "2026-07-28"
 
-// Handler serves the protocol over streamable HTTP, to the server's one caller:
-// whoever mounts it has asked who is there. Requests that a browser makes for a page
-// of somewhere else are refused.
+// Handler serves the protocol over streamable HTTP to the server's one caller. The caller of
+// Handler must authenticate requests. Cross-origin browser requests are rejected.
 func (s *Server) Handler() http.Handler {
 	// The event store lets a client whose connection broke read what it missed.
 	sessions := guarded(sdk.NewStreamableHTTPHandler(s.pick, &sdk.StreamableHTTPOptions{SessionTimeout: idle, MaxRequestBodyBytes: maxFrame, EventStore: sdk.NewMemoryEventStore(nil)}))
@@ -34,16 +33,15 @@ func (s *Server) Handler() http.Handler {
 	})
 }
 
-// Stateless is Handler without sessions, in every version of the protocol: nothing is
-// remembered from one request to the next, so that whoever called a server which has
-// ended goes on with the one after it.
+// Stateless is Handler without sessions, in every version of the protocol. No state is kept
+// between requests, so clients can continue with a restarted server.
 func (s *Server) Stateless() http.Handler {
 	return guarded(sdk.NewStreamableHTTPHandler(s.pick, &sdk.StreamableHTTPOptions{Stateless: true, PropagateRequestCancellation: true, MaxRequestBodyBytes: maxFrame}))
 }
 
 func (s *Server) pick(*http.Request) *sdk.Server { return s.sdk }
 
-// guarded refuses what a page of somewhere else asks.
+// guarded rejects cross-origin browser requests.
 func guarded(h http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if err := sameOrigin(r); err != nil {
@@ -54,8 +52,8 @@ func guarded(h http.Handler) http.Handler {
 	})
 }
 
-// sameOrigin refuses a request that a browser makes for another site. Programs send
-// no Origin.
+// sameOrigin returns an error for a cross-origin browser request. Programs send no Origin
+// header.
 func sameOrigin(r *http.Request) error {
 	origins := r.Header.Values("Origin")
 	if len(origins) == 0 {
@@ -63,7 +61,7 @@ func sameOrigin(r *http.Request) error {
 	}
 	origin, err := url.Parse(origins[0])
 	if err != nil || len(origins) > 1 || origin.Host == "" || origin.Host != r.Host {
-		return fmt.Errorf("requests from the origin %.200q are not served", origins[0])
+		return fmt.Errorf("requests from origin %.200q are not allowed", origins[0])
 	}
 	return nil
 }

@@ -15,25 +15,25 @@ import (
 	"glasshouse/schema"
 )
 
-// Imported is what somebody else's server becomes here.
+// Imported is the result of importing an MCP server.
 type Imported struct {
-	Server       string                 // what it says it is
-	Capabilities []*manifest.Capability // one for each tool, by id; Source is what to register
-	Lost         map[string][]string    // by id: what of its schemas cannot be checked here
-	Refused      []Refused              // tools that become none
+	Server       string                 // the name that the server reports
+	Capabilities []*manifest.Capability // one per tool, sorted by ID; Source is the manifest to register
+	Lost         map[string][]string    // by ID: the parts of its schemas that cannot be checked
+	Refused      []Refused              // tools that cannot be imported
 }
 
-// Refused is a tool that becomes no capability.
+// Refused is a tool that cannot be imported.
 type Refused struct {
 	Tool string
 	Why  string
 }
 
-// Import asks a server for its tools and makes a manifest of each. Like is a manifest
-// of the server: its ID is what the ids begin with; its runtime says how the process
-// is started; network, secrets, resources and approval are those of all its tools.
-// Without effects it has those that a program in such a jail can have: what a server
-// says of its tools' harmlessness nobody has checked. The caller closes p.
+// Import lists the tools of a server and creates a manifest for each. like is a manifest of
+// the server: its ID is the prefix of the tools' IDs, its runtime starts the process, and its
+// network, secrets, resources and approval apply to all tools. If like has no effects, the
+// tools get all effects that are possible in such a jail, because a server's claims about its
+// tools are not verified. The caller closes p.
 func Import(ctx context.Context, like *manifest.Capability, p Process) (*Imported, error) {
 	const op = "mcp.Import"
 	if err := manifest.CheckID(like.ID); err != nil {
@@ -58,15 +58,15 @@ func Import(ctx context.Context, like *manifest.Capability, p Process) (*Importe
 	return imported, nil
 }
 
-// withLog adds what a process wrote last to why it failed.
+// withLog adds the end of a process's log to an error.
 func withLog(err error, p Process) error {
 	if log := strings.TrimSpace(p.Log()); log != "" {
-		return fmt.Errorf("%w; it wrote: %s", err, plain(log, 2048))
+		return fmt.Errorf("%w; server log: %s", err, plain(log, 2048))
 	}
 	return err
 }
 
-// convert makes manifests of tools. They are the words of strangers.
+// convert creates manifests of tools. The tool descriptions are untrusted.
 func convert(like *manifest.Capability, tools []*sdk.Tool) *Imported {
 	in := &Imported{Lost: map[string][]string{}}
 	names, ids := map[string]int{}, map[string]int{}
@@ -86,7 +86,7 @@ func convert(like *manifest.Capability, tools []*sdk.Tool) *Imported {
 		case names[t.Name] > 1:
 			err = fmt.Errorf("%d tools have this name", names[t.Name])
 		case ids[id] > 1:
-			err = fmt.Errorf("%d tools would be %s", ids[id], id)
+			err = fmt.Errorf("%d tools would have the id %s", ids[id], id)
 		default:
 			err = in.add(like, id, t)
 		}
@@ -99,7 +99,7 @@ func convert(like *manifest.Capability, tools []*sdk.Tool) *Imported {
 	return in
 }
 
-// idOf is the id that a tool gets: what no id may hold becomes a dash.
+// idOf returns the ID of a tool. Invalid characters become dashes.
 func idOf(like *manifest.Capability, tool string) string {
 	odd := func(r rune) rune {
 		if r >= 'a' && r <= 'z' || r >= '0' && r <= '9' || r == '_' {
@@ -122,7 +122,7 @@ func (in *Imported) add(like *manifest.Capability, id string, t *sdk.Tool) error
 	}
 	sum := digest(t)
 	if sum == "" {
-		return fmt.Errorf("what it is cannot be written down")
+		return fmt.Errorf("cannot compute the tool's digest")
 	}
 	c := *like
 	c.ID, c.Description = id, describe(like, t)
@@ -133,12 +133,12 @@ func (in *Imported) add(like *manifest.Capability, id string, t *sdk.Tool) error
 	}
 	var err error
 	if c.Input, err = in.typeOf(id, "input", t.InputSchema); err != nil {
-		return fmt.Errorf("its input schema: %w", err)
+		return fmt.Errorf("input schema: %w", err)
 	}
 	c.Output = said
 	if t.OutputSchema != nil {
 		if c.Output, err = in.typeOf(id, "output", t.OutputSchema); err != nil {
-			return fmt.Errorf("its output schema: %w", err)
+			return fmt.Errorf("output schema: %w", err)
 		}
 	}
 	text, err := c.JSON()
@@ -159,7 +159,7 @@ func (in *Imported) typeOf(id, which string, s any) (*schema.Type, error) {
 		return nil, err
 	}
 	if len(text) > maxSchema {
-		return nil, fmt.Errorf("it has %d bytes; %d at most", len(text), maxSchema)
+		return nil, fmt.Errorf("%d bytes, more than %d", len(text), maxSchema)
 	}
 	t, lost, err := schema.FromJSONSchema(text)
 	for _, l := range lost {
@@ -168,8 +168,8 @@ func (in *Imported) typeOf(id, which string, s any) (*schema.Type, error) {
 	return t, err
 }
 
-// describe marks what a server says of its tool as such. Models read it: it stands in
-// quotes, on one line, and does not go on for long.
+// describe marks a server's description of its tool as untrusted, because models read it. The
+// description is quoted, on one line, and truncated.
 func describe(like *manifest.Capability, t *sdk.Tool) string {
 	s := fmt.Sprintf("The tool %q of %s, a server of others.", plain(t.Name, 128), like.ID)
 	if words := plain(t.Description, 1024); words != "" {
@@ -178,7 +178,7 @@ func describe(like *manifest.Capability, t *sdk.Tool) string {
 	return s
 }
 
-// effects are all that a program in such a jail can have.
+// effects returns all effects that a program in such a jail can have.
 func effects(like *manifest.Capability) []string {
 	all := []string{"fs", "state", "exec"}
 	if like.Network.Mode == manifest.ModeProxy && !like.NoEgress {

@@ -10,8 +10,7 @@ import (
 	"glasshouse/fault"
 )
 
-// Jails is what one caller may do with jails. Who may see and touch which is decided
-// behind it.
+// Jails are the jail operations of one caller. The implementation checks permissions.
 type Jails interface {
 	Create(ctx context.Context, n NewJail) (Jail, error)
 	List(ctx context.Context) ([]Jail, error)
@@ -23,8 +22,7 @@ type Jails interface {
 	Delete(ctx context.Context, jail string) error
 }
 
-// A NewJail is what a jail is asked for with. What is left out takes the default. It
-// is started too.
+// A NewJail describes a jail to create and start. Empty fields have defaults.
 type NewJail struct {
 	Name     string            `json:"name,omitempty" jsonschema:"a name for people"`
 	Image    string            `json:"image,omitempty" jsonschema:"an OCI image such as python:3.12-slim; without one a plain Debian"`
@@ -35,7 +33,7 @@ type NewJail struct {
 	DiskMB   int64             `json:"disk_mb,omitempty"`
 }
 
-// A Jail is a jail as it is now.
+// A Jail is the current state of a jail.
 type Jail struct {
 	ID    string `json:"id"`
 	Name  string `json:"name,omitempty"`
@@ -43,7 +41,7 @@ type Jail struct {
 	Image string `json:"image,omitempty"`
 }
 
-// A Command is run in a jail until it ends.
+// A Command is run in a jail until it exits.
 type Command struct {
 	Jail      string            `json:"jail" jsonschema:"the jail's id"`
 	Argv      []string          `json:"argv,omitempty" jsonschema:"the program and its arguments; or give cmd"`
@@ -54,7 +52,7 @@ type Command struct {
 	TimeoutMS int64             `json:"timeout_ms,omitempty" jsonschema:"after that it is killed with all that it has started"`
 }
 
-// Ended is a command that has.
+// Ended is the result of a command.
 type Ended struct {
 	ExitCode  int    `json:"exit_code"`
 	Signal    string `json:"signal,omitempty" jsonschema:"which ended it, if one did"`
@@ -64,7 +62,7 @@ type Ended struct {
 	Truncated bool   `json:"truncated,omitempty" jsonschema:"not all that was written is here"`
 }
 
-// A Snapshot is a jail at one moment.
+// A Snapshot describes a snapshot of a jail.
 type Snapshot struct {
 	ID     string `json:"id"`
 	Jail   string `json:"jail"`
@@ -98,7 +96,7 @@ type (
 		Content  string `json:"content"`
 		Encoding string `json:"encoding" jsonschema:"utf-8 or base64"`
 		Size     int64  `json:"size" jsonschema:"of the whole file, in bytes"`
-		More     bool   `json:"more,omitempty" jsonschema:"the file goes on behind what is here"`
+		More     bool   `json:"more,omitempty" jsonschema:"the file has more data after this part"`
 	}
 	toWrite struct {
 		Jail     string `json:"jail" jsonschema:"the jail's id"`
@@ -111,7 +109,7 @@ type (
 	}
 )
 
-// maxRead bounds the bytes of one jail_read_file: models read them.
+// maxRead bounds one jail_read_file, because models read the result.
 const maxRead = 256 << 10
 
 func (s *Server) addJails(j Jails) {
@@ -129,7 +127,7 @@ func (s *Server) addJails(j Jails) {
 	addJail(s, "jail_snapshot", changes, "Take a snapshot of a jail: its files, and its processes if it runs.", func(ctx context.Context, in toSnapshot) (Snapshot, error) {
 		return j.Snapshot(ctx, in.Jail, in.Name)
 	})
-	addJail(s, "jail_branch", changes, "Make new jails that go on from where a jail or a snapshot is.", func(ctx context.Context, in toBranch) (jailList, error) {
+	addJail(s, "jail_branch", changes, "Branch (fork) new jails from a jail or a snapshot.", func(ctx context.Context, in toBranch) (jailList, error) {
 		all, err := j.Branch(ctx, in.From, max(1, in.Count))
 		return jailList{append([]Jail{}, all...)}, err
 	})
@@ -144,7 +142,7 @@ func (s *Server) addJails(j Jails) {
 	})
 }
 
-// addJail adds a tool whose schemas are those of its Go types.
+// addJail adds a tool whose schemas are derived from Go types.
 func addJail[In, Out any](s *Server, name string, hints *sdk.ToolAnnotations, description string, do func(context.Context, In) (Out, error)) {
 	s.own = append(s.own, name)
 	sdk.AddTool(s.sdk, &sdk.Tool{Name: name, Description: description, Annotations: hints}, func(ctx context.Context, req *sdk.CallToolRequest, in In) (*sdk.CallToolResult, Out, error) {

@@ -12,26 +12,26 @@ import (
 	"glasshouse/manifest"
 )
 
-// ttl is how long a server is kept that nobody calls, if its manifest does not say.
+// ttl is the default idle time after which a server is stopped.
 const ttl = 10 * time.Minute
 
-// A kept is a server that goes on from call to call.
+// A kept is a server that is kept between calls.
 type kept struct {
 	place  place
 	ttl    time.Duration
-	turn   chan struct{} // whoever has put something in may start the process
-	speaks *session      // set by who has the turn; nil: it is to be started
+	turn   chan struct{} // lock for starting the process
+	speaks *session      // set by the holder of turn; nil if the process must be started
 
-	// guarded by Engine.mu
-	calls int         // that are under way, or wait for its start
-	idle  *time.Timer // ends it, while nobody calls
-	last  bool        // it ends when nobody calls
+	// Guarded by Engine.mu.
+	calls int         // current calls, including those waiting for the start
+	idle  *time.Timer // stops the server after its idle time
+	last  bool        // stop the server when its calls have ended
 }
 
-// A place is where a call runs. Two calls of one place share its server.
+// A place identifies a server. Calls of one place share a server.
 type place struct {
-	owner   string // the session whose it is; "": everybody's
-	sandbox string // all that makes a sandbox; "": it is of this call alone
+	owner   string // session that owns the server; "": shared by all
+	sandbox string // sandbox declaration; "": used by one call only
 }
 
 func placeOf(c *engine.Installed, session string) place {
@@ -44,8 +44,8 @@ func placeOf(c *engine.Installed, session string) place {
 	return place{}
 }
 
-// sandboxOf is all of a manifest that a sandbox is made by: tools that differ in it
-// do not share one.
+// sandboxOf returns the parts of a manifest that define a sandbox. Tools share a server only
+// if these are equal.
 func sandboxOf(c *engine.Installed) string {
 	runtime := c.Runtime
 	runtime.Tool = manifest.Tool{}
@@ -61,13 +61,13 @@ func sandboxOf(c *engine.Installed) string {
 		Classes    manifest.DataClasses
 	}{c.Dir, c.Trust, runtime, c.Filesystem, c.Network, c.NoEgress, c.Secrets, c.Resources, c.DataClasses})
 	if err != nil {
-		return "" // it is shared with nothing
+		return "" // not shared
 	}
 	return string(text)
 }
 
-// take returns a conversation with the server of a capability, and begins it if there
-// is none. Who takes gives it back.
+// take returns a connection to the server of a capability and starts the server if necessary.
+// The caller must call give.
 func (e *Engine) take(ctx context.Context, c *engine.Installed, owner string) (k *kept, s *session, warm bool, err error) {
 	if k, err = e.keep(c, owner); err != nil {
 		return nil, nil, false, err
@@ -96,7 +96,7 @@ func (e *Engine) speak(ctx context.Context, k *kept, c *engine.Installed, owner 
 	return k.speaks, false, err
 }
 
-// keep returns what is kept of a server, with one more call.
+// keep returns the server of a capability and adds a call to it.
 func (e *Engine) keep(c *engine.Installed, owner string) (*kept, error) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -113,7 +113,7 @@ func (e *Engine) keep(c *engine.Installed, owner string) (*kept, error) {
 		e.servers[at] = k
 	}
 	if k.idle != nil {
-		k.idle.Stop() // if it is too late for that, retire finds a call
+		k.idle.Stop() // if the timer has fired already, retire sees the call
 		k.idle = nil
 	}
 	k.calls++
@@ -124,7 +124,7 @@ func errClosed(c *engine.Installed) error {
 	return fault.Newf(fault.Unavailable, "mcp.Call", c.ID, "the engine is closed")
 }
 
-// start starts the server of a capability. A failure of its start is the server's.
+// start starts the server of a capability. Start failures are attributed to the server.
 func (e *Engine) start(ctx context.Context, c *engine.Installed, owner string) (*session, error) {
 	ctx, cancel := context.WithTimeout(ctx, cmp.Or(c.Runtime.StartupTimeout, startup))
 	defer cancel()
@@ -155,7 +155,7 @@ func unstarted(ctx context.Context, err error, u engine.Usage, log string) error
 	return &engine.Failure{Kind: kind, Reason: err.Error(), Err: err, Usage: u, Log: log}
 }
 
-// give ends a call. A server that did not answer it properly answers no other.
+// give ends a call. After a protocol error the server is killed.
 func (e *Engine) give(k *kept, s *session, err error) {
 	switch engine.KindOf(err) {
 	case "", engine.Failed:
@@ -165,7 +165,8 @@ func (e *Engine) give(k *kept, s *session, err error) {
 	e.leave(k)
 }
 
-// leave is one call less. The last one ends the server, or has it wait for the next.
+// leave removes a call from a server. After the last call, the server is stopped or its idle
+// timer starts.
 func (e *Engine) leave(k *kept) {
 	e.mu.Lock()
 	k.calls--
@@ -179,8 +180,8 @@ func (e *Engine) leave(k *kept) {
 	}
 }
 
-// retire ends a server that nobody calls. If one is called it goes on, or with last
-// only until its calls have ended.
+// retire stops a server without calls. A server with calls continues to run; with last, only
+// until its calls have ended.
 func (e *Engine) retire(k *kept, last bool) {
 	e.mu.Lock()
 	over := k.calls == 0 && e.servers[k.place] == k
@@ -197,7 +198,7 @@ func (e *Engine) retire(k *kept, last bool) {
 	}
 }
 
-// finish ends the process of a server that nobody can call any more.
+// finish ends the process of a server that can no longer be called.
 func (e *Engine) finish(k *kept) {
 	if k.speaks != nil {
 		e.end(k.speaks)
@@ -211,8 +212,8 @@ func (e *Engine) end(s *session) {
 	e.mu.Unlock()
 }
 
-// Drop ends the servers that wait for calls of a capability. Other tools of the same
-// servers start them again. With purge it removes what they have kept.
+// Drop stops the idle servers of a capability. Other tools of the same servers start them
+// again. With purge it also removes their files.
 func (e *Engine) Drop(ctx context.Context, c *engine.Installed, purge bool) error {
 	sandbox := sandboxOf(c)
 	e.retireAll(func(p place) bool { return p.sandbox == sandbox })
@@ -222,7 +223,7 @@ func (e *Engine) Drop(ctx context.Context, c *engine.Installed, purge bool) erro
 	return e.sandboxes.Forget(ctx, c, "")
 }
 
-// EndSession ends the servers of a session, and removes what they have kept.
+// EndSession stops the servers of a session and removes their files.
 func (e *Engine) EndSession(ctx context.Context, session string) error {
 	e.retireAll(func(p place) bool { return p.owner == session && session != "" })
 	return e.sandboxes.Forget(ctx, nil, session)
@@ -242,7 +243,7 @@ func (e *Engine) retireAll(which func(place) bool) {
 	}
 }
 
-// Close kills the calls that run, and ends all servers.
+// Close aborts all calls and stops all servers.
 func (e *Engine) Close() error {
 	e.mu.Lock()
 	e.closed = true

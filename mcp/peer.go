@@ -40,7 +40,7 @@ func (p *Peer) Progress(ctx context.Context, done, total float64, message string
 	})
 }
 
-// errNoForms is returned to those that ask a client that cannot show forms.
+// errNoForms is returned by Ask if the client cannot show forms.
 var errNoForms = errors.New("the client does not support elicitation")
 
 // CanAsk reports whether the client can ask its user.

@@ -15,44 +15,43 @@ import (
 	"glasshouse/engine"
 )
 
-// A Process is somebody else's server, which runs in a jail. Reading is from its
-// standard output, writing to its standard input, and Close kills it with all that
-// it has started. Close may be called more than once, and while Read and Write
-// wait, which it ends.
+// A Process is an MCP server that runs in a jail. Read reads its standard output and Write
+// writes to its standard input. Close kills it with its child processes. Close may be called
+// repeatedly and concurrently with Read and Write, which it unblocks.
 type Process interface {
 	io.ReadWriteCloser
-	Log() string         // the end of what it wrote to its standard error
-	Usage() engine.Usage // what it has used since it started; after its end too
-	Limit() engine.Kind  // of one that has ended: which limit ended it; "": none
+	Log() string         // end of its standard error
+	Usage() engine.Usage // resources used since its start, also after its end
+	Limit() engine.Kind  // the limit that ended the process, or ""
 }
 
-// spoken is the version of the protocol that imported servers are spoken to in: the
-// last that begins with a handshake, which older servers answer too.
+// spoken is the protocol version used with imported servers: the last with a handshake, which
+// older servers support too.
 const spoken = "2025-11-25"
 
-// A session is a conversation with one process.
+// A session is an MCP connection to one process.
 type session struct {
 	process Process
 	client  *sdk.ClientSession
 	guard   *guard
 	killed  atomic.Bool
-	dead    chan struct{} // closed when the conversation is over
+	dead    chan struct{} // closed when the connection has ended
 
 	mu sync.Mutex
 	// +checklocks:mu
-	tools map[string]string // digests of its tools by name; nil: to be asked for
+	tools map[string]string // digests of its tools by name; nil if they must be listed
 	// +checklocks:mu
-	stale bool // the server says they have changed
+	stale bool // the server reported changed tools
 }
 
-// connect begins a conversation with a process, which it owns: it kills it if that
-// fails, or ctx ends.
+// connect opens a connection to a process and takes ownership of it. If connect fails or ctx
+// ends, it kills the process.
 func connect(ctx context.Context, version string, p Process) (*session, error) {
 	s := &session{process: p, guard: &guard{Process: p}, dead: make(chan struct{})}
 	stop := context.AfterFunc(ctx, s.kill)
 	client, err := sdk.NewClient(&sdk.Implementation{Name: "glasshouse", Version: version}, &sdk.ClientOptions{
-		// It is told of no powers, and what it asks for nevertheless nobody answers:
-		// it gets no model, no directories, and no questions to the user.
+		// The client declares no capabilities and does not answer requests for them: no
+		// sampling, no roots, and no elicitation.
 		Capabilities:   &sdk.ClientCapabilities{},
 		MultiRoundTrip: &sdk.MultiRoundTripOptions{Disabled: true},
 		ToolListChangedHandler: func(context.Context, *sdk.ToolListChangedRequest) {
@@ -66,7 +65,7 @@ func connect(ctx context.Context, version string, p Process) (*session, error) {
 		if client != nil {
 			client.Close()
 		}
-		return nil, fmt.Errorf("begin to speak with it: %w", s.why(ctx, err))
+		return nil, fmt.Errorf("initialize the MCP connection: %w", s.why(ctx, err))
 	}
 	s.client = client
 	go func() {
@@ -77,20 +76,20 @@ func connect(ctx context.Context, version string, p Process) (*session, error) {
 	return s, nil
 }
 
-// kill ends the process, and whatever waits for it.
+// kill ends the process and unblocks all waiters.
 func (s *session) kill() {
 	s.killed.Store(true)
 	s.process.Close()
 }
 
-// close ends the process and waits until nothing of the conversation is left.
+// close ends the process and waits for the end of the connection.
 func (s *session) close() {
 	s.kill()
 	s.client.Close()
 	<-s.dead
 }
 
-// gone reports whether the conversation is over, or about to be.
+// gone reports whether the connection has ended or is about to end.
 func (s *session) gone() bool {
 	if s.killed.Load() {
 		return true
@@ -103,8 +102,8 @@ func (s *session) gone() bool {
 	}
 }
 
-// why is the reason that something with the process failed, as far as is known: the
-// end of a conversation says nothing of itself.
+// why returns the reason of a failure, as far as known. The error of a closed connection does
+// not contain the reason.
 func (s *session) why(ctx context.Context, err error) error {
 	switch {
 	case ctx.Err() != nil:
@@ -112,12 +111,12 @@ func (s *session) why(ctx context.Context, err error) error {
 	case s.guard.err() != nil:
 		return s.guard.err()
 	case err == nil:
-		return errors.New("it ended")
+		return errors.New("the server exited")
 	}
 	return told{plain(err.Error(), maxTold), err}
 }
 
-// A told is an error in which strangers have had a say.
+// A told is an error that contains untrusted text.
 type told struct {
 	text string
 	error
@@ -126,36 +125,36 @@ type told struct {
 func (e told) Error() string { return e.text }
 func (e told) Unwrap() error { return e.error }
 
-// maxUnasked bounds what a server may say between two things that it was asked:
-// notices of progress and the like.
+// maxUnasked bounds the messages of a server between two requests, such as progress
+// notifications.
 const (
 	maxUnaskedLines = 2000
 	maxUnaskedBytes = 16 << 20
 )
 
 var (
-	errFlood = fmt.Errorf("it says more than it was asked: over %d messages or %d bytes", maxUnaskedLines, maxUnaskedBytes)
-	errLarge = fmt.Errorf("one message of it has more than %d bytes", maxFrame)
+	errFlood = fmt.Errorf("the server sent more than %d messages or %d bytes without a request", maxUnaskedLines, maxUnaskedBytes)
+	errLarge = fmt.Errorf("a message of the server has more than %d bytes", maxFrame)
 )
 
 var newline = []byte("\n")
 
-// A guard reads from a process, and no more than it may say.
+// A guard limits the data read from a process.
 type guard struct {
 	Process
 
 	mu sync.Mutex
 	// +checklocks:mu
-	lines int // since it was asked last
+	lines int // since the last request
 	// +checklocks:mu
 	all int // bytes
 	// +checklocks:mu
-	line int // bytes of the message that is being read
+	line int // bytes of the current message
 	// +checklocks:mu
 	fault error
 }
 
-// asked lets the process speak again.
+// asked resets the limits after a request.
 func (g *guard) asked() {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -190,6 +189,5 @@ func (g *guard) Read(p []byte) (int, error) {
 	return 0, g.fault
 }
 
-// startup is how long a server may take until it speaks, if its manifest does not
-// say. Many install themselves first.
+// startup is the default start timeout of a server. Many servers install packages first.
 const startup = time.Minute

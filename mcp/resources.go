@@ -221,7 +221,7 @@ func (s *Server) watch(uri string, last [32]byte) {
 		}
 		now, err := s.fingerprint(s.closing, uri)
 		if errors.Is(err, fault.NotFound) {
-			now, err = [32]byte{}, nil // it is gone, which is a change
+			now, err = [32]byte{}, nil // the deletion is reported as a change
 		}
 		if err != nil || now == last {
 			continue

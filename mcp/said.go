@@ -11,8 +11,7 @@ import (
 	"glasshouse/schema"
 )
 
-// said is the output of tools that declare none: what they say as text, and beside it
-// what is no text.
+// said is the output type of tools that declare none: the text and, separately, other content.
 var said = must(schema.Parse("said", `[:map
   [:text :string]
   [:parts {:optional true} [:vector [:map
@@ -29,7 +28,7 @@ func must(t *schema.Type, err error) *schema.Type {
 	return t
 }
 
-// textOf is the text in what a tool says.
+// textOf returns the text in tool content.
 func textOf(contents []sdk.Content) string {
 	var all []string
 	for _, c := range contents {
@@ -40,7 +39,7 @@ func textOf(contents []sdk.Content) string {
 	return strings.Join(all, "\n")
 }
 
-// saidBy is what a tool says, as a value of the type said.
+// saidBy converts tool content to a value of type said.
 func saidBy(contents []sdk.Content) form.Value {
 	out := form.NewMap(form.Keyword("text"), textOf(contents))
 	var parts form.Vector
@@ -77,7 +76,7 @@ func part(kind, mime, uri, text string, data []byte) form.Value {
 	return m
 }
 
-// structured reads what a tool gave as a value of a type.
+// structured parses structured tool output as a value of a type.
 func structured(t *schema.Type, v any) (form.Value, error) {
 	text, err := json.Marshal(v)
 	if err != nil {

@@ -1,9 +1,10 @@
-// Package mcp speaks the Model Context Protocol on both sides: it serves what is
-// governed here as tools, and makes capabilities of the tools of others' servers.
+// Package mcp implements both sides of the Model Context Protocol. A Server offers
+// capabilities and jails as tools. An Engine calls the tools of imported servers as
+// capabilities.
 //
-// It decides nothing. What it serves it calls through Capabilities and Jails, which
-// are the kernel as one caller sees it; what it imports is called by the kernel
-// through Engine, as any other capability.
+// The package makes no policy decisions. A Server calls through Capabilities and Jails, which
+// evaluate the policy for one caller. The policy engine calls imported tools through Engine,
+// like any other capability.
 package mcp
 
 import (
@@ -22,54 +23,54 @@ import (
 	"glasshouse/skill"
 )
 
-// Capabilities is what one caller may call. Every call is decided, metered and
-// recorded behind it: the server adds nothing to what its caller may do.
+// Capabilities are the capabilities of one caller. The implementation evaluates the policy,
+// meters and records every call. The server does not extend the caller's permissions.
 type Capabilities interface {
-	// List returns the capabilities that the caller sees now.
+	// List returns the capabilities that the caller may see now.
 	List(ctx context.Context) ([]Tool, error)
 
-	// Call calls one, with input and output as its types have them in JSON.
+	// Call calls a capability. Input and output are JSON values of its types.
 	Call(ctx context.Context, id string, input json.RawMessage) (json.RawMessage, error)
 }
 
-// A Tool is a capability as a caller sees it.
+// A Tool is a capability as seen by a caller.
 type Tool struct {
 	ID          string
 	Description string
 	Input       json.RawMessage // JSON Schema; nil: any object
 	Output      json.RawMessage // JSON Schema; nil: anything
-	Effects     []string        // as the manifest declares them
+	Effects     []string        // as declared in the manifest
 }
 
-// A Server serves one caller: whoever is let through to it calls as that caller. It
-// is safe for concurrent use.
+// A Server serves one caller: all its clients act as that caller. It is safe for concurrent
+// use.
 type Server struct {
 	capabilities Capabilities
 	sdk          *sdk.Server
-	closing      context.Context // ends with Close
+	closing      context.Context // ends on Close
 	close        context.CancelFunc
 
-	own []string // the names of the tools for jails
+	own []string // names of the jail tools
 
-	resources Resources // nil: none
-	prompts   Prompts   // nil: none
+	resources Resources // may be nil
+	prompts   Prompts   // may be nil
 	watches   watches
 
 	offering sync.Mutex
-	// What is served of resources and prompts: their JSON by URI and by name.
+	// The listed resources and prompts as JSON, by URI and by name.
 	// +checklocks:offering
 	listedResources map[string]string
 	// +checklocks:offering
 	listedPrompts map[string]string
 
-	turn sync.Mutex // of those who refresh; locked before mu
+	turn sync.Mutex // serializes refreshes; locked before mu
 	mu   sync.Mutex
 	// +checklocks:mu
 	listed map[string]string // the tools of capabilities by name, as last announced
 }
 
-// NewServer returns a server of capabilities, and of jails if the caller may have
-// any. Version is what it says of itself.
+// NewServer returns a server of capabilities and, unless j is nil, of jails. Clients see
+// version as the server's version.
 func NewServer(version string, c Capabilities, j Jails) *Server {
 	s := &Server{capabilities: c, listed: map[string]string{}, listedResources: map[string]string{}, listedPrompts: map[string]string{}}
 	s.closing, s.close = context.WithCancel(context.Background())
@@ -78,8 +79,8 @@ func NewServer(version string, c Capabilities, j Jails) *Server {
 		//lint:ignore SA1019 protocol versions before 2026-07-28 have logging
 		Capabilities: &sdk.ServerCapabilities{Tools: &sdk.ToolCapabilities{ListChanged: true}, Logging: &sdk.LoggingCapabilities{}},
 
-		// Lists and resources are those of one caller. The default lets caches between the
-		// client and the server answer others with them.
+		// Lists and resources belong to one caller. The SDK's default allows shared caches to
+		// return them to other callers.
 		SetCacheable: func(_ context.Context, _ sdk.Request, c *sdk.Cacheable) { c.CacheScope = "private" },
 
 		CompletionHandler:  s.complete,
@@ -97,7 +98,7 @@ const instructions = `The tools are governed capabilities, and jails to run prog
 	`Each call is decided by a policy, may wait for a person's approval, and is recorded. ` +
 	`A tool that is refused says why, and what can be done about it.`
 
-// fresh has the tools be those of this moment whenever somebody asks for them.
+// fresh refreshes the tools before each request that depends on them.
 func (s *Server) fresh(next sdk.MethodHandler) sdk.MethodHandler {
 	return func(ctx context.Context, method string, req sdk.Request) (sdk.Result, error) {
 		call, isCall := req.(*sdk.CallToolRequest)
@@ -120,10 +121,10 @@ func (s *Server) knows(name string) bool {
 	return ok || slices.Contains(s.own, name)
 }
 
-// Refresh reads the list of capabilities again, and tells the clients if it is
-// another than before. Call it when capabilities come, go or change.
+// Refresh lists the capabilities again and notifies the clients of changes. Call it when
+// capabilities are added, removed or changed.
 func (s *Server) Refresh(ctx context.Context) error {
-	s.turn.Lock() // or an older list could be put in place of a newer
+	s.turn.Lock() // otherwise an older list could replace a newer one
 	defer s.turn.Unlock()
 	tools, err := s.capabilities.List(ctx)
 	if err != nil {
@@ -164,7 +165,7 @@ func (s *Server) add(name string, t Tool) error {
 		return err
 	}
 	if slices.Contains(s.own, name) {
-		return fmt.Errorf("the tool for jails has the name %s", name)
+		return fmt.Errorf("the name %s is used by a jail tool", name)
 	}
 	in, err := shapeOf(t.Input, "input")
 	if err != nil {
@@ -182,14 +183,14 @@ func (s *Server) add(name string, t Tool) error {
 	return nil
 }
 
-// annotations are what clients may assume of declared effects.
+// annotations returns the tool annotations for declared effects.
 func annotations(effects []string) *sdk.ToolAnnotations {
 	pure, open := len(effects) == 0, slices.Contains(effects, "network")
 	destructive := !pure
 	return &sdk.ToolAnnotations{ReadOnlyHint: pure, IdempotentHint: pure, DestructiveHint: &destructive, OpenWorldHint: &open}
 }
 
-// handler calls a capability. If its output is content, that is what the tool returns.
+// handler calls a capability. Output of ContentSchema is returned as content.
 func (s *Server) handler(id string, in, out shape, content bool) sdk.ToolHandler {
 	return func(ctx context.Context, req *sdk.CallToolRequest) (*sdk.CallToolResult, error) {
 		ctx, done := s.begin(ctx, req)
@@ -215,7 +216,7 @@ func (s *Server) handler(id string, in, out shape, content bool) sdk.ToolHandler
 	}
 }
 
-// Serve serves one client, until it closes in or ctx ends.
+// Serve serves one client until it closes in or ctx ends.
 func (s *Server) Serve(ctx context.Context, in io.ReadCloser, out io.WriteCloser) error {
 	ctx, done := s.until(ctx)
 	defer done()
@@ -226,7 +227,7 @@ func (s *Server) Serve(ctx context.Context, in io.ReadCloser, out io.WriteCloser
 	return err
 }
 
-// Close cancels the calls that run, and ends all sessions.
+// Close cancels all calls and ends all sessions.
 func (s *Server) Close() error {
 	s.close()
 	var all []error
@@ -236,7 +237,7 @@ func (s *Server) Close() error {
 	return errors.Join(all...)
 }
 
-// until is ctx, which ends with the server too.
+// until returns a context that also ends with the server.
 func (s *Server) until(ctx context.Context) (context.Context, func()) {
 	ctx, cancel := context.WithCancel(ctx)
 	stop := context.AfterFunc(s.closing, cancel)

@@ -242,7 +242,7 @@ func TestCapabilitiesAndJailsAreTools(t *testing.T) {
 	})
 }
 
-func TestWhatIsNoObjectIsPutIntoOne(t *testing.T) {
+func TestNonObjectsAreWrapped(t *testing.T) {
 	over(t, func(t *testing.T, h *house, s *mcp.Server, c *sdk.ClientSession) {
 		if said, structured, failed := ask(t, c, "math__double-it", args{"input": 21}); failed || said != "2121" || structured != `{"result":2121}` {
 			t.Errorf("math__double-it says %q, structured %s, failed %t", said, structured, failed)
@@ -259,7 +259,7 @@ func TestWhatIsNoObjectIsPutIntoOne(t *testing.T) {
 	})
 }
 
-func TestARefusalSaysWhatCanBeDone(t *testing.T) {
+func TestErrorsContainRemedies(t *testing.T) {
 	over(t, func(t *testing.T, h *house, s *mcp.Server, c *sdk.ClientSession) {
 		said, _, failed := ask(t, c, "always__refused", nil)
 		if want := "govern.Call: always.refused: denied: no policy allows it\nWhat can be done: ask for approval"; !failed || said != want {
@@ -314,7 +314,7 @@ func TestCallsEndWithTheServer(t *testing.T) {
 	})
 }
 
-func TestClientsAreToldOfOtherTools(t *testing.T) {
+func TestClientsAreNotifiedOfToolChanges(t *testing.T) {
 	for name, transport := range transports {
 		t.Run(name, func(t *testing.T) {
 			h := newHouse()
@@ -334,7 +334,7 @@ func TestClientsAreToldOfOtherTools(t *testing.T) {
 			h.tools = h.tools[:1]
 			h.tools[0].Description = "Search for other places."
 			h.mu.Unlock()
-			// A client may take a moment until it listens: each change is told.
+			// A client may connect late: each change is reported.
 			for waiting := true; waiting; {
 				h.mu.Lock()
 				h.tools[0].Description += "."
@@ -413,7 +413,7 @@ func local(t *testing.T, s *mcp.Server) *sdk.ClientSession {
 	return c
 }
 
-func TestWhatCannotBeAToolIsLeftOut(t *testing.T) {
+func TestInvalidToolsAreOmitted(t *testing.T) {
 	h := newHouse()
 	h.tools = []mcp.Tool{
 		{ID: "fine"},
@@ -427,7 +427,7 @@ func TestWhatCannotBeAToolIsLeftOut(t *testing.T) {
 	}
 }
 
-func TestHintsAreWhatIsDeclared(t *testing.T) {
+func TestToolAnnotationsFollowEffects(t *testing.T) {
 	c := local(t, mcp.NewServer("1.0", newHouse(), nil))
 	type hints struct{ ReadOnly, Destructive, Open bool }
 	want := map[string]hints{
@@ -449,7 +449,7 @@ func TestHintsAreWhatIsDeclared(t *testing.T) {
 	}
 }
 
-func TestAClientHearsOfACallThatTakesLong(t *testing.T) {
+func TestLongCallsReportProgress(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		h := newHouse()
 		s := mcp.NewServer("1.0", h, nil)
@@ -495,7 +495,7 @@ func connectPiped(t *testing.T, s *mcp.Server, heard chan string) (*sdk.ClientSe
 	}
 }
 
-func TestPagesOfElsewhereAreNotServed(t *testing.T) {
+func TestCrossOriginRequestsAreRejected(t *testing.T) {
 	s := mcp.NewServer("1.0", newHouse(), nil)
 	url := listen(t, s)
 	host := strings.TrimPrefix(url, "http://")

@@ -9,25 +9,25 @@ import (
 	"glasshouse/fault"
 )
 
-// A shape is a type as the protocol wants it: what goes in and out of a tool is an
-// object. What is none is put into one, under a key.
+// A shape maps a type to the protocol, in which input and output of tools are objects. Other
+// values are wrapped in an object with one key.
 type shape struct {
 	schema json.RawMessage
-	key    string // "": it is an object as it is
-	any    bool   // nothing is known of it
+	key    string // "": the value is an object
+	any    bool   // the type is unknown
 }
 
-// shapeOf is the shape of what a JSON Schema describes.
+// shapeOf returns the shape of a JSON Schema.
 func shapeOf(schema json.RawMessage, key string) (shape, error) {
 	if schema == nil {
 		return shape{schema: json.RawMessage(`{"type":"object"}`), any: true}, nil
 	}
-	var root any // an object, or true
+	var root any // an object or true
 	if err := json.Unmarshal(schema, &root); err != nil {
 		return shape{}, err
 	}
 	if bytes.Contains(schema, []byte("x-mcp-header")) {
-		return shape{}, errors.New("it would have values sent as headers")
+		return shape{}, errors.New("x-mcp-header is not supported")
 	}
 	if m, ok := root.(map[string]any); ok && m["type"] == "object" {
 		return shape{schema: schema}, nil
@@ -48,7 +48,7 @@ func shapeOf(schema json.RawMessage, key string) (shape, error) {
 	return shape{schema: text, key: key}, err
 }
 
-// unwrap returns the input that arguments hold.
+// unwrap returns the input in arguments.
 func (s shape) unwrap(arguments json.RawMessage) (json.RawMessage, error) {
 	if len(arguments) == 0 {
 		arguments = json.RawMessage("{}")
@@ -63,7 +63,7 @@ func (s shape) unwrap(arguments json.RawMessage) (json.RawMessage, error) {
 	if v, ok := in[s.key]; ok && len(in) == 1 {
 		return v, nil
 	}
-	return nil, fault.Fieldf("mcp.Call", "arguments", "they are an object with one key, %s", s.key)
+	return nil, fault.Fieldf("mcp.Call", "arguments", "must be an object with the one key %s", s.key)
 }
 
 // wrap returns output as an object: structured content is always one. Output without a type

@@ -13,8 +13,8 @@ import (
 	"glasshouse/fault"
 )
 
-// A Source is what resources and prompts are made of, as one caller sees it. It decides
-// what the caller may see: what it returns is served.
+// A Source provides the data of resources and prompts for one caller. It decides what the
+// caller may see.
 type Source interface {
 	Jails(ctx context.Context) ([]Jail, error)
 	// Jail returns a jail as JSON.
@@ -32,7 +32,7 @@ type Source interface {
 	Skill(ctx context.Context, name string) (string, error)
 }
 
-// A Skill is a skill as a list has it.
+// A Skill is the list entry of a skill.
 type Skill struct {
 	Name, Description string
 }

@@ -193,7 +193,7 @@ func TestAnAgentReadsItsOwnJailOnly(t *testing.T) {
 	}
 }
 
-func TestCachesMustNotShareWhatACallerReads(t *testing.T) {
+func TestResponsesAreNotCacheable(t *testing.T) {
 	s := mcp.NewServer("1.0", newHouse(), nil)
 	s.OfferSource(&farm{jails: []string{"j-1"}})
 	t.Cleanup(func() { s.Close() })

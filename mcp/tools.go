@@ -10,14 +10,14 @@ import (
 	sdk "github.com/modelcontextprotocol/go-sdk/mcp"
 )
 
-// The bounds of what a server may have for tools.
+// Limits of the tools of a server.
 const (
 	maxTools  = 512
 	maxPages  = 64
-	maxSchema = 64 << 10 // bytes of one
+	maxSchema = 64 << 10 // of one schema
 )
 
-// list asks a server for its tools.
+// list lists the tools of a server.
 func (s *session) list(ctx context.Context) ([]*sdk.Tool, error) {
 	var all []*sdk.Tool
 	params := &sdk.ListToolsParams{}
@@ -25,26 +25,25 @@ func (s *session) list(ctx context.Context) ([]*sdk.Tool, error) {
 		s.guard.asked()
 		page, err := s.client.ListTools(ctx, params)
 		if err != nil {
-			return nil, fmt.Errorf("list its tools: %w", s.why(ctx, err))
+			return nil, fmt.Errorf("list the tools: %w", s.why(ctx, err))
 		}
 		if all = append(all, page.Tools...); len(all) > maxTools {
-			return nil, fmt.Errorf("it has over %d tools", maxTools)
+			return nil, fmt.Errorf("the server has more than %d tools", maxTools)
 		}
 		if page.NextCursor == "" {
 			return all, nil
 		}
 		params.Cursor = page.NextCursor
 	}
-	return nil, fmt.Errorf("its list of tools goes on after %d pages", maxPages)
+	return nil, fmt.Errorf("the tool list has more than %d pages", maxPages)
 }
 
-// digests returns the digests of a server's tools by name, and asks for them if they
-// may be others than when they were asked for last. Of a name that is there twice
-// there is none.
+// digests returns the digests of a server's tools by name. It lists the tools again if they
+// may have changed. A name that occurs twice is omitted.
 func (s *session) digests(ctx context.Context) (map[string]string, error) {
 	s.mu.Lock()
 	if s.stale {
-		s.tools, s.stale = nil, false // before asking: what changes meanwhile is told again
+		s.tools, s.stale = nil, false // before listing, so that concurrent changes are reported again
 	}
 	known := s.tools
 	s.mu.Unlock()
@@ -69,8 +68,8 @@ func (s *session) digests(ctx context.Context) (map[string]string, error) {
 	return known, nil
 }
 
-// digest is of all that a server says of a tool to whoever is to use it. A person
-// has agreed to these words, and to no others.
+// digest covers everything that a server states about a tool. Approvals apply only to this
+// digest.
 func digest(t *sdk.Tool) string {
 	text, err := json.Marshal(struct {
 		Name, Title, Description string
@@ -78,7 +77,7 @@ func digest(t *sdk.Tool) string {
 		Annotations              *sdk.ToolAnnotations
 	}{t.Name, t.Title, t.Description, t.InputSchema, t.OutputSchema, t.Annotations})
 	if err != nil {
-		return "" // it came as JSON; what cannot be said again agrees with nothing
+		return "" // the input was JSON, so this does not happen; an empty digest never matches
 	}
 	sum := sha256.Sum256(text)
 	return "sha256:" + hex.EncodeToString(sum[:])

@@ -2,11 +2,11 @@ package mcp
 
 import "glasshouse/internal/text"
 
-// bounded is s, cut to so many bytes where it is longer.
+// bounded truncates s to limit bytes.
 func bounded(s string, limit int) string { return text.Clip(s, limit) }
 
-// plain is a text of strangers as one line without anything that is not seen: no
-// control characters, no direction marks, nothing that hides what follows.
+// plain returns untrusted text as one line without control characters, bidirectional overrides
+// or invisible characters.
 func plain(s string, limit int) string {
 	return text.Clip(text.OneLine(text.Prefix(s, 4*limit)), limit)
 }

@@ -98,7 +98,7 @@ var servers = map[string]func(){
 			handshake(method, id)
 		})
 	},
-	"deaf": func() { // asks, and does not read what it is answered
+	"deaf": func() { // sends requests and does not read the responses
 		handshakeAll()
 		for {
 			if _, err := fmt.Println(`{"jsonrpc":"2.0","id":"p","method":"ping"}`); err != nil {

@@ -177,7 +177,7 @@ func TestARewoundJailIsRecordedWithoutABreak(t *testing.T) {
 		in.Close()
 		h.must(cmd.Wait())
 		a.freeze(false)
-		a.calls(5) // it is no body of the jail any more
+		a.calls(5) // no longer an instance of the jail
 		a = b
 	}
 	if gaps := h.records(jid, "type:gap"); len(gaps) > 0 {
@@ -389,7 +389,7 @@ func TestATracerLetsGoWhileASnapshotIsTaken(t *testing.T) {
 	}
 }
 
-// A process in a body that does something when it is told to.
+// A process in an instance that executes commands.
 func (b *body) start(cmd *exec.Cmd) (say func(string)) {
 	b.t.Helper()
 	in, err := cmd.StdinPipe()
@@ -456,7 +456,7 @@ func TestWhetherAJailHasChanged(t *testing.T) {
 			h.must(h.Attach(t.Context(), b.Target))
 			told := b.start(b.Work("told"))
 			told("1")
-			for end := time.Now().Add(30 * time.Second); time.Now().Before(end); { // until its threads are at rest
+			for end := time.Now().Add(30 * time.Second); time.Now().Before(end); { // until its threads are idle
 				m, err := h.Mark(t.Context(), jid)
 				h.must(err)
 				time.Sleep(100 * time.Millisecond)
@@ -521,7 +521,7 @@ func BenchmarkReattach(b *testing.B) {
 		}
 		least = min(least, time.Since(began))
 		b.StopTimer()
-		time.Sleep(30 * time.Millisecond) // until the one before is let go of
+		time.Sleep(30 * time.Millisecond) // until the previous one is detached
 		b.StartTimer()
 	}
 	b.ReportMetric(float64(least.Microseconds()), "least-us")

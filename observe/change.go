@@ -19,11 +19,11 @@ import (
 	"glasshouse/id"
 )
 
-// A Mark is how a jail was at one moment.
+// A Mark identifies the state of a jail at one moment.
 type Mark struct {
-	Seq uint64 // of its last record then
+	Seq uint64 // of its last event at that time
 
-	known     bool // else nobody can tell what happens
+	known     bool // whether changes can be detected
 	body      int
 	changes   int64
 	lives     int64
@@ -31,8 +31,8 @@ type Mark struct {
 	processes map[int]process
 }
 
-// Mark remembers how a jail is now. It is cheap: a few small files of /proc for
-// each process.
+// Mark records the state of a jail. Its cost is reading a few small files of /proc per
+// process.
 func (o *Observers) Mark(ctx context.Context, jid id.Jail) (Mark, error) {
 	j, err := o.find(jid)
 	if err != nil {
@@ -43,19 +43,19 @@ func (o *Observers) Mark(ctx context.Context, jid id.Jail) (Mark, error) {
 	return o.mark(ctx, j)
 }
 
-// Changed reports whether a jail may have changed since a mark. It has not if
-// since then
+// Changed reports whether a jail may have changed since a mark. It has not changed if since
+// then
 //
-//   - no file was made, written, renamed, removed or given other attributes, and
-//     nothing else was made that outlives its maker;
-//   - the same processes are there as were;
-//   - none of them but init has run. One that was held and let go on inside a
-//     system call, which it has not left since, has not; nor has one of a body
-//     that is a snapshot's, and has only got back to where it was in that.
+//   - no file was created, written, renamed, removed or given other attributes, and no other
+//     persistent object was created;
+//   - the set of processes is the same;
+//   - no process except init has run. A process that was frozen and thawed inside a system call,
+//     and is still in that call, has not run. Neither has a process of an instance restored from a
+//     snapshot that has only returned to its state in the snapshot.
 //
-// Processes that came and went, and did none of the first, are no change. Nobody
-// can know that of a jail of which not everything is recorded: there, any process
-// that came is one. What a jail has sent over the network is not asked.
+// Processes that started and exited without any of these effects are not a change. This
+// requires complete recording; otherwise any new process counts as a change. Network traffic
+// is not considered.
 func (o *Observers) Changed(ctx context.Context, jid id.Jail, since Mark) (bool, error) {
 	j, err := o.find(jid)
 	if err != nil {
@@ -73,7 +73,7 @@ func (o *Observers) Changed(ctx context.Context, jid id.Jail, since Mark) (bool,
 	return !same, nil
 }
 
-// mark is Mark. The caller holds j.mu.
+// mark is Mark for callers that hold j.mu.
 func (o *Observers) mark(ctx context.Context, j *observed) (Mark, error) {
 	m := Mark{known: j.watches != nil && !j.paused && j.target.CgroupDir != "" && tellsTime(), body: j.body}
 	if !o.drain(ctx, j.target.Jail, j.watches) {
@@ -107,20 +107,19 @@ func (o *Observers) mark(ctx context.Context, j *observed) (Mark, error) {
 	return m, nil
 }
 
-// whole reports whether nothing that a process does to last is left out of the
-// record.
+// whole reports whether all operations with lasting effects are recorded.
 func whole(s event.Selection) bool {
 	s = s.Defaults(event.Selection{})
 	return s.Syscalls == "all" && s.Files == "all" && s.Sample <= 1 && len(s.Ignore) == 0
 }
 
-// doings count what a jail does, as its sources tell it.
+// doings counts the operations of a jail as reported by its sources.
 type doings struct {
 	mu       sync.Mutex
-	changes  int64           // of what outlives its maker, and losses: nobody knows of what
-	lives    int64           // beginnings and ends of processes and programs
-	selected int64           // times the selection changed
-	calls    map[int32]int64 // that processes have come back from, by their number on the host
+	changes  int64           // operations with lasting effects, and losses of unknown events
+	lives    int64           // starts and ends of processes and programs
+	selected int64           // changes of the selection
+	calls    map[int32]int64 // completed calls by host PID
 }
 
 func (d *doings) notice(e *event.Event) {
@@ -129,7 +128,7 @@ func (d *doings) notice(e *event.Event) {
 	switch e.Type {
 	case event.Syscall:
 		if e.Flags&event.Injected != 0 || -516 <= e.Ret && e.Ret <= -512 {
-			return // the latter are made again, without the caller knowing
+			return // restarted by the kernel, invisibly to the caller
 		}
 		if d.calls == nil {
 			d.calls = map[int32]int64{}
@@ -157,7 +156,7 @@ func (d *doings) notice(e *event.Event) {
 	}
 }
 
-// changes reports whether an operation on a file leaves something behind.
+// changes reports whether a file operation has a lasting effect.
 func changes(e *event.Event) bool {
 	if e.Ret < 0 {
 		return false
@@ -169,9 +168,9 @@ func changes(e *event.Event) bool {
 	return !sinks(e) && !strings.HasPrefix(e.Path, "/dev/pts/")
 }
 
-// sinks reports whether what is written there leaves nothing behind: there is
-// nothing in the file, or it is where init says of each process that it starts how
-// eagerly the kernel is to kill it, which ends with that.
+// sinks reports whether writes to a path have no lasting effect: the file stores no data, or
+// it is the oom_score_adj file that init writes for each process it starts and that ends with
+// the process.
 func sinks(e *event.Event) bool {
 	switch e.Path {
 	case "/dev/null", "/dev/zero", "/dev/full", "/dev/tty", "/dev/console", "/dev/ptmx":
@@ -180,7 +179,7 @@ func sinks(e *event.Event) bool {
 	return e.PID == 1 && strings.HasPrefix(e.Path, "/proc/") && strings.HasSuffix(e.Path, "/oom_score_adj")
 }
 
-// lasts reports whether a call may leave something behind that is no file.
+// lasts reports whether a call may have a lasting effect other than on files.
 func lasts(e *event.Event) bool {
 	const truncate = 0o1000 // O_TRUNC
 	switch e.Name {
@@ -190,7 +189,7 @@ func lasts(e *event.Event) bool {
 		return e.Ret >= 0 && e.Args[2]&truncate != 0 && !sinks(e)
 	case "creat":
 		return e.Ret >= 0 && !sinks(e)
-	case "openat2": // whose flags are in memory; init, which is ours, truncates nothing by it
+	case "openat2": // its flags are in memory; init does not truncate with it
 		return e.Ret >= 0 && e.PID != 1 && !sinks(e)
 	case "bind":
 		return e.Ret >= 0 && strings.HasPrefix(e.Addr, "/")
@@ -210,7 +209,7 @@ func lasts(e *event.Event) bool {
 	return false
 }
 
-// members lists the processes of a cgroup and of those below it.
+// members lists the processes of a cgroup and its descendants.
 func members(dir string) ([]int, error) {
 	var pids []int
 	err := filepath.WalkDir(dir, func(p string, d fs.DirEntry, err error) error {
@@ -231,7 +230,7 @@ func members(dir string) ([]int, error) {
 	return pids, err
 }
 
-// tellsTime reports whether this kernel tells exactly how long a thread has run.
+// tellsTime reports whether this kernel reports the exact run time of a thread.
 var tellsTime = sync.OnceValue(func() bool {
 	_, err := os.Stat("/proc/self/task/" + strconv.Itoa(os.Getpid()) + "/schedstat")
 	return err == nil
@@ -239,18 +238,17 @@ var tellsTime = sync.OnceValue(func() bool {
 
 func gone(err error) bool { return errors.Is(err, fs.ErrNotExist) || errors.Is(err, unix.ESRCH) }
 
-// A process is where one is and what it has used, by which one tells that it has
-// not run.
+// A process identifies a process and its progress, to detect whether it has run.
 type process struct {
 	began string
-	cpu   uint64 // nanoseconds of all its threads
-	where string // inside which calls its threads wait; "" if not all do
-	calls int64  // that it came back from
-	fresh bool   // it is a snapshot's, and has come back from none since
+	cpu   uint64 // nanoseconds of CPU time of all its threads
+	where string // the calls its threads wait in; "" if a thread does not wait
+	calls int64  // number of completed calls
+	fresh bool   // restored from a snapshot and without a completed call since
 }
 
-// wakeTime is more than a process of a snapshot runs until it is where it was. If
-// it does more, but comes back from no call, then whatever is made from the
+// wakeTime is more than the CPU time that a restored process needs to return to its state in
+// the snapshot. If it uses more time but completes no call, every other restore of the
 // snapshot does the same.
 const wakeTime = uint64(5 * time.Millisecond)
 
@@ -267,7 +265,7 @@ func (is process) same(was process, whole bool) bool {
 	return is.where != "" && is.where == was.where || was.fresh && is.cpu-was.cpu < wakeTime
 }
 
-// look reads what /proc says of a process.
+// look reads the state of a process from /proc.
 func look(pid int) (p process, err error) {
 	dir := "/proc/" + strconv.Itoa(pid)
 	stat, err := os.ReadFile(dir + "/stat")
@@ -282,7 +280,7 @@ func look(pid int) (p process, err error) {
 	}
 	p.began = string(fields[starttime])
 	if fields[0][0] == 'Z' {
-		return p, nil // it will not run
+		return p, nil // it has exited
 	}
 	threads, err := os.ReadDir(dir + "/task")
 	if err != nil {

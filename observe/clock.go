@@ -2,7 +2,7 @@ package observe
 
 import "golang.org/x/sys/unix"
 
-// Now is the clock of Event.NS: the host's monotonic one.
+// Now returns the clock of Event.NS: the host's monotonic clock.
 func Now() int64 {
 	var ts unix.Timespec
 	unix.ClockGettime(unix.CLOCK_MONOTONIC, &ts) // cannot fail

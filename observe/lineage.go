@@ -11,17 +11,17 @@ import (
 	"glasshouse/id"
 )
 
-// A Lineage is what a snapshot has to do with a jail.
+// A Lineage describes a snapshot operation on a jail.
 type Lineage struct {
 	Op       string // one of event.OpSnapshot, OpRestore, OpBranch, OpRewind
 	Snapshot id.Snapshot
-	Parent   id.Jail // of which the snapshot was taken
-	Seq      uint64  // of the last record in the parent's log then; of OpSnapshot it is found out
+	Parent   id.Jail // the jail that the snapshot was taken of
+	Seq      uint64  // of the last event in the parent's log at that time; determined by Lineage for OpSnapshot
 }
 
-// Lineage says in a jail's log that a snapshot is taken of it, or that it goes on
-// from one, and returns the parent's number in the record. The log of a jail that
-// is made from a snapshot must not have any record: it counts on from l.Seq.
+// Lineage records in a jail's log that a snapshot was taken of it, or that it was created from
+// or rewound to one. It returns the parent's sequence number in the event. The log of a jail
+// created from a snapshot must be empty: its numbers continue from l.Seq.
 func (o *Observers) Lineage(ctx context.Context, jid id.Jail, l Lineage) (uint64, error) {
 	const op = "observe.Lineage"
 	j, err := o.find(jid)
@@ -53,10 +53,9 @@ func (o *Observers) Lineage(ctx context.Context, jid id.Jail, l Lineage) (uint64
 	return l.Seq, nil
 }
 
-// Reattach goes on to watch a jail that has got another body, which is frozen and
-// has not run yet. The body it had does not run any more; what it did is in the
-// log, and what is left of watching it goes in the background. After an error the
-// jail is watched as it was.
+// Reattach observes the new instance of a jail, which is frozen and has not run yet. The old
+// instance no longer runs; its events are in the log, and its watches are closed in the
+// background. After an error the jail is observed as before.
 func (o *Observers) Reattach(ctx context.Context, t Target) error {
 	j, err := o.find(t.Jail)
 	if err != nil {
@@ -67,15 +66,15 @@ func (o *Observers) Reattach(ctx context.Context, t Target) error {
 	if j.gone || j.watches == nil {
 		return fault.Newf(fault.Conflict, "observe", string(t.Jail), "it is not watched, or removed")
 	}
-	o.drain(ctx, t.Jail, j.watches) // so that what it did is told first
-	j.closing.Wait()                // it may go back to the body it left last
+	o.drain(ctx, t.Jail, j.watches) // to record the events of the old instance first
+	j.closing.Wait()                // the jail may return to its previous instance
 	before := j.watches
 	if err := o.attach(ctx, j, t); err != nil {
 		return err
 	}
 	for name, w := range before {
 		if j.watches[name] == w {
-			err = errors.Join(err, w.Mute(false)) // it followed, as it was
+			err = errors.Join(err, w.Mute(false)) // undo the Mute of a watch that followed
 			continue
 		}
 		j.closing.Go(func() {
@@ -87,9 +86,8 @@ func (o *Observers) Reattach(ctx context.Context, t Target) error {
 	return err
 }
 
-// Mute has what a jail's processes do marked as made by Glasshouse, until
-// Mute(false). A tracer would be in the way of whoever writes the processes down:
-// it lets go of them meanwhile.
+// Mute marks events of a jail's processes as caused by Glasshouse, until Mute(false). The
+// ptrace source detaches meanwhile, because it would conflict with a checkpoint.
 func (o *Observers) Mute(ctx context.Context, jid id.Jail, on bool) error {
 	j, err := o.find(jid)
 	if err != nil {
@@ -109,7 +107,7 @@ func (o *Observers) Mute(ctx context.Context, jid id.Jail, on bool) error {
 	return nil
 }
 
-// pause has the tracer let go of j. The caller holds j.mu.
+// pause detaches the tracer from j. The caller holds j.mu.
 func (o *Observers) pause(j *observed) error {
 	if o.cfg.Ptrace == nil {
 		return nil
@@ -141,13 +139,13 @@ func (o *Observers) pause(j *observed) error {
 	return nil
 }
 
-// resume has the tracer go on. The caller holds j.mu.
+// resume attaches the tracer again. The caller holds j.mu.
 func (o *Observers) resume(ctx context.Context, j *observed) error {
 	if !j.paused {
 		return nil
 	}
 	t := j.target
-	t.Told = true // the gap says what is missing
+	t.Told = true // the gap reports the missing events
 	w, err := o.cfg.Ptrace.Attach(ctx, t, j.sink())
 	if err != nil {
 		return err

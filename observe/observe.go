@@ -1,5 +1,5 @@
-// Package observe watches running jails. It declares what a source of events is,
-// attaches the sources this host has to each jail, and keeps each jail's log.
+// Package observe records events of running jails. It defines the interface of event sources,
+// attaches the sources that the host supports to each jail, and keeps each jail's log.
 package observe
 
 import (
@@ -9,33 +9,33 @@ import (
 	"glasshouse/id"
 )
 
-// A Target is a running jail as a source sees it.
+// A Target describes a running jail to a source.
 type Target struct {
 	Jail      id.Jail
-	Body      id.Jail // what it is on the host has this name; "" is its own
+	Body      id.Jail // name of the instance on the host; "" is the jail's ID
 	Dir       string  // {DATA}/jails/{id}
 	Runtime   string  // "runc", "crun", "runsc", or "" for bubblewrap
-	PID       int     // its init, as a pid of the host
-	Cgroup    uint64  // by which the kernel's tracing knows its cgroup; 0 is unknown
-	CgroupDir string  // its directory in the second generation's tree; "" is none
-	Veth      string  // the host's end of its link; "" is none
-	Again     bool    // an earlier daemon let go of it while it ran
-	Told      bool    // it has processes beside its init, and what they did is recorded, or said to be missing
-	IDs       IDMap   // how its user ids look on the host
+	PID       int     // host PID of its init
+	Cgroup    uint64  // cgroup ID as seen by eBPF programs (bpf_get_current_cgroup_id); 0 if unknown
+	CgroupDir string  // cgroup v2 directory; "" if there is none
+	Veth      string  // host end of its veth pair; "" if there is none
+	Again     bool    // an earlier daemon released the jail while it ran
+	Told      bool    // other processes than init exist, and their events are recorded or reported as missing
+	IDs       IDMap   // maps its user IDs to host IDs
 	Selection event.Selection
 
-	// Freeze and Thaw stop and continue all its processes. Nil where the
-	// backend cannot.
+	// Freeze and Thaw freeze and thaw all its processes. They are nil if the backend does not
+	// support it.
 	Freeze, Thaw func(context.Context) error
 
-	// Usage fills in a record of type Usage. Nil where the backend cannot.
+	// Usage fills in an event of type Usage. It is nil if the backend does not support it.
 	Usage func(context.Context, *event.Event) error
 }
 
-// An IDMap is a block of host ids: id n inside is First+n outside, for n < Count.
+// An IDMap is a block of host IDs: ID n inside is First+n outside, for n < Count.
 type IDMap struct{ First, Count uint32 }
 
-// Inside returns the id inside the jail of a host's id, or the overflow id.
+// Inside returns the ID inside the jail for a host ID, or the overflow ID.
 func (m IDMap) Inside(host uint32) uint32 {
 	if host-m.First < m.Count {
 		return host - m.First
@@ -43,34 +43,33 @@ func (m IDMap) Inside(host uint32) uint32 {
 	return 65534
 }
 
-// A Sink takes what a source has seen. It is an *eventlog.Log; tests have their
-// own. It is safe for concurrent use.
+// A Sink receives the events of a source. It is an *eventlog.Log, or a fake in tests. It is
+// safe for concurrent use.
 type Sink interface {
-	// Append gives e its sequence number and keeps it. It never blocks on the
-	// disk and keeps no reference to e, which the caller may use again.
+	// Append assigns e a sequence number and stores it. It never blocks on the disk and
+	// retains no reference to e, which the caller may reuse.
 	Append(e *event.Event)
 
-	// Room reports whether there is room for more. A source that can hold back
-	// should while there is not; one that cannot appends all the same, and what
-	// does not fit is counted and said in the log.
+	// Room reports whether the sink has room for more events. A source that can throttle the
+	// jail should do so while there is no room. Other sources append nevertheless; events that
+	// do not fit are counted and reported in a gap.
 	Room() bool
 
-	// Last is the sequence number given last, Written the last whose record the
-	// host's kernel has: what it has survives the end of the daemon.
+	// Last returns the last assigned sequence number. Written returns the last one whose event
+	// was passed to the host's kernel, and so survives a crash of the daemon.
 	Last() uint64
 	Written() uint64
 
-	// Push has what was appended written soon, rather than when enough is there.
+	// Push requests that appended events are written soon, without waiting for a full buffer.
 	Push()
 
-	// Kept calls each for every record in the log of one type with NS of since
-	// or later, oldest first. A source that takes over from an earlier daemon
-	// tells by it what that one had written.
+	// Kept calls each for every event of one type in the log with NS of at least since, oldest
+	// first. A source that takes over from an earlier daemon uses it to determine which events
+	// that daemon has written.
 	Kept(since int64, of event.Type, each func(*event.Event)) error
 }
 
-// A Source is one way to see what jails do. observe/observetest checks what is
-// written here.
+// A Source observes jails. Package observe/observetest tests the contract documented here.
 type Source interface {
 	Name() string // "kernel", "network", "gvisor", "ptrace"
 
@@ -78,58 +77,58 @@ type Source interface {
 	// fault.Unsupported error with reason and remedy.
 	Probe(ctx context.Context) error
 
-	// Attach begins to watch a jail: when it returns, nothing of what t's
-	// selection names escapes the record. If an earlier daemon left the jail
-	// watched, it takes over where that one ended, and says in the log what is
-	// missing. Nothing of other jails or of the host is ever recorded.
+	// Attach begins to observe a jail. After it returns, all events in t's selection are
+	// recorded. If an earlier daemon left the jail observed, Attach continues from there and
+	// reports missing events in the log. Events of other jails or of the host are never
+	// recorded.
 	Attach(ctx context.Context, t Target, s Sink) (Watch, error)
 
-	// Close lets go of what the source holds for all jails. Watches are closed
-	// or released before.
+	// Close releases the resources that the source holds for all jails. Watches are closed or
+	// released before.
 	Close() error
 }
 
-// A Watch is one source at one jail.
+// A Watch is one source attached to one jail.
 type Watch interface {
-	// Select changes what is recorded from now on.
+	// Select changes which events are recorded.
 	Select(event.Selection) error
 
-	// Mute has what the jail's processes do from now on marked as Injected,
-	// until Mute(false): a checkpoint makes calls in their name.
+	// Mute marks events of the jail's processes as Injected until Mute(false), because a
+	// checkpoint makes system calls in their name.
 	Mute(on bool) error
 
-	// Drain returns when everything that happened before the call is appended.
+	// Drain waits until all events before the call are appended.
 	Drain(ctx context.Context) error
 
 	Status() Status
 
-	// Close ends the watch after draining it. Nothing of it stays on the host.
+	// Close ends the watch after draining it. It leaves no resources on the host.
 	Close() error
 
-	// Release lets go of a jail that goes on. What can keep recording without
-	// a daemon does.
+	// Release detaches from a running jail. A source that can record without a daemon
+	// continues to record.
 	Release() error
 }
 
-// A Mover is a Watch that can follow its jail into another body, as a jail that is
-// rewound gets one: other processes, in another cgroup, in the same network.
+// A Mover is a Watch that can follow its jail to another instance. A rewound jail gets one:
+// other processes in another cgroup with the same network.
 type Mover interface {
-	// Move reports whether it has: from then on the watch is of the new target,
-	// and nothing was missed. If not, the target is to be attached to.
+	// Move reports whether the watch now observes the new target without having missed an
+	// event. If not, the caller must attach to the target.
 	Move(ctx context.Context, t Target) (bool, error)
 }
 
-// A Collector is a Source that keeps recording without a daemon, so that it has
-// something to say of jails that ended meanwhile.
+// A Collector is a Source that records without a daemon, so it may have events of jails that
+// ended while no daemon ran.
 type Collector interface {
-	// Collect appends what is left of a jail that does not run, and forgets it.
+	// Collect appends the remaining events of a stopped jail and removes them.
 	Collect(jail id.Jail, s Sink) error
 }
 
-// Status is what a source says of one jail.
+// Status is the state of a source for one jail.
 type Status struct {
-	Seen      uint64 `json:"seen"`      // records made since the watch began
-	Lost      uint64 `json:"lost"`      // records that were not kept; each is in a gap
-	Throttled uint64 `json:"throttled"` // times the jail was held so that nothing is lost
+	Seen      uint64 `json:"seen"`      // events since the watch began
+	Lost      uint64 `json:"lost"`      // lost events; each is counted in a gap
+	Throttled uint64 `json:"throttled"` // number of times the jail was throttled to avoid losses
 	Err       string `json:"err,omitempty"`
 }

@@ -21,40 +21,38 @@ import (
 	"glasshouse/id"
 )
 
-// Config is what Observers are made of.
+// Config configures Observers.
 type Config struct {
 	Dir    string // {DATA}/jails
 	Policy eventlog.Policy
 	Log    *slog.Logger
 
-	// Kernel, Network, GVisor and Ptrace are the sources; nil is none. Ptrace
-	// stands in where Kernel is not supported.
+	// Kernel, Network, GVisor and Ptrace are the sources; each may be nil. Ptrace is used if
+	// Kernel is not supported.
 	Kernel, Network, GVisor, Ptrace Source
 
-	// Exec, if set, is told of every program that a jail's process has begun, as
-	// soon as the record of it is read. Whoever reads records waits for it, and e
-	// is not to be kept.
+	// Exec, if set, is called for every program that a process of a jail starts, when its
+	// event is read. It delays the reader of events. It must not retain e.
 	Exec func(jid id.Jail, e *event.Event)
 
-	// Closed, if set, is told of every segment of a jail's log whose text will
-	// not change any more: when that is so, and again, as found, whenever the log
-	// is opened.
+	// Closed, if set, is called for every segment of a jail's log that is complete: when it is
+	// closed and, with found set, whenever the log is opened.
 	Closed func(jid id.Jail, s eventlog.Segment, found bool)
 }
 
 const (
-	// usageTime is between two samples of what a jail uses.
+	// usageTime is the interval between two usage samples of a jail.
 	usageTime = 5 * time.Second
 
-	// usageStep is the processor time that makes a sample worth keeping: a jail
-	// that does nothing does not write that down for ever.
+	// usageStep is the minimum CPU time between two recorded samples, so that an idle jail
+	// records none.
 	usageStep = int64(5 * time.Millisecond)
 
 	drainTime = 5 * time.Second
 )
 
-// Observers has every jail watched by the sources that this host has for it, and
-// keeps their logs. It is safe for concurrent use, also for one jail.
+// Observers attaches the sources that this host supports to each jail and keeps the logs of
+// the jails. It is safe for concurrent use, also for one jail.
 type Observers struct {
 	cfg  Config
 	stop chan struct{}
@@ -67,30 +65,30 @@ type Observers struct {
 	closed bool
 }
 
-// observed is one jail.
+// observed is the state of one jail.
 type observed struct {
 	log *eventlog.Log
 
-	mu      sync.Mutex // also: one change at a time
+	mu      sync.Mutex // also serializes changes
 	target  Target
-	watches map[string]Watch // by the name of their source; nil when the jail does not run
-	lacks   map[string]error // sources that should watch and cannot, by name
-	body    int              // counts those it has had
-	paused  bool             // it is muted, and not traced meanwhile
-	cpu     int64            // when usage was sampled last
+	watches map[string]Watch // by source name; nil if the jail is not running
+	lacks   map[string]error // sources that should observe the jail but cannot, by name
+	body    int              // number of instances so far
+	paused  bool             // muted, with the tracer detached
+	cpu     int64            // CPU time of the last usage sample
 	flags   event.Flags      // of that sample
 	gone    bool
-	closing sync.WaitGroup // of watches of a body it has left
+	closing sync.WaitGroup // closing of watches of earlier instances
 
 	doings doings
-	exec   func(*event.Event) // or nil
+	exec   func(*event.Event) // may be nil
 }
 
-// sink is a log as sources want it.
+// sink is a log as a Sink.
 type sink struct {
 	*eventlog.Log
 	doings *doings
-	exec   func(*event.Event) // or nil
+	exec   func(*event.Event) // may be nil
 }
 
 // Append implements Sink.
@@ -122,7 +120,7 @@ func (s sink) Kept(since int64, of event.Type, each func(*event.Event)) error {
 	}
 }
 
-// NewObservers returns Observers that have touched nothing yet.
+// NewObservers returns Observers. It has no side effects.
 func NewObservers(cfg Config) *Observers {
 	if cfg.Log == nil {
 		cfg.Log = slog.New(slog.DiscardHandler)
@@ -130,13 +128,13 @@ func NewObservers(cfg Config) *Observers {
 	return &Observers{cfg: cfg, stop: make(chan struct{}), jails: map[id.Jail]*observed{}}
 }
 
-// Open begins to sample what watched jails use.
+// Open starts the usage sampling.
 func (o *Observers) Open() error {
 	o.wg.Go(o.sample)
 	return nil
 }
 
-// Close lets go of every jail. What can keep recording without a daemon does.
+// Close releases all jails. Sources that can record without a daemon continue to record.
 func (o *Observers) Close() error {
 	o.mu.Lock()
 	if o.closed {
@@ -168,7 +166,7 @@ func (o *Observers) sources() []Source {
 	return slices.DeleteFunc([]Source{o.cfg.Kernel, o.cfg.Network, o.cfg.GVisor, o.cfg.Ptrace}, func(s Source) bool { return s == nil })
 }
 
-// find returns a jail, with its log open.
+// find returns a jail with its log open.
 func (o *Observers) find(jid id.Jail) (*observed, error) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -202,7 +200,7 @@ func (o *Observers) find(jid id.Jail) (*observed, error) {
 	return j, nil
 }
 
-// tellClosed tells of the segments that were closed before.
+// tellClosed reports the segments that were closed before.
 func (o *Observers) tellClosed(jid id.Jail, l *eventlog.Log) error {
 	if o.cfg.Closed == nil {
 		return nil
@@ -216,9 +214,9 @@ func (o *Observers) tellClosed(jid id.Jail, l *eventlog.Log) error {
 	return err
 }
 
-// Attach begins to watch a jail. Sources that this host does not have are noted
-// in the jail's status; one that fails for another reason fails the whole, for a
-// jail that is thought to be watched must be.
+// Attach begins to observe a jail. Sources that the host does not support are listed in the
+// jail's status. Any other failure of a source is an error, so that a jail is never assumed to
+// be observed when it is not.
 func (o *Observers) Attach(ctx context.Context, t Target) error {
 	j, err := o.find(t.Jail)
 	if err != nil {
@@ -232,14 +230,13 @@ func (o *Observers) Attach(ctx context.Context, t Target) error {
 	if err := o.attach(ctx, j, t); err != nil {
 		return err
 	}
-	if !t.Told { // else somebody waits for it to go on
+	if !t.Told { // otherwise the caller waits to continue the jail
 		o.usage(ctx, j)
 	}
 	return nil
 }
 
-// attach has j watched as t, by sources that begin at the same time. The caller
-// holds j.mu.
+// attach attaches the sources to j with target t concurrently. The caller holds j.mu.
 func (o *Observers) attach(ctx context.Context, j *observed, t Target) error {
 	t.Dir = filepath.Join(o.cfg.Dir, string(t.Jail))
 	lacks := map[string]error{}
@@ -267,7 +264,7 @@ func (o *Observers) attach(ctx context.Context, j *observed, t Target) error {
 	return nil
 }
 
-// begin has one source watch j as t: by the watch it has, if that can follow.
+// begin attaches one source to j, or moves its existing watch if it can follow.
 func (o *Observers) begin(ctx context.Context, j *observed, t Target, s Source) (Watch, error) {
 	if w := j.watches[s.Name()]; w != nil {
 		if m, ok := w.(Mover); ok {
@@ -279,7 +276,7 @@ func (o *Observers) begin(ctx context.Context, j *observed, t Target, s Source) 
 	return s.Attach(ctx, t, j.sink())
 }
 
-// giveUp undoes what was begun of next: j stays with the watches it has.
+// giveUp closes the watches in next: j keeps its existing watches.
 func (o *Observers) giveUp(ctx context.Context, j *observed, next map[string]Watch) error {
 	var errs []error
 	for name, w := range next {
@@ -293,8 +290,8 @@ func (o *Observers) giveUp(ctx context.Context, j *observed, next map[string]Wat
 	return errors.Join(errs...)
 }
 
-// chosen returns the sources for a jail. A sandbox with a kernel of its own is
-// asked itself; of all others the host's kernel knows, or a tracer.
+// chosen returns the sources for a jail. A gVisor sandbox is observed through its own kernel,
+// all others through the host's kernel or a tracer.
 func (o *Observers) chosen(ctx context.Context, t Target, lacks map[string]error) []Source {
 	var some []Source
 	add := func(s Source) bool {
@@ -317,7 +314,7 @@ func (o *Observers) chosen(ctx context.Context, t Target, lacks map[string]error
 	return some
 }
 
-// Select changes what is recorded of a jail.
+// Select changes which events of a jail are recorded.
 func (o *Observers) Select(jid id.Jail, sel event.Selection) error {
 	j, err := o.find(jid)
 	if err != nil {
@@ -332,8 +329,7 @@ func (o *Observers) Select(jid id.Jail, sel event.Selection) error {
 	return j.each(func(w Watch) error { return w.Select(sel) })
 }
 
-// each calls f for every watch of a jail, also after one failed. The caller holds
-// j.mu.
+// each calls f for every watch of a jail, even after an error. The caller holds j.mu.
 func (j *observed) each(f func(Watch) error) error {
 	var errs []error
 	for _, w := range j.watches {
@@ -342,9 +338,9 @@ func (j *observed) each(f func(Watch) error) error {
 	return errors.Join(errs...)
 }
 
-// Detach ends the watch of a jail whose processes have ended, with everything
-// they did in its log. If the log cannot be written for some seconds it returns an error,
-// and the log is written later.
+// Detach ends the observation of a jail whose processes have ended and records all their
+// events. If the log cannot be written for some seconds, Detach returns an error, and the log
+// is written later.
 func (o *Observers) Detach(ctx context.Context, jid id.Jail) error {
 	j, err := o.find(jid)
 	if errors.Is(err, fault.NotFound) {
@@ -359,7 +355,7 @@ func (o *Observers) Detach(ctx context.Context, jid id.Jail) error {
 	if j.watches != nil {
 		o.usage(ctx, j)
 	}
-	for _, s := range o.sources() { // it ended while there was no daemon, or could not be attached to
+	for _, s := range o.sources() { // it ended while no daemon ran, or attaching failed
 		if c, ok := s.(Collector); ok && j.watches[s.Name()] == nil {
 			errs = append(errs, c.Collect(jid, j.sink()))
 		}
@@ -367,14 +363,13 @@ func (o *Observers) Detach(ctx context.Context, jid id.Jail) error {
 	errs = append(errs, j.each(Watch.Close))
 	j.watches, j.paused = nil, false
 	j.closing.Wait()
-	// On a full disk nothing is written until space is free, and the jail may be removed to
-	// free it.
+	// On a full disk, nothing is written until space is free. Removing this jail may free it.
 	ctx, cancel := context.WithTimeout(ctx, drainTime)
 	defer cancel()
 	return errors.Join(append(errs, j.log.Flush(ctx))...)
 }
 
-// Forget closes the log of a jail, whose files are about to be removed.
+// Forget closes the log of a jail whose files are about to be removed.
 func (o *Observers) Forget(jid id.Jail) error {
 	o.mu.Lock()
 	j := o.jails[jid]
@@ -390,8 +385,8 @@ func (o *Observers) Forget(jid id.Jail) error {
 	return j.log.Close()
 }
 
-// Log returns a jail's log, to which all has been appended that its sources saw
-// before the call.
+// Log returns a jail's log, after appending all events that its sources observed before the
+// call.
 func (o *Observers) Log(ctx context.Context, jid id.Jail) (*eventlog.Log, error) {
 	j, err := o.find(jid)
 	if err != nil {
@@ -400,14 +395,13 @@ func (o *Observers) Log(ctx context.Context, jid id.Jail) (*eventlog.Log, error)
 	j.mu.Lock()
 	watches := maps.Clone(j.watches)
 	j.mu.Unlock()
-	// What a busy or broken source has not said is missing from this answer
-	// alone, and seen in its status.
+	// Events of a busy or failed source may be missing from this call's result. Status reports
+	// the failure.
 	o.drain(ctx, jid, watches)
 	return j.log, nil
 }
 
-// drain has the sources of a jail append what they have seen, and reports whether
-// all have.
+// drain drains the sources of a jail and reports whether all succeeded.
 func (o *Observers) drain(ctx context.Context, jid id.Jail, watches map[string]Watch) bool {
 	ctx, cancel := context.WithTimeout(ctx, drainTime)
 	defer cancel()
@@ -421,8 +415,7 @@ func (o *Observers) drain(ctx context.Context, jid id.Jail, watches map[string]W
 	return all
 }
 
-// Status says how the sources at a jail fare, by their names. A jail that does
-// not run has none.
+// Status returns the state of the sources of a jail by name. A stopped jail has none.
 func (o *Observers) Status(jid id.Jail) map[string]Status {
 	o.mu.Lock()
 	j := o.jails[jid]
@@ -445,7 +438,7 @@ func (o *Observers) Status(jid id.Jail) map[string]Status {
 	return all
 }
 
-// Packets returns the pcapng files that are kept of a jail, oldest first.
+// Packets returns the pcapng files of a jail, oldest first.
 func (o *Observers) Packets(jid id.Jail) ([]string, error) {
 	names, err := filepath.Glob(filepath.Join(o.cfg.Dir, string(jid), "events", "packets*.pcapng"))
 	if err != nil {
@@ -461,7 +454,7 @@ func (o *Observers) Packets(jid id.Jail) ([]string, error) {
 	return names, nil
 }
 
-// sample records what jails use, every now and then.
+// sample records the usage of all jails periodically.
 func (o *Observers) sample() {
 	tick := time.NewTicker(usageTime)
 	defer tick.Stop()
@@ -486,8 +479,8 @@ func (o *Observers) sample() {
 	}
 }
 
-// usage records what a jail uses, if it has done anything since the last time, or
-// its disk has become read-only or writable. The caller holds j.mu.
+// usage records the usage of a jail if it has run since the last sample, or if its disk became
+// read-only or writable. The caller holds j.mu.
 func (o *Observers) usage(ctx context.Context, j *observed) {
 	if j.watches == nil || j.target.Usage == nil {
 		return
@@ -500,8 +493,8 @@ func (o *Observers) usage(ctx context.Context, j *observed) {
 	j.log.Append(&e)
 }
 
-// frozen reports whether a cgroup is: what it uses does not change then, and a
-// jail that waits for its turn, maybe for hours, costs next to nothing.
+// frozen reports whether a cgroup is frozen. The usage of a frozen jail does not change, so
+// sampling can be skipped.
 func frozen(dir string) bool {
 	if dir == "" {
 		return false

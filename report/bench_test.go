@@ -7,7 +7,7 @@ import (
 	"glasshouse/report"
 )
 
-// BenchmarkFold is the cost of one event of a session such as agents have.
+// BenchmarkFold measures the cost of one event of a typical agent session.
 func BenchmarkFold(b *testing.B) {
 	s := agent()
 	f := report.NewFold()
@@ -20,7 +20,7 @@ func BenchmarkFold(b *testing.B) {
 	}
 }
 
-// BenchmarkFoldSyscalls is the cost of what most logs mostly consist of.
+// BenchmarkFoldSyscalls measures the cost of system calls, the most frequent events.
 func BenchmarkFoldSyscalls(b *testing.B) {
 	f := report.NewFold()
 	names := []string{"read", "write", "futex", "openat", "close"}
@@ -34,7 +34,8 @@ func BenchmarkFoldSyscalls(b *testing.B) {
 	}
 }
 
-// BenchmarkFoldFlood is the cost where nothing is ever the same twice.
+// BenchmarkFoldFlood measures the cost of events whose paths, processes and hosts are all
+// distinct.
 func BenchmarkFoldFlood(b *testing.B) {
 	f := report.NewFold()
 	src := flood{n: 1 << 62}

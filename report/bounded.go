@@ -11,27 +11,26 @@ import (
 	"glasshouse/internal/text"
 )
 
-// A table keeps what weighs most of however many things there are. It holds at
-// most twice keep of them; then the lightest half is dropped, the later before
-// the earlier where they weigh the same. Sums over all of them are kept beside it
-// by whoever needs them, so that they stay exact.
+// A table keeps the heaviest of any number of rows. It holds at most twice keep rows; when it
+// is full, it drops the lighter half. Of rows with equal weight, the later ones are dropped
+// first. Callers that need exact sums over all rows maintain them separately.
 type table[K comparable, V any] struct {
 	keep    int
 	weight  func(*V) int64
-	own     func(K) K   // a copy of a key that shares no memory with an event
-	dropped func(K, *V) // is told what is let go; may be nil
+	copyKey func(K) K   // a copy of a key that shares no memory with an event
+	dropped func(K, *V) // called for each dropped row; may be nil
 
-	m    map[K]*row[K, V]
-	n    uint64 // rows ever made
-	lost bool   // something was dropped
-	ever sketch
+	m         map[K]*row[K, V]
+	n         uint64 // rows ever created
+	lost      bool   // a row was dropped
+	keySketch sketch
 }
 
 type row[K comparable, V any] struct {
 	key  K
 	v    V
-	n    uint64 // in which order rows were made
-	late bool   // made when others had been dropped: an earlier row of this key may have been among them
+	n    uint64 // creation order
+	late bool   // created after rows were dropped, which may have included an earlier row of this key
 }
 
 // find returns the row of k, or nil.
@@ -42,7 +41,7 @@ func (t *table[K, V]) find(k K) *V {
 	return nil
 }
 
-// get returns the row of k, and whether it was made for this call.
+// get returns the row of k, and whether this call created it.
 func (t *table[K, V]) get(k K) (v *V, fresh bool) {
 	if r := t.m[k]; r != nil {
 		return &r.v, false
@@ -53,17 +52,17 @@ func (t *table[K, V]) get(k K) (v *V, fresh bool) {
 	if len(t.m) >= 2*t.keep {
 		t.halve()
 	}
-	if t.own != nil {
-		k = t.own(k)
+	if t.copyKey != nil {
+		k = t.copyKey(k)
 	}
 	t.n++
 	r := &row[K, V]{key: k, n: t.n, late: t.lost}
 	t.m[k] = r
-	t.ever.add(maphash.Comparable(hashSeed, k))
+	t.keySketch.add(maphash.Comparable(hashSeed, k))
 	return &r.v, true
 }
 
-// remove takes the row of k out, as if it had never been.
+// remove deletes the row of k.
 func (t *table[K, V]) remove(k K) { delete(t.m, k) }
 
 func (t *table[K, V]) halve() {
@@ -76,7 +75,7 @@ func (t *table[K, V]) halve() {
 	t.lost = true
 }
 
-// rows returns what is kept, the heaviest first.
+// rows returns the rows, the heaviest first.
 func (t *table[K, V]) rows() []*row[K, V] {
 	type weighed struct {
 		w int64
@@ -96,7 +95,7 @@ func (t *table[K, V]) rows() []*row[K, V] {
 	return rs
 }
 
-// clone returns a table that goes its own way from here.
+// clone returns an independent copy.
 func (t *table[K, V]) clone() *table[K, V] {
 	c := *t
 	c.m = make(map[K]*row[K, V], len(t.m))
@@ -104,26 +103,26 @@ func (t *table[K, V]) clone() *table[K, V] {
 		r := *r
 		c.m[k] = &r
 	}
-	c.ever.rank = slices.Clone(t.ever.rank)
+	c.keySketch.rank = slices.Clone(t.keySketch.rank)
 	return &c
 }
 
-// distinct says how many keys there were. Once rows have been dropped that is an
-// estimate, good to a few hundredths.
+// distinct returns the number of distinct keys. Once rows have been dropped, it is an estimate
+// with an error of a few percent.
 func (t *table[K, V]) distinct() Count {
 	if !t.lost {
 		return Count{N: int64(len(t.m))}
 	}
-	return Count{N: max(t.ever.estimate(), int64(len(t.m))), About: true}
+	return Count{N: max(t.keySketch.estimate(), int64(len(t.m))), About: true}
 }
 
-// A Count is how many different things there were.
+// A Count is a number of distinct things.
 type Count struct {
 	N     int64 `json:"count"`
-	About bool  `json:"about,omitempty"` // N is an estimate, good to a few hundredths
+	About bool  `json:"about,omitempty"` // N is an estimate with an error of a few percent
 }
 
-// String is the number as it is read: "about 1,020,000".
+// String formats the count: "about 1,020,000".
 func (c Count) String() string {
 	if c.About {
 		return "about " + number(c.N)
@@ -131,15 +130,14 @@ func (c Count) String() string {
 	return number(c.N)
 }
 
-// A sketch estimates how many different values were added to it, in four
-// kilobytes: HyperLogLog, by Flajolet and others, 2007.
+// A sketch estimates the number of distinct values added to it, in 4 KiB of memory
+// (HyperLogLog, Flajolet et al., 2007).
 type sketch struct {
 	rank []uint8
 }
 
-// hashSeed is random, so that a jail cannot choose names that mislead an estimate. All
-// reports of a process have the same one, so that a report of the same events gives the
-// same numbers.
+// hashSeed is random, so that a jail cannot choose names that distort an estimate. All reports
+// of a process share it, so that reports of the same events have the same numbers.
 var hashSeed = maphash.MakeSeed()
 
 const sketchBits = 12
@@ -165,20 +163,20 @@ func (s *sketch) estimate() int64 {
 	if n <= 2.5*m && zeros > 0 {
 		n = m * math.Log(m/zeros)
 	}
-	unit := math.Pow(10, max(0, math.Floor(math.Log10(max(n, 1)))-2)) // more digits would be a pretence
+	unit := math.Pow(10, max(0, math.Floor(math.Log10(max(n, 1)))-2)) // three significant digits; more would suggest false precision
 	return int64(math.Round(n/unit) * unit)
 }
 
-// maxText bounds a string that is kept: no path the kernel takes is longer.
+// maxText bounds a kept string. It is PATH_MAX, the longest path that Linux accepts.
 const maxText = 4096
 
 func cut(s string) string { return text.Prefix(s, maxText) }
 
-// keep is a copy of s, cut, that holds nothing else in memory.
+// keep returns a truncated copy of s that shares no memory with it.
 func keep(s string) string { return strings.Clone(cut(s)) }
 
-// sum adds two counts of things, and stays at the largest there is: a log that
-// was tampered with may hold any numbers.
+// sum adds two counts and saturates at math.MaxInt64, because a tampered log may contain any
+// numbers.
 func sum(a, b int64) int64 {
 	if b <= 0 {
 		return a

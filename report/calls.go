@@ -7,46 +7,46 @@ import (
 	"glasshouse/event"
 )
 
-// Syscalls is which system calls were made and how long they took.
+// Syscalls summarizes the system calls and their durations.
 type Syscalls struct {
 	Count      int64  `json:"count"`
 	Total      int64  `json:"total_ns"`
-	Unfinished int64  `json:"unfinished"` // never returned: exit, or the caller died inside
+	Unfinished int64  `json:"unfinished"` // calls that did not return: exit, or the caller died in the call
 	Kinds      Count  `json:"kinds"`
 	List       []Call `json:"list"` // the most frequent first
 	More       int64  `json:"more"` // calls that are not in List
 }
 
-// A Call is one system call, all times it was made.
+// A Call summarizes all calls of one system call.
 type Call struct {
 	Name    Text    `json:"name"`
 	Count   int64   `json:"count"`
 	AtLeast bool    `json:"at_least,omitempty"`
 	Failed  int64   `json:"failed"`
 	Denied  int64   `json:"denied"`
-	Timed   int64   `json:"timed"` // whose duration is known
+	Timed   int64   `json:"timed"` // calls with a known duration
 	Latency Latency `json:"latency"`
 	Events  Link    `json:"events"`
 }
 
-// Failures is what was tried and did not succeed.
+// Failures summarizes the system calls that failed.
 type Failures struct {
 	Count   int64     `json:"count"`   // calls that returned an error
-	Denied  int64     `json:"denied"`  // by seccomp, before they were entered
-	Refused int64     `json:"refused"` // for want of permission
+	Denied  int64     `json:"denied"`  // denied by seccomp
+	Refused int64     `json:"refused"` // failed with EPERM, EACCES or EROFS
 	Kinds   Count     `json:"kinds"`
-	List    []Failure `json:"list"` // denied first, then refused, then the others; the most frequent first
+	List    []Failure `json:"list"` // denied first, then refused, then others; within a class the most frequent first
 	More    int64     `json:"more"`
 }
 
-// A Failure is one call and one error.
+// A Failure is one system call and one error.
 type Failure struct {
 	Name    Text   `json:"name"`
 	Errno   string `json:"errno"`
 	Class   string `json:"class"` // denied, refused, failed
 	Count   int64  `json:"count"`
 	AtLeast bool   `json:"at_least,omitempty"`
-	PID     int32  `json:"pid"` // of the first, like Comm and Path
+	PID     int32  `json:"pid"` // of the first call, as are Comm and Path
 	Comm    Text   `json:"comm"`
 	Path    Text   `json:"path,omitempty"`
 	Events  Link   `json:"events"`
@@ -56,7 +56,7 @@ type call struct {
 	count, failed, denied int64
 	h                     histogram
 	link                  Link
-	rules                 *callRules // what is notable about it; nil is nothing
+	rules                 *callRules // rules for notable calls; may be nil
 }
 
 type failureKey struct {
@@ -76,7 +76,7 @@ type failure struct {
 type calls struct {
 	byName                             table[string, call]
 	fails                              table[failureKey, failure]
-	last                               string // the name looked up last, for calls come in runs
+	last                               string // name of lastCall: consecutive records often have the same name
 	lastCall                           *call
 	count, total, unfinished           int64
 	failed, denied, refused, failTotal int64
@@ -84,16 +84,16 @@ type calls struct {
 
 func newCalls() *calls {
 	c := &calls{}
-	c.byName.keep, c.byName.own = 1024, keep
+	c.byName.keep, c.byName.copyKey = 1024, keep
 	c.byName.weight = func(c *call) int64 { return c.count }
 	c.fails.keep = 1024
-	c.fails.own = func(k failureKey) failureKey { k.name = keep(k.name); return k }
+	c.fails.copyKey = func(k failureKey) failureKey { k.name = keep(k.name); return k }
 	c.fails.weight = func(f *failure) int64 { return f.count }
 	return c
 }
 
-// add counts a call and returns its like, or nil if e is none: the second return
-// of a fork.
+// add counts a call and returns the row of its system call. It returns nil if e is not a call,
+// but the second return of a fork.
 func (c *calls) add(e *event.Event) *call {
 	if e.Flags&event.Child != 0 {
 		return nil
@@ -102,7 +102,8 @@ func (c *calls) add(e *event.Event) *call {
 	if k == nil || c.last != e.Name {
 		name := cut(e.Name)
 		var fresh bool
-		if k, fresh = c.byName.get(name); fresh {
+		k, fresh = c.byName.get(name)
+		if fresh {
 			k.rules = rulesOf[name]
 		}
 		c.last, c.lastCall = name, k
@@ -131,15 +132,15 @@ func (c *calls) add(e *event.Event) *call {
 	return k
 }
 
-// denied reports whether seccomp denied a call. An answer of ENOSYS to clone3 is left
-// out: seccomp cannot see the flags of clone3, which are in memory, so the usual profiles
-// return ENOSYS, and the C library then calls clone, which is checked
-// (https://github.com/moby/moby/pull/42681). Every new thread and process does that.
+// denied reports whether seccomp denied a call. ENOSYS from clone3 is excluded: seccomp cannot
+// inspect the flags of clone3, which are in memory. The usual profiles therefore return
+// ENOSYS, and the C library falls back to clone, whose flags are checked
+// (https://github.com/moby/moby/pull/42681). This happens for every new thread and process.
 func denied(e *event.Event) bool {
 	return e.Flags&event.Denied != 0 && !(e.Name == "clone3" && event.ErrnoName(e.Ret) == "ENOSYS")
 }
 
-// timed reports whether it is known how long a call took.
+// timed reports whether the duration of a call is known.
 func timed(e *event.Event) bool {
 	return e.Flags&(event.Partial|event.Unfinished|event.Denied) == 0 && e.Dur > 0
 }

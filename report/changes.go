@@ -9,27 +9,26 @@ import (
 	"glasshouse/event"
 )
 
-// changes are which files a jail had changed, as far as records tell: what was
-// there before they do not know, so that a file that a rename has replaced looks
-// added.
+// changes tracks the files that a jail changed, according to its records. It does not know
+// which files existed before, so a file replaced by a rename is listed as added.
 type changes struct {
 	rows table[string, changeRow]
 	lost Lost
 }
 
-// A Changed is a file that is not what it was.
+// A Changed is a changed file.
 type Changed struct {
 	Path    Text      `json:"path"`
 	Kind    string    `json:"kind"`           // added, modified, deleted, metadata, renamed
-	Type    string    `json:"type,omitempty"` // file, dir, symlink, node; of what was there before it is not known
-	From    Text      `json:"from,omitempty"` // of a renamed one
+	Type    string    `json:"type,omitempty"` // file, dir, symlink, node; empty if unknown because the file existed before
+	From    Text      `json:"from,omitempty"` // the old path of a renamed file
 	Written int64     `json:"bytes_written,omitempty"`
 	Changes int64     `json:"changes"`
 	Time    time.Time `json:"time"` // of the last change, as are Seq, PID and Comm
 	Seq     uint64    `json:"seq"`
 	PID     int32     `json:"pid,omitempty"`
 	Comm    Text      `json:"comm,omitempty"`
-	Since   bool      `json:"since_snapshot,omitempty"` // it was changed after the nearest snapshot, so that a branch of that would not have it
+	Since   bool      `json:"since_snapshot,omitempty"` // changed after the nearest snapshot, so a branch of that snapshot does not have the change
 }
 
 type changeRow struct {
@@ -41,8 +40,8 @@ type changeRow struct {
 	comm            string
 }
 
-// Kinds of change, in the words of a comparison. gone is what was added and deleted
-// again: it is remembered, for who has it open may write to it still.
+// Kinds of change, as in a comparison. A file that was added and deleted again is gone. Its
+// row is kept, because a process may still have it open and write to it.
 const (
 	added    = "added"
 	modified = "modified"
@@ -52,12 +51,12 @@ const (
 	gone     = "gone"
 )
 
-// keepChanged is how many files are remembered at least, those changed last.
+// keepChanged is the minimum number of files kept; the files changed last are kept.
 const keepChanged = 8192
 
 func newChanges() *changes {
 	c := &changes{}
-	c.rows.keep, c.rows.own = keepChanged, keep
+	c.rows.keep, c.rows.copyKey = keepChanged, keep
 	c.rows.weight = func(r *changeRow) int64 { return signed(r.seq) }
 	return c
 }
@@ -100,7 +99,7 @@ func (c *changes) add(e *event.Event) {
 	}
 }
 
-// saw notes the last change of a row.
+// saw records the last change of a row.
 func (r *changeRow) saw(e *event.Event) {
 	r.count++
 	r.ts, r.seq, r.pid = e.TS, e.Seq, e.PID
@@ -109,7 +108,7 @@ func (r *changeRow) saw(e *event.Event) {
 	}
 }
 
-// made notes that something is at a path where nothing was.
+// made records that a file was created at a path.
 func (c *changes) made(path, typ string, e *event.Event) {
 	r, fresh := c.rows.get(path)
 	switch {
@@ -155,9 +154,9 @@ func (c *changes) renamed(path, to string, e *event.Event) {
 	}
 	at, fresh := c.rows.get(to)
 	if !fresh && row.kind == added && at.kind != added && at.kind != gone {
-		row.kind = modified // what was there before us
+		row.kind = modified // a file existed before
 	}
-	if row.from == to { // it is back
+	if row.from == to { // renamed back
 		row.kind, row.from = modified, ""
 	}
 	row.from = keep(row.from)
@@ -165,8 +164,8 @@ func (c *changes) renamed(path, to string, e *event.Event) {
 	at.saw(e)
 }
 
-// moved takes along what is known of below a directory. Below one that was there
-// before, it is the directory that was renamed, and not each file in it.
+// moved moves the rows of the files below a renamed directory. If the directory existed
+// before, only the directory is listed as renamed, not each file in it.
 func (c *changes) moved(path, to string) {
 	var below []string
 	for p := range c.rows.m {
@@ -182,7 +181,7 @@ func (c *changes) moved(path, to string) {
 	}
 }
 
-// touched notes that something changed about what is at a path.
+// touched records a modification of the file at path.
 func (c *changes) touched(path string, e *event.Event) {
 	kind := modified
 	switch e.Op {
@@ -194,7 +193,7 @@ func (c *changes) touched(path string, e *event.Event) {
 	case fresh, r.kind == metadata:
 		r.kind = kind
 	case r.kind == gone, r.kind == deleted:
-		return // by who has it open still: nobody else will see it
+		return // written through an open descriptor; no longer reachable by path
 	}
 	if e.Op == event.OpWrite {
 		r.typ = cmp.Or(r.typ, "file")
@@ -203,7 +202,7 @@ func (c *changes) touched(path string, e *event.Event) {
 	r.saw(e)
 }
 
-// list returns what has changed, the last change first.
+// list returns the changed files, the last changed first.
 func (c *changes) list() []Changed {
 	list := make([]Changed, 0, len(c.rows.m))
 	for path, row := range c.rows.m {

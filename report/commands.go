@@ -10,39 +10,38 @@ import (
 	"glasshouse/event"
 )
 
-// Commands is what was run: programs with their arguments, those with the same
-// ones together.
+// Commands summarizes the programs that were run, grouped by program and arguments.
 type Commands struct {
 	Runs   int64     `json:"runs"`
-	Failed int64     `json:"failed"` // exited with another code than 0
+	Failed int64     `json:"failed"` // exit code other than 0
 	Killed int64     `json:"killed"`
 	Kinds  Count     `json:"kinds"`
 	List   []Command `json:"list"` // in the order of their first run
 	More   int64     `json:"more"` // runs of commands that are not in List
 }
 
-// A Command is one program and its arguments, and how it went each time.
+// A Command is one program with its arguments, and the results of its runs.
 type Command struct {
 	Exe      Text       `json:"exe"`
 	Argv     []Text     `json:"argv"`
-	Cut      bool       `json:"cut,omitempty"` // Argv is longer
-	Cwd      Text       `json:"cwd,omitempty"` // of the first run, like PID and UID
+	Cut      bool       `json:"cut,omitempty"` // Argv is truncated
+	Cwd      Text       `json:"cwd,omitempty"` // of the first run, as are PID and UID
 	PID      int32      `json:"pid"`
 	UID      uint32     `json:"uid"`
 	Runs     int64      `json:"runs"`
-	AtLeast  bool       `json:"at_least,omitempty"` // there may have been more runs, before or among too many others
+	AtLeast  bool       `json:"at_least,omitempty"` // earlier runs may have been dropped for lack of space
 	Running  int64      `json:"running,omitempty"`
-	Replaced int64      `json:"replaced,omitempty"` // went on as another program
-	Lost     int64      `json:"lost,omitempty"`     // ended, nobody saw how
-	Ends     []EndCount `json:"ends"`               // the most frequent first, at most eight
-	Total    int64      `json:"total_ns"`           // of the runs that ended
+	Replaced int64      `json:"replaced,omitempty"` // runs that ended with an exec of another program
+	Lost     int64      `json:"lost,omitempty"`     // runs whose end was not observed
+	Ends     []EndCount `json:"ends"`               // the most frequent first; at most eight
+	Total    int64      `json:"total_ns"`           // of completed runs
 	Longest  int64      `json:"longest_ns"`
 	CPU      int64      `json:"cpu_ns"`
 	Events   Link       `json:"events"`
-	Began    time.Time  `json:"began"` // the first run
+	Began    time.Time  `json:"began"` // start of the first run
 }
 
-// An EndCount is how often runs ended in one way.
+// An EndCount counts the runs with one result.
 type EndCount struct {
 	Code   *int32 `json:"exit_code,omitempty"`
 	Signal Text   `json:"signal,omitempty"`
@@ -67,7 +66,7 @@ type end struct {
 	signal string
 }
 
-// commands groups runs by what was run.
+// commands groups runs by program and arguments.
 type commands struct {
 	table table[string, command]
 	runs  int64
@@ -93,7 +92,7 @@ func (c *commands) began(p *proc, e *event.Event) {
 	p.group = g
 }
 
-func (c *commands) over(p *proc, e *event.Event) {
+func (c *commands) stopped(p *proc, e *event.Event) {
 	g := p.group
 	g.endSeq = e.Seq
 	ns := between(p.runNS, e.NS, p.runTS, e.TS)
@@ -101,7 +100,7 @@ func (c *commands) over(p *proc, e *event.Event) {
 	g.longest = max(g.longest, ns)
 	how := end{p.code, p.signal}
 	switch p.how {
-	case lives:
+	case alive:
 		g.replaced++
 		return
 	case unknown:
@@ -124,7 +123,7 @@ func (c *commands) over(p *proc, e *event.Event) {
 	}
 }
 
-// key is what makes a program the same as another: its file and arguments.
+// key identifies a command: its executable and arguments.
 func (r *program) key() string {
 	return r.exe + "\x00" + strings.Join(r.argv, "\x00")
 }
@@ -166,7 +165,7 @@ func (c *commands) report(t *Tree, rows int) Commands {
 	return out
 }
 
-// events finds the execs; of a single run all that its process did.
+// events links to the exec events, or to all events of the process if there was one run.
 func (g *command) events() Link {
 	if g.runs == 1 {
 		return Link{query("pid", fmt.Sprint(g.pid)), g.link.First, g.endSeq}
@@ -174,7 +173,7 @@ func (g *command) events() Link {
 	return Link{query("type", "proc", "op", "exec", "exe", g.p.exe), g.link.First, g.link.Last}
 }
 
-// String is how it ended, in a word: "exit 1", "SIGKILL".
+// String returns the result: "exit 1", "SIGKILL".
 func (e EndCount) String() string {
 	if e.Code != nil {
 		return fmt.Sprintf("exit %d", *e.Code)
@@ -182,8 +181,7 @@ func (e EndCount) String() string {
 	return visible(string(e.Signal), 16)
 }
 
-// Ended is how the runs of c ended, in words: "exit 0", "3 × exit 0, 1 × exit 1,
-// 1 running".
+// Ended describes the results of all runs: "exit 0", "3 × exit 0, 1 × exit 1, 1 running".
 func (c Command) Ended() string {
 	var parts []string
 	say := func(n int64, what string) {
@@ -194,24 +192,24 @@ func (c Command) Ended() string {
 			parts = append(parts, number(n)+" × "+what)
 		}
 	}
-	told := c.Running + c.Replaced + c.Lost
+	counted := c.Running + c.Replaced + c.Lost
 	for _, e := range c.Ends {
 		say(e.Runs, e.String())
-		told += e.Runs
+		counted += e.Runs
 	}
 	say(c.Running, "still running")
 	say(c.Replaced, "became another program")
 	say(c.Lost, "end not seen")
-	say(c.Runs-told, "ended otherwise")
+	say(c.Runs-counted, "ended otherwise")
 	return strings.Join(parts, ", ")
 }
 
-// Bad reports whether a run failed or was killed.
+// Bad reports whether any run failed or was killed.
 func (c Command) Bad() bool {
 	return slices.ContainsFunc(c.Ends, func(e EndCount) bool { return e.Code == nil || *e.Code != 0 })
 }
 
-// Line is c as one would type it.
+// Line returns the command as a shell command line.
 func (c Command) Line() string {
 	s := commandLine(c.Argv, 300)
 	if len(c.Argv) == 0 {

@@ -11,13 +11,13 @@ import (
 	"glasshouse/id"
 )
 
-// A Comparison is what differs between two jails, or a jail and a snapshot, or
-// two snapshots. Its JSON is stable: fields are added, never renamed.
+// A Comparison lists the differences between two jails, a jail and a snapshot, or two
+// snapshots. Its JSON is stable: fields are added, never renamed.
 type Comparison struct {
 	From End `json:"from"`
 	To   End `json:"to"`
 
-	// Nil is what was not asked for.
+	// Each is nil if it was not requested.
 	Files     *FileChanges    `json:"files,omitempty"`
 	Workspace *FileChanges    `json:"workspace,omitempty"`
 	Processes *ProcessChanges `json:"processes,omitempty"`
@@ -25,18 +25,18 @@ type Comparison struct {
 	Usage     *UsageChanges   `json:"usage,omitempty"`
 }
 
-// An End is one side of a comparison: a jail as it is or, if Snapshot is set, as
-// it was.
+// An End is one side of a comparison: the current state of a jail or, if Snapshot is set, a
+// snapshot.
 type End struct {
 	Jail     id.Jail     `json:"jail"`
 	Snapshot id.Snapshot `json:"snapshot,omitempty"`
 	Name     Text        `json:"name,omitempty"`
 	State    string      `json:"state"`
 	Time     time.Time   `json:"time"`
-	Seq      uint64      `json:"seq"` // of the last record in the jail's log then
+	Seq      uint64      `json:"seq"` // of the last event in the jail's log at that time
 }
 
-// Title names an end.
+// Title names the end.
 func (e End) Title() string {
 	if e.Snapshot == "" {
 		return "jail " + string(e.Jail)
@@ -44,12 +44,12 @@ func (e End) Title() string {
 	return "snapshot " + string(e.Snapshot) + " of " + string(e.Jail)
 }
 
-// FileChanges is what differs in a tree of files.
+// FileChanges lists the differences in a file tree.
 type FileChanges struct {
-	Unknown string           `json:"unknown,omitempty"` // why nothing can be told
+	Unknown string           `json:"unknown,omitempty"` // why the differences are unknown
 	Counts  map[string]int64 `json:"counts"`            // by kind
 	List    []FileChange     `json:"list"`              // by path
-	More    int64            `json:"more"`              // that are not in List
+	More    int64            `json:"more"`              // differences that are not in List
 }
 
 // A FileChange is one path that differs.
@@ -65,19 +65,19 @@ type FileChange struct {
 	NoDiff string   `json:"no_diff,omitempty"`
 }
 
-// ProcessChanges is what differs in what runs.
+// ProcessChanges lists the differences in running processes.
 type ProcessChanges struct {
 	Unknown string          `json:"unknown,omitempty"`
 	Started []Runs          `json:"started"`
 	Ended   []Runs          `json:"ended"`
-	Changed []ProcessChange `json:"changed"` // on both sides, and not alike
-	Same    int64           `json:"same"`    // on both sides and alike
+	Changed []ProcessChange `json:"changed"` // on both sides, with differences
+	Same    int64           `json:"same"`    // on both sides, without differences
 	Opened  []Connection    `json:"opened"`
 	Closed  []Connection    `json:"closed"`
-	More    int64           `json:"more"` // connections that are in no list
+	More    int64           `json:"more"` // connections that are not listed
 }
 
-// Runs is a process.
+// Runs is a running process.
 type Runs struct {
 	PID   int       `json:"pid"`
 	PPID  int       `json:"ppid"`
@@ -86,18 +86,18 @@ type Runs struct {
 	Exe   Text      `json:"exe,omitempty"`
 	Argv  []Text    `json:"argv"`
 	Cwd   Text      `json:"cwd,omitempty"`
-	Cut   bool      `json:"cut,omitempty"` // there is more than is told
+	Cut   bool      `json:"cut,omitempty"` // the strings are truncated
 }
 
-// A ProcessChange is a process of both sides of which something differs.
+// A ProcessChange is a process that exists on both sides and differs.
 type ProcessChange struct {
 	Runs
-	Was *Runs       `json:"was,omitempty"` // if what it runs, or where, differs
+	Was *Runs       `json:"was,omitempty"` // set if the program or the working directory differs
 	Env []EnvChange `json:"env,omitempty"`
 }
 
-// An EnvChange is a variable that differs. Nil is a side that does not have it.
-// Of a name that seems to be a secret's, the values are not told.
+// An EnvChange is an environment variable that differs. From or To is nil if the variable is
+// not set on that side. The values of variables whose names suggest a secret are hidden.
 type EnvChange struct {
 	Name   Text  `json:"name"`
 	From   *Text `json:"from,omitempty"`
@@ -115,29 +115,28 @@ type Connection struct {
 	State  string `json:"state"`
 }
 
-// EventChanges is what the logs hold of the time in which the two sides came to
-// differ.
+// EventChanges counts the events on each side since the common ancestor.
 type EventChanges struct {
-	Since *End       `json:"since,omitempty"` // where both come from; nil if they are not related
-	From  EventCount `json:"from"`            // from there to one end
-	To    EventCount `json:"to"`              // from there to the other
+	Since *End       `json:"since,omitempty"` // the common ancestor; nil if the ends are not related
+	From  EventCount `json:"from"`            // events from the common ancestor to one end
+	To    EventCount `json:"to"`              // events from the common ancestor to the other end
 }
 
-// EventCount counts records.
+// EventCount counts events.
 type EventCount struct {
 	Unknown string           `json:"unknown,omitempty"`
 	Total   int64            `json:"total"`
 	ByType  map[string]int64 `json:"by_type"`
-	AtLeast bool             `json:"at_least,omitempty"` // of ByType: there are too many to look at each
+	AtLeast bool             `json:"at_least,omitempty"` // ByType is incomplete: there are too many events to read all
 }
 
-// UsageChanges is what was used on each side. Nil is one of which nothing runs.
+// UsageChanges compares resource usage. A side is nil if it is not running.
 type UsageChanges struct {
 	From *Used `json:"from,omitempty"`
 	To   *Used `json:"to,omitempty"`
 }
 
-// Used is what a jail used.
+// Used is the resource usage of a jail.
 type Used struct {
 	CPU         int64    `json:"cpu_ns"`
 	Memory      int64    `json:"memory_bytes"`
@@ -148,10 +147,10 @@ type Used struct {
 	NotMeasured []string `json:"not_measured,omitempty"`
 }
 
-// changeKinds are in the order in which they are told.
+// changeKinds defines the display order.
 var changeKinds = []string{"added", "modified", "deleted", "renamed", "metadata"}
 
-// Summary counts the changes in words.
+// Summary describes the counts of changes.
 func (f *FileChanges) Summary() string {
 	var parts []string
 	for _, k := range changeKinds {
@@ -165,13 +164,13 @@ func (f *FileChanges) Summary() string {
 	return strings.Join(parts, ", ")
 }
 
-// Summary counts the changes in words.
+// Summary describes the counts of changes.
 func (p *ProcessChanges) Summary() string {
 	return fmt.Sprintf("%s started, %s ended, %s changed, %s the same",
 		number(int64(len(p.Started))), number(int64(len(p.Ended))), number(int64(len(p.Changed))), number(p.Same))
 }
 
-// Command is what a process runs, as one would type it.
+// Command returns the process's shell command line.
 func (r Runs) Command() string {
 	if len(r.Argv) == 0 {
 		return "[" + visible(string(r.Comm), 64) + "]"
@@ -179,7 +178,7 @@ func (r Runs) Command() string {
 	return commandLine(r.Argv, 300)
 }
 
-// Summary says how a variable differs.
+// Summary describes the difference of a variable.
 func (e EnvChange) Summary() string {
 	value := func(t *Text) string {
 		switch {
@@ -193,7 +192,7 @@ func (e EnvChange) Summary() string {
 	return visible(string(e.Name), 120) + ": " + value(e.From) + " → " + value(e.To)
 }
 
-// Summary says which connection it is.
+// Summary describes the connection.
 func (c Connection) Summary() string {
 	s := c.Proto + " " + c.Local
 	if c.Remote != "" {
@@ -202,7 +201,7 @@ func (c Connection) Summary() string {
 	return s + ", " + c.State + ", by " + fmt.Sprintf("%d %s", c.PID, visible(string(c.Comm), 64))
 }
 
-// Summary counts records in words.
+// Summary describes the counts of events.
 func (e EventCount) Summary() string {
 	if e.Unknown != "" {
 		return "unknown: " + e.Unknown
@@ -221,7 +220,7 @@ func (e EventCount) Summary() string {
 	return s
 }
 
-// Types are the types of the records, those of the most records first.
+// Types returns the event types, the most frequent first.
 func (e EventCount) Types() []string {
 	var types []string
 	for t := range e.ByType {
@@ -236,10 +235,10 @@ func (e EventCount) Types() []string {
 	return types
 }
 
-// A UsageRow is one thing that was used.
+// A UsageRow is one compared resource.
 type UsageRow struct{ Name, From, To, Change string }
 
-// Rows are what was used, in words.
+// Rows returns the usage formatted for display.
 func (u *UsageChanges) Rows() []UsageRow {
 	var rows []UsageRow
 	for _, what := range []struct {
@@ -277,7 +276,8 @@ func (u *UsageChanges) Rows() []UsageRow {
 	return rows
 }
 
-// WriteText writes the comparison for a terminal. Nothing in it moves a cursor.
+// WriteText writes the comparison for a terminal. The output has no terminal control
+// sequences.
 func (c *Comparison) WriteText(w io.Writer) error {
 	b := bufio.NewWriter(w)
 	line := func(format string, args ...any) { fmt.Fprintf(b, format+"\n", args...) }
@@ -351,7 +351,7 @@ func (p *ProcessChanges) writeText(line func(string, ...any)) {
 	}
 }
 
-// Lines say what differs of a process.
+// Lines describes the differences of a process.
 func (c ProcessChange) Lines() []string {
 	var all []string
 	if c.Was != nil {
@@ -368,7 +368,7 @@ func (c ProcessChange) Lines() []string {
 	return all
 }
 
-// SinceText says where both sides come from.
+// SinceText describes the common ancestor.
 func (e *EventChanges) SinceText() string {
 	if e.Since == nil {
 		return "the beginning: they are not related"
@@ -376,7 +376,7 @@ func (e *EventChanges) SinceText() string {
 	return fmt.Sprintf("record %d of jail %s", e.Since.Seq, e.Since.Jail)
 }
 
-// Line is a change in one line, without its kind.
+// Line describes the change on one line, without its kind.
 func (c FileChange) Line() string {
 	s := visible(string(c.Path), 400)
 	if c.From != "" {
@@ -391,7 +391,7 @@ func (c FileChange) Line() string {
 	return s
 }
 
-// diffLine is a line of a diff as a person can be shown it. A tab is one.
+// diffLine returns a line of a diff with special characters made visible. Tabs are kept.
 func diffLine(s string) string {
 	parts := strings.Split(strings.TrimSuffix(s, "\n"), "\t")
 	for i := range parts {

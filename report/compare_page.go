@@ -16,7 +16,7 @@ var compareHTML string
 //go:embed compare.css
 var compareCSS string
 
-// ComparisonPolicy is what a page made by Comparison.HTML should be served with.
+// ComparisonPolicy is the Content-Security-Policy for the page written by Comparison.HTML.
 var ComparisonPolicy = func() string {
 	sum := sha256.Sum256([]byte(compareStyle))
 	return "default-src 'none'; style-src 'sha256-" + base64.StdEncoding.EncodeToString(sum[:]) +
@@ -51,10 +51,10 @@ var comparePage = template.Must(template.New("compare").Funcs(template.FuncMap{
 	"lines": diffLines,
 }).Parse(compareHTML))
 
-// HTML writes the comparison as one page that needs nothing beside it.
+// HTML writes the comparison as one self-contained page.
 func (c *Comparison) HTML(w io.Writer) error { return comparePage.Execute(w, c) }
 
-// A shownLine is a line of a diff and how it is shown.
+// A shownLine is a line of a diff and its CSS class.
 type shownLine struct{ Class, Text string }
 
 func diffLines(diff Text) []shownLine {

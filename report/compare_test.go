@@ -16,7 +16,7 @@ import (
 	"glasshouse/report"
 )
 
-// compared is a comparison in which everything a jail can name is named s.
+// compared returns a comparison in which every name that a jail can choose is s.
 func compared(s string) *report.Comparison {
 	t := report.Text(s)
 	r := report.Runs{PID: 5, PPID: 1, Began: time.Unix(1e9, 0), Comm: t, Exe: t, Argv: []report.Text{t, t}, Cwd: t}
@@ -44,7 +44,7 @@ func compared(s string) *report.Comparison {
 	}
 }
 
-func TestNothingAJailCallsItselfIsMoreThanTextInAComparison(t *testing.T) {
+func TestComparisonPageEscapesHostileNames(t *testing.T) {
 	elements := strings.Fields("html head meta title style body main nav div h1 h2 h3 p span ul li a b br code details summary table thead tbody tr th td")
 	attributes := strings.Fields("lang charset name content class id href aria-label")
 	for _, attack := range attacks {
@@ -103,7 +103,7 @@ func TestNothingAJailCallsItselfIsMoreThanTextInAComparison(t *testing.T) {
 	}
 }
 
-func TestAComparisonSaysWhatDiffers(t *testing.T) {
+func TestComparisonText(t *testing.T) {
 	var b strings.Builder
 	if err := compared("it").WriteText(&b); err != nil {
 		t.Fatal(err)

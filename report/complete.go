@@ -11,32 +11,32 @@ import (
 	"glasshouse/event"
 )
 
-// Completeness says what the report is made from, and what is missing.
+// Completeness describes the events of the report and which events are missing.
 type Completeness struct {
-	Complete    bool             `json:"complete"` // nothing that was to be recorded is missing
+	Complete    bool             `json:"complete"` // no event is missing
 	Statement   string           `json:"statement"`
 	Records     int64            `json:"records"`
 	ByType      map[string]int64 `json:"by_type"`
 	First       uint64           `json:"first"` // sequence numbers
 	Last        uint64           `json:"last"`
-	Dropped     int64            `json:"dropped"`      // before First: no longer kept
-	Holes       int64            `json:"holes"`        // between First and Last, that no gap explains
-	Lost        int64            `json:"lost"`         // said in gaps; at least, if LostUnknown
-	LostUnknown int64            `json:"lost_unknown"` // gaps that could not say how many
+	Dropped     int64            `json:"dropped"`      // before First: deleted by retention
+	Holes       int64            `json:"holes"`        // between First and Last, without a gap that explains them
+	Lost        int64            `json:"lost"`         // reported in gaps; a lower bound if LostUnknown > 0
+	LostUnknown int64            `json:"lost_unknown"` // gaps with an unknown number of lost events
 	Gaps        []GapKind        `json:"gaps"`
-	GapsMore    int64            `json:"gaps_more"`    // that are not in Gaps
-	NotRecorded []string         `json:"not_recorded"` // by choice
-	Limits      []string         `json:"limits"`       // what was recorded and is too much for this report
-	Flagged     map[string]int64 `json:"flagged"`      // records with a word of doubt: cut, raced, unresolved, …
+	GapsMore    int64            `json:"gaps_more"`    // gaps that are not in Gaps
+	NotRecorded []string         `json:"not_recorded"` // excluded by the recording options
+	Limits      []string         `json:"limits"`       // limits of this report that were exceeded
+	Flagged     map[string]int64 `json:"flagged"`      // events with a flag that marks uncertainty: cut, raced, unresolved, …
 }
 
-// A GapKind is all gaps of one source for one reason.
+// A GapKind summarizes the gaps of one source with one reason.
 type GapKind struct {
 	Source  string    `json:"source"`
 	Reason  Text      `json:"reason"`
 	Gaps    int64     `json:"gaps"`
 	Lost    int64     `json:"lost"`
-	Unknown int64     `json:"unknown"` // gaps that could not say how many
+	Unknown int64     `json:"unknown"` // gaps with an unknown number of lost events
 	Began   time.Time `json:"began"`
 	Events  Link      `json:"events"`
 }
@@ -56,7 +56,7 @@ type completeness struct {
 	byType      [8]int64
 	flagged     [16]int64
 	first, last uint64
-	before      uint64 // the log begins after this number
+	startsAfter uint64 // the log begins after this sequence number
 	holes       uint64
 	explained   uint64
 	lost        int64
@@ -67,11 +67,11 @@ type completeness struct {
 
 func (c *completeness) init() {
 	c.kinds.keep = 64
-	c.kinds.own = func(k gapKey) gapKey { k.reason = keep(k.reason); return k }
+	c.kinds.copyKey = func(k gapKey) gapKey { k.reason = keep(k.reason); return k }
 	c.kinds.weight = func(g *gapRow) int64 { return sum(g.lost, g.gaps) }
 }
 
-// doubts are the flags that say a record knows less than it should.
+// doubts are the flags that mark incomplete or uncertain events.
 var doubts = map[string]event.Flags{
 	"partial": event.Partial, "cut": event.Cut, "raced": event.Raced, "unresolved": event.Unresolved, "injected": event.Injected,
 }
@@ -85,7 +85,7 @@ func (c *completeness) add(e *event.Event) {
 	case c.first == 0:
 		c.first = e.Seq
 		if e.Type == event.Lineage && (e.Op == event.OpBranch || e.Op == event.OpRestore) {
-			c.before = e.ParentSeq // what came before is in the parent's log
+			c.startsAfter = e.ParentSeq // earlier events are in the parent's log
 		}
 	case e.Seq > c.last+1:
 		c.holes += e.Seq - c.last - 1
@@ -132,8 +132,8 @@ func (c *completeness) report(o Options) Completeness {
 			out.Flagged[name] = n
 		}
 	}
-	if c.first > c.before+1 {
-		out.Dropped = signed(c.first - c.before - 1)
+	if c.first > c.startsAfter+1 {
+		out.Dropped = signed(c.first - c.startsAfter - 1)
 	}
 	if c.holes > c.explained {
 		out.Holes = signed(c.holes - c.explained)
@@ -159,7 +159,7 @@ func source(t event.Type) string {
 	return t.String()
 }
 
-// statement is c in one or two sentences.
+// statement describes completeness in one or two sentences.
 func (c *Completeness) statement() string {
 	if c.Records == 0 {
 		return "There are no records."
@@ -172,16 +172,16 @@ func (c *Completeness) statement() string {
 		s = append(s, count(c.Records, "record", "records")+".")
 	}
 	if c.Lost > 0 {
-		s = append(s, count(c.Lost, "record was", "records were")+" lost, as the gaps say.")
+		s = append(s, count(c.Lost, "record was", "records were")+" lost, as reported by gaps.")
 	}
 	if c.LostUnknown > 0 {
-		s = append(s, count(c.LostUnknown, "gap does", "gaps do")+" not know how many records are missing.")
+		s = append(s, count(c.LostUnknown, "gap has", "gaps have")+" an unknown number of missing records.")
 	}
 	if c.Dropped > 0 {
 		s = append(s, count(c.Dropped, "older record is", "older records are")+" no longer kept.")
 	}
 	if c.Holes > 0 {
-		s = append(s, count(c.Holes, "record is", "records are")+" missing and no gap says why: the log was damaged or tampered with.")
+		s = append(s, count(c.Holes, "record is", "records are")+" missing without a gap that explains it: the log was damaged or tampered with.")
 	}
 	if !c.Complete && c.Lost == 0 && c.LostUnknown == 0 && c.Dropped == 0 && c.Holes == 0 {
 		s = append(s, "There are gaps, in which nothing was lost.")
@@ -189,7 +189,7 @@ func (c *Completeness) statement() string {
 	return strings.Join(s, " ")
 }
 
-// notRecorded says what a selection leaves out.
+// notRecorded lists what a selection excludes.
 func notRecorded(s *event.Selection) []string {
 	out := []string{}
 	if s == nil {
@@ -199,22 +199,22 @@ func notRecorded(s *event.Selection) []string {
 	case "off":
 		out = append(out, "system calls")
 	case "security":
-		out = append(out, "system calls that do not matter to security")
+		out = append(out, "system calls that are not security-relevant")
 	}
 	if len(s.Ignore) > 0 {
 		out = append(out, "the system calls "+strings.Join(s.Ignore, ", "))
 	}
 	if s.Sample > 1 {
-		out = append(out, fmt.Sprintf("of the system calls all but one in %d", s.Sample))
+		out = append(out, fmt.Sprintf("all but one in %d system calls", s.Sample))
 	}
 	if s.Files == "off" {
-		out = append(out, "operations on files")
+		out = append(out, "file operations")
 	}
 	switch s.Network {
 	case "off":
 		out = append(out, "the network")
 	case "flows":
-		out = append(out, "single packets, only their sums")
+		out = append(out, "individual packets, only totals per flow")
 	}
 	return out
 }

@@ -2,21 +2,21 @@ package report
 
 import "glasshouse/event"
 
-// A Fold is a report in the making, to look at what it holds.
+// A Fold exposes a report under construction.
 type Fold struct{ f *fold }
 
 func NewFold() Fold               { return Fold{newFold(Options{})} }
 func (f Fold) Add(e *event.Event) { f.f.add(e) }
 func (f Fold) Report() *Report    { return f.f.report() }
 
-// EveryForTest has a past keep frames so often.
+// EveryForTest sets the number of events between frames.
 func (p *Past) EveryForTest(n int) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	p.scenes.every, p.files.every = n, n
+	p.procStates.interval, p.files.interval = n, n
 }
 
-// FramesForTest is how many frames of files are kept, and what they weigh.
+// FramesForTest returns the number and the total weight of the file frames.
 func (p *Past) FramesForTest() (n, weight int) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -26,5 +26,5 @@ func (p *Past) FramesForTest() (n, weight int) {
 	return len(p.files.list), weight
 }
 
-// Literal is literal.
+// Literal exports literal.
 var Literal = literal

@@ -10,41 +10,41 @@ import (
 	"glasshouse/event"
 )
 
-// Files is what was done to files.
+// Files summarizes operations on files.
 type Files struct {
 	Total   FileUse  `json:"total"`
-	Devices int64    `json:"devices"` // operations on devices and on files of the kernel; they are in Total and in no list
-	Others  int64    `json:"others"`  // on pipes, sockets and what has no path; likewise
+	Devices int64    `json:"devices"` // operations on devices and kernel file systems; included in Total but not in a list
+	Others  int64    `json:"others"`  // operations on pipes, sockets and files without a path; likewise
 	Changed FileList `json:"changed"`
-	Read    FileList `json:"read"`   // used and not changed
-	Failed  FileList `json:"failed"` // tried only, each time in vain
+	Read    FileList `json:"read"`   // read or opened, not changed
+	Failed  FileList `json:"failed"` // only failed operations
 }
 
-// A FileList is the files most used, and the sum of the others.
+// A FileList lists the most used files and sums up the others.
 type FileList struct {
 	Paths Count   `json:"paths"`
 	List  []File  `json:"list"`
-	More  FileUse `json:"more"` // what was done to files that are not in List
+	More  FileUse `json:"more"` // operations on files that are not in List
 }
 
-// A File is what was done to one path.
+// A File summarizes the operations on one path.
 type File struct {
 	Path    Text  `json:"path"`
-	To      Text  `json:"to,omitempty"`       // where it was renamed or linked to last
-	AtLeast bool  `json:"at_least,omitempty"` // more may have been done, before or among too much else
-	By      []Who `json:"by"`                 // the first few that used it
-	ByMore  bool  `json:"by_more,omitempty"`  // others did, too
+	To      Text  `json:"to,omitempty"`       // target of the last rename or link
+	AtLeast bool  `json:"at_least,omitempty"` // earlier operations may have been dropped for lack of space
+	By      []Who `json:"by"`                 // the first few processes that used it
+	ByMore  bool  `json:"by_more,omitempty"`  // other processes used it, too
 	Events  Link  `json:"events"`
 	FileUse
 }
 
-// Who is a process.
+// Who identifies a process.
 type Who struct {
 	PID  int32 `json:"pid"`
 	Comm Text  `json:"comm"`
 }
 
-// FileUse counts operations. Bytes are those that were asked for and done.
+// FileUse counts operations. Bytes are those transferred.
 type FileUse struct {
 	Opens   int64 `json:"opens"`
 	Reads   int64 `json:"reads"`
@@ -56,7 +56,7 @@ type FileUse struct {
 	Renamed int64 `json:"renamed"`
 	Modes   int64 `json:"chmod"`
 	Others  int64 `json:"others"` // close, truncate, chown, xattr and so on
-	Failed  int64 `json:"failed"` // in vain; not counted above
+	Failed  int64 `json:"failed"` // failed operations, not included in the other counts
 }
 
 func (u *FileUse) add(e *event.Event) {
@@ -90,7 +90,7 @@ func (u *FileUse) fields() [11]*int64 {
 	return [...]*int64{&u.Opens, &u.Reads, &u.Read, &u.Writes, &u.Written, &u.Created, &u.Deleted, &u.Renamed, &u.Modes, &u.Others, &u.Failed}
 }
 
-// plus adds v's counts sign times.
+// plus adds v's counts multiplied by sign.
 func (u *FileUse) plus(v *FileUse, sign int64) {
 	from := v.fields()
 	for i, f := range u.fields() {
@@ -98,12 +98,12 @@ func (u *FileUse) plus(v *FileUse, sign int64) {
 	}
 }
 
-// Operations is how many u counts.
+// Operations returns the total number of operations.
 func (u FileUse) Operations() int64 {
 	return u.Opens + u.Reads + u.Writes + u.Created + u.Deleted + u.Renamed + u.Modes + u.Others + u.Failed
 }
 
-// Done is what u counts, in words: "created, 3 writes of 12 KiB".
+// Done describes the operations: "created, 12 KiB in 3 writes".
 func (u FileUse) Done() string {
 	var parts []string
 	say := func(n int64, word string) {
@@ -127,7 +127,7 @@ func (u FileUse) Done() string {
 		parts = append(parts, "opened")
 	}
 	if u.Failed > 0 {
-		parts = append(parts, number(u.Failed)+" in vain")
+		parts = append(parts, number(u.Failed)+" failed")
 	}
 	if len(parts) == 0 {
 		return count(u.Others, "other operation", "other operations")
@@ -135,15 +135,15 @@ func (u FileUse) Done() string {
 	return strings.Join(parts, ", ")
 }
 
-// changing are the operations after which a file is not what it was. Shared
-// memory may be written to unseen, so that to map it counts.
+// changing are the operations that change a file. A memory mapping counts, because writes to
+// shared memory are not observed.
 var changing = map[string]bool{
 	event.OpCreate: true, event.OpWrite: true, event.OpDelete: true, event.OpRename: true, event.OpTruncate: true,
 	event.OpAllocate: true, event.OpMode: true, event.OpOwner: true, event.OpLink: true, event.OpSymlink: true,
 	event.OpMkdir: true, event.OpMknod: true, event.OpTimes: true, event.OpXattr: true, event.OpMmap: true,
 }
 
-// A fileClass is in which of the lists a path is. It only rises.
+// A fileClass selects the list of a path. The class of a path only increases.
 type fileClass uint8
 
 const (
@@ -170,16 +170,16 @@ type files struct {
 	devices  int64
 	others   int64
 
-	lastPath  string // looked up last, for operations on a file come in runs
+	lastPath  string // last lookup: consecutive records often have the same path
 	lastRow   *fileRow
 	lastClass fileClass
 
-	written  map[uint64]struct{} // hashes of paths that were written
-	unlisted bool                // there were more than are remembered
+	written     map[uint64]struct{} // hashes of written paths
+	writtenFull bool                // more paths were written than are kept
 }
 
-// maxWritten is how many written paths are remembered, to tell which programs
-// the jail made itself.
+// maxWritten is how many written paths are kept, to detect programs that the jail created
+// itself.
 const maxWritten = 1 << 18
 
 func newFiles(workspace []string) *files {
@@ -188,14 +188,13 @@ func newFiles(workspace []string) *files {
 		f.writable = append(f.writable, strings.TrimRight(dir, "/"))
 	}
 	for i := range f.lists {
-		f.lists[i].keep, f.lists[i].own = 2048, keep
+		f.lists[i].keep, f.lists[i].copyKey = 2048, keep
 		f.lists[i].weight = func(r *fileRow) int64 { return r.use.Operations() + (r.use.Written+r.use.Read)/4096 }
 	}
 	return f
 }
 
-// add counts e, and reports whether it changed a file outside the directories
-// that are meant for it.
+// add counts e and reports whether it changed a file outside the writable directories.
 func (f *files) add(e *event.Event) (outside bool) {
 	f.total.add(e)
 	if !strings.HasPrefix(e.Path, "/") || e.Flags&event.Unresolved != 0 {
@@ -231,14 +230,15 @@ func (f *files) add(e *event.Event) (outside bool) {
 	return class == changed && r.outside
 }
 
-// row returns the row of path, which from now on is of class at least.
+// row returns the row of path and raises its class to at least class.
 func (f *files) row(path string, class fileClass) *fileRow {
 	if f.lastRow != nil && f.lastPath == path && f.lastClass >= class {
 		return f.lastRow
 	}
 	found, at := (*fileRow)(nil), class
 	for c := classes; c > 0 && found == nil; c-- {
-		if found = f.lists[c-1].find(path); found != nil {
+		found = f.lists[c-1].find(path)
+		if found != nil {
 			at = c - 1
 		}
 	}
@@ -268,7 +268,7 @@ func (f *files) isOutside(path string) bool {
 	return true
 }
 
-// outside is the query for changes outside the directories meant for them.
+// outside returns the query for changes outside the writable directories.
 func (f *files) outside() Text {
 	ops := slices.Sorted(maps.Keys(changing))
 	terms := []string{"type:file", "op:" + strings.Join(ops, ","), "ret:>=0", "-path:/dev,/proc,/sys"}
@@ -284,13 +284,13 @@ func below(path, dir string) bool {
 	return strings.HasPrefix(path, dir) && (len(path) == len(dir) || path[len(dir)] == '/' || dir == "")
 }
 
-// device reports whether a path is no file of the jail's: a device, or the
-// kernel's word on something.
+// device reports whether a path is not a regular file of the jail, but a device or a file in
+// /proc or /sys.
 func device(path string) bool {
 	return below(path, "/dev") && !below(path, "/dev/shm") || below(path, "/proc") || below(path, "/sys")
 }
 
-// write remembers that the file at e's path came from inside the jail.
+// write records that the file at e's path was written inside the jail.
 func (f *files) write(e *event.Event) {
 	switch e.Op {
 	case event.OpCreate, event.OpWrite, event.OpMmap, event.OpTruncate:
@@ -308,7 +308,7 @@ func (f *files) remember(path string) {
 		return
 	}
 	if len(f.written) >= maxWritten {
-		f.unlisted = true
+		f.writtenFull = true
 		return
 	}
 	f.written[h] = struct{}{}
@@ -336,7 +336,7 @@ func (f *files) report(rows int) Files {
 	return out
 }
 
-// Users is who used a file, in words.
+// Users names the processes that used a file.
 func (f File) Users() string {
 	var parts []string
 	for _, w := range f.By {

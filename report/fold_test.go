@@ -17,7 +17,7 @@ import (
 	"glasshouse/report"
 )
 
-func TestTheStateOfAConnection(t *testing.T) {
+func TestFlowState(t *testing.T) {
 	type packet struct{ dir, tcp string }
 	const e, i = event.Egress, event.Ingress
 	for _, c := range []struct {
@@ -28,7 +28,7 @@ func TestTheStateOfAConnection(t *testing.T) {
 		times   int64
 		refused int64
 	}{
-		{"nobody answers", []packet{{e, "SYN"}, {e, "SYN"}}, e, report.Unanswered, 1, 0},
+		{"no answer", []packet{{e, "SYN"}, {e, "SYN"}}, e, report.Unanswered, 1, 0},
 		{"refused", []packet{{e, "SYN"}, {i, "RST,ACK"}}, e, report.Refused, 1, 1},
 		{"spoken", []packet{{e, "SYN"}, {i, "SYN,ACK"}, {e, "ACK"}, {e, "PSH,ACK"}}, e, report.Established, 1, 0},
 		{"closed", []packet{{e, "SYN"}, {i, "SYN,ACK"}, {e, "ACK"}, {i, "FIN,ACK"}, {e, "ACK"}}, e, report.Closed, 1, 0},
@@ -69,7 +69,7 @@ func flowsOf(s *session) ([]report.Flow, report.Count) {
 	return n.Flows()
 }
 
-func TestAFlowsSumsAreAddedUp(t *testing.T) {
+func TestFlowSumsAreAdded(t *testing.T) {
 	s := newSession().wait(time.Minute)
 	s.add(event.Event{Type: event.Net, Dir: event.Egress, Proto: "tcp", Src: "10.0.0.2:1", Dst: "192.0.2.1:80", Packets: 7, Bytes: 700, TCP: "SYN,ACK,FIN", Begin: s.ns - 10e9, PID: 4, Comm: "curl"})
 	s.add(event.Event{Type: event.Net, Dir: event.Ingress, Proto: "tcp", Src: "192.0.2.1:80", Dst: "10.0.0.2:1", Packets: 5, Bytes: 9000, TCP: "SYN,ACK,FIN", Begin: s.ns - 10e9})
@@ -84,7 +84,7 @@ func TestAFlowsSumsAreAddedUp(t *testing.T) {
 	}
 }
 
-func TestWhatAJailSaysToItselfIsOneFlow(t *testing.T) {
+func TestLoopbackTrafficIsOneFlow(t *testing.T) {
 	s := newSession()
 	a, b := "127.0.0.1:40000", "127.0.0.1:8080"
 	s.packet(4, event.Loopback, "tcp", a, b, "", "SYN", 60).packet(5, event.Loopback, "tcp", b, a, "", "SYN,ACK", 60)
@@ -98,7 +98,7 @@ func TestWhatAJailSaysToItselfIsOneFlow(t *testing.T) {
 	}
 }
 
-func TestARefusedConnectTellsOfAFlowWithoutAnswer(t *testing.T) {
+func TestRefusedConnectMarksUnansweredFlow(t *testing.T) {
 	s := newSession()
 	s.packet(4, event.Egress, "tcp", "10.0.0.2:1", "192.0.2.1:80", "", "SYN", 60)
 	s.call(4, "connect", -115, 1, addr("192.0.2.1:80"))
@@ -135,7 +135,7 @@ func TestPeersAreHostsAndServices(t *testing.T) {
 	}
 }
 
-// notable returns what a session has of one kind: "what errno ×count".
+// notable returns a session's items of one kind: "what errno ×count".
 func notable(t *testing.T, s *session, kind string, o report.Options) []string {
 	t.Helper()
 	var got []string
@@ -149,7 +149,7 @@ func notable(t *testing.T, s *session, kind string, o report.Options) []string {
 	return got
 }
 
-func TestWhatIsNotable(t *testing.T) {
+func TestNotableEvents(t *testing.T) {
 	started := func() *session { return newSession().fork(0, 1, "init").fork(1, 2, "sh").exec(2, "/bin/sh", "sh") }
 	for _, c := range []struct {
 		name, kind string
@@ -185,20 +185,20 @@ func TestWhatIsNotable(t *testing.T) {
 		{"into the workspace and the like", "outside", func(s *session) {
 			s.file(2, event.OpWrite, "/work/a", 9).file(2, event.OpWrite, "/tmp/a", 9).file(2, event.OpWrite, "/dev/null", 9).file(2, event.OpWrite, "pipe:[3]", 9)
 		}, nil},
-		{"into /etc, in vain", "outside", func(s *session) {
+		{"into /etc, failed", "outside", func(s *session) {
 			s.file(2, event.OpCreate, "/etc/x", 0)
 			s.events[len(s.events)-1].Ret = -13
 		}, nil},
 		{"crashed", "crashed", func(s *session) { s.exit(2, 0, "SIGSEGV") }, []string{"SIGSEGV sh ×1"}},
 		{"ended by itself", "killed", func(s *session) { s.exit(2, 3, "") }, nil},
 		{"killed by its parent", "killed", func(s *session) { s.call(1, "kill", 0, 1, args(2, 9)).exit(2, 0, "SIGKILL") }, []string{"SIGKILL sh ×1"}},
-		{"killed by nobody inside", "killed-outside", func(s *session) { s.exit(2, 0, "SIGKILL").wait(time.Minute).fork(1, 3, "init") }, []string{"SIGKILL sh ×1"}},
+		{"killed from outside", "killed-outside", func(s *session) { s.exit(2, 0, "SIGKILL").wait(time.Minute).fork(1, 3, "init") }, []string{"SIGKILL sh ×1"}},
 		{"killed with the jail, the first last", "killed-outside", func(s *session) { s.exit(2, 0, "SIGKILL").exit(1, 0, "SIGKILL") }, nil},
 		{"killed with the jail, the first first", "killed-outside", func(s *session) { s.exit(1, 0, "SIGKILL").exit(2, 0, "SIGKILL") }, nil},
 		{"out of memory", "oom", func(s *session) { s.usage(1, 95<<20, 2, 0, 0, 0).exit(2, 0, "SIGKILL") }, []string{"SIGKILL sh ×1"}},
 		{"killed with memory left", "oom", func(s *session) { s.usage(1, 50<<20, 2, 0, 0, 0).exit(2, 0, "SIGKILL") }, nil},
 		{"made by Glasshouse", "mount", func(s *session) { s.call(2, "mount", 0, 1, path("/mnt"), flagged(event.Injected)) }, nil},
-		{"a port nobody serves", "refused", func(s *session) {
+		{"a port without a server", "refused", func(s *session) {
 			s.packet(2, event.Egress, "tcp", "10.0.0.2:1", "192.0.2.1:80", "", "SYN", 60).packet(2, event.Ingress, "tcp", "192.0.2.1:80", "10.0.0.2:1", "", "RST,ACK", 40)
 			s.call(2, "connect", -111, 1, addr("192.0.2.1:80"))
 		}, []string{"tcp 192.0.2.1:80 refused ×1"}},
@@ -217,7 +217,7 @@ func TestWhatIsNotable(t *testing.T) {
 	}
 }
 
-func TestAFallbackFromClone3IsNoDeniedCall(t *testing.T) {
+func TestClone3FallbackIsNotDenied(t *testing.T) {
 	s := newSession().fork(0, 1, "sh")
 	for range 3 {
 		s.call(1, "clone3", -38, 0, flagged(event.Denied))
@@ -249,7 +249,7 @@ func TestFilesChangedOutsideAreCountedAsFiles(t *testing.T) {
 	}
 }
 
-func TestAFileMovesToTheListOfWhatWasDoneToIt(t *testing.T) {
+func TestFileMovesToListOfItsOperations(t *testing.T) {
 	s := newSession().fork(0, 1, "sh")
 	s.file(1, event.OpOpen, "/a", 0)
 	s.events[len(s.events)-1].Ret = -2
@@ -270,8 +270,8 @@ func TestAFileMovesToTheListOfWhatWasDoneToIt(t *testing.T) {
 	}
 	for _, c := range []struct{ name, got, want string }{
 		{"changed", say(f.Changed), "1; /c 30 B in 1 write, deleted, 60 B in 2 reads"},
-		{"read", say(f.Read), "1; /b 10 B in 1 read, 1 in vain"},
-		{"failed", say(f.Failed), "1; /a 1 in vain"},
+		{"read", say(f.Read), "1; /b 10 B in 1 read, 1 failed"},
+		{"failed", say(f.Failed), "1; /a 1 failed"},
 	} {
 		if c.got != c.want {
 			t.Errorf("%s: %s, want %s", c.name, c.got, c.want)
@@ -279,7 +279,7 @@ func TestAFileMovesToTheListOfWhatWasDoneToIt(t *testing.T) {
 	}
 }
 
-func TestCommandsThatAreAlikeAreOne(t *testing.T) {
+func TestEqualCommandsAreGrouped(t *testing.T) {
 	s := newSession().fork(0, 1, "sh").exec(1, "/bin/sh", "sh", "-c", "for …")
 	for pid := int32(2); pid < 32; pid++ {
 		s.fork(1, pid, "sh").exec(pid, "/bin/true", "true").wait(time.Millisecond).exit(pid, pid%3/2, "")
@@ -296,7 +296,7 @@ func TestCommandsThatAreAlikeAreOne(t *testing.T) {
 	}
 }
 
-func TestUsageOverAnyTimeIsAtMost200Points(t *testing.T) {
+func TestUsageHasAtMost200Points(t *testing.T) {
 	for _, every := range []time.Duration{time.Millisecond, time.Second, time.Hour} {
 		s := newSession()
 		for i := range int64(3000) {
@@ -319,7 +319,7 @@ func TestUsageOverAnyTimeIsAtMost200Points(t *testing.T) {
 	}
 }
 
-func TestProcessorTimeGoesOnWhenAJailIsStartedAnew(t *testing.T) {
+func TestCPUTimeContinuesAfterRestart(t *testing.T) {
 	s := newSession()
 	s.usage(0, 0, 0, 0, 0, 0).wait(time.Second).usage(5*time.Second, 0, 0, 0, 0, 0).wait(time.Second)
 	s.usage(time.Second, 0, 0, 0, 0, 0).wait(time.Second).usage(3*time.Second, 0, 0, 0, 0, 0)
@@ -333,7 +333,7 @@ func TestQuantilesAreWithinTheirBuckets(t *testing.T) {
 	for i := range 1000 {
 		s.call(1, "read", 0, time.Duration(i+1)*time.Microsecond)
 	}
-	s.call(1, "read", 0, 77*time.Second, flagged(event.Partial)) // nobody knows how long that took
+	s.call(1, "read", 0, 77*time.Second, flagged(event.Partial)) // the duration is unknown
 	c := makeReport(t, s, report.Options{}).Syscalls.List[0]
 	if c.Count != 1001 || c.Timed != 1000 || c.Latency.Min != 1000 || c.Latency.Max != 1e6 {
 		t.Errorf("call %+v", c)
@@ -361,7 +361,7 @@ func TestCallsThatNeverReturnAndReturnsWithoutCall(t *testing.T) {
 	}
 }
 
-func TestListsAreListsEvenIfEmpty(t *testing.T) {
+func TestEmptyListsAreNotNull(t *testing.T) {
 	for _, s := range []*session{newSession(), newSession().fork(0, 1, "sh").exec(1, "/x").call(1, "x", 0, 0).file(1, event.OpOpen, "/x", 0)} {
 		b, err := json.Marshal(makeReport(t, s, report.Options{}))
 		if err != nil || bytes.Contains(b, []byte("null")) {
@@ -370,7 +370,7 @@ func TestListsAreListsEvenIfEmpty(t *testing.T) {
 	}
 }
 
-func TestAPageOfNothing(t *testing.T) {
+func TestEmptyReport(t *testing.T) {
 	r := makeReport(t, newSession(), report.Options{})
 	var b bytes.Buffer
 	if err := r.HTML(&b); err != nil {

@@ -13,38 +13,38 @@ import (
 
 // An Instant is a place in a log. The zero Instant is its end.
 type Instant struct {
-	Time time.Time // what is recorded as later is not counted
-	Seq  uint64    // nor what has a higher number; 0 is no bound
+	Time time.Time // later events are excluded
+	Seq  uint64    // events with a higher sequence number are excluded; 0 is no bound
 }
 
-// has reports whether a record is counted.
+// has reports whether an event is included.
 func (at Instant) has(seq uint64, ts int64) bool {
 	return (at.Seq == 0 || seq <= at.Seq) && (at.Time.IsZero() || ts <= at.Time.UnixMilli())
 }
 
-// frames are what a fold had come to at some places of a log, evenly apart, so that
-// it need not begin at the beginning to be had at another place. What they take of
-// memory does not grow with the log: when they are too many, every second goes.
+// frames are saved states of a fold at evenly spaced positions of a log, so that the state at
+// another position is computed from the nearest one instead of from the beginning. Their
+// memory does not grow with the log: when there are too many, every second frame is dropped.
 type frames[S any] struct {
-	every int // records that lie between two
-	list  []frame[S]
+	interval int // events between two frames
+	list     []frame[S]
 }
 
 type frame[S any] struct {
-	seq    uint64 // of the last record that is in it
-	ts     int64  // the latest of all that are
-	weight int    // things that it holds
+	seq    uint64 // of the last event included
+	ts     int64  // the latest time of all events included
+	weight int    // number of items in state
 	state  S
 }
 
 const (
-	firstEvery = 1 << 12
-	mostFrames = 64
-	mostWeight = 1 << 18
+	minInterval = 1 << 12
+	maxFrames   = 64
+	maxWeight   = 1 << 18
 )
 
-// before returns the last frame that holds nothing behind an instant and is on the
-// line that led to it.
+// before returns the last frame that includes no event after an instant and is on the line
+// that led to the instant.
 func (f *frames[S]) before(at Instant, on func(seq uint64) bool) (frame[S], bool) {
 	for _, one := range slices.Backward(f.list) {
 		if at.has(one.seq, one.ts) && on(one.seq) {
@@ -54,10 +54,10 @@ func (f *frames[S]) before(at Instant, on func(seq uint64) bool) (frame[S], bool
 	return frame[S]{}, false
 }
 
-// due reports whether a frame is to be kept at a record, the n-th since the last.
+// due reports whether a frame should be saved at an event, n events after the last frame.
 func (f *frames[S]) due(seq uint64, n int) bool {
-	f.every = cmp.Or(f.every, firstEvery)
-	return n >= f.every && (len(f.list) == 0 || seq > f.list[len(f.list)-1].seq)
+	f.interval = cmp.Or(f.interval, minInterval)
+	return n >= f.interval && (len(f.list) == 0 || seq > f.list[len(f.list)-1].seq)
 }
 
 func (f *frames[S]) keep(one frame[S]) {
@@ -66,7 +66,7 @@ func (f *frames[S]) keep(one frame[S]) {
 	for _, have := range f.list {
 		weight += have.weight
 	}
-	for len(f.list) > mostFrames || weight > mostWeight && len(f.list) > 0 {
+	for len(f.list) > maxFrames || weight > maxWeight && len(f.list) > 0 {
 		weight = 0
 		thin := f.list[:0]
 		for i, have := range f.list {
@@ -77,12 +77,12 @@ func (f *frames[S]) keep(one frame[S]) {
 		}
 		clear(f.list[len(thin):])
 		f.list = thin
-		f.every *= 2
+		f.interval *= 2
 	}
 }
 
-// fold adds the records behind a frame up to an instant, and keeps frames on the way.
-// copied returns a copy of what they have come to, and its weight.
+// fold adds the events after a frame up to an instant, and saves frames on the way. The
+// function copied returns a copy of the state and its weight.
 func (f *frames[S]) fold(ctx context.Context, l *eventlog.Log, begin frame[S], at Instant, which *event.Filter, add func(*event.Event), copied func() (S, int)) error {
 	c, err := l.Read(ctx, eventlog.Query{Filter: which, After: begin.seq})
 	if err != nil {
@@ -102,10 +102,10 @@ func (f *frames[S]) fold(ctx context.Context, l *eventlog.Log, begin frame[S], a
 			return err
 		case at.Seq != 0 && e.Seq > at.Seq:
 			return nil
-		case e.Seq != 0 && !at.has(e.Seq, e.TS) && !late: // without a number it is a gap that the reader met
-			// Records of several processors come a little out of order, so that some
-			// that are earlier may follow. Those alone are read from here on, and there
-			// is no frame any more: a later instant would miss what was left out.
+		case e.Seq != 0 && !at.has(e.Seq, e.TS) && !late: // a record without a number is a gap that the reader detected
+			// Events of several processors are slightly out of order, so earlier events may
+			// follow. From here on, only those are read. No further frames are saved, because
+			// they would lack the skipped events.
 			late = true
 			if err := c.Close(); err != nil {
 				return err

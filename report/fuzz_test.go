@@ -9,8 +9,7 @@ import (
 	"glasshouse/report"
 )
 
-// FuzzFold folds whatever records bytes make. Nothing may be inconsistent in what
-// comes of them, however little sense they make.
+// FuzzFold folds arbitrary events and checks that the report is consistent.
 func FuzzFold(f *testing.F) {
 	f.Add([]byte("a fork, an exec, an exit, and some packets in between"))
 	f.Add(bytes.Repeat([]byte{4, 0, 1, 1, 9, 4, 1, 1, 0, 8, 4, 2, 1, 1, 7, 255}, 8))
@@ -56,8 +55,8 @@ func FuzzFold(f *testing.F) {
 	})
 }
 
-// records makes events of bytes. Values come from small sets, so that records
-// have to do with each other, and sometimes from the ends of what there is.
+// records builds events from bytes. Values come from small sets, so that events refer to each
+// other, and sometimes are extreme.
 func records(b []byte) []event.Event {
 	var out []event.Event
 	next := func() byte {

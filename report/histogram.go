@@ -19,8 +19,8 @@ func (h *histogram) add(ns int64) {
 	h.buckets[min(bits.Len64(uint64(ns)), len(h.buckets)-1)]++
 }
 
-// quantile is the duration that the part q of all do not exceed, as near as the
-// buckets tell: within one, durations are taken to lie evenly.
+// quantile estimates the q-quantile of the durations. It assumes that durations are
+// distributed evenly within a bucket.
 func (h *histogram) quantile(q float64) int64 {
 	rank := q * float64(h.n)
 	for i, n := range h.buckets {
@@ -38,7 +38,7 @@ func (h *histogram) quantile(q float64) int64 {
 	return h.max
 }
 
-// bucket returns the least and the greatest duration of bucket i.
+// bucket returns the smallest and the largest duration of bucket i.
 func bucket(i int) (lo, hi int64) {
 	if i == 0 {
 		return 0, 0
@@ -46,7 +46,7 @@ func bucket(i int) (lo, hi int64) {
 	return 1 << (i - 1), 1<<i - 1
 }
 
-// A Latency is how long calls took.
+// Latency summarizes the durations of calls.
 type Latency struct {
 	Total   int64    `json:"total_ns"`
 	Min     int64    `json:"min_ns"`
@@ -54,10 +54,10 @@ type Latency struct {
 	P90     int64    `json:"p90_ns"`
 	P99     int64    `json:"p99_ns"`
 	Max     int64    `json:"max_ns"`
-	Buckets []Bucket `json:"buckets"` // from the first that is not empty to the last
+	Buckets []Bucket `json:"buckets"` // from the first to the last bucket that is not empty
 }
 
-// A Bucket is how many took from FromNS up to twice that.
+// A Bucket counts the calls that took from FromNS up to twice that.
 type Bucket struct {
 	FromNS int64 `json:"from_ns"`
 	Count  int64 `json:"count"`

@@ -19,7 +19,7 @@ import (
 	"glasshouse/report"
 )
 
-// attacks are names a jail may give to things so that a reader is misled.
+// attacks are names that a jail may choose to mislead a reader.
 var attacks = []string{
 	"EVIL<script>alert(1)</script>",
 	"EVIL\"><img src=x onerror=alert(1)>",
@@ -52,7 +52,7 @@ var attacks = []string{
 	"",
 }
 
-// hostile is a session in which everything that can be named is named s.
+// hostile returns a session in which every name is s.
 func hostile(s string) *session {
 	x := newSession()
 	name := func(e *event.Event) { e.Comm, e.Path, e.To, e.Real, e.Addr = s, s, "/"+s, "/"+s, s }
@@ -75,7 +75,7 @@ func hostile(s string) *session {
 	return x
 }
 
-func TestNothingAJailCallsItselfIsMoreThanTextInThePage(t *testing.T) {
+func TestPageEscapesHostileNames(t *testing.T) {
 	elements := strings.Fields("html head meta title style body main nav div h1 h2 h3 p span strong ul li a b section code figure figcaption svg path rect details summary table thead tbody tfoot tr th td")
 	attributes := strings.Fields("lang charset name content class id href title aria-label viewbox preserveaspectratio role d vector-effect x y width height colspan open")
 	places := strings.Fields("#notable #usage #timeline #commands #network #files #failures #syscalls")
@@ -131,7 +131,7 @@ func TestNothingAJailCallsItselfIsMoreThanTextInThePage(t *testing.T) {
 	}
 }
 
-func TestWhatIsCutSaysEverywhereHowMuchIsMissing(t *testing.T) {
+func TestTruncationReportsOmittedBytes(t *testing.T) {
 	s := newSession().fork(0, 1, "sh")
 	s.exec(1, "/bin/x", "x", strings.Repeat("A", 1000), "\x1b\x1b")
 	var b bytes.Buffer
@@ -144,11 +144,10 @@ func TestWhatIsCutSaysEverywhereHowMuchIsMissing(t *testing.T) {
 	}
 }
 
-// unseen reports whether a person would not see r, or see what is beside it
-// otherwise.
+// unseen reports whether r is invisible or changes how the text around it is displayed.
 func unseen(r rune) bool { return r != '\n' && !unicode.IsPrint(r) }
 
-func TestNothingAJailCallsItselfIsMarkdown(t *testing.T) {
+func TestMarkdownEscapesHostileNames(t *testing.T) {
 	for _, attack := range attacks {
 		r := makeReport(t, hostile(attack), report.Options{Selection: &event.Selection{Ignore: []string{attack}}})
 		var b bytes.Buffer
@@ -167,8 +166,8 @@ func TestNothingAJailCallsItselfIsMarkdown(t *testing.T) {
 	}
 }
 
-// outsideCode is what CommonMark takes of a line for something else than code: a
-// span begins with a run of backquotes and ends with the next run as long.
+// outsideCode returns the parts of a line that CommonMark does not treat as code: a span
+// begins with a run of backquotes and ends with the next run of the same length.
 func outsideCode(line string) string {
 	out := ""
 	for line != "" {
@@ -202,7 +201,7 @@ func outsideCode(line string) string {
 	return out
 }
 
-func TestNothingAJailCallsItselfDrivesATerminal(t *testing.T) {
+func TestPSEscapesHostileNames(t *testing.T) {
 	for _, attack := range attacks {
 		s := hostile(attack)
 		tree, net := report.NewTree(), report.NewNetLog()
@@ -228,7 +227,7 @@ func TestNothingAJailCallsItselfDrivesATerminal(t *testing.T) {
 	}
 }
 
-func TestBytesThatAreNotTextComeThroughJSONAsInEvents(t *testing.T) {
+func TestInvalidUTF8IsEncodedAsInEvents(t *testing.T) {
 	s := hostile("EVIL\xff\n\u2028<&>")
 	b, err := json.Marshal(makeReport(t, s, report.Options{}))
 	if err != nil {
@@ -244,7 +243,7 @@ func TestBytesThatAreNotTextComeThroughJSONAsInEvents(t *testing.T) {
 	}
 }
 
-func TestEveryLinkOfAHostileJailIsAFilter(t *testing.T) {
+func TestLinksOfHostileNamesAreFilters(t *testing.T) {
 	for _, attack := range attacks {
 		s := hostile(attack)
 		for _, l := range links(t, makeReport(t, s, report.Options{Workspace: []string{"/" + attack}})) {
@@ -255,7 +254,7 @@ func TestEveryLinkOfAHostileJailIsAFilter(t *testing.T) {
 	}
 }
 
-// flood is a session of n events, each of another path, process, host and call.
+// A flood is a session of n events with distinct paths, processes, hosts and calls.
 type flood struct {
 	n, at int
 }
@@ -289,7 +288,7 @@ func (f *flood) Next(e *event.Event) ([]byte, error) {
 	return nil, nil
 }
 
-func TestMoreThanCanBeListedIsSummedExactly(t *testing.T) {
+func TestUnlistedRowsAreSummedExactly(t *testing.T) {
 	n := 1 << 18
 	if testing.Short() {
 		n = 1 << 16
@@ -338,7 +337,7 @@ func TestMoreThanCanBeListedIsSummedExactly(t *testing.T) {
 	}
 }
 
-func TestWhatIsTooMuchToFollowIsSaid(t *testing.T) {
+func TestExceededLimitsAreReported(t *testing.T) {
 	f := report.NewFold()
 	for i := range int64(300_000) {
 		f.Add(&event.Event{Type: event.File, Op: event.OpWrite, Path: fmt.Sprint("/tmp/", i), Seq: uint64(i + 1), PID: 2})
@@ -355,7 +354,7 @@ func TestWhatIsTooMuchToFollowIsSaid(t *testing.T) {
 	}
 }
 
-func TestMemoryDoesNotGrowWithWhatAJailDoes(t *testing.T) {
+func TestMemoryIsBounded(t *testing.T) {
 	if testing.Short() {
 		t.Skip("folds a million events")
 	}

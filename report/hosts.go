@@ -18,9 +18,9 @@ type Hosts struct {
 	Lost  Lost    `json:"lost"`
 }
 
-// A Host is all that passed between the jail and one host.
+// A Host summarizes the traffic between the jail and one host.
 type Host struct {
-	Host        Text  `json:"host"` // its name if it was asked for, else its address
+	Host        Text  `json:"host"` // its name if the jail resolved it, otherwise its address
 	Connections int64 `json:"connections"`
 	Refused     int64 `json:"refused"`
 	Unanswered  int64 `json:"unanswered"`
@@ -29,10 +29,10 @@ type Host struct {
 	Last      time.Time `json:"last,omitzero"`
 	Processes []Who     `json:"processes"` // the first few
 	ProcsMore bool      `json:"processes_more,omitempty"`
-	Services  []Service `json:"services"` // of the most bytes first
+	Services  []Service `json:"services"` // sorted by bytes, descending
 }
 
-// A Service is one port of a host, or of the jail if the host came to it.
+// A Service is one port of a host, or one port of the jail if the host opened the connection.
 type Service struct {
 	Proto       string `json:"proto"`
 	Dir         string `json:"dir"`
@@ -44,7 +44,7 @@ type Service struct {
 	Events Link `json:"events"`
 }
 
-// Cut leaves the hosts behind the first so many to More.
+// Cut moves all hosts after the first rows to More.
 func (hs *Hosts) Cut(rows int) {
 	for _, h := range hs.List[min(rows, len(hs.List)):] {
 		hs.More.plus(h.once(), 1)
@@ -52,7 +52,7 @@ func (hs *Hosts) Cut(rows int) {
 	hs.List = hs.List[:min(rows, len(hs.List))]
 }
 
-// Hosts returns whom the jail talked to, the first so many.
+// Hosts returns the first rows of the hosts that the jail communicated with.
 func (n *NetLog) Hosts(rows int) Hosts {
 	peers := n.peers.clone()
 	for _, r := range n.flows.rows() {
@@ -97,12 +97,12 @@ func (h *Host) add(k *peerKey, p *peer) {
 		h.Last = last
 	}
 	for _, w := range p.by {
-		h.Processes, h.ProcsMore = also(h.Processes, h.ProcsMore, w)
+		h.Processes, h.ProcsMore = addUser(h.Processes, h.ProcsMore, w)
 	}
 	h.ProcsMore = h.ProcsMore || p.byMore
 }
 
-// once is what passed, counted once where the jail talked to itself.
+// once returns the traffic, with loopback traffic counted once.
 func (h *Host) once() *Traffic {
 	var t Traffic
 	for _, s := range h.Services {

@@ -22,8 +22,8 @@ var pageHTML string
 //go:embed page.css
 var pageCSS string
 
-// ContentSecurityPolicy is what a page made by HTML should be served with: it
-// needs its own style and nothing else, no script and nothing from anywhere.
+// ContentSecurityPolicy is the policy for the page written by Report.HTML. It allows only the
+// page's own style, and no scripts or external resources.
 var ContentSecurityPolicy = func() string {
 	sum := sha256.Sum256([]byte(pageCSS))
 	return "default-src 'none'; style-src 'sha256-" + base64.StdEncoding.EncodeToString(sum[:]) +
@@ -50,7 +50,7 @@ var page = template.Must(template.New("page").Funcs(template.FuncMap{
 	"rest":    func(l []NotableItem) []NotableItem { return l[min(len(l), fewItems):] },
 	"item":    func(j id.Jail, i NotableItem) noted { return noted{j, i} },
 	"state":   func(p Process) string { return p.state() },
-	"limb":    func(p Process) string { return strings.Replace(p.limb(), `\_`, "└", 1) },
+	"limb":    func(p Process) string { return strings.Replace(p.treePrefix(), `\_`, "└", 1) },
 	"badly":   func(p Process) bool { return p.Signal != "" || p.Code != nil && *p.Code != 0 },
 	"command": func(p Process) string { return p.command(300) },
 	"who":     func(pid int32, comm Text) string { return Who{pid, comm}.String() },
@@ -61,15 +61,13 @@ var page = template.Must(template.New("page").Funcs(template.FuncMap{
 	"axis":    newAxis,
 }).Parse(pageHTML))
 
-// HTML writes the report as one page that needs nothing beside it. Everything the
-// jail said in it is text, whatever it looks like.
+// HTML writes the report as one self-contained page. All strings from the jail are escaped.
 func (r *Report) HTML(w io.Writer) error { return page.Execute(w, r) }
 
-// fewItems is how many items of one notable kind are shown at once. The others
-// are folded away, so that one kind does not push the next out of sight.
+// fewItems is how many items of one kind are shown initially. The others are collapsed.
 const fewItems = 5
 
-// noted is an item of a notable kind and whose it is, for its line in the page.
+// noted is a notable item with its jail.
 type noted struct {
 	Jail id.Jail
 	NotableItem
@@ -77,7 +75,7 @@ type noted struct {
 
 func day(t time.Time) string { return t.Format(time.DateOnly) }
 
-// period is from when to when, with the day said once if there is but one.
+// period formats a time range. The date is written once if both are on the same day.
 func period(from, to time.Time) string {
 	if day(from) == day(to) {
 		return from.Format(time.DateTime) + " to " + to.Format("15:04:05 UTC")
@@ -85,7 +83,7 @@ func period(from, to time.Time) string {
 	return from.Format(stamp) + " to " + to.Format(stamp)
 }
 
-// flagged is how many records have each word of doubt.
+// flagged formats the counts of flags.
 func flagged(words map[string]int64) []string {
 	var out []string
 	for _, w := range slices.Sorted(maps.Keys(words)) {
@@ -94,7 +92,7 @@ func flagged(words map[string]int64) []string {
 	return out
 }
 
-// A chart is one drawing of usage over time.
+// A chart is a plot of resource usage over time.
 type chart struct {
 	Title, Most        string
 	Scale              [3]string // at the top, in the middle and at the bottom
@@ -102,7 +100,7 @@ type chart struct {
 	From, To           string
 }
 
-// charts draws what was measured. What was not has no chart.
+// charts returns the charts of the measured resources.
 func charts(u Usage) []chart {
 	if len(u.Points) == 0 {
 		return nil
@@ -113,7 +111,8 @@ func charts(u Usage) []chart {
 		format = "2 Jan 15:04"
 	}
 	var out []chart
-	// unit is what thousands are of it, least what half the scale is at least.
+	// unit is the base of the value's SI or binary prefixes. least is the minimum of half the
+	// scale.
 	add := func(title string, unit, least float64, say func(float64) string, sampled bool, values ...func(*Point) float64) {
 		most := 0.0
 		for i := range u.Points {
@@ -149,10 +148,10 @@ func charts(u Usage) []chart {
 	return out
 }
 
-// steps are where a scale may end: easily halved, easily read.
+// steps are the possible ends of a scale: round numbers that are easily halved.
 var steps = []float64{.1, .2, .4, .6, .8, 1, 2, 4, 6, 8, 10, 20, 40, 60, 80, 100, 200, 400, 600, 800}
 
-// round is the next step from f on, in thousands or whatever unit it has.
+// round returns the next step at or above f. The steps repeat with each multiple of unit.
 func round(f, unit float64) float64 {
 	scale := 1.0
 	for f/scale > unit {
@@ -166,8 +165,8 @@ func round(f, unit float64) float64 {
 	return unit * scale
 }
 
-// line is the paths of one value's line and of the area below it, in a drawing
-// of 400 by 92. Where nothing was sampled the line goes on to where it was.
+// line returns the SVG paths of a value's line and of the area below it, in a drawing of 400
+// by 92. Points without samples are skipped.
 func line(points []Point, sampled bool, top float64, value func(*Point) float64) (edge, area string) {
 	var b strings.Builder
 	first, last := -1.0, 0.0
@@ -198,8 +197,7 @@ func line(points []Point, sampled bool, top float64, value func(*Point) float64)
 	return edge, fmt.Sprintf("%sL%.1f 91.5L%.1f 91.5Z", edge, last, first)
 }
 
-// An axis is the range of durations that all histograms of a table share, so
-// that one can be held against another.
+// An axis is the duration range that all histograms of a table share, to make them comparable.
 type axis struct{ lo, hi int64 }
 
 func newAxis(list []Call) axis {
@@ -215,13 +213,13 @@ func newAxis(list []Call) axis {
 	return a
 }
 
-// Has reports whether there is anything to hold against it.
+// Has reports whether the axis is not empty.
 func (a axis) Has() bool { return a.hi > 0 }
 
-// From is where its first bar begins.
+// From returns the start of the first bar.
 func (a axis) From() string { return took(a.lo) }
 
-// To is where its last bar ends.
+// To returns the end of the last bar.
 func (a axis) To() string { return took(2 * a.hi) }
 
 type bar struct {
@@ -229,7 +227,7 @@ type bar struct {
 	Title      string
 }
 
-// Bars draws a histogram in 132 by 26. What is not empty is seen.
+// Bars draws a histogram of 132 by 26. A bucket that is not empty has a visible bar.
 func (a axis) Bars(c Call) []bar {
 	steps, top := 1, int64(1)
 	for n := max(a.lo, 1); n < a.hi; n *= 2 {

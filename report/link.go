@@ -12,8 +12,7 @@ import (
 	"glasshouse/internal/text"
 )
 
-// A Link names events, so that a reader can go and look: they match Query and
-// have sequence numbers from First to Last.
+// A Link refers to the events that match Query and have sequence numbers from First to Last.
 type Link struct {
 	Query Text   `json:"q"`
 	First uint64 `json:"first"`
@@ -27,13 +26,13 @@ func (l *Link) saw(seq uint64) {
 	l.Last = max(l.Last, seq)
 }
 
-// URL is where the API has the events of a jail that l names.
+// URL returns the API path of the events of a jail that l refers to.
 func (l Link) URL(jail id.Jail) string {
 	v := url.Values{"q": {l.String()}, "format": {"ndjson"}}
 	return "/jails/" + url.PathEscape(string(jail)) + "/events?" + v.Encode()
 }
 
-// String is l as one filter.
+// String returns l as one filter.
 func (l Link) String() string {
 	q := string(l.Query)
 	switch {
@@ -45,9 +44,9 @@ func (l Link) String() string {
 	return strings.TrimSpace(q)
 }
 
-// query writes a filter: keys and values in turn. Values are meant as they are,
-// whatever is in them. A term that is no term, as there is none for an address
-// that a damaged log made up, is left out: the filter then finds more.
+// query builds a filter from alternating keys and values. Values are matched literally. A term
+// that does not parse, such as an invalid address from a damaged log, is omitted; the filter
+// then matches more events.
 func query(keyValues ...string) Text {
 	var terms []string
 	for i := 0; i+1 < len(keyValues); i += 2 {
@@ -58,7 +57,7 @@ func query(keyValues ...string) Text {
 	return allOf(terms...)
 }
 
-// allOf joins terms to a filter.
+// allOf joins the terms of a filter.
 func allOf(terms ...string) Text {
 	return Text(strings.Join(slices.DeleteFunc(terms, func(t string) bool {
 		_, err := event.ParseFilter(t)
@@ -66,13 +65,13 @@ func allOf(terms ...string) Text {
 	}), " "))
 }
 
-// maxLiteral bounds one value, for a filter is bounded. What is longer is looked
-// for by its beginning.
+// maxLiteral bounds one value, because the length of a filter is limited. A longer value is
+// matched by its prefix.
 const maxLiteral = 1500
 
 var escaper = strings.NewReplacer(`\`, `\\`, `"`, `\"`, `*`, `\*`)
 
-// literal is a value that matches v and nothing else.
+// literal returns a filter value that matches only v.
 func literal(v string) string {
 	rest := ""
 	if len(v) > maxLiteral {
@@ -84,7 +83,7 @@ func literal(v string) string {
 	return `"` + escaper.Replace(v) + `"` + rest
 }
 
-// errno is the name of an error, or its number.
+// errno returns the name of an error, or its number.
 func errno(ret int64) string {
 	if name := event.ErrnoName(ret); name != "" {
 		return name

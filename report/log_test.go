@@ -10,7 +10,7 @@ import (
 	"glasshouse/report"
 )
 
-func TestAReportIsTheSameFromTheLog(t *testing.T) {
+func TestReportFromLogIsEqual(t *testing.T) {
 	s := agent()
 	l := eventlog.New(eventlog.Config{Dir: t.TempDir(), Jail: jail})
 	if err := l.Open(); err != nil {

@@ -33,11 +33,11 @@ func (r *Report) Markdown(w io.Writer) error {
 		line("- %s: %s, %s (%s)", g.Source, span(string(g.Reason)), g.Missing(), find(g.Events))
 	}
 	if len(r.Completeness.NotRecorded) > 0 {
-		line("\nNot recorded, by choice: %s.", span(strings.Join(r.Completeness.NotRecorded, ", ")))
+		line("\nExcluded from recording: %s.", span(strings.Join(r.Completeness.NotRecorded, ", ")))
 	}
 
 	for _, s := range r.Completeness.Limits {
-		line("\nToo much to follow: %s.", s)
+		line("\nLimit exceeded: %s.", s)
 	}
 
 	if len(r.Notable) > 0 {
@@ -65,7 +65,7 @@ func (r *Report) Markdown(w io.Writer) error {
 		size(r.Network.Total.BytesOut), size(r.Network.Total.BytesIn), number(r.Network.Refused))
 	blank := "\n"
 	for _, p := range r.Network.List {
-		line("%s- %s — %s (%s)", blank, span(p.Service()), span(p.told()), find(p.Events))
+		line("%s- %s — %s (%s)", blank, span(p.Service()), span(p.summary()), find(p.Events))
 		blank = ""
 	}
 	if r.Network.More.BytesOut+r.Network.More.BytesIn > 0 {
@@ -73,13 +73,13 @@ func (r *Report) Markdown(w io.Writer) error {
 	}
 	for i, n := range r.Network.Lookups {
 		if i == 0 {
-			line("\nNames it asked for:\n")
+			line("\nResolved names:\n")
 		}
 		line("- %s — %s (%s)", span(string(n.Host)), span(n.Where()), find(n.Events))
 	}
 	for i, c := range r.Network.Fails {
 		if i == 0 {
-			line("\nConnections that could not be made:\n")
+			line("\nFailed connections:\n")
 		}
 		line("- %s — %s, %s (%s)", span(string(c.Addr)), c.Errno, count(c.Count, "time", "times"), find(c.Events))
 	}
@@ -99,7 +99,7 @@ func (r *Report) Markdown(w io.Writer) error {
 		}
 	}
 
-	line("\n## What failed\n")
+	line("\n## Failures\n")
 	line("%s.", r.Failures.Text())
 	blank = "\n"
 	for _, f := range r.Failures.List {
@@ -131,9 +131,8 @@ func (r *Report) Markdown(w io.Writer) error {
 
 const stamp = "2006-01-02 15:04:05 UTC"
 
-// span is s as a code span of one line. Its fence is longer than any run of
-// backquotes in s; a bar, which would end a table's cell even in code, is an
-// escape.
+// span returns s as a code span on one line. Its fence is longer than any run of backquotes in
+// s. A vertical bar is escaped, because it would end a table cell even inside code.
 func span(s string) string {
 	s = strings.ReplaceAll(visible(s, 400), "|", `\x7c`)
 	if s == "" {
@@ -153,7 +152,7 @@ func span(s string) string {
 	return fence + s + fence
 }
 
-// find says how to see the events of l.
+// find formats the filter for the events of l.
 func find(l Link) string {
 	return span(l.String())
 }

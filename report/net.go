@@ -12,23 +12,22 @@ import (
 	"glasshouse/event"
 )
 
-// A NetLog is whom a jail talked to, folded from its packets. It is fed records
-// in the order of the log; beside those of packets it looks at the calls of
-// connect that failed. It is not safe for concurrent use.
+// A NetLog folds packet events into connections. Events are added in log order. Besides
+// packets, it uses failed connect calls. It is not safe for concurrent use.
 type NetLog struct {
 	flows    table[flowKey, flow]
 	peers    table[peerKey, peer]
 	names    table[string, name]
 	failed   table[connectKey, connect]
 	total    Traffic
-	conns    int64 // flows, and as many more as were begun again
-	refusals int64 // of them
-	fails    int64 // calls of connect
+	conns    int64 // flows, plus reconnections on the same ports
+	refusals int64 // refused connections
+	fails    int64 // failed connect calls
 	lost     Lost
 }
 
-// Traffic counts packets and bytes, as the jail sees them. What it sends to
-// itself is counted once, and is out.
+// Traffic counts packets and bytes from the jail's perspective. Loopback traffic is counted
+// once, as outgoing.
 type Traffic struct {
 	PacketsOut int64 `json:"packets_out"`
 	BytesOut   int64 `json:"bytes_out"`
@@ -51,31 +50,31 @@ func (t *Traffic) plus(v *Traffic, sign int64) {
 	t.BytesIn += sign * v.BytesIn
 }
 
-// States of a flow. Protocols other than TCP are open, for they have none.
+// States of a flow. Flows of protocols other than TCP are always open.
 const (
-	Unanswered  = "unanswered"  // SYN, and nothing came back
-	Refused     = "refused"     // SYN, and RST came back, or ECONNREFUSED
-	Established = "established" // both sides spoke, or were speaking already
+	Unanswered  = "unanswered"  // SYN without a response
+	Refused     = "refused"     // SYN answered by RST, or ECONNREFUSED
+	Established = "established" // both sides sent data, or the connection existed before
 	Closed      = "closed"      // FIN
-	Reset       = "reset"       // RST after it was established
+	Reset       = "reset"       // RST after the connection was established
 	Open        = "open"        // not TCP
 )
 
-// A Flow is all packets between two addresses, or two of their ports.
+// A Flow summarizes the packets between two addresses or ports.
 type Flow struct {
 	Proto   string    `json:"proto"`
-	Dir     string    `json:"dir"` // who began it: egress, ingress; or loopback
+	Dir     string    `json:"dir"` // direction of the first packet: egress, ingress or loopback
 	Local   Text      `json:"local"`
 	Remote  Text      `json:"remote"`
 	Host    Text      `json:"host,omitempty"`
 	PID     int32     `json:"pid,omitempty"`
 	Comm    Text      `json:"comm,omitempty"`
 	State   string    `json:"state"`
-	Times   int64     `json:"times"`   // it was begun; more than 1 if ports were used again
-	Refused int64     `json:"refused"` // times it was refused
+	Times   int64     `json:"times"`   // connections; more than 1 if the ports were reused
+	Refused int64     `json:"refused"` // refused connections
 	AtLeast bool      `json:"at_least,omitempty"`
 	Begin   time.Time `json:"begin"`
-	End     time.Time `json:"end"` // of its last packet so far
+	End     time.Time `json:"end"` // time of the last packet so far
 	Traffic
 	Events Link `json:"events"`
 }
@@ -86,8 +85,8 @@ type flow struct {
 	dir, host       string
 	pid             int32
 	comm            string
-	out, in         tcpFlags // of the present connection, by who sent them
-	flipped         bool     // the remote side began it
+	out, in         tcpFlags // of the current connection, by sender
+	flipped         bool     // the remote side opened it
 	times, refused  int64
 	beginTS, lastTS int64
 	traffic         Traffic
@@ -128,20 +127,20 @@ func NewNetLog() *NetLog {
 	n := &NetLog{}
 	n.flows.keep = keepFlows
 	n.flows.weight = func(f *flow) int64 { return sum(f.traffic.BytesOut, f.traffic.BytesIn) }
-	n.flows.own = func(k flowKey) flowKey { return flowKey{keep(k.proto), keep(k.local), keep(k.remote)} }
+	n.flows.copyKey = func(k flowKey) flowKey { return flowKey{keep(k.proto), keep(k.local), keep(k.remote)} }
 	n.flows.dropped = func(k flowKey, f *flow) { foldPeer(&n.peers, k, f) }
 	n.peers.keep = 2048
 	n.peers.weight = func(p *peer) int64 { return sum(p.traffic.BytesOut, p.traffic.BytesIn) }
-	n.peers.own = func(k peerKey) peerKey { k.host, k.proto = keep(k.host), keep(k.proto); return k }
-	n.names.keep, n.names.own = 1024, keep
+	n.peers.copyKey = func(k peerKey) peerKey { k.host, k.proto = keep(k.host), keep(k.proto); return k }
+	n.names.keep, n.names.copyKey = 1024, keep
 	n.names.weight = func(n *name) int64 { return sum(n.traffic.BytesOut, n.traffic.BytesIn) }
 	n.failed.keep = 1024
 	n.failed.weight = func(c *connect) int64 { return c.count }
-	n.failed.own = func(k connectKey) connectKey { k.addr = keep(k.addr); return k }
+	n.failed.copyKey = func(k connectKey) connectKey { k.addr = keep(k.addr); return k }
 	return n
 }
 
-// Add takes the next record. It keeps no reference to e.
+// Add adds the next event. It retains no reference to e.
 func (n *NetLog) Add(e *event.Event) {
 	switch e.Type {
 	case event.Net:
@@ -165,7 +164,7 @@ func (n *NetLog) packet(e *event.Event) {
 	case event.Ingress:
 		k.local, k.remote = k.remote, k.local
 	case event.Loopback:
-		// One of the two ends is taken for the near one: that which began.
+		// For loopback traffic, the side that opened the connection is the local one.
 		back := flowKey{k.proto, k.remote, k.local}
 		if n.flows.find(k) == nil && (n.flows.find(back) != nil || flags&(syn|ack) == syn|ack && e.Packets == 0) {
 			k, out = back, false
@@ -188,16 +187,16 @@ func (n *NetLog) packet(e *event.Event) {
 	f.lastTS = max(f.lastTS, e.TS)
 	f.link.saw(e.Seq)
 	f.traffic.add(out, packets, e.Bytes)
-	// Inside the jail what one end sends the other gets: it is counted once.
+	// On loopback, one side receives what the other sends. It is counted once.
 	n.total.add(out || e.Dir == event.Loopback, packets, e.Bytes)
 	if e.Host != "" {
 		n.name(k, f, e, out, packets)
 	}
 }
 
-// direction says who began a flow of which this is the first packet.
+// direction returns which side opened a flow, given its first packet.
 func direction(dir string, flags tcpFlags, packets int64) string {
-	if flags&(syn|ack) == syn|ack && packets == 0 { // the answer; its question was not seen
+	if flags&(syn|ack) == syn|ack && packets == 0 { // SYN+ACK without a recorded SYN
 		switch dir {
 		case event.Egress:
 			return event.Ingress
@@ -208,12 +207,12 @@ func direction(dir string, flags tcpFlags, packets int64) string {
 	return dir
 }
 
-// flags follows a TCP connection.
+// flags updates the state of a TCP connection.
 func (f *flow) flags(out bool, flags tcpFlags, fresh bool, n *NetLog) {
 	if flags == 0 {
 		return
 	}
-	began := out != f.flipped // the packet is from who began
+	began := out != f.flipped // the packet is from the side that opened the connection
 	if flags&(syn|ack) == syn && !fresh {
 		if s := f.state(); s == Refused || s == Closed || s == Reset {
 			f.out, f.in, f.flipped = 0, 0, !out
@@ -240,8 +239,8 @@ func (f *flow) flags(out bool, flags tcpFlags, fresh bool, n *NetLog) {
 	}
 }
 
-// state is what the flags seen so far come to. They are those of who began and
-// of the other side; a flow that is a sum has all of either at once.
+// state derives the state from the flags that each side has sent. A flow record that is a sum
+// contains the flags of both sides.
 func (f *flow) state() string {
 	switch {
 	case f.out == 0 && f.in == 0:
@@ -258,9 +257,8 @@ func (f *flow) state() string {
 	return Established
 }
 
-// Flows returns the log in the order in which the flows began, and how many
-// there were in all. If there were too many to keep, those of the most bytes are
-// returned.
+// Flows returns the flows in order of their start, and the total number of flows. If there
+// were too many to keep, it returns those with the most bytes.
 func (n *NetLog) Flows() ([]Flow, Count) {
 	list := n.flows.rows()
 	slices.SortFunc(list, func(a, b *row[flowKey, flow]) int { return cmp.Compare(a.v.link.First, b.v.link.First) })
@@ -281,12 +279,12 @@ func (n *NetLog) describe(r *row[flowKey, flow]) Flow {
 	if d.State == Unanswered && n.failed.find(connectKey{r.key.remote, -econnrefused}) != nil {
 		d.State, d.Refused = Refused, max(d.Refused, 1)
 	}
-	d.Events.Query = within(r.key.proto, r.key.local, r.key.remote, "")
+	d.Events.Query = betweenQuery(r.key.proto, r.key.local, r.key.remote, "")
 	return d
 }
 
-// within is the query for what passes between two addresses, in either direction.
-func within(proto, a, b, port string) Text {
+// betweenQuery returns the query for traffic between two addresses in either direction.
+func betweenQuery(proto, a, b, port string) Text {
 	ends := literal(a) + "," + literal(b)
 	if a == "" {
 		ends = literal(b)
@@ -295,34 +293,34 @@ func within(proto, a, b, port string) Text {
 	return allOf("type:net", "proto:"+literal(proto), "src:"+ends, "dst:"+ends, "port:"+port)
 }
 
-// Network is whom the jail talked to.
+// Network summarizes the network traffic of a jail.
 type Network struct {
 	Total       Traffic     `json:"total"`
-	Refused     int64       `json:"refused"`     // of them
-	Connections Count       `json:"connections"` // flows, and as many more as were begun on the same ports
+	Refused     int64       `json:"refused"`     // refused connections
+	Connections Count       `json:"connections"` // flows, plus reconnections on the same ports
 	Flows       Count       `json:"flows"`
 	Peers       Count       `json:"peers"`
-	List        []Peer      `json:"list"` // of the most bytes first
-	More        Traffic     `json:"more"` // of peers that are not in List
+	List        []Peer      `json:"list"` // sorted by bytes, descending
+	More        Traffic     `json:"more"` // traffic of peers that are not in List
 	Names       Count       `json:"names"`
-	Lookups     []Name      `json:"lookups"` // names that were asked for
-	Failed      int64       `json:"failed"`  // connects that failed
-	Fails       []ConnectNo `json:"fails"`   // to which addresses; the most frequent first
+	Lookups     []Name      `json:"lookups"` // resolved names
+	Failed      int64       `json:"failed"`  // failed connect calls
+	Fails       []ConnectNo `json:"fails"`   // by address; the most frequent first
 	FailsMore   int64       `json:"fails_more"`
-	Lost        Lost        `json:"lost"` // records of packets that are missing
+	Lost        Lost        `json:"lost"` // lost packet events
 }
 
-// A Peer is one host and service, of all connections to it or from it.
+// A Peer summarizes all connections with one host and service.
 type Peer struct {
 	Proto       string `json:"proto"`
 	Dir         string `json:"dir"`
-	Host        Text   `json:"host"` // its name if it was asked for, else its address
+	Host        Text   `json:"host"` // its name if the jail resolved it, otherwise its address
 	Port        int    `json:"port,omitempty"`
 	AtLeast     bool   `json:"at_least,omitempty"`
 	Connections int64  `json:"connections"`
 	Refused     int64  `json:"refused"`
 	Unanswered  int64  `json:"unanswered"`
-	PID         int32  `json:"pid,omitempty"` // of the first
+	PID         int32  `json:"pid,omitempty"` // of the first connection
 	Comm        Text   `json:"comm,omitempty"`
 	Traffic
 	Began  time.Time `json:"began"`
@@ -339,9 +337,9 @@ type peer struct {
 	connections, refused, unanswered int64
 	pid                              int32
 	comm                             string
-	by                               []Who  // the first few that used it
-	byMore                           bool   // others did, too
-	local                            string // the jail's own address; "" if it used several
+	by                               []Who  // the first few processes that used it
+	byMore                           bool   // other processes used it, too
+	local                            string // the jail's address; "" if it used several
 	began, last                      int64  // milliseconds
 	traffic                          Traffic
 	link                             Link
@@ -354,7 +352,7 @@ func foldPeer(to *table[peerKey, peer], k flowKey, f *flow) {
 		key.host = hostOf(k.remote)
 	}
 	key.port = portOf(k.remote)
-	if f.dir == event.Ingress { // what matters is the port they came to
+	if f.dir == event.Ingress { // the service is the jail's port
 		key.port = portOf(k.local)
 	}
 	p, fresh := to.get(key)
@@ -369,7 +367,7 @@ func foldPeer(to *table[peerKey, peer], k flowKey, f *flow) {
 	}
 	p.last = max(p.last, f.lastTS)
 	if f.pid != 0 {
-		p.by, p.byMore = also(p.by, p.byMore, Who{f.pid, Text(f.comm)})
+		p.by, p.byMore = addUser(p.by, p.byMore, Who{f.pid, Text(f.comm)})
 	}
 	p.connections += f.times
 	p.refused += f.refused
@@ -381,22 +379,22 @@ func foldPeer(to *table[peerKey, peer], k flowKey, f *flow) {
 	p.link.saw(f.link.Last)
 }
 
-// also adds who used something to the first few that did, or that there are more.
-func also(by []Who, more bool, w Who) ([]Who, bool) {
+// addUser adds w to the list of the first few processes, or sets more.
+func addUser(by []Who, more bool, w Who) ([]Who, bool) {
 	switch {
 	case slices.ContainsFunc(by, func(one Who) bool { return one.PID == w.PID }):
 		return by, more
 	case len(by) < 8:
-		return append(slices.Clip(by), w), more // a copy of the table has its own
+		return append(slices.Clip(by), w), more // clipped, because a copy of the table shares the slice
 	}
 	return by, true
 }
 
-// A Name is a host's name that the jail asked for.
+// A Name is a host name that the jail resolved.
 type Name struct {
 	Host      Text   `json:"host"`
 	AtLeast   bool   `json:"at_least,omitempty"`
-	Addresses []Text `json:"addresses"` // the first few it talked to
+	Addresses []Text `json:"addresses"` // the first few addresses that it connected to
 	More      bool   `json:"more,omitempty"`
 	Traffic
 	Events Link `json:"events"`
@@ -427,7 +425,7 @@ func (n *NetLog) name(k flowKey, f *flow, e *event.Event, out bool, packets int6
 	}
 }
 
-// hostOf is an address without its port, if it has one.
+// hostOf returns an address without its port.
 func hostOf(addr string) string {
 	if ap, err := netip.ParseAddrPort(addr); err == nil {
 		return ap.Addr().String()
@@ -440,13 +438,13 @@ func portOf(addr string) uint16 {
 	return ap.Port()
 }
 
-// A ConnectNo is an address that could not be connected to, and why.
+// A ConnectNo is an address with failed connections, and the error.
 type ConnectNo struct {
 	Addr    Text   `json:"addr"`
 	Errno   string `json:"errno"`
 	Count   int64  `json:"count"`
 	AtLeast bool   `json:"at_least,omitempty"`
-	PID     int32  `json:"pid"` // of the first
+	PID     int32  `json:"pid"` // of the first call
 	Comm    Text   `json:"comm"`
 	Events  Link   `json:"events"`
 }
@@ -465,11 +463,12 @@ type connect struct {
 
 const econnrefused = 111
 
-// underWay are what connect returns when it has not failed.
-var underWay = []string{"EINPROGRESS", "EALREADY", "EISCONN", "EINTR", "EAGAIN", "ERESTARTSYS", "ERESTARTNOINTR", "ERESTARTNOHAND"}
+// pendingErrnos are the errors of connect that are not failures: connect(2) is in progress, was
+// interrupted or will be restarted.
+var pendingErrnos = []string{"EINPROGRESS", "EALREADY", "EISCONN", "EINTR", "EAGAIN", "ERESTARTSYS", "ERESTARTNOINTR", "ERESTARTNOHAND"}
 
 func (n *NetLog) connect(e *event.Event) {
-	if slices.Contains(underWay, event.ErrnoName(e.Ret)) {
+	if slices.Contains(pendingErrnos, event.ErrnoName(e.Ret)) {
 		return
 	}
 	c, fresh := n.failed.get(connectKey{cut(e.Addr), e.Ret})
@@ -523,7 +522,7 @@ func (k *peerKey) query(local string) Text {
 	if k.named {
 		return query("type", "net", "proto", k.proto, "host", k.host, "port", port)
 	}
-	return within(k.proto, local, k.host, port)
+	return betweenQuery(k.proto, local, k.host, port)
 }
 
 // WriteNet writes flows for people. Nothing in it drives a terminal.

@@ -17,26 +17,26 @@ type Notable struct {
 	Level  string        `json:"level"` // alert, warning, note
 	Title  string        `json:"title"`
 	Count  int64         `json:"count"`
-	Failed int64         `json:"failed"` // of them, what was tried in vain
+	Failed int64         `json:"failed"` // operations that failed
 	Kinds  Count         `json:"kinds"`
 	List   []NotableItem `json:"list"` // the most frequent first
 	More   int64         `json:"more"`
 	Events Link          `json:"events"`
 }
 
-// A NotableItem is what happened, and how often.
+// A NotableItem is one kind of occurrence and its count.
 type NotableItem struct {
 	What    Text       `json:"what"`
-	Errno   string     `json:"errno,omitempty"` // why it failed
+	Errno   string     `json:"errno,omitempty"` // set if the operation failed
 	Count   int64      `json:"count"`
 	AtLeast bool       `json:"at_least,omitempty"`
-	PID     int32      `json:"pid,omitempty"` // of the first
+	PID     int32      `json:"pid,omitempty"` // of the first occurrence
 	Comm    Text       `json:"comm,omitempty"`
-	Began   *time.Time `json:"began,omitempty"` // the first
+	Began   *time.Time `json:"began,omitempty"` // time of the first occurrence
 	Events  Link       `json:"events"`
 }
 
-// Times is how often it happened, in words. Many operations can be on few files.
+// Times formats the count. Many operations may concern few files.
 func (n Notable) Times() string {
 	if n.Kind == kinds[kindOutside].name {
 		return n.Kinds.of("file", "files") + ", " + count(n.Count, "operation", "operations")
@@ -44,37 +44,36 @@ func (n Notable) Times() string {
 	return number(n.Count) + " ×"
 }
 
-// Levels, the most serious first.
+// levels are ordered by severity, the most serious first.
 var levels = []string{"alert", "warning", "note"}
 
-// A kind is one kind of notable things. Where query is empty it is made from the
-// calls.
+// A kind is one kind of notable events. If query is empty, it is built from calls.
 type kind struct {
 	name, level, title string
 	calls              []string
 	query              string
 }
 
-// kinds lists all.
+// kinds lists all kinds.
 var kinds = []kind{
-	{"suid", "alert", "Files given the right to act as their owner (setuid, setgid)", nil, "type:syscall name:chmod,fchmod,fchmodat,fchmodat2"},
+	{"suid", "alert", "Files made setuid or setgid", nil, "type:syscall name:chmod,fchmod,fchmodat,fchmodat2"},
 	{"memory-exec", "alert", "Programs run from memory, without a file", nil, "type:proc op:exec"},
-	{"oom", "alert", "Processes killed from outside while memory was nearly used up", nil, "type:proc op:exit signal:SIGKILL"},
-	{"kernel", "warning", "Reaching for parts of the kernel that few programs need", []string{
+	{"oom", "alert", "Processes killed from outside while memory was nearly exhausted", nil, "type:proc op:exit signal:SIGKILL"},
+	{"kernel", "warning", "Use of kernel interfaces that few programs need", []string{
 		"bpf", "perf_event_open", "io_uring_setup", "io_uring_enter", "io_uring_register", "userfaultfd", "add_key", "keyctl", "request_key",
 		"init_module", "finit_module", "delete_module", "kexec_load", "kexec_file_load", "iopl", "ioperm", "open_by_handle_at",
 		"name_to_handle_at", "reboot", "swapon", "swapoff", "settimeofday", "clock_settime", "adjtimex", "clock_adjtime", "acct", "quotactl",
 		"quotactl_fd", "fanotify_init", "lookup_dcookie", "vm86", "vm86old", "modify_ldt"}, ""},
-	{"trace", "warning", "Looking into or steering other processes", []string{
+	{"trace", "warning", "Inspection or control of other processes", []string{
 		"ptrace", "process_vm_readv", "process_vm_writev", "pidfd_getfd", "kcmp", "process_madvise"}, ""},
-	{"mount", "warning", "Mounts and changes of the root", []string{
+	{"mount", "warning", "Mounts and changes of the root directory", []string{
 		"mount", "umount", "umount2", "pivot_root", "chroot", "move_mount", "open_tree", "open_tree_attr", "fsopen", "fsmount", "fsconfig", "fspick", "mount_setattr"}, ""},
-	{"namespace", "warning", "New namespaces, or entering others", []string{"unshare", "setns", "clone"}, ""},
+	{"namespace", "warning", "Creation or entry of namespaces", []string{"unshare", "setns", "clone"}, ""},
 	{"denied", "warning", "Calls that seccomp denied", nil, "type:syscall flag:denied"},
 	{"written-exec", "warning", "Programs run that were written in the jail", nil, "type:proc op:exec"},
-	{"killed-outside", "warning", "Killed (SIGKILL) by no recorded call of the jail: by Glasshouse, a limit, or the kernel", nil, "type:proc op:exit signal:SIGKILL"},
+	{"killed-outside", "warning", "Killed (SIGKILL) from outside: by Glasshouse, a limit, or the kernel", nil, "type:proc op:exit signal:SIGKILL"},
 	{"crashed", "warning", "Crashed", nil, "type:proc op:exit signal:SIGSEGV,SIGBUS,SIGILL,SIGFPE,SIGABRT,SIGSYS,SIGTRAP"},
-	{"gap", "warning", "Records that are missing", nil, "type:gap"},
+	{"gap", "warning", "Missing records", nil, "type:gap"},
 	{"memfd", "note", "Files in memory", []string{"memfd_create", "memfd_secret"}, ""},
 	{"identity", "note", "Changing user, group or capabilities", []string{
 		"setuid", "setgid", "setreuid", "setregid", "setresuid", "setresgid", "setgroups", "setfsuid", "setfsgid", "capset",
@@ -82,31 +81,31 @@ var kinds = []kind{
 	{"executable", "note", "Files made executable", nil, "type:syscall name:chmod,fchmod,fchmodat,fchmodat2"},
 	{"outside", "note", "Files changed outside the workspace and the temporary directories", nil, ""},
 	{"refused", "note", "Connections that were refused, or could not be made", nil, "type:syscall name:connect ret:<0"},
-	{"lineage", "note", "Snapshots taken, and where it went on from one", nil, "type:lineage"},
+	{"lineage", "note", "Snapshots, restores and branches", nil, "type:lineage"},
 	{"killed", "note", "Ended by a signal", nil, "type:proc op:exit signal:*"},
 }
 
-// callRules is what a system call has to do with notable things.
+// callRules defines how a system call is evaluated.
 type callRules struct {
-	kind  int                                 // in kinds; -1 is none
-	say   func(e *event.Event) (string, bool) // what it did, and whether that is notable
-	watch func(f *fold, e *event.Event)       // what else is learned from it
+	kind     int                                 // index in kinds, or -1
+	describe func(e *event.Event) (string, bool) // describes the call, and reports whether it is notable
+	watch    func(f *fold, e *event.Event)       // updates other state
 }
 
-// rulesOf has what there is to say of each call.
+// rulesOf maps system calls to their rules.
 var rulesOf = func() map[string]*callRules {
 	m := map[string]*callRules{}
 	for i, k := range kinds {
 		for _, name := range k.calls {
-			m[name] = &callRules{kind: i, say: sayCall}
+			m[name] = &callRules{kind: i, describe: describeCall}
 		}
 	}
-	m["clone"].say = sayClone
-	m["unshare"].say = sayFlags
-	m["setns"].say = sayFlags
-	m["ptrace"].say = sayPtrace
+	m["clone"].describe = describeClone
+	m["unshare"].describe = describeFlags
+	m["setns"].describe = describeFlags
+	m["ptrace"].describe = describePtrace
 	for _, name := range kinds[kindOf("identity")].calls {
-		m[name].say = sayIDs
+		m[name].describe = describeIDs
 	}
 	for name, arg := range map[string]int{"chmod": 1, "fchmod": 1, "fchmodat": 2, "fchmodat2": 2} {
 		m[name] = &callRules{kind: -1, watch: func(f *fold, e *event.Event) { f.chmod(e, uint32(e.Args[arg])) }}
@@ -122,8 +121,8 @@ func kindOf(name string) int {
 	return slices.IndexFunc(kinds, func(k kind) bool { return k.name == name })
 }
 
-// sayCall is a call and the path it was about.
-func sayCall(e *event.Event) (string, bool) {
+// describeCall returns the call and its paths.
+func describeCall(e *event.Event) (string, bool) {
 	switch {
 	case e.Path != "" && e.To != "":
 		return e.Name + " " + cut(e.Path) + " " + cut(e.To), true
@@ -151,21 +150,21 @@ func namespacesIn(flags uint64) string {
 	return strings.Join(names, "+")
 }
 
-func sayFlags(e *event.Event) (string, bool) {
+func describeFlags(e *event.Event) (string, bool) {
 	flags := e.Args[0]
 	if e.Name == "setns" {
 		flags = e.Args[1]
 	}
 	names := namespacesIn(flags)
 	if e.Name == "unshare" && names == "" {
-		return "", false // of files or memory, which is no namespace
+		return "", false // shares files or memory only; no namespace
 	}
 	return strings.TrimSpace(e.Name + " " + names), true
 }
 
-// sayClone is for clone alone: of clone3 the flags are in memory, unseen. The
-// lowest byte of clone's flags is a signal.
-func sayClone(e *event.Event) (string, bool) {
+// describeClone handles clone only: the flags of clone3 are in memory and not recorded. The lowest
+// byte of clone's flags is the termination signal (clone(2)).
+func describeClone(e *event.Event) (string, bool) {
 	names := namespacesIn(e.Args[0] &^ 0xff)
 	return "clone " + names, names != ""
 }
@@ -175,15 +174,15 @@ var ptraceRequests = map[uint64]string{
 	12: "GETREGS", 13: "SETREGS", 16: "ATTACH", 17: "DETACH", 24: "SYSCALL", 0x4206: "SEIZE", 0x4207: "INTERRUPT",
 }
 
-func sayPtrace(e *event.Event) (string, bool) {
+func describePtrace(e *event.Event) (string, bool) {
 	if name := ptraceRequests[e.Args[0]]; name != "" {
 		return "ptrace " + name, true
 	}
 	return fmt.Sprintf("ptrace %#x", e.Args[0]), true
 }
 
-// sayIDs is a call with the ids it sets. -1 leaves one as it is.
-func sayIDs(e *event.Event) (string, bool) {
+// describeIDs returns the call with the IDs that it sets. -1 leaves an ID unchanged.
+func describeIDs(e *event.Event) (string, bool) {
 	n := 1
 	switch name := strings.TrimSuffix(e.Name, "32"); {
 	case name == "capset" || name == "setgroups":
@@ -202,16 +201,16 @@ func sayIDs(e *event.Event) (string, bool) {
 
 type itemKey struct {
 	what string
-	ret  int64 // 0 is done
+	ret  int64 // 0 if it succeeded
 }
 
 type item struct {
 	count   int64
 	pid     int32
 	comm    string
-	ts      int64    // of the first
-	packets bool     // it was seen as packets, not as a call
-	terms   []string // of its query: keys and values in turn
+	ts      int64    // of the first occurrence
+	packets bool     // observed as packets, not as a call
+	terms   []string // terms of its query: alternating keys and values
 	link    Link
 }
 
@@ -221,19 +220,19 @@ type found struct {
 	items         table[itemKey, item]
 }
 
-// notables gathers notable things, each kind apart, so that much of one hides
-// nothing of another.
+// notables collects notable events. Each kind has its own table, so that a flood of one kind
+// does not displace others.
 type notables struct {
 	found   []found
-	killed  map[int32]bool // pids that the jail itself sent SIGKILL
-	any     bool           // it sent one to a group, or more than are remembered
-	outside Text           // the query for changes outside
-	packets bool           // refusals were seen as packets
+	killed  map[int32]bool // PIDs to which the jail itself sent SIGKILL
+	any     bool           // the jail sent SIGKILL to a group, or to more processes than are kept
+	outside Text           // the query for changes outside the writable directories
+	packets bool           // refused connections were observed as packets
 
-	// Ends by SIGKILL from outside wait here until it is known whether the whole
-	// jail ended with them, which is nothing to note.
+	// Processes killed from outside are held here until it is known whether the whole jail
+	// ended with them, which is not notable.
 	deaths []death
-	end    int64 // NS at which the first process ended last; 0 is not
+	end    int64 // NS of the last end of the first process, or 0
 }
 
 type death struct {
@@ -246,13 +245,13 @@ func newNotables() *notables {
 	for i := range n.found {
 		t := &n.found[i].items
 		t.keep = 256
-		t.own = func(k itemKey) itemKey { k.what = keep(k.what); return k }
+		t.copyKey = func(k itemKey) itemKey { k.what = keep(k.what); return k }
 		t.weight = func(i *item) int64 { return i.count }
 	}
 	return n
 }
 
-// add counts one thing that was done or, if ret is an error, tried.
+// add counts one event. The operation failed if ret is negative.
 func (n *notables) add(kind int, what string, e *event.Event, ret int64) {
 	f := &n.found[kind]
 	f.count++
@@ -268,7 +267,7 @@ func (n *notables) add(kind int, what string, e *event.Event, ret int64) {
 	i.link.saw(e.Seq)
 }
 
-// terms are those of a query for what is like e.
+// terms returns the query terms for events like e.
 func terms(e *event.Event) []string {
 	switch {
 	case e.Type == event.File:
@@ -320,7 +319,7 @@ func (f *fold) syscall(e *event.Event) {
 		r.watch(f, e)
 	}
 	if r.kind >= 0 {
-		if what, ok := r.say(e); ok {
+		if what, ok := r.describe(e); ok {
 			f.notable.add(r.kind, what, e, e.Ret)
 		}
 	}
@@ -369,7 +368,7 @@ func (f *fold) proc(e *event.Event) {
 		return
 	}
 	if e.PID == 1 {
-		f.notable.life(e)
+		f.notable.firstProcess(e)
 	}
 	if e.Flags&event.Existing != 0 {
 		return
@@ -394,7 +393,7 @@ func (f *fold) exec(e *event.Event) {
 	}
 }
 
-// crashes are signals that a process gets for what it did itself.
+// crashes are the signals caused by the process's own instructions.
 var crashes = []string{"SIGSEGV", "SIGBUS", "SIGILL", "SIGFPE", "SIGABRT", "SIGSYS", "SIGTRAP"}
 
 func (f *fold) killed(e *event.Event) {
@@ -408,22 +407,22 @@ func (f *fold) killed(e *event.Event) {
 			kind = kindOOM
 		}
 		if e.PID != 1 {
-			f.notable.death(kind, e)
+			f.notable.holdDeath(kind, e)
 		}
 		return
 	}
 	f.notable.add(kind, e.Signal+" "+cut(e.Comm), e, 0)
 }
 
-// together is how far apart, in nanoseconds, processes end that end with the
-// jail.
-const together = int64(time.Second)
+// endWindow is the maximum time, in nanoseconds, between the ends of processes that end with
+// their jail.
+const endWindow = int64(time.Second)
 
-// death has an end from outside wait.
-func (n *notables) death(kind int, e *event.Event) {
-	n.settle(e.NS)
-	if n.end != 0 && e.NS >= n.end-together {
-		return // the first process is gone, and the others with it
+// holdDeath holds back a process killed from outside.
+func (n *notables) holdDeath(kind int, e *event.Event) {
+	n.flushDeaths(e.NS)
+	if n.end != 0 && e.NS >= n.end-endWindow {
+		return // ended together with the first process
 	}
 	if len(n.deaths) < 1024 {
 		n.deaths = append(n.deaths, death{kind, event.Event{Type: e.Type, Op: e.Op, Seq: e.Seq, TS: e.TS, NS: e.NS,
@@ -433,11 +432,11 @@ func (n *notables) death(kind int, e *event.Event) {
 	n.add(kind, e.Signal+" "+cut(e.Comm), e, 0)
 }
 
-// settle adds the waiting ends with which the jail did not end until now.
-func (n *notables) settle(now int64) {
+// flushDeaths adds the held deaths that were not followed by the end of the jail.
+func (n *notables) flushDeaths(now int64) {
 	waiting := n.deaths[:0]
 	for _, d := range n.deaths {
-		if d.e.NS >= now-together && d.e.NS <= now+together {
+		if d.e.NS >= now-endWindow && d.e.NS <= now+endWindow {
 			waiting = append(waiting, d)
 		} else {
 			n.add(d.kind, d.e.Signal+" "+d.e.Comm, &d.e, 0)
@@ -446,17 +445,18 @@ func (n *notables) settle(now int64) {
 	n.deaths = waiting
 }
 
-// life is told when the jail's first process begins or ends.
-func (n *notables) life(e *event.Event) {
-	n.settle(e.NS)
-	if n.end = 0; e.Op == event.OpExit {
+// firstProcess handles the start or end of the jail's first process.
+func (n *notables) firstProcess(e *event.Event) {
+	n.flushDeaths(e.NS)
+	n.end = 0
+	if e.Op == event.OpExit {
 		n.end = e.NS
 		n.deaths = n.deaths[:0]
 	}
 }
 
-// elsewhere adds what is counted elsewhere: refused connections and gaps.
-func (f *fold) elsewhere(r *Report) {
+// addDerived adds the notable events that other parts count: refused connections and gaps.
+func (f *fold) addDerived(r *Report) {
 	n := f.notable
 	n.packets = f.net.refusals > 0
 	note := func(kind int, what string, l Link, i item) {
@@ -477,7 +477,7 @@ func (f *fold) elsewhere(r *Report) {
 	}
 	for _, c := range r.Network.Fails {
 		if c.Errno == "ECONNREFUSED" && f.net.refusals > 0 {
-			continue // seen as a packet
+			continue // counted as a packet
 		}
 		refused.count += c.Count
 		note(kindRefused, "connect "+string(c.Addr)+" "+c.Errno, c.Events, item{count: c.Count, pid: c.PID, comm: string(c.Comm)})

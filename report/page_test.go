@@ -6,7 +6,7 @@ import (
 	"time"
 )
 
-func TestTheScaleOfAChartEndsAboveItsValuesAtARoundNumber(t *testing.T) {
+func TestChartScaleEndsAtRoundNumber(t *testing.T) {
 	for _, c := range []struct {
 		value, unit float64
 		want        string
@@ -34,7 +34,7 @@ func sixDigits(s string) string {
 	return fmt.Sprintf("%.6g", f)
 }
 
-func TestChartsOfMoreThanADaySayWhichDay(t *testing.T) {
+func TestChartsOfSeveralDaysShowTheDay(t *testing.T) {
 	from := time.Date(2025, 3, 14, 23, 0, 0, 0, time.UTC)
 	for _, c := range []struct {
 		step       time.Duration

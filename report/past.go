@@ -13,75 +13,73 @@ import (
 	"glasshouse/id"
 )
 
-// A Past is how a jail was at any instant of its log. It remembers what it read on
-// the way, so that who goes back and forth waits once. It is safe for concurrent
-// use.
+// A Past reconstructs the state of a jail at any instant of its log. It caches intermediate
+// states, so that repeated queries do not read the whole log. It is safe for concurrent use.
 type Past struct {
 	log *eventlog.Log
 
 	mu sync.Mutex
 	// +checklocks:mu
-	scenes frames[*scene]
+	procStates frames[*procState]
 	// +checklocks:mu
 	files frames[*changes]
 }
 
-// NewPast returns the past that a log tells of. It reads nothing yet.
+// NewPast returns the past of a jail with the given log. It does not read the log.
 func NewPast(l *eventlog.Log) *Past { return &Past{log: l} }
 
-// A Then is how a jail was at one instant.
+// A Then is the state of a jail at one instant.
 type Then struct {
 	Tree    *Tree
-	Changed []Changed   // the last change first
-	Cut     bool        // there may have been more, changed earlier
-	Lost    Lost        // records of files that are missing
-	From    id.Snapshot // that the jail was made from; "" is none
+	Changed []Changed   // the last changed first
+	Cut     bool        // files changed earlier may be missing
+	Lost    Lost        // lost file events
+	From    id.Snapshot // the snapshot that the jail was created from; may be ""
 
-	line []leg
+	line []segment
 }
 
-// Before reports whether what led to this instant had been at a record: what came
-// before it and was not undone by a rewind.
+// Before reports whether the event seq is part of the history of this instant: it happened
+// before and was not undone by a rewind.
 func (t *Then) Before(seq uint64) bool { return seq == 0 || on(t.line, seq) >= 0 }
 
-// A scene is the part of a jail's past that is told by the records of its processes.
-type scene struct {
+// A procState is the state derived from process events.
+type procState struct {
 	tree *Tree
 	from id.Snapshot
 	back rewinds
 }
 
-// rewinds are where a jail was taken back, in the order of the log.
+// rewinds lists the rewinds of a jail in log order.
 type rewinds []rewind
 
-// A rewind has a jail go on from where it was after a record: all up to the record
-// that says so is undone.
+// A rewind returns a jail to its state after the event to. All events from there up to the
+// event at, which records the rewind, are undone.
 type rewind struct{ to, at uint64 }
 
-// A leg is a part of a log: the records behind after, up to through.
-type leg struct{ after, through uint64 }
+// A segment is a part of a log: the events after the sequence number after, up to through.
+type segment struct{ after, through uint64 }
 
-// line returns the parts of the log that led to its end: what was undone is between
-// them.
-func (rs rewinds) line() []leg {
+// line returns the parts of the log that led to its end. The events between them were undone.
+func (rs rewinds) line() []segment {
 	end := uint64(math.MaxUint64)
-	var legs []leg
+	var legs []segment
 	for _, r := range slices.Backward(rs) {
-		if r.at < end { // else it was undone itself
-			legs, end = append(legs, leg{r.at, end}), r.to
+		if r.at < end { // otherwise this rewind was undone itself
+			legs, end = append(legs, segment{r.at, end}), r.to
 		}
 	}
-	legs = append(legs, leg{0, end})
+	legs = append(legs, segment{0, end})
 	slices.Reverse(legs)
 	return legs
 }
 
-// on returns which of the legs a record is on, or -1.
-func on(line []leg, seq uint64) int {
-	return slices.IndexFunc(line, func(l leg) bool { return seq > l.after && seq <= l.through })
+// on returns the index of the leg that contains an event, or -1.
+func on(line []segment, seq uint64) int {
+	return slices.IndexFunc(line, func(l segment) bool { return seq > l.after && seq <= l.through })
 }
 
-// The records of which a past is folded.
+// The filters for the events that a past is derived from.
 var (
 	sceneRecords = mustFilter("type:proc,lineage,gap")
 	fileRecords  = mustFilter("type:file,gap op:" + strings.Join(slices.Sorted(maps.Keys(changing)), ","))
@@ -90,19 +88,19 @@ var (
 func mustFilter(s string) *event.Filter {
 	f, err := event.ParseFilter(s)
 	if err != nil {
-		panic(err) // a constant
+		panic(err) // the filters are constants
 	}
 	return f
 }
 
-// keepThen is how many ended processes a Past remembers.
-const keepThen = 1024
+// maxEndedPast is how many ended processes a Past keeps.
+const maxEndedPast = 1024
 
-// At returns how the jail was at an instant.
+// At returns the state of the jail at an instant.
 func (p *Past) At(ctx context.Context, at Instant) (*Then, error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	sc, err := p.scene(ctx, at)
+	sc, err := p.procState(ctx, at)
 	if err != nil {
 		return nil, err
 	}
@@ -114,22 +112,24 @@ func (p *Past) At(ctx context.Context, at Instant) (*Then, error) {
 	return &Then{Tree: sc.tree, From: sc.from, line: line, Changed: c.list(), Cut: c.rows.lost, Lost: c.lost}, nil
 }
 
-// scene returns the state at an instant. The caller holds p.mu.
+// procState returns the process state at an instant. The caller holds p.mu.
 //
 // +checklocks:p.mu
-func (p *Past) scene(ctx context.Context, at Instant) (*scene, error) {
-	begin, found := p.scenes.before(at, func(uint64) bool { return true })
-	sc := &scene{tree: NewTree()}
+func (p *Past) procState(ctx context.Context, at Instant) (*procState, error) {
+	begin, found := p.procStates.before(at, func(uint64) bool { return true })
+	sc := &procState{tree: NewTree()}
 	if found {
 		sc = begin.state.clone()
 	}
-	copied := func() (*scene, int) { return sc.clone(), len(sc.tree.live) + len(sc.tree.ended) }
-	return sc, p.scenes.fold(ctx, p.log, begin, at, sceneRecords, sc.add, copied)
+	copied := func() (*procState, int) { return sc.clone(), len(sc.tree.live) + len(sc.tree.ended) }
+	return sc, p.procStates.fold(ctx, p.log, begin, at, sceneRecords, sc.add, copied)
 }
 
-func (sc *scene) clone() *scene { return &scene{sc.tree.clone(), sc.from, slices.Clip(sc.back)} }
+func (sc *procState) clone() *procState {
+	return &procState{sc.tree.clone(), sc.from, slices.Clip(sc.back)}
+}
 
-func (sc *scene) add(e *event.Event) {
+func (sc *procState) add(e *event.Event) {
 	if e.Type == event.Lineage {
 		switch e.Op {
 		case event.OpBranch, event.OpRestore:
@@ -139,15 +139,15 @@ func (sc *scene) add(e *event.Event) {
 		}
 	}
 	sc.tree.Add(e)
-	if len(sc.tree.ended) > 2*keepThen {
-		sc.tree.Prune(keepThen)
+	if len(sc.tree.ended) > 2*maxEndedPast {
+		sc.tree.Prune(maxEndedPast)
 	}
 }
 
 // changed folds the parts of the log that led to an instant. The caller holds p.mu.
 //
 // +checklocks:p.mu
-func (p *Past) changed(ctx context.Context, at Instant, line []leg) (*changes, error) {
+func (p *Past) changed(ctx context.Context, at Instant, line []segment) (*changes, error) {
 	begin, found := p.files.before(at, func(seq uint64) bool { return on(line, seq) >= 0 })
 	c, first := newChanges(), 0
 	if found {
@@ -158,7 +158,7 @@ func (p *Past) changed(ctx context.Context, at Instant, line []leg) (*changes, e
 		begin.seq = max(begin.seq, l.after)
 		part := at
 		if l.through != math.MaxUint64 {
-			part = Instant{Seq: l.through} // it is all before the instant
+			part = Instant{Seq: l.through} // the whole part precedes the instant
 		}
 		if err := p.files.fold(ctx, p.log, begin, part, fileRecords, c.add, copied); err != nil {
 			return nil, err
@@ -167,27 +167,27 @@ func (p *Past) changed(ctx context.Context, at Instant, line []leg) (*changes, e
 	return c, nil
 }
 
-// Told is how a jail was at an instant, for a reader.
+// Told is the JSON form of the state of a jail at an instant.
 type Told struct {
 	Processes struct {
 		Items []Process `json:"items"`
 		Known
 	} `json:"processes"`
 	Files ChangedFiles `json:"files"`
-	Base  id.Snapshot  `json:"base,omitempty"` // that the jail was made from
+	Base  id.Snapshot  `json:"base,omitempty"` // the snapshot that the jail was created from
 }
 
-// ChangedFiles are the files that a jail had changed, the last change first.
+// ChangedFiles lists the files that a jail changed, the last changed first.
 type ChangedFiles struct {
-	Recorded bool      `json:"recorded"` // the caller knows it
+	Recorded bool      `json:"recorded"` // set by the caller
 	Items    []Changed `json:"items"`
 	Count    int       `json:"count"`
-	AtLeast  bool      `json:"at_least,omitempty"` // others, changed earlier, are forgotten
-	Lost     Lost      `json:"lost"`               // records of files that are missing
+	AtLeast  bool      `json:"at_least,omitempty"` // files changed earlier are no longer kept
+	Lost     Lost      `json:"lost"`               // lost file events
 }
 
-// Told returns the living processes, the ended as well if all is set, and up to so
-// many files, with which of them were changed after a record.
+// Told returns the running processes, and the ended ones if all is set. It returns at most
+// files changed files and marks those that were changed after the event after.
 func (t *Then) Told(all bool, files int, after uint64) Told {
 	var out Told
 	out.Processes.Items, out.Processes.Known = t.Tree.Processes(all), t.Tree.Known()

@@ -12,8 +12,8 @@ import (
 	"glasshouse/report"
 )
 
-// million is a log of a million records: of twenty 11 calls, 6 operations on files, of
-// which 2 change something, and 3 records of processes.
+// million returns a log of a million events. Of 20 events, 11 are calls, 6 are file
+// operations, 2 of them changes, and 3 are process events.
 func million(b *testing.B) (*eventlog.Log, time.Time) {
 	l := eventlog.New(eventlog.Config{Dir: b.TempDir(), Jail: jail})
 	if err := l.Open(); err != nil {

@@ -15,7 +15,7 @@ import (
 	"glasshouse/report"
 )
 
-// logged is a session as a log has it.
+// logged writes a session to a log.
 func logged(t testing.TB, events []event.Event) *eventlog.Log {
 	t.Helper()
 	l := eventlog.New(eventlog.Config{Dir: t.TempDir(), Jail: jail, Policy: eventlog.Policy{SegmentMB: 1}})
@@ -35,7 +35,7 @@ func logged(t testing.TB, events []event.Event) *eventlog.Log {
 	return l
 }
 
-// changedAt is what had changed at a record, sorted: "added /a".
+// changedAt returns the changed files at an event, sorted: "added /a".
 func changedAt(t *testing.T, p *report.Past, seq uint64) []string {
 	t.Helper()
 	then, err := p.At(t.Context(), report.Instant{Seq: seq})
@@ -64,7 +64,7 @@ func (s *session) lineage(op string, sid id.Snapshot, seq uint64) *session {
 
 func (s *session) seq() uint64 { return uint64(len(s.events)) }
 
-func TestWhichFilesAJailHadChangedAtAnInstant(t *testing.T) {
+func TestChangedFilesAtInstant(t *testing.T) {
 	s := newSession()
 	for _, step := range []struct {
 		do   func()
@@ -76,7 +76,7 @@ func TestWhichFilesAJailHadChangedAtAnInstant(t *testing.T) {
 		{func() { s.file(7, event.OpMode, "/etc/group", 0) }, "added /work/a, metadata /etc/group, modified /etc/hosts"},
 		{func() { s.file(7, event.OpWrite, "/dev/null", 5).file(7, event.OpCreate, "/proc/self/x", 5) }, "added /work/a, metadata /etc/group, modified /etc/hosts"},
 		{func() { s.file(7, event.OpDelete, "/etc/hosts", 0).file(7, event.OpDelete, "/work/a", 0) }, "deleted /etc/hosts, metadata /etc/group"},
-		{func() { s.file(7, event.OpWrite, "/work/a", 3).file(7, event.OpWrite, "/etc/hosts", 3) }, "deleted /etc/hosts, metadata /etc/group"}, // who has them open
+		{func() { s.file(7, event.OpWrite, "/work/a", 3).file(7, event.OpWrite, "/etc/hosts", 3) }, "deleted /etc/hosts, metadata /etc/group"}, // written through open descriptors
 		{func() { s.file(7, event.OpCreate, "/etc/hosts", 0) }, "metadata /etc/group, modified /etc/hosts"},
 		{func() { s.move(7, "/etc/group", "/etc/old") }, "modified /etc/hosts, renamed /etc/old from /etc/group"},
 		{func() { s.move(7, "/etc/old", "/etc/older") }, "modified /etc/hosts, renamed /etc/older from /etc/group"},
@@ -99,14 +99,14 @@ func TestWhichFilesAJailHadChangedAtAnInstant(t *testing.T) {
 			t.Errorf("after %d records: %q, want %q", s.seq(), got, step.want)
 		}
 	}
-	// All of them are still to be seen, from the one log.
+	// All earlier states are still available from the same log.
 	p := report.NewPast(logged(t, s.events))
 	if got := strings.Join(changedAt(t, p, 4), ", "); got != "added /work/a" {
 		t.Errorf("when it had written its first file: %q", got)
 	}
 }
 
-func TestWhatARewindUndidIsNotOfThePast(t *testing.T) {
+func TestRewindUndoesChanges(t *testing.T) {
 	s := newSession().file(7, event.OpCreate, "/work/a", 0)
 	one := s.seq()
 	s.lineage(event.OpSnapshot, "s-aaaaaaaaaaaa", one).file(7, event.OpDelete, "/work/a", 0).file(7, event.OpCreate, "/work/b", 0)
@@ -122,7 +122,7 @@ func TestWhatARewindUndidIsNotOfThePast(t *testing.T) {
 	for _, tt := range []struct {
 		seq    uint64
 		want   string
-		before []uint64 // of one, two, late and back, those that led there
+		before []uint64 // of one, two, late and back, those in the history of seq
 	}{
 		{late, "added /work/b, added /work/c", []uint64{one, two, late}},
 		{back, "added /work/a, added /work/d", []uint64{one, back}},
@@ -145,8 +145,8 @@ func TestWhatARewindUndidIsNotOfThePast(t *testing.T) {
 	}
 }
 
-// long is a session that forks, writes, goes back, and repeats, with its clocks a
-// little out of order, as those of several processors are.
+// long returns a session that forks, writes, rewinds, and repeats. Its events are slightly out
+// of order, as those of several CPUs are.
 func long(n int) *session {
 	s := newSession().fork(0, 1, "init").exec(1, "/init", "init")
 	var snapshot uint64
@@ -181,7 +181,7 @@ func long(n int) *session {
 	return s
 }
 
-func TestWhoGoesBackAndForthSeesWhatWhoComesAnewSees(t *testing.T) {
+func TestCachedPastEqualsFreshPast(t *testing.T) {
 	s := long(20_000)
 	l := logged(t, s.events)
 	p := report.NewPast(l)
@@ -216,13 +216,13 @@ func TestWhoGoesBackAndForthSeesWhatWhoComesAnewSees(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if d := cmp.Diff(told(tree.Processes(false)), told(processes)); d != "" {
+		if d := cmp.Diff(outline(tree.Processes(false)), outline(processes)); d != "" {
 			t.Fatalf("the tree at %v, read whole:\n%s", at, d)
 		}
 	}
 }
 
-func TestWhatAPastRemembersIsBounded(t *testing.T) {
+func TestPastMemoryIsBounded(t *testing.T) {
 	s := newSession().fork(0, 1, "init")
 	for i := range 60_000 {
 		s.add(event.Event{Type: event.File, PID: 7, Op: event.OpCreate, Path: fmt.Sprintf("/work/%d", i), FD: 3})
@@ -244,7 +244,7 @@ func TestWhatAPastRemembersIsBounded(t *testing.T) {
 	}
 }
 
-func TestAGapAmongFilesIsSaidOfThePast(t *testing.T) {
+func TestPastReportsLostFileEvents(t *testing.T) {
 	s := newSession().file(7, event.OpCreate, "/work/a", 0)
 	s.add(event.Event{Type: event.Gap, Source: event.File, Lost: 12, Reason: "ring full"})
 	s.add(event.Event{Type: event.Gap, Source: event.Proc, Lost: -1, Reason: "ring full"})

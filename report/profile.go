@@ -31,13 +31,13 @@ type Profile struct {
 	Lost      Lost         `json:"lost"`
 }
 
-// An ErrorCount is how often calls returned an error, also those that seccomp refused.
+// An ErrorCount counts the calls that returned an error, including those that seccomp denied.
 type ErrorCount struct {
 	Errno string `json:"errno"`
 	Count int64  `json:"count"`
 }
 
-// CallsOfOne is the calls of one process, by its number inside the jail.
+// CallsOfOne summarizes the calls of one process, identified by its PID in the jail.
 type CallsOfOne struct {
 	PID     int32   `json:"pid"`
 	Comm    Text    `json:"comm"`
@@ -48,7 +48,7 @@ type CallsOfOne struct {
 	Latency Latency `json:"latency"`
 }
 
-// ProfileOptions say how much of a Profile is wanted.
+// ProfileOptions bounds the size of a Profile.
 type ProfileOptions struct {
 	Rows      int // of Calls, Errors and Failures each; default 50
 	Processes int // of Processes; default none
@@ -60,7 +60,7 @@ type callsOfOne struct {
 	h                     histogram
 }
 
-// MakeProfile reads src to its end. What is no system call is passed over.
+// MakeProfile reads src to its end. It ignores events that are not system calls.
 func MakeProfile(ctx context.Context, src Events, o ProfileOptions) (*Profile, error) {
 	if o.Rows <= 0 {
 		o.Rows = defaultRows

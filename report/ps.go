@@ -9,12 +9,12 @@ import (
 	"time"
 )
 
-// A Process is one process at the instant a Tree stands at.
+// A Process is one process at the instant of a Tree.
 type Process struct {
 	PID      int32      `json:"pid"`
 	PPID     int32      `json:"ppid"`
 	HostPID  int32      `json:"host_pid,omitempty"`
-	Depth    int        `json:"depth"` // in the tree; a process comes after its parent and before its parent's next child
+	Depth    int        `json:"depth"` // in the tree; a process follows its parent and precedes its parent's next child
 	Children []int32    `json:"children,omitempty"`
 	Threads  int        `json:"threads"`
 	UID      uint32     `json:"uid"`
@@ -23,19 +23,19 @@ type Process struct {
 	Exe      Text       `json:"exe,omitempty"`
 	Argv     []Text     `json:"argv,omitempty"`
 	Cwd      Text       `json:"cwd,omitempty"`
-	Cut      bool       `json:"cut,omitempty"` // Exe, Argv and Cwd are longer than shown
-	State    string     `json:"state"`         // running; exited; killed; lost: it ended, nobody saw how
+	Cut      bool       `json:"cut,omitempty"` // Exe, Argv or Cwd is truncated
+	State    string     `json:"state"`         // running; exited; killed; lost if its end was not observed
 	Began    time.Time  `json:"began"`
-	Begin    int64      `json:"begin_ns"` // with PID, which process it is
+	Begin    int64      `json:"begin_ns"` // identifies the process together with PID
 	Existing bool       `json:"existing,omitempty"`
 	Ended    *time.Time `json:"ended,omitempty"`
 	Duration int64      `json:"duration_ns,omitempty"`
 	Code     *int32     `json:"exit_code,omitempty"`
 	Signal   Text       `json:"signal,omitempty"`
-	UserNS   int64      `json:"user_ns,omitempty"` // as of its end
+	UserNS   int64      `json:"user_ns,omitempty"` // total at its end
 	SystemNS int64      `json:"system_ns,omitempty"`
 	RSS      int64      `json:"rss,omitempty"`
-	Execs    []Exec     `json:"execs,omitempty"` // the last few programs it ran, the present one last
+	Execs    []Exec     `json:"execs,omitempty"` // the last few programs that it ran, the current one last
 	ExecsAll int        `json:"execs_count"`
 	Events   Link       `json:"events"`
 }
@@ -48,21 +48,21 @@ type Exec struct {
 	Argv []Text    `json:"argv"`
 }
 
-// Known says what of all processes a Tree tells of.
+// Known describes which processes a Tree contains.
 type Known struct {
-	Count     int64 `json:"count"`     // all there ever were
+	Count     int64 `json:"count"`     // all processes ever
 	Forgotten int64 `json:"forgotten"` // ended and pruned
-	Untold    int64 `json:"untold"`    // for want of room: too many at once
-	Lost      Lost  `json:"lost"`      // records of processes that are missing, and with them maybe processes, or their ends
+	Untold    int64 `json:"untold"`    // omitted: too many running processes
+	Lost      Lost  `json:"lost"`      // lost process events; processes or their ends may be missing
 }
 
-// Known tells what is not in the tree.
+// Known reports which processes are not in the tree.
 func (t *Tree) Known() Known {
-	return Known{Count: t.count, Forgotten: t.forgotten, Untold: t.untold, Lost: t.lost}
+	return Known{Count: t.count, Forgotten: t.forgotten, Untold: t.omitted, Lost: t.lost}
 }
 
-// Processes returns the living, and the ended as well if all is set, in the
-// order of the tree: each after its parent, siblings as they began.
+// Processes returns the running processes, and the ended ones if all is set, in tree order:
+// each follows its parent, and siblings are sorted by start time.
 func (t *Tree) Processes(all bool) []Process {
 	nodes := t.nodes(all)
 	list := make([]Process, 0, len(nodes))
@@ -85,14 +85,14 @@ type node struct {
 	walked   bool
 }
 
-// nodes links what is known to a tree and returns it in order. A tree may be as
-// deep as there are processes, so nothing here recurses.
+// nodes links the processes and returns them in tree order. A tree may be as deep as there are
+// processes, so the function is not recursive.
 func (t *Tree) nodes(all bool) []*node {
-	known := map[birth]*node{}
+	known := map[procKey]*node{}
 	var order []*node
 	add := func(p *proc) {
 		n := &node{p: p, ppid: p.ppid}
-		known[p.birth] = n
+		known[p.procKey] = n
 		order = append(order, n)
 	}
 	for _, p := range t.live {
@@ -100,7 +100,7 @@ func (t *Tree) nodes(all bool) []*node {
 	}
 	if all {
 		for _, p := range t.ended {
-			if known[p.birth] == nil {
+			if known[p.procKey] == nil {
 				add(p)
 			}
 		}
@@ -111,17 +111,17 @@ func (t *Tree) nodes(all bool) []*node {
 	var roots []*node
 	for _, n := range order {
 		parent := n.p.parent
-		if n.p.how == lives {
+		if n.p.how == alive {
 			n.ppid, parent = t.parentOf(n.p)
 		}
-		if at := known[birth{n.ppid, parent}]; at != nil && at != n {
+		if at := known[procKey{n.ppid, parent}]; at != nil && at != n {
 			at.children = append(at.children, n)
 		} else {
 			roots = append(roots, n)
 		}
 	}
-	// A log may claim that two processes are each the other's parent. No root leads
-	// to them, so all are tried, after the roots.
+	// A log may claim that two processes are parents of each other. They have no root, so all
+	// nodes are walked after the roots.
 	out := make([]*node, 0, len(order))
 	for _, root := range slices.Concat(roots, order) {
 		out = root.walk(out)
@@ -129,7 +129,7 @@ func (t *Tree) nodes(all bool) []*node {
 	return out
 }
 
-// walk appends n and what is below it, as far as it was not walked before.
+// walk appends n and its descendants, except nodes that were walked before.
 func (n *node) walk(out []*node) []*node {
 	for stack := []*node{n}; len(stack) > 0; {
 		n := stack[len(stack)-1]
@@ -148,7 +148,7 @@ func (n *node) walk(out []*node) []*node {
 	return out
 }
 
-// describe is p for a reader.
+// describe converts p to its exported form.
 func (t *Tree) describe(p *proc) Process {
 	d := Process{
 		PID: p.pid, PPID: p.ppid, HostPID: p.hostPID, Threads: p.threads, UID: p.uid, GID: p.gid,
@@ -163,7 +163,7 @@ func (t *Tree) describe(p *proc) Process {
 		d.Execs = append(d.Execs, Exec{instant(x.ts), x.seq, Text(x.p.exe), texts(x.p.argv)})
 	}
 	switch p.how {
-	case lives:
+	case alive:
 		d.State = "running"
 		d.Events.Last = 0
 		return d
@@ -179,8 +179,8 @@ func (t *Tree) describe(p *proc) Process {
 	return d
 }
 
-// between is how long it was from one record to another, in nanoseconds: by the
-// host's steady clock, or by the one on the wall if the host was started anew.
+// between returns the nanoseconds between two events. It uses the host's monotonic clock, or
+// the wall clock if the host was rebooted in between.
 func between(fromNS, toNS, fromTS, toTS int64) int64 {
 	if toNS >= fromNS {
 		return toNS - fromNS
@@ -196,18 +196,18 @@ func texts(list []string) []Text {
 	return out
 }
 
-// WritePS writes a tree for people, as ps does, in the order Processes gave.
-// Nothing in it drives a terminal, whatever the processes call themselves.
+// WritePS writes a process tree like ps(1), in the order of the list. The output has no
+// terminal control sequences, whatever the processes are named.
 func WritePS(w io.Writer, list []Process) error {
 	rows := [][]string{{"PID", "USER", "STATE", "START", "COMMAND"}}
 	for _, p := range list {
-		rows = append(rows, []string{fmt.Sprint(p.PID), user(p.UID), p.state(), p.Began.Format("15:04:05"), p.limb() + p.command(400)})
+		rows = append(rows, []string{fmt.Sprint(p.PID), user(p.UID), p.state(), p.Began.Format("15:04:05"), p.treePrefix() + p.command(400)})
 	}
 	return writeTable(w, rows, "r")
 }
 
-// limb is the line that leads to a process from its parent.
-func (p *Process) limb() string {
+// treePrefix returns the tree prefix of a process.
+func (p *Process) treePrefix() string {
 	const deepest = 30
 	switch {
 	case p.Depth == 0:
@@ -218,8 +218,8 @@ func (p *Process) limb() string {
 	return strings.Repeat("  ", p.Depth-1) + `\_ `
 }
 
-// command is what a process runs, as one would type it; in brackets its name, if
-// more is not known, as ps has it.
+// command returns the shell command line of a process. If it is not known, command returns the
+// name in brackets, like ps(1).
 func (p *Process) command(most int) string {
 	if len(p.Argv) > 0 {
 		s := commandLine(p.Argv, most)
@@ -231,7 +231,7 @@ func (p *Process) command(most int) string {
 	return "[" + visible(string(p.Comm), most) + "]"
 }
 
-// state is how a process is, in a word.
+// state returns the state of a process as one word.
 func (p *Process) state() string {
 	switch {
 	case p.Code != nil:
@@ -249,8 +249,8 @@ func user(uid uint32) string {
 	return fmt.Sprint(uid)
 }
 
-// writeTable writes rows in columns. The letters of right are for columns, from
-// the first: "r" is set to the right. Cells hold no control characters.
+// writeTable writes rows in aligned columns. Each "r" in right aligns the column with the same
+// index to the right. Cells must not contain control characters.
 func writeTable(w io.Writer, rows [][]string, right string) error {
 	var width []int
 	for _, r := range rows {

@@ -1,11 +1,9 @@
-// Package report folds a jail's events into what a person wants to know of it:
-// the tree of its processes, the log of its connections, and one page on all it
-// did.
+// Package report summarizes the events of a jail: the process tree, the connection log, and a
+// one-page report.
 //
-// Everything is made in one pass, in memory that does not grow with the length of
-// the log or with the number of different paths, processes and addresses in it.
-// What is counted is counted in full; what is listed is the most important of it,
-// with the sum of the rest.
+// Each summary is computed in one pass. Its memory does not grow with the length of the log or
+// with the number of distinct paths, processes and addresses. Counts are exact; lists contain
+// the most important entries and the sum of the others.
 package report
 
 import (
@@ -19,31 +17,31 @@ import (
 	"glasshouse/id"
 )
 
-// Events is where records come from, in the order of their sequence numbers. An
-// eventlog.Cursor is one.
+// Events is a source of events in the order of their sequence numbers, such as an
+// eventlog.Cursor.
 type Events interface {
-	// Next fills e, or returns io.EOF after the last.
+	// Next fills e, or returns io.EOF after the last event.
 	Next(e *event.Event) (line []byte, err error)
 }
 
-// Options say what a report cannot know from the events.
+// Options supplies what a report cannot derive from the events.
 type Options struct {
 	Jail      id.Jail
-	Selection *event.Selection // what was recorded; nil is unknown
-	Workspace []string         // directories it is meant to write below, beside /tmp, /var/tmp, /dev/shm and /run
-	Memory    int64            // its limit in bytes; 0 is none
-	Rows      int              // of each list; default 50
+	Selection *event.Selection // recording options; nil if unknown
+	Workspace []string         // writable directories in addition to /tmp, /var/tmp, /dev/shm and /run
+	Memory    int64            // memory limit in bytes; 0 is unlimited
+	Rows      int              // maximum length of each list; default 50
 }
 
-// A Report is all that is worth saying of one jail. Its JSON is stable: fields
-// are added, never renamed.
+// A Report summarizes the activity of one jail. Its JSON is stable: fields are added, never
+// renamed.
 type Report struct {
 	Jail     id.Jail   `json:"jail"`
-	From     time.Time `json:"from"` // of the first and the last record
+	From     time.Time `json:"from"` // time of the first event; To is that of the last
 	To       time.Time `json:"to"`
 	Duration int64     `json:"duration_ms"`
 
-	Summary      []string     `json:"summary"` // the page in a few sentences
+	Summary      []string     `json:"summary"` // the report in a few sentences
 	Completeness Completeness `json:"completeness"`
 	Notable      []Notable    `json:"notable"` // most serious first
 	Timeline     []Moment     `json:"timeline"`
@@ -56,7 +54,7 @@ type Report struct {
 	Usage        Usage        `json:"usage"`
 }
 
-// fold is a report in the making.
+// fold accumulates a report.
 type fold struct {
 	o        Options
 	from, to int64 // milliseconds; to is 0 before the first record
@@ -82,11 +80,11 @@ func newFold(o Options) *fold {
 	f.calls = newCalls()
 	f.notable = newNotables()
 	f.notable.outside = f.files.outside()
-	f.tree.began, f.tree.over = f.commands.began, f.commands.over
+	f.tree.began, f.tree.stopped = f.commands.began, f.commands.stopped
 	return f
 }
 
-// Make reads src to its end and reports on what was in it.
+// Make reads src to its end and returns the report.
 func Make(ctx context.Context, src Events, o Options) (*Report, error) {
 	f := newFold(o)
 	var e event.Event
@@ -103,8 +101,8 @@ func Make(ctx context.Context, src Events, o Options) (*Report, error) {
 	}
 }
 
-// keepEnded is how many ended processes the fold remembers. Twice as many are
-// let gather before the oldest are forgotten.
+// keepEnded is how many ended processes the fold keeps. The oldest are pruned when there are
+// twice as many.
 const keepEnded = 2048
 
 func (f *fold) add(e *event.Event) {
@@ -114,7 +112,7 @@ func (f *fold) add(e *event.Event) {
 	}
 	f.from, f.to = min(f.from, e.TS), max(f.to, e.TS)
 	if e.Flags&event.Injected != 0 {
-		return // our own doing; it is counted and said, and is none of the jail's
+		return // caused by Glasshouse itself: counted, but not attributed to the jail
 	}
 	switch e.Type {
 	case event.Syscall:
@@ -152,27 +150,26 @@ func (f *fold) report() *Report {
 	}
 	r.Completeness.Limits = f.limits()
 	r.Duration = r.To.Sub(r.From).Milliseconds()
-	f.elsewhere(r)
+	f.addDerived(r)
 	r.Notable = f.notable.report(f.o.Rows)
 	r.Timeline = timeline(r)
 	r.Summary = r.summary()
 	return r
 }
 
-// limits says where the report had to stop following.
+// limits lists the limits of the report that were exceeded.
 func (f *fold) limits() []string {
 	out := []string{}
-	if n := f.tree.untold; n > 0 {
-		out = append(out, count(n, "record", "records")+" of processes could not be followed, for more than "+number(maxLive)+" lived at once")
+	if n := f.tree.omitted; n > 0 {
+		out = append(out, count(n, "record", "records")+" of processes could not be tracked: more than "+number(maxLive)+" processes ran simultaneously")
 	}
-	if f.files.unlisted {
-		out = append(out, "of the written files "+number(maxWritten)+" are remembered: programs run from others are not among the notable")
+	if f.files.writtenFull {
+		out = append(out, "only "+number(maxWritten)+" written files are tracked: programs run from other written files are not reported as notable")
 	}
 	return out
 }
 
-// processes is the tree as it was at the end, with as many of the ended as there
-// is room for: the living and the ancestors of what is shown come first.
+// processes returns the process tree at the end, with at most processRows entries.
 func (f *fold) processes() Processes {
 	all := f.tree.Processes(true)
 	p := Processes{
@@ -184,15 +181,15 @@ func (f *fold) processes() Processes {
 	return p
 }
 
-// processRows bounds the tree of a report. GET /jails/{id}/processes has it all.
+// processRows bounds the tree of a report. GET /jails/{id}/processes returns all processes.
 const processRows = 200
 
-// Processes is who ran.
+// Processes summarizes the processes.
 type Processes struct {
 	Count  int64     `json:"count"`
 	Ended  int64     `json:"ended"`
-	Failed int64     `json:"failed"` // exited with another code than 0
+	Failed int64     `json:"failed"` // exit code other than 0
 	Killed int64     `json:"killed"` // ended by a signal
 	Tree   []Process `json:"tree"`
-	More   int64     `json:"more"` // that are not in Tree
+	More   int64     `json:"more"` // processes that are not in Tree
 }

@@ -27,7 +27,7 @@ func makeReport(t *testing.T, s *session, o report.Options) *report.Report {
 	return r
 }
 
-// golden compares got with a file that was looked at by a person once.
+// golden compares got with a file in testdata. Review the file after -update.
 func golden(t *testing.T, name string, got []byte) {
 	t.Helper()
 	file := filepath.Join("testdata", name)
@@ -41,11 +41,11 @@ func golden(t *testing.T, name string, got []byte) {
 		t.Fatal(err)
 	}
 	if d := cmp.Diff(string(want), string(got)); d != "" {
-		t.Errorf("%s is not what it was; if the new one is right, run go test ./report -update:\n%s", name, d)
+		t.Errorf("%s differs from testdata; if the new output is correct, run go test ./report -update:\n%s", name, d)
 	}
 }
 
-func TestAnAgentsSessionOnOnePage(t *testing.T) {
+func TestAgentSessionReport(t *testing.T) {
 	s := agent()
 	r := makeReport(t, s, report.Options{Workspace: []string{"/work"}})
 
@@ -82,7 +82,7 @@ func TestAnAgentsSessionOnOnePage(t *testing.T) {
 	golden(t, "agent.net", flows.Bytes())
 }
 
-// links returns every link in v's JSON.
+// links returns all links in v's JSON.
 func links(t *testing.T, v any) []report.Link {
 	t.Helper()
 	b, err := json.Marshal(v)
@@ -134,7 +134,7 @@ func TestEveryLinkFindsTheFirstAndTheLastOfItsEvents(t *testing.T) {
 	}
 }
 
-func TestWhatIsMissingIsSaid(t *testing.T) {
+func TestCompletenessStatement(t *testing.T) {
 	for _, c := range []struct {
 		name   string
 		change func([]event.Event) []event.Event
@@ -143,15 +143,15 @@ func TestWhatIsMissingIsSaid(t *testing.T) {
 		{"nothing", func(e []event.Event) []event.Event { return e }, "Nothing is missing: 10 records, from 1 to 10, and no source lost any."},
 		{"the oldest", func(e []event.Event) []event.Event { return e[3:] }, "7 records. 3 older records are no longer kept."},
 		{"one in the middle", func(e []event.Event) []event.Event { return append(e[:4:4], e[5:]...) },
-			"9 records. 1 record is missing and no gap says why: the log was damaged or tampered with."},
+			"9 records. 1 record is missing without a gap that explains it: the log was damaged or tampered with."},
 		{"some that a gap explains", func(e []event.Event) []event.Event {
 			e[6] = event.Event{Type: event.Gap, Seq: 7, Lost: 2, From: 4, Through: 5, Reason: "torn"}
 			return append(e[:3:3], e[5:]...)
-		}, "8 records. 2 records were lost, as the gaps say."},
-		{"nobody knows what", func(e []event.Event) []event.Event {
-			e[6] = event.Event{Type: event.Gap, Seq: 7, Lost: -1, Reason: "nobody watched"}
+		}, "8 records. 2 records were lost, as reported by gaps."},
+		{"an unknown number", func(e []event.Event) []event.Event {
+			e[6] = event.Event{Type: event.Gap, Seq: 7, Lost: -1, Reason: "observer stopped"}
 			return e
-		}, "10 records. 1 gap does not know how many records are missing."},
+		}, "10 records. 1 gap has an unknown number of missing records."},
 	} {
 		s := newSession()
 		for range 10 {
@@ -165,11 +165,11 @@ func TestWhatIsMissingIsSaid(t *testing.T) {
 	}
 }
 
-func TestWhatWasNotToBeRecordedIsSaid(t *testing.T) {
+func TestNotRecordedListsSelection(t *testing.T) {
 	sel := event.Selection{Syscalls: "security", Ignore: []string{"futex"}, Sample: 10, Files: "off", Network: "flows"}
 	r := makeReport(t, agent(), report.Options{Selection: &sel})
 	got := strings.Join(r.Completeness.NotRecorded, "; ")
-	want := "system calls that do not matter to security; the system calls futex; of the system calls all but one in 10; operations on files; single packets, only their sums"
+	want := "system calls that are not security-relevant; the system calls futex; all but one in 10 system calls; file operations; individual packets, only totals per flow"
 	if got != want {
 		t.Errorf("not recorded: %q, want %q", got, want)
 	}

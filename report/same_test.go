@@ -8,7 +8,8 @@ import (
 	"glasshouse/report"
 )
 
-// The counts of many things are estimates. Two reports of the same events must not differ.
+// Counts of many distinct things are estimates. Two reports of the same events must have the
+// same estimates.
 func TestReportsOfTheSameEventsAreEqual(t *testing.T) {
 	s := newSession().fork(1, 42, "sh").exec(42, "/bin/sh", "sh")
 	for n := range 6000 {

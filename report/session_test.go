@@ -10,7 +10,7 @@ import (
 
 const jail = "j-abcdefghijkm"
 
-// A session writes the events of a jail's life as its observers would.
+// A session builds the events of a jail as its observers record them.
 type session struct {
 	events []event.Event
 	ns     int64
@@ -21,13 +21,13 @@ func newSession() *session {
 	return &session{boot: time.Date(2025, 3, 14, 9, 26, 53, 0, time.UTC)}
 }
 
-// wait lets time pass.
+// wait advances the clock.
 func (s *session) wait(d time.Duration) *session {
 	s.ns += int64(d)
 	return s
 }
 
-// add appends e, numbered and dated.
+// add appends e with its sequence number and time.
 func (s *session) add(e event.Event) *session {
 	s.ns += 1000
 	e.Seq, e.Jail, e.NS = uint64(len(s.events)+1), jail, s.ns
@@ -65,7 +65,7 @@ func (s *session) exit(pid int32, code int32, signal string) *session {
 		Begin: p.Begin, Code: code, Signal: signal, UserNS: 12e6, SystemNS: 3e6, RSS: 9 << 20})
 }
 
-// last is the process' last record.
+// last returns the last event of a process.
 func (s *session) last(pid int32) event.Event {
 	for i := len(s.events) - 1; i >= 0; i-- {
 		if e := s.events[i]; e.Type == event.Proc && e.PID == pid && e.Flags&event.Thread == 0 {
@@ -103,8 +103,8 @@ func (s *session) usage(cpu time.Duration, memory, pids, disk, rx, tx int64) *se
 	return s.add(event.Event{Type: event.Usage, CPU: int64(cpu), Memory: memory, PIDs: pids, Disk: disk, Rx: rx, Tx: tx})
 }
 
-// agent is a small session such as an agent has: it runs its program, installs
-// something, is refused here and there, and builds a helper that it runs.
+// agent returns a small session that is typical for an agent: it runs its program, installs a
+// package, has some operations denied, and builds and runs a helper.
 func agent() *session {
 	s := newSession()
 	s.add(event.Event{Type: event.Proc, Op: event.OpExec, Flags: event.Existing, PID: 1, Comm: "glasshouse-init", Exe: "/.glasshouse/init",
@@ -140,7 +140,7 @@ func agent() *session {
 	s.usage(1300*time.Millisecond, 61<<20, 3, 2<<20, 46000, 900)
 	s.exit(42, 0, "")
 
-	// What it may not have.
+	// Operations that are denied.
 	s.fork(7, 43, "python3").exec(43, "/usr/bin/curl", "curl", "http://169.254.169.254/latest/meta-data")
 	s.call(43, "connect", -111, 80*time.Microsecond, addr("169.254.169.254:80"))
 	s.packet(43, event.Egress, "tcp", "10.0.0.2:51002", "169.254.169.254:80", "", "SYN", 60)
@@ -150,7 +150,7 @@ func agent() *session {
 	s.call(7, "setuid", -1, 900, args(0)).call(7, "ptrace", 0, 4*time.Microsecond, args(16, 42))
 	s.file(7, event.OpCreate, "/etc/cron.d/later", 0).file(7, event.OpWrite, "/etc/cron.d/later", 64)
 
-	// A helper that it builds, which crashes once and hangs once.
+	// It builds a helper, which crashes once and hangs once.
 	s.fork(7, 44, "python3").exec(44, "/usr/bin/cc", "cc", "-O2", "-o", "helper", "helper.c").wait(700 * time.Millisecond)
 	s.file(44, event.OpCreate, "/work/helper", 0).file(44, event.OpWrite, "/work/helper", 16384)
 	s.call(44, "chmod", 0, 5*time.Microsecond, path("/work/helper"), args(0, 0o755))
@@ -174,7 +174,7 @@ func agent() *session {
 	return s
 }
 
-// source gives out the session's events.
+// source returns the session's events.
 func (s *session) source() report.Events { return &slice{s.events} }
 
 type slice struct{ left []event.Event }

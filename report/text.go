@@ -12,8 +12,8 @@ import (
 	"glasshouse/internal/text"
 )
 
-// Text is bytes as the jail had them, which need not be UTF-8. Its JSON is that
-// of strings in events: a byte that is not UTF-8 is \udc80 to \udcff.
+// Text is a byte string from the jail, which need not be UTF-8. Its JSON encoding is that of
+// strings in events: a byte that is not UTF-8 becomes \udc80 to \udcff.
 type Text string
 
 func (t Text) MarshalJSON() ([]byte, error) {
@@ -42,8 +42,8 @@ func (t Text) MarshalJSON() ([]byte, error) {
 	return append(b, '"'), nil
 }
 
-// visible is text.Visible of the first most bytes of s, with the number of bytes that
-// were cut.
+// visible returns text.Visible of the first most bytes of s. If it truncates s, it appends the
+// number of omitted bytes.
 func visible(s string, most int) string {
 	head := text.Prefix(s, most)
 	if len(head) == len(s) {
@@ -52,7 +52,7 @@ func visible(s string, most int) string {
 	return text.Visible(head) + fmt.Sprintf("… (%s bytes more)", number(int64(len(s)-len(head))))
 }
 
-// commandLine is argv as one would type it, quoted where needed.
+// commandLine returns argv as a shell command line, quoted where needed.
 func commandLine(argv []Text, most int) string {
 	var b strings.Builder
 	for i, a := range argv {
@@ -68,14 +68,14 @@ func commandLine(argv []Text, most int) string {
 	return visible(b.String(), most)
 }
 
-// special reports whether a shell may read r as something else than itself.
+// special reports whether r has a special meaning in a shell.
 func special(r rune) bool {
 	return r < utf8.RuneSelf && !strings.ContainsRune(shellPlain, r) || r == utf8.RuneError
 }
 
 const shellPlain = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_@%+=:,./-"
 
-// number writes 1234567 as 1,234,567.
+// number formats 1234567 as 1,234,567.
 func number(n int64) string {
 	s := strconv.FormatInt(n, 10)
 	from := len(s) - 3
@@ -89,7 +89,7 @@ func number(n int64) string {
 	return s
 }
 
-// count is a number of things in words: "1 process", "3 processes".
+// count formats a number of things: "1 process", "3 processes".
 func count(n int64, one, many string) string {
 	if n == 1 {
 		return "1 " + one
@@ -97,7 +97,7 @@ func count(n int64, one, many string) string {
 	return number(n) + " " + many
 }
 
-// three writes f, from 0 to below 1000, with three digits.
+// three formats f, which is at least 0 and less than 1000, with three digits.
 func three(f float64) string {
 	switch {
 	case f < 9.995:
@@ -108,7 +108,7 @@ func three(f float64) string {
 	return strconv.FormatFloat(math.Round(f), 'f', -1, 64)
 }
 
-// size writes n bytes in the largest unit that keeps three digits.
+// size formats n bytes in the largest unit that keeps three digits.
 func size(n int64) string {
 	const units = "KMGTPE"
 	if n < 1024 {
@@ -121,7 +121,7 @@ func size(n int64) string {
 	return three(f) + " " + units[i:i+1] + "iB"
 }
 
-// took writes nanoseconds as a duration, for a person.
+// took formats a duration in nanoseconds.
 func took(ns int64) string {
 	f := float64(ns)
 	switch d := time.Duration(ns); {
@@ -144,8 +144,8 @@ func took(ns int64) string {
 	}
 }
 
-// instant is a record's time. What no calendar holds becomes the nearest that
-// one does, for JSON knows no year 10000.
+// instant converts the time of an event. It is clamped to the range that JSON supports, which
+// ends with the year 9999 (RFC 3339).
 func instant(ms int64) time.Time {
 	const last = 253402300799999
 	return time.UnixMilli(min(max(ms, 0), last)).UTC()

@@ -9,45 +9,45 @@ import (
 	"glasshouse/event"
 )
 
-// A Moment is something that happened for the first time.
+// A Moment is the first occurrence of something.
 type Moment struct {
 	Time   time.Time `json:"time"`
 	Seq    uint64    `json:"seq"`
-	Kind   string    `json:"kind"` // command, peer, or a Notable's
+	Kind   string    `json:"kind"` // command, peer, or the kind of a Notable
 	Level  string    `json:"level"`
-	Title  string    `json:"title,omitempty"` // the Notable's
+	Title  string    `json:"title,omitempty"` // title of the Notable
 	What   Text      `json:"what"`
 	Events Link      `json:"events"`
 }
 
-// shown is what happened, as it can be shown to a person.
+// shown returns What with special characters made visible.
 func (m Moment) shown() string {
 	if m.Level == "" {
-		return string(m.What) // it was made so already; cut again it would say less is missing than is
+		return string(m.What) // already converted; truncating again would report a wrong number of omitted bytes
 	}
 	return visible(string(m.What), 300)
 }
 
-// maxMoments bounds a timeline. What is serious goes in first.
+// maxMoments bounds a timeline. Serious moments take precedence.
 const maxMoments = 60
 
-// timeline is what is in the report's lists, as it began.
+// timeline returns the entries of the report's lists in chronological order.
 func timeline(r *Report) []Moment {
 	all := []Moment{}
 	for _, c := range r.Commands.List {
 		all = append(all, Moment{c.Began, c.Events.First, "command", "", "", Text(c.Line()), c.Events})
 	}
 	for _, p := range r.Network.List {
-		what := "talked to " + p.Service()
+		what := "connected to " + p.Service()
 		if p.Dir == event.Ingress {
-			what = "was called by " + p.Service()
+			what = "accepted a connection from " + p.Service()
 		}
 		all = append(all, Moment{p.Began, p.Events.First, "peer", "", "", Text(what), p.Events})
 	}
 	for _, n := range r.Notable {
 		for i, it := range n.List {
 			if i == 3 {
-				break // of the same kind; the rest is in the list
+				break // at most three of a kind; the others are in the list
 			}
 			if it.Began == nil {
 				continue
@@ -68,7 +68,7 @@ func timeline(r *Report) []Moment {
 	return slices.Clip(all)
 }
 
-// summary is the report in a few sentences. Nothing in it is the jail's words.
+// summary describes the report in a few sentences. They contain no strings from the jail.
 func (r *Report) summary() []string {
 	if r.Completeness.Records == 0 {
 		return []string{"Nothing was recorded."}
@@ -81,10 +81,10 @@ func (r *Report) summary() []string {
 	}
 	s = append(s, ran+".")
 	if n := r.Network.Peers.N; n > 0 {
-		s = append(s, "It talked to "+r.Network.Peers.String()+plural(n, " peer", " peers")+", sent "+size(r.Network.Total.BytesOut)+
+		s = append(s, "It communicated with "+r.Network.Peers.String()+plural(n, " peer", " peers")+", sent "+size(r.Network.Total.BytesOut)+
 			" and received "+size(r.Network.Total.BytesIn)+".")
 	} else if r.Completeness.ByType["net"] == 0 && !slices.Contains(r.Completeness.NotRecorded, "the network") {
-		s = append(s, "It talked to nobody.")
+		s = append(s, "No network traffic.")
 	}
 	if f := r.Files; f.Total.Operations() > 0 {
 		s = append(s, "It changed "+f.Changed.Paths.String()+plural(f.Changed.Paths.N, " file", " files")+" and read "+
@@ -110,7 +110,7 @@ func (r *Report) summary() []string {
 		}
 	}
 	if len(serious) > 0 {
-		s = append(s, "To be looked at: "+strings.Join(serious, " and ")+".")
+		s = append(s, "Needs review: "+strings.Join(serious, " and ")+".")
 	}
 	return s
 }

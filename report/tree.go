@@ -10,35 +10,35 @@ import (
 	"glasshouse/event"
 )
 
-// A Tree is a jail's processes, as their records tell of them. It is fed records
-// in the order of the log, while the jail runs or later. It takes those of
-// processes and gaps; of others it learns only that a process has a new name.
+// A Tree is the process tree of a jail, derived from its events. Events are added in log
+// order, while the jail runs or later. It uses process, gap and lineage events; from other
+// events it learns only new process names.
 //
-// A process is known by its pid and the time it began, so one that got the pid
-// of another is not taken for it. A Tree is not safe for concurrent use.
+// A process is identified by its PID and start time, so that a reused PID is a different
+// process. A Tree is not safe for concurrent use.
 type Tree struct {
 	live  map[int32]*proc
-	ended map[birth]*proc
-	order []*proc // of the ended, as they ended; the first gone are nil
-	gone  int     // so many at the front of order
+	ended map[procKey]*proc
+	order []*proc // ended processes in the order of their end; forgotten ones are nil or stale
+	gone  int     // number of nil entries at the front of order
 
-	// began is told that a process runs a program from now on, over that it does
-	// no longer: it ended, or runs another, or may have done either unseen.
-	began func(p *proc, e *event.Event)
-	over  func(p *proc, e *event.Event)
+	// began is called when a process starts to run a program. over is called when it stops to
+	// run it: it ended or executed another program, possibly unobserved.
+	began   func(p *proc, e *event.Event)
+	stopped func(p *proc, e *event.Event)
 
 	count, endings, failed, killed int64
-	forgotten                      int64 // by Prune
-	untold                         int64 // for want of room
+	forgotten                      int64 // removed by Prune
+	omitted                        int64 // omitted: too many running processes
 	lost                           Lost
-	text                           int // bytes held by programs
-	body, rewound                  int // counts the bodies that the jail has had; and had when it was rewound
+	text                           int // total size of the strings of programs
+	instance, rewoundInstance      int // number of instances of the jail; and the value at the last rewind
 }
 
-// Lost is how much is not known.
+// Lost counts lost events.
 type Lost struct {
-	Records int64 `json:"records"`           // at least
-	Unknown bool  `json:"unknown,omitempty"` // some gap could not say how many
+	Records int64 `json:"records"`           // a lower bound if Unknown is set
+	Unknown bool  `json:"unknown,omitempty"` // a gap had an unknown number of lost events
 }
 
 func (l *Lost) add(e *event.Event) {
@@ -48,33 +48,33 @@ func (l *Lost) add(e *event.Event) {
 	l.Records = sum(l.Records, e.Lost)
 }
 
-// A birth is which process is meant, for pids come back.
-type birth struct {
+// A procKey identifies a process. PIDs alone are reused.
+type procKey struct {
 	pid   int32
 	begin int64
 }
 
 // A proc is one process.
 type proc struct {
-	birth
+	procKey
 	ppid, hostPID int32
-	parent        int64 // when the parent began; 0 is unknown
+	parent        int64 // start time of the parent; 0 if unknown
 	uid, gid      uint32
 	comm          string
 	runs          *program
-	history       []execution // the last few
+	history       []execution // the last few programs
 	execs         int
 	threads       int
 	existing      bool
-	body          int    // in which it was told of last
-	first, last   uint64 // sequence numbers of its records
+	instance      int    // the instance of the last event of the process
+	first, last   uint64 // sequence numbers of its first and last event
 
 	beganTS int64 // milliseconds
-	runNS   int64 // since when it runs what it runs
+	runNS   int64 // start of the current program
 	runTS   int64
-	group   *command // what runs, among its like; the report's
+	group   *command // the group of the current command; used by reports
 
-	end, endTS       int64 // end is 0 while it lives
+	end, endTS       int64 // end is 0 while the process is running
 	how              ending
 	code             int32
 	signal           string
@@ -85,18 +85,18 @@ type proc struct {
 type ending uint8
 
 const (
-	lives   ending = iota
+	alive   ending = iota
 	exited         // by itself
 	killed         // by a signal
-	unknown        // its end was not seen, but it is certain
+	unknown        // ended, but its end was not observed
 )
 
-// A program is what a process runs. Processes that were forked share it.
+// A program is the program that a process runs. Forked processes share it.
 type program struct {
 	exe  string
 	argv []string
 	cwd  string
-	cut  bool // more was said of it than is kept
+	cut  bool // the strings are truncated
 	size int
 	refs int
 }
@@ -108,19 +108,19 @@ type execution struct {
 }
 
 const (
-	maxLive    = 1 << 16  // processes that live at once
-	maxProgram = 8 << 10  // bytes of one program's strings
-	maxTexts   = 32 << 20 // of all; beyond it only beginnings are kept
+	maxLive    = 1 << 16  // maximum number of running processes
+	maxProgram = 8 << 10  // maximum size of the strings of one program, in bytes
+	maxTexts   = 32 << 20 // maximum size of all strings; beyond it, each program keeps 256 bytes
 	maxHistory = 8
-	slack      = int64(20 * time.Millisecond) // of the kernel's two clocks for when a process began
+	slack      = int64(20 * time.Millisecond) // tolerance between the two kernel clocks that give a process's start time
 )
 
 // NewTree returns an empty tree.
 func NewTree() *Tree {
-	return &Tree{live: map[int32]*proc{}, ended: map[birth]*proc{}}
+	return &Tree{live: map[int32]*proc{}, ended: map[procKey]*proc{}}
 }
 
-// Add takes the next record. It keeps no reference to e.
+// Add adds the next event. It retains no reference to e.
 func (t *Tree) Add(e *event.Event) {
 	switch {
 	case e.Type == event.Proc:
@@ -147,18 +147,19 @@ func (t *Tree) proc(e *event.Event) {
 		}
 		return
 	}
-	t.move(e)
+	t.relocate(e)
 	p := t.find(e)
 	fresh := p == nil
 	if fresh {
-		if p = t.begin(e); p == nil {
+		p = t.begin(e)
+		if p == nil {
 			return
 		}
 	}
 	p.last = max(p.last, e.Seq)
-	defer func() { p.body = t.body }()
-	if p.how != lives {
-		// From another processor, after what told us that it must have ended.
+	defer func() { p.instance = t.instance }()
+	if p.how != alive {
+		// An exit event from another CPU, after an event that implied the end.
 		if p.how == unknown && e.Op == event.OpExit {
 			p.exit(e)
 			t.ending(p)
@@ -176,8 +177,8 @@ func (t *Tree) proc(e *event.Event) {
 	}
 	switch {
 	case e.Flags&event.Existing != 0:
-		p.threads = 1 // they are told of after it
-		t.meet(p, e)
+		p.threads = 1 // events of its other threads follow
+		t.recordRunning(p, e)
 	case e.Op == event.OpExec:
 		p.execs++
 		t.exec(p, e)
@@ -193,25 +194,25 @@ func (t *Tree) proc(e *event.Event) {
 	}
 }
 
-// move has a process go on that is found in another body of its jail: there it has
-// another number on the host, and another beginning. The first process is told of
-// first.
-func (t *Tree) move(e *event.Event) {
+// relocate updates a process that was restored in another instance of its jail, where it has
+// another host PID and start time. The first process is reported first.
+func (t *Tree) relocate(e *event.Event) {
 	p := t.live[e.PID]
 	if p == nil || e.Flags&event.Existing == 0 || e.HostPID == p.hostPID || p.runs == nil {
 		return
 	}
-	r := t.hold(e)
+	r := t.newProgram(e)
 	same := r.key() == p.runs.key()
 	t.release(r)
 	if !same {
-		return // it only has its pid
+		return // another process with the same PID
 	}
 	if p.pid == 1 {
-		t.body++
+		t.instance++
 	}
 	was := p.begin
-	if p.hostPID = e.HostPID; e.Begin != 0 {
+	p.hostPID = e.HostPID
+	if e.Begin != 0 {
 		p.begin = e.Begin
 	}
 	for _, child := range t.live {
@@ -221,7 +222,7 @@ func (t *Tree) move(e *event.Event) {
 	}
 }
 
-// exit notes how p ended.
+// exit records how p ended.
 func (p *proc) exit(e *event.Event) {
 	p.userNS, p.systemNS, p.rss = e.UserNS, e.SystemNS, e.RSS
 	p.code, p.how = e.Code, exited
@@ -230,7 +231,7 @@ func (p *proc) exit(e *event.Event) {
 	}
 }
 
-// ending counts how a process ended.
+// ending counts the result of a process.
 func (t *Tree) ending(p *proc) {
 	switch {
 	case p.how == killed:
@@ -240,26 +241,26 @@ func (t *Tree) ending(p *proc) {
 	}
 }
 
-// find returns the process e is about, or nil if it has not been heard of. One
-// that must have ended meanwhile, for e is about another with its pid, is ended.
+// find returns the process that e refers to, or nil if it is not known. If e implies that an
+// earlier process with the same PID has ended, find ends that process.
 func (t *Tree) find(e *event.Event) *proc {
 	p := t.live[e.PID]
 	switch {
 	case p == nil:
-		return t.ended[birth{e.PID, e.Begin}]
+		return t.ended[procKey{e.PID, e.Begin}]
 	case e.Begin == 0 && (e.Op != event.OpFork || e.Flags&event.Existing != 0):
 		return p
 	case e.Begin != 0 && e.Begin-p.begin <= slack && p.begin-e.Begin <= slack:
 		return p
 	case e.Begin != 0 && e.Begin < p.begin && e.NS >= p.begin:
-		return t.ended[birth{e.PID, e.Begin}] // the earlier bearer of the pid
+		return t.ended[procKey{e.PID, e.Begin}] // the previous process with this PID
 	}
 	p.how = unknown
 	t.finish(p, e)
 	return nil
 }
 
-// begin makes the process e is about.
+// begin adds the process that e refers to.
 func (t *Tree) begin(e *event.Event) *proc {
 	begin := e.Begin
 	if begin == 0 {
@@ -269,8 +270,8 @@ func (t *Tree) begin(e *event.Event) *proc {
 	if !full || e.Op == event.OpFork {
 		t.count++
 	}
-	if full || t.live[e.PID] != nil { // or a record too late to say of whom it is
-		t.untold++
+	if full || t.live[e.PID] != nil { // or a late event that cannot be attributed
+		t.omitted++
 		if e.Op == event.OpExit {
 			var p proc
 			p.exit(e)
@@ -279,7 +280,7 @@ func (t *Tree) begin(e *event.Event) *proc {
 		}
 		return nil
 	}
-	p := &proc{birth: birth{e.PID, begin}, hostPID: e.HostPID, ppid: -1, threads: 1, first: e.Seq,
+	p := &proc{procKey: procKey{e.PID, begin}, hostPID: e.HostPID, ppid: -1, threads: 1, first: e.Seq,
 		existing: e.Flags&event.Existing != 0}
 	p.beganTS = e.TS
 	if e.NS > begin {
@@ -305,11 +306,11 @@ func (t *Tree) child(p *proc, ppid int32) {
 	}
 }
 
-// meet notes what an observer found p to run when it came, or came back. A run
-// that it goes on with is not another.
-func (t *Tree) meet(p *proc, e *event.Event) {
+// recordRunning records the program that an observer found p running when it attached. If p still runs
+// the same program, no new run is counted.
+func (t *Tree) recordRunning(p *proc, e *event.Event) {
 	if p.group != nil {
-		r := t.hold(e)
+		r := t.newProgram(e)
 		same := r.key() == p.runs.key()
 		t.release(r)
 		if same {
@@ -323,14 +324,14 @@ func (t *Tree) meet(p *proc, e *event.Event) {
 	}
 }
 
-// exec has p run what e says.
+// exec records that p executed the program in e.
 func (t *Tree) exec(p *proc, e *event.Event) {
-	if p.group != nil && t.over != nil {
-		t.over(p, e)
+	if p.group != nil && t.stopped != nil {
+		t.stopped(p, e)
 	}
 	p.group = nil
 	t.release(p.runs)
-	p.runs = t.hold(e)
+	p.runs = t.newProgram(e)
 	p.threads = 1
 	p.runNS, p.runTS = e.NS, e.TS
 	if t.began != nil {
@@ -338,8 +339,8 @@ func (t *Tree) exec(p *proc, e *event.Event) {
 	}
 }
 
-// hold keeps what e says of a program.
-func (t *Tree) hold(e *event.Event) *program {
+// newProgram creates a program from e, with one reference.
+func (t *Tree) newProgram(e *event.Event) *program {
 	room := maxProgram
 	if t.text > maxTexts {
 		room = 256
@@ -357,7 +358,7 @@ func (t *Tree) hold(e *event.Event) *program {
 			r.cut = true
 			break
 		}
-		room -= 16 // what an empty one takes
+		room -= 16 // overhead of one string
 		r.argv = append(r.argv, take(a[:min(len(a), max(room, 0))]))
 		r.cut = r.cut || len(r.argv[len(r.argv)-1]) < len(a)
 	}
@@ -379,27 +380,27 @@ func (t *Tree) release(r *program) {
 	}
 }
 
-// finish has p end, as how says, at e.
+// finish ends p at e. p.how is set.
 func (t *Tree) finish(p *proc, e *event.Event) {
-	if p.group != nil && t.over != nil {
-		t.over(p, e)
+	if p.group != nil && t.stopped != nil {
+		t.stopped(p, e)
 	}
 	p.group = nil
-	p.ppid, p.parent = t.parentOf(p) // as it was when it ended
+	p.ppid, p.parent = t.parentOf(p) // the parent at the time of its end
 	p.end, p.endTS = max(e.NS, 1), e.TS
 	t.endings++
 	t.ending(p)
 	delete(t.live, p.pid)
-	if old := t.ended[p.birth]; old != nil { // a log that contradicts itself
+	if old := t.ended[p.procKey]; old != nil { // the log contradicts itself
 		t.forget(old)
 	}
-	t.ended[p.birth] = p
+	t.ended[p.procKey] = p
 	t.order = append(t.order, p)
 }
 
-// endBefore ends all that began before the first process of a namespace: theirs
-// is gone. The two may be of different boots of the host, so that only the
-// clock on the wall tells.
+// endBefore ends all processes that began before the first process of a namespace, because
+// their namespace no longer exists. The two may be from different boots of the host, so only
+// the wall clock is comparable.
 func (t *Tree) endBefore(first *proc, e *event.Event) {
 	for _, p := range t.live {
 		if p.beganTS < first.beganTS-slack/int64(time.Millisecond) {
@@ -409,20 +410,20 @@ func (t *Tree) endBefore(first *proc, e *event.Event) {
 	}
 }
 
-// rewind ends the processes that a jail had and has not: those that are not told
-// of in its new body or, if that is told of later, all.
+// rewind ends the processes that do not exist after a rewind: those that were not reported in
+// the new instance or, if the instance is reported later, all.
 func (t *Tree) rewind(e *event.Event) {
 	for _, p := range t.live {
-		if p.body < t.body || t.body == t.rewound {
+		if p.instance < t.instance || t.instance == t.rewoundInstance {
 			p.how = unknown
 			t.finish(p, e)
 		}
 	}
-	t.rewound = t.body
+	t.rewoundInstance = t.instance
 }
 
-// parentOf returns the parent of a living process. Orphans are given to the first
-// process; a parent that was never heard of is what the record said.
+// parentOf returns the parent of a running process. Orphans are reparented to the first
+// process. If the parent was never observed, parentOf returns the parent in the event.
 func (t *Tree) parentOf(p *proc) (ppid int32, begin int64) {
 	parent := t.live[p.ppid]
 	switch {
@@ -439,8 +440,7 @@ func (t *Tree) parentOf(p *proc) (ppid int32, begin int64) {
 	return p.ppid, p.parent
 }
 
-// clone returns a tree that goes its own way from here. Of a report's tree there is
-// none.
+// clone returns an independent copy of a tree that does not belong to a report.
 func (t *Tree) clone() *Tree {
 	c := *t
 	programs := map[*program]*program{nil: nil}
@@ -466,7 +466,7 @@ func (t *Tree) clone() *Tree {
 	for pid, p := range t.live {
 		c.live[pid] = copied(p)
 	}
-	c.ended = make(map[birth]*proc, len(t.ended))
+	c.ended = make(map[procKey]*proc, len(t.ended))
 	for b, p := range t.ended {
 		c.ended[b] = copied(p)
 	}
@@ -477,15 +477,15 @@ func (t *Tree) clone() *Tree {
 	return &c
 }
 
-// Prune forgets ended processes, those that ended first before the others, until
-// no more than so many are known. A process ends after the children it still
-// has, so what is forgotten leaves no gap in the tree.
+// Prune removes ended processes, in the order of their end, until at most ended of them
+// remain. A process is reparented before its parent ends, so no process in the tree loses its
+// parent.
 func (t *Tree) Prune(ended int) {
 	for len(t.ended) > max(ended, 0) {
 		p := t.order[t.gone]
 		t.order[t.gone] = nil
 		t.gone++
-		if p != nil && t.ended[p.birth] == p {
+		if p != nil && t.ended[p.procKey] == p {
 			t.forget(p)
 		}
 	}
@@ -496,7 +496,7 @@ func (t *Tree) Prune(ended int) {
 }
 
 func (t *Tree) forget(p *proc) {
-	delete(t.ended, p.birth)
+	delete(t.ended, p.procKey)
 	t.release(p.runs)
 	for _, x := range p.history {
 		t.release(x.p)
@@ -504,7 +504,7 @@ func (t *Tree) forget(p *proc) {
 	t.forgotten++
 }
 
-// TreeAt reads src to its end and returns the tree as it was at an instant.
+// TreeAt reads src to its end and returns the tree at an instant.
 func TreeAt(src Events, at Instant) (*Tree, error) {
 	t := NewTree()
 	var e event.Event
@@ -514,16 +514,16 @@ func TreeAt(src Events, at Instant) (*Tree, error) {
 		} else if err != nil {
 			return nil, err
 		}
-		// Records of several processors come a little out of order, so a late one
-		// does not mean that no earlier follows.
+		// Events of several processors are slightly out of order, so earlier events may follow
+		// a later one.
 		if at.has(e.Seq, e.TS) {
 			t.Add(&e)
-			if len(t.ended) > 2*keepAt {
-				t.Prune(keepAt)
+			if len(t.ended) > 2*maxEndedAt {
+				t.Prune(maxEndedAt)
 			}
 		}
 	}
 }
 
-// keepAt is how many ended processes TreeAt remembers.
-const keepAt = 1 << 14
+// maxEndedAt is how many ended processes TreeAt keeps.
+const maxEndedAt = 1 << 14

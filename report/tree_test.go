@@ -14,8 +14,8 @@ import (
 	"glasshouse/report"
 )
 
-// grow returns the tree that a session's records make.
-func grow(s *session) *report.Tree {
+// treeOf returns the tree of a session's events.
+func treeOf(s *session) *report.Tree {
 	t := report.NewTree()
 	for i := range s.events {
 		t.Add(&s.events[i])
@@ -23,8 +23,8 @@ func grow(s *session) *report.Tree {
 	return t
 }
 
-// told is a tree in short: a line for each process, indented below its parent.
-func told(list []report.Process) string {
+// outline returns an outline of a tree: one line per process, indented below its parent.
+func outline(list []report.Process) string {
 	var b strings.Builder
 	for _, p := range list {
 		how := p.State
@@ -41,40 +41,40 @@ func told(list []report.Process) string {
 
 func check(t *testing.T, name string, list []report.Process, want string) {
 	t.Helper()
-	if d := cmp.Diff(strings.TrimPrefix(want, "\n"), told(list)); d != "" {
+	if d := cmp.Diff(strings.TrimPrefix(want, "\n"), outline(list)); d != "" {
 		t.Errorf("%s:\n%s", name, d)
 	}
 }
 
-func TestOrphansAreGivenToTheFirstProcess(t *testing.T) {
+func TestOrphansAreReparentedToFirstProcess(t *testing.T) {
 	s := newSession()
 	s.fork(0, 1, "init").exec(1, "/init", "init")
 	s.fork(1, 2, "init").exec(2, "/bin/sh", "sh").fork(2, 3, "sh").exec(3, "/bin/sleep", "sleep", "9").exit(2, 0, "")
-	check(t, "living", grow(s).Processes(false), `
+	check(t, "living", treeOf(s).Processes(false), `
 1<0 init [init] running
  3<1 sleep [sleep 9] running
 `)
 	s.exit(3, 0, "SIGTERM")
-	check(t, "all", grow(s).Processes(true), `
+	check(t, "all", treeOf(s).Processes(true), `
 1<0 init [init] running
  2<1 sh [sh] exit 0
  3<1 sleep [sleep 9] SIGTERM
 `)
 }
 
-func TestAPidThatComesBackIsAnotherProcess(t *testing.T) {
+func TestReusedPIDIsAnotherProcess(t *testing.T) {
 	s := newSession()
 	s.fork(0, 1, "init").fork(1, 2, "init").exec(2, "/a", "a").fork(2, 3, "a").exit(2, 1, "").wait(time.Second)
 	s.fork(1, 2, "init").exec(2, "/b", "b")
-	check(t, "the orphan is not the new one's child", grow(s).Processes(true), `
+	check(t, "the orphan is not the new one's child", treeOf(s).Processes(true), `
 1<0 init [] running
  2<1 a [a] exit 1
  3<1 a [a] running
  2<1 b [b] running
 `)
-	// The same when the end of the first was lost.
+	// The same with the end of the first process lost.
 	s.events = slices.DeleteFunc(s.events, func(e event.Event) bool { return e.Op == event.OpExit })
-	check(t, "its end was lost", grow(s).Processes(true), `
+	check(t, "its end was lost", treeOf(s).Processes(true), `
 1<0 init [] running
  2<1 a [a] lost
  3<1 a [a] running
@@ -85,24 +85,24 @@ func TestAPidThatComesBackIsAnotherProcess(t *testing.T) {
 func TestAForkedProcessRunsWhatItsParentRuns(t *testing.T) {
 	s := newSession()
 	s.fork(0, 1, "init").exec(1, "/bin/sh", "sh", "-c", "x").fork(1, 2, "sh")
-	check(t, "forked", grow(s).Processes(false), `
+	check(t, "forked", treeOf(s).Processes(false), `
 1<0 sh [sh -c x] running
  2<1 sh [sh -c x] running
 `)
 	s.exec(2, "/bin/a", "a").exec(2, "/bin/b", "b")
-	p := grow(s).Processes(false)[1]
+	p := treeOf(s).Processes(false)[1]
 	if p.ExecsAll != 2 || len(p.Execs) != 2 || p.Execs[0].Exe != "/bin/a" || p.Exe != "/bin/b" {
 		t.Errorf("after two execs: %d, %v, now %s", p.ExecsAll, p.Execs, p.Exe)
 	}
 }
 
-func TestANewNameIsLearnedFromAnyCall(t *testing.T) {
+func TestNewNameIsTakenFromAnyCall(t *testing.T) {
 	s := newSession()
 	s.fork(0, 1, "init").exec(1, "/bin/python3", "python3").call(1, "prctl", 0, 1)
 	s.events[len(s.events)-1].Comm = "worker"
 	s.call(1, "read", 0, 1)
 	s.events[len(s.events)-1].Comm, s.events[len(s.events)-1].TID = "a thread", 9
-	if got := grow(s).Processes(false)[0].Comm; got != "worker" {
+	if got := treeOf(s).Processes(false)[0].Comm; got != "worker" {
 		t.Errorf("the process is called %q, want worker", got)
 	}
 }
@@ -114,16 +114,16 @@ func TestThreadsAreCounted(t *testing.T) {
 		s.add(event.Event{Type: event.Proc, Op: event.OpFork, Flags: event.Thread, PID: 1, TID: tid, Begin: s.ns})
 	}
 	s.add(event.Event{Type: event.Proc, Op: event.OpExit, Flags: event.Thread, PID: 1, TID: 3})
-	if got := grow(s).Processes(false)[0].Threads; got != 4 {
+	if got := treeOf(s).Processes(false)[0].Threads; got != 4 {
 		t.Errorf("%d threads, want 4", got)
 	}
 	s.exec(1, "/b", "b")
-	if got := grow(s).Processes(false)[0].Threads; got != 1 {
+	if got := treeOf(s).Processes(false)[0].Threads; got != 1 {
 		t.Errorf("after exec %d threads, want 1", got)
 	}
 }
 
-func TestAnObserverThatComesLateHearsOfWhatIsThere(t *testing.T) {
+func TestLateObserverReportsExistingProcesses(t *testing.T) {
 	s := newSession()
 	existing := func(pid, ppid int32, begin int64, exe string) {
 		s.add(event.Event{Type: event.Proc, Op: event.OpExec, Flags: event.Existing, PID: pid, PPID: ppid, Begin: begin, Comm: exe, Exe: exe, Argv: []string{exe}})
@@ -137,24 +137,24 @@ func TestAnObserverThatComesLateHearsOfWhatIsThere(t *testing.T) {
  5<1 b [b] running
   9<5 c [c] running
 `
-	check(t, "in any order", grow(s).Processes(false), want)
-	existing(1, 0, 1e9, "a") // the daemon came back
+	check(t, "in any order", treeOf(s).Processes(false), want)
+	existing(1, 0, 1e9, "a") // the daemon restarted
 	existing(5, 1, 2e9, "b")
 	existing(9, 5, 3e9, "c")
-	check(t, "told again", grow(s).Processes(false), want)
+	check(t, "reported again", treeOf(s).Processes(false), want)
 	if c := makeReport(t, s, report.Options{}).Commands; c.Runs != 3 {
 		t.Errorf("%d runs, want 3: those found again went on", c.Runs)
 	}
-	existing(9, 5, 3e9, "d") // while nobody watched it ran another program
+	existing(9, 5, 3e9, "d") // executed another program while it was not observed
 	if c := makeReport(t, s, report.Options{}).Commands; c.Runs != 4 || c.List[len(c.List)-1].Exe != "d" {
 		t.Errorf("%d runs, want 4, of which d is one", c.Runs)
 	}
-	if k := grow(s).Known(); k.Count != 3 {
+	if k := treeOf(s).Known(); k.Count != 3 {
 		t.Errorf("%d processes, want 3", k.Count)
 	}
 }
 
-func TestAJailThatIsStartedAgainHasNoneOfItsOldProcesses(t *testing.T) {
+func TestRestartedJailHasNoOldProcesses(t *testing.T) {
 	s := newSession()
 	s.fork(0, 1, "init").fork(1, 2, "init").fork(1, 3, "init").wait(time.Hour)
 	s.fork(0, 1, "init").fork(1, 7, "init")
@@ -162,17 +162,17 @@ func TestAJailThatIsStartedAgainHasNoneOfItsOldProcesses(t *testing.T) {
 1<0 init [] running
  7<1 init [] running
 `
-	check(t, "living", grow(s).Processes(false), want)
+	check(t, "living", treeOf(s).Processes(false), want)
 
-	// After a boot of the host its steady clock begins anew.
+	// After a reboot, the host's monotonic clock restarts.
 	s = newSession()
 	s.wait(time.Hour).fork(0, 1, "init").fork(1, 2, "init")
 	s.boot, s.ns = s.boot.Add(2*time.Hour), 0
 	s.fork(0, 1, "init").fork(1, 7, "init")
-	check(t, "after a boot", grow(s).Processes(false), want)
+	check(t, "after a boot", treeOf(s).Processes(false), want)
 }
 
-func TestAJailThatIsRewoundHasOnlyTheProcessesItHadThen(t *testing.T) {
+func TestRewoundJailHasOnlyProcessesOfThatTime(t *testing.T) {
 	existing := func(s *session, pid, ppid, host int32, comm string) {
 		s.add(event.Event{Type: event.Proc, Op: event.OpExec, Flags: event.Existing, PID: pid, PPID: ppid, HostPID: host, Begin: s.ns, Comm: comm, Exe: comm, Argv: []string{comm}})
 	}
@@ -190,28 +190,28 @@ func TestAJailThatIsRewoundHasOnlyTheProcessesItHadThen(t *testing.T) {
 	s := newSession().fork(0, 1, "init").exec(1, "init", "init").fork(1, 2, "server").exec(2, "server", "server").fork(1, 3, "late").fork(3, 4, "later").wait(time.Minute)
 	body(s, 500)
 	back(s)
-	check(t, "its body told first", grow(s).Processes(false), want)
+	check(t, "its instance reported first", treeOf(s).Processes(false), want)
 	s.fork(1, 9, "new").wait(time.Minute)
 	back(s)
 	body(s, 600)
-	check(t, "its body told after", grow(s).Processes(false), want)
+	check(t, "its instance reported later", treeOf(s).Processes(false), want)
 	s.wait(time.Minute)
-	body(s, 700) // it goes on in another body, with all it had
-	check(t, "without a rewind", grow(s).Processes(false), want)
-	for _, p := range grow(s).Processes(false) {
+	body(s, 700) // restored in another instance, with all processes
+	check(t, "without a rewind", treeOf(s).Processes(false), want)
+	for _, p := range treeOf(s).Processes(false) {
 		if p.HostPID != 700+p.PID {
 			t.Errorf("process %d is %d on the host, want %d", p.PID, p.HostPID, 700+p.PID)
 		}
 	}
 }
 
-func TestATreeForgetsTheOldestThatEnded(t *testing.T) {
+func TestPruneRemovesOldestEndedProcesses(t *testing.T) {
 	s := newSession()
 	s.fork(0, 1, "init")
 	for pid := int32(2); pid < 12; pid++ {
 		s.fork(1, pid, "init").exit(pid, pid, "")
 	}
-	tree := grow(s)
+	tree := treeOf(s)
 	tree.Prune(2)
 	check(t, "pruned", tree.Processes(true), `
 1<0 init [] running
@@ -225,25 +225,25 @@ func TestATreeForgetsTheOldestThatEnded(t *testing.T) {
 	check(t, "only the living", tree.Processes(true), "1<0 init [] running\n")
 }
 
-func TestMissingRecordsOfProcessesAreSaid(t *testing.T) {
+func TestTreeReportsLostProcessEvents(t *testing.T) {
 	s := newSession()
 	s.add(event.Event{Type: event.Gap, Source: event.Proc, Lost: 3}).add(event.Event{Type: event.Gap, Source: event.Proc, Lost: -1}).add(event.Event{Type: event.Gap, Source: event.Net, Lost: 9})
-	if got := grow(s).Known().Lost; got != (report.Lost{Records: 3, Unknown: true}) {
+	if got := treeOf(s).Known().Lost; got != (report.Lost{Records: 3, Unknown: true}) {
 		t.Errorf("lost %+v, want 3 and some", got)
 	}
 }
 
-func TestProcessesThatAreEachOthersParentsAreAllShown(t *testing.T) {
+func TestCyclicParentsAreAllShown(t *testing.T) {
 	s := newSession()
 	for _, p := range [][2]int32{{5, 6}, {6, 5}, {7, 7}, {8, 6}} {
 		s.add(event.Event{Type: event.Proc, Op: event.OpExec, Flags: event.Existing, PID: p[0], PPID: p[1], Begin: 1, Comm: "x"})
 	}
-	if got := len(grow(s).Processes(false)); got != 4 {
-		t.Errorf("%d of 4 processes are shown:\n%s", got, told(grow(s).Processes(false)))
+	if got := len(treeOf(s).Processes(false)); got != 4 {
+		t.Errorf("%d of 4 processes are shown:\n%s", got, outline(treeOf(s).Processes(false)))
 	}
 }
 
-func TestATreeDeeperThanAnyStack(t *testing.T) {
+func TestVeryDeepTree(t *testing.T) {
 	tree := report.NewTree()
 	for pid := int32(1); pid <= 50_000; pid++ {
 		tree.Add(&event.Event{Type: event.Proc, Op: event.OpFork, PID: pid, TID: pid, PPID: pid - 1, Comm: "f", Begin: int64(pid), NS: int64(pid), Seq: uint64(pid)})
@@ -258,7 +258,7 @@ func TestATreeDeeperThanAnyStack(t *testing.T) {
 	}
 }
 
-// A model is a naive tree: every process there ever was, in a list.
+// A model is a naive tree: a list of all processes ever.
 type model struct {
 	all []*modelled
 }
@@ -312,7 +312,7 @@ func lines(list []report.Process) []string {
 	return lines
 }
 
-// wellFormed checks what holds in every tree.
+// wellFormed checks the invariants of a tree.
 func wellFormed(t *testing.T, list []report.Process) {
 	t.Helper()
 	var path []report.Process
@@ -333,7 +333,7 @@ func wellFormed(t *testing.T, list []report.Process) {
 	}
 }
 
-func TestATreeIsWhatANaiveOneIs(t *testing.T) {
+func TestTreeEqualsNaiveModel(t *testing.T) {
 	for seed := range uint64(200) {
 		rnd := rand.New(rand.NewPCG(seed, 1))
 		s, m := newSession(), &model{}
@@ -380,7 +380,7 @@ func TestATreeIsWhatANaiveOneIs(t *testing.T) {
 				past, pastSeq = m.lines(), uint64(len(s.events))
 			}
 		}
-		list := grow(s).Processes(true)
+		list := treeOf(s).Processes(true)
 		wellFormed(t, list)
 		if d := cmp.Diff(m.lines(), lines(list)); d != "" {
 			t.Fatalf("seed %d: %s", seed, d)
@@ -395,7 +395,7 @@ func TestATreeIsWhatANaiveOneIs(t *testing.T) {
 	}
 }
 
-func TestTheTreeOfAPastTime(t *testing.T) {
+func TestTreeAt(t *testing.T) {
 	s := newSession()
 	s.fork(0, 1, "init").wait(time.Second).fork(1, 2, "init").exec(2, "/a", "a").wait(time.Second)
 	then := s.boot.Add(time.Duration(s.ns))

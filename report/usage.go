@@ -6,25 +6,25 @@ import (
 	"glasshouse/event"
 )
 
-// Usage is what the jail used in the course of time.
+// Usage is the resource usage of a jail over time.
 type Usage struct {
 	Samples    int64   `json:"samples"`
-	Step       int64   `json:"step_ms"` // from one point to the next
+	Step       int64   `json:"step_ms"` // between two points
 	Points     []Point `json:"points"`  // at most 200
-	CPU        int64   `json:"cpu_ns"`  // in all, since the first sample
+	CPU        int64   `json:"cpu_ns"`  // total since the first sample
 	PeakMemory int64   `json:"peak_memory_bytes"`
 	PeakPIDs   int64   `json:"peak_pids"`
 	Disk       int64   `json:"disk_bytes"` // at the last sample
-	Rx         int64   `json:"rx_bytes"`   // in all, since the first sample
+	Rx         int64   `json:"rx_bytes"`   // total since the first sample
 	Tx         int64   `json:"tx_bytes"`
 }
 
-// A Point is one step of time. What is of samples is there if the step has one.
+// A Point is one time step. The sampled values are set if Sampled is true.
 type Point struct {
-	Time     time.Time `json:"time"` // its begin
+	Time     time.Time `json:"time"` // start of the step
 	Syscalls float64   `json:"syscalls_per_second"`
 	Sampled  bool      `json:"sampled"`
-	Cores    float64   `json:"cores"` // processors busy, on average
+	Cores    float64   `json:"cores"` // average number of busy processors
 	Memory   int64     `json:"memory_bytes"`
 	PIDs     int64     `json:"pids"`
 	Disk     int64     `json:"disk_bytes"`
@@ -32,21 +32,21 @@ type Point struct {
 	Tx       float64   `json:"tx_bytes_per_second"`
 }
 
-// maxPoints is even: when there are as many, each two become one.
+// maxPoints is even: when it is reached, each pair of steps is merged.
 const maxPoints = 200
 
-// usage folds samples and calls into steps, which grow with the time there is.
+// usage folds samples and calls into steps, whose length grows with the duration.
 type usage struct {
 	step, from int64 // milliseconds; step 0 is before the first record
 	steps      []step
 	samples    int64
-	prev       event.Event // the sample before
+	prev       event.Event // the previous sample
 	total      step
 }
 
 type step struct {
 	calls, samples     int64
-	covered            int64 // milliseconds that cpu, rx and tx are of
+	covered            int64 // milliseconds covered by cpu, rx and tx
 	cpu, rx, tx        int64
 	memory, pids, disk int64
 }
@@ -60,7 +60,7 @@ func (u *usage) at(ts int64) *step {
 		u.steps = make([]step, 0, maxPoints)
 	}
 	i := uint64(0)
-	if ts > u.from { // a clock that was put back counts as the begin
+	if ts > u.from { // if the clock was set back, the first step is used
 		i = uint64(ts) - uint64(u.from)
 	}
 	for i/uint64(u.step) >= maxPoints {
@@ -81,7 +81,7 @@ func (u *usage) at(ts int64) *step {
 	return &u.steps[n]
 }
 
-// plus adds what came after s.
+// plus adds a later step to s.
 func (s *step) plus(later *step) {
 	s.calls += later.calls
 	s.covered = sum(s.covered, later.covered)
@@ -99,16 +99,16 @@ func (u *usage) sample(e *event.Event) {
 	one := step{samples: 1, memory: e.Memory, pids: e.PIDs, disk: e.Disk}
 	if u.samples++; u.samples > 1 && e.TS > u.prev.TS {
 		one.covered = e.TS - u.prev.TS
-		one.cpu = grown(u.prev.CPU, e.CPU)
-		one.rx, one.tx = grown(u.prev.Rx, e.Rx), grown(u.prev.Tx, e.Tx)
+		one.cpu = increase(u.prev.CPU, e.CPU)
+		one.rx, one.tx = increase(u.prev.Rx, e.Rx), increase(u.prev.Tx, e.Tx)
 	}
 	u.prev = event.Event{TS: e.TS, CPU: e.CPU, Memory: e.Memory, Rx: e.Rx, Tx: e.Tx}
 	u.at(e.TS).plus(&one)
 	u.total.plus(&one)
 }
 
-// grown is by how much a counter grew, which begins anew with the jail.
-func grown(from, to int64) int64 {
+// increase returns the increase of a counter, which restarts at 0 with the jail.
+func increase(from, to int64) int64 {
 	if to < from || from < 0 {
 		return max(to, 0)
 	}

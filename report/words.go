@@ -5,21 +5,21 @@ import (
 	"strings"
 )
 
-// of is a count of things in words.
+// of formats a count.
 func (c Count) of(one, many string) string { return c.String() + plural(c.N, " "+one, " "+many) }
 
-// Missing is how much a gap hides, in words.
+// Missing describes how many events a gap lost.
 func (g GapKind) Missing() string {
 	switch {
 	case g.Unknown == 0:
 		return count(g.Lost, "record", "records") + " lost"
 	case g.Lost == 0:
-		return "nobody knows how many records"
+		return "an unknown number of records lost"
 	}
 	return "at least " + count(g.Lost, "record", "records") + " lost"
 }
 
-// tail is how often an item of note was, by whom, and why it failed.
+// tail describes the error, count and process of a notable item.
 func (i NotableItem) tail() string {
 	s := ""
 	if i.Errno != "" {
@@ -34,7 +34,7 @@ func (i NotableItem) tail() string {
 	return s
 }
 
-// Who is the first process an item is of.
+// Who returns the first process of an item.
 func (i NotableItem) Who() string {
 	if i.PID == 0 {
 		return ""
@@ -42,10 +42,10 @@ func (i NotableItem) Who() string {
 	return Who{i.PID, i.Comm}.String()
 }
 
-// Finished is how many runs are over.
+// Finished returns the number of completed runs.
 func (c Command) Finished() int64 { return c.Runs - c.Running }
 
-// times is how long runs took.
+// times describes the durations of runs.
 func (c Command) times() string {
 	switch {
 	case c.Finished() <= 0:
@@ -56,8 +56,8 @@ func (c Command) times() string {
 	return fmt.Sprintf("%s in all, at most %s", took(c.Total), took(c.Longest))
 }
 
-// told is what passed between the jail and a peer.
-func (p Peer) told() string {
+// summary describes the traffic with a peer.
+func (p Peer) summary() string {
 	s := count(p.Connections, "connection", "connections") + ", " + size(p.BytesOut) + " out, " + size(p.BytesIn) + " in"
 	if f := p.Trouble(); f != "" {
 		s += ", " + f
@@ -68,7 +68,7 @@ func (p Peer) told() string {
 	return s
 }
 
-// Trouble is what went wrong with a peer's connections.
+// Trouble describes the failed connections of a peer.
 func (p Peer) Trouble() string {
 	var parts []string
 	if p.Refused > 0 {
@@ -80,7 +80,7 @@ func (p Peer) Trouble() string {
 	return strings.Join(parts, ", ")
 }
 
-// Who is the process of a peer's first connection.
+// Who returns the process of a peer's first connection.
 func (p Peer) Who() string {
 	if p.PID == 0 {
 		return ""
@@ -88,7 +88,7 @@ func (p Peer) Who() string {
 	return Who{p.PID, p.Comm}.String()
 }
 
-// Where is the addresses of a name.
+// Where lists the addresses of a name.
 func (n Name) Where() string {
 	var parts []string
 	for _, a := range n.Addresses {
@@ -100,9 +100,9 @@ func (n Name) Where() string {
 	return strings.Join(parts, ", ")
 }
 
-// Text is the failures in a sentence, without its full stop.
+// Text describes the failures in a sentence without a final period.
 func (f Failures) Text() string {
-	return count(f.Count, "call", "calls") + " returned an error, " + number(f.Refused) + " for want of permission; " + number(f.Denied) + " denied by seccomp"
+	return count(f.Count, "call", "calls") + " returned an error, " + number(f.Refused) + " for lack of permission; " + number(f.Denied) + " denied by seccomp"
 }
 
 type titledFiles struct {
@@ -111,8 +111,8 @@ type titledFiles struct {
 }
 
 func (f Files) lists() []titledFiles {
-	return []titledFiles{{"Changed", f.Changed}, {"Read", f.Read}, {"Tried in vain", f.Failed}}
+	return []titledFiles{{"Changed", f.Changed}, {"Read", f.Read}, {"Failed", f.Failed}}
 }
 
-// Hidden is how many operations were on files that are not in the list.
+// Hidden returns the number of operations on files that are not in the list.
 func (l FileList) Hidden() int64 { return l.More.Operations() }

@@ -13,8 +13,8 @@ import (
 	"glasshouse/observe/syscalls"
 )
 
-// A book makes records of points. It knows of each thread which call it is in,
-// and of each process what it runs. It is one goroutine's.
+// A book converts points to events. It tracks the current call of each thread and the program
+// of each process. It is not safe for concurrent use.
 type book struct {
 	jail   id.Jail
 	sink   observe.Sink
@@ -24,12 +24,12 @@ type book struct {
 
 	tasks     map[int32]*task
 	processes map[int32]*process
-	waiting   int // tasks with a call whose detail is awaited
-	count     int // of calls, for sampling
+	waiting   int // tasks with a call whose detail point is outstanding
+	count     int // number of calls, for sampling
 
 	words   map[string]string
 	ev      event.Event
-	last    int64 // NS of the last record
+	last    int64 // NS of the last event
 	records uint64
 	lost    uint64
 }
@@ -37,17 +37,17 @@ type book struct {
 // A task is a thread of the jail.
 type task struct {
 	tid, pid int32
-	named    bool // comm is its name; else it has its process's
+	named    bool // comm is its own name; otherwise it has the name of its process
 	comm     string
 
-	inside  bool // a call: enter says which
+	inside  bool // in a call; enter describes it
 	enter   call
 	told    bool     // what it closes: path, if that is a file
-	path    string   // "" is no file
-	program *program // that it is about to run
+	path    string   // path of the file that it closes; "" if it is not a file
+	program *program // the program that it is about to run
 
-	held  bool // a call returned: ended says which, and its detail is to come
-	late  bool // it was recorded without its detail, which may still come
+	held  bool // a call returned (see ended) and its detail point is outstanding
+	late  bool // the call was recorded without its detail point, which may still arrive
 	ended call
 }
 
@@ -57,16 +57,16 @@ type call struct {
 	flags event.Flags
 	args  [6]uint64
 	ret   int64
-	begin int64 // monotonic
+	begin int64 // monotonic time
 	end   int64
 }
 
-// renames reports whether the call gives the thread a name.
+// renames reports whether the call sets the name of the thread.
 func (c *call) renames() bool { return c.nr == prctl && c.args[0] == unix.PR_SET_NAME }
 
 var prctl, _ = syscalls.Number(syscalls.Native, "prctl")
 
-// A process is what records say of the one they are about.
+// A process is the process data in events.
 type process struct {
 	pid, ppid int32
 	comm      string
@@ -75,7 +75,7 @@ type process struct {
 	begin     int64
 }
 
-// A program is what a process is going to run.
+// A program is a program that a process is about to run.
 type program struct {
 	exe      string
 	argv     []string
@@ -83,7 +83,7 @@ type program struct {
 	uid, gid uint32
 }
 
-// maxTasks is more than gVisor can have. Beyond it a sandbox lies.
+// maxTasks exceeds gVisor's limit. More tasks indicate a compromised sandbox.
 const maxTasks = 1 << 17
 
 func newBook(jail id.Jail, sink observe.Sink, muted func(int64) bool) *book {
@@ -111,8 +111,8 @@ func (b *book) task(tid, pid int32) *task {
 	return t
 }
 
-// appear records a process of whose beginning nothing was told: somebody on the
-// host put it there with runsc, or the point was dropped.
+// appear records a process whose start was not reported: it was started with runsc from the
+// host, or the point was dropped.
 func (b *book) appear(pid int32) {
 	b.process(pid)
 	e := b.begin(event.Proc, &task{tid: pid, pid: pid}, b.clock.first, event.Unresolved)
@@ -132,7 +132,7 @@ func (b *book) process(pid int32) *process {
 	return p
 }
 
-// point records what a point says.
+// point processes a point.
 func (b *book) point(p *point) {
 	switch p.kind {
 	case kindClone:
@@ -162,7 +162,7 @@ func (b *book) point(p *point) {
 }
 
 func (b *book) entered(t *task, p *point) {
-	if t.inside { // what it returned was dropped
+	if t.inside { // the return point was dropped
 		if t.enter.renames() {
 			t.named, t.comm = true, ""
 			b.gap(-1, "gVisor does not say how a prctl ended; if that is because the thread's name is not UTF-8 now, its further ones are not seen either")
@@ -195,8 +195,8 @@ func (b *book) returned(t *task, p *point) {
 	b.finish(t, &c, nil)
 }
 
-// detail takes what a call's own point says: before it, what it is going to
-// close; after it, all else.
+// detail processes the detail point of a call. An entry point has the path of the file to
+// close; an exit point has everything else.
 func (b *book) detail(t *task, p *point) {
 	if !p.exit {
 		t.told = true
@@ -223,8 +223,8 @@ func (b *book) detail(t *task, p *point) {
 	b.finish(t, &t.ended, p)
 }
 
-// settle records the call that a task has returned from, if that waits for its
-// detail: the task has gone on, so none will come.
+// settle records the returned call of a task if its detail point is outstanding. The task has
+// continued, so the detail point will not arrive.
 func (b *book) settle(t *task) {
 	if t.held {
 		t.held, t.late = false, true
@@ -233,7 +233,7 @@ func (b *book) settle(t *task) {
 	}
 }
 
-// settleAll does so for all tasks.
+// settleAll calls settle for all tasks.
 func (b *book) settleAll() {
 	if b.waiting == 0 {
 		return
@@ -243,7 +243,7 @@ func (b *book) settleAll() {
 	}
 }
 
-// unfinished records a call that nothing more is known of.
+// unfinished records a call without a return.
 func (b *book) unfinished(t *task) {
 	t.inside = false
 	c := t.enter
@@ -251,11 +251,11 @@ func (b *book) unfinished(t *task) {
 	b.finish(t, &c, nil)
 }
 
-// finish records a call, and what it did to files and to its process.
+// finish records a call and its effects on files and on its process.
 func (b *book) finish(t *task, c *call, p *point) {
 	name := syscalls.Name(syscalls.Native, c.nr)
 	if name == "exit" || name == "exit_group" {
-		c.flags |= event.Unfinished // gVisor calls it a return
+		c.flags |= event.Unfinished // gVisor reports a return
 	}
 	shape := syscalls.Shapes[name]
 	if p == nil && b.choice.detail[c.nr] == "exit" && c.flags&event.Unfinished == 0 {
@@ -280,7 +280,7 @@ func (b *book) finish(t *task, c *call, p *point) {
 	}
 }
 
-// wanted reports whether this call of the given number is recorded.
+// wanted reports whether this call with the given number is recorded.
 func (b *book) wanted(nr int32) bool {
 	c := b.choice
 	if !c.record[nr] {
@@ -293,10 +293,10 @@ func (b *book) wanted(nr int32) bool {
 	return b.count%c.sample == 0
 }
 
-// begin begins a record of what a task did.
+// begin starts an event of a task.
 func (b *book) begin(typ event.Type, t *task, ns int64, flags event.Flags) *event.Event {
-	// Threads that write at once may be in another order than their times, by
-	// as much as one had to wait; the record's order is that of its times.
+	// Points of concurrent threads may arrive out of order by the time that one had to wait.
+	// Timestamps of events are made monotonic.
 	b.last = max(b.last, ns)
 	b.ev = event.Event{Type: typ, Jail: b.jail, Flags: flags, NS: b.last, TS: b.clock.ms(b.last), PID: t.pid, TID: t.tid, FD: -1}
 	if t.named {
@@ -336,7 +336,7 @@ func (b *book) clone(p *point) {
 			b.processes[p.newPID] = child
 		}
 	}
-	if old := b.tasks[p.newTID]; old != nil { // whose end was dropped
+	if old := b.tasks[p.newTID]; old != nil { // its exit point was dropped
 		b.drop(old)
 	}
 	t := b.task(p.newTID, p.newPID)
@@ -347,7 +347,7 @@ func (b *book) clone(p *point) {
 	b.add()
 }
 
-// program is what a point says of a program that is to run.
+// program returns the program in a point.
 func (b *book) program(p *point, exe []byte) *program {
 	r := &program{exe: string(exe), uid: p.uid, gid: p.gid, argv: []string{}}
 	left := maxArgBytes
@@ -362,8 +362,8 @@ func (b *book) program(p *point, exe []byte) *program {
 	return r
 }
 
-// exec records that a process runs another program. What it is called with comes
-// from the point of its own, or if that could not be sent, from the call's.
+// exec records that a process runs another program. The arguments are from the exec point or,
+// if that could not be sent, from the call's point.
 func (b *book) exec(t *task, c *call, p *point) {
 	what := t.program
 	t.program = nil
@@ -396,13 +396,13 @@ func (b *book) exec(t *task, c *call, p *point) {
 		e.Cwd = b.word(p.cwd)
 	}
 	b.add()
-	if t.tid != t.pid { // it takes the first thread's number
+	if t.tid != t.pid { // the thread takes over the TID of the first thread (execve(2))
 		delete(b.tasks, t.tid)
 		b.task(t.pid, t.pid).named = false
 	}
 }
 
-// comm is the name that a process gets from its program.
+// comm returns the process name that results from a program.
 func comm(exe string) string {
 	const most = 15
 	if exe == "" {
@@ -412,8 +412,8 @@ func comm(exe string) string {
 	return name[:min(len(name), most)]
 }
 
-// taskExit records the end of a thread. The end of a process is told by another
-// point, but for init, of which there is none.
+// taskExit records the end of a thread. The end of a process has a separate point, except for
+// init.
 func (b *book) taskExit(p *point) {
 	const init = 1
 	t := b.task(p.tid, p.pid)
@@ -438,7 +438,7 @@ func (b *book) processExit(p *point) {
 	delete(b.processes, p.pid)
 }
 
-// drop forgets a task that has ended.
+// drop removes a task that has ended.
 func (b *book) drop(t *task) {
 	b.settle(t)
 	if t.inside {
@@ -471,8 +471,8 @@ func signalName(n int) string {
 	return "signal " + strconv.Itoa(n)
 }
 
-// residents notes the processes that are there. Those that began before the given
-// wall time are recorded, the birth of others is in the points.
+// residents records the existing processes that started before the given wall time. The start
+// of later ones is in the points.
 func (b *book) residents(all []resident, before int64) {
 	for _, r := range all {
 		pid := r.Status.PID
@@ -484,17 +484,23 @@ func (b *book) residents(all []resident, before int64) {
 			pid: pid, ppid: r.Status.PPID, comm: r.Status.Comm, exe: r.Exe,
 			uid: r.Status.UID.Real, gid: r.Status.GID.Real, begin: b.clock.past(r.Start),
 		}
+		if r.recorded {
+			p.begin = r.begin
+		}
 		if r.Start > before {
 			continue
 		}
-		e := b.begin(event.Proc, &task{tid: pid, pid: pid}, b.clock.first, event.Existing)
+		flags := event.Existing
+		if !r.recorded && r.Start == 0 {
+			flags |= event.Unresolved // it started while no daemon was watching
+		}
+		e := b.begin(event.Proc, &task{tid: pid, pid: pid}, b.clock.first, flags)
 		e.Op, e.PPID, e.UID, e.GID, e.Exe, e.Argv, e.Cwd, e.Begin = event.OpExec, p.ppid, p.uid, p.gid, p.exe, r.Args, r.CWD, p.begin
 		b.add()
 	}
 }
 
-// end records what the end of the sandbox was to those who lived in it: it is
-// killed, and all of them with it.
+// end records the end of the sandbox: all its processes are killed.
 func (b *book) end() {
 	b.settleAll()
 	for _, t := range b.tasks {
@@ -509,21 +515,21 @@ func (b *book) end() {
 	clear(b.processes)
 }
 
-// forget forgets in which calls tasks are: points were missed.
+// forget resets the current calls of all tasks after lost points.
 func (b *book) forget() {
 	b.settleAll()
 	clear(b.tasks)
 }
 
-// gap records that points are missing. A call has up to three.
+// gap records that points were lost. A call has up to three points.
 func (b *book) gap(lost int64, reason string) {
-	b.last = max(b.last, b.clock.first) // and not now: what comes next is from before
+	b.last = max(b.last, b.clock.first) // not the current time: the next events are earlier
 	b.ev = event.Event{Type: event.Gap, Jail: b.jail, NS: b.last, TS: b.clock.ms(b.last), Source: event.Syscall, Lost: lost, Reason: reason, FD: -1}
 	b.add()
 	b.lost += uint64(max(lost, 1))
 }
 
-// word returns b as a string, of which there is one copy for those seen lately.
+// word returns b as a string. Recent strings are interned.
 func (b *book) word(s []byte) string {
 	const most, longest = 4096, 256
 	if len(s) == 0 {
@@ -542,8 +548,8 @@ func (b *book) word(s []byte) string {
 	return w
 }
 
-// filePath is the path that gVisor gives for a descriptor, if it is one of a
-// file: sockets and pipes have names without a slash, errors begin with a bracket.
+// filePath returns the path that gVisor reports for a descriptor if it is a file. Names of
+// sockets and pipes have no slash; errors begin with a bracket.
 func (b *book) filePath(p []byte) (string, bool) {
 	if len(p) == 0 || p[0] != '/' {
 		return "", false
@@ -551,8 +557,9 @@ func (b *book) filePath(p []byte) (string, bool) {
 	return b.word(p), true
 }
 
-// resolve returns the absolute path that a call names. A symbolic link stays as
-// it is: gVisor does not say where it led. So does what comes after one, "..".
+// resolve returns the absolute path that a call refers to. Symbolic links are not resolved,
+// because gVisor does not report their targets. A ".." after a symbolic link is therefore
+// kept, too.
 func (b *book) resolve(p *point) (string, bool) {
 	name := p.pathname
 	if len(name) == 0 {

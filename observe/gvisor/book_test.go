@@ -192,7 +192,7 @@ func TestWhatAnOpenOpenedIsInItsThirdPoint(t *testing.T) {
 		{"note", "", "/work/note"},
 		{"./a//b", "", "/work/a/b"},
 		{"note", "/srv", "/srv/note"},
-		{"link/../note", "", "/work/link/../note"}, // where link leads nobody said
+		{"link/../note", "", "/work/link/../note"}, // the link target is unknown
 	} {
 		got := told(t, event.Selection{Syscalls: "off"},
 			datagram(kindRaw, 0, at(7, 7, 1), enters("openat", 0, 0, 0)),
@@ -340,7 +340,7 @@ func TestThreadsHaveTheNamesTheyGiveThemselves(t *testing.T) {
 		datagram(kindRaw, 0, called(7, 8, "main"), enters("prctl", 15)),
 		datagram(kindRaw, 0, called(7, 8, "worker"), enters("prctl", 15), exits(0)),
 		datagram(kindClone, 0, at(7, 8, 1), num(3, 9), num(4, 9)),
-		datagram(kindRaw, 0, called(7, 7, "main"), enters("prctl", 15)), // gets a name that cannot be told
+		datagram(kindRaw, 0, called(7, 7, "main"), enters("prctl", 15)), // gets a name that is not UTF-8
 		datagram(kindRaw, 0, at(7, 7, 1), enters("getppid")),
 		datagram(kindRaw, 0, at(7, 7, 1), enters("getppid"), exits(1)),
 	} {

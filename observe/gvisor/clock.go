@@ -2,14 +2,14 @@ package gvisor
 
 import "golang.org/x/sys/unix"
 
-// A clock turns gVisor's times, which are the wall clock's, into the host's
-// monotonic time. gVisor keeps its clock in step with the host's to within
-// microseconds; when the host's own is set, records of that moment are off by as
-// much. None is later than now, or before the session began.
+// A clock converts gVisor's wall clock times to the host's monotonic time. gVisor synchronizes
+// its clock with the host's to within microseconds. If the host's clock is set, the times of
+// concurrent events are off by the change. Results are clamped to the time between the start
+// of the session and now.
 type clock struct {
-	first  int64 // monotonic, when it was read first
-	last   int64 // monotonic, when it was read
-	offset int64 // of the wall clock to the monotonic
+	first  int64 // monotonic time of the first reading
+	last   int64 // monotonic time of the last reading
+	offset int64 // wall time minus monotonic time
 }
 
 // read reads the host's clocks.
@@ -24,14 +24,14 @@ func (c *clock) read() {
 	}
 }
 
-// now is the monotonic time at which the clock was read.
+// now returns the monotonic time of the last reading.
 func (c *clock) now() int64 { return c.last }
 
-// ns is the monotonic time of a wall time that gVisor gave.
+// ns converts a wall time of gVisor to monotonic time.
 func (c *clock) ns(wall int64) int64 { return max(c.first, min(wall-c.offset, c.last)) }
 
 // past is ns for times before the session.
 func (c *clock) past(wall int64) int64 { return max(0, min(wall-c.offset, c.last)) }
 
-// ms is the wall time in milliseconds of a monotonic time.
+// ms converts a monotonic time to wall time in milliseconds.
 func (c *clock) ms(ns int64) int64 { return (ns + c.offset) / 1e6 }

@@ -7,10 +7,9 @@ import (
 	"glasshouse/observe/syscalls"
 )
 
-// file records the operation on a file that a call is. Which file is known of
-// those calls that gVisor has points of their own for: opening, reading, writing
-// and closing. Of others, such as unlink, it tells only that they happened; their
-// records are Unresolved.
+// file records the file operation of a call. The file is known for calls with gVisor points of
+// their own: open, read, write and close. For others, such as unlink, gVisor reports only the
+// call; their events are Unresolved.
 func (b *book) file(t *task, c *call, p *point, name string, shape syscalls.Shape) {
 	op, fd, bytes := shape.Op, int32(-1), int64(0)
 	where, known := "", false
@@ -30,7 +29,7 @@ func (b *book) file(t *task, c *call, p *point, name string, shape syscalls.Shap
 		}
 	case event.OpClose:
 		if where, known = t.path, t.told; known && where == "" {
-			return // a socket or pipe, or nothing that was open
+			return // a socket, a pipe, or not an open descriptor
 		}
 	case event.OpRead, event.OpWrite:
 		if p != nil {
@@ -40,7 +39,7 @@ func (b *book) file(t *task, c *call, p *point, name string, shape syscalls.Shap
 		}
 		bytes = max(0, c.ret)
 	case event.OpMmap:
-		// Both kinds of shared mappings have this bit.
+		// MAP_SHARED and MAP_SHARED_VALIDATE have this bit (mmap(2)).
 		if c.args[2]&unix.PROT_WRITE == 0 || c.args[3]&unix.MAP_SHARED == 0 || c.args[3]&unix.MAP_ANONYMOUS != 0 {
 			return
 		}
@@ -54,7 +53,7 @@ func (b *book) file(t *task, c *call, p *point, name string, shape syscalls.Shap
 		bytes = int64(c.args[shape.Length-1])
 	}
 	b.operation(t, c, op, where, known, fd, bytes)
-	if shape.FD2 > 0 { // what was read was written there
+	if shape.FD2 > 0 { // data read from one descriptor was written to the other
 		b.operation(t, c, event.OpWrite, "", false, int32(c.args[shape.FD2-1]), bytes)
 	}
 }
@@ -70,8 +69,8 @@ func (b *book) operation(t *task, c *call, op, where string, known bool, fd int3
 	b.add()
 }
 
-// makes reports whether a call that opened a file is sure to have made it. That
-// one with O_CREAT alone did gVisor does not say.
+// makes reports whether an open certainly created the file. With O_CREAT but without O_EXCL,
+// gVisor does not report it.
 func makes(name string, args [6]uint64) bool {
 	var flags uint64
 	switch name {

@@ -1,24 +1,22 @@
-// Package gvisor watches jails that gVisor isolates. Their processes make no
-// calls of the host's kernel, so what is seen of them is what gVisor's own kernel
-// tells: its trace points, which it writes to a socket.
+// Package gvisor observes jails that run in gVisor. Their system calls are handled by gVisor's
+// kernel and not by the host's, so the source uses gVisor's trace points
+// (pkg/sentry/seccheck), which gVisor writes to a socket.
 //
-// A trace session is made in the sandbox when a jail is attached, by runsc's
-// command line, and is the jail's until the watch is closed. Every call comes as
-// two bare points, entered and returned, in which nothing is text; those that
-// read, write, open, close, connect and run programs come with a third that says
-// the path, the address or the arguments. The task that makes a call writes its
-// points before the call is over, so the record is in the order of what happened
-// in each thread, and a jail can be held: gVisor waits for a reader that is slow
-// if it is told to.
+// Attach creates a trace session in the sandbox with the runsc command line. The session
+// exists until the watch is closed. Every call produces two raw points without text, at entry
+// and return. Read, write, open, close, connect and exec produce a third point with the path,
+// address or arguments. The calling task writes its points before the call completes. Events
+// are therefore ordered within each thread, and the jail can be throttled: gVisor can be
+// configured to wait for a slow reader.
 //
-// What gVisor does not tell is not in the records. Calls that seccomp refuses
-// leave no trace, and neither do those it has no number for, which it refuses too.
-// The paths of calls that change names (unlink, rename, mkdir, chmod and the like)
-// are not known, nor is whether an open made its file unless it had O_EXCL, nor
-// where a symbolic link led, which in newer releases is also true of programs. Paths are read when the call returns: a thread that
-// changes the memory meanwhile changes the record. Text that is not UTF-8 is not
-// told at all: such paths and arguments are missing, and their records Unresolved.
-// There is no host's pid to a process, no processor time and no memory of its own.
+// Events lack what gVisor does not report. Calls that seccomp denies and calls with unknown
+// numbers, which fail, have no points. The paths of calls that change names or attributes
+// (unlink, rename, mkdir, chmod and similar) are unknown. Without O_EXCL it is unknown whether
+// an open created its file. Targets of symbolic links are unknown, in newer releases also for
+// programs. Paths are read when the call returns, so a concurrent thread that changes the
+// memory changes the event. Text that is not UTF-8 is not reported: such paths and arguments
+// are missing, and their events are Unresolved. Processes have no host PID, CPU time or memory
+// usage.
 package gvisor
 
 import (
@@ -26,35 +24,37 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"slices"
+	"strings"
 	"sync"
 	"time"
 
 	"golang.org/x/sys/unix"
 
+	"glasshouse/event"
 	"glasshouse/fault"
 	"glasshouse/observe"
 )
 
-// Config says where runsc is and where it keeps what it knows of its containers.
+// Config configures the path and the state directory of runsc.
 type Config struct {
 	Path string       // default: runsc, looked up in PATH
-	Root string       // as backend/oci uses it: the directory runsc below its RunDir
+	Root string       // state directory as used by backend/oci: the directory runsc below its RunDir
 	Log  *slog.Logger // default: discard
 }
 
-// A Source watches jails through gVisor's trace points. It implements
-// observe.Source.
+// A Source observes jails through gVisor's trace points. It implements observe.Source.
 type Source struct {
 	runsc runsc
 	log   *slog.Logger
 
 	mu     sync.Mutex
-	points points // once known
+	points points // cached result of known
 }
 
 var _ observe.Source = (*Source)(nil)
 
-// New returns a source. It touches nothing.
+// New returns a source. It has no side effects.
 func New(cfg Config) *Source {
 	if cfg.Path == "" {
 		cfg.Path = "runsc"
@@ -77,7 +77,7 @@ func (s *Source) Probe(ctx context.Context) error {
 	return err
 }
 
-// known returns the points that there are, asking only once.
+// known returns the available points. It runs runsc only once.
 func (s *Source) known(ctx context.Context) (points, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -94,8 +94,8 @@ func (s *Source) known(ctx context.Context) (points, error) {
 // Close implements observe.Source.
 func (s *Source) Close() error { return nil }
 
-// Attach implements observe.Source. It waits for the sandbox's answer, which a
-// frozen one does not give.
+// Attach implements observe.Source. It blocks until the sandbox answers; a frozen sandbox does
+// not answer.
 func (s *Source) Attach(ctx context.Context, t observe.Target, sink observe.Sink) (observe.Watch, error) {
 	const op = "gvisor.Attach"
 	if t.Runtime != "runsc" {
@@ -119,6 +119,12 @@ func (s *Source) Attach(ctx context.Context, t observe.Target, sink observe.Sink
 	first, err := w.establish(ctx, false)
 	if errors.Is(err, errExists) {
 		first, err = w.takeOver(ctx)
+	}
+	if err == nil {
+		first.residents, err = w.residents(ctx)
+		if err != nil {
+			err = errors.Join(err, first.conn.Close())
+		}
 	}
 	w.making.Unlock()
 	if err != nil {
@@ -150,6 +156,50 @@ func (w *watch) takeOver(ctx context.Context) (*session, error) {
 	return next, nil
 }
 
-// answerTime is how long a sandbox may take to answer runsc when nobody waits
-// who could say how long.
+// residents returns the processes of a jail at the start of its watch. A new jail has only
+// its init, and the processes of a restored jail do not run yet. In a jail that kept running
+// without a watch, processes may exit at any time: see runsc.residents. There the function
+// asks gVisor only for process ids, and takes the rest from the jail's event log.
+func (w *watch) residents(ctx context.Context) ([]resident, error) {
+	if !w.target.Again {
+		return w.source.runsc.residents(ctx, w.name())
+	}
+	pids, err := w.source.runsc.pids(ctx, w.name())
+	if err != nil {
+		return nil, fmt.Errorf("list the process ids: %w", err)
+	}
+	recorded, err := recordedProcesses(w.sink)
+	if err != nil {
+		return nil, fmt.Errorf("read the processes of jail %s from its log: %w", w.target.Jail, err)
+	}
+	all := make([]resident, len(pids))
+	for i, pid := range pids {
+		all[i] = recorded[pid]
+		all[i].Status.PID = pid
+	}
+	return all, nil
+}
+
+// recordedProcesses returns the processes whose start is in a log, but not their exit.
+func recordedProcesses(log observe.Sink) (map[int32]resident, error) {
+	all := map[int32]resident{}
+	err := log.Kept(0, event.Proc, func(e *event.Event) {
+		switch {
+		case e.Flags&event.Thread != 0:
+		case e.Op == event.OpExit:
+			delete(all, e.PID)
+		case e.Op == event.OpFork, e.Op == event.OpExec:
+			r := all[e.PID]
+			if e.Op == event.OpExec {
+				r.Exe, r.Args, r.CWD = strings.Clone(e.Exe), slices.Clone(e.Argv), strings.Clone(e.Cwd)
+			}
+			r.recorded, r.begin = true, e.Begin
+			r.Status.Comm, r.Status.PPID, r.Status.UID.Real, r.Status.GID.Real = strings.Clone(e.Comm), e.PPID, e.UID, e.GID
+			all[e.PID] = r
+		}
+	})
+	return all, err
+}
+
+// answerTime is the timeout of runsc for calls without a context.
 const answerTime = 15 * time.Second

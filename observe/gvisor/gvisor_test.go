@@ -183,7 +183,7 @@ func TestWhatIsNotUTF8CannotHide(t *testing.T) {
 	if e := program(t, k, "in-plain-sight"); !slices.Equal(e.Argv, []string{"/usr/bin/true", "in-plain-sight"}) || e.Exe != "/usr/bin/true" {
 		t.Errorf("a program with a strange environment is\n%s", lines([]event.Event{e}))
 	}
-	// bash itself, and two that it ran: one of them nobody knows by name.
+	// bash and two programs that it ran, one of them without a known name.
 	strange := k.all(func(e *event.Event) bool { return e.Op == event.OpExec && e.Flags&event.Unresolved != 0 })
 	if len(strange) != 1 || len(strange[0].Argv) != 0 {
 		t.Errorf("a program with strange arguments is\n%s", lines(strange))

@@ -17,27 +17,27 @@ import (
 	"glasshouse/id"
 )
 
-// A runsc is the runtime's command line, as far as it is about tracing.
+// A runsc runs the trace commands of runsc.
 type runsc struct {
 	path string
-	root string // where it keeps what it knows of its containers
+	root string // state directory
 }
 
-// maxOutput bounds what is read of a command's output, which in part is made by
-// the sandbox.
+// maxOutput bounds the output read from a command, because part of it is controlled by the
+// sandbox.
 const maxOutput = 16 << 20
 
-// command prepares "runsc trace" with the given arguments. It is killed when ctx
-// ends, and its output is no longer waited for.
+// command prepares runsc with arguments. When ctx ends, the process is killed and its output
+// is no longer read.
 func (r runsc) command(ctx context.Context, args ...string) *exec.Cmd {
-	cmd := exec.CommandContext(ctx, r.path, append([]string{"--root", r.root, "trace"}, args...)...)
+	cmd := exec.CommandContext(ctx, r.path, append([]string{"--root", r.root}, args...)...)
 	cmd.Env = []string{"PATH=/usr/sbin:/usr/bin:/sbin:/bin"}
 	cmd.Dir = "/"
 	cmd.WaitDelay = time.Second
 	return cmd
 }
 
-// run runs a command and returns what it prints.
+// run runs a command and returns its output.
 func (r runsc) run(ctx context.Context, args ...string) ([]byte, error) {
 	cmd := r.command(ctx, args...)
 	out, complaint := &bounded{left: maxOutput}, &bounded{left: 4096}
@@ -47,12 +47,12 @@ func (r runsc) run(ctx context.Context, args ...string) ([]byte, error) {
 		err = errors.New("it prints too much")
 	}
 	if err != nil {
-		return nil, fmt.Errorf("runsc trace %s: %w%s", args[0], errors.Join(err, ctx.Err()), complaint.said())
+		return nil, fmt.Errorf("runsc %s: %w%s", strings.Join(args, " "), errors.Join(err, ctx.Err()), complaint.said())
 	}
 	return out.Bytes(), nil
 }
 
-// bounded keeps the first bytes of what is written to it.
+// bounded keeps the first bytes that are written to it.
 type bounded struct {
 	bytes.Buffer
 	left int
@@ -65,7 +65,7 @@ func (b *bounded) Write(p []byte) (int, error) {
 	return len(p), nil
 }
 
-// said is the last line that was written, to end an error's text with.
+// said returns the last line written, for error messages.
 func (b *bounded) said() string {
 	text := strings.TrimSpace(b.String())
 	if text == "" {
@@ -74,14 +74,14 @@ func (b *bounded) said() string {
 	return ": " + text[strings.LastIndexByte(text, '\n')+1:]
 }
 
-// metadata asks which points this build of runsc has.
+// metadata lists the points that this build of runsc has.
 func (r runsc) metadata(ctx context.Context) (points, error) {
 	const op = "gvisor.Probe"
 	remedy := "install the package runsc, or put the binary into the daemon's directory of tools"
 	if _, err := exec.LookPath(r.path); err != nil {
 		return nil, fault.Cannot(op, fmt.Sprintf("%s is not installed", r.path), remedy)
 	}
-	out, err := r.run(ctx, "metadata")
+	out, err := r.run(ctx, "trace", "metadata")
 	if err != nil {
 		return nil, fault.Cannot(op, err.Error(), remedy)
 	}
@@ -97,9 +97,9 @@ func (r runsc) metadata(ctx context.Context) (points, error) {
 	return ps, nil
 }
 
-// dropped returns how many points the session of a jail could not deliver.
+// dropped returns the number of points that the session of a jail could not deliver.
 func (r runsc) dropped(ctx context.Context, jail id.Jail) (uint32, error) {
-	out, err := r.run(ctx, "list", string(jail))
+	out, err := r.run(ctx, "trace", "list", string(jail))
 	if err != nil {
 		return 0, err
 	}
@@ -115,24 +115,24 @@ func parseDropped(out []byte) (n uint32, err error) {
 	return n, err
 }
 
-// remove ends the session of a jail.
+// remove removes the session of a jail.
 func (r runsc) remove(ctx context.Context, jail id.Jail) error {
-	_, err := r.run(ctx, "delete", "--name", sessionName, string(jail))
+	_, err := r.run(ctx, "trace", "delete", "--name", sessionName, string(jail))
 	return err
 }
 
-// errExists is the answer to a second session.
+// errExists is returned if a session exists already.
 var errExists = errors.New("there is a session already")
 
-// create begins a session that reports to what comes through the door d. Unless
-// it may replace one that is there, that is errExists.
+// create creates a session that connects to d. If a session exists and must not be replaced,
+// create returns errExists.
 func (r runsc) create(ctx context.Context, jail id.Jail, d *door, session []byte, replace bool) (_ *conn, err error) {
 	if err := os.WriteFile(d.path+"/"+configName, session, 0o600); err != nil {
 		return nil, err
 	}
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
-	args := []string{"create", "--config", inherited + configName}
+	args := []string{"trace", "create", "--config", inherited + configName}
 	if replace {
 		args = append(args, "--force")
 	}
@@ -146,7 +146,7 @@ func (r runsc) create(ctx context.Context, jail id.Jail, d *door, session []byte
 	ended := make(chan error, 1)
 	go func() {
 		err := cmd.Wait()
-		cancel() // nobody will come in any more
+		cancel() // runsc has ended, so no connection will arrive
 		ended <- err
 	}()
 	c, err := d.accept(ctx, cmd.Process.Pid)
@@ -168,10 +168,10 @@ func (r runsc) create(ctx context.Context, jail id.Jail, d *door, session []byte
 	return nil, err
 }
 
-// inherited is the door's directory in runsc, which gets it as a descriptor.
+// inherited is the descriptor of the socket's directory in runsc.
 const inherited = "/proc/self/fd/3/"
 
-// A resident is a process that was there when the session began.
+// A resident is a process that existed when the session started.
 type resident struct {
 	Exe    string
 	Args   []string
@@ -183,15 +183,33 @@ type resident struct {
 		PPID     int32
 		UID, GID struct{ Real uint32 }
 	}
+
+	recorded bool  // from the event log, not from runsc
+	begin    int64 // monotonic start time, if recorded
 }
 
-// residents lists the processes of a jail.
+// residents lists the processes of a jail. No process may exit meanwhile: gVisor's kernel
+// crashes, and the jail with it, if a process exits while its descriptors are listed
+// (runsc/boot/procfs/dump.go, getFDs: the root directory of an exiting process is nil).
 func (r runsc) residents(ctx context.Context, jail id.Jail) ([]resident, error) {
-	out, err := r.run(ctx, "procfs", string(jail))
+	out, err := r.run(ctx, "trace", "procfs", string(jail))
 	if err != nil {
 		return nil, err
 	}
 	return parseResidents(bytes.NewReader(out))
+}
+
+// pids lists the process ids of a jail. It is safe while processes exit.
+func (r runsc) pids(ctx context.Context, jail id.Jail) ([]int32, error) {
+	out, err := r.run(ctx, "ps", "--format", "json", string(jail))
+	if err != nil {
+		return nil, err
+	}
+	var pids []int32
+	if err := json.Unmarshal(out, &pids); err != nil {
+		return nil, fmt.Errorf("runsc ps: %w", err)
+	}
+	return pids, nil
 }
 
 func parseResidents(r io.Reader) ([]resident, error) {

@@ -11,11 +11,11 @@ import (
 	"glasshouse/observe/syscalls"
 )
 
-// points is what a build of runsc can tell of: the names of its points, each with
-// the fields that have to be asked for.
+// points are the names of the points that a build of runsc has, with the optional fields of
+// each.
 type points map[string][]string
 
-// parsePoints reads the output of "runsc trace metadata".
+// parsePoints parses the output of "runsc trace metadata".
 func parsePoints(r io.Reader) (points, error) {
 	ps := points{}
 	lines := bufio.NewScanner(r)
@@ -31,15 +31,14 @@ func parsePoints(r io.Reader) (points, error) {
 	return ps, lines.Err()
 }
 
-// essential are the points without which there is nothing to record.
+// essential are the points without which no events can be recorded.
 var essential = []string{
 	"sentry/clone", "sentry/execve", "sentry/exit_notify_parent", "sentry/task_exit",
 	"syscall/sysno/0/enter", "syscall/sysno/0/exit", "syscall/openat/exit", "syscall/execve/exit",
 }
 
-// detailed are the calls whose own points are asked for: they say what the bare
-// numbers of the raw ones do not. The path of what is closed is known only
-// before, all else is read when the call returns.
+// detailed are the calls whose own points are enabled, because raw points contain only
+// numbers. The path of a closed file is known only at entry; other details are read at exit.
 var detailed = map[string]string{
 	"open": "exit", "openat": "exit", "creat": "exit", "close": "enter",
 	"read": "exit", "readv": "exit", "pread64": "exit", "preadv": "exit", "preadv2": "exit",
@@ -48,23 +47,23 @@ var detailed = map[string]string{
 	"connect": "exit", "bind": "exit", "accept": "exit", "accept4": "exit",
 }
 
-// calls is how many numbers of calls gVisor may know. It has points for fewer.
+// calls exceeds the highest system call number. gVisor has points for fewer numbers.
 const calls = 1024
 
-// A choice is what a selection means for each call, by number.
+// A choice is a selection evaluated for each call, by number.
 type choice struct {
-	record [calls]bool // as a system call
-	exempt [calls]bool // from sampling
+	record [calls]bool // recorded as a system call event
+	exempt [calls]bool // exempt from sampling
 	files  bool
 	sample int
-	hold   bool // the jail rather than lose points
+	hold   bool // throttle the jail instead of losing points
 
-	// As bytes of JSON, what runsc is told.
+	// JSON configuration passed to runsc.
 	session []byte
-	detail  [calls]string // "enter" or "exit": a second point follows the raw one
+	detail  [calls]string // "enter" or "exit": a detail point follows the raw one
 }
 
-// newChoice returns what a selection means where gVisor has the points ps.
+// newChoice evaluates a selection for a gVisor with the points ps.
 func newChoice(s event.Selection, ps points, endpoint string) (*choice, error) {
 	c := &choice{files: s.Files != "off", sample: s.Sample, hold: s.OnOverload != "count"}
 	var asked []pointConfig
@@ -83,14 +82,14 @@ func newChoice(s event.Selection, ps points, endpoint string) (*choice, error) {
 		name := syscalls.Name(syscalls.Native, nr)
 		c.exempt[nr] = slices.Contains(s.Allow, name)
 		c.record[nr] = !slices.Contains(s.Ignore, name) && (c.exempt[nr] || s.Syscalls == "all" || s.Syscalls == "security" && slices.Contains(event.Security, name))
-		// A program that begins is recorded in any case, and in all detail: the
-		// point of its own is lost if its environment is not UTF-8. And records
-		// have the names that threads give themselves.
+		// Program starts are always recorded in detail, because the separate exec point is
+		// lost if the environment is not UTF-8. Thread names are recorded in events, so prctl
+		// is needed.
 		always := name == "execve" || name == "execveat" || name == "prctl"
 		if !always && !c.record[nr] && !(c.files && syscalls.Shapes[name].Op != "") {
 			continue
 		}
-		// Both: the context of a return is that which its entry was asked for.
+		// Both: the context of an exit point is that requested for its entry point.
 		raw := "syscall/sysno/" + itoa(nr)
 		context := timed
 		if name == "prctl" {
@@ -104,7 +103,7 @@ func newChoice(s event.Selection, ps points, endpoint string) (*choice, error) {
 	}
 	sink := map[string]any{"endpoint": endpoint}
 	if c.hold {
-		// As good as for ever. What has no reader at all is dropped at once.
+		// Effectively unlimited. Points without a reader are dropped immediately.
 		sink["retries"], sink["backoff"], sink["backoff_max"] = 1<<30, "25us", "2ms"
 	}
 	var err error
@@ -112,12 +111,11 @@ func newChoice(s event.Selection, ps points, endpoint string) (*choice, error) {
 	return c, err
 }
 
-// The context that points come with. A message with a string that is not UTF-8
-// cannot be sent, and is not even counted. So no string that a process chooses
-// is in the raw points, for a process could hide by it: a name that is not UTF-8
-// would do. The detail of a call can be lost that way, the call cannot. The one
-// exception is prctl, which gives threads names; that an end of it is missing is
-// seen, and said.
+// The context of points. gVisor can neither send nor count a message with a string that is not
+// UTF-8. Raw points therefore contain no strings that a process chooses; otherwise a process
+// could hide calls, for example with a name that is not UTF-8. The detail of a call can be
+// lost that way, but not the call. The exception is prctl, which sets thread names; a missing
+// exit point of it is detected and reported.
 var (
 	timed      = []string{"time", "thread_id", "group_id"}
 	named      = []string{"time", "thread_id", "group_id", "process_name"}
@@ -125,10 +123,10 @@ var (
 	identified = []string{"time", "thread_id", "group_id", "credentials"}
 )
 
-// sessionName is the only name that gVisor lets a session have.
+// sessionName is the only session name that gVisor supports.
 const sessionName = "Default"
 
-// The configuration that runsc takes.
+// The session configuration of runsc.
 type (
 	sessionConfig struct {
 		Name   string        `json:"name"`

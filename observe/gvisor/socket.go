@@ -14,43 +14,54 @@ import (
 	"glasshouse/fault"
 )
 
-// A door is a socket that one runsc is to connect to. It is in a directory that
-// only root may enter and is gone as soon as it has been used.
+// A door is a socket to which one runsc connects. Only root can access its directory, and the
+// socket is removed after its first use.
 type door struct {
 	path string
-	dir  *os.File // of the socket: with it nobody needs a long path
+	lock *os.File // the jail's directory, with an exclusive flock(2)
+	dir  *os.File // directory of the socket, for access through /proc/self/fd
 	sock int
 }
 
-// What is below a jail's directory while runsc is called, and in there.
+// Names below a jail's directory and in the directory of the socket.
 const (
 	doorDir    = "gvisor"
 	doorName   = "sink"
 	configName = "session.json"
 )
 
-// openDoor makes a socket below a jail's directory. One of a daemon that ended
-// meanwhile is removed.
+// openDoor creates a socket below a jail's directory. It removes a socket left by a daemon
+// that has ended, and waits until another watch of the jail has closed its socket.
 func openDoor(jail string) (_ *door, err error) {
-	d := &door{path: filepath.Join(jail, doorDir), sock: -1}
+	lock, err := os.Open(jail)
+	if err != nil {
+		return nil, err
+	}
+	for err = unix.EINTR; err == unix.EINTR; {
+		err = unix.Flock(int(lock.Fd()), unix.LOCK_EX)
+	}
+	if err != nil {
+		return nil, errors.Join(fmt.Errorf("lock %s: %w", jail, err), lock.Close())
+	}
+	d := &door{path: filepath.Join(jail, doorDir), lock: lock, sock: -1}
+	defer func() {
+		if err != nil {
+			err = errors.Join(err, d.Close())
+		}
+	}()
 	if err := os.RemoveAll(d.path); err != nil {
 		return nil, err
 	}
 	if err := os.Mkdir(d.path, 0o700); err != nil {
 		return nil, err
 	}
-	defer func() {
-		if err != nil {
-			err = errors.Join(err, d.Close())
-		}
-	}()
 	if d.dir, err = os.Open(d.path); err != nil {
 		return nil, err
 	}
 	if d.sock, err = unix.Socket(unix.AF_UNIX, unix.SOCK_SEQPACKET|unix.SOCK_CLOEXEC|unix.SOCK_NONBLOCK, 0); err != nil {
 		return nil, fmt.Errorf("socket: %w", err)
 	}
-	// A socket's path may have 107 bytes, a jail's directory more.
+	// A socket path has at most 107 bytes (unix(7)), and a jail's directory may be longer.
 	short := fmt.Sprintf("/proc/self/fd/%d/%s", d.dir.Fd(), doorName)
 	if err := unix.Bind(d.sock, &unix.SockaddrUnix{Name: short}); err != nil {
 		return nil, fmt.Errorf("bind %s: %w", filepath.Join(d.path, doorName), err)
@@ -61,7 +72,7 @@ func openDoor(jail string) (_ *door, err error) {
 	return d, nil
 }
 
-// Close removes the socket. Who has come in stays.
+// Close removes the socket. Accepted connections stay open.
 func (d *door) Close() error {
 	var errs []error
 	if d.sock >= 0 {
@@ -70,10 +81,12 @@ func (d *door) Close() error {
 	if d.dir != nil {
 		errs = append(errs, d.dir.Close())
 	}
-	return errors.Join(append(errs, os.RemoveAll(d.path))...)
+	errs = append(errs, os.RemoveAll(d.path), d.lock.Close()) // closing releases the lock
+	return errors.Join(errs...)
 }
 
-// accept lets the process pid in, which must be root's, and nobody else.
+// accept accepts a connection from the process pid, which must run as root. It rejects other
+// processes.
 func (d *door) accept(ctx context.Context, pid int) (*conn, error) {
 	if err := await(ctx, d.sock); err != nil {
 		return nil, fmt.Errorf("wait for runsc: %w", err)
@@ -89,9 +102,9 @@ func (d *door) accept(ctx context.Context, pid int) (*conn, error) {
 	return c, nil
 }
 
-// await waits until a descriptor can be read from, or ctx ends.
+// await waits until a descriptor is readable or ctx ends.
 func await(ctx context.Context, fd int) error {
-	const look = 20 // milliseconds between looks at ctx
+	const look = 20 // polling interval of ctx in milliseconds
 	for ctx.Err() == nil {
 		if ready, err := wait(look, fd); ready || err != nil {
 			return err
@@ -100,8 +113,8 @@ func await(ctx context.Context, fd int) error {
 	return context.Cause(ctx)
 }
 
-// wait waits until one of the descriptors can be read from, for so many
-// milliseconds, or for ever if that is negative.
+// wait waits until a descriptor is readable, for at most the given milliseconds, or without
+// limit if negative.
 func wait(ms int, fds ...int) (ready bool, err error) {
 	var polled [2]unix.PollFd
 	for i, fd := range fds {
@@ -114,9 +127,9 @@ func wait(ms int, fds ...int) (ready bool, err error) {
 	return n > 0, err
 }
 
-// A conn is what a sandbox writes its points to. It is not in the runtime's
-// network poller: that would wake a thread for every single point, and waking
-// one costs the jail more than writing the point.
+// A conn is the connection on which a sandbox writes points. It does not use the runtime's
+// network poller, which would wake a thread for every point. Waking a thread costs the jail
+// more than writing the point.
 type conn struct {
 	fd    int
 	slots slots
@@ -126,7 +139,7 @@ func (c *conn) Close() error {
 	return errors.Join(unix.Close(c.fd), c.slots.free())
 }
 
-// admit checks who is at the other end, greets it, and makes room.
+// admit verifies the peer, performs the handshake, and enlarges the socket buffer.
 func (c *conn) admit(ctx context.Context, pid int) (err error) {
 	peer, err := unix.GetsockoptUcred(c.fd, unix.SOL_SOCKET, unix.SO_PEERCRED)
 	if err != nil {
@@ -135,7 +148,7 @@ func (c *conn) admit(ctx context.Context, pid int) (err error) {
 	if peer.Uid != 0 || int(peer.Pid) != pid {
 		return fault.Newf(fault.Denied, "gvisor.Attach", "", "process %d of user %d connected, not runsc, process %d of root", peer.Pid, peer.Uid, pid)
 	}
-	// Now, while the peer waits for our answer, its socket is sure to be there.
+	// The peer's socket exists while it waits for the reply.
 	if err := widen(pid); err != nil {
 		return fmt.Errorf("make room for what gVisor sends: %w", err)
 	}
@@ -157,13 +170,13 @@ func (c *conn) admit(ctx context.Context, pid int) (err error) {
 	return err
 }
 
-// maxMessage is the room for messages on their way, and so what one may have at
-// most. The arguments and environment of a program are in one message.
+// maxMessage is the socket buffer size and therefore the maximum message size. The arguments
+// and environment of a program are in one message.
 const maxMessage = 2 << 20
 
-// widen gives the socket of the process pid that is connected to us room for
-// maxMessage. The usual 208 KiB are a hundred calls, and less than the arguments
-// of one program may have.
+// widen enlarges the send buffer of the socket of process pid that is connected to this one to
+// maxMessage. The default of 208 KiB holds about a hundred calls, and less than the maximum
+// arguments of one program.
 func widen(pid int) error {
 	pidfd, err := unix.PidfdOpen(pid, 0)
 	if err != nil {
@@ -181,10 +194,10 @@ func widen(pid int) error {
 		}
 		fd, err := unix.PidfdGetfd(pidfd, n, 0)
 		if err != nil {
-			continue // closed meanwhile
+			continue // it was closed meanwhile
 		}
 		if isOurs(fd) {
-			err := unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_SNDBUFFORCE, maxMessage/2) // which the kernel doubles
+			err := unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_SNDBUFFORCE, maxMessage/2) // the kernel doubles the value (socket(7))
 			unix.Close(fd)
 			return err
 		}
@@ -203,11 +216,11 @@ func isOurs(fd int) bool {
 	return ok && filepath.Base(name.Name) == doorName
 }
 
-// slotCount is how many messages are received by one call.
+// slotCount is the number of messages received by one call.
 const slotCount = 16
 
-// slots is memory for the messages of one call, each as large as one can be. Only
-// what was written to is really there.
+// slots is the buffer for the messages of one recvmmsg call, with the maximum size for each.
+// Only pages that were written to are resident.
 type slots struct {
 	mem   []byte
 	heads []mmsghdr
@@ -225,8 +238,8 @@ func newSlots() (slots, error) {
 	if err != nil {
 		return slots{}, fmt.Errorf("map a buffer: %w", err)
 	}
-	// Huge pages would make all of it be there at once. Kernels without them
-	// refuse the advice and need none.
+	// Transparent huge pages would make all of the buffer resident. Kernels without them
+	// reject the advice.
 	unix.Madvise(mem, unix.MADV_NOHUGEPAGE)
 	s := slots{mem, make([]mmsghdr, slotCount), make([]unix.Iovec, slotCount)}
 	for i := range s.heads {
@@ -247,13 +260,13 @@ func (s *slots) free() error {
 	return unix.Munmap(mem)
 }
 
-// message returns the i-th message received, and whether it is whole.
+// message returns the i-th message and whether it is complete.
 func (s *slots) message(i int) (b []byte, whole bool) {
 	h := &s.heads[i]
 	return s.mem[i*maxMessage:][:h.len], h.hdr.Flags&unix.MSG_TRUNC == 0
 }
 
-// release gives the memory of a large message back.
+// release releases the memory of a large message.
 func (s *slots) release(i int) {
 	const small = 64 << 10
 	if s.heads[i].len > small {
@@ -261,8 +274,8 @@ func (s *slots) release(i int) {
 	}
 }
 
-// receive takes the messages that are there, if any. If there will be no more,
-// that is io.EOF.
+// receive receives the available messages without blocking. It returns io.EOF if the peer has
+// closed the connection.
 func (c *conn) receive() (n int, err error) {
 	s := &c.slots
 	got, _, errno := unix.Syscall6(unix.SYS_RECVMMSG, uintptr(c.fd), uintptr(unsafe.Pointer(&s.heads[0])), slotCount, unix.MSG_DONTWAIT, 0, 0)
@@ -275,7 +288,7 @@ func (c *conn) receive() (n int, err error) {
 	default:
 		return 0, errno
 	}
-	// No message of gVisor's is empty. What has lost its sender ends with one.
+	// gVisor sends no empty messages. An empty one marks the end of the connection.
 	for n < int(got) && s.heads[n].len > 0 {
 		n++
 	}

@@ -18,36 +18,36 @@ import (
 	"glasshouse/observe"
 )
 
-// A watch is one jail's. One goroutine reads the sandbox's points, all others
-// only ask it for something. It implements observe.Watch.
+// A watch observes one jail. One goroutine reads the points of the sandbox; other goroutines
+// send requests to it. It implements observe.Watch.
 type watch struct {
 	source *Source
-	target observe.Target // its Selection is the first one; selection is the present one
+	target observe.Target // its Selection is the initial one; selection is the current one
 	sink   observe.Sink
-	pidfd  int // of the sandbox
-	bell   int // an eventfd: the goroutine is to look around
+	pidfd  int // of the sandbox process
+	bell   int // an eventfd that wakes the goroutine
 	book   *book
 	done   chan struct{} // closed when the goroutine has ended
 
-	making sync.Mutex // held while sessions are made or removed; before mu
+	making sync.Mutex // held while sessions are created or removed; locked before mu
 	// +checklocks:making
 	selection event.Selection
 	// +checklocks:making
 	closed bool
 
-	mu       sync.Mutex // guards what follows
+	mu       sync.Mutex // guards the fields below
 	changed  sync.Cond
-	queue    []*session      // to be read when the present one ends
-	coming   bool            // another one is on its way
-	stop     stop            // what to do when nothing is left to read
-	drains   []chan struct{} // asked for
+	queue    []*session      // sessions to read after the current one
+	coming   bool            // another session is being created
+	stop     stop            // what to do when the queue is empty
+	drains   []chan struct{} // drain requests
 	throttle uint64
 	trouble  error
 
 	final    atomic.Uint32 // points dropped when the session was removed
 	seen     atomic.Uint64
 	lost     atomic.Uint64
-	muteFrom atomic.Int64 // monotonic
+	muteFrom atomic.Int64 // monotonic time
 	muteTo   atomic.Int64
 }
 
@@ -56,26 +56,26 @@ type stop int
 const (
 	goOn   stop = iota
 	atEnd       // when the session has ended
-	atOnce      // when nothing is there to read
+	atOnce      // when no point is available
 )
 
-// A session is one connection of the sandbox to us.
+// A session is one connection from the sandbox.
 type session struct {
 	conn    *conn
 	choice  *choice
-	dropped uint32 // points so far
-	gap     string // why something is missing before it
-	began   int64  // wall time before it was made
+	dropped uint32 // dropped points so far
+	gap     string // why events before it are missing
+	began   int64  // wall time before it was created
 
-	residents chan []resident // one answer; nil is none
+	residents []resident
 }
 
 var _ observe.Watch = (*watch)(nil)
 
-// name is what runsc knows the jail by.
+// name returns the container ID of the jail in runsc.
 func (w *watch) name() id.Jail { return cmp.Or(w.target.Body, w.target.Jail) }
 
-// establish makes a session, which may replace one that is there. The caller holds making.
+// establish creates a session, which may replace an existing one. The caller holds making.
 //
 // +checklocks:w.making
 func (w *watch) establish(ctx context.Context, replace bool) (*session, error) {
@@ -92,30 +92,22 @@ func (w *watch) establish(ctx context.Context, replace bool) (*session, error) {
 		return nil, fmt.Errorf("make a socket for gVisor: %w", err)
 	}
 	defer w.shut(d)
-	s := &session{choice: c, began: time.Now().UnixNano(), residents: make(chan []resident, 1)}
-	if s.conn, err = w.source.runsc.create(ctx, w.name(), d, c.session, replace); err != nil {
+	s := &session{choice: c, began: time.Now().UnixNano()}
+	s.conn, err = w.source.runsc.create(ctx, w.name(), d, c.session, replace)
+	if err != nil {
 		return nil, err
 	}
-	go func() {
-		ctx, cancel := context.WithTimeout(context.Background(), answerTime)
-		defer cancel()
-		all, err := w.source.runsc.residents(ctx, w.name())
-		if err != nil && !w.dead(0) {
-			w.fail(fmt.Errorf("list the processes that were there: %w", err))
-		}
-		s.residents <- all
-	}()
 	return s, nil
 }
 
-// shut closes the socket on which a session was made.
+// shut closes the connection of a session.
 func (w *watch) shut(d io.Closer) {
 	if err := d.Close(); err != nil {
 		w.fail(err)
 	}
 }
 
-// run reads session after session.
+// run reads the sessions in order.
 func (w *watch) run() {
 	defer close(w.done)
 	for s := w.next(false); s != nil; s = w.next(true) {
@@ -128,8 +120,8 @@ func (w *watch) run() {
 	w.answer()
 }
 
-// next waits for the session to read next, or returns nil when the watch ends.
-// Lost says that there was one, which has ended.
+// next waits for the next session, or returns nil when the watch ends. lost is set if a
+// session has ended.
 func (w *watch) next(lost bool) *session {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -155,8 +147,8 @@ func (w *watch) next(lost bool) *session {
 	}
 }
 
-// recover is called when a session has ended without our doing: either the
-// sandbox has, or somebody has removed it.
+// recover is called when a session ends unexpectedly: the sandbox has ended, or another
+// process removed the session.
 func (w *watch) recover() {
 	w.book.clock.read()
 	if w.dead(2 * time.Second) {
@@ -168,7 +160,7 @@ func (w *watch) recover() {
 	ctx, cancel := context.WithTimeout(context.Background(), answerTime)
 	defer cancel()
 	if !w.making.TryLock() {
-		return // somebody makes another one, or ends the watch
+		return // another goroutine is creating a session or closing the watch
 	}
 	defer w.making.Unlock()
 	if w.closed { // +checklocksforce: TryLock, which the analyzer does not know, locked making
@@ -186,7 +178,7 @@ func (w *watch) recover() {
 	w.mu.Unlock()
 }
 
-// dead reports whether the sandbox has ended, or ends soon.
+// dead reports whether the sandbox has ended or is about to end.
 func (w *watch) dead(soon time.Duration) bool {
 	for end := time.Now().Add(soon); ; {
 		left := max(0, time.Until(end))
@@ -196,11 +188,11 @@ func (w *watch) dead(soon time.Duration) bool {
 	}
 }
 
-// grace is how long the detail of a call may come after the call. gVisor writes
-// it at once; only a machine that is very busy, or a full socket, comes between.
+// grace is how long the reader waits for the detail point of a call. gVisor writes it
+// immediately, so it is late only on a busy host or with a full socket.
 const grace = 100 * time.Millisecond
 
-// read records what comes of a session until it ends.
+// read records the points of a session until it ends.
 func (w *watch) read(s *session) {
 	b := w.book
 	b.choice = s.choice
@@ -208,7 +200,7 @@ func (w *watch) read(s *session) {
 	if s.gap != "" {
 		w.gap(-1, s.gap)
 	}
-	b.residents(<-s.residents, s.began)
+	b.residents(s.residents, s.began)
 	for {
 		asked := w.asked()
 		n, err := s.conn.receive()
@@ -220,8 +212,8 @@ func (w *watch) read(s *session) {
 			w.take(s, n)
 			w.makeRoom(s)
 			if n < slotCount {
-				// More come, likely: what they cost the jail is less if nobody
-				// has to be woken for them.
+				// More points are likely to arrive soon. Polling is cheaper for the jail,
+				// because it does not have to wake this thread.
 				time.Sleep(lull)
 			}
 			continue
@@ -236,18 +228,17 @@ func (w *watch) read(s *session) {
 	}
 }
 
-// lull is how long points may lie before they are taken. Room is for those of
-// many times as long.
+// lull is the polling interval. The socket buffer has room for the points of many intervals.
 const lull = 200 * time.Microsecond
 
-// asked are the drains that were asked for until now.
+// asked returns the current drain requests.
 func (w *watch) asked() int {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	return len(w.drains)
 }
 
-// settled answers the first drains and says whether to stop.
+// settled completes the first drain requests and reports whether to stop.
 func (w *watch) settled(drains int) stop {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -258,7 +249,7 @@ func (w *watch) settled(drains int) stop {
 	return w.stop
 }
 
-// wait waits for points, or until there is something else to do.
+// wait waits for points or a request.
 func (w *watch) wait(c *conn) error {
 	ms := -1
 	if w.book.waiting > 0 {
@@ -273,18 +264,18 @@ func (w *watch) wait(c *conn) error {
 		w.book.settleAll()
 	}
 	var rung [8]byte
-	unix.Read(w.bell, rung[:]) // does not wait, and fails if it has not been rung
+	unix.Read(w.bell, rung[:]) // does not block; it fails if the eventfd was not signalled
 	return nil
 }
 
-// kick has the goroutine look around. Called with mu held.
+// kick wakes the goroutine. The caller holds mu.
 func (w *watch) kick() {
 	w.changed.Broadcast()
 	unix.Write(w.bell, []byte{1, 0, 0, 0, 0, 0, 0, 0})
 }
 
-// take records n messages. What gVisor dropped before the last of them is said
-// before the first.
+// take records n messages. Points dropped before the last of them are reported in a gap before
+// the first.
 func (w *watch) take(s *session, n int) {
 	w.book.clock.read()
 	slots := &s.conn.slots
@@ -317,7 +308,7 @@ func (w *watch) take(s *session, n int) {
 	}
 }
 
-// dropped notes how many points of a session were dropped so far.
+// dropped records the total number of dropped points of a session.
 func (w *watch) dropped(s *session, now uint32) {
 	if n := now - s.dropped; n > 0 && n < math.MaxInt32 {
 		s.dropped = now
@@ -325,19 +316,19 @@ func (w *watch) dropped(s *session, now uint32) {
 	}
 }
 
-// gap records that something is missing. Only the goroutine may call it.
+// gap records lost events. Only the goroutine may call it.
 func (w *watch) gap(lost int64, why string) {
 	w.book.gap(lost, why)
 	w.publish()
 }
 
-// publish tells others how far the book is.
+// publish makes the state of the book visible to other goroutines.
 func (w *watch) publish() {
 	w.seen.Store(w.book.records)
 	w.lost.Store(w.book.lost)
 }
 
-// ended is called when a session has.
+// ended is called when a session has ended.
 func (w *watch) ended(s *session, err error) {
 	w.book.clock.read()
 	if n := w.final.Swap(0); n != 0 {
@@ -350,8 +341,8 @@ func (w *watch) ended(s *session, err error) {
 	w.fail(fmt.Errorf("read gVisor's points: %w", err))
 }
 
-// makeRoom holds the jail while the log has no room: gVisor waits for us, and
-// the jail for gVisor.
+// makeRoom throttles the jail while the log has no room: gVisor waits for the reader, and the
+// jail waits for gVisor.
 func (w *watch) makeRoom(s *session) {
 	if !s.choice.hold || w.sink.Room() {
 		return
@@ -402,15 +393,15 @@ func (w *watch) Drain(ctx context.Context) error {
 	select {
 	case <-d:
 		return nil
-	case <-w.done: // which has read all that there was
+	case <-w.done: // all points were read
 		return nil
 	case <-ctx.Done():
 		return fmt.Errorf("drain the points of jail %s: %w", w.target.Jail, ctx.Err())
 	}
 }
 
-// Select implements observe.Watch. gVisor cannot change a session, so another
-// one takes its place; calls made in between are in neither, which a gap says.
+// Select implements observe.Watch. gVisor cannot change a session, so it is replaced. Calls
+// between the two sessions are lost and reported in a gap.
 func (w *watch) Select(s event.Selection) error {
 	w.making.Lock()
 	defer w.making.Unlock()
@@ -435,7 +426,7 @@ func (w *watch) Select(s event.Selection) error {
 	return nil
 }
 
-// expect says whether another session is about to be queued.
+// expect sets whether another session is about to be queued.
 func (w *watch) expect(coming bool) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -453,7 +444,7 @@ func (w *watch) Mute(on bool) error {
 		w.muteTo.Store(now.Nano())
 		return nil
 	}
-	// What was done while it was muted before has to be recorded by now.
+	// Events before the end of the previous Mute must be recorded first.
 	ctx, cancel := context.WithTimeout(context.Background(), answerTime)
 	defer cancel()
 	if err := w.Drain(ctx); err != nil {
@@ -495,18 +486,18 @@ func (w *watch) Close() error {
 			err = w.source.runsc.remove(ctx, w.name())
 		}
 		if err != nil && w.dead(time.Second) {
-			return nil // it ended meanwhile
+			return nil // the sandbox ended meanwhile
 		}
 		return err
 	}))
 }
 
-// Release implements observe.Watch. gVisor drops and counts what nobody reads.
+// Release implements observe.Watch. gVisor drops and counts points without a reader.
 func (w *watch) Release() error {
 	return w.finish(atOnce, func() error { return nil })
 }
 
-// finish ends the watch, once.
+// finish ends the watch. Only the first call has an effect.
 func (w *watch) finish(how stop, remove func() error) error {
 	w.making.Lock()
 	defer w.making.Unlock()
@@ -515,12 +506,12 @@ func (w *watch) finish(how stop, remove func() error) error {
 	}
 	w.closed = true
 	w.mu.Lock()
-	w.stop = how // before the session's end, which is no accident then
+	w.stop = how // set before the session ends, so that the end is expected
 	w.mu.Unlock()
 	err := remove()
 	w.mu.Lock()
 	if err != nil {
-		w.stop = atOnce // no end will come
+		w.stop = atOnce // no end will be reported
 	}
 	w.kick()
 	w.mu.Unlock()

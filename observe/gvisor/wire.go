@@ -10,15 +10,13 @@ import (
 	safetext "glasshouse/internal/text"
 )
 
-// What gVisor sends: a header, then one message of protocol buffers, both in one
-// datagram. Header and numbers are those of gVisor's pkg/sentry/seccheck (wire.go,
-// points/*.proto) as of release 20240729; they are part of its promise to other
-// readers, so later versions only add to them. The few fields that matter are
-// decoded here: gVisor's generated package would bring its whole module, and an
-// allocation for every field of a million messages.
+// gVisor sends each message as one datagram: a header and a protocol buffer. The header and
+// field numbers are those of gVisor's pkg/sentry/seccheck (wire.go, points/*.proto) as of
+// release 20240729. They are a stable interface, so later versions only add fields. The few
+// fields needed are decoded here: gVisor's generated package would add its whole module as a
+// dependency, and an allocation for every field.
 
-// headerSize is what the first version of the header has. It says its own size,
-// for later ones.
+// headerSize is the size of the first version of the header. A header contains its own size.
 const headerSize = 8
 
 // A kind is the type of a message.
@@ -43,7 +41,7 @@ const (
 	kindWrite      kind = 34
 )
 
-// A meaning is what a field of a message holds.
+// A meaning is the content of a message field.
 type meaning uint8
 
 const (
@@ -66,9 +64,8 @@ const (
 	newFlags
 )
 
-// fields says what the fields of each message hold, by number. The first two
-// fields of a call's message are its context and what it returned; the first of
-// any other message is its context too.
+// fields defines the fields of each message by number. The first two fields of a call's
+// message are its context and its result. The first field of any other message is its context.
 var fields = map[kind][]meaning{
 	kindClone:      {3: newThread, 4: newProcess, 6: newFlags},
 	kindExec:       {2: binaryPath, 3: argument},
@@ -88,14 +85,13 @@ var fields = map[kind][]meaning{
 	kindInotifyAdd: {3: number, 6: pathname},
 }
 
-// isCall reports whether messages of the kind are about a system call.
+// isCall reports whether messages of the kind describe a system call.
 func (k kind) isCall() bool { return k >= kindRaw }
 
-// A point is one message: something happened at a place in gVisor's kernel. Its
-// bytes are the datagram's.
+// A point is one message. Its byte slices refer to the datagram.
 type point struct {
 	kind     kind
-	time     int64 // nanoseconds since 1970
+	time     int64 // nanoseconds since the Unix epoch
 	tid, pid int32
 	uid, gid uint32
 	cwd      []byte
@@ -103,7 +99,7 @@ type point struct {
 
 	nr     uint64
 	args   [6]uint64
-	exit   bool // the call returned: result or errno
+	exit   bool // the call returned: result or errno is set
 	result int64
 	errno  int64
 
@@ -113,26 +109,26 @@ type point struct {
 	binary   []byte
 	argv     [][]byte
 
-	status         int32 // as wait gives it
+	status         int32 // wait status (wait(2))
 	newTID, newPID int32
 	newFlags       uint64
 }
 
 var errMalformed = errors.New("not a message of gVisor's")
 
-// maxArgs bounds the arguments of a program that are kept, and maxArgBytes their
-// bytes: what is longer is cut in the record.
+// maxArgs and maxArgBytes bound the recorded arguments of a program. Longer ones are
+// truncated.
 const (
 	maxArgs     = 4096
 	maxArgBytes = 128 << 10
 )
 
-// maxText bounds any other text. It is four times what a path may have, for those
-// of descriptors can be longer.
+// maxText bounds other text. It is four times PATH_MAX, because paths of descriptors can be
+// longer than PATH_MAX.
 const maxText = 16 << 10
 
-// header returns what kind of message a datagram holds, and how many messages
-// were dropped before it since the session began, modulo 1<<32.
+// header returns the kind of a datagram's message and the number of messages dropped so far in
+// the session, modulo 1<<32.
 func header(b []byte) (k kind, dropped uint32, payload []byte, err error) {
 	if len(b) < headerSize {
 		return 0, 0, nil, errMalformed
@@ -144,8 +140,7 @@ func header(b []byte) (k kind, dropped uint32, payload []byte, err error) {
 	return kind(binary.NativeEndian.Uint16(b[2:])), binary.NativeEndian.Uint32(b[4:]), b[size:], nil
 }
 
-// parse reads a message into p, which then refers to the bytes of b. Fields and
-// kinds that are not known are skipped.
+// parse decodes a message into p, which then refers to b. It ignores unknown fields and kinds.
 func (p *point) parse(k kind, b []byte) error {
 	*p = point{kind: k, argv: p.argv[:0]}
 	meanings := fields[k]
@@ -176,7 +171,7 @@ func (p *point) set(m meaning, v uint64, data []byte) {
 	case address:
 		p.address = short(data)
 	case argument:
-		if len(p.argv) <= maxArgs { // one more says that there are more
+		if len(p.argv) <= maxArgs { // one more marks truncation
 			p.argv = append(p.argv, data)
 		}
 	case binaryPath:
@@ -192,13 +187,13 @@ func (p *point) set(m meaning, v uint64, data []byte) {
 	}
 }
 
-// short returns the first maxText bytes of b, without copying them and without a part
-// of a character at the end.
+// short returns the first maxText bytes of b without copying, cut at a character boundary.
 func short(b []byte) []byte {
 	if len(b) <= maxText {
 		return b
 	}
-	// A character has at most UTFMax bytes, so the bytes around the cut decide where it is.
+	// A character has at most utf8.UTFMax bytes, so only the bytes around the cut are
+	// inspected.
 	start := maxText - utf8.UTFMax
 	around := string(b[start:min(len(b), maxText+utf8.UTFMax)])
 	return b[:start+len(safetext.Prefix(around, utf8.UTFMax))]
@@ -248,7 +243,7 @@ func (p *point) returned(b []byte) error {
 	})
 }
 
-// ret is what the call returned, as a process sees it.
+// ret returns the result of the call as seen by the process.
 func (p *point) ret() int64 {
 	if p.errno != 0 {
 		return -p.errno
@@ -256,8 +251,8 @@ func (p *point) ret() int64 {
 	return p.result
 }
 
-// each calls f for every field of a message: with the value of a number, or with
-// the bytes of what has a length.
+// each calls f for every field of a message, with the value of a number or the bytes of a
+// length-delimited field.
 func each(b []byte, f func(n protowire.Number, v uint64, data []byte) error) error {
 	for len(b) > 0 {
 		n, typ, size := protowire.ConsumeTag(b)
@@ -286,10 +281,10 @@ func each(b []byte, f func(n protowire.Number, v uint64, data []byte) error) err
 	return nil
 }
 
-// handshake is what both sides say first: the version of the protocol.
+// handshake is the first message of both sides: the protocol version.
 var handshake = protowire.AppendVarint(protowire.AppendTag(nil, 1, protowire.VarintType), 1)
 
-// checkHandshake refuses a peer that speaks no version that is known here.
+// checkHandshake rejects a peer with an unsupported version.
 func checkHandshake(b []byte) error {
 	var version uint64
 	err := each(b, func(n protowire.Number, v uint64, _ []byte) error {

@@ -23,15 +23,15 @@ const (
 	callForks
 )
 
-const callCount = 512 // of one ABI, as in trace.bpf.c
+const callCount = 512 // per ABI, as in trace.bpf.c
 
-// A call is what is known of a system call by its number.
+// A call describes a system call number.
 type call struct {
 	name  string
 	shape syscalls.Shape
 }
 
-// calls is by number: the machine's own, then those of 32-bit programs.
+// calls is indexed by number: native calls first, then those of 32-bit programs.
 var calls = func() (all [2][callCount]call) {
 	for i, abi := range []string{syscalls.Native, syscalls.Compat} {
 		for nr := range all[i] {
@@ -42,7 +42,7 @@ var calls = func() (all [2][callCount]call) {
 	return all
 }()
 
-// callOf returns what is known of a call, and its ABI.
+// callOf returns the description of a call and its ABI.
 func callOf(nr int32, compat bool) (call, string) {
 	i, abi := 0, syscalls.Native
 	if compat {
@@ -57,7 +57,7 @@ func callOf(nr int32, compat bool) (call, string) {
 	return calls[i][nr], abi
 }
 
-// fillCalls tells the programs what the arguments of calls are.
+// fillCalls configures the argument types of calls in the eBPF programs.
 func fillCalls(m *ebpf.Map) error {
 	for abi := range calls {
 		for nr, c := range calls[abi] {
@@ -86,7 +86,7 @@ func fillCalls(m *ebpf.Map) error {
 	return nil
 }
 
-// wanted returns which of the machine's own calls a selection records.
+// wanted returns which native calls a selection records.
 func wanted(sel event.Selection) (bits [callCount / 64]uint64) {
 	for nr, c := range calls[0] {
 		if sel.Wants(c.name) {

@@ -12,7 +12,7 @@ import (
 	"glasshouse/observe/syscalls"
 )
 
-// Kinds of records, and the flags that only they have, as in trace.bpf.c.
+// Record kinds, and the flags that apply only to records, as in trace.bpf.c.
 const (
 	kindCall = iota + 1
 	kindPath
@@ -30,33 +30,33 @@ const (
 	recWithFile
 )
 
-// eventFlags are the flags of a record that an event has too.
+// eventFlags are the record flags that events have, too.
 const eventFlags = uint16(event.Denied | event.Unfinished | event.Partial | event.Child | event.Cut | event.Raced | event.Injected | event.Thread)
 
-// decoding is what must be remembered to make events of records.
+// decoding is the state of converting records to events.
 type decoding struct {
 	w       *watch
-	wall    int64 // what to add to the records' clock for nanoseconds since 1970
+	wall    int64 // offset from the records' clock to the Unix epoch in nanoseconds
 	paths   map[uint32]string
 	names   map[[16]byte]string
-	argv    map[uint32][]byte // of processes about to be recorded, by host pid
+	argv    map[uint32][]byte // of processes whose exec event is pending, by host PID
 	runs    map[int32]*runs
-	summing bool // there is a sum that is not recorded
+	summing bool // a sum is pending
 	ev      event.Event
-	second  event.Event // for the file records of a call
+	second  event.Event // the second file event of a call
 }
 
 const (
-	maxPaths = 1 << 18 // four times as many as the programs remember
+	maxPaths = 1 << 18 // four times the number of paths in the eBPF programs
 	maxNames = 1 << 12
-	maxArgv  = 64 // processes that begin a program at one moment
+	maxArgv  = 64 // processes that execute a program simultaneously
 )
 
 func newDecoding(w *watch) decoding {
 	return decoding{w: w, paths: map[uint32]string{}, names: map[[16]byte]string{}, argv: map[uint32][]byte{}, runs: map[int32]*runs{}}
 }
 
-// begin prepares for a round.
+// begin prepares a round.
 func (d *decoding) begin() {
 	d.wall = time.Now().UnixNano() - observe.Now()
 	if len(d.names) > maxNames {
@@ -64,7 +64,7 @@ func (d *decoding) begin() {
 	}
 	if len(d.paths) > maxPaths {
 		clear(d.paths)
-		atomic.AddUint64(&d.w.slot.Moves, 1) // have them told anew
+		atomic.AddUint64(&d.w.slot.Moves, 1) // makes the programs report the paths again
 	}
 	if len(d.argv) > maxArgv {
 		clear(d.argv)
@@ -75,7 +75,7 @@ func payload(r *traceRecord) []byte {
 	return unsafe.Slice((*byte)(unsafe.Add(unsafe.Pointer(r), fixedSize)), int(r.Size)-fixedSize)
 }
 
-// strings returns the two texts of a call's record, as it has them.
+// strings returns the two strings of a call's record.
 func texts(r *traceRecord) (first, second []byte) {
 	p := payload(r)
 	n := min(int(r.Len), len(p))
@@ -104,7 +104,7 @@ func (d *decoding) decode(r *traceRecord) {
 	}
 }
 
-// who fills in what all records have.
+// who fills in the fields common to all events.
 func (d *decoding) who(e *event.Event, r *traceRecord, t event.Type) {
 	e.Type, e.Flags = t, event.Flags(r.Flags&eventFlags)
 	e.NS, e.TS = int64(r.Ns), (int64(r.Ns)+d.wall)/int64(time.Millisecond)
@@ -122,7 +122,8 @@ func (d *decoding) name(r *traceRecord) string {
 	return s
 }
 
-// path remembers what a number stands for. Its parts come from the file up.
+// path stores the path of a path number. The record contains its elements from the file
+// upwards.
 func (d *decoding) path(r *traceRecord) {
 	p := payload(r)
 	p = bytes.TrimSuffix(p[:min(int(r.Len), len(p))], []byte{0})
@@ -141,9 +142,9 @@ func (d *decoding) path(r *traceRecord) {
 	}
 	switch {
 	case r.Flags&recOutside != 0 && bytes.HasPrefix(b, []byte("//")):
-		b = b[1:] // the root of another tree
+		b = b[1:] // the root of another mount tree
 	case r.Flags&recOutside != 0:
-		b = b[1:] // not below the root: the name alone, "memfd:x"
+		b = b[1:] // not below the root: only a name, such as "memfd:x"
 	case r.Flags&uint16(event.Cut) != 0:
 		b = append([]byte("…"), b...)
 	}
@@ -179,7 +180,7 @@ func (d *decoding) call(r *traceRecord) {
 	}
 }
 
-// sayLosses records what the programs had no room for since it was said last.
+// sayLosses records the losses since the last gap.
 //
 // +checklocks:w.mu
 func (w *watch) sayLosses() {
@@ -207,7 +208,7 @@ func (w *watch) sayLosses() {
 	}
 }
 
-// alreadySaid counts a gap that an earlier daemon has recorded.
+// alreadySaid accounts for a gap that an earlier daemon has recorded.
 //
 // +checklocks:w.mu
 func (w *watch) alreadySaid(e *event.Event) {

@@ -10,7 +10,7 @@ import (
 	"glasshouse/observe/syscalls"
 )
 
-// file makes the record of what a call did to a file, or to two.
+// file records the operation of a call on one or two files.
 //
 // +checklocks:d.w.mu
 func (d *decoding) file(r *traceRecord, s *syscalls.Shape) {
@@ -34,7 +34,7 @@ func (d *decoding) file(r *traceRecord, s *syscalls.Shape) {
 	case s.Op == event.OpMmap:
 		const write, shared = unix.PROT_WRITE, unix.MAP_SHARED
 		if r.File == 0 || r.Args[2]&write == 0 || r.Args[3]&shared == 0 {
-			return // memory that cannot change the file
+			return // the mapping cannot change the file
 		}
 		d.at(e, r.File)
 		e.FD, e.Bytes = argument(r, s.FD), int64(r.Args[1])
@@ -49,7 +49,7 @@ func (d *decoding) file(r *traceRecord, s *syscalls.Shape) {
 	d.w.append(e)
 }
 
-// moved makes the records of a call on one or two descriptors.
+// moved records the operation of a call on one or two descriptors.
 //
 // +checklocks:d.w.mu
 func (d *decoding) moved(e *event.Event, r *traceRecord, s *syscalls.Shape) {
@@ -76,7 +76,7 @@ func (d *decoding) moved(e *event.Event, r *traceRecord, s *syscalls.Shape) {
 	}
 }
 
-// argument is a descriptor that a call was given.
+// argument is a descriptor argument of a call.
 func argument(r *traceRecord, n int8) int32 {
 	if n == 0 {
 		return -1
@@ -84,7 +84,7 @@ func argument(r *traceRecord, n int8) int32 {
 	return int32(r.Args[n-1])
 }
 
-// at sets the path that a number stands for.
+// at sets the path of a path number.
 func (d *decoding) at(e *event.Event, number uint32) {
 	p, ok := d.paths[number]
 	if !ok {
@@ -93,8 +93,8 @@ func (d *decoding) at(e *event.Event, number uint32) {
 	e.Path = p
 }
 
-// named makes the paths that a call was given absolute, as seen from the jail's
-// root. Links on the way are not followed: the caller's words, not the kernel's.
+// named makes the path arguments of a call absolute, relative to the jail's root. Symbolic
+// links are not resolved: these are the arguments, not the paths that the kernel used.
 func (d *decoding) named(e *event.Event, r *traceRecord, s *syscalls.Shape, first, second string) {
 	var ok bool
 	if e.Path, ok = d.absolute(r.Base, first); !ok {
@@ -103,7 +103,7 @@ func (d *decoding) named(e *event.Event, r *traceRecord, s *syscalls.Shape, firs
 	switch {
 	case s.To == 0:
 	case s.Op == event.OpSymlink || s.Op == event.OpMount:
-		e.To = second // what it points to; a device or another word
+		e.To = second // the link target, a device or another string
 	default:
 		if e.To, ok = d.absolute(r.Base2, second); !ok {
 			e.Flags |= event.Unresolved
@@ -111,9 +111,9 @@ func (d *decoding) named(e *event.Event, r *traceRecord, s *syscalls.Shape, firs
 	}
 }
 
-// absolute returns a path as seen from the jail's root. base is the directory it
-// is relative to or, of an absolute path, the root of its process if that is
-// not the jail's.
+// absolute returns a path relative to the jail's root. base is the directory that a relative
+// path starts from. For an absolute path, base is the root of the process, if that is not the
+// jail's root.
 func (d *decoding) absolute(base uint32, p string) (string, bool) {
 	abs := strings.HasPrefix(p, "/")
 	if base == 0 {

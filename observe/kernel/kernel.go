@@ -1,8 +1,8 @@
-// Package kernel watches jails from the host's kernel, by programs on its
-// tracepoints: system calls, what they do to files, and processes.
+// Package kernel observes jails with eBPF programs on the host kernel's tracepoints. It
+// records system calls, their file operations, and processes.
 //
-// One program at the end of every call sees all three, so they are one source:
-// see trace.bpf.c for what is recorded, decode.go for what becomes of it.
+// One program at the exit of every call observes all three, so they are one source. See
+// trace.bpf.c for the recording and decode.go for the conversion to events.
 package kernel
 
 import (
@@ -34,7 +34,7 @@ import (
 	"glasshouse/observe"
 )
 
-// Sizes that trace.bpf.c has too.
+// Sizes shared with trace.bpf.c.
 const (
 	slotCount  = 1024
 	headerSize = 256
@@ -47,14 +47,14 @@ const (
 // are not static.
 const preemptible = 6<<16 | 15<<8
 
-// Config is what a Source needs to know.
+// Config configures a Source.
 type Config struct {
-	// Pin is a directory on a bpf filesystem, where what watches goes on when
-	// the daemon ends, or "": then it ends with the daemon.
+	// Pin is a directory on a BPF filesystem. With it, recording continues when the daemon
+	// ends. If it is "", recording ends with the daemon.
 	Pin string
 
-	// RingBytes is the room for records that are not read yet, per processor
-	// and jail; it is rounded up to a power of two. Default 1 MiB.
+	// RingBytes is the size of the ring buffer per CPU and jail, rounded up to a power of two.
+	// The default is 1 MiB.
 	RingBytes int
 
 	Log *slog.Logger
@@ -69,27 +69,27 @@ type Source struct {
 	// +checklocks:mu
 	spec *ebpf.CollectionSpec
 	// +checklocks:mu
-	machine *machine // nil while no jail is watched
+	machine *machine // nil while no jail is observed
 	// +checklocks:mu
-	loaded *ebpf.Collection // kept while not attached: loading is slow
+	loaded *ebpf.Collection // kept while detached, because loading is slow
 	// +checklocks:mu
 	closed bool
 
-	watches atomic.Pointer[[]*watch] // replaced, never changed
+	watches atomic.Pointer[[]*watch] // copy-on-write
 	// +checklocks:mu
-	sweeper *sweeper // runs while there is a machine
+	sweeper *sweeper // runs while machine is set
 }
 
-// A machine is the programs at work and the memory they share with the daemon.
+// A machine is the attached programs and the memory that they share with the daemon.
 type machine struct {
 	ctls, slots, jails, rings, bell *ebpf.Map
 
 	links    []link.Link
 	ctlMem   []byte
 	slotMem  []byte
-	ringSize int    // bytes of a ring, and
-	count    int    // how many a jail has
-	pinned   string // where, "" is nowhere
+	ringSize int    // size of a ring in bytes
+	count    int    // number of rings per jail
+	pinned   string // pin directory, or ""
 	spares   spare.Pool[*rings]
 }
 
@@ -99,7 +99,7 @@ func (m *machine) slot(i int) *traceSlot {
 	return &unsafe.Slice((*traceSlot)(unsafe.Pointer(&m.slotMem[0])), slotCount)[i]
 }
 
-// New returns a Source that has touched nothing yet.
+// New returns a Source. It has no side effects.
 func New(cfg Config) *Source {
 	if cfg.RingBytes == 0 {
 		cfg.RingBytes = 1 << 20
@@ -116,8 +116,8 @@ func New(cfg Config) *Source {
 // Name implements observe.Source.
 func (s *Source) Name() string { return "kernel" }
 
-// Probe implements observe.Source. It loads the programs, as nothing else tells
-// whether the kernel takes them.
+// Probe implements observe.Source. It loads the programs, because this is the only reliable
+// test of kernel support.
 func (s *Source) Probe(context.Context) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -131,7 +131,7 @@ func unsupported(err error, remedy string) error {
 	return &fault.Error{Op: "observe", On: "kernel", Kind: fault.Unsupported, Err: err, Remedy: remedy}
 }
 
-// load has the programs taken by the kernel, but not attached. The caller holds mu.
+// load loads the programs without attaching them. The caller holds mu.
 //
 // +checklocks:s.mu
 func (s *Source) load() error {
@@ -165,7 +165,7 @@ func (s *Source) load() error {
 	return nil
 }
 
-// prepare returns the programs as this host and configuration need them.
+// prepare returns the program specification for this host and configuration.
 //
 // +checklocks:s.mu
 func (s *Source) prepare() (*ebpf.CollectionSpec, error) {
@@ -175,7 +175,7 @@ func (s *Source) prepare() (*ebpf.CollectionSpec, error) {
 	}
 	s.cpus = runtime.NumCPU()
 	if n, err := ebpf.PossibleCPU(); err == nil && n < 4*s.cpus {
-		s.cpus = n // not those of a machine that could have many more
+		s.cpus = n // possible CPUs, which a VM may report in excess
 	}
 	rings := spec.Maps["rings"]
 	rings.InnerMap = spec.Maps["ring_of_a_jail"].Copy()
@@ -196,15 +196,14 @@ func (s *Source) prepare() (*ebpf.CollectionSpec, error) {
 	return spec, nil
 }
 
-// version names the directory of the pins: what another version of the programs
-// has left cannot be read.
+// version names the pin directory. Pins of other program versions are incompatible.
 func version() string {
 	sum := sha256.Sum256(_TraceBytes)
 	return hex.EncodeToString(sum[:8])
 }
 
-// start attaches the programs, or takes over those an earlier daemon attached.
-// The caller holds mu.
+// start attaches the programs or takes over those attached by an earlier daemon. The caller
+// holds mu.
 //
 // +checklocks:s.mu
 func (s *Source) start() (err error) {
@@ -237,7 +236,7 @@ func (s *Source) start() (err error) {
 	return err
 }
 
-// attach loads and attaches the programs, and pins them if they are to stay.
+// attach loads and attaches the programs, and pins them if configured.
 //
 // +checklocks:s.mu
 func (s *Source) attach() (*machine, error) {
@@ -245,7 +244,7 @@ func (s *Source) attach() (*machine, error) {
 		return nil, err
 	}
 	c := s.loaded
-	s.loaded = nil // the machine's now
+	s.loaded = nil // owned by the machine now
 	m := &machine{ctls: c.Maps["ctls"], slots: c.Maps["slots"], jails: c.Maps["jails"], rings: c.Maps["rings"], bell: c.Maps["bell"], ringSize: s.cfg.RingBytes, count: s.cpus}
 	defer closeRest(c)
 	if err := fillCalls(c.Maps["calls"]); err != nil {
@@ -283,7 +282,8 @@ func (s *Source) attach() (*machine, error) {
 	return m, nil
 }
 
-// closeRest closes what of c is not the machine's. The programs hold the other maps themselves.
+// closeRest closes the maps and programs of c that the machine does not use. The programs hold
+// references to their maps.
 func closeRest(c *ebpf.Collection) {
 	for _, name := range []string{"ctls", "slots", "jails", "rings", "bell"} {
 		delete(c.Maps, name)
@@ -297,8 +297,8 @@ func (m *machine) maps() map[string]*ebpf.Map {
 
 var links = []string{"enter", "leave", "fork", "exec", "gone"}
 
-// takeOver opens what an earlier daemon has pinned. It returns nil if there is
-// nothing, and removes what is of another version or only half there.
+// takeOver opens the pins of an earlier daemon. It returns nil if there are none, and removes
+// pins that are incomplete or of another version.
 func (s *Source) takeOver() (_ *machine, err error) {
 	if s.cfg.Pin == "" {
 		return nil, nil
@@ -327,7 +327,7 @@ func (s *Source) takeOver() (_ *machine, err error) {
 	m := &machine{pinned: dir}
 	defer func() {
 		if err != nil {
-			m.close() // removes the pins as well
+			m.close() // also removes the pins
 		}
 	}()
 	for name, at := range map[string]**ebpf.Map{"ctls": &m.ctls, "slots": &m.slots, "jails": &m.jails, "rings": &m.rings, "bell": &m.bell} {
@@ -342,7 +342,7 @@ func (s *Source) takeOver() (_ *machine, err error) {
 		}
 		m.links = append(m.links, l)
 	}
-	// What rings the programs take is seen from those there are.
+	// The ring parameters of the programs are those of an existing ring.
 	for i := range uint32(slotCount) {
 		var inner uint32
 		if m.rings.Lookup(i, &inner) != nil {
@@ -355,11 +355,11 @@ func (s *Source) takeOver() (_ *machine, err error) {
 		m.ringSize, m.count = int(ring.ValueSize())-headerSize-slackSize, int(ring.MaxEntries())
 		return m, ring.Close()
 	}
-	m.close() // nobody is watched by them
+	m.close() // they observe no jail
 	return nil, nil
 }
 
-// share maps the memory that the programs and the daemon have in common.
+// share maps the memory that the programs share with the daemon.
 func (m *machine) share() (err error) {
 	m.spares.Make, m.spares.Drop, m.spares.Keep = m.newRings, (*rings).close, spareRings
 	if m.ctlMem, err = mapMemory(m.ctls); err != nil {
@@ -369,7 +369,8 @@ func (m *machine) share() (err error) {
 	return err
 }
 
-// recount counts the jails anew: a daemon that was killed may have been about to.
+// recount recomputes the number of jails, because a daemon may have been killed before
+// updating it.
 func (m *machine) recount() {
 	n := uint32(0)
 	for i := range slotCount {
@@ -380,7 +381,7 @@ func (m *machine) recount() {
 	atomic.StoreUint32(&m.ctl().Jails, n)
 }
 
-// mapMemory maps an array of the kernel.
+// mapMemory maps an array map.
 func mapMemory(m *ebpf.Map) ([]byte, error) {
 	size := int(m.MaxEntries()) * int((m.ValueSize()+7)&^7)
 	page := os.Getpagesize()
@@ -391,7 +392,7 @@ func mapMemory(m *ebpf.Map) ([]byte, error) {
 	return mem, nil
 }
 
-// release lets go of the machine; what is pinned goes on.
+// release releases the machine. Pinned programs continue to run.
 func (m *machine) release() {
 	m.spares.Close()
 	for _, mem := range []*[]byte{&m.ctlMem, &m.slotMem} {
@@ -410,7 +411,7 @@ func (m *machine) release() {
 	}
 }
 
-// close ends the machine: nothing watches any more.
+// close detaches the programs and removes their pins.
 func (m *machine) close() {
 	if m.pinned != "" {
 		os.RemoveAll(m.pinned)
@@ -438,8 +439,8 @@ func (s *Source) Attach(ctx context.Context, t observe.Target, sink observe.Sink
 	return w, nil
 }
 
-// forget takes w off the list. When no jail is left, the programs are detached:
-// they cost every process of the host a little.
+// forget removes w from the list. When no jail is left, the programs are detached, because
+// they slow down every process of the host slightly.
 func (s *Source) forget(w *watch, idle bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -453,13 +454,13 @@ func (s *Source) forget(w *watch, idle bool) {
 	if s.machine == nil {
 		return
 	}
-	s.sweeper.settle() // it may be in the middle of a round
+	s.sweeper.settle() // a round may be in progress
 	if idle {
 		s.stopIfIdle()
 	}
 }
 
-// stopIfIdle ends the machine if no slot is in use. The caller holds mu.
+// stopIfIdle closes the machine if no slot is in use. The caller holds mu.
 //
 // +checklocks:s.mu
 func (s *Source) stopIfIdle() {
@@ -488,7 +489,7 @@ func (s *Source) Collect(jail id.Jail, sink observe.Sink) error {
 	}
 	defer s.stopIfIdle()
 	var errs []error
-	for i := range slotCount { // one that was rewound as the daemon ended has two
+	for i := range slotCount { // a jail that was rewound as the daemon ended has two slots
 		if sl := s.machine.slot(i); sl.Cgroup != 0 && slotJail(sl) == jail {
 			errs = append(errs, s.finish(i, jail, sink))
 		}
@@ -503,12 +504,12 @@ func (s *Source) Close() error {
 	s.closed = true
 	if s.machine != nil {
 		s.sweeper.stop()
-		for _, w := range *s.watches.Load() { // none, if all is well
+		for _, w := range *s.watches.Load() { // normally there are none
 			w.thaw()
 			w.unmap()
 		}
 		if s.machine.pinned != "" && s.machine.ctl().Jails > 0 {
-			s.machine.release() // jails go on, and are watched
+			s.machine.release() // jails keep running and are observed
 		} else {
 			s.machine.close()
 		}
@@ -521,5 +522,5 @@ func (s *Source) Close() error {
 	return nil
 }
 
-// sources maps what trace.bpf.c counts losses by.
+// sources maps the loss counters of trace.bpf.c to event types.
 var sources = [...]event.Type{event.Syscall, event.File, event.Proc}

@@ -15,8 +15,7 @@ import (
 	"glasshouse/observe"
 )
 
-// process makes the record of a process or thread that began, changed its
-// program, or ended.
+// process records the start, exec or exit of a process or thread.
 //
 // +checklocks:d.w.mu
 func (d *decoding) process(r *traceRecord) {
@@ -57,8 +56,8 @@ func splitArgv(b []byte) []string {
 	return argv
 }
 
-// existing records the processes that were there before the watch began, so that
-// what they do later has somebody to belong to.
+// existing records the processes that existed before the watch began, so that later events
+// refer to a known process.
 func (w *watch) existing() {
 	var pids []string
 	filepath.WalkDir(w.target.CgroupDir, func(p string, _ os.DirEntry, err error) error {
@@ -70,14 +69,14 @@ func (w *watch) existing() {
 	})
 	root := procRoot(w.target.PID)
 	var found []*event.Event
-	inside, parent := map[int32]int32{}, map[*event.Event]int32{} // by numbers of the host
+	inside, parent := map[int32]int32{}, map[*event.Event]int32{} // by host PID
 	for _, pid := range pids {
 		e, ppid, ok := w.look(pid, root)
 		if !ok {
 			continue
 		}
 		inside[e.HostPID], parent[e] = e.PID, ppid
-		if e.HostPID == int32(w.target.PID) { // so that who reads knows all others to be its
+		if e.HostPID == int32(w.target.PID) { // recorded first, so that readers know that all others are its descendants
 			found = slices.Insert(found, 0, e)
 		} else {
 			found = append(found, e)
@@ -91,19 +90,19 @@ func (w *watch) existing() {
 	}
 }
 
-// procRoot is where the host sees the root of a process, which is at the head of
-// what it says of other paths in the jail.
+// procRoot returns the root of a process as seen from the host. It is the prefix of other
+// paths of the jail in /proc.
 func procRoot(pid int) string {
 	root, _ := os.Readlink("/proc/" + strconv.Itoa(pid) + "/root")
 	return strings.TrimSuffix(root, "/")
 }
 
-// look describes a process as /proc does, with its parent's number on the host.
+// look reads the description of a process from /proc, with its parent's host PID.
 func (w *watch) look(pid, root string) (_ *event.Event, parent int32, ok bool) {
 	dir := "/proc/" + pid
 	status, err := os.ReadFile(dir + "/status")
 	if err != nil {
-		return nil, 0, false // it ended
+		return nil, 0, false // it has ended
 	}
 	e := &event.Event{Type: event.Proc, Op: event.OpExec, Flags: event.Existing, FD: -1, TS: time.Now().UnixMilli(), NS: observe.Now()}
 	host, _ := strconv.Atoi(pid)
@@ -126,7 +125,7 @@ func (w *watch) look(pid, root string) (_ *event.Event, parent int32, ok bool) {
 			e.GID = w.target.IDs.Inside(uint32(n))
 		case "NSpid":
 			if int(w.slot.Level) >= len(fields) {
-				return nil, 0, false // a runtime's helper: in the cgroup, but not in the jail
+				return nil, 0, false // a helper of the runtime: in the cgroup, but not in the jail
 			}
 			inside, _ := strconv.Atoi(fields[w.slot.Level])
 			e.PID, e.TID = int32(inside), int32(inside)
@@ -149,8 +148,8 @@ func (w *watch) look(pid, root string) (_ *event.Event, parent int32, ok bool) {
 	return e, parent, true
 }
 
-// began is when a process did, by the clock of records, from its stat in /proc:
-// there it is in hundredths of a second, and counts the time that the host slept.
+// began returns the start time of a process on the records' clock. /proc/pid/stat has it in
+// clock ticks since boot, including suspend (proc_pid_stat(5)).
 func began(stat []byte) int64 {
 	fields := bytes.Fields(stat[bytes.LastIndexByte(stat, ')')+1:])
 	const start, tick = 22 - 3, int64(10 * time.Millisecond)

@@ -7,18 +7,18 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// spareRings are made before a jail needs them: that a jail which is taken back
-// or branched off runs again does not wait for the kernel to clear megabytes.
+// spareRings are allocated in advance, so that restored and branched jails do not wait until
+// the kernel has cleared megabytes of memory.
 const spareRings = 2
 
-// rings are those of one jail, one for each processor.
+// rings are the ring buffers of one jail, one per CPU.
 type rings struct {
 	m   *ebpf.Map
 	id  ebpf.MapID
 	mem []byte
 }
 
-// openRings maps the memory of m, which is the caller's until it succeeds.
+// openRings maps the memory of m. On success it takes ownership of m.
 func openRings(m *ebpf.Map) (*rings, error) {
 	info, err := m.Info()
 	if err != nil {
@@ -52,9 +52,9 @@ func (m *machine) newRings() (*rings, error) {
 	return r, err
 }
 
-// install gives the programs a jail's rings. The kernel does it at once, but the
-// call returns only when no program can know of the state before, many
-// milliseconds later; nobody waits for that until the watch ends.
+// install passes a jail's rings to the programs. The update takes effect immediately, but the
+// system call waits for an RCU grace period of many milliseconds. Only the end of the watch
+// waits for it.
 func (w *watch) install(r *rings) error {
 	all, index, fd := w.m.rings, uint32(w.index), uint32(r.m.FD())
 	failed := make(chan error, 1)

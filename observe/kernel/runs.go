@@ -2,33 +2,32 @@ package kernel
 
 import "glasshouse/event"
 
-// A program that reads or writes one file again and again, byte by byte at worst,
-// would have each call recorded twice: as a call, and as an operation on a file
-// that says little new. So what follows a start of runStart operations, each
-// within runPause of the one before, is summed up: one record with the sum of the
-// bytes and the number of calls. A sum ends when its thread does anything else to
-// a file, and with every round of reading the rings, a few milliseconds. The calls
-// themselves are recorded one by one.
+// A program that reads or writes one file in many small operations would have each call
+// recorded twice: as a call and as a file operation. Therefore, after runStart operations,
+// each within runPause of the previous one, further operations are summed up: one event has
+// the total number of bytes and of calls. A sum ends when its thread performs another file
+// operation, and with every round of reading the rings, which takes place every few
+// milliseconds. The calls are still recorded individually.
 const (
 	runStart = 32
 	runPause = int64(1e6) // nanoseconds
 )
 
-// A run is one thread's reading or writing of one file.
+// A run is a sequence of reads or writes of one file by one thread.
 type run struct {
 	file uint32
 	op   string
-	n    int         // operations in a row
-	last int64       // when the last one was
-	sum  event.Event // of those not recorded one by one; Calls says how many
+	n    int         // consecutive operations
+	last int64       // time of the last operation
+	sum  event.Event // sum of the operations not recorded individually; Calls is their number
 }
 
-// runs are the two of a thread that copies: it reads here and writes there.
+// runs are the two runs of a thread that copies: one of reads and one of writes.
 type runs [2]run
 
-const maxRuns = 256 // threads at once
+const maxRuns = 256 // concurrent threads
 
-// summed takes a read or write into a sum, and reports whether it did.
+// summed adds a read or write to a sum and reports whether it did.
 //
 // +checklocks:d.w.mu
 func (d *decoding) summed(e *event.Event, file uint32) bool {
@@ -89,7 +88,7 @@ func (d *decoding) endRuns(tid int32) {
 	}
 }
 
-// endAllRuns records all sums; the runs go on.
+// endAllRuns records all sums. The runs continue.
 //
 // +checklocks:d.w.mu
 func (d *decoding) endAllRuns() {

@@ -18,22 +18,20 @@ import (
 )
 
 const (
-	// pauseTime is between two looks at the rings while there is something in
-	// them. It is what makes records cheap: to wake somebody for each costs
-	// several times as much as the record.
+	// pauseTime is the polling interval while the rings contain records. Polling makes records
+	// cheap: waking a thread for each would cost several times as much as the record.
 	pauseTime = time.Millisecond
 
-	// idleRounds without a record put the sweeper to sleep, until the programs
-	// ring the bell.
+	// After idleRounds without a record the sweeper sleeps until the programs wake it.
 	idleRounds = 20
 
-	// finishTime is more than it takes until one processor sees what another has
-	// stored, and than most records take to make, so that few rounds find one that
-	// is being made. What is younger waits for the next look.
+	// finishTime exceeds the time until one CPU sees the stores of another, and the time that
+	// most records take to write. Younger records are left for the next round, so that few
+	// rounds find an incomplete one.
 	finishTime = 200 * time.Microsecond
 
-	// finishLooks are given to a program that is making a record before what came
-	// later waits for the next round. It usually takes less than a microsecond.
+	// finishLooks is how often a round polls for an incomplete record before it leaves later
+	// ones for the next round. Completion usually takes less than a microsecond.
 	finishLooks = 500
 
 	endTime = 10 * time.Second
@@ -46,7 +44,7 @@ type sweeper struct {
 	bell   *ringbuf.Reader
 	quit   atomic.Bool
 	done   sync.WaitGroup
-	round  sync.Mutex // held during one
+	round  sync.Mutex // held during a round
 }
 
 func startSweeper(s *Source, m *machine) (*sweeper, error) {
@@ -66,15 +64,15 @@ func (sw *sweeper) stop() {
 	sw.done.Wait()
 }
 
-// settle returns when no round that began before it goes on.
+// settle waits for the end of the current round.
 func (sw *sweeper) settle() {
 	sw.round.Lock()
 	defer sw.round.Unlock()
 }
 
 func (sw *sweeper) run() {
-	// A jail must not be able to keep the one who reads its record from the
-	// processor. The thread ends with the goroutine.
+	// A jail must not be able to starve the reader of its own events. The thread exits with
+	// its goroutine.
 	runtime.LockOSThread()
 	if err := unix.Setpriority(unix.PRIO_PROCESS, unix.Gettid(), -20); err != nil {
 		sw.source.cfg.Log.Debug("the sweeper has no precedence", "err", err)
@@ -93,8 +91,8 @@ func (sw *sweeper) run() {
 			continue
 		}
 		atomic.StoreUint64(&ctl.Asleep, 1)
-		// A program that did not see this yet runs with preemption off: after
-		// the barrier its record is there to be seen.
+		// A program that has not seen this store runs with preemption disabled. After the
+		// membarrier its record is visible.
 		unix.Syscall(unix.SYS_MEMBARRIER, 1 /* MEMBARRIER_CMD_GLOBAL */, 0, 0)
 		if sw.sweep() {
 			atomic.StoreUint64(&ctl.Asleep, 0)
@@ -109,7 +107,7 @@ func (sw *sweeper) run() {
 	}
 }
 
-// sweep looks at every jail once, and reports whether there was anything.
+// sweep reads the rings of every jail once and reports whether there was a record.
 func (sw *sweeper) sweep() bool {
 	sw.round.Lock()
 	defer sw.round.Unlock()
@@ -125,15 +123,14 @@ func (sw *sweeper) sweep() bool {
 	return busy
 }
 
-// waiting reports whether there is something to do at a jail that made no record.
+// waiting reports whether a jail without new records needs processing.
 func (w *watch) waiting() bool {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	return w.behind || w.young || len(w.unsaved) > 0 || w.frozen
 }
 
-// drain reads what the rings hold up to a time. Records of different processors
-// come in the order of their times.
+// drain reads the rings up to a time. It merges the records of all CPUs by time.
 func (w *watch) drain(until int64) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -145,7 +142,7 @@ func (w *watch) drain(until int64) {
 	w.reclaim()
 	w.behind, w.young = !w.sink.Room(), false
 	if w.behind {
-		return // the rings fill, and the jail waits for the log
+		return // the rings fill, and the jail is throttled
 	}
 	made := w.made(until)
 	w.making, until = made < until, made
@@ -158,7 +155,7 @@ func (w *watch) drain(until int64) {
 	w.merge(until)
 	w.state.endAllRuns()
 	if !w.behind && !w.young {
-		w.kept = nil // all that an earlier daemon can have seen is passed
+		w.kept = nil // all records that an earlier daemon can have read are processed
 	}
 	w.sayLosses()
 
@@ -172,12 +169,12 @@ func (w *watch) drain(until int64) {
 	w.reclaim()
 }
 
-// remember notes how far the rings were read, for when the records are written.
+// remember stores the read positions of the rings, to be released when the events are written.
 //
 // +checklocks:w.mu
 func (w *watch) remember() {
 	m := mark{w.sink.Last(), slices.Clone(w.pos), w.said, observe.Now()}
-	// A disk may take nothing for hours, and a round is made each millisecond.
+	// The disk may be blocked for hours, and there is a round every millisecond.
 	if n := len(w.unsaved); n > 0 && w.unsaved[n-1].seq == m.seq {
 		m.at = w.unsaved[n-1].at
 		w.unsaved = w.unsaved[:n-1]
@@ -185,16 +182,16 @@ func (w *watch) remember() {
 	w.unsaved = append(w.unsaved, m)
 }
 
-// A look is what the last round saw of what is being made in a ring.
+// A look describes an incomplete record that the last round found in a ring.
 type look struct {
 	making uint64
-	at     int64 // when that was
-	before int64 // when what is being made was not begun yet
+	at     int64 // time of the round
+	before int64 // a time before the incomplete record was begun
 }
 
-// made is the time up to which all records are in the rings, until at most, which is
-// past. A program's processor may be taken from it between its look at the clock and
-// its record, and what others record meanwhile must not come before it in the log.
+// made returns the time up to which all records are in the rings, at most most, which is in
+// the past. A program may be preempted between reading the clock and writing its record. Later
+// records of other CPUs must not precede it in the log.
 //
 // +checklocks:w.mu
 func (w *watch) made(until int64) int64 {
@@ -263,7 +260,7 @@ func (w *watch) merge(until int64) {
 		if first < 0 {
 			return
 		}
-		// One processor's records usually come in a row.
+		// Consecutive records are usually from the same CPU.
 		for r := w.scratch[first]; r != nil && r.Ns <= second; r = w.scratch[first] {
 			if int(r.Size) < fixedSize || int(r.Size) > slackSize || r.Size%8 != 0 {
 				w.err = fmt.Errorf("a record of %d bytes in the ring of processor %d", r.Size, first)
@@ -285,19 +282,19 @@ func (w *watch) merge(until int64) {
 	}
 }
 
-// stuckTime is how long records may take to be written before the log counts as stuck.
+// stuckTime is how long writing events may take before the log counts as stuck.
 const stuckTime = 100 * time.Millisecond
 
-// stuck reports whether the log has taken records and does not write them. The rings keep
-// records until they are written, and run full although the log has room.
+// stuck reports whether the log accepts events but does not write them. The rings keep records
+// until they are written, so they fill although the log has room.
 //
 // +checklocks:w.mu
 func (w *watch) stuck() bool {
 	return len(w.unsaved) > 0 && observe.Now()-w.unsaved[0].at > int64(stuckTime)
 }
 
-// relieve holds the jail while its log has no room, or is stuck, and its rings run full,
-// and thaws it when there is room again.
+// relieve freezes the jail when its rings fill because the log has no room or is stuck. It
+// thaws the jail when there is room again.
 //
 // +checklocks:w.mu
 func (w *watch) relieve() {

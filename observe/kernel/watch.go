@@ -29,7 +29,7 @@ const (
 	slotMute
 )
 
-// A watch is one jail's: a slot of the machine, and a ring for each processor.
+// A watch observes one jail. It uses a slot of the machine and a ring per CPU.
 //
 // +checklocksalias:state.w.mu=mu
 type watch struct {
@@ -41,58 +41,58 @@ type watch struct {
 	slot   *traceSlot
 	ctl    *traceCtl
 	stride int
-	size   uint64 // of a ring
-	count  int    // of rings
+	size   uint64 // of one ring
+	count  int    // number of rings
 
-	installing sync.WaitGroup // of the rings
+	installing sync.WaitGroup // installation of the rings
 
 	mu sync.Mutex
 	// +checklocks:mu
-	mem []byte // all rings; nil once closed
+	mem []byte // all rings; nil after close
 	// +checklocks:mu
-	pos []uint64 // how far each ring was read
+	pos []uint64 // read position of each ring
 	// +checklocks:mu
-	unsaved []mark // read, and not yet known to be written
+	unsaved []mark // read, but not known to be written
 	// +checklocks:mu
-	kept map[key]int64 // until when an earlier daemon wrote; nil once that is passed
+	kept map[key]int64 // times up to which an earlier daemon wrote events; nil once they are passed
 	// +checklocks:mu
-	behind bool // there was more than could be taken
+	behind bool // the last round left records because of its limit
 	// +checklocks:mu
-	young bool // records were left that are too new to be taken
+	young bool // the last round left records that were too recent
 	// +checklocks:mu
-	making bool // a record is being made that is older than the limit of what is taken
+	making bool // an incomplete record is older than the limit of the round
 	// +checklocks:mu
-	frozen bool // the jail is held until the log has room
+	frozen bool // the jail is frozen until the log has room
 	// +checklocks:mu
 	state decoding // see decode.go
 	// +checklocks:mu
-	said losses // in the log, or appended to it
+	said losses // losses recorded in the log
 	// +checklocks:mu
-	seen uint64 // records appended
+	seen uint64 // events appended
 	// +checklocks:mu
-	err   error         // that stopped reading
-	waits atomic.Uint64 // times the jail was held
+	err   error         // the error that stopped reading
+	waits atomic.Uint64 // number of times the jail was throttled
 	// +checklocks:mu
-	scratch []*traceRecord // one for each ring: the next record
+	scratch []*traceRecord // the next record of each ring
 	// +checklocks:mu
-	limits []uint64 // one for each ring: how far this round goes
+	limits []uint64 // the end of the current round in each ring
 	// +checklocks:mu
-	looks []look // one for each ring
+	looks []look // one per ring
 }
 
-// A mark says that once seq is written, the rings may be given back up to pos, and
-// what is said counts as said.
+// A mark is a position up to which the rings can be released once the event seq is written.
+// The losses in it then count as recorded.
 type mark struct {
 	seq  uint64
 	pos  []uint64
 	said losses
-	at   int64 // when the record with seq was appended, or a little later
+	at   int64 // time of appending seq, or slightly later
 }
 
-// losses are numbers of records the programs had no room for.
+// losses counts the records that did not fit into the rings.
 type losses struct {
-	count [len(sources) + 1]uint64 // of each source, and last those made on a processor without a ring
-	at    uint64                   // when the last gap was recorded that counts
+	count [len(sources) + 1]uint64 // by source; the last element counts records on CPUs without a ring
+	at    uint64                   // time of the last gap included
 }
 
 const (
@@ -101,18 +101,18 @@ const (
 	elsewhereReason = "made on a processor that was added to the host later"
 )
 
-// slotJail is the jail that a slot was last given to.
+// slotJail is the last jail of a slot.
 func slotJail(s *traceSlot) id.Jail {
 	b := unsafe.Slice((*byte)(unsafe.Pointer(&s.Jail[0])), len(s.Jail))
 	name, _, _ := bytes.Cut(b, []byte{0})
 	return id.Jail(name)
 }
 
-// watch gives a jail a slot, or finds the one it has. The caller holds s.mu.
+// watch allocates a slot for a jail, or finds its existing one. The caller holds s.mu.
 //
 // +checklocks:s.mu
 func (s *Source) watch(t observe.Target, sink observe.Sink) (*watch, error) {
-	live := map[int]bool{} // slots that this daemon watches
+	live := map[int]bool{} // slots observed by this daemon
 	for _, w := range *s.watches.Load() {
 		live[w.index] = true
 	}
@@ -133,7 +133,7 @@ func (s *Source) watch(t observe.Target, sink observe.Sink) (*watch, error) {
 		case sl.Cgroup == t.Cgroup:
 			own = i
 		case !live[i]:
-			// It has stopped and started since, or been rewound, unwatched.
+			// It was restarted or rewound while no daemon ran.
 			if err := s.finish(i, t.Jail, sink); err != nil {
 				return nil, err
 			}
@@ -148,8 +148,8 @@ func (s *Source) watch(t observe.Target, sink observe.Sink) (*watch, error) {
 	return s.begin(free, t, sink)
 }
 
-// finish takes what an earlier daemon left in a slot that is in use no more. The
-// caller holds s.mu.
+// finish reads the remaining records of a slot that an earlier daemon left and that is no
+// longer in use. The caller holds s.mu.
 //
 // +checklocks:s.mu
 func (s *Source) finish(i int, jail id.Jail, sink observe.Sink) error {
@@ -163,7 +163,7 @@ func (s *Source) finish(i int, jail id.Jail, sink observe.Sink) error {
 	return w.end()
 }
 
-// begin starts to watch a jail that nobody has watched.
+// begin starts to observe a new jail.
 //
 // +checklocks:s.mu
 func (s *Source) begin(i int, t observe.Target, sink observe.Sink) (_ *watch, err error) {
@@ -197,7 +197,7 @@ func (s *Source) begin(i int, t observe.Target, sink observe.Sink) (_ *watch, er
 	m.ctl().Level = level
 	sl.Cgroup = t.Cgroup
 	atomic.AddUint32(&m.ctl().Jails, 1)
-	// From here on it is recorded.
+	// Recording starts here.
 	if err := m.jails.Put(t.Cgroup, uint32(i)); err != nil {
 		return nil, errors.Join(fmt.Errorf("watch %s: %w", t.Jail, err), w.unmap(), m.vacate(i))
 	}
@@ -214,7 +214,7 @@ func (w *watch) sayUnwatched() {
 	}
 }
 
-// resume takes over a slot that an earlier daemon left.
+// resume takes over the slot of an earlier daemon.
 //
 // +checklocks:s.mu
 func (s *Source) resume(i int, t observe.Target, sink observe.Sink) (*watch, error) {
@@ -235,12 +235,12 @@ func (s *Source) resume(i int, t observe.Target, sink observe.Sink) (*watch, err
 	if err := w.takeStock(); err != nil {
 		return nil, errors.Join(err, w.unmap())
 	}
-	// Who muted it is gone, and will not say that it is over.
+	// The daemon that muted the jail is gone and cannot unmute it.
 	if err := w.Mute(false); err != nil {
 		return nil, errors.Join(err, w.unmap())
 	}
-	// What paths the numbers stand for was known to the other daemon alone: the
-	// programs tell them anew.
+	// The path numbers were known only to the earlier daemon, so the programs report the paths
+	// again.
 	atomic.AddUint64(&w.slot.Moves, 1)
 	if t.Cgroup != 0 {
 		err := w.Select(t.Selection)
@@ -254,8 +254,8 @@ func (s *Source) resume(i int, t observe.Target, sink observe.Sink) (*watch, err
 	return w, nil
 }
 
-// list has a slot that was taken over recorded into, if the earlier daemon ended
-// before it had said so.
+// list starts recording into a slot that was taken over, if the earlier daemon ended before it
+// did so.
 func (w *watch) list() error {
 	jails, cgroup := w.m.jails, w.target.Cgroup
 	var at uint32
@@ -274,7 +274,7 @@ func (w *watch) list() error {
 	return nil
 }
 
-// newWatch returns a watch that reads from r, whose memory is its own now.
+// newWatch returns a watch that reads from r and takes ownership of its memory.
 //
 // +checklocks:s.mu
 func (s *Source) newWatch(i int, t observe.Target, sink observe.Sink, r *rings) *watch {
@@ -293,8 +293,8 @@ func (s *Source) newWatch(i int, t observe.Target, sink observe.Sink, r *rings) 
 	return w
 }
 
-// takeStock reads from the log which of the records in the rings, and of the losses,
-// an earlier daemon had written before it ended: it marks them as written a moment later.
+// takeStock determines from the log which records in the rings and which losses an earlier
+// daemon has written, so that they are not recorded again.
 func (w *watch) takeStock() error {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -412,7 +412,7 @@ func (w *watch) Close() error {
 	return err
 }
 
-// end stops the record, takes what is left of it and gives up the slot.
+// end stops recording, reads the remaining records and releases the slot.
 func (w *watch) end() error {
 	w.mu.Lock()
 	over := w.mem == nil
@@ -433,11 +433,10 @@ func (w *watch) end() error {
 	return errors.Join(err, w.unmap(), w.m.vacate(w.index))
 }
 
-// vacate frees a slot and what the kernel keeps for it. Only then can the slot be
-// another's.
+// vacate releases a slot and its kernel state. Afterwards the slot can be reused.
 func (m *machine) vacate(i int) error {
 	sl := m.slot(i)
-	sl.Epoch = 0 // who was known to be of the jail is not any more
+	sl.Epoch = 0 // invalidates the processes known to belong to the jail
 	err := m.rings.Delete(uint32(i))
 	if errors.Is(err, ebpf.ErrKeyNotExist) {
 		err = nil
@@ -453,8 +452,8 @@ func (m *machine) vacate(i int) error {
 	return nil
 }
 
-// emptied reports whether a slot has no rings any more: a daemon was killed while
-// it gave it up, and all that was in them is written.
+// emptied reports whether a slot has no rings: a daemon was killed while releasing it, after
+// all records were written.
 func (m *machine) emptied(i int) bool {
 	var inner uint32
 	return errors.Is(m.rings.Lookup(uint32(i), &inner), ebpf.ErrKeyNotExist)
@@ -462,7 +461,7 @@ func (m *machine) emptied(i int) bool {
 
 // Release implements observe.Watch.
 func (w *watch) Release() error {
-	w.thaw() // nobody else would
+	w.thaw() // no other component would
 	err := w.unmap()
 	w.source.forget(w, w.source.cfg.Pin == "")
 	return err
@@ -480,7 +479,7 @@ func (w *watch) unmap() error {
 	return unix.Munmap(mem)
 }
 
-// levels is how deep in its tree a cgroup is.
+// levels returns the depth of a cgroup in its tree.
 func levels(dir string, cgroup uint64) (uint32, error) {
 	var st unix.Stat_t
 	if err := unix.Stat(dir, &st); err != nil {
@@ -500,7 +499,7 @@ func levels(dir string, cgroup uint64) (uint32, error) {
 	}
 }
 
-// namespaceDepth is how many pid namespaces a process is in, the host's not counted.
+// namespaceDepth returns the number of PID namespaces of a process below the host's.
 func namespaceDepth(pid int) (uint32, error) {
 	status, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", pid))
 	if err != nil {
@@ -514,8 +513,8 @@ func namespaceDepth(pid int) (uint32, error) {
 	return 0, errors.New("the kernel does not tell pids inside namespaces")
 }
 
-// A key is whose records come in the order of their times in the log: what is
-// not later than one that was written was written too.
+// A key identifies a sequence of events that are in time order in the log: if one was written,
+// all earlier ones were written, too.
 type key struct {
 	of event.Type
 	by int32
@@ -530,7 +529,7 @@ func keyOf(e *event.Event) key {
 	return k
 }
 
-// append hands a record to the log, unless an earlier daemon did.
+// append appends an event to the log unless an earlier daemon has written it.
 //
 // +checklocks:w.mu
 func (w *watch) append(e *event.Event) {
@@ -541,7 +540,7 @@ func (w *watch) append(e *event.Event) {
 	w.sink.Append(e)
 }
 
-// reclaim gives back the parts of rings whose records are written.
+// reclaim releases the parts of rings whose events are written.
 //
 // +checklocks:w.mu
 func (w *watch) reclaim() {

@@ -29,17 +29,18 @@ import (
 // An iface is a network interface of a jail.
 type iface struct {
 	name string
-	bare bool // packets on it have no header of the link layer
+	bare bool // packets have no link-layer header
 	loop bool
 }
 
-// A filter is a program at an interface, where it is not attached by a link.
+// A filter is a program that is attached to an interface as a traffic control filter instead
+// of by a link.
 type filter struct {
 	index  int
 	parent uint32
 }
 
-// nsID returns the number of a namespace.
+// nsID returns the inode number of a namespace.
 func nsID(path string) (uint32, error) {
 	st, err := os.Stat(path)
 	if err != nil {
@@ -52,7 +53,7 @@ func inode(st os.FileInfo) uint64 { return st.Sys().(*syscall.Stat_t).Ino }
 
 func netnsOf(pid int) string { return fmt.Sprintf("/proc/%d/ns/net", pid) }
 
-// attach begins to record a jail. s.mu is held.
+// attach starts to record a jail. The caller holds s.mu.
 func (s *Source) attach(ctx context.Context, t observe.Target, sink observe.Sink) (_ *watch, err error) {
 	const op = "network.Attach"
 	if err := context.Cause(ctx); err != nil {
@@ -102,7 +103,7 @@ func (s *Source) attach(ctx context.Context, t observe.Target, sink observe.Sink
 		return nil, err
 	}
 	for _, other := range *s.watches.Load() {
-		if other.target.Jail != t.Jail { // the same, before it was rewound
+		if other.target.Jail != t.Jail { // otherwise it is the same jail before a rewind
 			continue
 		}
 		if err := other.yieldCapture(); err != nil {
@@ -120,7 +121,7 @@ func (s *Source) attach(ctx context.Context, t observe.Target, sink observe.Sink
 	return w, nil
 }
 
-// raw is an address as it is in a packet, read as a number of this machine.
+// raw returns an address as in a packet, read as native integers.
 func raw(a netip.Addr) uint32 {
 	if !a.Is4() {
 		return 0
@@ -138,7 +139,7 @@ func unraw(n uint32) netip.Addr {
 	return netip.AddrFrom4(b)
 }
 
-// takeRing gives w a ring: the one an earlier daemon left, or a new one.
+// takeRing gives w the ring of an earlier daemon, or a new one.
 func (s *Source) takeRing(w *watch, undone *undo.Stack) error {
 	left, err := s.leftOf(w.target.Jail)
 	if err != nil {
@@ -150,7 +151,7 @@ func (s *Source) takeRing(w *watch, undone *undo.Stack) error {
 			own = &left[i]
 			continue
 		}
-		if err := s.collect(l, w.sink); err != nil { // of its life before this one
+		if err := s.collect(l, w.sink); err != nil { // of an earlier run of the jail
 			return err
 		}
 	}
@@ -193,9 +194,9 @@ func (s *Source) takeSlot() (uint32, error) {
 	return 0, fault.Newf(fault.Exhausted, "network.Attach", "", "%d jails are recorded, and there is no room for more", maxJails)
 }
 
-// install gives the programs a jail's ring. The kernel does it at once, but the
-// call returns only when no program can know of the state before, many
-// milliseconds later; nobody waits for that until the ring is closed.
+// install passes a jail's ring to the programs. The update takes effect immediately, but the
+// system call waits for an RCU grace period of many milliseconds. Only closing the ring waits
+// for it.
 func (w *watch) install() error {
 	rings, slot, fd := w.source.maps.Rings, w.slot, uint32(w.ring.m.FD())
 	info, err := w.ring.m.Info()
@@ -228,7 +229,7 @@ func (w *watch) install() error {
 	return nil
 }
 
-// uninstall takes a ring from the programs. When it returns, none writes to it.
+// uninstall removes a ring from the programs. When it returns, no program writes to it.
 func (s *Source) uninstall(slot uint32) error {
 	if err := s.maps.Rings.Delete(slot); err != nil && !errors.Is(err, ebpf.ErrKeyNotExist) {
 		return fmt.Errorf("take the ring from the programs: %w", err)
@@ -236,8 +237,7 @@ func (s *Source) uninstall(slot uint32) error {
 	return nil
 }
 
-// forget removes a jail from the map of jails, unless its namespace's number is
-// another's by now.
+// forget removes a jail from the map of jails, unless its namespace number was reused.
 func (s *Source) forget(netns, slot uint32) error {
 	var k networkJail
 	if err := s.maps.Jails.Lookup(netns, &k); err != nil || k.Slot != slot {
@@ -252,7 +252,7 @@ func (s *Source) forget(netns, slot uint32) error {
 // enter runs f in the jail's network namespace.
 func (w *watch) enter(f func() error) error {
 	return netns.Do(netnsOf(w.target.PID), func() error {
-		// The process may have ended, and its number be another's.
+		// The process may have ended and its PID may have been reused.
 		if id, err := nsID("/proc/thread-self/ns/net"); err != nil || id != w.netns {
 			return fault.Newf(fault.NotFound, "network.Attach", string(w.target.Jail), "its network is gone")
 		}
@@ -260,9 +260,9 @@ func (w *watch) enter(f func() error) error {
 	})
 }
 
-// link attaches the programs to every interface of the jail and to its cgroup, and
-// finds out whether what leaves the jail gets another address before it comes by.
-// A jail may wait for it, so what can be done at the same time is.
+// link attaches the programs to every interface of the jail and to its cgroup, and determines
+// whether the host translates the jail's source address. The jail may be waiting, so
+// independent steps run concurrently.
 func (w *watch) link() error {
 	var hooked, routed error
 	var outer netip.Addr
@@ -296,8 +296,7 @@ func (w *watch) link() error {
 	return w.put(k)
 }
 
-// findOuter returns the address that the host has a route for on its end of the
-// wire, or none.
+// findOuter returns the address that the host routes to its end of the veth pair, if any.
 func (w *watch) findOuter() (outer netip.Addr, err error) {
 	if w.target.Veth == "" {
 		return outer, nil
@@ -321,7 +320,7 @@ func (w *watch) findOuter() (outer netip.Addr, err error) {
 	return outer, nil
 }
 
-// addresses lists those that the jail itself knows it has, but for loopback.
+// addresses returns the jail's own addresses except loopback.
 func addresses(h *netlink.Handle) ([]netip.Addr, error) {
 	addrs, err := h.AddrList(nil, netlink.FAMILY_V4)
 	if err != nil {
@@ -354,18 +353,18 @@ func (w *watch) linkIfaces(h *netlink.Handle) error {
 	return nil
 }
 
-// filters reports whether programs are attached as filters rather than by links.
-// A filter stays when the daemon ends, which is what pins are for, and does not
-// wait as a link does for all processors to pass a quiet moment, three times,
-// while no other network of the host can change. A link ends with the daemon.
+// filters reports whether programs are attached as filters instead of by links. A filter
+// persists when the daemon ends, as pins require. Detaching it does not wait for three RCU
+// grace periods while holding the host's network configuration lock, as a link does. A link
+// ends with the daemon.
 func (s *Source) filters() bool { return s.pins() || s.clsact }
 
-// linkIface attaches to one interface of the namespace of this thread.
+// linkIface attaches to one interface in this thread's namespace.
 func (w *watch) linkIface(h *netlink.Handle, index int, i iface) error {
 	p := &w.source.programs
 	out, in := p.Egress, p.Ingress
 	switch {
-	case i.loop: // what leaves comes back at once; it is recorded as it leaves
+	case i.loop: // outgoing loopback packets return at once; they are recorded on egress
 		out, in = p.Loopback, nil
 	case i.bare:
 		out, in = p.EgressBare, p.IngressBare
@@ -402,7 +401,7 @@ func (w *watch) linkIface(h *netlink.Handle, index int, i iface) error {
 	return nil
 }
 
-// filterPriority tells our filters from others at the same place: "gh".
+// filterPriority identifies Glasshouse's filters: "gh".
 const filterPriority = 'g'<<8 | 'h'
 
 func clsact(index int) *netlink.Clsact {
@@ -430,7 +429,7 @@ func (w *watch) filterAt(h *netlink.Handle, index int, parent uint32, prog *ebpf
 	return nil
 }
 
-// unlink takes the programs from where link attached them.
+// unlink detaches the programs that link attached.
 func (w *watch) unlink() error {
 	errs := []error{w.unhook(w.links), w.unhook(w.hooks)}
 	w.links, w.hooks = nil, nil
@@ -438,7 +437,7 @@ func (w *watch) unlink() error {
 		err := w.enter(w.removeFilters)
 		if !errors.Is(err, os.ErrNotExist) && !errors.Is(err, fault.NotFound) && !errors.Is(err, unix.ESRCH) {
 			errs = append(errs, err)
-		} // else they are gone with the namespace, or do nothing until it goes
+		} // otherwise they are gone with the namespace or have no effect
 		w.filter = nil
 	}
 	return errors.Join(errs...)
@@ -461,11 +460,11 @@ func (w *watch) removeFilters() error {
 	return errors.Join(errs...)
 }
 
-// removeClsact removes what filters hang on, if none is left.
+// removeClsact removes the clsact qdisc if it has no filters.
 func removeClsact(index int) error {
 	l, err := netlink.LinkByIndex(index)
 	if err != nil {
-		return nil // gone, with all that was at it
+		return nil // removed with everything attached
 	}
 	for _, parent := range []uint32{netlink.HANDLE_MIN_EGRESS, netlink.HANDLE_MIN_INGRESS} {
 		if fs, err := netlink.FilterList(l, parent); err != nil || len(fs) > 0 {
@@ -478,7 +477,7 @@ func removeClsact(index int) error {
 	return nil
 }
 
-// detach ends a watch whole.
+// detach ends a watch completely.
 func (w *watch) detach() error {
 	s := w.source
 	err := errors.Join(w.unlink(), s.uninstall(w.slot), w.finish(), s.forget(w.netns, w.slot))
@@ -489,7 +488,7 @@ func (w *watch) detach() error {
 	return err
 }
 
-// dropRing closes the ring. Nothing is read after that.
+// dropRing closes the ring. No record is read afterwards.
 func (w *watch) dropRing() {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -499,7 +498,7 @@ func (w *watch) dropRing() {
 	w.ring, w.talks, w.names, w.marks, w.kept = nil, conversations{}, names{}, nil, nil
 }
 
-// pin is where something of the jail is pinned, or "".
+// pin returns the path of a pin of the jail, or "".
 func (w *watch) pin(name string) string {
 	if !w.source.pins() {
 		return ""

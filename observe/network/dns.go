@@ -9,15 +9,15 @@ import (
 	"golang.org/x/net/dns/dnsmessage"
 )
 
-// maxNames bounds what is remembered of the answers a jail got.
+// maxNames bounds the number of cached addresses.
 const maxNames = 4096
 
-// names is under which names a jail asked for addresses, the latest for each. Of
-// too many, those longest not asked for are forgotten. The zero value is ready.
+// names maps addresses to the latest names that a jail resolved. It evicts the least recently
+// resolved. The zero value is ready to use.
 type names struct {
 	of    map[netip.Addr]*list.Element // of *named
 	order list.List                    // latest first
-	age   uint64                       // counts what was learnt
+	age   uint64                       // number of entries ever added
 }
 
 type named struct {
@@ -50,9 +50,8 @@ func (n *names) name(a netip.Addr) string {
 	return ""
 }
 
-// answers calls f for every address that a DNS message gives, with the name that
-// was asked for, which need not be the one that has the address. What cannot be
-// read is passed over.
+// answers calls f for every address in a DNS response, with the queried name, which may be an
+// alias. It ignores invalid data.
 func answers(msg []byte, f func(netip.Addr, string)) {
 	var p dnsmessage.Parser
 	head, err := p.Start(msg)
@@ -93,8 +92,7 @@ func answers(msg []byte, f func(netip.Addr, string)) {
 	}
 }
 
-// stream calls f for the messages in a segment of DNS over TCP, as far as they
-// are whole.
+// stream calls f for each complete message in a segment of DNS over TCP.
 func stream(b []byte, f func(msg []byte)) {
 	for len(b) > 2 {
 		n := int(binary.BigEndian.Uint16(b))
@@ -106,7 +104,7 @@ func stream(b []byte, f func(msg []byte)) {
 	}
 }
 
-// hostname returns s as hosts are written, or "" if it cannot be one's name.
+// hostname returns the canonical form of s, or "" if it is not a valid host name.
 func hostname(s string) string {
 	s = strings.TrimSuffix(s, ".")
 	if s == "" || len(s) > 253 {

@@ -9,14 +9,14 @@ import (
 )
 
 const (
-	maxConversations = 2048             // known at a time in one jail
-	flowEvery        = 10 * time.Second // a flow that lives is recorded as often
-	flowIdle         = 60 * time.Second // without packets it has ended
-	flowLinger       = time.Second      // for the last packets of a closed connection
+	maxConversations = 2048             // maximum per jail
+	flowEvery        = 10 * time.Second // interval of the events of an active flow
+	flowIdle         = 60 * time.Second // a flow without packets for this time has ended
+	flowLinger       = time.Second      // wait for the last packets of a closed connection
 )
 
-// An end is one of two that converse. Protocols without ports have 0; echoes
-// have their number.
+// An end is one endpoint of a conversation. For protocols without ports the port is 0; for
+// ICMP echo it is the identifier.
 type end struct {
 	addr netip.Addr
 	port uint16
@@ -29,46 +29,46 @@ func (e end) less(o end) bool {
 	return e.port < o.port
 }
 
-// A talk names a conversation, whichever way a packet of it goes.
+// A talk identifies a conversation in either direction.
 type talk struct {
 	proto uint8
 	ends  [2]end // the lesser first
 }
 
-// A conversation is what is known of the packets between two ends. Of way 0 are
-// those from ends[0] to ends[1].
+// A conversation is the state of the packets between two ends. Direction 0 is from ends[0] to
+// ends[1].
 type conversation struct {
 	talk
-	text  [2]string        // the ends as they are written
-	owner [2]*networkOwner // of the ends; nil is none in this jail, or not known
+	text  [2]string        // the formatted ends
+	owner [2]*networkOwner // processes of the ends; nil if outside the jail or unknown
 	host  string
-	age   uint64 // of the names when host was looked for among them
+	age   uint64 // age of the names when host was looked up
 
 	sums    [2]sum
 	fin     [2]bool
-	closing int64 // NS since which it has ended; 0 is not yet
+	closing int64 // NS of the end, or 0
 }
 
-// A sum is the packets of one way since it was last recorded.
+// A sum counts the packets of one direction since the last event.
 type sum struct {
 	packets, bytes int64
 	tcp            uint8
 	flags          event.Flags
 	index          uint32
 	dir            uint8
-	begin          int64 // NS of the flow's first packet, not of the sum's
-	since, last    int64 // NS of the sum's first and last packet
+	begin          int64 // NS of the flow's first packet
+	since, last    int64 // NS of the first and last packet of the sum
 }
 
-// conversations are those known, the latest in front. Of too many, the one that
-// was silent longest is forgotten. The zero value is ready.
+// conversations is an LRU list of conversations, the latest first. It evicts the one without
+// packets for the longest time. The zero value is ready to use.
 type conversations struct {
 	of    map[talk]*list.Element // of *conversation
 	order list.List
 }
 
-// between returns the conversation of a packet from src to dst, and which of its
-// ways that is. One that was forgotten for it is returned too.
+// between returns the conversation of a packet from src to dst and the direction. If it evicts
+// a conversation, it returns that, too.
 func (c *conversations) between(proto uint8, src, dst end) (_ *conversation, way int, gone *conversation) {
 	k := talk{proto, [2]end{src, dst}}
 	if dst.less(src) {
@@ -98,7 +98,7 @@ func (c *conversations) forget(v *conversation) {
 	delete(c.of, v.talk)
 }
 
-// all calls f for each, which may forget it.
+// all calls f for each conversation. f may remove it.
 func (c *conversations) all(f func(*conversation)) {
 	for e := c.order.Front(); e != nil; {
 		next := e.Next()
@@ -155,12 +155,12 @@ func (v *conversation) add(way int, r *networkRecord, flags event.Flags) {
 	}
 }
 
-// again reports whether a packet begins another connection between the same ends.
+// again reports whether a packet starts another connection between the same ends.
 func (v *conversation) again(r *networkRecord) bool {
 	return v.closing != 0 && r.Tcp&tcpSYN != 0
 }
 
-// due is when the conversation wants to be looked at again.
+// due returns when the conversation must be checked next.
 func (v *conversation) due() int64 {
 	at := max(v.sums[0].last, v.sums[1].last) + int64(flowIdle)
 	if v.closing != 0 {

@@ -6,8 +6,8 @@ import (
 	"strings"
 )
 
-// A field is bytes that are read from the front. What is not there reads as
-// nothing, and bad says that it was so.
+// A field is a buffer that is read from the front. Reads beyond the end return zero values and
+// set bad.
 type field struct {
 	b   []byte
 	bad bool
@@ -24,7 +24,7 @@ func (f *field) take(n int) []byte {
 	return b
 }
 
-// number reads a number of so many bytes.
+// number reads an n-byte big-endian number.
 func (f *field) number(size int) (n int) {
 	for _, c := range f.take(size) {
 		n = n<<8 | int(c)
@@ -32,21 +32,21 @@ func (f *field) number(size int) (n int) {
 	return n
 }
 
-// counted reads a field that begins with its length, a number of so many bytes.
+// counted reads a field that is prefixed with its length in n bytes.
 func (f *field) counted(size int) field { return field{b: f.take(f.number(size)), bad: f.bad} }
 
-// serverName returns the host that the first bytes of a TLS connection name, or
-// "". They may be cut short: the name is often near the beginning.
+// serverName returns the server name (SNI, RFC 6066) in the first bytes of a TLS connection,
+// or "". The bytes may be truncated.
 func serverName(b []byte) string {
 	if len(b) < 9 || b[0] != 22 || b[5] != 1 {
 		return ""
 	}
-	f := field{b: b[9:]} // after the headers of record and handshake
+	f := field{b: b[9:]} // after the record and handshake headers (RFC 8446, sections 5.1 and 4)
 	f.take(2 + 32)       // version, random
-	f.counted(1)         // session
+	f.counted(1)         // session ID
 	f.counted(2)         // cipher suites
-	f.counted(1)         // compressions
-	f.take(2)            // length of the extensions, which may be cut
+	f.counted(1)         // compression methods
+	f.take(2)            // length of the extensions, which may be truncated
 	for !f.bad {
 		kind := f.number(2)
 		body := f.counted(2)
@@ -66,7 +66,7 @@ func serverName(b []byte) string {
 	return ""
 }
 
-// hostHeader returns the host that the head of an HTTP/1 request names, or "".
+// hostHeader returns the Host header of an HTTP/1 request, or "".
 func hostHeader(b []byte) string {
 	line, rest, ok := bytes.Cut(b, []byte("\r\n"))
 	if !ok || !bytes.Contains(line, []byte(" HTTP/1.")) {

@@ -15,8 +15,8 @@ import (
 	"glasshouse/observe"
 )
 
-// hook attaches the programs that learn whose a socket is to a cgroup. Whatever an
-// earlier daemon left at another cgroup of the jail is removed.
+// hook attaches the programs that associate sockets with processes to a cgroup. It removes
+// hooks of an earlier daemon at other cgroups of the jail.
 func (w *watch) hook(dir string) (links []link.Link, err error) {
 	if dir == "" {
 		return nil, nil
@@ -62,8 +62,7 @@ func (w *watch) hook(dir string) (links []link.Link, err error) {
 	return links, nil
 }
 
-// dropOthers removes what is pinned of a hook at other cgroups than the one of
-// that id.
+// dropOthers removes the pinned hooks at other cgroups than the one with the given ID.
 func (w *watch) dropOthers(hook, id string) error {
 	all, err := filepath.Glob(w.pin(hook + "*"))
 	for _, name := range all {
@@ -74,7 +73,7 @@ func (w *watch) dropOthers(hook, id string) error {
 	return err
 }
 
-// unhook takes programs from where links attached them.
+// unhook closes and unpins hook links.
 func (w *watch) unhook(links []link.Link) error {
 	var errs []error
 	for _, l := range links {
@@ -88,9 +87,9 @@ func (w *watch) unhook(links []link.Link) error {
 	return errors.Join(errs...)
 }
 
-// Move implements observe.Mover. A jail that goes on in another cgroup, with other
-// processes, but in the network it had, is recorded without a break: what sees
-// packets stays where it is.
+// Move implements observe.Mover. A jail that is restored in another cgroup, with other
+// processes but in the same network namespace, is recorded without interruption: the packet
+// programs stay attached.
 func (w *watch) Move(ctx context.Context, t observe.Target) (bool, error) {
 	const op = "network.Move"
 	netns, err := nsID(netnsOf(t.PID))

@@ -1,18 +1,16 @@
-// Package network is the source of events that sees every packet of a jail, with
-// programs in the kernel at the jail's own interfaces.
+// Package network is the source of packet events. It attaches eBPF programs to the network
+// interfaces of jails.
 //
-// The programs (network.bpf.c) are loaded once for all jails. Each jail has a
-// ring of its own into which they write a record for each packet that passes,
-// with the process whose socket it left or will reach. One goroutine reads all
-// rings and sleeps while they are empty. It tells which packets belong together,
-// by which name the other side was asked for, and puts that into the log.
+// The programs (network.bpf.c) are loaded once for all jails. They write a record for each
+// packet, with the process that owns the socket, to the jail's own ring buffer. One goroutine
+// reads all rings and sleeps while they are empty. It groups packets to flows, adds the
+// resolved host names, and appends events to the log.
 //
-// Whatever cannot be recorded because a ring is full is dropped, so that nothing
-// passes unseen, or counted, as the jail's selection says; the log has a gap that
-// says how many.
+// If a ring is full, the packets that cannot be recorded are dropped or only counted,
+// depending on the jail's selection. The log has a gap with their number.
 //
-// With Config.Pin what records outlives the daemon. It goes on until the ring is
-// full, and the next daemon continues where the log ends.
+// With Config.Pin, recording continues without a daemon until the ring is full. The next
+// daemon continues where the log ends.
 package network
 
 //go:generate go tool bpf2go -tags linux -target amd64,arm64 -type record -type count -type jail -cc clang-14 -strip llvm-strip-14 -cflags "-O2 -g -Wall -Werror" network network.bpf.c
@@ -41,46 +39,46 @@ import (
 	"glasshouse/observe"
 )
 
-// Config is what the daemon's configuration says.
+// Config configures a Source.
 type Config struct {
-	Pin       string // a directory on a BPF file system, which need not exist; "" ends all recording with the daemon
-	RingBytes int    // for each jail; made a power of two; 0 is a megabyte
+	Pin       string // directory on a BPF filesystem, created if necessary; "" ends recording with the daemon
+	RingBytes int    // per jail, rounded up to a power of two; 0 is 1 MiB
 	Log       *slog.Logger
 }
 
-// A Source records the packets of jails. It holds nothing until it is used.
+// A Source records the packets of jails. It allocates nothing until its first use.
 type Source struct {
 	pin   string
 	bytes uint32
 	log   *slog.Logger
 
-	mu       sync.Mutex // guards what follows
+	mu       sync.Mutex // guards the fields below
 	loaded   bool
 	closed   bool
 	programs networkPrograms
 	maps     networkMaps
 	counts   []byte
-	taps     []link.Link // the tracepoints, for all jails
+	taps     []link.Link // tracepoint links for all jails
 	slots    [maxJails]bool
-	strange  map[string]bool // jails that were left pinned by another version
+	strange  map[string]bool // jails pinned by another program version
 	reader   *reader
-	clsact   bool // there are no links to interfaces on this kernel
+	clsact   bool // this kernel has no interface links
 	spares   spare.Pool[*ring]
 
-	watches atomic.Pointer[[]*watch] // read without mu, replaced under it
+	watches atomic.Pointer[[]*watch] // read without mu, replaced with mu
 }
 
-// maxJails is JAILS of network.bpf.c.
+// maxJails is JAILS in network.bpf.c.
 const maxJails = 4096
 
-// New returns a Source that does nothing yet.
+// New returns a Source. It has no side effects.
 func New(c Config) *Source {
 	s := &Source{log: c.Log, bytes: 1 << 20}
 	if c.Log == nil {
 		s.log = slog.New(slog.DiscardHandler)
 	}
 	if c.RingBytes > 0 {
-		least := max(c.RingBytes, 1<<17, os.Getpagesize()) // there must be room for the longest packet
+		least := max(c.RingBytes, 1<<17, os.Getpagesize()) // the longest packet must fit
 		s.bytes = 1 << bits.Len32(uint32(least-1))
 	}
 	if c.Pin != "" {
@@ -91,10 +89,10 @@ func New(c Config) *Source {
 	return s
 }
 
-// Name is "network".
+// Name returns "network".
 func (s *Source) Name() string { return "network" }
 
-// Probe loads the programs, which is what a host may refuse.
+// Probe loads the programs, because the host may reject them.
 func (s *Source) Probe(context.Context) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -103,7 +101,7 @@ func (s *Source) Probe(context.Context) error {
 
 const remedy = "run the daemon as root, or with CAP_BPF, CAP_PERFMON, CAP_NET_ADMIN and CAP_SYS_ADMIN, on Linux 5.11 or later built with CONFIG_DEBUG_INFO_BTF"
 
-// load loads the programs, once. s.mu is held.
+// load loads the programs once. The caller holds s.mu.
 func (s *Source) load() error {
 	const op = "network.Probe"
 	if s.closed {
@@ -117,7 +115,7 @@ func (s *Source) load() error {
 	}
 	err := s.loadPrograms()
 	if errors.Is(err, unix.EPERM) && rlimit.RemoveMemlock() == nil {
-		err = s.loadPrograms() // before Linux 5.11, memory of maps was locked memory
+		err = s.loadPrograms() // before Linux 5.11, maps counted against RLIMIT_MEMLOCK
 	}
 	switch {
 	case errors.Is(err, unix.EPERM), errors.Is(err, unix.EACCES), errors.Is(err, ebpf.ErrNotSupported):
@@ -137,7 +135,7 @@ func (s *Source) loadPrograms() (err error) {
 	if err := s.preparePins(spec); err != nil {
 		return err
 	}
-	// Kernels before 6.3 do not say who sends and receives.
+	// Kernels before 6.3 do not report the sending and receiving process.
 	cache := btf.NewCache()
 	kernel, err := cache.Kernel()
 	if err != nil {
@@ -183,8 +181,7 @@ func (s *Source) loadPrograms() (err error) {
 	return nil
 }
 
-// share maps what the programs and the reader share, and takes the slots that
-// jails left by an earlier daemon have.
+// share maps the shared memory and reserves the slots of jails that an earlier daemon left.
 func (s *Source) share(c *ebpf.Collection) (err error) {
 	if s.counts, err = memory(c.Maps["counts"]); err != nil {
 		return err
@@ -196,7 +193,7 @@ func (s *Source) share(c *ebpf.Collection) (err error) {
 	return nil
 }
 
-// tap has the tracepoints tell who uses which socket. s.mu is held.
+// tap attaches the tracepoints that report the users of sockets. The caller holds s.mu.
 func (s *Source) tap() error {
 	if s.taps != nil {
 		return nil
@@ -221,7 +218,7 @@ func (s *Source) tap() error {
 	return nil
 }
 
-// Attach begins to record a jail's packets.
+// Attach starts to record a jail's packets.
 func (s *Source) Attach(ctx context.Context, t observe.Target, sink observe.Sink) (observe.Watch, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -240,13 +237,13 @@ func (s *Source) Attach(ctx context.Context, t observe.Target, sink observe.Sink
 	return w, nil
 }
 
-// setWatches replaces the list by a copy. s.mu is held.
+// setWatches replaces the list by a copy. The caller holds s.mu.
 func (s *Source) setWatches(ws []*watch) {
 	list := append([]*watch(nil), ws...)
 	s.watches.Store(&list)
 }
 
-// end ends a watch; with release, only this daemon's part in it.
+// end ends a watch. With release, pinned recording continues.
 func (s *Source) end(w *watch, release bool) error {
 	s.mu.Lock()
 	var rest []*watch
@@ -271,8 +268,7 @@ func (s *Source) end(w *watch, release bool) error {
 	return err
 }
 
-// Close lets go of the programs. What is pinned for jails that were released
-// stays.
+// Close closes the programs. Pins of released jails stay.
 func (s *Source) Close() error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -280,7 +276,7 @@ func (s *Source) Close() error {
 		return nil
 	}
 	s.closed = true
-	if !s.loaded { // nobody needed what a daemon may have left that was killed
+	if !s.loaded { // the pins of a killed daemon were not needed
 		if err := s.tidyPins(); !errors.Is(err, fs.ErrNotExist) {
 			return err
 		}
@@ -295,7 +291,7 @@ func (s *Source) Close() error {
 	return errors.Join(err, s.tidyPins())
 }
 
-// flowsLost is what a daemon that was killed knew of flows.
+// flowsLost is the gap reason for flow state lost with a killed daemon.
 func (w *watch) flowsLost() {
 	e := w.fresh(event.Gap, observe.Now())
 	e.Source, e.Lost, e.Reason = event.Net, -1, "sums of flows were lost with the daemon"

@@ -11,27 +11,27 @@ import (
 	"path/filepath"
 )
 
-// What a jail sent and received is kept in packets.pcapng, and before it in
-// packets-1.pcapng, which is the latest, to packets-8.pcapng.
+// Packets are stored in packets.pcapng. Older files are packets-1.pcapng, the latest, to
+// packets-8.pcapng.
 const (
-	captureBytes = 64 << 20 // of a file, about
-	captureKeep  = 8        // files before the one being written
+	captureBytes = 64 << 20 // approximate size of a file
+	captureKeep  = 8        // number of older files
 	captureName  = "packets.pcapng"
 )
 
-// A capture keeps the bytes of packets in files that Wireshark opens.
+// A capture stores packet bytes in pcapng files.
 type capture struct {
 	dir    string
 	limit  int64
 	ifaces map[uint32]iface
-	ids    map[uint32]uint32 // which interface of the section an index is
+	ids    map[uint32]uint32 // interface IDs of the section by interface index
 	f      *os.File
 	w      *bufio.Writer
 	size   int64
 	block  []byte
 }
 
-// openCapture goes on after what an earlier daemon kept in dir.
+// openCapture continues the capture of an earlier daemon in dir.
 func openCapture(dir string, ifaces map[uint32]iface) (*capture, error) {
 	if err := os.MkdirAll(dir, 0o700); err != nil {
 		return nil, err
@@ -40,8 +40,8 @@ func openCapture(dir string, ifaces map[uint32]iface) (*capture, error) {
 	return c, c.open()
 }
 
-// open opens the current file. What is in it stays and a section of our own
-// begins behind it, unless its end is torn: then it is cut to whole blocks.
+// open opens the current file and appends a section. A torn end is truncated to the last
+// complete block.
 func (c *capture) open() error {
 	f, err := os.OpenFile(filepath.Join(c.dir, captureName), os.O_RDWR|os.O_CREATE, 0o600)
 	if err != nil {
@@ -63,7 +63,7 @@ func (c *capture) open() error {
 	return c.section()
 }
 
-// wholeBlocks returns where the last whole block of a file ends.
+// wholeBlocks returns the end of the last complete block of a file.
 func wholeBlocks(f io.ReadSeeker) (int64, error) {
 	if _, err := f.Seek(0, io.SeekStart); err != nil {
 		return 0, err
@@ -128,7 +128,7 @@ func (c *capture) u32(v ...uint32) {
 	}
 }
 
-// padded appends b and what makes it end at a multiple of four.
+// padded appends b, padded to a multiple of four.
 func (c *capture) padded(b []byte) {
 	c.block = append(c.block, b...)
 	for len(c.block)%4 != 0 {
@@ -141,7 +141,7 @@ func (c *capture) option(code uint16, b []byte) {
 	c.padded(b)
 }
 
-// end writes the block that begin began.
+// end completes the block that begin started.
 func (c *capture) end() error {
 	n := uint32(len(c.block) + 4)
 	binary.LittleEndian.PutUint32(c.block[4:], n)
@@ -155,13 +155,13 @@ func (c *capture) section() error {
 	c.begin(sectionHeader)
 	c.u32(0x1a2b3c4d)
 	c.u16(1, 0)
-	c.u32(0xffffffff, 0xffffffff) // how long it will be is not known
+	c.u32(0xffffffff, 0xffffffff) // the section length is unknown
 	c.option(optApplication, []byte("Glasshouse"))
 	c.u16(optEnd, 0)
 	return c.end()
 }
 
-// id returns the number of an interface in this section.
+// id returns the ID of an interface in this section.
 func (c *capture) id(index uint32) (uint32, error) {
 	if id, ok := c.ids[index]; ok {
 		return id, nil
@@ -173,7 +173,7 @@ func (c *capture) id(index uint32) (uint32, error) {
 	}
 	c.begin(interfaceBlock)
 	c.u16(link, 0)
-	c.u32(0) // no limit; each packet says what was kept
+	c.u32(0) // no snapshot length limit; each packet has its captured length
 	c.option(optName, []byte(i.name))
 	c.option(optResolution, []byte{nanosecondUnits})
 	c.u16(optEnd, 0)
@@ -182,8 +182,8 @@ func (c *capture) id(index uint32) (uint32, error) {
 	return id, c.end()
 }
 
-// packet keeps a packet of length bytes of which frame is the beginning. ts is
-// nanoseconds since 1970.
+// packet writes a packet of length bytes that begins with frame. ts is in nanoseconds since
+// the Unix epoch.
 func (c *capture) packet(index uint32, ts int64, frame []byte, length uint32, inbound bool, comment string) error {
 	if c.size > c.limit {
 		if err := c.rotate(); err != nil {
@@ -210,7 +210,7 @@ func (c *capture) packet(index uint32, ts int64, frame []byte, length uint32, in
 	return c.end()
 }
 
-// rotate begins a new file.
+// rotate starts a new file.
 func (c *capture) rotate() error {
 	if err := c.close(); err != nil {
 		return err

@@ -42,19 +42,19 @@ func (s *Source) hostPins() string {
 	return filepath.Join(s.pin, pinHost)
 }
 
-// pinsOf is where a jail's ring of one slot and namespace is pinned.
+// pinsOf returns the pin directory of a jail's slot and namespace.
 func (s *Source) pinsOf(jail id.Jail, slot, netns uint32) string {
 	return filepath.Join(s.pin, fmt.Sprintf("%s-%x-%x", jail, slot, netns))
 }
 
-// A leftover is what an earlier daemon left of a jail.
+// A leftover describes the pins of a jail.
 type leftover struct {
 	jail        id.Jail
 	slot, netns uint32
 	dir         string
 }
 
-// leftovers lists what is pinned of all jails, and of watches of this daemon.
+// leftovers lists the pins of all jails, including those of this daemon.
 func (s *Source) leftovers() ([]leftover, error) {
 	if !s.pins() {
 		return nil, nil
@@ -88,7 +88,7 @@ func cutLast(s, sep string) (before, after string, found bool) {
 	return s[:i], s[i+len(sep):], true
 }
 
-// leftOf lists what an earlier daemon left of one jail. s.mu is held.
+// leftOf lists the pins that an earlier daemon left of one jail. The caller holds s.mu.
 func (s *Source) leftOf(jail id.Jail) ([]leftover, error) {
 	all, err := s.leftovers()
 	var its []leftover
@@ -104,8 +104,8 @@ func (s *Source) leftOf(jail id.Jail) ([]leftover, error) {
 	return its, err
 }
 
-// preparePins makes the directories, discards what other versions left, and
-// takes the slots of jails that are pinned.
+// preparePins creates the directories, removes the pins of other versions, and reserves the
+// slots of pinned jails.
 func (s *Source) preparePins(spec *ebpf.CollectionSpec) error {
 	if !s.pins() {
 		for _, m := range spec.Maps {
@@ -145,7 +145,7 @@ func (s *Source) preparePins(spec *ebpf.CollectionSpec) error {
 	}
 	for _, l := range left {
 		_, err := os.Stat(filepath.Join(l.dir, pinRing))
-		if errors.Is(err, fs.ErrNotExist) { // a daemon ended before it had a ring
+		if errors.Is(err, fs.ErrNotExist) { // a daemon ended before creating the ring
 			err = os.RemoveAll(l.dir)
 		} else {
 			s.slots[l.slot] = true
@@ -157,7 +157,7 @@ func (s *Source) preparePins(spec *ebpf.CollectionSpec) error {
 	return nil
 }
 
-// discardPins removes what is pinned in dir, and remembers whose it was.
+// discardPins removes the pins in dir and records their jail.
 func (s *Source) discardPins(dir string) error {
 	entries, err := os.ReadDir(dir)
 	if err != nil {
@@ -175,7 +175,7 @@ func (s *Source) discardPins(dir string) error {
 	return os.RemoveAll(dir)
 }
 
-// tidyPins removes what is pinned for all jails, if no jail needs it.
+// tidyPins removes the shared pins if no jail needs them.
 func (s *Source) tidyPins() error {
 	if !s.pins() {
 		return nil
@@ -186,8 +186,8 @@ func (s *Source) tidyPins() error {
 	return os.RemoveAll(s.pin)
 }
 
-// pinned returns the link that is pinned at path, now with prog, or one that
-// attach makes, pinned. With path "" nothing is pinned.
+// pinned returns the link pinned at path, updated to prog, or a new link from attach, pinned
+// at path. An empty path pins nothing.
 func (s *Source) pinned(path string, prog *ebpf.Program, attach func() (link.Link, error)) (link.Link, error) {
 	if !s.pins() {
 		return attach()
@@ -197,8 +197,7 @@ func (s *Source) pinned(path string, prog *ebpf.Program, attach func() (link.Lin
 		if old.Update(prog) == nil {
 			return old, nil
 		}
-		// It is of a cgroup that is gone, or of a kind that cannot be given
-		// another program.
+		// Its cgroup was removed, or its link type cannot be updated.
 		if err := errors.Join(old.Unpin(), old.Close()); err != nil {
 			return nil, err
 		}
@@ -226,7 +225,7 @@ func (s *Source) pinRing(w *watch) error {
 	return nil
 }
 
-// adopt has w continue where an earlier daemon ended. l's map is w's afterwards.
+// adopt continues the recording of an earlier daemon. w takes ownership of l's map.
 func (w *watch) adopt(l leftover) error {
 	s := w.source
 	m, err := ebpf.LoadPinnedMap(filepath.Join(l.dir, pinRing), nil)
@@ -254,8 +253,8 @@ func (w *watch) adopt(l leftover) error {
 	return w.install()
 }
 
-// findKept asks the log which of the records in the ring it has: the earlier
-// daemon was killed before it could say that they are safe.
+// findKept determines from the log which records of the ring are written, because the earlier
+// daemon was killed before releasing them.
 func (w *watch) findKept() error {
 	at := w.ring.read
 	defer func() { w.ring.read = at }()
@@ -278,7 +277,7 @@ func (w *watch) findKept() error {
 	return nil
 }
 
-// release leaves the jail to what is pinned.
+// release ends the watch. Pinned recording continues.
 func (w *watch) release() error {
 	err := w.finish()
 	w.sink.Push()
@@ -293,7 +292,7 @@ func (w *watch) release() error {
 		time.Sleep(time.Millisecond)
 	}
 	w.mu.Lock()
-	if len(w.marks) == 0 { // else the next daemon asks the log
+	if len(w.marks) == 0 { // otherwise the next daemon determines it from the log
 		k := w.key
 		k.Flags |= flagReleased
 		err = errors.Join(err, w.put(k))
@@ -307,7 +306,7 @@ func (w *watch) release() error {
 	return err
 }
 
-// Collect appends what is left of a jail that does not run, and forgets it.
+// Collect appends the remaining events of a stopped jail and removes its pins.
 func (s *Source) Collect(jail id.Jail, sink observe.Sink) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -324,7 +323,7 @@ func (s *Source) Collect(jail id.Jail, sink observe.Sink) error {
 	return nil
 }
 
-// collect is Collect of what was found. s.mu is held.
+// collect is Collect for a leftover. The caller holds s.mu.
 func (s *Source) collect(l leftover, sink observe.Sink) error {
 	w := &watch{source: s, target: observe.Target{Jail: l.jail}, sink: sink, netns: l.netns, ifaces: pinnedIfaces(l.dir)}
 	w.selection = event.Selection{}.Defaults(event.Selection{})
@@ -343,8 +342,8 @@ func (s *Source) collect(l leftover, sink observe.Sink) error {
 	return err
 }
 
-// pinIface keeps the name of an interface for a daemon that comes when the jail
-// is gone: as that of a directory, in which dots are not allowed.
+// pinIface stores the name of an interface for a daemon that starts after the jail has ended.
+// It is stored as a directory name, in which bpffs does not allow dots.
 func (w *watch) pinIface(index int, name string) error {
 	if !w.source.pins() {
 		return nil
@@ -356,10 +355,10 @@ func (w *watch) pinIface(index int, name string) error {
 	return nil
 }
 
-// pinnedIfaces is what pinIface kept.
+// pinnedIfaces returns the names stored by pinIface.
 func pinnedIfaces(dir string) map[uint32]iface {
 	found := map[uint32]iface{}
-	entries, _ := os.ReadDir(dir) // without it they have no names
+	entries, _ := os.ReadDir(dir) // on error, interfaces have no names
 	for _, e := range entries {
 		var index uint32
 		head, name, ok := strings.Cut(e.Name(), "-")

@@ -14,19 +14,19 @@ import (
 
 // A reader is the goroutine that reads the rings of all jails.
 //
-// While packets come it looks at the rings once in a millisecond, and nobody
-// wakes it, unless a ring is half full: waking costs more than all else about a
-// packet. When there is nothing, it waits until the next packet of any jail.
+// While packets arrive it polls the rings every millisecond. Programs do not wake it unless a
+// ring is half full, because a wakeup costs more than all other processing of a packet. When
+// all rings are empty, it sleeps until the next packet.
 type reader struct {
 	source *Source
 	shared []byte
 	state  *uint64
-	beat   *uint64 // when it last looked
+	beat   *uint64 // time of the last poll
 	epoll  int
 	wake   int // an eventfd
 	done   chan struct{}
 	stop   atomic.Bool
-	rounds atomic.Uint64 // how often it looked; for tests
+	rounds atomic.Uint64 // number of polls; for tests
 }
 
 func newReader(s *Source, state *ebpf.Map) (_ *reader, err error) {
@@ -53,7 +53,7 @@ func newReader(s *Source, state *ebpf.Map) (_ *reader, err error) {
 	return r, nil
 }
 
-// watch has fd wake the reader when something new is there.
+// watch makes fd wake the reader.
 func (r *reader) watch(fd int) error {
 	err := unix.EpollCtl(r.epoll, unix.EPOLL_CTL_ADD, fd, &unix.EpollEvent{Events: unix.EPOLLIN | unix.EPOLLET, Fd: int32(fd)})
 	if err != nil {
@@ -67,7 +67,7 @@ func (r *reader) nudge() {
 	unix.Write(r.wake, []byte{1, 0, 0, 0, 0, 0, 0, 0})
 }
 
-// What the programs are told of the reader, as network.bpf.c has it.
+// States of the reader, as in network.bpf.c.
 const (
 	awake = iota
 	asleep
@@ -76,7 +76,7 @@ const (
 
 const (
 	pace  = time.Millisecond
-	empty = 3 // rounds without a packet, before the reader sleeps
+	empty = 3 // rounds without a packet before the reader sleeps
 )
 
 func (r *reader) run() {
@@ -104,7 +104,7 @@ func (r *reader) run() {
 	}
 }
 
-// rest returns for how long all jails let the reader sleep.
+// rest returns how long the reader may sleep.
 func (r *reader) rest() time.Duration {
 	least := time.Duration(-1)
 	for _, w := range *r.source.watches.Load() {
@@ -119,8 +119,7 @@ func (r *reader) rest() time.Duration {
 	return least
 }
 
-// wait waits for a packet after a sleep, for a nudge, or for d if it is not
-// negative.
+// wait waits for a packet, for a nudge, or, if d is not negative, for d.
 func (r *reader) wait(d time.Duration) {
 	ms := -1
 	if d >= 0 {

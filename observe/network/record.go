@@ -10,7 +10,7 @@ import (
 	"glasshouse/event"
 )
 
-// Flags of a record, as network.bpf.c has them.
+// Record flags, as in network.bpf.c.
 const (
 	egress    = 0
 	ingress   = 1
@@ -20,7 +20,7 @@ const (
 	fragment  = 1 << 3
 )
 
-// What a payload is worth reading for.
+// Payload types that are parsed.
 const (
 	worthDNS = iota + 1
 	worthTLS
@@ -37,8 +37,7 @@ var directions = [...]string{egress: event.Egress, ingress: event.Ingress, loopb
 
 const recordSize = int(unsafe.Sizeof(networkRecord{}))
 
-// decode returns the record in b, and the bytes of the packet that were kept.
-// Both are b's own memory.
+// decode returns the record in b and the captured packet bytes. Both refer to b.
 func decode(b []byte) (*networkRecord, []byte, bool) {
 	if len(b) < recordSize {
 		return nil, nil, false
@@ -50,7 +49,7 @@ func decode(b []byte) (*networkRecord, []byte, bool) {
 	return r, b[recordSize : recordSize+int(r.Kept)], true
 }
 
-// internet reports whether the record's addresses are those of IP.
+// internet reports whether the record has IP addresses.
 func internet(r *networkRecord) bool { return r.Ethertype == etherIPv4 || r.Ethertype == etherIPv6 }
 
 // ends returns the two ends of an IP packet or an ARP message.
@@ -86,7 +85,7 @@ func protocol(r *networkRecord) string {
 	return fmt.Sprintf("ip-%d", r.Proto)
 }
 
-// tcpFlags is how every combination of flags is written.
+// tcpFlags contains the text of every combination of flags.
 var tcpFlags = func() (text [256]string) {
 	names := [...]string{"FIN", "SYN", "RST", "PSH", "ACK", "URG", "ECE", "CWR"}
 	for i := range text {
@@ -101,7 +100,7 @@ var tcpFlags = func() (text [256]string) {
 	return text
 }()
 
-// by fills in whose doing e was.
+// by sets the process of e.
 func by(e *event.Event, o *networkOwner) {
 	if o == nil {
 		return

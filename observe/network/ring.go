@@ -10,25 +10,25 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// A ring is a jail's records, between the kernel that writes and one reader.
-// What was read stays in the ring until it is released: a daemon that is killed
-// before its log was written finds it again.
+// A ring is the ring buffer of a jail, with one reader. Records stay in the ring until they
+// are released, so that a daemon finds them again if its predecessor was killed before writing
+// the log.
 type ring struct {
 	m        *ebpf.Map
-	consumer []byte // a page of which the first word is where the kernel may write up to
-	producer []byte // a page of which the first word is where it writes next, then the data, twice
+	consumer []byte // page with the consumer position
+	producer []byte // page with the producer position, followed by the data, mapped twice
 	data     []byte
-	read     uint64 // where the next record begins
+	read     uint64 // position of the next record
 }
 
 const (
-	ringBusy      = 1 << 31 // taken by a program that has not written it yet
+	ringBusy      = 1 << 31 // reserved by a program that has not submitted it yet
 	ringDiscarded = 1 << 30
 	ringHeader    = 8
 )
 
-// spareRings are made before a jail needs them: that a jail which is taken back
-// or branched off runs again does not wait for the kernel to clear a megabyte.
+// spareRings are allocated in advance, so that restored and branched jails do not wait until
+// the kernel has cleared a megabyte of memory.
 const spareRings = 2
 
 func (s *Source) makeRing() (*ring, error) {
@@ -54,8 +54,8 @@ func newRing(m *ebpf.Map) (_ *ring, err error) {
 	if r.consumer, err = unix.Mmap(m.FD(), 0, page, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_SHARED); err != nil {
 		return nil, fmt.Errorf("map the ring: %w", err)
 	}
-	// The data is there twice, one after the other, so that no record is torn
-	// where the ring begins again.
+	// The data is mapped twice in succession, so that records are contiguous across the end of
+	// the ring.
 	if r.producer, err = unix.Mmap(m.FD(), int64(page), page+2*size, unix.PROT_READ, unix.MAP_SHARED); err != nil {
 		return nil, fmt.Errorf("map the ring: %w", err)
 	}
@@ -66,20 +66,19 @@ func newRing(m *ebpf.Map) (_ *ring, err error) {
 
 func word(b []byte) *uint64 { return (*uint64)(unsafe.Pointer(unsafe.SliceData(b))) }
 
-// written is where the kernel writes next.
+// written returns the producer position.
 func (r *ring) written() uint64 { return atomic.LoadUint64(word(r.producer)) }
 
 func (r *ring) released() uint64 { return atomic.LoadUint64(word(r.consumer)) }
 
-// release lets the kernel write over all before pos.
+// release releases all records before pos to the kernel.
 func (r *ring) release(pos uint64) { atomic.StoreUint64(word(r.consumer), pos) }
 
 func (r *ring) empty() bool { return r.read >= r.written() }
 
 func (r *ring) size() uint64 { return uint64(len(r.data) / 2) }
 
-// next returns the next record, or nil if there is none yet. It is valid until
-// it is released.
+// next returns the next record, or nil if the ring is empty. It is valid until it is released.
 func (r *ring) next() []byte {
 	for end := r.written(); r.read < end; {
 		at := r.read & (r.size() - 1)
@@ -110,7 +109,7 @@ func (r *ring) close() {
 	r.m.Close()
 }
 
-// memory maps an array of the kernel's into ours. The caller unmaps it.
+// memory maps an array map. The caller unmaps it.
 func memory(m *ebpf.Map) ([]byte, error) {
 	page := os.Getpagesize()
 	size := (int(m.MaxEntries())*int(m.ValueSize()) + page - 1) &^ (page - 1)

@@ -17,8 +17,7 @@ import (
 	"glasshouse/observe"
 )
 
-// Flags of a jail, as network.bpf.c has them. The last two are for a daemon that
-// takes over.
+// Flags of a jail, as in network.bpf.c. The last two are used when a daemon takes over.
 const (
 	flagRecord = 1 << iota
 	flagThrottle
@@ -27,53 +26,52 @@ const (
 	flagReleased
 )
 
-// A watch is a jail whose packets are recorded.
+// A watch records the packets of one jail.
 type watch struct {
 	source *Source
 	target observe.Target
 	sink   observe.Sink
 	netns  uint32
 	slot   uint32
-	pins   string        // the directory of its pins
-	count  *networkCount // in memory shared with the kernel
-	links  []link.Link   // at interfaces
-	hooks  []link.Link   // at the cgroup
-	filter []filter      // where links are not to be had
+	pins   string        // pin directory of the jail
+	count  *networkCount // in memory shared with the programs
+	links  []link.Link   // links at interfaces
+	hooks  []link.Link   // links at the cgroup
+	filter []filter      // filters on kernels without interface links
 	ifaces map[uint32]iface
-	outer  netip.Addr // translated to inner; both zero where nothing is
+	outer  netip.Addr // host address that is translated to inner; both zero if none
 	inner  netip.Addr
 
-	installing sync.WaitGroup // of the ring
+	installing sync.WaitGroup // installation of the ring
 
-	mu sync.Mutex // guards what follows, and the reading of ring
+	mu sync.Mutex // guards the fields below and reading of ring
 	// +checklocks:mu
-	key       networkJail // what the kernel's side knows of the jail
-	ring      *ring       // nil once the watch has ended
+	key       networkJail // the jail's entry in the programs' map
+	ring      *ring       // nil after the end of the watch
 	selection event.Selection
 	talks     conversations
 	names     names
 	adopted   bool // an earlier daemon recorded the jail
 	capture   *capture
-	yielded   bool // another watch of the jail keeps the bytes of packets
+	yielded   bool // another watch of the jail captures packet bytes
 	marks     []mark
-	kept      map[keep]int // what an earlier daemon wrote of what the ring still holds
-	keptUntil uint64       // where in the ring that ends
+	kept      map[keep]int // records in the ring that an earlier daemon has written
+	keptUntil uint64       // end position of kept
 	said      mark
-	due       int64 // NS at which flows are to be looked at; 0 is never
+	due       int64 // NS of the next check of flows; 0 is never
 	status    observe.Status
-	base      observe.Status // lost and throttled before the watch began
-	clock     int64          // nanoseconds from NS to time since 1970
-	event     event.Event    // used again for every record
+	base      observe.Status // lost and throttled counts before the watch began
+	clock     int64          // offset from NS to the Unix epoch in nanoseconds
+	event     event.Event    // reused for every event
 }
 
-// A mark says up to where the ring and the counts are said once the log has
-// written what has sequence number seq.
+// A mark is the ring position and the counts to commit when the event seq is written.
 type mark struct {
 	seq, pos        uint64
 	lost, throttled uint64
 }
 
-// A keep is what makes two records the same.
+// A keep identifies equal records.
 type keep struct {
 	typ           event.Type
 	ns            int64
@@ -87,10 +85,10 @@ func keepOf(e *event.Event) keep {
 	return keep{e.Type, e.NS, e.Dir, e.Src, e.Dst, e.Bytes, e.Lost, e.Reason}
 }
 
-// batch bounds how many records are taken before other jails have their turn.
+// batch bounds the records read before other jails are served.
 const batch = 4096
 
-// pass takes what is there. It reports whether there was anything, or still is.
+// pass reads available records. It reports whether there were any or more remain.
 func (w *watch) pass() bool {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -103,7 +101,7 @@ func (w *watch) pass() bool {
 	return n > 0 || !w.ring.empty()
 }
 
-// take reads up to limit records, as long as there is room for them.
+// take reads up to limit records while the log has room.
 func (w *watch) take(limit int) (n int) {
 	w.clock = time.Now().UnixNano() - observe.Now()
 	for ; n < limit; n++ {
@@ -131,8 +129,8 @@ func (w *watch) take(limit int) (n int) {
 	return n
 }
 
-// extend returns the count of which low is the lower half, and which is not
-// smaller than from; or from, if a record is older than what was said.
+// extend returns the 64-bit count with the lower half low that is not less than from, or from
+// if the record is older.
 func extend(from uint64, low uint32) uint64 {
 	d := low - uint32(from)
 	if d > 1<<31 {
@@ -141,7 +139,7 @@ func extend(from uint64, low uint32) uint64 {
 	return from + uint64(d)
 }
 
-// missed says what was not recorded until ns, if more than what was said.
+// missed records a gap if the loss count has increased until ns.
 func (w *watch) missed(ns int64, lost, throttled uint64) {
 	if n := lost - w.said.lost; lost > w.said.lost {
 		w.said.lost = lost
@@ -177,7 +175,7 @@ func (w *watch) append(e *event.Event) {
 	}
 }
 
-// record makes of a record what the selection wants.
+// record converts a record to the events that the selection requires.
 func (w *watch) record(r *networkRecord, frame []byte) {
 	var flags event.Flags
 	if r.Flags&injected != 0 {
@@ -229,11 +227,11 @@ func (w *watch) translated(a netip.Addr) netip.Addr {
 	return a
 }
 
-// between returns the conversation of a packet, and its way.
+// between returns the conversation of a packet and its direction.
 func (w *watch) between(r *networkRecord, src, dst end) (*conversation, int) {
 	proto := r.Proto
 	if r.Ethertype == etherARP {
-		proto = 255 // is no protocol of IP
+		proto = 255 // not an assigned IP protocol number
 	}
 	v, way, gone := w.talks.between(proto, src, dst)
 	if v.again(r) {
@@ -247,10 +245,10 @@ func (w *watch) between(r *networkRecord, src, dst end) (*conversation, int) {
 	return v, way
 }
 
-// learn takes from a packet whose the conversation is and with whom. It returns
-// the packet's owner: that of its socket, or else the last one on its side.
+// learn updates the process and the host name of a conversation. It returns the packet's
+// process: the owner of its socket, or the last known owner on its side.
 func (w *watch) learn(v *conversation, way int, r *networkRecord, frame []byte, owner *networkOwner) *networkOwner {
-	side := way // the end whose process it is
+	side := way // the end that belongs to the process
 	other := v.ends[1-way]
 	if r.Flags&direction == ingress {
 		side, other = 1-way, v.ends[way]
@@ -259,7 +257,7 @@ func (w *watch) learn(v *conversation, way int, r *networkRecord, frame []byte, 
 	case owner == nil:
 		owner = v.owner[side]
 	case v.owner[side] == nil || *v.owner[side] != *owner:
-		o := *owner // the record's memory is the ring's
+		o := *owner // a copy, because the record is in the ring
 		v.owner[side] = &o
 	}
 	if r.Worth != 0 && int(r.Payload) <= len(frame) {
@@ -271,7 +269,7 @@ func (w *watch) learn(v *conversation, way int, r *networkRecord, frame []byte, 
 	return owner
 }
 
-// read learns names from the application's bytes.
+// read extracts host names from the payload.
 func (w *watch) read(v *conversation, r *networkRecord, b []byte) {
 	host := ""
 	switch r.Worth {
@@ -303,7 +301,7 @@ func (w *watch) keepBytes(r *networkRecord, frame []byte, owner *networkOwner) {
 	w.failed(w.capture.packet(r.Ifindex, int64(r.Ns)+w.clock, frame, length, r.Flags&direction == ingress, comment))
 }
 
-// failed ends the keeping of bytes if it does not work, and says so.
+// failed ends the capture after an error and records a gap.
 func (w *watch) failed(err error) {
 	if err == nil {
 		return
@@ -315,8 +313,7 @@ func (w *watch) failed(err error) {
 	w.gap(observe.Now(), 0, "the bytes of packets are no longer kept: "+err.Error())
 }
 
-// sum records what a conversation came to since it was last recorded, one record
-// for each way.
+// sum records the totals of a conversation since the last event, one event per direction.
 func (w *watch) sum(v *conversation) {
 	if w.selection.Network != "flows" {
 		return
@@ -346,7 +343,7 @@ func (w *watch) sum(v *conversation) {
 	}
 }
 
-// flows records the flows whose time has come at ns.
+// flows records the flows that are due at ns.
 func (w *watch) flows(ns int64) {
 	if w.due == 0 || ns < w.due {
 		return
@@ -365,12 +362,12 @@ func (w *watch) flows(ns int64) {
 	})
 }
 
-// allFlows records every flow as it is.
+// allFlows records all flows.
 func (w *watch) allFlows() {
 	w.talks.all(w.sum)
 }
 
-// commit gives back to the kernel what is safe in the log.
+// commit releases the records whose events are written.
 func (w *watch) commit() {
 	at := w.said
 	at.pos, at.seq = w.ring.read, w.sink.Last()
@@ -402,8 +399,8 @@ func (w *watch) commit() {
 	}
 }
 
-// rest is called before the reader sleeps. It returns for how long it may, at
-// most; 0 is not at all, and less is for ever.
+// rest is called before the reader sleeps. It returns the maximum sleep time; 0 means not at
+// all, and a negative time means without limit.
 func (w *watch) rest() time.Duration {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -426,7 +423,7 @@ func (w *watch) rest() time.Duration {
 	return d
 }
 
-// Drain returns when every packet that passed before is in the log.
+// Drain waits until all packets that passed before are in the log.
 func (w *watch) Drain(ctx context.Context) error {
 	w.mu.Lock()
 	if w.ring == nil {
@@ -468,8 +465,7 @@ func (w *watch) Status() observe.Status {
 	return s
 }
 
-// Select changes what is recorded. What passed before is recorded as it was
-// wanted then.
+// Select changes the selection. Earlier packets are recorded with the previous selection.
 func (w *watch) Select(sel event.Selection) error {
 	sel = sel.Defaults(event.Selection{})
 	w.mu.Lock()
@@ -511,7 +507,7 @@ func (w *watch) chooseCapture(sel event.Selection) error {
 	return nil
 }
 
-// yieldCapture ends the keeping of bytes, for another watch goes on with the file.
+// yieldCapture ends the capture, because another watch continues the file.
 func (w *watch) yieldCapture() error {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -531,7 +527,7 @@ func (w *watch) regainCapture() error {
 	return w.chooseCapture(w.selection)
 }
 
-// configure tells the kernel's side what is selected. The caller holds mu.
+// configure writes the selection to the programs' map. The caller holds mu.
 //
 // +checklocks:w.mu
 func (w *watch) configure(sel event.Selection) error {
@@ -559,7 +555,7 @@ func (w *watch) put(k networkJail) error {
 	return nil
 }
 
-// Mute marks what passes from now on as Injected.
+// Mute marks packets as Injected until Mute(false).
 func (w *watch) Mute(on bool) error {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -571,14 +567,13 @@ func (w *watch) Mute(on bool) error {
 	return w.put(k)
 }
 
-// Close ends the watch. Nothing of it stays.
+// Close ends the watch. It leaves no resources on the host.
 func (w *watch) Close() error { return w.source.end(w, false) }
 
-// Release leaves the jail to the kernel's side, if that is pinned: it records
-// until its ring is full.
+// Release ends the watch. If pinned, recording continues until the ring is full.
 func (w *watch) Release() error { return w.source.end(w, true) }
 
-// finish takes what is left, within a bound, and lets go of memory.
+// finish reads the remaining records, up to a limit, and releases memory.
 func (w *watch) finish() error {
 	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
 	defer cancel()

@@ -18,8 +18,8 @@ import (
 	"glasshouse/observe"
 )
 
-// A Cell is what a jail is to a source on the host: a cgroup, and a pid and a
-// mount namespace with an init.
+// A Cell imitates a jail for sources on the host: a cgroup, a PID namespace and a mount
+// namespace with an init process.
 type Cell struct {
 	t    testing.TB
 	id   id.Jail
@@ -27,7 +27,7 @@ type Cell struct {
 	init *exec.Cmd
 }
 
-// NewCell makes a cell that ends with the test.
+// NewCell creates a cell that ends with the test.
 func NewCell(t testing.TB) *Cell {
 	t.Helper()
 	if os.Geteuid() != 0 {
@@ -92,7 +92,7 @@ func self(t testing.TB) string {
 	return exe
 }
 
-// Target describes the cell to a source.
+// Target returns the target of the cell.
 func (c *Cell) Target(sel event.Selection) observe.Target {
 	var st unix.Stat_t
 	if err := unix.Stat(c.dir, &st); err != nil {
@@ -109,17 +109,18 @@ func (c *Cell) Target(sel event.Selection) observe.Target {
 	}
 }
 
-// Dir is the cell's cgroup.
+// Dir returns the cgroup directory of the cell.
 func (c *Cell) Dir() string { return c.dir }
 
-// Command is a command in the cell. What enters the cell for it is not.
+// Command returns a command in the cell. Events of the process that enters the cell are not
+// recorded.
 func (c *Cell) Command(argv ...string) *exec.Cmd {
 	c.t.Helper()
 	pid := fmt.Sprint(c.init.Process.Pid)
 	return c.inside(exec.Command("nsenter", append([]string{"--target", pid, "--pid", "--mount", "--"}, argv...)...))
 }
 
-// Work is one of Works, done in the cell.
+// Work runs one of Works in the cell.
 func (c *Cell) Work(name string, args ...string) *exec.Cmd {
 	c.t.Helper()
 	cmd := c.Command(append([]string{self(c.t)}, args...)...)
@@ -138,7 +139,7 @@ func (c *Cell) inside(cmd *exec.Cmd) *exec.Cmd {
 	return cmd
 }
 
-// Output runs a command and returns what it printed, whatever its exit code.
+// Output runs a command and returns its output, whatever its exit code.
 func Output(t testing.TB, cmd *exec.Cmd) string {
 	t.Helper()
 	var out, errs strings.Builder

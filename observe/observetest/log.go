@@ -1,4 +1,4 @@
-// Package observetest checks a source of events against the contract written on
+// Package observetest tests sources of events against the contract documented on
 // observe.Source and observe.Watch.
 package observetest
 
@@ -8,17 +8,17 @@ import (
 	"glasshouse/event"
 )
 
-// A Log is a Sink in memory. Its zero value works.
+// A Log is an in-memory Sink. The zero value is ready to use.
 type Log struct {
 	mu sync.Mutex
 	// +checklocks:mu
 	seq uint64
 	// +checklocks:mu
-	events []event.Event // what is kept
+	events []event.Event // events kept
 	// +checklocks:mu
-	count map[event.Type]int // of all that was appended
+	count map[event.Type]int // events appended, by type
 	// +checklocks:mu
-	lost map[event.Type]int64 // said in gaps; unknown losses count as none
+	lost map[event.Type]int64 // events reported in gaps; unknown losses are not counted
 	// +checklocks:mu
 	gaps int
 	// +checklocks:mu
@@ -26,7 +26,7 @@ type Log struct {
 	// +checklocks:mu
 	brief bool
 	// +checklocks:mu
-	hold uint64 // what is written at most, 0 is everything
+	hold uint64 // maximum Written value; 0 is no limit
 	// +checklocks:mu
 	older []event.Event
 }
@@ -91,29 +91,28 @@ func (l *Log) Kept(since int64, of event.Type, each func(*event.Event)) error {
 	return nil
 }
 
-// Fill says that there is no room, or room again.
+// Fill sets whether the log has room.
 func (l *Log) Fill(full bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.full = full
 }
 
-// Brief has what comes counted and not kept.
+// Brief makes the log count events without keeping them.
 func (l *Log) Brief() {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.brief = true
 }
 
-// Hold has nothing after seq count as written.
+// Hold limits Written to seq.
 func (l *Log) Hold(seq uint64) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.hold = seq
 }
 
-// After is the log that a later daemon opens: what was written is kept, and the
-// rest is not.
+// After returns the log that a later daemon opens. It contains only the written events.
 func (l *Log) After() *Log {
 	written := l.Written()
 	l.mu.Lock()
@@ -127,8 +126,8 @@ func (l *Log) After() *Log {
 	return next
 }
 
-// Events returns what is kept of one type and, unless name is "", of the system
-// call or operation of that name.
+// Events returns the kept events of one type and, unless name is "", of the system call or
+// operation with that name.
 func (l *Log) Events(of event.Type, name string) []event.Event {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -141,21 +140,21 @@ func (l *Log) Events(of event.Type, name string) []event.Event {
 	return some
 }
 
-// Count is how many records of a type were appended.
+// Count returns the number of appended events of a type.
 func (l *Log) Count(of event.Type) int {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return l.count[of]
 }
 
-// Lost is how many records of a type are missing, as gaps say.
+// Lost returns the number of lost events of a type, as reported in gaps.
 func (l *Log) Lost(of event.Type) int64 {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return l.lost[of]
 }
 
-// Gaps is how many gaps there are.
+// Gaps returns the number of gaps.
 func (l *Log) Gaps() int {
 	l.mu.Lock()
 	defer l.mu.Unlock()

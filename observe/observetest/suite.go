@@ -17,30 +17,29 @@ import (
 	"glasshouse/observe"
 )
 
-// A Jail is a place that a source can watch and a test can do something in. A
-// Cell is one.
+// A Jail is a jail that a source can observe and a test can run commands in, such as a Cell.
 type Jail interface {
 	Target(event.Selection) observe.Target
 	Command(argv ...string) *exec.Cmd
 	Work(name string, args ...string) *exec.Cmd
 }
 
-// A Suite says how to test a source that sees system calls, files and processes.
+// A Suite configures the test of a source of system call, file and process events.
 type Suite struct {
 	Open func(t *testing.T) observe.Source
 	Jail func(t *testing.T) Jail
 
-	// Pinned says that recording goes on after Release.
+	// Pinned is set if recording continues after Release.
 	Pinned bool
 
-	// Slow says that a jail makes some tens of processes a second.
+	// Slow is set if a jail can start only some tens of processes per second.
 	Slow bool
 
-	// Differs names the clauses that the source cannot keep, each with the reason.
+	// Differs names the clauses that the source does not satisfy, with the reasons.
 	Differs map[string]string
 }
 
-// A scene is one jail being watched.
+// A scene is one observed jail.
 type scene struct {
 	t     *testing.T
 	jail  Jail
@@ -89,7 +88,7 @@ func (s *scene) closeAtEnd(w observe.Watch) {
 	})
 }
 
-// run does something in the jail, to the end of its record.
+// run runs a command in the jail and waits for its events.
 func (s *scene) run(cmd *exec.Cmd) string {
 	s.t.Helper()
 	out := Output(s.t, cmd)
@@ -104,7 +103,7 @@ func (s *scene) drain() {
 	}
 }
 
-// Run checks a source against the contract.
+// Run tests the source.
 func Run(t *testing.T, s Suite) {
 	for _, test := range []struct {
 		name string
@@ -194,7 +193,7 @@ func apart(t *testing.T, s Suite) {
 	}
 }
 
-// text is all of a log.
+// text returns the whole log.
 func text(l *Log) string {
 	var b []byte
 	for _, of := range event.Types {
@@ -257,7 +256,7 @@ func ends(t *testing.T, s Suite) {
 func crowds(t *testing.T, s Suite) {
 	n := 50
 	if os.Getenv("GLASSHOUSE_TEST") == "all" {
-		n = 4000 // two threads that end in the same instant are one in a thousand
+		n = 4000 // two threads ending simultaneously occur about once in a thousand
 	}
 	sc := s.watch(t, s.open(t), event.Selection{Syscalls: "off", Files: "off"})
 	sc.run(sc.jail.Work("crowds", fmt.Sprint(n)))

@@ -13,11 +13,11 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// variable names the work that a test's own binary is to do in a jail.
+// variable is the environment variable that selects the work of a test binary.
 const variable = "GLASSHOUSE_OBSERVE_WORK"
 
-// Works are what a test's own binary can do in a jail, by name. A package's
-// tests may add their own.
+// Works are the programs that a test binary can run in a jail, by name. The tests of a package
+// may add others.
 var Works = map[string]func(args []string){
 	"init":    func([]string) { wait() },
 	"nothing": func([]string) {},
@@ -37,7 +37,7 @@ var Works = map[string]func(args []string){
 		unix.Kill(os.Getpid(), unix.Signal(number(args[0])))
 		wait()
 	},
-	"write": func(args []string) { // path, times, bytes each
+	"write": func(args []string) { // path, count, bytes each
 		f, err := os.Create(args[0])
 		must(err)
 		b := make([]byte, number(args[2]))
@@ -54,7 +54,7 @@ var Works = map[string]func(args []string){
 				fmt.Fprintln(os.Stderr, errno)
 				os.Exit(1)
 			}
-			if pid == 0 { // only the kernel may be called here
+			if pid == 0 { // only system calls are allowed here
 				unix.RawSyscall(unix.SYS_EXIT_GROUP, 0, 0, 0)
 			}
 			for {
@@ -65,9 +65,9 @@ var Works = map[string]func(args []string){
 			}
 		}
 	},
-	"crowds": func(args []string) { // processes whose threads all end at once
+	"crowds": func(args []string) { // processes whose threads all end simultaneously
 		for range number(args[0]) {
-			cmd := exec.Command("/proc/self/exe", "crowd") // by the name, or by the variable, as the package has it
+			cmd := exec.Command("/proc/self/exe", "crowd") // the package selects the work by argument or by variable
 			cmd.Env = append(os.Environ(), variable+"=crowd")
 			must(cmd.Run())
 		}
@@ -85,7 +85,7 @@ var Works = map[string]func(args []string){
 		there.Wait()
 		os.Exit(0)
 	},
-	"rename": func(args []string) { // to another name
+	"rename": func(args []string) { // with a changing name
 		runtime.LockOSThread()
 		getppid(1)
 		name := append([]byte(args[0]), 0)
@@ -124,7 +124,7 @@ func must(err error) {
 	}
 }
 
-// Main runs the tests of a package, or in a jail one of Works.
+// Main runs the tests of a package or, in a jail, one of Works.
 func Main(m *testing.M) {
 	if name := os.Getenv(variable); name != "" {
 		work, ok := Works[name]

@@ -7,7 +7,7 @@ import (
 	"glasshouse/observe/syscalls"
 )
 
-// A call is one that a task is in.
+// A call is the current call of a task.
 type call struct {
 	open bool // entered and not returned
 	known
@@ -16,20 +16,20 @@ type call struct {
 	args  [6]uint64
 	begin int64
 
-	want     bool // it is recorded
-	wantFile bool // what it does to files is
-	forked   bool // it has made a task
+	want     bool // the call is recorded
+	wantFile bool // its file operation is recorded
+	forked   bool // it created a task
 	flags    event.Flags
 
-	path, to string // its path arguments
-	unread   bool   // their memory was not there
+	path, to string // path arguments
+	unread   bool   // the memory of the paths was not readable
 	addr     string
-	closing  string // the file that a close is about
-	before   before // of an open that may make a file
-	hidden   uint64 // flags of clone that we have taken away
+	closing  string // path of the file that a close closes
+	before   before // state before an open that may create a file
+	hidden   uint64 // flags of clone that the tracer removed
 }
 
-// callStop is a stop at the entry of a call or at its return.
+// callStop handles a syscall-enter-stop or syscall-exit-stop.
 func (tr *tracer) callStop(t *task) {
 	info := &tr.info
 	if !tr.oldStyle {
@@ -91,7 +91,7 @@ func (tr *tracer) enter(t *task, info *callInfo) {
 	}
 }
 
-// begins fills in what is known of a call by its number.
+// begins sets the description of a call by its number.
 func (tr *tracer) begins(t *task, arch uint32, nr int32, args [6]uint64) {
 	a := abiOf(arch, nr)
 	t.call = call{open: true, known: lookup(a, nr), nr: nr, abi: a, args: args}
@@ -130,7 +130,7 @@ func (tr *tracer) readPaths(t *task) {
 // readAddress reads the socket address of a call.
 func (tr *tracer) readAddress(t *task) {
 	c := &t.call
-	addr, size := c.arg(c.shape.Addr), uint64(128) // of a sockaddr_storage
+	addr, size := c.arg(c.shape.Addr), uint64(128) // size of struct sockaddr_storage
 	word := 8
 	if c.abi == compat {
 		word = 4
@@ -165,16 +165,16 @@ func (tr *tracer) returns(t *task, ret int64) {
 	c := &t.call
 	tr.giveBack(t)
 	if tr.leaving && restarts(ret) {
-		tr.unfinished(t) // we have interrupted it, and it will go on unseen
+		tr.unfinished(t) // interrupted by the tracer; it continues unobserved
 		return
 	}
 	c.open = false
 	real := ""
 	if c.want || c.wantFile {
 		switch {
-		case c.shape.Execs && ret == 0: // the memory they were in is gone
+		case c.shape.Execs && ret == 0: // the memory of the arguments is gone
 		case c.unread:
-			tr.readPaths(t) // the kernel has touched them since
+			tr.readPaths(t) // the kernel has paged them in since
 		case t.proc.tasks > 1 && c.shape.Path != 0:
 			tr.readAgain(t)
 		}
@@ -206,8 +206,8 @@ func (tr *tracer) returns(t *task, ret int64) {
 	}
 }
 
-// readAgain notices paths that another thread has changed since the call began:
-// which of the two the kernel has read nobody knows.
+// readAgain detects paths that another thread has changed since the call began. It is unknown
+// which version the kernel has read.
 func (tr *tracer) readAgain(t *task) {
 	c := &t.call
 	path, to, flags := c.path, c.to, c.flags
@@ -218,7 +218,7 @@ func (tr *tracer) readAgain(t *task) {
 	c.path, c.to, c.flags = path, to, flags
 }
 
-// callRecord begins the record of a task's call.
+// callRecord begins the event of a task's call.
 func (tr *tracer) callRecord(t *task) *event.Event {
 	c := &t.call
 	e := tr.record(event.Syscall, t)
@@ -232,7 +232,7 @@ func (tr *tracer) callRecord(t *task) *event.Event {
 	return e
 }
 
-// unfinished records the call of a task that will not return from it.
+// unfinished records a call that will not return.
 func (tr *tracer) unfinished(t *task) {
 	c := &t.call
 	if !c.open {
@@ -246,7 +246,7 @@ func (tr *tracer) unfinished(t *task) {
 	}
 }
 
-// childReturns records the return of fork in the task that it made.
+// childReturns records the return of fork in the new task.
 func (tr *tracer) childReturns(t *task) {
 	regs, err := getRegisters(t.tid)
 	if err != nil || regs.nr < 0 {
@@ -261,9 +261,8 @@ func (tr *tracer) childReturns(t *task) {
 	}
 }
 
-// wasInside looks at a task that was here before us and has stopped for the
-// first time. If it was in a call, that has ended now, or is about to be made
-// again because of us.
+// wasInside handles the first stop of a task that existed before the tracer. A call that it
+// was in has completed or will be restarted because of the tracer.
 func (tr *tracer) wasInside(t *task) {
 	regs, err := getRegisters(t.tid)
 	if err != nil || regs.nr < 0 {
@@ -282,11 +281,11 @@ func (tr *tracer) wasInside(t *task) {
 	}
 }
 
-// restarts reports whether a call that returns so is made again when no handler
-// of a signal runs: ERESTARTSYS and its like.
+// restarts reports whether a call with this result is restarted if no signal handler runs
+// (ERESTARTSYS and similar).
 func restarts(ret int64) bool { return ret <= -512 && ret >= -516 && ret != -515 }
 
-// insist takes away the flag by which a task is made that nobody traces.
+// insist removes CLONE_UNTRACED, which would create an untraced task (clone(2)).
 func (tr *tracer) insist(t *task) {
 	c := &t.call
 	flags := c.args[0]
@@ -311,7 +310,7 @@ func (tr *tracer) insist(t *task) {
 	}
 }
 
-// giveBack puts back what insist has changed.
+// giveBack restores the registers that insist has changed.
 func (tr *tracer) giveBack(t *task) {
 	c := &t.call
 	switch {

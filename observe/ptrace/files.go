@@ -11,9 +11,9 @@ import (
 	"glasshouse/event"
 )
 
-// descriptor returns the file that a task's descriptor stands for, as the kernel
-// names it: known is false if there is no such descriptor. The path is "" if it
-// is none of a file with a place: a pipe, a socket, memory.
+// descriptor returns the path of a task's descriptor as reported by the kernel. known is false
+// if the descriptor does not exist. The path is "" for pipes, sockets and other files without
+// a path.
 func (tr *tracer) descriptor(t *task, fd uint64) (file string, isKnown bool) {
 	link := "fd/" + strconv.Itoa(int(int32(fd)))
 	file, err := readLink(t.tid, link)
@@ -26,9 +26,9 @@ func (tr *tracer) descriptor(t *task, fd uint64) (file string, isKnown bool) {
 	return tr.shown(file, t.tid, link), true
 }
 
-// absolute returns a path argument as a path from the jail's root. What it leads
-// to through links is not looked up: that would be to walk through the jail's
-// file systems, which may be made to wait for us.
+// absolute returns a path argument as a path from the jail's root. Symbolic links are not
+// resolved, because this would access file systems of the jail, which may block until the
+// tracer resumes a task.
 func (tr *tracer) absolute(t *task, dir int8, p string) (string, bool) {
 	c := &t.call
 	var base string
@@ -52,15 +52,14 @@ func (tr *tracer) absolute(t *task, dir int8, p string) (string, bool) {
 	if p == "" {
 		return base, true
 	}
-	// Where a path goes up again, taking the two parts out would be wrong behind
-	// a link.
+	// After a symbolic link, removing ".." together with the preceding element would be wrong.
 	if strings.HasSuffix(p, "..") || strings.Contains(p, "../") {
 		return strings.TrimSuffix(base, "/") + "/" + strings.TrimPrefix(p, "/"), true
 	}
 	return path.Join(base, p), true
 }
 
-// fileRecords records what a call that has returned did to files.
+// fileRecords records the file operations of a call that has returned.
 func (tr *tracer) fileRecords(t *task, ret int64, opened string) {
 	c := &t.call
 	s := &c.shape
@@ -70,7 +69,7 @@ func (tr *tracer) fileRecords(t *task, ret int64, opened string) {
 	switch {
 	case s.ReturnsFile && ret >= 0:
 		if opened == "" {
-			return // not a file of the jail's tree
+			return // not a file in the jail's tree
 		}
 		file, fd = opened, int32(ret)
 		if tr.made(t, fd) {
@@ -136,8 +135,8 @@ func (tr *tracer) fileRecord(t *task, op, file, to string, fd int32, ret int64, 
 	tr.append()
 }
 
-// length returns the argument that says how many bytes a call is about. 32-bit
-// programs give it in two parts.
+// length returns the length argument of a call. 32-bit programs pass 64-bit lengths in two
+// arguments.
 func (c *call) length() int64 {
 	if c.abi == compat {
 		switch c.name {
@@ -150,16 +149,15 @@ func (c *call) length() int64 {
 	return int64(c.arg(c.shape.Length))
 }
 
-// before is what is known of a file when it is about to be opened by a call that
-// makes it if it is not there.
+// before is the state of a file before an open that may create it.
 type before struct {
 	may     bool
-	must    bool // the call fails if it is there
+	must    bool // the call fails if the file exists
 	existed bool
-	at      int64 // on the clock that files are dated by
+	at      int64 // on the clock of file timestamps
 }
 
-// lookBefore finds out whether an open may make a file.
+// lookBefore determines whether an open may create a file.
 func (tr *tracer) lookBefore(t *task) {
 	c := &t.call
 	flags := c.args[1]
@@ -190,18 +188,18 @@ func (tr *tracer) lookBefore(t *task) {
 
 const (
 	resolveCached = 0x20 // RESOLVE_CACHED
-	cachedTries   = 64   // of a lookup that may fail because of a mount elsewhere
+	cachedTries   = 64   // attempts of a lookup that may fail because of a concurrent mount
 )
 
-// cached reports whether the kernel knows a file of the jail without asking any
-// file system, which might never answer.
+// cached reports whether a file of the jail is in the kernel's dentry cache. It does not
+// access any file system, which might block forever.
 func (tr *tracer) cached(file string) bool {
 	root, err := unix.Open(procPath(tr.jail.PID, "root"), unix.O_PATH|unix.O_CLOEXEC, 0)
 	if err != nil {
 		return false
 	}
 	defer unix.Close(root)
-	// A mount or rename anywhere on the host meanwhile is EAGAIN too (openat2(2)), as if
+	// A concurrent mount or rename anywhere on the host also causes EAGAIN (openat2(2)), as if
 	// the file was not cached.
 	how := unix.OpenHow{Flags: unix.O_PATH | unix.O_CLOEXEC, Resolve: unix.RESOLVE_IN_ROOT | resolveCached}
 	fd, err := unix.Openat2(root, file, &how)
@@ -215,9 +213,9 @@ func (tr *tracer) cached(file string) bool {
 	return true
 }
 
-// made reports whether an open has made its file: it is no older than the call.
-// Files are dated by a clock that stands still for some milliseconds, but one
-// made in these is still known to the kernel, and was seen before.
+// made reports whether an open has created its file: the file is not older than the call. File
+// timestamps have a granularity of some milliseconds, but a file created within it is in the
+// dentry cache and was found before.
 func (tr *tracer) made(t *task, fd int32) bool {
 	b := t.call.before
 	if !b.may || b.must || b.existed {

@@ -6,12 +6,12 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// options are those of every tracee. EXITKILL is not among them: a jail goes on
-// when the daemon does not.
+// options are the ptrace options of every tracee. PTRACE_O_EXITKILL is not set, because jails
+// outlive the daemon.
 const options = unix.PTRACE_O_TRACESYSGOOD | unix.PTRACE_O_TRACEFORK | unix.PTRACE_O_TRACEVFORK |
 	unix.PTRACE_O_TRACECLONE | unix.PTRACE_O_TRACEEXEC | unix.PTRACE_O_TRACEEXIT
 
-// What a stop's status says: the low byte is a signal, the next an event.
+// The status of a stop: the low byte is a signal, the next byte an event (ptrace(2)).
 const (
 	syscallStop = int32(unix.SIGTRAP) | 0x80
 	eventStop   = unix.PTRACE_EVENT_STOP
@@ -40,8 +40,8 @@ func detach(tid int, sig int32) error {
 	return err
 }
 
-// message returns what belongs to an event: the number of the new task, the
-// former number of the one that executes a program.
+// message returns the message of an event: the TID of the new task, or the former TID of a
+// task that executes a program.
 func message(tid int) (int, error) {
 	var v uint64
 	_, _, errno := unix.RawSyscall6(unix.SYS_PTRACE, unix.PTRACE_GETEVENTMSG, uintptr(tid), 0, uintptr(unsafe.Pointer(&v)), 0, 0)
@@ -51,18 +51,18 @@ func message(tid int) (int, error) {
 	return int(v), nil
 }
 
-// A callInfo is the kernel's struct ptrace_syscall_info.
+// A callInfo is struct ptrace_syscall_info.
 type callInfo struct {
 	Op   uint8
 	_    [3]byte
 	Arch uint32
-	_    [2]uint64 // where it is in its program
-	NR   uint64    // at the return: what is returned
+	_    [2]uint64 // instruction and stack pointer
+	NR   uint64    // at the exit: the return value
 	Args [6]uint64
 	_    uint64
 }
 
-// getCallInfo asks what call a stop is about; Linux 5.3 and later know.
+// getCallInfo returns the call of a stop (PTRACE_GET_SYSCALL_INFO, since Linux 5.3).
 func getCallInfo(tid int, info *callInfo) error {
 	_, _, errno := unix.RawSyscall6(unix.SYS_PTRACE, unix.PTRACE_GET_SYSCALL_INFO, uintptr(tid), unsafe.Sizeof(*info), uintptr(unsafe.Pointer(info)), 0, 0)
 	if errno != 0 {
@@ -71,7 +71,7 @@ func getCallInfo(tid int, info *callInfo) error {
 	return nil
 }
 
-// A report is the part of siginfo that tells of a task's stop or end.
+// A report is the part of siginfo_t that describes the stop or end of a task.
 type report struct {
 	_      int32
 	_      int32
@@ -83,7 +83,7 @@ type report struct {
 	_      [100]byte
 }
 
-// How a task ended, in a report's Code. Everything else is a stop.
+// Values of Code for ended tasks. All others are stops.
 const (
 	exited = 1 // CLD_EXITED
 	killed = 2 // CLD_KILLED
@@ -92,13 +92,12 @@ const (
 
 func (r *report) ended() bool { return r.Code == exited || r.Code == killed || r.Code == dumped }
 
-// mine has wait see what this thread traces, and no child of any other thread.
+// mine restricts wait to tracees of this thread (__WNOTHREAD, waitpid(2)).
 const mine = unix.WEXITED | unix.WSTOPPED | unix.WALL | unix.WNOTHREAD
 
-// wait waits for a tracee of this thread to stop or end, and leaves it as it is:
-// a stop goes away when the task is resumed, so a signal that is being
-// delivered is not lost if this process dies before. The task is 0 if with
-// WNOHANG there is none.
+// wait waits until a tracee of this thread stops or ends, without consuming its state
+// (WNOWAIT). A stop remains until the task is resumed, so a signal is not lost if this process
+// dies first. With WNOHANG, wait returns task 0 if no tracee has a state change.
 func wait(what, id int, flags int) (report, error) {
 	var r report
 	_, _, errno := unix.Syscall6(unix.SYS_WAITID, uintptr(what), uintptr(id), uintptr(unsafe.Pointer(&r)), uintptr(flags|mine|unix.WNOWAIT), 0, 0)
@@ -108,14 +107,14 @@ func wait(what, id int, flags int) (report, error) {
 	return r, nil
 }
 
-// take takes a tracee's report from the kernel. Of its end its parent is told
-// then.
+// take consumes the state change of a tracee. The end of a task is then reported to its
+// parent.
 func take(tid int) {
 	unix.Syscall6(unix.SYS_WAITID, unix.P_PID, uintptr(tid), 0, unix.WEXITED|unix.WALL|unix.WNOTHREAD|unix.WNOHANG, 0, 0)
 }
 
-// peakOfEnded returns the most memory that an ended process held, in bytes, or a
-// child of it that it has waited for.
+// peakOfEnded returns the peak resident set size, in bytes, of an ended process or of a child
+// that it waited for.
 func peakOfEnded(pid int) int64 {
 	var usage unix.Rusage
 	var r report

@@ -9,8 +9,7 @@ import (
 	"glasshouse/event"
 )
 
-// meet makes the acquaintance of a task. What it is the host's /proc tells, while
-// it is stopped or its end is not taken from the kernel yet.
+// meet adds a task. Its data is read from /proc while it is stopped or not yet reaped.
 func (tr *tracer) meet(tid int) (*task, status) {
 	t := &task{tid: tid, fresh: true}
 	tr.tasks[tid] = t
@@ -33,7 +32,7 @@ func (tr *tracer) meet(tid int) (*task, status) {
 	return t, st
 }
 
-// drop forgets a task.
+// drop removes a task.
 func (tr *tracer) drop(t *task) {
 	delete(tr.tasks, t.tid)
 	if t.proc.tasks--; t.proc.tasks == 0 {
@@ -41,7 +40,7 @@ func (tr *tracer) drop(t *task) {
 	}
 }
 
-// person begins the record of a process or thread.
+// person begins the event of a process or thread.
 func (tr *tracer) person(op string, t *task, st status) *event.Event {
 	e := tr.record(event.Proc, t)
 	e.Op, e.Begin = op, t.proc.began
@@ -52,8 +51,8 @@ func (tr *tracer) person(op string, t *task, st status) *event.Event {
 	return e
 }
 
-// innerPID returns the number inside of a process of the host, or 0 if it is not
-// of the jail.
+// innerPID returns the PID inside the jail of a host PID, or 0 if the process is not in the
+// jail.
 func (tr *tracer) innerPID(pid int) int32 {
 	if p := tr.procs[pid]; p != nil {
 		return p.inner
@@ -64,7 +63,7 @@ func (tr *tracer) innerPID(pid int) int32 {
 	return 0
 }
 
-// began records the beginning of a task, or that it was there.
+// began records the start of a task, or that it existed.
 func (tr *tracer) began(t *task, st status, flags event.Flags) {
 	e := tr.person(event.OpFork, t, st)
 	e.Flags |= flags
@@ -78,12 +77,11 @@ func (tr *tracer) began(t *task, st status, flags event.Flags) {
 	tr.append()
 }
 
-// executed records that a process has another program now. If a thread that is
-// not the first did that, it is the first from now on: its number is gone, and
-// the former first is.
+// executed records an exec. If a thread other than the first called it, the thread takes over
+// the TID of the first thread, and its own TID disappears (execve(2)).
 func (tr *tracer) executed(t *task) {
-	// Until its report is taken, a task that got the number of another one
-	// answers to nobody.
+	// Until its state change is consumed, a task that took over another TID does not answer
+	// ptrace requests.
 	take(t.tid)
 	st, _ := readStatus(t.tid)
 	if former, err := message(t.tid); err == nil && former != t.tid {
@@ -105,17 +103,17 @@ func (tr *tracer) executed(t *task) {
 	tr.append()
 }
 
-// exits is the last stop of a task, when its memory is still there.
+// exits handles the last stop of a task, at which its memory still exists.
 func (tr *tracer) exits(t *task) {
 	tr.unfinished(t)
-	if t.proc.hasForked { // else the kernel tells at its end
+	if t.proc.hasForked { // otherwise the kernel reports it at the end
 		if st, err := readStatus(t.tid); err == nil {
 			t.proc.peak = max(t.proc.peak, st.peak)
 		}
 	}
 }
 
-// ended records the end of a task and takes it from the kernel.
+// ended records the end of a task and reaps it.
 func (tr *tracer) ended(t *task, r *report) {
 	tr.unfinished(t)
 	st, _ := readStatus(t.tid)
@@ -149,7 +147,7 @@ func (tr *tracer) ended(t *task, r *report) {
 	}
 }
 
-// rename asks for a task's name again.
+// rename reads a task's name again.
 func (tr *tracer) rename(t *task) {
 	var buf [64]byte
 	if b, err := readProc(t.tid, "comm", buf[:]); err == nil {
@@ -157,7 +155,7 @@ func (tr *tracer) rename(t *task) {
 	}
 }
 
-// renameAll asks for the names of a process's tasks again.
+// renameAll reads the names of a process's tasks again.
 func (tr *tracer) renameAll(p *process) {
 	for _, t := range tr.tasks {
 		if t.proc == p {
@@ -184,7 +182,7 @@ func (tr *tracer) directory(t *task) string {
 	return tr.shown(path, t.tid, "cwd")
 }
 
-// arguments fills in those of a task's program, as they are in its memory now.
+// arguments reads the arguments of a task's program from its memory.
 func (tr *tracer) arguments(t *task, e *event.Event) {
 	b, err := readProc(t.tid, "cmdline", make([]byte, 4096))
 	if err != nil || len(b) == 0 {
@@ -196,8 +194,8 @@ func (tr *tracer) arguments(t *task, e *event.Event) {
 	e.Argv = strings.Split(strings.TrimSuffix(string(b), "\x00"), "\x00")
 }
 
-// shown returns a path from the kernel as the jail's init would see it. What it
-// says of a file without a name is taken away, unless the file is named so.
+// shown returns a kernel path as seen by the jail's init. It removes the suffix " (deleted)"
+// unless it is part of the name.
 func (tr *tracer) shown(path string, tid int, link string) string {
 	if name, ok := strings.CutSuffix(path, " (deleted)"); ok && unlinked(tid, link) {
 		path = name
@@ -211,9 +209,8 @@ func (tr *tracer) shown(path string, tid int, link string) string {
 	return path
 }
 
-// unlinked reports whether the file of a link below /proc/TID has no name. It
-// has the file system answer from what it knows: asking one of the jail's own
-// could take forever.
+// unlinked reports whether the file of a link below /proc/TID is deleted. It uses only cached
+// attributes, because a file system of the jail could block forever.
 func unlinked(tid int, link string) bool {
 	var st unix.Statx_t
 	err := unix.Statx(unix.AT_FDCWD, procPath(tid, link), unix.AT_STATX_DONT_SYNC, unix.STATX_NLINK, &st)

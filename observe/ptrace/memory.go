@@ -7,10 +7,10 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// pathMax is as long as a path can be for the kernel, with the zero at its end.
+// pathMax is PATH_MAX, which includes the terminating zero.
 const pathMax = 4096
 
-// readMemory reads what it can of a task's memory from addr on.
+// readMemory reads as much as possible of a task's memory from addr.
 func readMemory(tid int, addr uint64, b []byte) (int, error) {
 	if len(b) == 0 {
 		return 0, nil
@@ -21,14 +21,13 @@ func readMemory(tid int, addr uint64, b []byte) (int, error) {
 	return unix.ProcessVMReadv(tid, local[:], remote[:], 0)
 }
 
-// readString reads a string that ends with a zero. It reads no further than the
-// end of a page at once: what is behind may not be there. Most strings are
-// short.
+// readString reads a zero-terminated string. It reads at most to the end of a page at a time,
+// because the next page may not be mapped. Most strings are short.
 func (tr *tracer) readString(tid int, addr uint64) (s string, whole, ok bool) {
 	if addr == 0 {
 		return "", true, true
 	}
-	const page = 4096 // the smallest of any machine
+	const page = 4096 // the smallest page size of all architectures
 	for n := 0; n < pathMax; {
 		size := min(page-int((addr+uint64(n))%page), pathMax-n)
 		if n == 0 {
@@ -58,7 +57,7 @@ func readWord(tid int, addr uint64, size int) (uint64, bool) {
 	return binary.NativeEndian.Uint64(b[:]), true
 }
 
-// writeWord writes 8 bytes, also where the task itself may not.
+// writeWord writes 8 bytes, also to memory that the task cannot write to.
 func writeWord(tid int, addr, v uint64) error {
 	_, err := ptrace(unix.PTRACE_POKEDATA, tid, uintptr(addr), uintptr(v))
 	return err

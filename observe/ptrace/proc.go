@@ -13,12 +13,11 @@ import (
 
 func procPath(tid int, name string) string { return "/proc/" + strconv.Itoa(tid) + "/" + name }
 
-// procMax bounds what is read of a file. The kernel lets a new program have no
-// more arguments than that, but a process with the right can say later that they
-// are elsewhere and longer.
+// procMax bounds the bytes read of a file. The kernel limits the arguments of a new program,
+// but a privileged process can later set other addresses and lengths (PR_SET_MM, prctl(2)).
 const procMax = 8 << 20
 
-// readProc reads a file of a task below /proc, with no more calls than needed.
+// readProc reads a file of a task below /proc with a minimum of system calls.
 func readProc(tid int, name string, buf []byte) ([]byte, error) {
 	fd, err := unix.Open(procPath(tid, name), unix.O_RDONLY|unix.O_CLOEXEC, 0)
 	if err != nil {
@@ -40,9 +39,8 @@ func readProc(tid int, name string, buf []byte) ([]byte, error) {
 	}
 }
 
-// readLink returns what a link below /proc/TID is to. The kernel makes that up
-// from what it knows: no file system of the jail is asked, which might never
-// answer.
+// readLink returns the target of a link below /proc/TID. The kernel generates it without
+// accessing a file system of the jail, which might block forever.
 func readLink(tid int, name string) (string, error) {
 	var buf [pathMax]byte
 	n, err := unix.Readlink(procPath(tid, name), buf[:])
@@ -52,15 +50,15 @@ func readLink(tid int, name string) (string, error) {
 	return string(buf[:n]), nil
 }
 
-// A status is what is used of /proc/TID/status.
+// A status contains the used fields of /proc/TID/status.
 type status struct {
-	tgid, ppid int // as numbers of the host
+	tgid, ppid int // host PIDs
 	tracer     int
 	state      byte
-	uid, gid   uint32 // as ids of the host
+	uid, gid   uint32 // host IDs
 	pids       []int32
-	tgids      []int32 // its numbers in each pid namespace, from ours inwards
-	peak       int64   // most memory held, in bytes; 0 at the end
+	tgids      []int32 // its PIDs in each PID namespace, from the host's inwards
+	peak       int64   // peak resident set size in bytes; 0 at the end
 }
 
 func readStatus(tid int) (status, error) {
@@ -119,7 +117,7 @@ func parseStatus(b []byte) (status, error) {
 	return s, nil
 }
 
-// inside returns the number at a depth of pid namespaces, or 0.
+// inside returns the PID at a depth of PID namespaces, or 0.
 func inside(numbers []int32, level int) int32 {
 	if level < len(numbers) {
 		return numbers[level]
@@ -127,16 +125,16 @@ func inside(numbers []int32, level int) int32 {
 	return 0
 }
 
-// A stat is what is used of a task's stat file.
+// A stat contains the used fields of a task's stat file.
 type stat struct {
 	comm         string
 	state        byte
-	user, system int64 // processor time in ticks
-	start        int64 // ticks since the host's start
+	user, system int64 // CPU time in ticks
+	start        int64 // ticks since boot
 }
 
-// readStat reads the stat file of a process by the number of any of its tasks,
-// or with name "task/TID/stat" of a task alone.
+// readStat reads the stat file of a process, given the TID of any of its tasks, or with the
+// name "task/TID/stat" that of one task.
 func readStat(tid int, name string) (stat, error) {
 	var buf [512]byte
 	b, err := readProc(tid, name, buf[:])
@@ -151,7 +149,7 @@ func parseStat(b []byte) (stat, error) {
 	if open < 0 || shut < open {
 		return stat{}, fmt.Errorf("%.80q is no /proc/PID/stat", b)
 	}
-	f := strings.Fields(string(b[shut+1:])) // from the third field on
+	f := strings.Fields(string(b[shut+1:])) // from the third field
 	if len(f) < 20 {
 		return stat{}, fmt.Errorf("%.80q is no /proc/PID/stat", b)
 	}
@@ -166,19 +164,19 @@ func parseStat(b []byte) (stat, error) {
 	return s, nil
 }
 
-// tick is what the kernel counts processor time and starts in, as it tells us;
-// it is the same on all architectures there are.
+// tick is the unit of CPU and start times in /proc (USER_HZ). It is 100 on all supported
+// architectures.
 const tick = int64(time.Second / 100)
 
-// Clocks of another process, by its number: clock_getcpuclockid(3).
+// CPU clocks of another process, by PID (clock_getcpuclockid(3)).
 const (
-	clockAll  = 0 // in its own and the kernel's mode, by sampling
-	clockUser = 1 // in its own
-	clockRun  = 2 // exact
+	clockAll  = 0 // user and system time, sampled
+	clockUser = 1 // user time, sampled
+	clockRun  = 2 // scheduled time, exact
 )
 
-// processTimes returns the processor time that a process has used. The kernel
-// knows the sum exactly and samples how it is divided.
+// processTimes returns the CPU time of a process. The kernel knows the exact sum and samples
+// the division into user and system time.
 func processTimes(pid int) (user, system int64) {
 	clock := func(which int32) int64 {
 		var ts unix.Timespec
@@ -191,7 +189,7 @@ func processTimes(pid int) (user, system int64) {
 	return divide(clock(clockRun), user, all-user)
 }
 
-// threadTimes is processTimes of a single task.
+// threadTimes is processTimes for one task.
 func threadTimes(tid int) (user, system int64) {
 	task := "task/" + strconv.Itoa(tid) + "/"
 	st, err := readStat(tid, task+"stat")
@@ -209,7 +207,7 @@ func threadTimes(tid int) (user, system int64) {
 	return user, system
 }
 
-// divide splits sum as user and system are to each other.
+// divide splits sum in the ratio of user to system.
 func divide(sum, user, system int64) (int64, int64) {
 	switch {
 	case user+system <= 0:
@@ -221,7 +219,7 @@ func divide(sum, user, system int64) (int64, int64) {
 	return mine, sum - mine
 }
 
-// An idMap is how ids of a user namespace look from ours.
+// An idMap maps IDs of a user namespace to host IDs.
 type idMap []idRange
 
 type idRange struct{ inside, outside, count uint32 }
@@ -243,7 +241,7 @@ func readIDMap(pid int, name string) (idMap, error) {
 	return m, nil
 }
 
-// in returns the id inside of one of ours, or the overflow id.
+// in returns the ID inside of a host ID, or the overflow ID.
 func (m idMap) in(id uint32) uint32 {
 	for _, r := range m {
 		if id-r.outside < r.count {
@@ -254,11 +252,11 @@ func (m idMap) in(id uint32) uint32 {
 	return nobody
 }
 
-// A clock tells both times of a record.
+// A clock provides both timestamps of an event.
 type clock struct {
 	at   time.Time
-	mono int64 // the kernel's monotonic clock then
-	boot int64 // how far the clock that counts from the start is ahead of it
+	mono int64 // CLOCK_MONOTONIC at that time
+	boot int64 // CLOCK_BOOTTIME minus CLOCK_MONOTONIC
 }
 
 func newClock() clock {
@@ -268,12 +266,12 @@ func newClock() clock {
 	return clock{time.Now(), mono.Nano(), max(boot.Nano()-mono.Nano(), 0)}
 }
 
-// now returns milliseconds since 1970 and the kernel's monotonic nanoseconds.
-// It asks Go's clock, which costs no call of the kernel.
+// now returns milliseconds since the Unix epoch and monotonic nanoseconds. It uses Go's clock,
+// which needs no system call.
 func (c *clock) now() (ms, ns int64) {
 	now := time.Now()
 	return now.UnixMilli(), c.mono + int64(now.Sub(c.at))
 }
 
-// began returns when a process began that started so many ticks after the host.
+// began returns the start time of a process, given in ticks since boot.
 func (c *clock) began(ticks int64) int64 { return ticks*tick - c.boot }

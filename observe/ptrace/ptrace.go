@@ -1,10 +1,9 @@
-// Package ptrace watches jails as a debugger does, where the kernel lets nobody
-// load programs of BPF: without root, on old kernels, on locked ones.
+// Package ptrace observes jails with ptrace(2). It is the fallback where eBPF programs cannot
+// be loaded: without root, on old kernels, and under kernel lockdown.
 //
-// Every call of every process is stopped twice, at entry and at return, until
-// this package has looked at it. So nothing is ever lost and nothing can be too
-// fast for it, and programs that make many calls run many times slower. What is
-// more, see Note.
+// Every call of every process stops twice, at entry and at return, until this package has
+// processed the stop. Therefore no event is lost, but programs that make many calls run many
+// times slower. See Note for further effects.
 package ptrace
 
 import (
@@ -26,7 +25,7 @@ import (
 	"glasshouse/observe"
 )
 
-// Note says what a user should know of jails that are watched like this.
+// Note describes the effects of this source for users.
 const Note = "every system call is stopped twice: programs run several times slower, those that do little but call fifty times and more; " +
 	"leaving calls out of the record does not make them faster, except all of them and files too; " +
 	"debuggers do not work inside; a call that seccomp refused looks like one that the kernel refused; " +
@@ -34,12 +33,12 @@ const Note = "every system call is stopped twice: programs run several times slo
 
 const remedy = "let processes be traced: sysctl -w kernel.yama.ptrace_scope=1, and no seccomp profile that refuses ptrace around the daemon"
 
-// A Source is the observe.Source "ptrace". Its zero value works.
+// A Source is the observe.Source "ptrace". The zero value is ready to use.
 type Source struct {
-	Log *slog.Logger // nil is none
+	Log *slog.Logger // may be nil
 
-	oldStyle bool        // act as on a kernel before 5.3
-	works    atomic.Bool // Probe has found so
+	oldStyle bool        // use the interface of kernels before 5.3
+	works    atomic.Bool // Probe succeeded
 
 	mu sync.Mutex
 	// +checklocks:mu
@@ -48,9 +47,8 @@ type Source struct {
 
 func (*Source) Name() string { return "ptrace" }
 
-// Probe traces a process of its own. As an ordinary user it does so in a user
-// namespace, as jails are: that is allowed where tracing one's own processes is
-// not.
+// Probe traces a child process. For an unprivileged user the child is in a user namespace,
+// like jails: tracing may be allowed there even if tracing of own processes is not.
 func (s *Source) Probe(ctx context.Context) error {
 	const op = "ptrace.Probe"
 	if s.works.Load() {
@@ -75,7 +73,7 @@ func (s *Source) Probe(ctx context.Context) error {
 	onOwnThread(func() { tried <- try(cmd.Process.Pid) })
 	err = <-tried
 	stdin.Close()
-	cmd.Wait() // it says that nothing could be read
+	cmd.Wait() // fails, because nothing could be read
 	switch {
 	case errors.Is(err, unix.EPERM), errors.Is(err, unix.ENOSYS):
 		return fault.Cannot(op, "processes may not be traced: "+err.Error()+scope(), remedy)
@@ -86,7 +84,7 @@ func (s *Source) Probe(ctx context.Context) error {
 	return nil
 }
 
-// try seizes a process, has it stop, and lets it go.
+// try seizes a process, stops it, and detaches.
 func try(pid int) error {
 	if err := seize(pid); err != nil {
 		return fmt.Errorf("seize: %w", err)
@@ -103,7 +101,7 @@ func try(pid int) error {
 	return detach(pid, 0)
 }
 
-// scope says how yama is set, which most often is why.
+// scope describes Yama's ptrace_scope, the most frequent cause of failures.
 func scope() string {
 	b, err := os.ReadFile("/proc/sys/kernel/yama/ptrace_scope")
 	if err != nil {
@@ -112,13 +110,13 @@ func scope() string {
 	return " (kernel.yama.ptrace_scope is " + strings.TrimSpace(string(b)) + ")"
 }
 
-// Attach seizes all processes of a jail. A call that a process is waiting in is
-// interrupted and made again, as by a signal without a handler. It returns
-// fault.Unsupported if the jail's init may not be traced.
+// Attach seizes all processes of a jail. Blocking calls are interrupted and restarted, as by a
+// signal without a handler. Attach returns fault.Unsupported if the jail's init may not be
+// traced.
 //
-// What enters the jail from outside later, and is no child of a process inside,
-// is not seen. The jail's processes must not be children of this process that it waits for:
-// their stops would be taken for their end.
+// Processes that enter the jail later from outside are not observed. The jail's processes must
+// not be children that this process waits for, because their stops would be mistaken for their
+// end.
 func (s *Source) Attach(ctx context.Context, t observe.Target, sink observe.Sink) (observe.Watch, error) {
 	w, err := attach(ctx, t, sink, s.log().With("jail", t.Jail), s.oldStyle)
 	if err != nil {
@@ -138,7 +136,7 @@ func (s *Source) Attach(ctx context.Context, t observe.Target, sink observe.Sink
 	return w, nil
 }
 
-// Close releases what is still watched.
+// Close releases all watches.
 func (s *Source) Close() error {
 	s.mu.Lock()
 	var left []*Watch
@@ -160,7 +158,7 @@ func (s *Source) log() *slog.Logger {
 	return slog.New(slog.DiscardHandler)
 }
 
-// recorded lists the types of records that a selection asks this source for.
+// recorded lists the event types that a selection requires from this source.
 func recorded(s event.Selection) []event.Type {
 	types := []event.Type{event.Proc}
 	if calls(s) {

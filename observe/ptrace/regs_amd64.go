@@ -11,10 +11,10 @@ const (
 	compatArch = unix.AUDIT_ARCH_I386
 )
 
-// Registers are those of a call, at its entry or after it.
+// Registers are the registers of a call at its entry or after it.
 type registers struct {
 	arch uint32
-	nr   int64 // -1 is no call
+	nr   int64 // -1 if not in a call
 	args [6]uint64
 	ret  int64
 }
@@ -37,14 +37,14 @@ func getRegisters(tid int) (registers, error) {
 	return regs, nil
 }
 
-// int80 reports whether a 64-bit program has just called as a 32-bit one does.
+// int80 reports whether a 64-bit program has called with int 0x80, the 32-bit interface.
 func int80(tid int, ip uint64) bool {
 	var code [2]byte
 	n, _ := readMemory(tid, ip-2, code[:])
 	return n == 2 && code == [2]byte{0xcd, 0x80}
 }
 
-// setFirstArg changes the first argument of the call that tid is about to make.
+// setFirstArg changes the first argument of a call at its entry.
 func setFirstArg(tid int, compat bool, v uint64) error {
 	var r unix.PtraceRegs
 	offset := unsafe.Offsetof(r.Rdi)
@@ -55,5 +55,5 @@ func setFirstArg(tid int, compat bool, v uint64) error {
 	return err
 }
 
-// restoreFirstArg puts it back after the call.
+// restoreFirstArg restores it after the call.
 func restoreFirstArg(tid int, compat bool, v uint64) { setFirstArg(tid, compat, v) }

@@ -17,10 +17,10 @@ const (
 	ntSystemCall = 0x404
 )
 
-// Registers are those of a call, at its entry or after it.
+// Registers are the registers of a call at its entry or after it.
 type registers struct {
 	arch uint32
-	nr   int64 // -1 is no call
+	nr   int64 // -1 if not in a call
 	args [6]uint64
 	ret  int64
 }
@@ -32,7 +32,7 @@ func getRegisters(tid int) (registers, error) {
 	}
 	regs := registers{arch: nativeArch, ret: int64(r.Regs[0])}
 	copy(regs.args[:], r.Regs[:6])
-	const thirtyTwo = 1 << 4 // in the processor's state
+	const thirtyTwo = 1 << 4 // in PSTATE
 	if r.Pstate&thirtyTwo != 0 {
 		regs.arch, regs.ret = compatArch, int64(int32(r.Regs[0]))
 	}
@@ -47,7 +47,7 @@ func getRegisters(tid int) (registers, error) {
 	return regs, nil
 }
 
-// setFirstArg changes the first argument of the call that tid is about to make.
+// setFirstArg changes the first argument of a call at its entry.
 func setFirstArg(tid int, _ bool, v uint64) error {
 	var r unix.PtraceRegsArm64
 	if err := unix.PtraceGetRegSetArm64(tid, ntPrstatus, &r); err != nil {
@@ -57,6 +57,5 @@ func setFirstArg(tid int, _ bool, v uint64) error {
 	return unix.PtraceSetRegSetArm64(tid, ntPrstatus, &r)
 }
 
-// restoreFirstArg has nothing to do: what a call returns is in the register of
-// its first argument.
+// restoreFirstArg has no effect: the return value replaces the register of the first argument.
 func restoreFirstArg(int, bool, uint64) {}

@@ -14,8 +14,8 @@ import (
 	"glasshouse/fault"
 )
 
-// begin seizes all there is in the jail. When it returns every task has stopped
-// once and goes on traced.
+// begin seizes all tasks in the jail. When it returns, every task has stopped once and
+// continues traced.
 func (tr *tracer) begin(ctx context.Context) error {
 	found, err := tr.seizeAll(ctx)
 	if err != nil {
@@ -31,7 +31,7 @@ func (tr *tracer) begin(ctx context.Context) error {
 	return tr.settle(ctx)
 }
 
-// takeOver seizes what has come to be in the jail without our doing.
+// takeOver seizes tasks that entered the jail while it was not traced.
 func (tr *tracer) takeOver(reason string) {
 	if tr.leaving {
 		return
@@ -44,9 +44,8 @@ func (tr *tracer) takeOver(reason string) {
 	tr.announce(found)
 }
 
-// seizeAll seizes every task of the jail that is not traced yet, and returns
-// them. Those that are made meanwhile by one that is seized are traced from
-// their beginning, so that a round that finds no other is the last.
+// seizeAll seizes every untraced task of the jail and returns the tasks. Children of seized
+// tasks are traced automatically, so it has finished when a round finds no further task.
 func (tr *tracer) seizeAll(ctx context.Context) (all []*task, err error) {
 	for {
 		before := len(all)
@@ -78,14 +77,14 @@ func (tr *tracer) seizeAll(ctx context.Context) (all []*task, err error) {
 	}
 }
 
-// refused finds out why a task may not be seized.
+// refused determines why a task cannot be seized.
 func (tr *tracer) refused(tid int) error {
 	st, err := readStatus(tid)
 	switch {
 	case err != nil || st.state == 'Z' || st.state == 'X':
 		return nil // it has ended
 	case st.tracer == unix.Gettid():
-		return nil // ours from its beginning, and still to show itself
+		return nil // traced since its creation; its first stop is pending
 	case tid == tr.jail.PID && st.tracer != 0:
 		return fault.Cannot("seize", fmt.Sprintf("the jail's init is traced by process %d", st.tracer), "end that debugger")
 	case tid == tr.jail.PID:
@@ -107,12 +106,12 @@ func cannotTrace(pid int, err error) error {
 	return fault.Cannot("seize", fmt.Sprintf("the jail's init, process %d, may not be traced: %v%s", pid, err, scope()), remedy)
 }
 
-// announce records tasks that were there before us, and stops them if their
-// calls are to be seen.
+// announce records tasks that existed before the tracer, and makes them stop at calls if calls
+// are recorded.
 func (tr *tracer) announce(found []*task) {
 	slices.SortFunc(found, func(a, b *task) int { return int(a.inner) - int(b.inner) })
 	for _, t := range found {
-		st, _ := readStatus(t.tid) // its parent may have been unknown before
+		st, _ := readStatus(t.tid) // its parent may not have been known before
 		tr.began(t, st, event.Existing)
 		if tr.wants.stops {
 			t.existing = true
@@ -121,8 +120,8 @@ func (tr *tracer) announce(found []*task) {
 	}
 }
 
-// members lists the tasks of all processes in the jail: those in its pid
-// namespace, and in others their descendants.
+// members lists the tasks of all processes in the jail: those in its PID namespace and in
+// descendant namespaces.
 func (tr *tracer) members() []int {
 	parents := map[int]int{}
 	in := map[int]bool{tr.jail.PID: true}
@@ -132,7 +131,7 @@ func (tr *tracer) members() []int {
 			continue
 		}
 		parents[pid] = st.ppid
-		if tr.level == 0 { // it has no namespace of its own
+		if tr.level == 0 { // it has no PID namespace of its own
 			continue
 		}
 		if ns, err := readLink(pid, "ns/pid"); err == nil && ns == tr.pidns {
@@ -154,7 +153,7 @@ func (tr *tracer) members() []int {
 	return tids
 }
 
-// numbers lists the entries of a directory of /proc that are numbers.
+// numbers lists the numeric entries of a directory of /proc.
 func numbers(dir string) []int {
 	f, err := os.Open(dir)
 	if err != nil {

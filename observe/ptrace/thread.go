@@ -8,18 +8,17 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// onOwnThread runs f on a thread of its own that ends with f. What such a thread
-// still traces when it ends the kernel lets go. The thread has no children, whose
-// end it would otherwise see when it waits for its tracees.
+// onOwnThread runs f on a new thread that ends with f. When a thread ends, the kernel detaches
+// its tracees. The thread has no children, whose end wait would report along with the tracees.
 func onOwnThread(f func()) {
 	go func() {
 		runtime.LockOSThread()
 		if unix.Gettid() != unix.Getpid() && !hasChildren() {
-			f() // still locked when it returns, so the thread ends
+			f() // the thread is still locked on return, so it ends
 			return
 		}
-		// The main thread never ends, and others may have started programs.
-		// This one is kept until another is found.
+		// The main thread never ends, and other threads may have children. This thread is kept
+		// locked until another one is found.
 		found := make(chan struct{})
 		onOwnThread(func() {
 			close(found)
@@ -35,17 +34,17 @@ func hasChildren() bool {
 	return err != unix.ECHILD
 }
 
-// bell is the signal that gets a thread out of a call it waits in. Nobody else
-// uses the last of the realtime signals.
+// bell is the signal that interrupts a blocking call of a thread. It is the last real-time
+// signal, which is otherwise unused.
 const bell = 64
 
-// hangBell takes the flag from bell that has interrupted calls made again. The
-// handler is the runtime's, which ignores a signal that nobody wants to know of.
+// hangBell clears SA_RESTART of bell, so that it interrupts calls. The handler is the Go
+// runtime's, which ignores signals without a receiver.
 var hangBell = sync.OnceValue(func() error {
 	const restart = 0x10000000 // SA_RESTART
 	var action struct {
 		handler, flags uint64
-		_              [30]uint64 // more than any kernel's
+		_              [30]uint64 // larger than any kernel's structure
 	}
 	const maskSize = 8
 	if _, _, errno := unix.RawSyscall6(unix.SYS_RT_SIGACTION, bell, 0, uintptr(unsafe.Pointer(&action)), maskSize, 0, 0); errno != 0 {

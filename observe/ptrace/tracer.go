@@ -13,30 +13,30 @@ import (
 	"glasshouse/observe"
 )
 
-// A tracer does the tracing of one jail. All its methods run on one thread, the
-// only one from which the kernel takes orders about its tracees.
+// A tracer traces one jail. All its methods run on one thread, because ptrace requests must
+// come from the tracing thread.
 type tracer struct {
 	w    *Watch
 	jail observe.Target
 	sink observe.Sink
 
-	level    int    // of the jail's pid namespace, counted from ours
-	pidns    string // that namespace
+	level    int    // depth of the jail's PID namespace below the host's
+	pidns    string // the jail's PID namespace
 	uids     idMap
 	gids     idMap
-	rootDir  string // the jail's root as paths from the kernel show it
+	rootDir  string // prefix of the jail's root in paths from the kernel
 	clock    clock
-	oldStyle bool // the kernel cannot say what call a stop is about
+	oldStyle bool // the kernel has no PTRACE_GET_SYSCALL_INFO
 
 	tasks   map[int]*task
 	procs   map[int]*process
-	foreign map[int]int // processes in the jail that others trace, and who
+	foreign map[int]int // processes in the jail with other tracers, and their tracers
 
 	sel     event.Selection
 	wants   wants
 	samples int
 	muted   bool
-	leaving bool // whatever stops is let go
+	leaving bool // stopping tasks are detached
 	over    bool
 
 	ev   event.Event
@@ -44,10 +44,10 @@ type tracer struct {
 	text [pathMax]byte
 }
 
-// A process of the jail, that is, tasks with one memory.
+// A process is a process of the jail: tasks that share memory.
 type process struct {
-	pid       int   // on the host
-	inner     int32 // in the jail
+	pid       int   // host PID
+	inner     int32 // PID in the jail
 	began     int64
 	tasks     int
 	hasForked bool
@@ -62,9 +62,9 @@ type task struct {
 	proc  *process
 
 	call     call
-	fresh    bool // made by a call of another one, and not resumed yet
-	existing bool // here before us, and not looked at yet
-	partial  bool // its next call is one that it was in before
+	fresh    bool // created by a call of another task and not resumed yet
+	existing bool // existed before the tracer and not processed yet
+	partial  bool // its next syscall-stop is the exit of a call that began before tracing
 }
 
 func newTracer(w *Watch, sink observe.Sink) (*tracer, error) {
@@ -95,7 +95,7 @@ func newTracer(w *Watch, sink observe.Sink) (*tracer, error) {
 	return tr, nil
 }
 
-// run looks at stops until the watch ends.
+// run handles stops until the watch ends.
 func (tr *tracer) run() {
 	for !tr.over {
 		tr.obey()
@@ -117,14 +117,14 @@ func (tr *tracer) run() {
 			text := fmt.Sprintf("wait for the jail's processes: %v", err)
 			tr.w.err.Store(&text)
 			tr.w.log.Error("ptrace", "err", text)
-			tr.over = true // the end of this thread lets go of all
+			tr.over = true // the end of this thread detaches all tasks
 		}
 	}
 }
 
-// holdBack waits until the log has room. What stops in the meantime stays
-// stopped, and so does everything soon. Ends are recorded all the same: as long
-// as we hold a process that was killed, so long it is not gone.
+// holdBack waits until the log has room. Tasks that stop meanwhile stay stopped, so soon all
+// are stopped. Ends are still handled, because a killed process remains as long as its end is
+// not consumed.
 func (tr *tracer) holdBack() {
 	tr.w.throttled.Add(1)
 	for n := 1; !tr.sink.Room() && len(tr.w.orders) == 0; n++ {
@@ -134,12 +134,12 @@ func (tr *tracer) holdBack() {
 			tr.onlyEnds(slices.Collect(maps.Keys(tr.tasks)))
 		}
 		if n%1024 == 0 {
-			tr.onlyEnds(tr.members()) // with those that have never stopped
+			tr.onlyEnds(tr.members()) // including those that have never stopped
 		}
 	}
 }
 
-// onlyEnds handles those of the tasks that have ended or are about to.
+// onlyEnds handles the tasks that have ended or are about to end.
 func (tr *tracer) onlyEnds(tids []int) {
 	for _, tid := range tids {
 		r, err := wait(unix.P_PID, tid, unix.WNOHANG)
@@ -149,7 +149,7 @@ func (tr *tracer) onlyEnds(tids []int) {
 	}
 }
 
-// obey carries out an order if there is one.
+// obey executes a pending order.
 func (tr *tracer) obey() {
 	select {
 	case o := <-tr.w.orders:
@@ -163,7 +163,7 @@ func (tr *tracer) carryOut(o order) {
 	close(o.done)
 }
 
-// handle looks at a task that has stopped or ended, and has it go on.
+// handle handles a task that has stopped or ended, and resumes it.
 func (tr *tracer) handle(r *report) {
 	tid := int(r.Tid)
 	t := tr.tasks[tid]
@@ -183,8 +183,8 @@ func (tr *tracer) handle(r *report) {
 	case ev == eventStop && sig == int32(unix.SIGTRAP):
 		tr.firstStop(t)
 	case ev == eventStop:
-		// Stopped with its whole process. So it stays until it is continued,
-		// which it says by another such stop.
+		// A group-stop. The task remains stopped until SIGCONT, which causes another such stop
+		// (ptrace(2)).
 		tr.firstStop(t)
 		if !tr.leaving {
 			t.fresh, t.existing = false, false
@@ -199,7 +199,7 @@ func (tr *tracer) handle(r *report) {
 	case ev == unix.PTRACE_EVENT_FORK, ev == unix.PTRACE_EVENT_VFORK, ev == unix.PTRACE_EVENT_CLONE:
 		t.call.forked = true
 		t.proc.hasForked = true
-	case ev == 0: // a signal on its way to the task
+	case ev == 0: // a signal-delivery-stop
 		if t.proc.pid == tr.jail.PID && sig == int32(unix.SIGSTOP) {
 			// The kernel drops a SIGSTOP from within a pid namespace to its init,
 			// but not if the init is traced (kernel/signal.c, sig_ignored): it
@@ -212,14 +212,14 @@ func (tr *tracer) handle(r *report) {
 	tr.resume(t, 0)
 }
 
-// resume has a stopped task go on. If it cannot, then because it was killed,
-// which will be told.
+// resume resumes a stopped task. It fails only if the task was killed, which is reported
+// separately.
 func (tr *tracer) resume(t *task, sig int32) {
 	t.fresh, t.existing = false, false
 	switch {
 	case tr.leaving:
 		if detach(t.tid, sig) == nil {
-			tr.unfinished(t) // its end will not be seen
+			tr.unfinished(t) // its end will not be observed
 			tr.drop(t)
 		}
 	case tr.wants.stops:
@@ -229,8 +229,8 @@ func (tr *tracer) resume(t *task, sig int32) {
 	}
 }
 
-// firstStop is the stop of a task that we have interrupted, or that was just
-// made, or whose process was stopped and is continued.
+// firstStop handles the stop of a task that was interrupted by the tracer, was just created,
+// or belongs to a process that was continued.
 func (tr *tracer) firstStop(t *task) {
 	if !tr.wants.stops || tr.leaving {
 		return
@@ -243,8 +243,7 @@ func (tr *tracer) firstStop(t *task) {
 	}
 }
 
-// choose changes the selection. Tasks that were not stopped at their calls are
-// from when it returns.
+// choose changes the selection. Afterwards, tasks stop at calls if the selection requires it.
 func (tr *tracer) choose(ctx context.Context, s event.Selection) error {
 	stopped := tr.wants.stops
 	tr.selection(s)
@@ -258,9 +257,8 @@ func (tr *tracer) choose(ctx context.Context, s event.Selection) error {
 	return tr.settle(ctx)
 }
 
-// settle handles stops until every task that was there before has stopped once,
-// or waits in the kernel for something that cannot be interrupted: it will stop
-// before it comes out.
+// settle handles stops until every existing task has stopped once or is in an uninterruptible
+// wait. Such a task stops before it returns to user space.
 func (tr *tracer) settle(ctx context.Context) error {
 	for {
 		if err := tr.pending(); err != nil {
@@ -283,7 +281,7 @@ func (tr *tracer) settle(ctx context.Context) error {
 	}
 }
 
-// pending handles what has stopped by now, and at most a few that stop again.
+// pending handles the stops so far, and at most a few repeated ones.
 func (tr *tracer) pending() error {
 	for range len(tr.tasks) + 64 {
 		r, err := wait(unix.P_ALL, 0, unix.WNOHANG)
@@ -300,16 +298,15 @@ func (tr *tracer) pending() error {
 	return nil
 }
 
-// blocked reports whether a task is where no signal reaches it: in an
-// uninterruptible wait, frozen or dead.
+// blocked reports whether signals cannot reach a task: it is in an uninterruptible wait,
+// frozen or dead.
 func blocked(tid int) bool {
 	st, err := readStat(tid, "stat")
 	return err != nil || st.state == 'D' || st.state == 'Z' || st.state == 'X'
 }
 
-// drain looks at every task: if it has stopped, its stop is handled, and if it
-// may be on its way out of a call, its stop is waited for. What processes do
-// besides, nobody can see before we have.
+// drain handles the stops of all tasks. If a task may be returning from a call, drain waits
+// for its stop. Other activity becomes observable only through stops.
 func (tr *tracer) drain(ctx context.Context) error {
 	tids := slices.Collect(maps.Keys(tr.tasks))
 	begin := time.Now()
@@ -339,14 +336,14 @@ func (tr *tracer) drain(ctx context.Context) error {
 			time.Sleep(20 * time.Microsecond)
 		}
 	}
-	return tr.pending() // the children they have made
+	return tr.pending() // their new children
 }
 
-// patience is how long tasks are waited for that are busy in the kernel.
+// patience bounds the wait for tasks that are busy in the kernel.
 const patience = time.Second
 
-// letAllGo has every task go on untraced. The few that cannot be stopped now,
-// such as the parent of a vfork, the kernel lets go when this thread ends.
+// letAllGo detaches all tasks. Tasks that cannot be stopped now, such as the parent of a
+// vfork, are detached by the kernel when this thread ends.
 func (tr *tracer) letAllGo() {
 	tr.leaving, tr.over = true, true
 	begin := time.Now()
@@ -371,7 +368,7 @@ func (tr *tracer) letAllGo() {
 	}
 }
 
-// append gives the event that was filled in to the log.
+// append appends the prepared event to the log.
 func (tr *tracer) append() {
 	tr.ev.TS, tr.ev.NS = tr.clock.now()
 	tr.ev.Jail = tr.jail.Jail
@@ -390,7 +387,7 @@ func (tr *tracer) record(kind event.Type, t *task) *event.Event {
 	return &tr.ev
 }
 
-// missing says in the log that records are missing, nobody knows how many.
+// missing records a gap with an unknown number of events.
 func (tr *tracer) missing(reason string) {
 	for _, source := range recorded(tr.sel) {
 		tr.ev = event.Event{Type: event.Gap, Source: source, Lost: -1, Reason: reason}

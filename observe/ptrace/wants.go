@@ -9,7 +9,7 @@ import (
 	"glasshouse/observe/syscalls"
 )
 
-// An abi is one of those a process can call by, as an index.
+// An abi is the index of a system call ABI.
 type abi uint8
 
 const (
@@ -30,7 +30,7 @@ func abiOf(arch uint32, nr int32) abi {
 	return native
 }
 
-// A kind is one of the few calls that are looked at for themselves.
+// A kind marks the few calls with special handling.
 type kind uint8
 
 const (
@@ -52,14 +52,14 @@ var kinds = map[string]kind{
 	"open": opens, "openat": opensAt, "openat2": opensHow, "creat": creates, "mmap": mapsFile, "mmap2": mapsFile,
 }
 
-// A known is what is known of a call by its number.
+// A known describes a system call number.
 type known struct {
 	name  string
 	kind  kind
 	shape syscalls.Shape
 }
 
-// calls by ABI and number.
+// Indexed by ABI and number.
 var table = sync.OnceValue(func() (t [len(abis)][]known) {
 	for a, name := range abis {
 		t[a] = make([]known, syscalls.Count(name))
@@ -85,14 +85,14 @@ func lookup(a abi, nr int32) known {
 	return describe(a, nr)
 }
 
-// wants is what a selection asks for.
+// wants is an evaluated selection.
 type wants struct {
-	stops bool // tasks are stopped at their calls
+	stops bool // tasks stop at calls
 	calls [len(abis)][]bool
 	files bool
 }
 
-// selection takes over a selection for what is recorded from here on.
+// selection sets the selection for subsequent events.
 func (tr *tracer) selection(s event.Selection) {
 	tr.sel = s.Defaults(event.Selection{})
 	tr.wants = wants{stops: calls(tr.sel) || files(tr.sel), files: files(tr.sel)}

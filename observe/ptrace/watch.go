@@ -15,24 +15,24 @@ import (
 	"glasshouse/observe"
 )
 
-// A Watch is this source at one jail: a thread that traces all its processes.
-// Whoever wants something of it gives it an order.
+// A Watch observes one jail with a thread that traces all its processes. Other goroutines send
+// orders to the thread.
 type Watch struct {
 	target observe.Target
 	log    *slog.Logger
 	forget func()
 
 	orders chan order
-	tr     *tracer       // its thread's alone
-	tid    int           // the thread
-	gone   chan struct{} // closed when the thread has let go of the jail
+	tr     *tracer       // used only by the thread
+	tid    int           // TID of the thread
+	gone   chan struct{} // closed when the thread has detached from the jail
 	once   sync.Once
 
 	seen, throttled atomic.Uint64
 	err             atomic.Pointer[string]
 }
 
-// An order is carried out by the tracing thread between two stops.
+// An order is executed by the tracing thread between two stops.
 type order struct {
 	do   func()
 	done chan struct{}
@@ -72,7 +72,7 @@ func attach(ctx context.Context, t observe.Target, sink observe.Sink, log *slog.
 	return w, nil
 }
 
-// give has the tracing thread carry out do, and waits for it.
+// give makes the tracing thread execute do and waits for it.
 func (w *Watch) give(ctx context.Context, do func()) error {
 	o := order{do, make(chan struct{})}
 	select {
@@ -82,7 +82,7 @@ func (w *Watch) give(ctx context.Context, do func()) error {
 	case <-ctx.Done():
 		return context.Cause(ctx)
 	}
-	// A bell that rings just before the thread waits is not heard.
+	// A signal just before the thread starts to wait has no effect, so it is repeated.
 	again := time.NewTicker(2 * time.Millisecond)
 	defer again.Stop()
 	for {
@@ -99,7 +99,7 @@ func (w *Watch) give(ctx context.Context, do func()) error {
 	}
 }
 
-// Select changes what is recorded from now on.
+// Select changes which events are recorded.
 func (w *Watch) Select(s event.Selection) error {
 	var err error
 	if gone := w.give(context.Background(), func() { err = w.tr.choose(context.Background(), s) }); gone != nil {
@@ -108,8 +108,8 @@ func (w *Watch) Select(s event.Selection) error {
 	return err
 }
 
-// Mute marks records. CRIU, for one, cannot dump processes that are traced: a
-// jail has to be released for it, and attached again.
+// Mute marks events. Tools such as CRIU cannot dump traced processes: the watch must be
+// released before a dump and attached again afterwards.
 func (w *Watch) Mute(on bool) error {
 	if err := w.give(context.Background(), func() { w.tr.muted = on }); err != nil {
 		return fmt.Errorf("ptrace.Mute: %w", err)
@@ -117,7 +117,7 @@ func (w *Watch) Mute(on bool) error {
 	return nil
 }
 
-// Drain records what has happened in the jail and was not looked at yet.
+// Drain records everything that has happened in the jail and was not processed yet.
 func (w *Watch) Drain(ctx context.Context) error {
 	var err error
 	if gone := w.give(ctx, func() { err = w.tr.drain(ctx) }); gone != nil {
@@ -137,15 +137,15 @@ func (w *Watch) Status() observe.Status {
 	return s
 }
 
-// Close lets the jail's processes go on unwatched. Nothing is left on the host,
-// so it is the same as Release.
+// Close detaches from the jail's processes. Nothing is left on the host, so it is equal to
+// Release.
 func (w *Watch) Close() error { return w.Release() }
 
-// Release lets the jail's processes go on unwatched: nothing can record them
-// without a daemon. The next Attach says so in the log.
+// Release detaches from the jail's processes. Nothing is recorded without a daemon. The next
+// Attach records a gap.
 func (w *Watch) Release() error {
 	w.once.Do(func() {
-		w.give(context.Background(), func() { // if it is gone already, so much the better
+		w.give(context.Background(), func() { // no effect if the thread has ended already
 			w.tr.drain(context.Background())
 			w.tr.letAllGo()
 		})
@@ -156,8 +156,8 @@ func (w *Watch) Release() error {
 	return nil
 }
 
-// awaitThread waits until the thread has ended. The kernel then has let go of
-// what could not be stopped before.
+// awaitThread waits for the end of the thread. The kernel then has detached the tasks that
+// could not be stopped.
 func (w *Watch) awaitThread() {
 	for unix.Tgkill(unix.Getpid(), w.tid, 0) == nil {
 		time.Sleep(time.Millisecond)

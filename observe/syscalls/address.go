@@ -7,14 +7,14 @@ import (
 	"strings"
 )
 
-// Address puts a socket address in words: "10.0.0.2:443", "[::1]:80",
-// "unix:/run/x.sock", "unix:@abstract", "netlink:12". It is "" if there is none.
+// Address formats a socket address: "10.0.0.2:443", "[::1]:80", "unix:/run/x.sock",
+// "unix:@abstract", "netlink:12". It returns "" for an empty address.
 func Address(b []byte) string {
 	if len(b) < 2 {
 		return ""
 	}
 	switch family := binary.NativeEndian.Uint16(b); {
-	case family == 0: // unspecified: the connection is dissolved
+	case family == 0: // AF_UNSPEC dissolves the association (connect(2))
 		return "unspec"
 	case family == 1:
 		return unixAddress(b[2:])
@@ -35,7 +35,7 @@ func unixAddress(b []byte) string {
 	if len(b) == 0 {
 		return "unix:"
 	}
-	if b[0] == 0 { // abstract; zeros in it are part of the name
+	if b[0] == 0 { // abstract (unix(7)); zeros are part of the name
 		return "unix:@" + strings.TrimRight(string(b[1:]), "\x00")
 	}
 	name, _, _ := strings.Cut(string(b), "\x00")

@@ -19,7 +19,7 @@ import (
 	"strings"
 )
 
-// official puts right the names that x/sys has not as the kernel's tables do.
+// official corrects names in x/sys that differ from the kernel's tables.
 var official = map[string]string{"fstatat": "newfstatat"}
 
 func main() {

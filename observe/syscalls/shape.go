@@ -2,8 +2,7 @@ package syscalls
 
 import "glasshouse/event"
 
-// A Shape says what the arguments of a call are. Arguments are counted from 1,
-// so that 0 is none.
+// A Shape describes the arguments of a call. Arguments are counted from 1; 0 means none.
 type Shape struct {
 	Path, Dir   int8 // a path, and the descriptor of the directory it is relative to
 	To, ToDir   int8 // the same for a second path
@@ -11,16 +10,16 @@ type Shape struct {
 	Addr, Len   int8 // a socket address and its length; Len is 0 in a msghdr
 	AddrOut     bool // the address is written by the kernel, Len points to its length
 	Message     bool // Addr is a struct msghdr
-	ReturnsFile bool // what is returned is the descriptor of the file opened
+	ReturnsFile bool // the call returns the descriptor of the opened file
 	Closes      bool // FD is closed by the call
-	Execs       bool // the arguments are gone when the call succeeds
-	Moves       bool // paths of other files change with it
-	Length      int8 // the argument that is the number of bytes of Op, where that is not what is returned
+	Execs       bool // the memory of the arguments is gone when the call succeeds
+	Moves       bool // paths of other files change, too
+	Length      int8 // the argument with the number of bytes of Op, if it is not the return value
 
-	Op string // the operation on a file that it is, "" is none
+	Op string // the file operation, or ""
 }
 
-// Shapes is by name, which means the same on every architecture.
+// Shapes maps names, which have the same meaning on all architectures, to shapes.
 var Shapes = map[string]Shape{
 	"open":      {Path: 1, ReturnsFile: true, Op: event.OpOpen},
 	"creat":     {Path: 1, ReturnsFile: true, Op: event.OpOpen},
@@ -101,7 +100,7 @@ var Shapes = map[string]Shape{
 	"pivot_root": {Path: 1, To: 2, Moves: true, Op: event.OpChroot},
 	"chroot":     {Path: 1, Moves: true, Op: event.OpChroot},
 
-	// Paths without an operation on a file.
+	// Paths without a file operation.
 	"stat":              {Path: 1},
 	"lstat":             {Path: 1},
 	"stat64":            {Path: 1},
@@ -130,7 +129,7 @@ var Shapes = map[string]Shape{
 	"memfd_create":      {Path: 1},
 	"execve":            {Path: 1, Execs: true},
 	"execveat":          {Dir: 1, Path: 2, Execs: true},
-	// Puts back the registers of the code that a signal interrupted.
+	// Restores the registers of the code that a signal interrupted.
 	"rt_sigreturn": {Execs: true},
 	"sigreturn":    {Execs: true},
 
@@ -138,7 +137,7 @@ var Shapes = map[string]Shape{
 	"bind":        {Addr: 2, Len: 3},
 	"sendto":      {Addr: 5, Len: 6},
 	"sendmsg":     {Addr: 2, Message: true},
-	"sendmmsg":    {Addr: 2, Message: true}, // the first of them
+	"sendmmsg":    {Addr: 2, Message: true}, // the first message
 	"accept":      {Addr: 2, Len: 3, AddrOut: true},
 	"accept4":     {Addr: 2, Len: 3, AddrOut: true},
 	"recvfrom":    {Addr: 5, Len: 6, AddrOut: true},

@@ -1,5 +1,5 @@
-// Package syscalls is the tables of Linux's system calls: their names by number,
-// and which of their arguments are paths, descriptors and addresses.
+// Package syscalls contains tables of Linux system calls: their names by number, and which of
+// their arguments are paths, descriptors and addresses.
 package syscalls
 
 import (
@@ -9,8 +9,8 @@ import (
 
 //go:generate go run gen.go
 
-// ABIs by which a process can call: Native is the machine's own, and "" in
-// records; Compat is the one of its 32-bit programs.
+// System call ABIs. Native is the native ABI, which is "" in events. Compat is the ABI of
+// 32-bit programs.
 const (
 	Native = ""
 	X32    = "x32"
@@ -19,7 +19,7 @@ const (
 // Compat names the ABI of 32-bit programs on this machine.
 var Compat = map[string]string{"amd64": "i386", "arm64": "arm"}[runtime.GOARCH]
 
-// X32Bit is set in the numbers of x32 calls, which are those of amd64 else.
+// X32Bit is set in the numbers of x32 calls, which otherwise equal those of amd64.
 const X32Bit = 0x40000000
 
 var tables = map[string][]string{
@@ -69,5 +69,5 @@ func Known(name string) bool {
 	return false
 }
 
-// Count is one more than the largest number of an ABI's calls.
+// Count is the largest number of an ABI's calls plus one.
 func Count(abi string) int { return len(tables[abi]) }
