@@ -15,15 +15,15 @@ import (
 	"time"
 )
 
-// debian returns a data directory whose images have the Debian tree, made if it is not
-// there yet: that of this host's own daemon, so that it is made once for all tests.
+// debian returns a data directory whose images include the Debian tree. The tree is created on
+// first use, in the images of this host's own daemon, once for all tests.
 func debian(t *testing.T) string {
 	t.Helper()
 	if os.Geteuid() != 0 {
-		t.Skip("isolating jails for others needs root")
+		t.Skip("isolating jails needs root")
 	}
 	house, err := debianHouse()
-	if err != nil && strings.Contains(err.Error(), "mmdebstrap") { // it is not here, or reaches no mirror
+	if err != nil && strings.Contains(err.Error(), "mmdebstrap") { // not installed, or no mirror is reachable
 		t.Skip(err)
 	}
 	if err != nil {
@@ -57,8 +57,8 @@ var debianHouse = sync.OnceValues(func() (string, error) {
 	return house, nil
 })
 
-// shareImages has the daemon of a data directory use the images of another, as two
-// daemons may.
+// shareImages makes the daemon of a data directory use the images of another, which two daemons
+// may share.
 func shareImages(house, data string) error {
 	images := filepath.Join(house, "images")
 	if err := os.MkdirAll(images, 0o700); err != nil {
@@ -67,9 +67,8 @@ func shareImages(house, data string) error {
 	return os.Symlink(images, filepath.Join(data, "images"))
 }
 
-// TestTheExampleOfPlaces runs the example as the documentation says, and looks for each
-// of its stations: the skill, the capability, the sandbox, the proxy, the secret, the
-// result and the chain.
+// TestTheExampleOfPlaces runs the documented example and checks each of its parts: the skill,
+// the capability, the sandbox, the proxy, the secret, the result and the audit log.
 func TestTheExampleOfPlaces(t *testing.T) {
 	house, key := debian(t), "AIza"+strings.Repeat("k3y", 11)+"42"
 	bin := backendtest.Program(t)
@@ -84,7 +83,7 @@ func TestTheExampleOfPlaces(t *testing.T) {
 	b, err := cmd.CombinedOutput()
 	out := string(b)
 	if err != nil {
-		t.Fatalf("the example ends with %v\n%s", err, out)
+		t.Fatalf("the example failed: %v\n%s", err, out)
 	}
 	at := 0
 	for _, station := range []struct{ what, says string }{
@@ -106,18 +105,18 @@ func TestTheExampleOfPlaces(t *testing.T) {
 	} {
 		i := strings.Index(out[at:], station.says)
 		if i < 0 {
-			t.Fatalf("%s: there is no %q after\n%s", station.what, station.says, out)
+			t.Fatalf("%s: output lacks %q in\n%s", station.what, station.says, out)
 		}
 		at += i
 	}
 	if strings.Contains(out, key) {
-		t.Errorf("the key is in what was printed:\n%s", out)
+		t.Errorf("the output contains the key:\n%s", out)
 	}
 	left, err := os.ReadDir(work)
 	if err != nil || len(left) > 0 {
-		t.Errorf("it leaves %v, %v", left, err)
+		t.Errorf("files left: %v, %v", left, err)
 	}
 	if !within(30*time.Second, func() bool { return !loopOf(work) }) {
-		t.Errorf("it leaves a loop device of a file in %s", work)
+		t.Errorf("a loop device of a file in %s is left", work)
 	}
 }
