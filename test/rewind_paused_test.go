@@ -6,8 +6,8 @@ import (
 	"glasshouse/api/wire"
 )
 
-// A jail that is frozen when its daemon dies cannot be asked anything by the next one. It
-// goes back all the same.
+// The init of a frozen jail does not respond to the next daemon. The daemon can rewind the jail
+// regardless.
 func TestAJailThatAnEarlierDaemonPausedGoesBack(t *testing.T) {
 	h, j := counting(t)
 	ctx := t.Context()
@@ -26,7 +26,7 @@ func TestAJailThatAnEarlierDaemonPausedGoesBack(t *testing.T) {
 		t.Fatal(err)
 	}
 	if back.State != "running" {
-		t.Errorf("it is %s", back.State)
+		t.Errorf("jail is %s, want running", back.State)
 	}
 	h.countsOn(j, h.count(j))
 }

@@ -19,7 +19,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// What the snapshots are taken of.
+// The programs whose state is saved in snapshots.
 const (
 	idleShell = `while :; do sleep 1; done`
 	heap      = `exec python3 -c '
@@ -29,7 +29,7 @@ for i in range(0, len(b), 4096): b[i] = i // 4096 % 251
 open("/tmp/up", "w").write("1")
 while True: time.sleep(0.001)'`
 
-	// Gaps writes down, each time it was not run for a while, when it went on.
+	// Gaps logs each interval during which it did not run.
 	gaps = `exec python3 -c '
 import time
 last = time.time_ns()
@@ -51,7 +51,7 @@ func TestBenchSnapshot(t *testing.T) {
 	t.Run("peers", benchPeers)
 }
 
-// openSnapshots opens a house for the benchmarks of snapshots.
+// openSnapshots starts a daemon for the snapshot benchmarks.
 func openSnapshots(t *testing.T) *house {
 	return open(t, fmt.Sprintf("pool: {size: 0}\nsnapshots: {memory_mb: 2048, copies_mb: 4096}\nrootfs: {allow: [%s]}\n", benchRootfs(t).Dir))
 }
@@ -65,7 +65,7 @@ func (h *house) bench(line string, up bool) wire.Jail {
 	}
 	for n := 0; up && h.sh(j.ID, "cat /tmp/up 2>/dev/null || true") == ""; n++ {
 		if n > 500 {
-			h.Fatal("the program does not come up")
+			h.Fatal("the program does not start")
 		}
 		time.Sleep(20 * time.Millisecond)
 	}
@@ -82,7 +82,7 @@ func (h *house) snap(j wire.Jail, layering string) wire.Snapshot {
 	return s
 }
 
-// times is a list of durations and how it is printed.
+// times is a list of durations with a formatter.
 type times []time.Duration
 
 func (ts times) String() string {
@@ -282,7 +282,7 @@ func (h *house) rewindTimes(j wire.Jail, s id.Snapshot, name string) {
 	fmt.Printf("rewind in place, %s, over REST, until the old processes are gone\n  %-40s %v\n  %-40s %v\n", name, "cold", cold, "to a copy that waits", hot)
 }
 
-// benchMemory tells what fifty branches of a large jail take together.
+// benchMemory measures the total memory of fifty branches of a large jail.
 func benchMemory(t *testing.T) {
 	h := openSnapshots(t)
 	j := h.bench(heap, true)
@@ -316,7 +316,7 @@ func benchMemory(t *testing.T) {
 	}
 }
 
-// memory is what a jail has, with what the kernel has of it.
+// memory returns the memory of a jail, including kernel memory charged to it.
 func (h *house) memory(j wire.Jail) int64 {
 	h.Helper()
 	now, err := h.Jail(h.Context(), j.ID)
@@ -326,7 +326,7 @@ func (h *house) memory(j wire.Jail) int64 {
 	return now.Usage.MemoryBytes
 }
 
-// serversMemory is what the servers of memory have that is nobody else's.
+// serversMemory returns the private memory of the memory servers.
 func (h *house) serversMemory() (total int64) {
 	all, _ := filepath.Glob("/proc/[0-9]*/cmdline")
 	for _, name := range all {
@@ -345,7 +345,7 @@ func (h *house) serversMemory() (total int64) {
 	return total
 }
 
-// imagesMemory is what the images of a snapshot take in memory.
+// imagesMemory returns the memory used by the images of a snapshot.
 func (h *house) imagesMemory(s id.Snapshot) (total int64) {
 	names, _ := filepath.Glob(filepath.Join(h.data, "run", "hot", string(s), "*"))
 	for _, name := range names {
@@ -356,7 +356,7 @@ func (h *house) imagesMemory(s id.Snapshot) (total int64) {
 	return total
 }
 
-// benchPeers has the runtimes do the same with their own commands.
+// benchPeers measures the same operations with the runtimes' own commands.
 func benchPeers(t *testing.T) {
 	root := benchRootfs(t).Dir
 	tools := "/var/lib/glasshouse/tools/bin"
@@ -381,7 +381,7 @@ func benchPeers(t *testing.T) {
 			flags []string
 		}{{"runc", nil}, {"runsc", []string{"--platform=systrap", "--network=none"}}} {
 			state, images := t.TempDir(), t.TempDir()
-			t.Cleanup(func() { unix.Unmount(filepath.Join(state, "null-netns"), unix.MNT_DETACH) }) // runsc leaves it
+			t.Cleanup(func() { unix.Unmount(filepath.Join(state, "null-netns"), unix.MNT_DETACH) }) // left behind by runsc
 			b := runtimeBundle(t, root, false, "sh", "-c", load.line)
 			base := append([]string{"--root", state}, peer.flags...)
 			do := func(args ...string) error {

@@ -11,10 +11,9 @@ import (
 	"glasshouse/api/wire"
 )
 
-// TestTheDaemonIsKilledWhileSnapshotsAreTaken kills the daemon at random moments
-// while a jail is snapshotted in both ways, branched and rewound. Whatever was
-// answered is there; whatever was not is there whole or not at all; and the jail
-// counts on.
+// TestTheDaemonIsKilledWhileSnapshotsAreTaken kills the daemon at random moments while a jail is
+// snapshotted in both ways, branched and rewound. Each acknowledged snapshot exists, each other
+// one is complete or absent, and the jail continues to count.
 func TestTheDaemonIsKilledWhileSnapshotsAreTaken(t *testing.T) {
 	h, j := counting(t)
 	ctx := t.Context()
@@ -61,14 +60,14 @@ func TestTheDaemonIsKilledWhileSnapshotsAreTaken(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		t.Logf("round %d: %d snapshots were answered, %d are there", round, len(answered), len(snaps))
+		t.Logf("round %d: %d snapshots were acknowledged, %d exist", round, len(answered), len(snaps))
 		there := map[string]bool{}
 		for _, s := range snaps {
 			there[string(s.ID)] = true
 		}
 		for sid := range answered {
 			if !there[sid] {
-				t.Errorf("round %d: snapshot %s was answered and is gone", round, sid)
+				t.Errorf("round %d: acknowledged snapshot %s is lost", round, sid)
 			}
 		}
 		h.countsOn(j, h.count(j))

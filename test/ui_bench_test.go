@@ -9,8 +9,8 @@ import (
 	"glasshouse/api/wire"
 )
 
-// TestScrollingThroughAMillionRecords measures the frames that a browser shows while
-// somebody scrolls; nothing is demanded of them, for a busy host shows fewer.
+// TestScrollingThroughAMillionRecords measures frame times while the user scrolls. It sets no
+// limit, because a busy host renders fewer frames.
 func TestScrollingThroughAMillionRecords(t *testing.T) {
 	browser := browse(t)
 	h := open(t, tools(), "--listen", "127.0.0.1:0")
@@ -46,8 +46,8 @@ func TestScrollingThroughAMillionRecords(t *testing.T) {
 	}
 }
 
-// TestFirstPaintOfALongLog measures how long a browser takes to show the events of a jail
-// with half a million of them, from the first request on.
+// TestFirstPaintOfALongLog measures the time from the first request until the browser shows the
+// events of a jail with half a million events.
 func TestFirstPaintOfALongLog(t *testing.T) {
 	browser := browse(t)
 	h := open(t, tools(), "--listen", "127.0.0.1:0")

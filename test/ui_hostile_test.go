@@ -8,17 +8,17 @@ import (
 	"glasshouse/id"
 )
 
-// hostile is what a name can hold that would be more than a name to somebody: to
-// a page, to a terminal, to a reader.
+// hostile is a name that contains HTML, terminal escape sequences and characters that mislead a
+// reader.
 const hostile = "<img src=x onerror=\"window.__xss='name'\">'`${__xss=1}{{7*7}}&lt;b\x1b[31m\x1b]0;taken\x07\u202etxt\u200bend"
 
-// shown is how it is shown.
+// shown is how the UI displays it.
 const shown = `<img src=x onerror="window.__xss='name'">'` + "`${__xss=1}{{7*7}}&lt;b" + `\e[31m\e]0;taken\x07\u202etxt\u200bend`
 
-// script is what a text may hold to be run by a page.
+// script is a text that a page must not execute.
 const script = `<script>window.__xss="text"</script><svg onload="window.__xss='svg'"><a href="javascript:window.__xss='link'">click</a><iframe srcdoc="<script>parent.__xss=1</script>">`
 
-// unmoved fails the test when something that a jail said became more than text.
+// unmoved fails the test if output of a jail was interpreted as more than text.
 func (u *ui) unmoved(p *tab, where string) {
 	u.Helper()
 	told := evaluate[struct {
@@ -30,18 +30,19 @@ func (u *ui) unmoved(p *tab, where string) {
 		Unseen: document.body.innerText.match(/.{0,20}[\u0000-\u0008\u000b-\u001f\u007f-\u009f\u200b-\u200f\u202a-\u202e\u2066-\u2069].{0,20}/)?.[0] ?? "",
 	})`)
 	if told.Ran != "" || strings.Contains(told.Title, "taken") || len(told.Made) > 0 {
-		u.Errorf("%s: what a jail said became more than text: it ran %q, the title is %q, and there are %q", where, told.Ran, told.Title, told.Made)
+		u.Errorf("%s: output of a jail was interpreted: script %q ran, the title is %q, elements %q", where, told.Ran, told.Title, told.Made)
 	}
 	if told.Unseen != "" {
-		u.Errorf("%s: what nobody sees is on the page: %q", where, told.Unseen)
+		u.Errorf("%s: the page contains invisible characters: %q", where, told.Unseen)
 	}
-	p.clean() // what the policy of the page forbids is said there
+	p.clean() // violations of the content security policy appear there
 }
 
 func (u *ui) showsNames() {
 	j := u.running(wire.CreateJail{Name: "wild", Hostname: "wild", Env: map[string]string{"NAME": hostile, "SCRIPT": script}, Labels: map[string]string{"of": script}}).ID
 	u.watchedByKernel(j)
-	// Names of files and directories, contents, argv, a name of the process itself, working directories, links.
+	// Names of files and directories, file contents, argv, the process's own name, working
+	// directories, links.
 	u.sh(j, `cd /root && mkdir "dir $NAME" && cd "dir $NAME" && printf '%s\n' "$SCRIPT" > "$NAME" && ln -s "$SCRIPT" link && ls -d "$NAME" "$SCRIPT"; ls --"$NAME" 2>/dev/null; cp /bin/ls "/root/<b>ls" && "/root/<b>ls" "$SCRIPT"; exit 3`)
 
 	p := u.page
@@ -55,7 +56,7 @@ func (u *ui) showsNames() {
 		case "files", "events&q=type:file+op:create":
 			p.sees(shown)
 		default:
-			p.sees(shown[strings.Index(shown, "`"):]) // a command is quoted for a shell
+			p.sees(shown[strings.Index(shown, "`"):]) // a command is shell-quoted
 		}
 		u.unmoved(p, view)
 	}
@@ -82,14 +83,14 @@ func (u *ui) showsNames() {
 		u.unmoved(p, place)
 	}
 
-	// The report is made by the daemon, and is a page without scripts.
+	// The daemon generates the report, a page without scripts.
 	p.open("/jails/" + string(j) + "/report?format=html")
 	p.until("show the report", `document.querySelector("h1")`)
 	u.unmoved(p, "the report")
 }
 
-// evilHost is asked for by name, and is in a request. No host has such a name: it is
-// refused, and is none in the record.
+// evilHost is resolved by name and used in a request. It is not a valid host name: the request
+// is refused, and the record has no host.
 const evilHost = "<img src=x onerror=__xss=1>"
 
 func (u *ui) showsHosts() {
@@ -102,7 +103,7 @@ read -t 30 line <&3
 echo "$line"
 `, len(evilHost), evilHost, "<b>path", evilHost))
 	if got := u.sh(j, "bash /root/ask"); !strings.Contains(got, "400 Bad Request") {
-		u.Errorf("a request to a host without a name: %q", got)
+		u.Errorf("request to an invalid host: got %q", got)
 	}
 	p := u.page
 	p.open(at(j, "events") + "&q=" + escaped("type:net"))
@@ -129,7 +130,8 @@ func (u *ui) showsOutput() {
 	u.unmoved(p, "the output of a command")
 
 	u.terminal()
-	// Titles, links, the clipboard, questions that are answered as if typed, colours, sizes, images, resets.
+	// Titles, links, the clipboard, queries whose responses appear as input, colours, sizes,
+	// images, resets.
 	sequences := "\x1b]0;taken\a\x1b]2;taken\x1b\\\x1b]8;;javascript:window.__xss=1\x1b\\link\x1b]8;;\x1b\\\x1b]52;c;dGFrZW4=\a\x1bP$qm\x1b\\\x1b[6n\x1b[c\x1b[>c\x1b]10;?\a\x1b[38;2;200;0;0m\x1b[8;500;500t\x1b[3t\x1b]1337;File=inline=1:AAAA\a\x1bc"
 	u.copyIn(j, "/root/screen", sequences+"<img src=x onerror=window.__xss=1>\n")
 	p.keys("cat /root/screen; read -rs -t 1 -n 100000 -d '' told; echo; echo end-of-''it\r")
@@ -150,7 +152,7 @@ func (u *ui) showsQuestions() {
 		p := u.page
 		p.open("/approvals/" + string(pending.ID))
 		p.sees("Why it is asked")
-		p.sees(question.Resource[:30]) // what comes behind it is shown as the daemon writes it
+		p.sees(question.Resource[:30]) // the rest is shown as the daemon formats it
 		u.unmoved(p, "a question")
 		if _, err := u.Answer(u.Context(), pending.ID, wire.AnswerApproval{Answer: "deny", Reason: script}); err != nil {
 			u.Fatal(err)
@@ -161,7 +163,7 @@ func (u *ui) showsQuestions() {
 	}
 }
 
-// asks asks a question that waits for its answer for as long as it takes.
+// asks asks a question and waits for its answer without a time limit.
 func (u *ui) asks(j id.Jail, q wire.Question) wire.Approval {
 	u.Helper()
 	c, ctx := u.Client, u.Context()
@@ -169,7 +171,7 @@ func (u *ui) asks(j id.Jail, q wire.Question) wire.Approval {
 	return u.pends(j, q.Resource)
 }
 
-// escaped is a text in an address.
+// escaped returns a text escaped for a URL.
 func escaped(text string) string {
 	var b strings.Builder
 	for _, c := range []byte(text) {

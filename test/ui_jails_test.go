@@ -34,26 +34,26 @@ func (u *ui) linksWorkOnce() {
 	p.open("/login#" + link.Code)
 	p.sees("garden")
 	if address := evaluate[string](p, "location.href"); address != p.base+"/jails" {
-		u.Errorf("after the login the address is %s", address)
+		u.Errorf("address after the login = %s, want /jails", address)
 	}
 	if seen := evaluate[string](p, "document.cookie"); seen != "" {
-		u.Errorf("scripts see the cookie %q", seen)
+		u.Errorf("scripts can read the cookie %q", seen)
 	}
-	p.open("/jails") // by the cookie
+	p.open("/jails") // authenticated by the cookie
 	p.sees("garden")
 
 	other := blank(u.T, u.browser, u.page.base)
 	other.open("/login#" + link.Code)
 	other.until("refuse it", `document.querySelector("[role=alert]")`)
 	if !other.says("used") || other.says("garden") {
-		u.Errorf("a link that was used already is answered with %s", other.text())
+		u.Errorf("a used link shows %s", other.text())
 	}
 }
 
-// A browser has six connections to a host, for all of its tabs.
+// A browser opens at most six HTTP/1.1 connections to a host, shared by all tabs.
 func (u *ui) sharesTheDaemon() {
 	p := u.login(u.T, u.browser, "viewer")
-	for n := range 8 { // pages that the browser keeps, to go back to
+	for n := range 8 { // pages in the browser's back/forward cache
 		p.open(fmt.Sprintf("/jails?q=g&n=%d", n))
 		p.sees("garden")
 	}
@@ -79,11 +79,11 @@ func (u *ui) makesAJail() {
 	p.open("/jails")
 	p.press("button", "New jail")
 	p.fill("Name", "made here")
-	p.fill("Network group", strings.Repeat("long", 20)) // before it is sent
+	p.fill("Network group", strings.Repeat("long", 20)) // validated before it is sent
 	p.press("dialog button", "Make the jail")
 	p.sees("longer than 64")
 	p.fill("Network group", "")
-	p.fill("Hostname", "<b>") // by the daemon
+	p.fill("Hostname", "<b>") // validated by the daemon
 	p.press("dialog button", "Make the jail")
 	p.until("say what is wrong with the host's name", `[...document.querySelectorAll("dialog [role=alert], dialog .bad")].some(e => e.checkVisibility() && e.innerText.includes("<b>"))`)
 	p.fill("Hostname", "made")
@@ -94,7 +94,7 @@ func (u *ui) makesAJail() {
 	p.sees("running")
 	j := id.Jail(evaluate[string](p, `location.pathname.split("/").at(-1)`))
 	if got := u.sh(j, `echo "$(cat /proc/sys/kernel/hostname): $GREETING, $NAME"`); got != "made: good day, <i>" {
-		u.Errorf("in the jail that was made one reads %q", got)
+		u.Errorf("settings of the new jail: got %q", got)
 	}
 }
 
@@ -105,7 +105,7 @@ func (u *ui) pausesAJail() {
 		p.press("main header button", c.does)
 		p.until("be "+c.state, found("main header .who", c.state))
 		if now, err := u.Jail(u.Context(), u.garden.ID); err != nil || now.State != c.state {
-			u.Errorf("the page says that the jail is %s, which is %s: %v", c.state, now.State, err)
+			u.Errorf("page shows state %s, the jail is %s: %v", c.state, now.State, err)
 		}
 	}
 }
@@ -136,7 +136,7 @@ func (u *ui) walksEvents() {
 	p.fill("Filter", "ret:>")
 	p.until("say what is wrong with a filter", `document.querySelector("[aria-invalid=true]") && document.querySelector("[role=alert]").innerText !== ""`)
 
-	// What init did is there if it is asked for.
+	// Events of init are shown on request.
 	ended := u.running(wire.CreateJail{})
 	u.watchedByKernel(ended.ID)
 	u.sh(ended.ID, "true")
@@ -156,7 +156,7 @@ func (u *ui) walksEvents() {
 	}
 }
 
-// filter asks for records, of which there are to be so many at least.
+// filter applies a filter, and waits for at least this many events.
 func (b *tab) filter(q string, least int) {
 	b.Helper()
 	b.fill("Filter", q)
@@ -171,7 +171,7 @@ func (u *ui) looksAtAJail() {
 		p.open(at(j, view) + "&lanes=yes")
 		p.sees(says)
 	}
-	// The report is a file or a page of its own.
+	// The report can be downloaded or opened as a page.
 	p.open("/jails/" + string(j))
 	p.press("button", "More actions for garden")
 	for _, format := range []string{"Report as a page", "Report as Markdown", "Report as JSON"} {
@@ -179,11 +179,11 @@ func (u *ui) looksAtAJail() {
 	}
 	report := evaluate[string](p, fmt.Sprintf(`fetch("/jails/%s/report?format=md").then(r => r.text())`, j))
 	if !strings.Contains(report, "/etc/nosuch") {
-		u.Errorf("the report says nothing of what failed:\n%.2000s", report)
+		u.Errorf("the report lacks the failed call:\n%.2000s", report)
 	}
 }
 
-// picture is an image.
+// picture returns an image.
 func picture() string {
 	img := image.NewRGBA(image.Rect(0, 0, 48, 32))
 	for i := range 48 * 32 {
@@ -214,7 +214,7 @@ func (u *ui) runsACommand() {
 	p.sees("exit 3")
 }
 
-// terminal opens one in the jail that runs.
+// terminal opens a terminal in the running jail.
 func (u *ui) terminal() *tab {
 	u.Helper()
 	u.page.open(at(u.garden.ID, "terminal"))
@@ -227,7 +227,7 @@ func (u *ui) typesIntoATerminal() {
 	p := u.terminal()
 	p.keys("echo $((6*7))-\r")
 	p.sees("42-")
-	// A shell knows its size when a program of its has ended.
+	// A shell updates its size after a child process has ended.
 	size := func() (rows, cols int) {
 		p.keys("clear; (:); echo size $LINES $COLUMNS\r")
 		p.until("say its size", `/^size [0-9]+ [0-9]+/m.test(document.querySelector(".xterm").innerText)`)
@@ -241,14 +241,14 @@ func (u *ui) typesIntoATerminal() {
 		r, c := size()
 		return r < rows && c < cols
 	}) {
-		u.Errorf("the terminal stays %d rows of %d in a smaller window", rows, cols)
+		u.Errorf("the terminal has %d rows, before %d, in a smaller window", rows, cols)
 	}
 	p.keys("sleep 1000; echo code $?\r")
 	p.until("run it", `document.querySelector(".xterm").innerText.includes("sleep 1000")`)
 	if !within(20*time.Second, func() bool {
 		return strings.Contains(u.sh(u.garden.ID, "cat /proc/[0-9]*/cmdline | tr '\\0' ' '"), "sleep 1000")
 	}) {
-		u.Fatal("what is typed is not run")
+		u.Fatal("the typed command does not run")
 	}
 	p.ctrl('c')
 	p.until("be interrupted", `document.querySelector(".xterm").innerText.includes("^C")`)

@@ -10,7 +10,7 @@ import (
 	"glasshouse/api/wire"
 )
 
-// fitsOnAPhone looks at the pages that have most to show on a screen of 390 pixels.
+// fitsOnAPhone checks the pages with the most content on a screen of 390 pixels.
 func (u *ui) fitsOnAPhone() {
 	p := u.login(u.T, u.browser, "admin")
 	p.phone()
@@ -21,7 +21,7 @@ func (u *ui) fitsOnAPhone() {
 	u.fitsThePhone(p)
 	u.picture(p, "capabilities")
 
-	// A tree of three levels: the last one would be beyond the right edge.
+	// In a tree of three levels, the last one would extend beyond the right edge.
 	at1 := u.running(wire.CreateJail{Name: "trunk"})
 	for range 3 {
 		made, err := u.BranchJail(u.Context(), at1.ID, wire.Branch{Count: 1})
@@ -39,7 +39,7 @@ func (u *ui) fitsOnAPhone() {
 	u.fitsThePhone(p)
 	u.picture(p, "lineage")
 
-	// The head of a jail shows all of its facts.
+	// The header of a jail shows all its fields.
 	p.open(at(u.garden.ID, "terminal"))
 	p.sees("Connected")
 	if cut := evaluate[[]string](p, `[...document.querySelectorAll("header dl > div, header h1, header button")].filter(e => e.checkVisibility() && e.getBoundingClientRect().right > innerWidth).map(e => e.innerText)`); len(cut) > 0 {
@@ -62,20 +62,20 @@ func (u *ui) fitsOnAPhone() {
 	u.picture(p, "terminal")
 }
 
-// findsFilesThatSortBetween opens the changes of a jail that has a directory whose entries
-// come after those of another directory, as they do once npm has installed packages.
+// findsFilesThatSortBetween opens the changes of a jail with a directory whose entries sort
+// after those of another directory, as is the case after npm has installed packages.
 func (u *ui) findsFilesThatSortBetween() {
 	u.sh(u.garden.ID, "mkdir -p /root/t/foo /root/t/foo-bar && touch /root/t/foo/x /root/t/foo-bar/y")
 	p := u.page
 	p.open(at(u.garden.ID, "files"))
 	p.sees("foo-bar")
 	p.until("show each directory once", `[...document.querySelectorAll(".entry code")].filter(e => e.innerText.replace(/[^\w-]/g, "") === "foo").length === 1`)
-	p.press("button", "notes.txt") // a page that failed to draw itself does not react
+	p.press("button", "notes.txt") // a page that failed to render does not react
 	p.sees("/root/notes.txt")
 	u.unmoved(p, "the files")
 }
 
-// picture keeps a picture of a page if GLASSHOUSE_PICTURES names a directory.
+// picture saves a screenshot of a page if GLASSHOUSE_PICTURES names a directory.
 func (u *ui) picture(p *tab, name string) {
 	u.Helper()
 	dir := os.Getenv("GLASSHOUSE_PICTURES")

@@ -17,8 +17,8 @@ import (
 	"github.com/chromedp/chromedp"
 )
 
-// subscribes has a page's browser subscribe with a push service that is not there: the
-// real ones are on the Internet. All else is the browser's own.
+// subscribes makes a page's browser subscribe to a simulated push service, because the real ones
+// are on the Internet. Everything else is the browser's own.
 const subscribes = `
 PushManager.prototype.subscribe = async function (options) {
   if (!options.userVisibleOnly || options.applicationServerKey.length !== 87) throw new Error("not as browsers want it");
@@ -26,7 +26,7 @@ PushManager.prototype.subscribe = async function (options) {
   return made;
 };`
 
-// isToldWithNoPageOpen asks to be told, and is told what a push service would bring.
+// isToldWithNoPageOpen enables notifications, and delivers what a push service would.
 func (u *ui) isToldWithNoPageOpen() {
 	p := u.login(u.T, u.browser, "operator")
 	p.phone()
@@ -67,7 +67,7 @@ func (u *ui) isToldWithNoPageOpen() {
 	p.taps("button", "Notify me")
 	p.sees("Do not notify me")
 	if told := evaluate[int](p, `fetch("/push/browsers").then(r => r.json()).then(l => l.items.filter(b => b.service === "push.invalid").length)`); told != 1 {
-		u.Errorf("%d browsers are told, want this one", told)
+		u.Errorf("%d browsers are subscribed, want 1", told)
 	}
 
 	if !within(30*time.Second, func() bool {
@@ -75,7 +75,7 @@ func (u *ui) isToldWithNoPageOpen() {
 		defer mu.Unlock()
 		return worker != ""
 	}) {
-		u.Fatal("the browser has no worker that could be told")
+		u.Fatal("the browser has no service worker")
 	}
 	evaluate[bool](p, `navigator.serviceWorker.ready.then(r => new Promise(yes => {
 		const look = () => r.active?.state === "activated" ? yes(true) : setTimeout(look, 20);
@@ -87,7 +87,7 @@ func (u *ui) isToldWithNoPageOpen() {
 	} {
 		shown := `navigator.serviceWorker.ready.then(r => r.getNotifications()).then(all => all.map(n => n.title + "|" + n.body + "|" + n.data.to))`
 		var got []string
-		if !within(30*time.Second, func() bool { // a push service tells a browser again that did not take it
+		if !within(30*time.Second, func() bool { // a push service retries a failed delivery
 			p.run(func(ctx context.Context, t *chromedp.Target) (chromedp.Void, error) {
 				_, err := cdp.Call(ctx, t, serviceworker.DeliverPushMessage, serviceworker.DeliverPushMessageParams{Origin: origin, RegistrationID: worker, Data: data})
 				return chromedp.Void{}, err
@@ -97,7 +97,7 @@ func (u *ui) isToldWithNoPageOpen() {
 				return strings.Contains(strings.Join(got, "\n"), want)
 			})
 		}) {
-			u.Errorf("told %s it shows %q, want %q", data, got, want)
+			u.Errorf("after push %s the browser shows %q, want %q", data, got, want)
 		}
 	}
 	p.taps("button", "Do not notify me")
@@ -107,6 +107,6 @@ func (u *ui) isToldWithNoPageOpen() {
 		left = evaluate[int](p, `fetch("/push/browsers").then(r => r.json()).then(l => l.items.length)`)
 		return left == 0
 	}) {
-		u.Errorf("%d browsers are told still", left)
+		u.Errorf("%d browsers are still subscribed", left)
 	}
 }

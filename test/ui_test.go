@@ -13,7 +13,7 @@ import (
 	"glasshouse/id"
 )
 
-// What a browser loads before it shows the list of jails.
+// The size of what a browser loads before it shows the list of jails.
 func TestTheFirstPageIsSmall(t *testing.T) {
 	const most = 150_000
 	dist := "../web/dist"
@@ -21,11 +21,11 @@ func TestTheFirstPageIsSmall(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	// The list of jails and all that it imports at once.
+	// The list of jails and all its static imports.
 	wanted := regexp.MustCompile(`/assets/[\w.-]+`).FindAllString(string(index), -1)
 	lists, err := filepath.Glob(filepath.Join(dist, "assets/Jails-*"))
 	if err != nil || len(lists) == 0 {
-		t.Fatalf("no list of jails in %s: %v", dist, err)
+		t.Fatalf("no chunk of the list of jails in %s: %v", dist, err)
 	}
 	for _, l := range lists {
 		wanted = append(wanted, "/assets/"+filepath.Base(l))
@@ -50,31 +50,31 @@ func TestTheFirstPageIsSmall(t *testing.T) {
 		}
 	}
 	if sum > most {
-		t.Errorf("the first page takes %d bytes, compressed; want at most %d", sum, most)
+		t.Errorf("the first page has %d bytes compressed, want at most %d", sum, most)
 	}
 	if bytes.Contains(index, []byte("<style")) || regexp.MustCompile(`<script[^>]*>[^<]`).Match(index) {
-		t.Error("there are scripts or styles in the page itself, which its policy forbids")
+		t.Error("the page has inline scripts or styles, which its content security policy forbids")
 	}
 }
 
-// A ui is the UI of a house in a browser, that all of its tests share: starting them
-// takes longer than most of what is tried in them.
+// A ui is the UI of a daemon in a browser. All subtests share it, because the start takes longer
+// than most of them.
 type ui struct {
 	*house
 	browser context.Context
-	page    *tab      // of an administrator
-	garden  wire.Jail // one that runs
-	stall   stall     // where bundles are offered
+	page    *tab      // logged in as an administrator
+	garden  wire.Jail // a running jail
+	stall   stall     // the market that offers bundles
 }
 
-// of is the UI in a part of the test.
+// of returns the UI for a subtest.
 func (u *ui) of(t *testing.T) *ui {
 	h := *u.house
 	h.T = t
 	return &ui{house: &h, browser: u.browser, page: u.page.as(t), garden: u.garden, stall: u.stall}
 }
 
-// at is the address of a view of a jail.
+// at returns the address of a view of a jail.
 func at(j id.Jail, view string) string { return "/jails/" + string(j) + "?view=" + view }
 
 func TestTheUIInABrowser(t *testing.T) {

@@ -16,11 +16,11 @@ import (
 	"time"
 )
 
-// nobodyKnown is a user whom the host does not know by name, nor any other process of
-// tests: a test counts and ends the processes of its user.
+// nobodyKnown is a user id without a name on the host that no other test process uses, because a
+// test counts and kills the processes of its user.
 var nobodyKnown = 10_000_000 + os.Getpid()
 
-// An ordinary user has a home directory and no daemon.
+// An ordinaryUser has a home directory and no daemon.
 type ordinaryUser struct {
 	*testing.T
 	bin, home, project string
@@ -38,7 +38,7 @@ func newUser(t *testing.T) *ordinaryUser {
 	if err := os.Chmod(filepath.Dir(bin), 0o755); err != nil {
 		t.Fatal(err)
 	}
-	dir, err := os.MkdirTemp("", "gh-user-") // t.TempDir lies where other users may not look
+	dir, err := os.MkdirTemp("", "gh-user-") // other users cannot access the directory of t.TempDir
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -65,7 +65,7 @@ func newUser(t *testing.T) *ordinaryUser {
 	return u
 }
 
-// write makes a file of the user's.
+// write creates a file of the user.
 func (u *ordinaryUser) write(name, text string, mode os.FileMode) string {
 	u.Helper()
 	path := filepath.Join(u.home, name)
@@ -86,7 +86,7 @@ func (u *ordinaryUser) read(name string) string {
 	return string(data)
 }
 
-// command is glasshouse, called by the user in the project.
+// command returns a glasshouse command that runs as the user in the project directory.
 func (u *ordinaryUser) command(args ...string) *exec.Cmd {
 	cmd := exec.Command(u.bin, args...)
 	cmd.Dir = u.project
@@ -110,7 +110,7 @@ func (u *ordinaryUser) glasshouse(args ...string) (stdout, stderr string, code i
 	return o.String(), e.String(), 0
 }
 
-// noTrace fails the test if a process of the user's is left, or a mount.
+// noTrace fails the test if a process or a mount of the user is left.
 func (u *ordinaryUser) noTrace() {
 	u.Helper()
 	var left []string
@@ -126,7 +126,7 @@ func (u *ordinaryUser) noTrace() {
 	u.Errorf("left on the host: %q", left)
 }
 
-// processes lists what runs as the user.
+// processes returns the user's processes.
 func (u *ordinaryUser) processes() []int {
 	var pids []int
 	dirs, _ := filepath.Glob("/proc/[0-9]*")
@@ -139,7 +139,7 @@ func (u *ordinaryUser) processes() []int {
 		}
 		stat, _ := os.ReadFile(dir + "/stat")
 		if _, after, _ := strings.Cut(string(stat), ") "); strings.HasPrefix(after, "Z 1 ") {
-			continue // it has ended, and the host's init has yet to hear of it
+			continue // a zombie that the host's init has yet to reap
 		}
 		pids = append(pids, pid)
 	}
@@ -172,7 +172,7 @@ func TestAnOrdinaryUserRunsACommandInAJail(t *testing.T) {
 	}
 	for _, want := range []string{"modified  a", "deleted   b", "added     d/c", "glasshouse apply j-", "no limit on disk: "} {
 		if !strings.Contains(stderr, want) {
-			t.Errorf("stderr does not say %q:\n%s", want, stderr)
+			t.Errorf("stderr lacks %q:\n%s", want, stderr)
 		}
 	}
 	if got := u.read("project/a"); got != "old\n" {
@@ -198,7 +198,7 @@ func TestAnOrdinaryUserRunsACommandInAJail(t *testing.T) {
 	}
 	left, _ := filepath.Glob(filepath.Join(u.home, ".local/share/glasshouse/jails/*"))
 	if len(left) > 0 {
-		t.Errorf("jails are left: %q", left)
+		t.Errorf("jails left: %q", left)
 	}
 }
 
@@ -229,21 +229,21 @@ rm link; exit 0
 `, secret, u.home, port), 0o644)
 	stdout, stderr, code := u.glasshouse("run", "--", "bash", "tries")
 	if stdout != "" || code != 0 {
-		t.Errorf("a jail of the user's: %q, exit code %d\n%s", stdout, code, stderr)
+		t.Errorf("escapes from the user's jail: got %q, exit code %d\n%s", stdout, code, stderr)
 	}
 }
 
 func TestAUsersJailEndsWithTheUsersCommand(t *testing.T) {
 	u := newUser(t)
-	// What the command leaves behind ends with the jail.
+	// Background processes of the command end with the jail.
 	if _, stderr, code := u.glasshouse("run", "--", "sh", "-c", "setsid sleep 1000 & exit 0"); code != 0 {
 		t.Errorf("exit code %d\n%s", code, stderr)
 	}
 	u.noTrace()
 
-	// So it does when the user has had enough, or loses the whole session.
+	// The jail also ends if the user interrupts the command or the session ends.
 	for _, sig := range []syscall.Signal{syscall.SIGINT, syscall.SIGTERM, syscall.SIGKILL} {
-		// Debian's sh, dash, loses an interrupt in the moment it forks.
+		// Debian's sh, dash, loses an interrupt that arrives while it forks.
 		cmd := u.command("run", "--", "sh", "-c", "echo up; exec sleep 1000")
 		out, err := cmd.StdoutPipe()
 		if err != nil {
@@ -253,7 +253,7 @@ func TestAUsersJailEndsWithTheUsersCommand(t *testing.T) {
 			t.Fatal(err)
 		}
 		if n, err := out.Read(make([]byte, 10)); n == 0 {
-			t.Errorf("the jail is not up: %v", err)
+			t.Errorf("the jail did not start: %v", err)
 		}
 		cmd.Process.Signal(sig)
 		ended := make(chan error, 1)
@@ -265,13 +265,13 @@ func TestAUsersJailEndsWithTheUsersCommand(t *testing.T) {
 			cmd.Process.Kill()
 			<-ended
 		}
-		if sig == syscall.SIGKILL { // then the jail goes on, and its user finds it
+		if sig == syscall.SIGKILL { // after SIGKILL the jail keeps running, and the user can find it
 			left, stderr, _ := u.glasshouse("jail", "ls", "-q")
 			if left = strings.TrimSpace(left); strings.Count(left, "j-") != 1 {
-				t.Fatalf("after a kill there is not one jail but %q\n%s", left, stderr)
+				t.Fatalf("after a kill: got jails %q, want one\n%s", left, stderr)
 			}
 			if out, stderr, code := u.glasshouse("jail", "exec", left, "--", "echo", "alive"); out != "alive\n" {
-				t.Errorf("the jail answers %q, %d\n%s", out, code, stderr)
+				t.Errorf("command in the jail: got %q, exit code %d\n%s", out, code, stderr)
 			}
 			if _, stderr, code := u.glasshouse("jail", "rm", left); code != 0 {
 				t.Errorf("jail rm: exit code %d\n%s", code, stderr)
@@ -281,7 +281,7 @@ func TestAUsersJailEndsWithTheUsersCommand(t *testing.T) {
 	}
 }
 
-// Commands of one user at once share a daemon that none of them is.
+// Concurrent commands of one user share a daemon.
 func TestRunsOfAUserDoNotEndEachOther(t *testing.T) {
 	u := newUser(t)
 	var wg sync.WaitGroup
@@ -315,7 +315,7 @@ func TestAUserIsToldWhyNoDaemonStarts(t *testing.T) {
 			fails = 125
 		}
 		if _, stderr, code := u.glasshouse(args...); code != fails || !strings.Contains(strings.ToLower(stderr), strings.ToLower(want)) || time.Since(begun) > 30*time.Second {
-			t.Errorf("%q after %v: exit code %d, %q; want %d and %q", args, time.Since(begun), code, stderr, fails, want)
+			t.Errorf("%q after %v: got exit code %d, %q; want %d and %q", args, time.Since(begun), code, stderr, fails, want)
 		}
 	}
 	u.noTrace()
