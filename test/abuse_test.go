@@ -111,7 +111,7 @@ func (h *house) settles(files, goroutines int) {
 	h.Errorf("before: %d open files and %d goroutines; now: %d and %d, want about the same", files, goroutines, f, g)
 }
 
-func TestBadRequestsEndInProblems(t *testing.T) {
+func TestBadRequestsReturnProblems(t *testing.T) {
 	h := open(t, "")
 	s := h.stranger()
 	j := h.running(wire.CreateJail{})
@@ -166,7 +166,7 @@ func TestBadRequestsEndInProblems(t *testing.T) {
 	}
 }
 
-func TestAnIdempotencyKeyIsForOneRequest(t *testing.T) {
+func TestIdempotencyKey(t *testing.T) {
 	h := open(t, "")
 	s := h.stranger()
 	var wg sync.WaitGroup
@@ -207,7 +207,7 @@ func TestAnIdempotencyKeyIsForOneRequest(t *testing.T) {
 	}
 }
 
-func TestAJailCanBeDeletedAtAnyMoment(t *testing.T) {
+func TestDeleteJailDuringRequests(t *testing.T) {
 	h := open(t, "pool: {size: 0}\n") // spare jails of the pool are observed and use files
 	s := h.stranger()
 	h.DeleteJail(t.Context(), h.running(wire.CreateJail{}).ID) // allocates what the daemon allocates only once
@@ -245,7 +245,7 @@ func TestAJailCanBeDeletedAtAnyMoment(t *testing.T) {
 	h.settles(files, goroutines)
 }
 
-func TestFiftyCreatedAndDeletedAtOnceLeaveNothing(t *testing.T) {
+func TestConcurrentCreateAndDeleteOfFiftyJails(t *testing.T) {
 	h := open(t, "pool: {size: 0}\n")
 	s := h.stranger()
 	h.DeleteJail(t.Context(), h.running(wire.CreateJail{}).ID) // allocates what the daemon allocates only once
@@ -274,7 +274,7 @@ func TestFiftyCreatedAndDeletedAtOnceLeaveNothing(t *testing.T) {
 
 // A daemon that runs for months serves thousands of jails. The test compares its resource usage
 // after some jails of each kind with its usage at the end.
-func TestThousandsOfJailsComeAndGo(t *testing.T) {
+func TestResourcesAfterThousandsOfJails(t *testing.T) {
 	onlyThorough(t)
 	h := open(t, "pool: {size: 0}\n")
 	var made sync.Map // names of network interfaces
@@ -346,7 +346,7 @@ func (h *house) jailsOnDisk() []string {
 	return dirs
 }
 
-func TestGarbageDoesNotWearTheDaemonOut(t *testing.T) {
+func TestGarbageRequests(t *testing.T) {
 	h := open(t, "", "--listen", "127.0.0.1:0")
 	j := h.running(wire.CreateJail{})
 	files, goroutines := h.held()

@@ -80,7 +80,7 @@ func same(t *testing.T, what string, got []string, want ...string) {
 	}
 }
 
-func TestAnAgentThatSpeaksTheProtocolIsDecidedAboutAndRecorded(t *testing.T) {
+func TestACPAgentIsGovernedAndRecorded(t *testing.T) {
 	h, _ := talkers(t)
 	r := h.talk("sess-acp",
 		"think about it", "plan to do it",
@@ -161,7 +161,7 @@ func (h *house) jailOf(r id.Run, file string) id.Jail {
 // prompts prints how many prompts the agent got, and in how many sessions.
 const prompts = "run cat /workspace/log; cat /home/agent/.talker/s-* | wc -l; ls /home/agent/.talker | grep -c ^s-"
 
-func TestAConversationGoesOnWhenTheDaemonIsKilled(t *testing.T) {
+func TestACPSessionResumesAfterDaemonKill(t *testing.T) {
 	h, _ := talkers(t)
 	// Kill the daemon in the middle of a prompt, more than once.
 	r := h.talk("sess-kill", "say begun", "run echo a >> /workspace/log; echo > /workspace/a", "await /workspace/b", "run echo b >> /workspace/log", "await /workspace/c", prompts)
@@ -206,7 +206,7 @@ func TestAConversationGoesOnWhenTheDaemonIsKilled(t *testing.T) {
 	same(t, "it did", h.did(r.ID), "decision bash done", "tool bash done", "decision bash done", "tool bash done", "decision bash done", "tool bash done")
 }
 
-func TestAnAgentThatFailsGoesOnInItsSession(t *testing.T) {
+func TestFailedACPAgentResumesSession(t *testing.T) {
 	h, program := talkers(t)
 	for _, how := range []string{"die", "garbage"} {
 		r := h.talk("sess-"+how, "say before", how, "say after")
@@ -236,7 +236,7 @@ func TestAnAgentThatFailsGoesOnInItsSession(t *testing.T) {
 	}
 }
 
-func TestAnAgentIsToldMoreHeldAndStopped(t *testing.T) {
+func TestACPAgentMessagesPauseAndCancel(t *testing.T) {
 	h, _ := talkers(t)
 	for name, sid := range map[string]string{"worker": "sess-w", "reviewer": "sess-r"} {
 		if _, err := h.OpenSession(h.Context(), wire.OpenSession{ID: sid, Name: name, Group: "crew"}); err != nil {
@@ -293,7 +293,7 @@ func TestAnAgentIsToldMoreHeldAndStopped(t *testing.T) {
 	same(t, "it did", h.did(r.ID), "decision bash done", "tool bash done")
 }
 
-func TestAConversationIsWrittenDownAndBranches(t *testing.T) {
+func TestACPSessionCheckpointAndBranch(t *testing.T) {
 	h, _ := talkers(t)
 	r := h.talk("sess-branch", "run echo a >> /workspace/log; echo > /workspace/a", "await /workspace/b", prompts)
 	j := h.jailOf(r.ID, "/workspace/a")

@@ -109,15 +109,15 @@ func (a harness) remove() string {
 	return "rm -rf build"
 }
 
-// TestOpenCodeWorksOnItsOwnInAJail runs the example of an autonomous workflow with the real
+// TestOpenCodeAutonomousWorkflow runs the example of an autonomous workflow with the real
 // OpenCode in a jail.
-func TestOpenCodeWorksOnItsOwnInAJail(t *testing.T) {
+func TestOpenCodeAutonomousWorkflow(t *testing.T) {
 	onlyThorough(t)
 	worksOnItsOwn(t, harnesses[0])
 }
 
-// TestTheOthersWorkOnTheirOwnInJails runs the same workflow with the other agents.
-func TestTheOthersWorkOnTheirOwnInJails(t *testing.T) {
+// TestOtherAgentsAutonomousWorkflow runs the same workflow with the other agents.
+func TestOtherAgentsAutonomousWorkflow(t *testing.T) {
 	onlyThorough(t)
 	for _, h := range harnesses[1:] {
 		t.Run(h.preset, func(t *testing.T) { worksOnItsOwn(t, h) })
@@ -324,9 +324,9 @@ func git(t *testing.T, dir string, args ...string) string {
 	return strings.TrimSpace(string(out))
 }
 
-// TestTheRealOnesSpeakTheProtocol runs third-party agents over ACP: they request permissions
+// TestRealAgentsOverACP runs third-party agents over ACP: they request permissions
 // from the gateway, and an approval decides where no rule does.
-func TestTheRealOnesSpeakTheProtocol(t *testing.T) {
+func TestRealAgentsOverACP(t *testing.T) {
 	onlyThorough(t)
 	for _, a := range harnesses {
 		t.Run(a.preset, func(t *testing.T) { speaks(t, a) })

@@ -153,7 +153,7 @@ func (h *house) ledTo(v wire.Verdict, tag string, kinds ...string) {
 
 const askedKind, answeredKind, expiredKind = "approval.asked", "approval.answered", "approval.expired"
 
-func TestAPersonIsAskedAndDecides(t *testing.T) {
+func TestApprovalAllowDenyAndChange(t *testing.T) {
 	h := open(t, tools())
 	j := h.running(wire.CreateJail{Name: "worker", Policy: worker(t, 2)}).ID
 
@@ -262,7 +262,7 @@ func TestAPersonIsAskedAndDecides(t *testing.T) {
 	}
 }
 
-func TestAnAnswerHoldsAsLongAsItsScope(t *testing.T) {
+func TestApprovalScopes(t *testing.T) {
 	h := open(t, tools())
 	j := h.running(wire.CreateJail{Name: "worker", Policy: worker(t, 2)}).ID
 	answer := func(resource, scope string) wire.Verdict {
@@ -335,7 +335,7 @@ func TestAnAnswerHoldsAsLongAsItsScope(t *testing.T) {
 	}
 }
 
-func TestWhatIsElevatedTakesMore(t *testing.T) {
+func TestElevatedApprovals(t *testing.T) {
 	h := open(t, tools(), "--listen", "127.0.0.1:0")
 	p := worker(t, 2)
 	p.Tiers = []wire.PolicyTier{{Action: "bash", Pattern: "git push*", Tier: "elevated"}, {Action: "bash", Pattern: "rm *", Tier: "preapproved"}}
@@ -411,7 +411,7 @@ func TestWhatIsElevatedTakesMore(t *testing.T) {
 
 func errOf[T any](_ T, err error) error { return err }
 
-func TestNobodyAnswersAndNobodyIsFlooded(t *testing.T) {
+func TestApprovalExpiryAndRequestLimit(t *testing.T) {
 	h := open(t, tools()+"approvals: {wait: 10s, limit: 3}\n")
 	j := h.running(wire.CreateJail{Policy: worker(t, 2)}).ID
 	var waiting []<-chan told
@@ -437,7 +437,7 @@ func TestNobodyAnswersAndNobodyIsFlooded(t *testing.T) {
 	}
 }
 
-func TestWhoWatchesSeesWhatWaits(t *testing.T) {
+func TestApprovalEventsAndLongPoll(t *testing.T) {
 	h := open(t, tools())
 	j := h.running(wire.CreateJail{Policy: worker(t, 2)}).ID
 	first := h.ask(j, "bash", "git push")
@@ -523,9 +523,9 @@ func arrives(t *testing.T, c <-chan post) post {
 	return post{}
 }
 
-// TestAPhoneAnswersWithOneTap answers an approval with the links of a push notification. A
+// TestApprovalByPushLink answers an approval with the links of a push notification. A
 // signed webhook notifies another server.
-func TestAPhoneAnswersWithOneTap(t *testing.T) {
+func TestApprovalByPushLink(t *testing.T) {
 	ntfy, pushed := receiver(t)
 	hook, hooked := receiver(t)
 	dir := t.TempDir()
@@ -647,9 +647,9 @@ func TestAPhoneAnswersWithOneTap(t *testing.T) {
 	}
 }
 
-// TestADaemonThatIsKilledForgetsNoQuestion asks one daemon, answers the next, and gets the
+// TestPendingApprovalSurvivesDaemonKill asks one daemon, answers the next, and gets the
 // verdict from a third.
-func TestADaemonThatIsKilledForgetsNoQuestion(t *testing.T) {
+func TestPendingApprovalSurvivesDaemonKill(t *testing.T) {
 	h := open(t, tools())
 	j := h.running(wire.CreateJail{Policy: worker(t, 2)}).ID
 	lost := h.ask(j, "bash", "git push")
@@ -678,7 +678,7 @@ func TestADaemonThatIsKilledForgetsNoQuestion(t *testing.T) {
 	}
 }
 
-func TestALevelIsLoweredAtOnceAndRaisedToItsCeiling(t *testing.T) {
+func TestAutonomyLevelChanges(t *testing.T) {
 	h := open(t, tools())
 	p := worker(t, 2)
 	p.Ceiling = 2
@@ -719,7 +719,7 @@ func TestALevelIsLoweredAtOnceAndRaisedToItsCeiling(t *testing.T) {
 	}
 }
 
-func TestAPolicyIsExplainedBeforeItCounts(t *testing.T) {
+func TestPolicyLintAndExplain(t *testing.T) {
 	h := open(t, tools())
 	dir := t.TempDir()
 	for _, f := range project(t) {

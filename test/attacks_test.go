@@ -521,10 +521,10 @@ func TestAttackPrivilegeEscalation(t *testing.T) {
 	}
 }
 
-// TestASecretOfACapabilityGoesToItsHostAlone follows a secret that the proxy adds to a
+// TestCapabilitySecretIsSentOnlyToItsHost follows a secret that the proxy adds to a
 // capability's requests. It is sent only to the host it is for, also after a redirect. Echoes of
 // it in responses are masked, and no other output has it.
-func TestASecretOfACapabilityGoesToItsHostAlone(t *testing.T) {
+func TestCapabilitySecretIsSentOnlyToItsHost(t *testing.T) {
 	if !ownWorld(t) {
 		return
 	}
@@ -621,9 +621,9 @@ func TestASecretOfACapabilityGoesToItsHostAlone(t *testing.T) {
 	}
 }
 
-// TestEveryPromiseHasTheTestThatAttacksIt checks that the table in docs/security.md names an
+// TestSecurityGuaranteesHaveAttackTests checks that the table in docs/security.md names an
 // existing test for each guarantee.
-func TestEveryPromiseHasTheTestThatAttacksIt(t *testing.T) {
+func TestSecurityGuaranteesHaveAttackTests(t *testing.T) {
 	text, err := os.ReadFile("../docs/security.md")
 	if err != nil {
 		t.Fatal(err)

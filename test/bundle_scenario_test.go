@@ -180,7 +180,7 @@ func (p *publisher) allow(name string) string {
 	return ""
 }
 
-func TestABundleGoesFromItsPublisherToACallAndIsDistrusted(t *testing.T) {
+func TestBundleFromPublishToDistrust(t *testing.T) {
 	h := open(t, "")
 	p := h.publisher()
 	first := p.pack(places("1.0.0", "a.example.com"))
@@ -267,7 +267,7 @@ func TestABundleGoesFromItsPublisherToACallAndIsDistrusted(t *testing.T) {
 
 // A malformed bundle is rejected immediately with a specific reason, without an approval
 // request.
-func TestAnAttackInABundleIsRefusedWithItsReason(t *testing.T) {
+func TestMaliciousBundlesAreRejected(t *testing.T) {
 	h := open(t, "")
 	p := h.publisher()
 	p.does("bundle", "trust", "acme", "standard", "acme.pub")
@@ -427,7 +427,7 @@ func otherKey(t *testing.T, file string) {
 	rewrite(t, file, strings.Replace(string(text), s.Key.String(), k.Public().String(), 1))
 }
 
-func TestAMarketIsSearchedInstalledFromAndLookedAtForUpdates(t *testing.T) {
+func TestMarketSearchInstallAndUpdate(t *testing.T) {
 	key, err := bundle.GenerateKey()
 	if err != nil {
 		t.Fatal(err)
@@ -495,7 +495,7 @@ func TestAMarketIsSearchedInstalledFromAndLookedAtForUpdates(t *testing.T) {
 	}
 }
 
-func TestASkillIsTakenUpWithWhatItTeachesAndForNoMore(t *testing.T) {
+func TestSkillBundle(t *testing.T) {
 	h := open(t, "")
 	p := &publisher{h, shop(t)}
 	doc := func(name, tier string, capabilities ...string) string {
@@ -540,7 +540,7 @@ func TestASkillIsTakenUpWithWhatItTeachesAndForNoMore(t *testing.T) {
 	}
 }
 
-func TestAFolderForOtherAgentsBecomesABundle(t *testing.T) {
+func TestConvertSkillDirectoryToBundle(t *testing.T) {
 	h := open(t, "")
 	p := h.publisher()
 	folder := kit{

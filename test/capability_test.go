@@ -68,7 +68,7 @@ func (h *house) approved(cid string) {
 	}
 }
 
-func TestACapabilityIsRegisteredAllowedAndCalled(t *testing.T) {
+func TestRegisterApproveAndCallCapability(t *testing.T) {
 	h := open(t, "")
 	dir := shop(t)
 	out, stderr, code := h.glasshouse(dir, "capability", "register", "m.rtfs")
@@ -149,7 +149,7 @@ func (h *house) echoes() string {
 	return fmt.Sprintf("%s %s %v", got.State, got.Output, err)
 }
 
-func TestAProgramOfTheHostRunsOnceItsDigestIsTrusted(t *testing.T) {
+func TestHostProgramNeedsTrustedDigest(t *testing.T) {
 	h := open(t, "")
 	c := h.registersEcho()
 	if got := h.echoes(); !strings.Contains(got, "no operator trusts it") {
@@ -177,7 +177,7 @@ func TestAProgramOfTheHostRunsOnceItsDigestIsTrusted(t *testing.T) {
 	}
 }
 
-func TestARecordedCallIsMadeAgain(t *testing.T) {
+func TestReplayCall(t *testing.T) {
 	h := open(t, "")
 	dir := shop(t)
 	if _, stderr, code := h.glasshouse(dir, "capability", "register", "m.rtfs"); code != 0 {
@@ -208,7 +208,7 @@ func TestARecordedCallIsMadeAgain(t *testing.T) {
 	}
 }
 
-func TestARunDoesNotSpendMoreThanItsBudget(t *testing.T) {
+func TestCallsOfRunStayWithinBudget(t *testing.T) {
 	h := open(t, "")
 	if _, stderr, code := h.glasshouse(shop(t), "capability", "register", "m.rtfs"); code != 0 {
 		t.Fatal(stderr)

@@ -58,9 +58,9 @@ func TestTwoDaemonsShareAHostWithoutSettings(t *testing.T) {
 	}
 }
 
-// TestTheConfiguredIDsOfAnotherDaemonAreRefused starts a daemon with the first_id of another
+// TestConfiguredIDsOfAnotherDaemonAreRefused starts a daemon with the first_id of another
 // one.
-func TestTheConfiguredIDsOfAnotherDaemonAreRefused(t *testing.T) {
+func TestConfiguredIDsOfAnotherDaemonAreRefused(t *testing.T) {
 	a := open(t, "first_id: 2415919104\n")
 	a.running(wire.CreateJail{})
 	data := t.TempDir()

@@ -233,7 +233,7 @@ func noSecretIn(t *testing.T, data, log string, keys ...string) {
 	}
 }
 
-func TestAnAgentWaitsForAWebhookAlsoWhileNoDaemonIsThere(t *testing.T) {
+func TestWaitForWebhookSurvivesDaemonKill(t *testing.T) {
 	h := open(t, models(t, modelThatWaits)+connectors("https://elsewhere.invalid/"), "--listen", "127.0.0.1:0")
 	key := "the key of build"
 	if err := h.PutSecret(h.Context(), "BUILD", wire.PutSecret{Value: &key}); err != nil {

@@ -333,7 +333,7 @@ func (h *house) glasshouse(dir string, args ...string) (stdout, stderr string, c
 	return o.String(), e.String(), 0
 }
 
-func TestARunAsAUserDoesIt(t *testing.T) {
+func TestRunCommandLine(t *testing.T) {
 	h := open(t, "")
 	dir := t.TempDir()
 	write := func(name, text string) {
@@ -400,7 +400,7 @@ func TestARunAsAUserDoesIt(t *testing.T) {
 	}
 }
 
-func TestABigOutputArrivesWhole(t *testing.T) {
+func TestLargeOutputIsComplete(t *testing.T) {
 	h := open(t, "")
 	out, _, code := h.glasshouse(t.TempDir(), "run", "--no-workspace", "--", "bash", "-c", "head -c 50000000 /dev/zero; echo end")
 	if code != 0 || len(out) != 50000004 || !strings.HasSuffix(out, "end\n") {
@@ -410,7 +410,7 @@ func TestABigOutputArrivesWhole(t *testing.T) {
 
 // Init drops a lossless reader that it has not heard from for ten seconds. The pauses of this
 // reader are longer, and the daemon is killed while the output is not read.
-func TestAGigabyteForAReaderThatPausesArrivesWhole(t *testing.T) {
+func TestGigabyteForPausingReaderIsComplete(t *testing.T) {
 	onlyThorough(t)
 	const size, pauses, pause = 1 << 30, 3, 12 * time.Second
 	h := open(t, "")
@@ -447,7 +447,7 @@ func TestAGigabyteForAReaderThatPausesArrivesWhole(t *testing.T) {
 	}
 }
 
-func TestFilesGoInAndOut(t *testing.T) {
+func TestCopyFilesInAndOut(t *testing.T) {
 	h := open(t, "")
 	j := h.running(wire.CreateJail{})
 	src := t.TempDir()
@@ -475,7 +475,7 @@ func TestFilesGoInAndOut(t *testing.T) {
 	}
 }
 
-func TestAHostileLinkUnderAFilePathStaysInTheJail(t *testing.T) {
+func TestHostileLinksInFilePaths(t *testing.T) {
 	h := open(t, "")
 	j := h.running(wire.CreateJail{})
 	secret := filepath.Join(t.TempDir(), "secret")
@@ -512,7 +512,7 @@ func TestAHostileLinkUnderAFilePathStaysInTheJail(t *testing.T) {
 }
 
 // A data directory that is copied while its daemon runs names the same cgroups.
-func TestADaemonOnACopyLeavesTheJailsAlone(t *testing.T) {
+func TestDaemonOnCopiedDataDirectory(t *testing.T) {
 	h := open(t, "")
 	j := h.running(wire.CreateJail{Name: "one"})
 	cp := shortTemp(t)
@@ -539,7 +539,7 @@ func TestADaemonOnACopyLeavesTheJailsAlone(t *testing.T) {
 	}
 }
 
-func TestTheDaemonIsKilledAtManyMoments(t *testing.T) {
+func TestDaemonKillsAtManyMoments(t *testing.T) {
 	h := open(t, "pool: {size: 1}\n")
 	ctx := t.Context()
 	witness := h.running(wire.CreateJail{Name: "witness"})
@@ -654,7 +654,7 @@ func (h *house) inits(j id.Jail) (pids []int) {
 	return pids
 }
 
-func TestAfterARebootJailsAreStoppedWithTheirFiles(t *testing.T) {
+func TestJailsAfterReboot(t *testing.T) {
 	h := open(t, "")
 	j := h.running(wire.CreateJail{})
 	h.sh(j.ID, "echo kept > /root/file; sync")
@@ -688,7 +688,7 @@ func TestAfterARebootJailsAreStoppedWithTheirFiles(t *testing.T) {
 	}
 }
 
-func TestABombInOneJailIsNotNoticedByAnother(t *testing.T) {
+func TestResourceBombDoesNotAffectOtherJails(t *testing.T) {
 	h := open(t, "")
 	ctx := t.Context()
 	neighbour := h.running(wire.CreateJail{})
@@ -732,7 +732,7 @@ func TestABombInOneJailIsNotNoticedByAnother(t *testing.T) {
 	}
 }
 
-func TestFiftyJailsAtOnce(t *testing.T) {
+func TestFiftyConcurrentJails(t *testing.T) {
 	h := open(t, "")
 	var wg sync.WaitGroup
 	for range 50 {
@@ -765,7 +765,7 @@ func TestFiftyJailsAtOnce(t *testing.T) {
 	wg.Wait()
 }
 
-func TestAJailHoldsNothingOfAnother(t *testing.T) {
+func TestJailsDoNotPinMountsOfOthers(t *testing.T) {
 	h := open(t, "pool: {size: 0}\n")
 	first := h.running(wire.CreateJail{})
 	holder, err := h.CreateJail(t.Context(), wire.CreateJail{Backend: "bwrap"})
@@ -794,7 +794,7 @@ func loopOf(word string) bool {
 	})
 }
 
-func TestOneDaemonOwnsADataDirectory(t *testing.T) {
+func TestDataDirectoryLock(t *testing.T) {
 	h := open(t, "")
 	_, stderr, code := h.glasshouse(h.data, "serve", "--data", h.data, "--listen", "")
 	if code == 0 || !strings.Contains(stderr, "another daemon") {
@@ -805,7 +805,7 @@ func TestOneDaemonOwnsADataDirectory(t *testing.T) {
 	}
 }
 
-func TestTheNetworkDoorNeedsAToken(t *testing.T) {
+func TestTCPListenerNeedsToken(t *testing.T) {
 	h := open(t, "", "--listen", "127.0.0.1:0")
 	addr := h.tcpAddr()
 	get := func(token string) int {
@@ -857,7 +857,7 @@ func TestTheNetworkDoorNeedsAToken(t *testing.T) {
 	}
 }
 
-func TestATerminalHasARealTTYAndCanBeComeBackTo(t *testing.T) {
+func TestTerminalReattach(t *testing.T) {
 	h := open(t, "")
 	j := h.running(wire.CreateJail{})
 	term, err := h.Terminal(t.Context(), j.ID, client.TerminalOptions{Argv: []string{"bash", "--norc"}, Size: wire.Size{Cols: 100, Rows: 30}})
@@ -910,7 +910,7 @@ func TestATerminalHasARealTTYAndCanBeComeBackTo(t *testing.T) {
 }
 
 // khugepaged merges pages while it holds the daemon's mmap lock, at the lowest priority.
-func TestTheDaemonsHeapHasNoHugePages(t *testing.T) {
+func TestDaemonHeapHasNoHugePages(t *testing.T) {
 	h := open(t, "")
 	maps, err := os.ReadFile(fmt.Sprintf("/proc/%d/smaps", h.cmd.Process.Pid))
 	if err != nil {

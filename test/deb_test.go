@@ -30,7 +30,7 @@ func packaged(t *testing.T, version string) string {
 	return strings.TrimSpace(string(out))
 }
 
-func TestThePackageIsInstalledUpgradedAndPurged(t *testing.T) {
+func TestPackageInstallUpgradeAndPurge(t *testing.T) {
 	if os.Geteuid() != 0 {
 		t.Skip("creating a Debian tree needs root")
 	}
@@ -69,7 +69,7 @@ func TestThePackageIsInstalledUpgradedAndPurged(t *testing.T) {
 
 // Lintian checks Debian's packaging policy. packaging/deb/lintian-overrides gives a reason for
 // each accepted finding.
-func TestThePackageIsAsDebianWantsThem(t *testing.T) {
+func TestPackagePassesLintian(t *testing.T) {
 	if _, err := exec.LookPath("lintian"); err != nil {
 		t.Skip(err)
 	}
@@ -87,7 +87,7 @@ func TestThePackageIsAsDebianWantsThem(t *testing.T) {
 }
 
 // The unit has Type=notify: systemctl start returns when the daemon is ready.
-func TestTheServiceIsReadyWhenItSaysSo(t *testing.T) {
+func TestServiceReadyNotification(t *testing.T) {
 	unit, err := os.ReadFile("../packaging/deb/glasshouse.service")
 	if err != nil {
 		t.Fatal(err)
@@ -133,7 +133,7 @@ func TestTheServiceIsReadyWhenItSaysSo(t *testing.T) {
 
 // The unit removes capabilities and privileges from the daemon. The test checks without systemd
 // that jails do not need them: setpriv(1) removes the same ones.
-func TestJailsWorkUnderTheHardeningOfTheService(t *testing.T) {
+func TestJailsUnderServiceHardening(t *testing.T) {
 	setpriv, err := exec.LookPath("setpriv")
 	if err != nil {
 		t.Skip(err)

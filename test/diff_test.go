@@ -8,7 +8,7 @@ import (
 	"glasshouse/id"
 )
 
-func TestWhatDiffersBetweenBranchesOfARunningJail(t *testing.T) {
+func TestDiffOfBranches(t *testing.T) {
 	h, j := counting(t)
 	h.sh(j, "echo both > /root/f")
 	s := h.says("snapshot", string(j), "--name", "base")

@@ -85,9 +85,9 @@ func (b box) sh(line string) string {
 	return b.h.sh(b.jail(), line)
 }
 
-// TestWhatASandboxMayReachGoesWithIt sends the same requests from a sandbox, its forks and the
+// TestSandboxEgressRulesPersist sends the same requests from a sandbox, its forks and the
 // resumed sandbox: each applies the egress rules and headers of its own sandbox.
-func TestWhatASandboxMayReachGoesWithIt(t *testing.T) {
+func TestSandboxEgressRulesPersist(t *testing.T) {
 	if !ownWorld(t) {
 		return
 	}

@@ -76,7 +76,7 @@ func (b box) executed(language, code string) string {
 
 // A snapshot contains code interpreter contexts that have already drawn random numbers. They
 // draw different numbers in each sandbox created from it.
-func TestContextsDrawDifferentRandomNumbersInEachSandbox(t *testing.T) {
+func TestContextRandomnessDiffersBetweenSandboxes(t *testing.T) {
 	var more []string
 	if _, err := exec.LookPath("openssl"); err == nil {
 		more = append(more, "openssl") // has the library that Python's ssl module needs
@@ -112,7 +112,7 @@ func TestContextsDrawDifferentRandomNumbersInEachSandbox(t *testing.T) {
 
 // Each sandbox of a template contains the process of the template's start command. It requests a
 // fork notification as the documentation describes, and reseeds its generator.
-func TestAStartCommandIsNotifiedInEachSandboxOfItsTemplate(t *testing.T) {
+func TestStartCommandForkNotification(t *testing.T) {
 	doc, err := os.ReadFile("../docs/snapshots.md")
 	if err != nil {
 		t.Fatal(err)

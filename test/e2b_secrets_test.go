@@ -63,9 +63,9 @@ func reflected(t *testing.T) (*house, *reflector) {
 	return open(t, tools()+fmt.Sprintf("observe: {packet_bytes: 9000}\ne2b: {listen: \"127.0.0.1:0\"}\nrootfs: {default: {dir: %q}}\n", tree)), seen
 }
 
-// TestSecretsOfE2BFillHeaders uses E2B's unmodified SDK to create secrets and sandboxes that
+// TestE2BSecretsInHeaders uses E2B's unmodified SDK to create secrets and sandboxes that
 // send them in request headers.
-func TestSecretsOfE2BFillHeaders(t *testing.T) {
+func TestE2BSecretsInHeaders(t *testing.T) {
 	const installed = "GLASSHOUSE_TEST_E2B"
 	if os.Getenv(installed) == "" { // the isolated network has no package registry
 		t.Setenv(installed, clientsOfE2B(t))
@@ -94,9 +94,9 @@ func keyed(value string) map[string]any {
 
 const askAPI = "curl -sS -i -m 20 -H 'X-Key: its own' https://api.example.com/ 2>&1 | tr -d '\\r'"
 
-// TestASecretOfASandboxIsNeverInIt follows a canary secret of sandboxes: only the server it is
+// TestSandboxSecretsStayOutside follows a canary secret of sandboxes: only the server it is
 // meant for receives it, and it is found nowhere else.
-func TestASecretOfASandboxIsNeverInIt(t *testing.T) {
+func TestSandboxSecretsStayOutside(t *testing.T) {
 	if !ownWorld(t) {
 		return
 	}

@@ -7,9 +7,9 @@ import (
 	"testing"
 )
 
-// TestSudoInTheStepsOfATemplate builds a template with unprivileged steps that use sudo, and
+// TestSudoInTemplateSteps builds a template with unprivileged steps that use sudo, and
 // checks that no files of sudo remain.
-func TestSudoInTheStepsOfATemplate(t *testing.T) {
+func TestSudoInTemplateSteps(t *testing.T) {
 	h := open(t, tools()+fmt.Sprintf("e2b: {listen: \"127.0.0.1:0\"}\nrootfs: {default: {dir: %q}}\n", treeWithUser(t, "mkfifo", "mktemp", "sed", "tee", "stat", "printenv", "ls", "wc")))
 	key := h.e2bKey()
 	ts := h.templates(key.URL, key.Key)

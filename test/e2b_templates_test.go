@@ -153,7 +153,7 @@ func (h *house) layers() []string {
 	return strings.Fields(h.says("snapshots", "-q"))
 }
 
-func TestABuildOfAKilledDaemonIsAnErrorAndLeavesNothing(t *testing.T) {
+func TestTemplateBuildFailsAfterDaemonKill(t *testing.T) {
 	h, url := openForE2B(t)
 	ts := h.templates(url, h.e2bKey().Key)
 	build := ts.begin("slow", runs("echo one > ~/one", "echo at it; sleep 600"))
@@ -216,7 +216,7 @@ func TestABuildOfAKilledDaemonIsAnErrorAndLeavesNothing(t *testing.T) {
 
 // The daemon is killed while builds snapshot their steps. All recorded snapshots are complete,
 // no others exist, and the next builds reuse them.
-func TestBuildsOfAKilledDaemonLeaveTheirLayersAlone(t *testing.T) {
+func TestTemplateLayersAfterDaemonKills(t *testing.T) {
 	h := open(t, tools()+fmt.Sprintf("e2b: {listen: \"127.0.0.1:0\", builds: {at_once: 3}}\nrootfs: {default: {dir: %q}}\n", treeWithUser(t)))
 	ts := h.templates(h.e2bKey().URL, h.e2bKey().Key)
 	rounds, builds, steps := 1, 2, 2
@@ -285,7 +285,7 @@ func TestBuildsOfAKilledDaemonLeaveTheirLayersAlone(t *testing.T) {
 	}
 }
 
-func TestATemplateThatIsDeletedEndsItsBuilds(t *testing.T) {
+func TestDeleteTemplateCancelsBuilds(t *testing.T) {
 	h, url := openForE2B(t)
 	ts := h.templates(url, h.e2bKey().Key)
 	build := ts.begin("gone", runs("echo at it; sleep 600"))
@@ -302,7 +302,7 @@ func TestATemplateThatIsDeletedEndsItsBuilds(t *testing.T) {
 	}
 }
 
-func TestTemplatesAndWhatIsSentForThemAreOfOneKey(t *testing.T) {
+func TestTemplatesBelongToOneKey(t *testing.T) {
 	h, url := openForE2B(t)
 	mine, other := h.templates(url, h.e2bKey().Key), h.templates(url, h.e2bKey().Key)
 	build := mine.begin("mine", runs("true"))
@@ -375,9 +375,9 @@ func TestTemplatesAndWhatIsSentForThemAreOfOneKey(t *testing.T) {
 	}
 }
 
-// TestCredentialsForARegistryAreForOneBuild pulls images from a registry that requires a name
+// TestRegistryCredentialsAreNotKept pulls images from a registry that requires a name
 // and a password.
-func TestCredentialsForARegistryAreForOneBuild(t *testing.T) {
+func TestRegistryCredentialsAreNotKept(t *testing.T) {
 	const user, password = "somebody", "pass-4f1d9a7c3e"
 	image := imageRegistry(t, user, password) + "/test/tree:1"
 	h, url := openForE2B(t)
@@ -449,9 +449,9 @@ func TestCredentialsForARegistryAreForOneBuild(t *testing.T) {
 	}
 }
 
-// TestWhatIsCopiedStaysInItsTemplate copies files through links, created by a step, that point
+// TestTemplateCopyThroughHostileLinks copies files through links, created by a step, that point
 // to a world-writable directory of the host.
-func TestWhatIsCopiedStaysInItsTemplate(t *testing.T) {
+func TestTemplateCopyThroughHostileLinks(t *testing.T) {
 	h, url := openForE2B(t)
 	ts := h.templates(url, h.e2bKey().Key)
 	outside := shortTemp(t)
@@ -503,9 +503,9 @@ func tarOf(t *testing.T, name, body string) []byte {
 	return b.Bytes()
 }
 
-// TestABuildReachesWhatTheConfigurationSays sends requests to an allowed and a denied host from
+// TestTemplateBuildEgress sends requests to an allowed and a denied host from
 // a step.
-func TestABuildReachesWhatTheConfigurationSays(t *testing.T) {
+func TestTemplateBuildEgress(t *testing.T) {
 	if !ownWorld(t) {
 		return
 	}

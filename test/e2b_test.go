@@ -139,9 +139,9 @@ func treeWithUser(t *testing.T, programs ...string) string {
 	return dir
 }
 
-// TestE2BsOwnSDKDrivesTheDaemon runs typical uses of E2B's unmodified packages, and checks that
+// TestE2BSDK runs typical uses of E2B's unmodified packages, and checks that
 // docs/e2b.md has the results.
-func TestE2BsOwnSDKDrivesTheDaemon(t *testing.T) {
+func TestE2BSDK(t *testing.T) {
 	dir := clientsOfE2B(t)
 	h := open(t, tools()+fmt.Sprintf("e2b: {listen: \"127.0.0.1:0\"}\nrootfs: {default: {dir: %q}}\n", treeWithPython(t)))
 	url := h.e2bKey().URL
@@ -167,9 +167,9 @@ func TestE2BsOwnSDKDrivesTheDaemon(t *testing.T) {
 	compute.documented(t)
 }
 
-// TestPicturesOfACodeInterpreter builds a template with matplotlib, pandas and PIL from Debian's
+// TestCodeInterpreterPictures builds a template with matplotlib, pandas and PIL from Debian's
 // packages, and draws with them.
-func TestPicturesOfACodeInterpreter(t *testing.T) {
+func TestCodeInterpreterPictures(t *testing.T) {
 	if !thorough {
 		t.Skip("installs about 200 packages: runs with GLASSHOUSE_TEST=all")
 	}
@@ -407,7 +407,7 @@ func (h *house) jailIn(sandbox string) string {
 	return string(jails[0].ID)
 }
 
-func TestAKeyOfE2BSeesNoSandboxesButItsOwn(t *testing.T) {
+func TestE2BKeyIsolation(t *testing.T) {
 	h, url := openForE2B(t)
 	mine, other := h.e2bKey(), h.e2bKey()
 	status, box := h.e2b(url, mine.Key, "POST", "/v2/sandboxes", map[string]any{"templateID": "base", "unknown": []int{1}})
@@ -455,7 +455,7 @@ func TestAKeyOfE2BSeesNoSandboxesButItsOwn(t *testing.T) {
 	}
 }
 
-func TestASandboxIsWhereItsJailIs(t *testing.T) {
+func TestSandboxStateFollowsJail(t *testing.T) {
 	h, url := openForE2B(t)
 	key := h.e2bKey().Key
 	var boxes [2]string
@@ -492,7 +492,7 @@ func TestASandboxIsWhereItsJailIs(t *testing.T) {
 	}
 }
 
-func TestASandboxThatDoesNothingRests(t *testing.T) {
+func TestIdleSandboxIsPaused(t *testing.T) {
 	h := open(t, tools()+fmt.Sprintf("e2b: {listen: \"127.0.0.1:0\", idle: 1s}\nrootfs: {default: {dir: %q}}\n", treeWithUser(t)))
 	url, key := h.e2bKey().URL, h.e2bKey().Key
 	create := func(body map[string]any) (sandbox, token string) {
@@ -572,7 +572,7 @@ func TestASandboxThatDoesNothingRests(t *testing.T) {
 }
 
 // The daemon is killed while sandboxes are being paused. They survive with their memory.
-func TestASandboxThatWasComingToRestIsThere(t *testing.T) {
+func TestSandboxSurvivesDaemonKillDuringPause(t *testing.T) {
 	h, url := openForE2B(t)
 	key := h.e2bKey().Key
 	rounds := 1
@@ -612,7 +612,7 @@ func TestASandboxThatWasComingToRestIsThere(t *testing.T) {
 	}
 }
 
-func TestASandboxOutlivesItsDaemonAndNotItsTime(t *testing.T) {
+func TestSandboxTimeoutAfterDaemonKill(t *testing.T) {
 	h, url := openForE2B(t)
 	key := h.e2bKey().Key
 	create := func(body map[string]any) string {

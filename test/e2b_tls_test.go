@@ -36,9 +36,9 @@ func (h *house) exports() map[string]string {
 	return vars
 }
 
-// TestSDKsDriveTheDaemonByTLS uses only the output of glasshouse e2b. SDKs before 2.0 accept
+// TestE2BSDKsOverTLS uses only the output of glasshouse e2b. SDKs before 2.0 accept
 // only a domain, which they use with TLS.
-func TestSDKsDriveTheDaemonByTLS(t *testing.T) {
+func TestE2BSDKsOverTLS(t *testing.T) {
 	dir := clientsOfE2B(t)
 	h := open(t, tools()+fmt.Sprintf("e2b: {listen: \"127.0.0.1:0\"}\nrootfs: {default: {dir: %q}}\n", treeWithUser(t)), "--e2b-tls")
 	vars := h.exports()

@@ -52,9 +52,9 @@ func openWithVolumes(t *testing.T, mb int) *house {
 	return open(t, tools()+fmt.Sprintf("e2b: {listen: \"127.0.0.1:0\", volume_mb: %d}\nrootfs: {default: {dir: %q}}\n", mb, treeWithUser(t)))
 }
 
-// TestNothingLeadsOutOfAVolume creates links to outside files in a volume, and requests these
+// TestHostileLinksInVolume creates links to outside files in a volume, and requests these
 // files as the owner and with foreign tokens.
-func TestNothingLeadsOutOfAVolume(t *testing.T) {
+func TestHostileLinksInVolume(t *testing.T) {
 	h := openWithVolumes(t, 64)
 	k, other := h.e2bKey(), h.e2bKey()
 	canary := filepath.Join(t.TempDir(), "canary")
@@ -133,9 +133,9 @@ func TestNothingLeadsOutOfAVolume(t *testing.T) {
 	}
 }
 
-// TestAVolumeIsAsLargeAsItMayBe fills a volume from the host and from a sandbox, and kills the
+// TestVolumeSizeLimit fills a volume from the host and from a sandbox, and kills the
 // daemon.
-func TestAVolumeIsAsLargeAsItMayBe(t *testing.T) {
+func TestVolumeSizeLimit(t *testing.T) {
 	h := openWithVolumes(t, 32)
 	k := h.e2bKey()
 	v := h.newVolume(k.URL, k.Key, "small")
@@ -175,9 +175,9 @@ func TestAVolumeIsAsLargeAsItMayBe(t *testing.T) {
 	}
 }
 
-// TestVolumesOfASandboxOfATemplate mounts a volume in sandboxes of a template that was built
+// TestVolumesInTemplateSandboxes mounts a volume in sandboxes of a template that was built
 // with a running start command.
-func TestVolumesOfASandboxOfATemplate(t *testing.T) {
+func TestVolumesInTemplateSandboxes(t *testing.T) {
 	h := openWithVolumes(t, 64)
 	k := h.e2bKey()
 	ts := h.templates(k.URL, k.Key)

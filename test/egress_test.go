@@ -61,7 +61,7 @@ func (h *house) get(j wire.Jail, host, port string) string {
 	return h.sh(j.ID, fmt.Sprintf(`timeout 20 bash -c 'exec 3<>/dev/tcp/%s/%s && printf "GET / HTTP/1.1\r\nHost: %s\r\nConnection: close\r\n\r\n" >&3 && cat <&3' 2>&1 | tr -d '\r'`, host, port, host))
 }
 
-func TestAJailBehindTheProxyReachesWhatIsAllowed(t *testing.T) {
+func TestEgressProxy(t *testing.T) {
 	if !ownWorld(t) {
 		return
 	}

@@ -24,7 +24,7 @@ const permissions = `{
   }
 }`
 
-func TestAPolicyHoldsBelowWhoeverRunsInAJail(t *testing.T) {
+func TestKernelLevelEnforcement(t *testing.T) {
 	h := open(t, tools())
 	for _, b := range []wire.CreateJail{{Runtime: "runc"}, {Runtime: "crun"}, {Backend: "bwrap"}} {
 		name := strings.TrimSpace(b.Backend + " " + b.Runtime)
@@ -66,7 +66,7 @@ func TestAPolicyHoldsBelowWhoeverRunsInAJail(t *testing.T) {
 
 // Children of init's commands are not checked, so no other process may pass as init: not by
 // running its program or a copy of it, and not as an orphan adopted by it.
-func TestNobodyPlaysInit(t *testing.T) {
+func TestProcessesCannotImpersonateInit(t *testing.T) {
 	const permissions = `{"permission": {"edit": "allow", "external_directory": "allow", "bash": {"*": "allow", "touch *": "deny"}}}`
 	h := open(t, tools())
 	j := h.running(wire.CreateJail{Enforce: true, Policy: &wire.Policy{Level: 3, Files: []wire.PolicyFile{{Name: "opencode.json", Text: permissions}}}})
@@ -87,7 +87,7 @@ func TestNobodyPlaysInit(t *testing.T) {
 	}
 }
 
-func TestAProcessWaitsForAPerson(t *testing.T) {
+func TestProcessWaitsForApproval(t *testing.T) {
 	h := open(t, tools())
 	j := h.running(wire.CreateJail{Enforce: true, Policy: &wire.Policy{Files: []wire.PolicyFile{{Name: "opencode.json", Text: permissions}}}})
 	x, err := h.Exec(t.Context(), j.ID, wire.ExecRequest{Argv: []string{"bash", "-c", "id -u && echo went on"}, Detach: true})
@@ -157,7 +157,7 @@ func (h *house) withdrawn(a wire.Approval) {
 
 var enforced = wire.CreateJail{Enforce: true, Policy: &wire.Policy{Files: []wire.PolicyFile{{Name: "opencode.json", Text: permissions}}}}
 
-func TestAJailThatIsPausedHoldsNoDaemonUp(t *testing.T) {
+func TestPausedJailDoesNotDelayShutdown(t *testing.T) {
 	h := open(t, tools())
 	j := h.running(enforced)
 	x, a := h.wonders(j, "id -u && echo went on")
@@ -195,7 +195,7 @@ func TestAJailThatIsPausedHoldsNoDaemonUp(t *testing.T) {
 	}
 }
 
-func TestATerminalSaysWhatACommandWaitsFor(t *testing.T) {
+func TestTerminalShowsPendingApproval(t *testing.T) {
 	h := open(t, tools())
 	j := h.running(enforced)
 	for _, line := range [][]string{
@@ -229,7 +229,7 @@ func TestATerminalSaysWhatACommandWaitsFor(t *testing.T) {
 	}
 }
 
-func TestWhatIsAskedEndsWithWhoAsks(t *testing.T) {
+func TestApprovalIsWithdrawnWithItsProcess(t *testing.T) {
 	h := open(t, tools())
 	j := h.running(enforced)
 	clean, err := h.TakeSnapshot(t.Context(), j.ID, wire.TakeSnapshot{})

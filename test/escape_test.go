@@ -47,11 +47,11 @@ type prisoner struct {
 	env   map[string]string
 }
 
-// TestNothingGetsOut makes each attempt of test/escape in jails of network mode proxy. Each must
+// TestEgressEscapes makes each attempt of test/escape in jails of network mode proxy. Each must
 // fail immediately with a clear error, reach nothing that is denied, and be recorded: in the
 // audit log with a matching reason, or, if the jail's kernel rejected it, in the jail's event
 // log.
-func TestNothingGetsOut(t *testing.T) {
+func TestEgressEscapes(t *testing.T) {
 	if !ownWorld(t) {
 		return
 	}

@@ -67,9 +67,9 @@ func shareImages(house, data string) error {
 	return os.Symlink(images, filepath.Join(data, "images"))
 }
 
-// TestTheExampleOfPlaces runs the documented example and checks each of its parts: the skill,
+// TestPlacesExample runs the documented example and checks each of its parts: the skill,
 // the capability, the sandbox, the proxy, the secret, the result and the audit log.
-func TestTheExampleOfPlaces(t *testing.T) {
+func TestPlacesExample(t *testing.T) {
 	house, key := debian(t), "AIza"+strings.Repeat("k3y", 11)+"42"
 	bin := backendtest.Program(t)
 	work := shortTemp(t)

@@ -98,7 +98,7 @@ func (h *house) repaired(j id.Jail) {
 
 // Each request that needs space succeeds, or fails with a problem that names the disk and a
 // remedy. Decisions made in the meantime are in the audit log.
-func TestRequestsOnAFullDiskNameTheDisk(t *testing.T) {
+func TestRequestsOnFullDisk(t *testing.T) {
 	h := openOnDisk(t, 768, tools()+"pool: {size: 0}\n")
 	ctx := t.Context()
 	// With on_overload count, a jail is not frozen while its events cannot be written.
@@ -235,7 +235,7 @@ func TestRequestsOnAFullDiskNameTheDisk(t *testing.T) {
 }
 
 // A jail fills the host's disk. It can be removed, and other jails continue to run.
-func TestAJailThatFillsTheHostsDiskCanBeRemoved(t *testing.T) {
+func TestRemoveJailThatFilledTheDisk(t *testing.T) {
 	h := openOnDisk(t, 512, tools()+"pool: {size: 0}\n")
 	ctx := t.Context()
 	beside := h.running(wire.CreateJail{}).ID
@@ -322,7 +322,7 @@ func (h *house) heldIsSaid(j id.Jail) {
 
 // Events cannot be written while the disk is full. The recorded events and those counted in gaps
 // add up to the actual number.
-func TestEventsOnAFullDiskAddUp(t *testing.T) {
+func TestEventCountsOnFullDisk(t *testing.T) {
 	for name, c := range map[string]struct {
 		overload string
 		kill     bool

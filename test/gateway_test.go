@@ -100,7 +100,7 @@ func (h *house) settled(r id.Run, states ...string) wire.Run {
 	return now
 }
 
-func TestAGoalIsPursuedByTheAgentThatComesWithIt(t *testing.T) {
+func TestBuiltinAgentPursuesGoal(t *testing.T) {
 	h := open(t, models(t, modelThatCounts))
 	out, stderr, code := h.glasshouse("", "goal", "count to three", "--session", "sess-count")
 	if code != 0 || strings.TrimSpace(out) != "counted" {
@@ -129,7 +129,7 @@ func TestAGoalIsPursuedByTheAgentThatComesWithIt(t *testing.T) {
 	}
 }
 
-func TestTheGuidesExampleOfASchedule(t *testing.T) {
+func TestScheduleExampleOfGuide(t *testing.T) {
 	h := open(t, models(t, modelThatCounts))
 	// As documented, but every second.
 	var req wire.StartRun
@@ -175,7 +175,7 @@ func TestTheGuidesExampleOfASchedule(t *testing.T) {
 	}
 }
 
-func TestAScheduleIsGivenOtherTimes(t *testing.T) {
+func TestEditSchedule(t *testing.T) {
 	h := open(t, models(t, modelThatCounts))
 	out, stderr, code := h.glasshouse("", "schedule", "times", "30 9 * * *", "--tz", "Europe/Berlin", "--json")
 	var times []time.Time
@@ -213,7 +213,7 @@ func TestAScheduleIsGivenOtherTimes(t *testing.T) {
 	}
 }
 
-func TestARunGoesOnWhereItWasWhenTheDaemonIsKilled(t *testing.T) {
+func TestRunResumesAfterDaemonKill(t *testing.T) {
 	h := open(t, models(t, modelThatCounts))
 	for round := range 3 {
 		r, err := h.StartRun(h.Context(), wire.StartRun{Goal: "count to three"})
@@ -244,7 +244,7 @@ func TestARunGoesOnWhereItWasWhenTheDaemonIsKilled(t *testing.T) {
 	}
 }
 
-func TestACheckpointIsTakenAndGoneBackToAndBranched(t *testing.T) {
+func TestCheckpointRewindAndBranch(t *testing.T) {
 	// The model's delay after the first step leaves time for the checkpoint.
 	slow := strings.Replace(modelThatCounts, `- calls: [{tool: bash, arguments: {command: "echo two`, `- delay: 3s
         calls: [{tool: bash, arguments: {command: "echo two`, 1)
@@ -283,7 +283,7 @@ func TestACheckpointIsTakenAndGoneBackToAndBranched(t *testing.T) {
 	}
 }
 
-func TestAnAgentWaitsForAPerson(t *testing.T) {
+func TestAgentWaitsForApproval(t *testing.T) {
 	h := open(t, models(t, modelThatCleans))
 	policy := wire.Policy{Files: []wire.PolicyFile{{Name: "opencode.json", Text: `{"permission": {"bash": {"*": "allow", "rm -rf *": "ask"}, "edit": {"*": "allow", "*locked": "ask"}, "read": "allow"}}`}}, Level: 2, Match: "last"}
 	r, err := h.StartRun(h.Context(), wire.StartRun{Goal: "clean up", Agent: &wire.RunAgent{Jail: &wire.CreateJail{Policy: &policy}}})
@@ -328,7 +328,7 @@ func TestAnAgentWaitsForAPerson(t *testing.T) {
 	}
 }
 
-func TestAnAgentThatGotLostIsWarnedAskedAboutAndStopped(t *testing.T) {
+func TestDoomLoopIsWarnedAndStopped(t *testing.T) {
 	h := open(t, models(t, modelThatLoops))
 	r, err := h.StartRun(h.Context(), wire.StartRun{Goal: "look"})
 	if err != nil {
@@ -379,7 +379,7 @@ func TestAnAgentThatGotLostIsWarnedAskedAboutAndStopped(t *testing.T) {
 }
 
 // An agent without a jail is subject to the policy of its run, including approvals.
-func TestAnAgentWorksWithoutAJailOfItsOwn(t *testing.T) {
+func TestAgentWithoutJail(t *testing.T) {
 	h := open(t, models(t, `
 conversations:
   - when: {user: "write a short plan"}
@@ -435,7 +435,7 @@ conversations:
 	}
 }
 
-func TestWhatAnAgentFindsAtItsDoor(t *testing.T) {
+func TestAgentEndpoint(t *testing.T) {
 	h := open(t, models(t, modelThatCounts)+fmt.Sprintf("rootfs: {default: {dir: %q}}\n", rootfsWith(t, "curl")))
 	if _, err := h.OpenSession(h.Context(), wire.OpenSession{ID: "sess-w", Name: "worker", Group: "crew"}); err != nil {
 		t.Fatal(err)

@@ -111,10 +111,10 @@ func (h *house) does(j id.Jail, tool string, args map[string]string, do func()) 
 	return v
 }
 
-// TestAnAgentWorksAloneAndLeavesATrail runs the example of an autonomous workflow: a worker
+// TestAutonomousWorkflowTrail runs the example of an autonomous workflow: a worker
 // writes, tests, has its code reviewed and commits, without approvals. The audit log of its
 // actions is readable and verifiable.
-func TestAnAgentWorksAloneAndLeavesATrail(t *testing.T) {
+func TestAutonomousWorkflowTrail(t *testing.T) {
 	h := open(t, fmt.Sprintf("%srootfs: {default: {dir: %q}}\n", tools(), rootfsWith(t, "git")))
 	work := h.running(wire.CreateJail{Name: "worker", Cwd: "/work", Policy: worker(t, 2), Env: map[string]string{
 		"GIT_AUTHOR_NAME": "worker", "GIT_AUTHOR_EMAIL": "worker@localhost", "GIT_COMMITTER_NAME": "worker", "GIT_COMMITTER_EMAIL": "worker@localhost",
@@ -174,9 +174,9 @@ func TestAnAgentWorksAloneAndLeavesATrail(t *testing.T) {
 	h.proved(work)
 }
 
-// TestWhatAnAgentDoesIsSeenBesideWhatItSays runs the example with kernel-level enforcement: the
+// TestTrailHasAnnouncedAndObservedActions runs the example with kernel-level enforcement: the
 // trail has both the announced and the observed actions, whether announced or not.
-func TestWhatAnAgentDoesIsSeenBesideWhatItSays(t *testing.T) {
+func TestTrailHasAnnouncedAndObservedActions(t *testing.T) {
 	h := open(t, fmt.Sprintf("%srootfs: {default: {dir: %q}}\n", tools(), rootfsWith(t)))
 	p := worker(t, 2)
 	p.Files[0].Text = strings.Replace(p.Files[0].Text, `"npm *": "allow",`, `"npm *": "allow", "cat *": "allow",`, 1)

@@ -314,7 +314,7 @@ func base(t *testing.T) (args []string) {
 	return []string{"-root", smallTree(t)}
 }
 
-func TestTheImageIsTheSameWhenItIsMadeAgain(t *testing.T) {
+func TestContainerImageIsReproducible(t *testing.T) {
 	args := base(t)
 	bin := backendtest.Program(t)
 	if !thorough {
@@ -330,7 +330,7 @@ func TestTheImageIsTheSameWhenItIsMadeAgain(t *testing.T) {
 	}
 }
 
-func TestTheImageRunsADaemonWithJails(t *testing.T) {
+func TestContainerImageRunsJails(t *testing.T) {
 	args := base(t)
 	bin := backendtest.Program(t)
 	archive, _ := imaged(t, bin, args...)

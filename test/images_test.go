@@ -116,7 +116,7 @@ func (h *house) holds(ref, word string) wire.Jail {
 	return j
 }
 
-func TestAJailFromAnImage(t *testing.T) {
+func TestJailFromOCIImage(t *testing.T) {
 	allowed := shortTemp(t)
 	h := open(t, fmt.Sprintf("rootfs: {default: {dir: %q}, allow: [%q]}\n", backendtest.Rootfs(t), allowed))
 	dir := filepath.Join(allowed, "layout")
@@ -188,7 +188,7 @@ func TestAJailFromAnImage(t *testing.T) {
 	}
 }
 
-func TestHostDirectoriesAreForThoseThatTheConfigurationAllows(t *testing.T) {
+func TestHostDirectoriesNeedConfiguration(t *testing.T) {
 	allowed := shortTemp(t)
 	h := open(t, fmt.Sprintf("rootfs: {default: {dir: %q}, allow: [%q]}\n", backendtest.Rootfs(t), allowed))
 	tree := filepath.Join(allowed, "tree")

@@ -192,7 +192,7 @@ func list(t *testing.T) []pkg {
 
 func rel(path string) string { return strings.TrimPrefix(path, "glasshouse/") }
 
-func TestDependenciesPointOneWay(t *testing.T) {
+func TestImportRules(t *testing.T) {
 	for _, p := range list(t) {
 		name := rel(p.ImportPath)
 		allowed, listed := may[name]
@@ -218,7 +218,7 @@ func TestDependenciesPointOneWay(t *testing.T) {
 	}
 }
 
-func TestWhatMustNotBeLinked(t *testing.T) {
+func TestForbiddenDependencies(t *testing.T) {
 	pkgs := map[string]pkg{}
 	for _, p := range list(t) {
 		pkgs[rel(p.ImportPath)] = p
@@ -232,7 +232,7 @@ func TestWhatMustNotBeLinked(t *testing.T) {
 	}
 }
 
-func TestEveryPackageSaysWhatItIs(t *testing.T) {
+func TestPackagesHaveComments(t *testing.T) {
 	for _, p := range list(t) {
 		if p.Doc == "" && p.Name != "main" && !strings.HasSuffix(p.Name, "_test") {
 			t.Errorf("package %s has no package comment", rel(p.ImportPath))
@@ -240,7 +240,7 @@ func TestEveryPackageSaysWhatItIs(t *testing.T) {
 	}
 }
 
-func TestAtMostTwoPathElements(t *testing.T) {
+func TestPackagePathDepth(t *testing.T) {
 	for _, p := range list(t) {
 		if n := strings.Count(rel(p.ImportPath), "/"); n > 1 && p.Name != "main" {
 			t.Errorf("package %s is %d elements deep; at most two", rel(p.ImportPath), n+1)

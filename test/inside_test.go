@@ -41,7 +41,7 @@ var escapes = map[string]string{
 	"init's socket for users": `[ -w /.glasshouse/init ] && echo > /.glasshouse/init && echo got`,
 }
 
-func TestRootInAJailGetsNowhere(t *testing.T) {
+func TestRootCannotEscape(t *testing.T) {
 	t.Setenv("HOST_SECRET", "of the daemon's environment")
 	h := open(t, "")
 	secret := filepath.Join(t.TempDir(), "secret")
@@ -72,7 +72,7 @@ func TestRootInAJailGetsNowhere(t *testing.T) {
 	}
 }
 
-func TestVeryManyFilesAreListedInPages(t *testing.T) {
+func TestListManyFilesInPages(t *testing.T) {
 	h := open(t, "")
 	j := h.running(wire.CreateJail{Limits: wire.Limits{DiskMB: 4096}})
 	tens := 2
@@ -119,7 +119,7 @@ func (h *house) rss() int64 {
 	return 0
 }
 
-func TestAGigabyteOfOutputNeitherFillsMemoryNorBlocks(t *testing.T) {
+func TestGigabyteOfOutputIsBounded(t *testing.T) {
 	h := open(t, "")
 	const size = 1 << 30
 	j := h.running(wire.CreateJail{Limits: wire.Limits{MemoryMB: 64}})
@@ -197,7 +197,7 @@ func (s *screen) ends(code int) {
 	}
 }
 
-func TestProgramsThatTakeTheWholeScreen(t *testing.T) {
+func TestFullScreenPrograms(t *testing.T) {
 	h := open(t, "")
 	j := h.running(wire.CreateJail{})
 	// A full-screen program queries the cursor position and reads the response byte by byte,
@@ -235,7 +235,7 @@ func TestProgramsThatTakeTheWholeScreen(t *testing.T) {
 	}
 }
 
-func TestThreeTimesInterruptedTheCommandLineGoes(t *testing.T) {
+func TestThirdInterruptEndsCommandLine(t *testing.T) {
 	h := open(t, "")
 	// bash treats an interrupt as handled, and runs no trap, if the foreground program ends at
 	// that moment.

@@ -9,9 +9,9 @@ import (
 	"glasshouse/api/wire"
 )
 
-// TestAConnectionThroughTheProxyOutlivesARewind sends two requests on one connection through the
+// TestProxyConnectionSurvivesRewind sends two requests on one connection through the
 // jail's egress proxy, with a rewind in between.
-func TestAConnectionThroughTheProxyOutlivesARewind(t *testing.T) {
+func TestProxyConnectionSurvivesRewind(t *testing.T) {
 	if !ownWorld(t) {
 		return
 	}

@@ -8,7 +8,7 @@ import (
 )
 
 // The TLS interception key of a jail is kept as long as the jail or a snapshot of it exists.
-func TestTheKeyOfAJailGoesWithItsLastSnapshot(t *testing.T) {
+func TestInterceptionKeyIsDeletedWithLastSnapshot(t *testing.T) {
 	h := open(t, "")
 	ctx := t.Context()
 	j := h.running(wire.CreateJail{Network: "proxy"})

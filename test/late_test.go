@@ -37,9 +37,9 @@ func (h *house) askedAbout(r id.Run, action string) wire.Approval {
 	return found
 }
 
-// TestARunThatTakesTooLongIsAskedAboutAndStopped uses level 1 and kills the daemon in between,
+// TestRunTimeLimit uses level 1 and kills the daemon in between,
 // which does not extend the time limit.
-func TestARunThatTakesTooLongIsAskedAboutAndStopped(t *testing.T) {
+func TestRunTimeLimit(t *testing.T) {
 	h := open(t, models(t, modelThatCounts))
 	began := time.Now()
 	r, err := h.StartRun(h.Context(), wire.StartRun{Goal: "wait", Agent: shellRun("sleep 1000", func(a *wire.RunAgent) {
@@ -89,10 +89,10 @@ func TestARunThatTakesTooLongIsAskedAboutAndStopped(t *testing.T) {
 	}
 }
 
-// TestACommandIsKeptUnaskedAndGoesOnFromThere: an agent that never calls the gateway is saved by
+// TestAutomaticCheckpointsOfCommand: an agent that never calls the gateway is saved by
 // automatic checkpoints of its jail. After a rewind it repeats the work since the checkpoint,
 // and no work is duplicated.
-func TestACommandIsKeptUnaskedAndGoesOnFromThere(t *testing.T) {
+func TestAutomaticCheckpointsOfCommand(t *testing.T) {
 	h := open(t, models(t, modelThatCounts))
 	const lines = 120
 	line := fmt.Sprintf("i=0; while [ $i -lt %d ]; do i=$((i+1)); echo $i >> /root/count; sleep 0.1; done; cat /root/count", lines)

@@ -54,7 +54,7 @@ func (h *house) bounded(j, body id.Jail, cpu, memory int64) {
 }
 
 // The documented request of an agent for more resources.
-func TestAnAgentIsGivenMoreWhileItRuns(t *testing.T) {
+func TestResourceGrants(t *testing.T) {
 	h := open(t, fmt.Sprintf("rootfs: {default: {dir: %q}}\ngateway: {ceiling: {cpu: \"2\", memory: 4Gi}}\n", rootfsWith(t, "curl")))
 	if _, err := h.OpenSession(h.Context(), wire.OpenSession{ID: "sess-w", Agent: &wire.RunAgent{Level: 3}}); err != nil {
 		t.Fatal(err)

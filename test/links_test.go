@@ -62,7 +62,7 @@ func prose(t *testing.T, page string) (text string, headings map[string]bool) {
 }
 
 // Each link in the documentation has an existing target.
-func TestLinksOfTheDocumentationLeadSomewhere(t *testing.T) {
+func TestDocumentationLinks(t *testing.T) {
 	var pages []string
 	for _, pattern := range []string{"../*.md", "../docs/*.md", "../sdk/*/README.md", "../examples/*/*.md", "../examples/*.md", "../nix/*.md", "../clients/*/*.md"} {
 		found, err := filepath.Glob(pattern)

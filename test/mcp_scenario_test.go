@@ -62,7 +62,7 @@ func (b bearer) RoundTrip(r *http.Request) (*http.Response, error) {
 	return http.DefaultTransport.RoundTrip(r)
 }
 
-func TestAClientCallsCapabilitiesAndJailsAsTools(t *testing.T) {
+func TestMCPClientCallsCapabilitiesAndJails(t *testing.T) {
 	h := open(t, "")
 	p := &publisher{h, shop(t)}
 	p.does("capability", "register", "m.rtfs") // text.count is not approved yet
@@ -160,7 +160,7 @@ func TestAClientCallsCapabilitiesAndJailsAsTools(t *testing.T) {
 
 // A published MCP server runs in a jail. Its tools become capabilities, which require approval
 // and are called like others.
-func TestToolsOfAPublishedServerAreGoverned(t *testing.T) {
+func TestImportedMCPToolsAreGoverned(t *testing.T) {
 	if !thorough {
 		t.Skip("copies thousands of files durably: runs with GLASSHOUSE_TEST=all")
 	}
@@ -209,7 +209,7 @@ func TestToolsOfAPublishedServerAreGoverned(t *testing.T) {
 }
 
 // An agent can read only its own jail over MCP.
-func TestAgentsReadTheirOwnJailOnlyOverMCP(t *testing.T) {
+func TestMCPAgentReadsOnlyItsOwnJail(t *testing.T) {
 	h := open(t, models(t, modelThatCounts)+fmt.Sprintf("rootfs: {default: {dir: %q}}\n", rootfsWith(t, "curl")))
 	var jails, snapshots []string
 	for _, session := range []string{"sess-a", "sess-b"} {

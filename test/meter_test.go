@@ -19,7 +19,7 @@ func (h *house) spent(r id.Run, dimension string) int64 {
 	return now.Budget.Consumed[dimension]
 }
 
-func TestARunIsChargedForWhatItsJailUses(t *testing.T) {
+func TestRunIsChargedForJailUsage(t *testing.T) {
 	h := open(t, "")
 	shell := func(line, on string, budget map[string]int64) wire.Run {
 		t.Helper()

@@ -14,7 +14,7 @@ import (
 	"glasshouse/fault"
 )
 
-func TestMountsAreThoseThatTheConfigurationAllows(t *testing.T) {
+func TestMountsNeedConfiguration(t *testing.T) {
 	allowed, other := shortTemp(t), shortTemp(t)
 	for _, dir := range []string{filepath.Join(allowed, "sub"), filepath.Join(other, "sub")} {
 		if err := os.Mkdir(dir, 0o777); err != nil {
@@ -106,7 +106,7 @@ func TestLimitsHaveDefaultsAndMaxima(t *testing.T) {
 	}
 }
 
-func TestARootfsFromNixNeedsNix(t *testing.T) {
+func TestNixRootfsNeedsNix(t *testing.T) {
 	if _, err := exec.LookPath("nix"); err == nil {
 		t.Skip("nix is installed and would build")
 	}

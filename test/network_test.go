@@ -188,7 +188,7 @@ func neighbours(t *testing.T) []string {
 	return all
 }
 
-func TestFullNetworkReachesOutAndNothingElse(t *testing.T) {
+func TestFullNetworkReachesOnlyTheInternet(t *testing.T) {
 	if !ownWorld(t) {
 		return
 	}

@@ -64,10 +64,10 @@ func like(printed string) *regexp.Regexp {
 	return regexp.MustCompile(`(?s)^\s*` + strings.Join(parts, ".*") + `\s*$`)
 }
 
-// TestANewcomerDoesWhatTheDocumentationSays runs all commands of docs/capabilities.md, from a
+// TestDocumentedCommands runs all commands of docs/capabilities.md, from a
 // script to a signed and installed capability, and compares the output. It reads the id of the
 // approval from the output, as a user would.
-func TestANewcomerDoesWhatTheDocumentationSays(t *testing.T) {
+func TestDocumentedCommands(t *testing.T) {
 	house := debian(t)
 	h := open(t, "pool: {size: 0}\nrootfs: {default: {debian: bookworm}}\n")
 	h.kill()

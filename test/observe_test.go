@@ -85,7 +85,7 @@ func (h *house) watchedByKernel(j id.Jail) {
 	}
 }
 
-func TestWhatAJailDoesIsSeenFromItsFirstExec(t *testing.T) {
+func TestEventsFromFirstExec(t *testing.T) {
 	h := open(t, "")
 	dir := t.TempDir()
 	out, stderr, code := h.glasshouse(dir, "jail", "create", "--start", "--network", "full", "--", "sh", "-c", "echo first > /tmp/first; sleep 600")
@@ -154,7 +154,7 @@ func TestWhatAJailDoesIsSeenFromItsFirstExec(t *testing.T) {
 	}
 }
 
-func TestTwoJailsAndTheHostAreApartInTheLogs(t *testing.T) {
+func TestEventLogsAreSeparate(t *testing.T) {
 	h := open(t, "")
 	one, two := h.running(wire.CreateJail{}), h.running(wire.CreateJail{})
 	h.watchedByKernel(one.ID)
@@ -182,7 +182,7 @@ func TestTwoJailsAndTheHostAreApartInTheLogs(t *testing.T) {
 	}
 }
 
-func TestArgumentsOfAnyBytesComeThroughTheAPI(t *testing.T) {
+func TestBinaryArgumentsInEvents(t *testing.T) {
 	h := open(t, "")
 	j := h.running(wire.CreateJail{})
 	h.watchedByKernel(j.ID)
@@ -199,7 +199,7 @@ lines' "$(printf 'no \377\200 text')" > /dev/null`)
 	t.Error("the program has no exec event")
 }
 
-func TestAStormIsCountedToTheLastCall(t *testing.T) {
+func TestEventStormIsCountedExactly(t *testing.T) {
 	h := open(t, "")
 	j := h.running(wire.CreateJail{})
 	h.watchedByKernel(j.ID)
@@ -232,7 +232,7 @@ func TestAStormIsCountedToTheLastCall(t *testing.T) {
 	}
 }
 
-func TestGreatAndManyFiles(t *testing.T) {
+func TestEventsOfLargeAndManyFiles(t *testing.T) {
 	blocks, files := int64(128), 20000
 	if thorough {
 		blocks, files = 1024, 100000
@@ -256,7 +256,7 @@ func TestGreatAndManyFiles(t *testing.T) {
 
 // A jail waits for the daemon if both get little processor time, and all its events are
 // recorded.
-func TestABusyProcessorCostsNoRecords(t *testing.T) {
+func TestNoEventLossOnBusyProcessor(t *testing.T) {
 	var h *house
 	onOneProcessor(t, func() { h = open(t, "pool: {size: 0}\nevents: {segment_mb: 1, keep_mb: 64}\n") })
 	j := h.running(wire.CreateJail{})
@@ -319,7 +319,7 @@ func onOneProcessor(t *testing.T, f func()) {
 
 // A daemon that is killed while a jail makes system calls as fast as it can reports after its
 // restart exactly how many events it missed.
-func TestADaemonKilledUnderAStormAddsUp(t *testing.T) {
+func TestEventCountsAfterDaemonKill(t *testing.T) {
 	h := open(t, "observe: {ring_kb: 64}\n")
 	j := h.running(wire.CreateJail{Observe: wire.Observe{Syscalls: "off", Allow: []string{"getppid"}, Files: "off", Network: "off"}})
 	h.watchedByKernel(j.ID)

@@ -139,7 +139,7 @@ func (s scribbler) json(schema map[string]any, depth int) string {
 
 // The daemon answers any input to any documented operation with success or a problem, and never
 // with an internal error.
-func TestNoOperationIsBrokenByWhatItIsSent(t *testing.T) {
+func TestFuzzOpenAPIOperations(t *testing.T) {
 	h := open(t, "pool: {size: 0}\n")
 	s := h.stranger()
 	s.http.Timeout = time.Minute

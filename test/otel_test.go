@@ -172,7 +172,7 @@ func unmarshalOTLP(body []byte, m proto.Message) error {
 	return protojson.Unmarshal(text, m)
 }
 
-func TestAnExportThatIsKilledLosesNothing(t *testing.T) {
+func TestKilledOTLPExportLosesNothing(t *testing.T) {
 	h := open(t, "")
 	j := h.running(wire.CreateJail{Name: "told"})
 	h.sh(j.ID, "for i in $(seq 100); do /bin/true; done; exit 3")

@@ -10,7 +10,7 @@ import (
 	"glasshouse/api/wire"
 )
 
-func TestARealJailAsItWas(t *testing.T) {
+func TestPastStateOfJail(t *testing.T) {
 	if !thorough {
 		t.Skip("snapshots and rewinds a jail: runs with GLASSHOUSE_TEST=all")
 	}

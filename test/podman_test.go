@@ -88,7 +88,7 @@ func documented(t *testing.T, begin string) []string {
 }
 
 // Podman executes the commands of docs/packaging.md.
-func TestPodmanRunsTheImageAsDocumented(t *testing.T) {
+func TestPodmanRunsImageAsDocumented(t *testing.T) {
 	args := base(t)
 	e := newPodman(t)
 	bin := backendtest.Program(t)
@@ -187,7 +187,7 @@ func TestPodmanRunsTheImageAsDocumented(t *testing.T) {
 }
 
 // Registry tools find an image for each processor architecture in the archive.
-func TestSkopeoFindsAnImageForEachProcessor(t *testing.T) {
+func TestSkopeoFindsImageOfEachArchitecture(t *testing.T) {
 	if _, err := exec.LookPath("skopeo"); err != nil {
 		t.Skip(err)
 	}

@@ -81,7 +81,7 @@ func TestJailsSurviveTheDaemonWithPostgreSQL(t *testing.T) {
 	}
 }
 
-func TestADaemonWithoutItsDatabaseSaysSo(t *testing.T) {
+func TestUnreachableDatabase(t *testing.T) {
 	h := open(t, "")
 	none := filepath.Join(t.TempDir(), "none")
 	_, stderr, code := h.glasshouse(h.data, "serve", "--data", shortTemp(t), "--listen", "", "--db", "postgres:///x?host="+none+"&password=hunter2")

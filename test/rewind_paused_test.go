@@ -8,7 +8,7 @@ import (
 
 // The init of a frozen jail does not respond to the next daemon. The daemon can rewind the jail
 // regardless.
-func TestAJailThatAnEarlierDaemonPausedGoesBack(t *testing.T) {
+func TestRewindJailPausedByEarlierDaemon(t *testing.T) {
 	h, j := counting(t)
 	ctx := t.Context()
 	first, err := h.TakeSnapshot(ctx, j, wire.TakeSnapshot{})

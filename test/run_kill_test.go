@@ -172,9 +172,9 @@ func (w *wreck) remains(r id.Run) remains {
 	return out
 }
 
-// TestKilledAnywhereARunEndsAsIfNothingHadBeen kills the daemon, the agent or both at random
+// TestRunSurvivesKillsAtRandomMoments kills the daemon, the agent or both at random
 // moments of runs. The seed is logged; GLASSHOUSE_SEED repeats it.
-func TestKilledAnywhereARunEndsAsIfNothingHadBeen(t *testing.T) {
+func TestRunSurvivesKillsAtRandomMoments(t *testing.T) {
 	kills, atOnce := 4, 2
 	if thorough {
 		kills, atOnce = 60, 3
@@ -222,9 +222,9 @@ func TestKilledAnywhereARunEndsAsIfNothingHadBeen(t *testing.T) {
 	}
 }
 
-// TestARunSurvivesKillsDuringRewindAndBranch kills while a client rewinds a run to a checkpoint
+// TestRunSurvivesKillsDuringRewindAndBranch kills while a client rewinds a run to a checkpoint
 // and branches it. The client retries until both succeed.
-func TestARunSurvivesKillsDuringRewindAndBranch(t *testing.T) {
+func TestRunSurvivesKillsDuringRewindAndBranch(t *testing.T) {
 	rounds := 1
 	if thorough {
 		rounds = 12
@@ -269,9 +269,9 @@ func TestARunSurvivesKillsDuringRewindAndBranch(t *testing.T) {
 	}
 }
 
-// TestTwoWhoTakeARunBackAtOnceTakeItBackOnce: the client retries a rewind that another daemon is
+// TestConcurrentRewindsOfRun: the client retries a rewind that another daemon is
 // finishing. A run that has ended, and its jail, stay unchanged.
-func TestTwoWhoTakeARunBackAtOnceTakeItBackOnce(t *testing.T) {
+func TestConcurrentRewindsOfRun(t *testing.T) {
 	// The model's delay before the approval leaves time for the checkpoint.
 	w := openWreck(t, strings.Replace(modelOfAKilledRun, `- {delay: 50ms, calls: [{tool: bash, arguments: {command: "rm -rf build`, `- {delay: 3s, calls: [{tool: bash, arguments: {command: "rm -rf build`, 1))
 	r := w.begin("sess-twice")

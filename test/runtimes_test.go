@@ -56,7 +56,7 @@ func tools() string {
 	return "tools: " + filepath.Join(dir, "tools/bin") + "\n"
 }
 
-func TestALifeOnEveryRuntime(t *testing.T) {
+func TestJailLifecycleOnEachRuntime(t *testing.T) {
 	h := open(t, tools())
 	usable := map[string]wire.Backend{}
 	for b, err := range h.Backends(t.Context()) {
@@ -174,7 +174,7 @@ func (h *house) ticking(j id.Jail) string {
 	return h.sh(j, "until cat /tmp/clock/n 2>/dev/null; do sleep 0.01; done; sleep 0.1")
 }
 
-func TestRuntimesThatAreNotThere(t *testing.T) {
+func TestMissingRuntimes(t *testing.T) {
 	h := open(t, "")
 	for _, c := range []struct {
 		req   wire.CreateJail

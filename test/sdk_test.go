@@ -21,7 +21,7 @@ var steps = []string{
 	"jail", "run", "stream", "files", "kill the daemon", "events", "branches", "approvals", "capabilities", "runs", "refusals", "awaited",
 }
 
-func TestAProgramInPythonDoesEverything(t *testing.T) {
+func TestPythonSDK(t *testing.T) {
 	python, err := exec.LookPath("python3")
 	if err != nil {
 		t.Skip("python3 is not installed")
@@ -38,7 +38,7 @@ func TestAProgramInPythonDoesEverything(t *testing.T) {
 	program(t, []string{"PYTHONPATH=" + dir, "PYTHONWARNINGS=error"}, python, "sdk/scenario.py")
 }
 
-func TestAProgramInTypeScriptDoesEverything(t *testing.T) {
+func TestTypeScriptSDK(t *testing.T) {
 	npm, err := exec.LookPath("npm")
 	if err != nil {
 		t.Skip("npm is not installed")

@@ -160,9 +160,9 @@ func walkStored(dir string, visit func(name string) error) error {
 	})
 }
 
-// TestASearchForSecretsSkipsFileSystemsOfTheKernel mounts a sysfs, in which even root cannot
+// TestSecretSearchSkipsKernelFileSystems mounts a sysfs, in which even root cannot
 // open files such as "bind" for reading, next to a file that must be found.
-func TestASearchForSecretsSkipsFileSystemsOfTheKernel(t *testing.T) {
+func TestSecretSearchSkipsKernelFileSystems(t *testing.T) {
 	if os.Geteuid() != 0 {
 		t.Skip("mounting needs root")
 	}
@@ -302,7 +302,7 @@ func (h *house) recorded(j id.Jail) string {
 	return strings.Join(kinds, " ")
 }
 
-func TestASecretIsGivenAsAFileAndTakenAway(t *testing.T) {
+func TestGrantAndRevokeSecretFile(t *testing.T) {
 	h := open(t, tools())
 	j := h.running(wire.CreateJail{Name: "worker"}).ID
 	other := h.running(wire.CreateJail{Name: "other"}).ID
@@ -355,7 +355,7 @@ func TestASecretIsGivenAsAFileAndTakenAway(t *testing.T) {
 	}
 }
 
-func TestABranchHasTheSecretsThatFollow(t *testing.T) {
+func TestBranchInheritsSecrets(t *testing.T) {
 	h, j := counting(t)
 	follows, stays := newCanary(), newCanary()
 	h.keep("FOLLOWS", follows)
@@ -425,9 +425,9 @@ func authority(t *testing.T, hosts ...string) *tls.Config {
 	return &tls.Config{Certificates: []tls.Certificate{{Certificate: [][]byte{leaf}, PrivateKey: key}}}
 }
 
-// TestASecretThatIsInRequestsIsNeverInTheJail follows a canary that the proxy adds to a jail's
+// TestRequestSecretsStayOutsideJail follows a canary that the proxy adds to a jail's
 // requests: only the server it is meant for receives it, and echoes of it are masked.
-func TestASecretThatIsInRequestsIsNeverInTheJail(t *testing.T) {
+func TestRequestSecretsStayOutsideJail(t *testing.T) {
 	if !ownWorld(t) {
 		return
 	}

@@ -11,10 +11,10 @@ import (
 	"glasshouse/api/wire"
 )
 
-// TestTheDaemonIsKilledWhileSnapshotsAreTaken kills the daemon at random moments while a jail is
+// TestDaemonKillsDuringSnapshots kills the daemon at random moments while a jail is
 // snapshotted in both ways, branched and rewound. Each acknowledged snapshot exists, each other
 // one is complete or absent, and the jail continues to count.
-func TestTheDaemonIsKilledWhileSnapshotsAreTaken(t *testing.T) {
+func TestDaemonKillsDuringSnapshots(t *testing.T) {
 	h, j := counting(t)
 	ctx := t.Context()
 	first, err := h.TakeSnapshot(ctx, j, wire.TakeSnapshot{})

@@ -82,7 +82,7 @@ func jails(lines string) (ids []id.Jail) {
 	return ids
 }
 
-func TestAUserGoesBackInTime(t *testing.T) {
+func TestSnapshotBranchAndRewind(t *testing.T) {
 	h, j := counting(t)
 	h.sh(j, "echo before > /root/file")
 	base := id.Snapshot(h.says("snapshot", "build", "--name", "base"))
@@ -156,7 +156,7 @@ func (h *house) named(name string) id.Jail {
 	return all[0].ID
 }
 
-func TestALineIsTriedInEachBranch(t *testing.T) {
+func TestRunCommandInBranches(t *testing.T) {
 	h, j := counting(t)
 	h.sh(j, "mkdir /root/work; echo old > /root/work/a")
 	var all []struct {
@@ -253,7 +253,7 @@ func (h *house) wait(what string, yes func() bool) {
 	}
 }
 
-func TestAStoppedJailIsSnapshottedAndDeletedWithAll(t *testing.T) {
+func TestSnapshotsOfStoppedJail(t *testing.T) {
 	h, j := counting(t)
 	h.sh(j, "echo one > /root/file")
 	running := h.says("snapshot", "build", "--stop", "--name", "running")
@@ -290,7 +290,7 @@ func TestAStoppedJailIsSnapshottedAndDeletedWithAll(t *testing.T) {
 
 // A command that runs as another user clears the dumpable attribute of its parent
 // (PR_SET_DUMPABLE(2const)). Repeated snapshots of the jail succeed regardless.
-func TestAJailThatRanCommandsOfAUserIsTakenAgainAndAgain(t *testing.T) {
+func TestRepeatedSnapshotsAfterUserCommands(t *testing.T) {
 	h, j := counting(t)
 	for range 2 {
 		h.says("jail", "exec", "--user", "agent", string(j), "--", "id")

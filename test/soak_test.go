@@ -294,11 +294,11 @@ func (p *pair) strike(nth int) {
 	}
 }
 
-// TestASoakOfScheduledRunsAcrossTwoDaemons has two daemons share schedules in one PostgreSQL
+// TestSoakOfScheduledRunsOnTwoDaemons has two daemons share schedules in one PostgreSQL
 // database, and kills one of them every few seconds: each due time starts one run, and each run
 // ends once and performs its actions once. The database restarts, and both daemons sometimes
 // stop simultaneously.
-func TestASoakOfScheduledRunsAcrossTwoDaemons(t *testing.T) {
+func TestSoakOfScheduledRunsOnTwoDaemons(t *testing.T) {
 	onlyThorough(t)
 	const want, kills = 500, 1000
 	p := openPair(t, modelOfASoak)
@@ -409,10 +409,10 @@ func (p *pair) nothingGoesOn(desks []wire.Jail) {
 	}
 }
 
-// TestARunIsTakenOverFromADaemonThatIsGone kills one daemon while its runs are active: the other
+// TestRunTakeoverFromDeadDaemon kills one daemon while its runs are active: the other
 // daemon finishes them. After a restart, the first daemon does not continue runs that it no
 // longer owns.
-func TestARunIsTakenOverFromADaemonThatIsGone(t *testing.T) {
+func TestRunTakeoverFromDeadDaemon(t *testing.T) {
 	onlyThorough(t) // waits for a lease to expire
 	p := openPair(t, strings.ReplaceAll(modelOfASoak, `- text: "done"`, `- {text: "done", delay: 3s}`))
 	a, b := p.houses[0], p.houses[1]

@@ -29,7 +29,7 @@ const askedEachTime = `(capability "math.asked" :version "1.0.0" :description "T
 
 // All blocking requests are open when the daemon is told to stop. None may delay the stop, and
 // each client except followers of a stream gets a reason.
-func TestADaemonThatStopsTellsAllWhoWait(t *testing.T) {
+func TestShutdownNotifiesWaitingClients(t *testing.T) {
 	h := open(t, "")
 	socket := filepath.Join(h.data, "glasshouse.sock")
 	dial := func(ctx context.Context, _, _ string) (net.Conn, error) {
@@ -181,7 +181,7 @@ func TestADaemonThatStopsTellsAllWhoWait(t *testing.T) {
 
 // Each request to a jail with a stopped init process returns, with an error that gives the
 // reason if the request needs init. The jail can be paused, stopped and removed.
-func TestAJailWhoseInitDoesNotAnswer(t *testing.T) {
+func TestJailWithUnresponsiveInit(t *testing.T) {
 	h := open(t, tools())
 	ctx := t.Context()
 	j := h.running(wire.CreateJail{Name: "silent"}).ID

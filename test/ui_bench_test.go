@@ -9,9 +9,9 @@ import (
 	"glasshouse/api/wire"
 )
 
-// TestScrollingThroughAMillionRecords measures frame times while the user scrolls. It sets no
+// TestScrollMillionEvents measures frame times while the user scrolls. It sets no
 // limit, because a busy host renders fewer frames.
-func TestScrollingThroughAMillionRecords(t *testing.T) {
+func TestScrollMillionEvents(t *testing.T) {
 	browser := browse(t)
 	h := open(t, tools(), "--listen", "127.0.0.1:0")
 	u := &ui{house: h, browser: browser}
@@ -46,9 +46,9 @@ func TestScrollingThroughAMillionRecords(t *testing.T) {
 	}
 }
 
-// TestFirstPaintOfALongLog measures the time from the first request until the browser shows the
+// TestFirstPaintOfLongLog measures the time from the first request until the browser shows the
 // events of a jail with half a million events.
-func TestFirstPaintOfALongLog(t *testing.T) {
+func TestFirstPaintOfLongLog(t *testing.T) {
 	browser := browse(t)
 	h := open(t, tools(), "--listen", "127.0.0.1:0")
 	u := &ui{house: h, browser: browser}

@@ -14,7 +14,7 @@ import (
 )
 
 // The size of what a browser loads before it shows the list of jails.
-func TestTheFirstPageIsSmall(t *testing.T) {
+func TestSizeOfFirstPage(t *testing.T) {
 	const most = 150_000
 	dist := "../web/dist"
 	index, err := os.ReadFile(filepath.Join(dist, "index.html"))
@@ -77,7 +77,7 @@ func (u *ui) of(t *testing.T) *ui {
 // at returns the address of a view of a jail.
 func at(j id.Jail, view string) string { return "/jails/" + string(j) + "?view=" + view }
 
-func TestTheUIInABrowser(t *testing.T) {
+func TestUI(t *testing.T) {
 	browser := browse(t)
 	market, config := sells(t)
 	h := open(t, tools()+models(t, modelThatIsHostile())+config, "--listen", "127.0.0.1:0")

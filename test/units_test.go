@@ -12,7 +12,7 @@ import (
 )
 
 // Sizes in errors, help and API descriptions use binary units.
-func TestTextsNameBinaryUnits(t *testing.T) {
+func TestTextsUseBinaryUnits(t *testing.T) {
 	decimal := regexp.MustCompile(`\b([KMGT]B|(kilo|mega|giga)bytes?)\b`)
 	err := filepath.WalkDir("..", func(name string, d fs.DirEntry, err error) error {
 		switch {

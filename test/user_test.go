@@ -161,7 +161,7 @@ func (u *ordinaryUser) traces() []string {
 	return left
 }
 
-func TestAnOrdinaryUserRunsACommandInAJail(t *testing.T) {
+func TestUnprivilegedRun(t *testing.T) {
 	u := newUser(t)
 	u.write("project/a", "old\n", 0o644)
 	u.write("project/b", "b\n", 0o600)
@@ -202,7 +202,7 @@ func TestAnOrdinaryUserRunsACommandInAJail(t *testing.T) {
 	}
 }
 
-func TestAUsersJailCannotReachWhatTheUserCan(t *testing.T) {
+func TestUnprivilegedJailIsolation(t *testing.T) {
 	u := newUser(t)
 	secret := u.write(".ssh/id_ed25519", "secret of the user's", 0o600)
 	l, err := net.Listen("tcp", "127.0.0.1:0")
@@ -233,7 +233,7 @@ rm link; exit 0
 	}
 }
 
-func TestAUsersJailEndsWithTheUsersCommand(t *testing.T) {
+func TestUnprivilegedJailEndsWithCommand(t *testing.T) {
 	u := newUser(t)
 	// Background processes of the command end with the jail.
 	if _, stderr, code := u.glasshouse("run", "--", "sh", "-c", "setsid sleep 1000 & exit 0"); code != 0 {
@@ -282,7 +282,7 @@ func TestAUsersJailEndsWithTheUsersCommand(t *testing.T) {
 }
 
 // Concurrent commands of one user share a daemon.
-func TestRunsOfAUserDoNotEndEachOther(t *testing.T) {
+func TestConcurrentUnprivilegedRuns(t *testing.T) {
 	u := newUser(t)
 	var wg sync.WaitGroup
 	for i := range 5 {
@@ -300,7 +300,7 @@ func TestRunsOfAUserDoNotEndEachOther(t *testing.T) {
 	u.noTrace()
 }
 
-func TestAUserIsToldWhyNoDaemonStarts(t *testing.T) {
+func TestUnprivilegedStartErrors(t *testing.T) {
 	u := newUser(t)
 	file := u.write("file", "", 0o644)
 	for want, args := range map[string][]string{
