@@ -25,11 +25,11 @@ import (
 
 // A stranger sends raw HTTP requests to the daemon, without the client package.
 type stranger struct {
-	*house
+	*daemonHarness
 	http *http.Client
 }
 
-func (h *house) stranger() stranger {
+func (h *daemonHarness) stranger() stranger {
 	dial := func(ctx context.Context, _, _ string) (net.Conn, error) {
 		return (&net.Dialer{}).DialContext(ctx, "unix", filepath.Join(h.data, "glasshouse.sock"))
 	}
@@ -77,8 +77,8 @@ func (s stranger) do(method, path, body string, header ...string) answer {
 	return answer{resp.StatusCode, resp.Header, data}
 }
 
-// held returns the number of open files and goroutines of the daemon.
-func (h *house) held() (files, goroutines int) {
+// resources returns the number of open files and goroutines of the daemon.
+func (h *daemonHarness) resources() (files, goroutines int) {
 	h.Helper()
 	fds, err := os.ReadDir(fmt.Sprintf("/proc/%d/fd", h.cmd.Process.Pid))
 	if err != nil {
@@ -98,13 +98,13 @@ func (h *house) held() (files, goroutines int) {
 	return len(fds), goroutines
 }
 
-// settles fails the test unless the daemon returns to about its previous resource usage.
-func (h *house) settles(files, goroutines int) {
+// checkResources fails the test unless the daemon returns to about its previous resource usage.
+func (h *daemonHarness) checkResources(files, goroutines int) {
 	h.Helper()
 	const spare = 12 // idle connections that are kept open for a while
 	var f, g int
 	for end := time.Now().Add(30 * time.Second); time.Now().Before(end); time.Sleep(100 * time.Millisecond) {
-		if f, g = h.held(); f <= files+spare && g <= goroutines+2*spare {
+		if f, g = h.resources(); f <= files+spare && g <= goroutines+2*spare {
 			return
 		}
 	}
@@ -211,7 +211,7 @@ func TestDeleteJailDuringRequests(t *testing.T) {
 	h := open(t, "pool: {size: 0}\n") // spare jails of the pool are observed and use files
 	s := h.stranger()
 	h.DeleteJail(t.Context(), h.running(wire.CreateJail{}).ID) // allocates what the daemon allocates only once
-	files, goroutines := h.held()
+	files, goroutines := h.resources()
 	for round := range 20 {
 		j, err := h.CreateJail(t.Context(), wire.CreateJail{Command: []string{"sleep", "100"}})
 		if err != nil {
@@ -242,14 +242,14 @@ func TestDeleteJailDuringRequests(t *testing.T) {
 			t.Errorf("final delete: got %d %s, want 204 or 404", a.status, a.body)
 		}
 	}
-	h.settles(files, goroutines)
+	h.checkResources(files, goroutines)
 }
 
 func TestConcurrentCreateAndDeleteOfFiftyJails(t *testing.T) {
 	h := open(t, "pool: {size: 0}\n")
 	s := h.stranger()
 	h.DeleteJail(t.Context(), h.running(wire.CreateJail{}).ID) // allocates what the daemon allocates only once
-	files, goroutines := h.held()
+	files, goroutines := h.resources()
 	var wg sync.WaitGroup
 	for range 50 {
 		wg.Go(func() {
@@ -266,7 +266,7 @@ func TestConcurrentCreateAndDeleteOfFiftyJails(t *testing.T) {
 	}
 	wg.Wait()
 	s.http.CloseIdleConnections()
-	h.settles(files, goroutines)
+	h.checkResources(files, goroutines)
 	if left := h.jailsOnDisk(); len(left) > 0 {
 		t.Errorf("jails left on disk: %q", left)
 	}
@@ -318,10 +318,10 @@ func TestResourcesAfterThousandsOfJails(t *testing.T) {
 		next.Store(last)
 	}
 	until(200)
-	files, goroutines := h.held()
+	files, goroutines := h.resources()
 	memory := h.rss()
 	until(2000)
-	h.settles(files, goroutines)
+	h.checkResources(files, goroutines)
 	if left := h.jailsOnDisk(); len(left) > 0 {
 		t.Errorf("jails left on disk: %q", left)
 	}
@@ -341,7 +341,7 @@ func TestResourcesAfterThousandsOfJails(t *testing.T) {
 	}
 }
 
-func (h *house) jailsOnDisk() []string {
+func (h *daemonHarness) jailsOnDisk() []string {
 	dirs, _ := filepath.Glob(filepath.Join(h.data, "jails", "*"))
 	return dirs
 }
@@ -349,7 +349,7 @@ func (h *house) jailsOnDisk() []string {
 func TestGarbageRequests(t *testing.T) {
 	h := open(t, "", "--listen", "127.0.0.1:0")
 	j := h.running(wire.CreateJail{})
-	files, goroutines := h.held()
+	files, goroutines := h.resources()
 
 	// Many clients that never finish a request header.
 	var slow []net.Conn
@@ -412,5 +412,5 @@ func TestGarbageRequests(t *testing.T) {
 		c.Close()
 	}
 	s.http.CloseIdleConnections()
-	h.settles(files, goroutines)
+	h.checkResources(files, goroutines)
 }

@@ -16,7 +16,7 @@ import (
 
 // talkers starts a daemon whose jails contain an agent that speaks the Agent Client Protocol
 // (ACP).
-func talkers(t *testing.T) (h *house, program string) {
+func talkers(t *testing.T) (h *daemonHarness, program string) {
 	t.Helper()
 	dir := filepath.Join(shortTemp(t), "root")
 	if out, err := exec.Command("cp", "-a", backendtest.Rootfs(t), dir).CombinedOutput(); err != nil {
@@ -35,7 +35,7 @@ func talkers(t *testing.T) (h *house, program string) {
 const asksFirst = `{"permission": {"*": "allow", "bash": {"*": "allow", "rm *": "deny", "rmdir *": "ask"}, "read": {"*": "allow", "*secret*": "deny"}}}`
 
 // talk starts a run whose agent executes the given lines.
-func (h *house) talk(session string, lines ...string) wire.Run {
+func (h *daemonHarness) talk(session string, lines ...string) wire.Run {
 	h.Helper()
 	policy := wire.Policy{Files: []wire.PolicyFile{{Name: "opencode.json", Text: asksFirst}}, Level: 2, Match: "last"}
 	r, err := h.StartRun(h.Context(), wire.StartRun{Goal: strings.Join(lines, "\n"), Session: session, Agent: &wire.RunAgent{
@@ -48,7 +48,7 @@ func (h *house) talk(session string, lines ...string) wire.Run {
 }
 
 // did returns the actions of a run as strings.
-func (h *house) did(r id.Run) []string {
+func (h *daemonHarness) did(r id.Run) []string {
 	h.Helper()
 	var all []string
 	for a, err := range h.RunActions(h.Context(), r) {
@@ -61,7 +61,7 @@ func (h *house) did(r id.Run) []string {
 }
 
 // said returns the messages of the agents of a session.
-func (h *house) said(session string) []string {
+func (h *daemonHarness) said(session string) []string {
 	h.Helper()
 	var all []string
 	for m, err := range h.Messages(h.Context(), session, "out") {
@@ -118,7 +118,7 @@ func TestACPAgentIsGovernedAndRecorded(t *testing.T) {
 }
 
 // output returns the output of the last action with the given name.
-func (h *house) output(r id.Run, name string) string {
+func (h *daemonHarness) output(r id.Run, name string) string {
 	h.Helper()
 	var last string
 	for a, err := range h.RunActions(h.Context(), r) {
@@ -133,7 +133,7 @@ func (h *house) output(r id.Run, name string) string {
 }
 
 // until waits until f returns true, and fails the test otherwise.
-func (h *house) until(what string, f func() bool) {
+func (h *daemonHarness) until(what string, f func() bool) {
 	h.Helper()
 	if !within(time.Minute, f) {
 		h.Fatalf("timed out waiting: %s\n%s", what, h.log)
@@ -141,7 +141,7 @@ func (h *house) until(what string, f func() bool) {
 }
 
 // jailOf returns the jail of a run, as soon as it exists and contains the file.
-func (h *house) jailOf(r id.Run, file string) id.Jail {
+func (h *daemonHarness) jailOf(r id.Run, file string) id.Jail {
 	h.Helper()
 	var j id.Jail
 	h.until("there is "+file, func() bool {

@@ -19,10 +19,10 @@ import (
 	"glasshouse/llm/mockllm"
 )
 
-// agentHouse starts a daemon that can run a third-party agent. npm installs the agent's package
+// newAgentHarness starts a daemon that can run a third-party agent. npm installs the agent's package
 // once for all tests, next to the images of this host's own daemon. The agent's model is
 // scripted.
-func agentHouse(t *testing.T, preset, script, config string) *house {
+func newAgentHarness(t *testing.T, preset, script, config string) *daemonHarness {
 	t.Helper()
 	host := debian(t)
 	p, err := agent.Find(preset)
@@ -113,25 +113,25 @@ func (a harness) remove() string {
 // OpenCode in a jail.
 func TestOpenCodeAutonomousWorkflow(t *testing.T) {
 	onlyThorough(t)
-	worksOnItsOwn(t, harnesses[0])
+	autonomousWorkflow(t, harnesses[0])
 }
 
 // TestOtherAgentsAutonomousWorkflow runs the same workflow with the other agents.
 func TestOtherAgentsAutonomousWorkflow(t *testing.T) {
 	onlyThorough(t)
 	for _, h := range harnesses[1:] {
-		t.Run(h.preset, func(t *testing.T) { worksOnItsOwn(t, h) })
+		t.Run(h.preset, func(t *testing.T) { autonomousWorkflow(t, h) })
 	}
 }
 
-// worksOnItsOwn has an agent write code, test it, remove a directory, which requires an
+// autonomousWorkflow has an agent write code, test it, remove a directory, which requires an
 // approval, request a review from an agent in another jail, and commit. The project's own files
 // allow everything; the daemon must ignore that.
-func worksOnItsOwn(t *testing.T, a harness) {
+func autonomousWorkflow(t *testing.T, a harness) {
 	const code = "export const login = 1\n"
 	dir := newProject(t)
 	in := func(text string) string { return strings.ReplaceAll(text, "{{workspace}}", dir) }
-	h := agentHouse(t, a.preset, fmt.Sprintf(`
+	h := newAgentHarness(t, a.preset, fmt.Sprintf(`
 conversations:
   - name: authentication
     when: {user: user authentication}
@@ -201,11 +201,11 @@ conversations:
 	if got := h.workerRun("sess-worker"); got.State != "done" {
 		t.Errorf("worker run is %s: %s, want done", got.State, got.Error)
 	}
-	h.trailIs(worker.Jail, a)
+	h.checkTrail(worker.Jail, a)
 	if got := h.settled(review.ID, "done", "failed"); !strings.Contains(got.Result, "worker wants review: auth/login.ts") {
 		t.Errorf("reviewer's request is %q: %s", got.Result, got.Error)
 	}
-	h.proved(worker.Jail)
+	h.checkProofs(worker.Jail)
 
 	// The agent's changes are in the jail's layer until they are applied to the project.
 	if _, err := os.Stat(filepath.Join(dir, "auth")); err == nil {
@@ -227,8 +227,8 @@ conversations:
 	}
 }
 
-// trailIs compares the decisions about a worker with those of the example.
-func (h *house) trailIs(j id.Jail, a harness) {
+// checkTrail compares the decisions about a worker with those of the example.
+func (h *daemonHarness) checkTrail(j id.Jail, a harness) {
 	h.Helper()
 	want := []string{
 		"- write: auth/login.ts [AUTONOMOUS]",
@@ -250,7 +250,7 @@ func (h *house) trailIs(j id.Jail, a harness) {
 }
 
 // workerRun returns the only run of a session.
-func (h *house) workerRun(session string) wire.Run {
+func (h *daemonHarness) workerRun(session string) wire.Run {
 	h.Helper()
 	for r, err := range h.Runs(h.Context(), session, "") {
 		if err != nil {
@@ -336,7 +336,7 @@ func TestRealAgentsOverACP(t *testing.T) {
 func speaks(t *testing.T, a harness) {
 	dir := newProject(t)
 	in := func(text string) string { return strings.ReplaceAll(text, "{{workspace}}", dir) }
-	h := agentHouse(t, a.preset, fmt.Sprintf(`
+	h := newAgentHarness(t, a.preset, fmt.Sprintf(`
 conversations:
   - name: authentication
     when: {user: user authentication}
@@ -391,5 +391,5 @@ conversations:
 	if _, err := os.Stat(filepath.Join(dir, "build")); err == nil {
 		t.Error("build still exists after its removal was approved")
 	}
-	h.proved(r.Jail)
+	h.checkProofs(r.Jail)
 }

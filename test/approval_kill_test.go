@@ -22,7 +22,7 @@ import (
 // A desk simulates agents that request approvals and approvers who answer while the daemon is
 // killed. Its maps hold what must be true after each restart.
 type desk struct {
-	*house
+	*daemonHarness
 	jail id.Jail
 
 	mu sync.Mutex
@@ -54,7 +54,7 @@ func openDesk(t *testing.T) *desk {
 	}
 	phone := httptest.NewServer(http.HandlerFunc(d.push))
 	t.Cleanup(phone.Close)
-	d.house = open(t, fmt.Sprintf(`approvals:
+	d.daemonHarness = open(t, fmt.Sprintf(`approvals:
   wait: 4s
   limit: 1000
   links: http://phone.example/answers/

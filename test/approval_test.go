@@ -26,25 +26,25 @@ import (
 	"glasshouse/id"
 )
 
-// A told is the result of a question.
-type told struct {
+// An askResult is the result of a question.
+type askResult struct {
 	wire.Verdict
 	err error
 }
 
 // ask asks a question as an agent, in the background, and waits until it is answered.
-func (h *house) ask(j id.Jail, action, resource string) <-chan told {
+func (h *daemonHarness) ask(j id.Jail, action, resource string) <-chan askResult {
 	h.Helper()
-	c, ctx, done := h.Client, h.Context(), make(chan told, 1)
+	c, ctx, done := h.Client, h.Context(), make(chan askResult, 1)
 	go func() {
 		v, err := c.Decide(ctx, j, wire.Decide{Question: wire.Question{Action: action, Resource: resource}, WaitMS: 60_000})
-		done <- told{v, err}
+		done <- askResult{v, err}
 	}()
 	return done
 }
 
-// pends waits until a question has a pending approval, and returns it.
-func (h *house) pends(j id.Jail, resource string) wire.Approval {
+// pendingApproval waits until a question has a pending approval, and returns it.
+func (h *daemonHarness) pendingApproval(j id.Jail, resource string) wire.Approval {
 	h.Helper()
 	for end := time.Now().Add(20 * time.Second); time.Now().Before(end); time.Sleep(2 * time.Millisecond) {
 		list, err := h.Approvals(h.Context(), "", j)
@@ -61,8 +61,8 @@ func (h *house) pends(j id.Jail, resource string) wire.Approval {
 	return wire.Approval{}
 }
 
-// hears returns the verdict that the asking agent receives.
-func (h *house) hears(done <-chan told) wire.Verdict {
+// waitVerdict returns the verdict that the asking agent receives.
+func (h *daemonHarness) waitVerdict(done <-chan askResult) wire.Verdict {
 	h.Helper()
 	select {
 	case got := <-done:
@@ -76,15 +76,15 @@ func (h *house) hears(done <-chan told) wire.Verdict {
 	return wire.Verdict{}
 }
 
-// decides returns the decision of a rule or a remembered answer, without waiting for an
+// decide returns the decision of a rule or a remembered answer, without waiting for an
 // approval.
-func (h *house) decides(j id.Jail, action, resource string) wire.Verdict {
+func (h *daemonHarness) decide(j id.Jail, action, resource string) wire.Verdict {
 	h.Helper()
-	return h.hears(h.ask(j, action, resource))
+	return h.waitVerdict(h.ask(j, action, resource))
 }
 
-// waits reports whether a question would require an approval, without leaving a pending one.
-func (h *house) waits(j id.Jail, action, resource string) bool {
+// needsApproval reports whether a question would require an approval, without leaving a pending one.
+func (h *daemonHarness) needsApproval(j id.Jail, action, resource string) bool {
 	h.Helper()
 	x, err := h.ExplainPolicy(h.Context(), wire.Explain{Jail: j, Question: wire.Question{Action: action, Resource: resource}})
 	if err != nil {
@@ -94,7 +94,7 @@ func (h *house) waits(j id.Jail, action, resource string) bool {
 }
 
 // as returns a client that uses a token of the given role over the network.
-func (h *house) as(name, role string) *client.Client {
+func (h *daemonHarness) as(name, role string) *client.Client {
 	h.Helper()
 	token, err := h.CreateToken(h.Context(), wire.CreateToken{Name: name, Role: role})
 	if err != nil {
@@ -114,7 +114,7 @@ type cause struct {
 }
 
 // causes returns the entries that caused an entry, first cause first.
-func (h *house) causes(seq int64) []cause {
+func (h *daemonHarness) causes(seq int64) []cause {
 	h.Helper()
 	entries, err := h.ChainCauses(h.Context(), seq)
 	if err != nil {
@@ -134,9 +134,9 @@ func (h *house) causes(seq int64) []cause {
 	return all
 }
 
-// ledTo checks that a decision is in the audit log with its tag, after entries of the given
+// checkCauses checks that a decision is in the audit log with its tag, after entries of the given
 // kinds, each the cause of the next.
-func (h *house) ledTo(v wire.Verdict, tag string, kinds ...string) {
+func (h *daemonHarness) checkCauses(v wire.Verdict, tag string, kinds ...string) {
 	h.Helper()
 	all := h.causes(v.Entry)
 	var got []string
@@ -157,17 +157,17 @@ func TestApprovalAllowDenyAndChange(t *testing.T) {
 	h := open(t, tools())
 	j := h.running(wire.CreateJail{Name: "worker", Policy: worker(t, 2)}).ID
 
-	denied := h.decides(j, "bash", "rm -rf x")
+	denied := h.decide(j, "bash", "rm -rf x")
 	if denied.Allow || denied.Decision.Rule.Line != 13 || denied.Decision.Rule.File != "opencode.json" {
 		t.Errorf("rm -rf x: got %+v, want denied by line 13", denied)
 	}
-	h.ledTo(denied, "DENIED")
-	h.ledTo(h.decides(j, "bash", "npm test"), "WHITELISTED")
-	h.ledTo(h.decides(j, "bash", "git status"), "AUTONOMOUS")
+	h.checkCauses(denied, "DENIED")
+	h.checkCauses(h.decide(j, "bash", "npm test"), "WHITELISTED")
+	h.checkCauses(h.decide(j, "bash", "git status"), "AUTONOMOUS")
 
 	// Allowed: the agent continues after the approval, not before.
 	push := h.ask(j, "bash", "git push")
-	a := h.pends(j, "git push")
+	a := h.pendingApproval(j, "git push")
 	if out := h.says("approvals"); !strings.Contains(out, string(a.ID)) || !strings.Contains(out, "bash") && !strings.Contains(out, "git push") {
 		t.Errorf("approvals lists\n%s", out)
 	}
@@ -180,55 +180,55 @@ func TestApprovalAllowDenyAndChange(t *testing.T) {
 	default:
 	}
 	h.says("approve", string(a.ID))
-	v := h.hears(push)
+	v := h.waitVerdict(push)
 	if !v.Allow || v.By == "" || v.Instead != "" {
 		t.Errorf("git push: got %+v, want allowed", v)
 	}
-	h.ledTo(v, "APPROVED", askedKind, answeredKind)
-	if !h.waits(j, "bash", "git push") {
+	h.checkCauses(v, "APPROVED", askedKind, answeredKind)
+	if !h.needsApproval(j, "bash", "git push") {
 		t.Error("an answer for once also applies to the next question")
 	}
 
 	// Denied, with a reason that the agent receives.
 	push = h.ask(j, "bash", "git push")
-	h.says("deny", string(h.pends(j, "git push").ID), "--reason", "on fridays we do not push")
-	v = h.hears(push)
+	h.says("deny", string(h.pendingApproval(j, "git push").ID), "--reason", "on fridays we do not push")
+	v = h.waitVerdict(push)
 	if v.Allow || !strings.Contains(v.Decision.Reason, "on fridays we do not push") {
 		t.Errorf("denied: got %+v", v)
 	}
-	h.ledTo(v, "DENIED", askedKind, answeredKind)
+	h.checkCauses(v, "DENIED", askedKind, answeredKind)
 
 	// Changed: another command is allowed instead, but none that a rule denies.
 	push = h.ask(j, "bash", "git push")
-	h.says("approve", string(h.pends(j, "git push").ID), "--instead", "git push origin topic")
-	v = h.hears(push)
+	h.says("approve", string(h.pendingApproval(j, "git push").ID), "--instead", "git push origin topic")
+	v = h.waitVerdict(push)
 	if !v.Allow || v.Instead != "git push origin topic" {
 		t.Errorf("changed: got %+v", v)
 	}
-	h.ledTo(v, "APPROVED", askedKind, answeredKind)
+	h.checkCauses(v, "APPROVED", askedKind, answeredKind)
 	push = h.ask(j, "bash", "git push")
-	h.says("approve", string(h.pends(j, "git push").ID), "--instead", "git push; rm -rf /")
-	v = h.hears(push)
+	h.says("approve", string(h.pendingApproval(j, "git push").ID), "--instead", "git push; rm -rf /")
+	v = h.waitVerdict(push)
 	if v.Allow || v.Instead != "" || v.Decision.Effect != "deny" || v.Decision.Rule.Line != 13 {
 		t.Errorf("changed to a denied command: got %+v", v)
 	}
-	h.ledTo(v, "DENIED", askedKind, answeredKind)
+	h.checkCauses(v, "DENIED", askedKind, answeredKind)
 
 	// Identical concurrent questions share one request and its answer.
-	var many []<-chan told
+	var many []<-chan askResult
 	for range 5 {
 		many = append(many, h.ask(j, "bash", "git push origin main"))
 	}
-	a = h.pends(j, "git push origin main")
+	a = h.pendingApproval(j, "git push origin main")
 	for end := time.Now().Add(20 * time.Second); a.Waiting < 5 && time.Now().Before(end); time.Sleep(2 * time.Millisecond) {
-		a = h.pends(j, "git push origin main")
+		a = h.pendingApproval(j, "git push origin main")
 	}
 	if list, err := h.Approvals(t.Context(), "", j); err != nil || len(list) != 1 || a.Waiting != 5 {
 		t.Errorf("got %d pending requests with %d waiters, %v; want 1 with 5", len(list), a.Waiting, err)
 	}
 	h.says("approve", string(a.ID))
 	for _, one := range many {
-		if v := h.hears(one); !v.Allow {
+		if v := h.waitVerdict(one); !v.Allow {
 			t.Errorf("one of the waiters got %+v, want allowed", v)
 		}
 	}
@@ -238,22 +238,22 @@ func TestApprovalAllowDenyAndChange(t *testing.T) {
 	if code == 0 || !strings.Contains(stderr, "the request is not answered yet") || !strings.Contains(stderr, "repeat the request") {
 		t.Errorf("after a timeout of a second: exit code %d, %s", code, stderr)
 	}
-	h.says("approve", string(h.pends(j, "git push origin late").ID))
-	if v := h.decides(j, "bash", "git push origin late"); !v.Allow {
+	h.says("approve", string(h.pendingApproval(j, "git push origin late").ID))
+	if v := h.decide(j, "bash", "git push origin late"); !v.Allow {
 		t.Errorf("the repeated question got %+v, want allowed", v)
 	}
 
 	// A request is withdrawn when its jail ends.
 	push = h.ask(j, "bash", "git push --tags")
-	a = h.pends(j, "git push --tags")
+	a = h.pendingApproval(j, "git push --tags")
 	if err := h.DeleteJail(t.Context(), j); err != nil {
 		t.Fatal(err)
 	}
-	v = h.hears(push)
+	v = h.waitVerdict(push)
 	if v.Allow || !strings.Contains(v.Decision.Reason, "the jail has ended") {
 		t.Errorf("verdict after the jail's end: got %+v", v)
 	}
-	h.ledTo(v, "DENIED", askedKind, expiredKind)
+	h.checkCauses(v, "DENIED", askedKind, expiredKind)
 	if a, err := h.Approval(t.Context(), a.ID, 0); err != nil || a.State != "withdrawn" {
 		t.Errorf("request after the jail's end: got %+v, %v, want withdrawn", a, err)
 	}
@@ -268,12 +268,12 @@ func TestApprovalScopes(t *testing.T) {
 	answer := func(resource, scope string) wire.Verdict {
 		t.Helper()
 		done := h.ask(j, "bash", resource)
-		a := h.pends(j, resource)
+		a := h.pendingApproval(j, resource)
 		if rule := a.Writes[scope]; !strings.Contains(rule, resource) {
 			t.Errorf("the rule that %s would write for %q is not shown: %q", scope, resource, a.Writes)
 		}
 		h.says("approve", string(a.ID), "--scope", scope)
-		return h.hears(done)
+		return h.waitVerdict(done)
 	}
 	for resource, scope := range map[string]string{"git push": "session", "git push origin main": "always"} {
 		if v := answer(resource, scope); !v.Allow {
@@ -281,25 +281,25 @@ func TestApprovalScopes(t *testing.T) {
 		}
 		// The next question needs no approval. The audit log attributes it to the rule that the
 		// answer added.
-		if v := h.decides(j, "bash", resource); !v.Allow || !strings.HasPrefix(v.Decision.Rule.File, "answer") {
+		if v := h.decide(j, "bash", resource); !v.Allow || !strings.HasPrefix(v.Decision.Rule.File, "answer") {
 			t.Errorf("scope %s: next question got %+v, want allowed by the answer", scope, v)
 		} else {
-			h.ledTo(v, "AUTONOMOUS")
+			h.checkCauses(v, "AUTONOMOUS")
 		}
 	}
-	if !h.waits(j, "bash", "git push origin other") {
+	if !h.needsApproval(j, "bash", "git push origin other") {
 		t.Error("an answer applies to more than the rule that was shown")
 	}
 	// A remembered answer never overrides a denial.
 	done := h.ask(j, "bash", "git push && touch y")
-	h.says("approve", string(h.pends(j, "git push && touch y").ID), "--scope", "always")
-	h.hears(done)
+	h.says("approve", string(h.pendingApproval(j, "git push && touch y").ID), "--scope", "always")
+	h.waitVerdict(done)
 	if _, err := h.SetPolicy(t.Context(), j, wire.Policy{Agent: "worker", Level: 2, Files: project(t), Answers: []wire.PolicyRule{
 		{Action: "bash", Pattern: "git push origin main", Effect: "allow"}, {Action: "bash", Pattern: "rm -rf x", Effect: "allow"}, {Action: "*", Pattern: "*", Effect: "allow"},
 	}}); err != nil {
 		t.Fatal(err)
 	}
-	if v := h.decides(j, "bash", "rm -rf x"); v.Allow {
+	if v := h.decide(j, "bash", "rm -rf x"); v.Allow {
 		t.Errorf("a denial is overridden: got %+v", v)
 	}
 	if _, err := h.SetPolicy(t.Context(), j, *worker(t, 2)); err != nil {
@@ -318,19 +318,19 @@ func TestApprovalScopes(t *testing.T) {
 		t.Fatal(err)
 	}
 	for name, k := range map[string]id.Jail{"after a restart": j, "in a branch": made.Jails[0].ID} {
-		if v := h.decides(k, "bash", "git push origin main"); !v.Allow {
+		if v := h.decide(k, "bash", "git push origin main"); !v.Allow {
 			t.Errorf("%s: after always, got %+v, want allowed", name, v)
 		}
-		if v := h.decides(k, "bash", "rm -rf x"); v.Allow {
+		if v := h.decide(k, "bash", "rm -rf x"); v.Allow {
 			t.Errorf("%s: the denied command got %+v, want denied", name, v)
 		}
 	}
 
 	// A remembered denial takes precedence over what was allowed.
 	done = h.ask(j, "bash", "git push origin next")
-	h.says("deny", string(h.pends(j, "git push origin next").ID), "--scope", "always")
-	h.hears(done)
-	if v := h.decides(j, "bash", "git push origin next"); v.Allow {
+	h.says("deny", string(h.pendingApproval(j, "git push origin next").ID), "--scope", "always")
+	h.waitVerdict(done)
+	if v := h.decide(j, "bash", "git push origin next"); v.Allow {
 		t.Errorf("after a permanent denial: got %+v, want denied", v)
 	}
 }
@@ -343,7 +343,7 @@ func TestElevatedApprovals(t *testing.T) {
 
 	// Approval by typing the phrase of the request.
 	done := h.ask(j, "bash", "git push")
-	a := h.pends(j, "git push")
+	a := h.pendingApproval(j, "git push")
 	if a.Tier != "elevated" || a.Phrase == "" || len(a.Writes) != 0 {
 		t.Errorf("got %+v, want an elevated request with a phrase and no rules", a)
 	}
@@ -351,17 +351,17 @@ func TestElevatedApprovals(t *testing.T) {
 		t.Errorf("a wrong phrase was accepted: %s", stderr)
 	}
 	h.says("approve", string(a.ID), "--phrase", a.Phrase)
-	v := h.hears(done)
+	v := h.waitVerdict(done)
 	if !v.Allow {
 		t.Errorf("approved by its phrase: got %+v", v)
 	}
-	h.ledTo(v, "APPROVED", askedKind, answeredKind)
+	h.checkCauses(v, "APPROVED", askedKind, answeredKind)
 
 	// Approval by two people; the same person twice does not count. The first is shown while the
 	// second is awaited.
 	ann, ben, eve, viewer := h.as("ann", "operator"), h.as("ben", "operator"), h.as("eve", "agent"), h.as("vic", "viewer")
 	done = h.ask(j, "bash", "git push origin main")
-	a = h.pends(j, "git push origin main")
+	a = h.pendingApproval(j, "git push origin main")
 	yes := wire.AnswerApproval{Answer: "allow"}
 	for range 2 {
 		if got, err := ann.Answer(t.Context(), a.ID, yes); err != nil || got.State != "pending" || got.First != "ann" {
@@ -376,21 +376,21 @@ func TestElevatedApprovals(t *testing.T) {
 	if got, err := ben.Answer(t.Context(), a.ID, yes); err != nil || got.State != "answered" {
 		t.Errorf("the second of two: got %+v, %v", got, err)
 	}
-	v = h.hears(done)
+	v = h.waitVerdict(done)
 	if !v.Allow || v.By != "ben" {
 		t.Errorf("approved by two: got %+v", v)
 	}
-	h.ledTo(v, "APPROVED", askedKind, answeredKind)
+	h.checkCauses(v, "APPROVED", askedKind, answeredKind)
 	if all, err := client.Collect(h.Chain(t.Context(), map[string][]string{"kind": {answeredKind}, "parent": {fmt.Sprint(h.causes(v.Entry)[0].seq)}})); err != nil || len(all) != 2 {
 		t.Errorf("the audit log has %d answers, %v; want two", len(all), err)
 	}
 
 	// A pre-approved tier needs no approval; the decision is recorded.
-	v = h.decides(j, "bash", "rm x")
+	v = h.decide(j, "bash", "rm x")
 	if !v.Allow {
 		t.Errorf("pre-approved: got %+v, want allowed", v)
 	}
-	h.ledTo(v, "APPROVED", answeredKind)
+	h.checkCauses(v, "APPROVED", answeredKind)
 
 	// An agent cannot raise its level or relax any other restriction.
 	for what, err := range map[string]error{
@@ -414,23 +414,23 @@ func errOf[T any](_ T, err error) error { return err }
 func TestApprovalExpiryAndRequestLimit(t *testing.T) {
 	h := open(t, tools()+"approvals: {wait: 10s, limit: 3}\n")
 	j := h.running(wire.CreateJail{Policy: worker(t, 2)}).ID
-	var waiting []<-chan told
+	var waiting []<-chan askResult
 	for i := range 3 { // before the first request expires
 		line := fmt.Sprintf("git push origin %d", i)
 		waiting = append(waiting, h.ask(j, "bash", line))
-		h.pends(j, line)
+		h.pendingApproval(j, line)
 	}
-	more := h.decides(j, "bash", "git push origin more")
+	more := h.decide(j, "bash", "git push origin more")
 	if more.Allow || !strings.Contains(more.Decision.Reason, "wait for a person already") {
 		t.Errorf("a question above the limit: got %+v, want denied", more)
 	}
-	h.ledTo(more, "DENIED")
+	h.checkCauses(more, "DENIED")
 	for _, w := range waiting {
-		v := h.hears(w)
+		v := h.waitVerdict(w)
 		if v.Allow || !strings.Contains(v.Decision.Reason, "nobody answered") {
 			t.Errorf("an unanswered question: got %+v, want denied", v)
 		}
-		h.ledTo(v, "DENIED", askedKind, expiredKind)
+		h.checkCauses(v, "DENIED", askedKind, expiredKind)
 	}
 	if list, err := h.Approvals(t.Context(), "expired", j); err != nil || len(list) != 3 {
 		t.Errorf("got %d expired requests, %v; want 3", len(list), err)
@@ -441,7 +441,7 @@ func TestApprovalEventsAndLongPoll(t *testing.T) {
 	h := open(t, tools())
 	j := h.running(wire.CreateJail{Policy: worker(t, 2)}).ID
 	first := h.ask(j, "bash", "git push")
-	a := h.pends(j, "git push")
+	a := h.pendingApproval(j, "git push")
 
 	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
 	defer cancel()
@@ -475,7 +475,7 @@ func TestApprovalEventsAndLongPoll(t *testing.T) {
 		settled <- got
 	}()
 	second := h.ask(j, "bash", "git push --all")
-	b := h.pends(j, "git push --all")
+	b := h.pendingApproval(j, "git push --all")
 	next()
 	if len(settled) != 0 {
 		t.Error("a long poll returned before the answer")
@@ -490,8 +490,8 @@ func TestApprovalEventsAndLongPoll(t *testing.T) {
 	if got := <-settled; got.State != "answered" || got.Answer == nil || got.Answer.Answer != "allow" {
 		t.Errorf("the long poll got %+v, want the answer", got)
 	}
-	h.hears(first)
-	h.hears(second)
+	h.waitVerdict(first)
+	h.waitVerdict(second)
 }
 
 // A post is a request that a receiver got.
@@ -587,7 +587,7 @@ func TestApprovalByPushLink(t *testing.T) {
 	}
 
 	done := h.ask(j, "bash", "git push")
-	a := h.pends(j, "git push")
+	a := h.pendingApproval(j, "git push")
 	buttons := links(arrives(t, pushed))
 	if got := slices.Sorted(maps.Keys(buttons)); !slices.Equal(got, []string{"Allow once", "Deny"}) {
 		t.Fatalf("got buttons %q", got)
@@ -603,24 +603,24 @@ func TestApprovalByPushLink(t *testing.T) {
 			t.Errorf("GET %s: got %d %s", buttons["Allow once"], code, text)
 		}
 	}
-	if got := h.pends(j, "git push"); got.State != "pending" || len(done) != 0 {
+	if got := h.pendingApproval(j, "git push"); got.State != "pending" || len(done) != 0 {
 		t.Fatal("a GET of the link answered the request")
 	}
 	if code, text := tap(http.MethodPost, buttons["Allow once"]); code != 200 || !strings.Contains(text, "allowed by ann") {
 		t.Errorf("one tap: got %d %s", code, text)
 	}
-	v := h.hears(done)
+	v := h.waitVerdict(done)
 	if !v.Allow || v.By != "ann" {
 		t.Errorf("allowed by a tap: got %+v", v)
 	}
-	h.ledTo(v, "APPROVED", askedKind, answeredKind)
+	h.checkCauses(v, "APPROVED", askedKind, answeredKind)
 	if p := arrives(t, hooked); !strings.Contains(string(p.body), "approval.answered") {
 		t.Errorf("got webhook %s, want approval.answered", p.body)
 	}
 	// Repeating the tap changes nothing, the other link is too late, and neither answers the
 	// next question.
 	again := h.ask(j, "bash", "git push")
-	b := h.pends(j, "git push")
+	b := h.pendingApproval(j, "git push")
 	if code, _ := tap(http.MethodPost, buttons["Allow once"]); code != 200 {
 		t.Errorf("the same tap again: got %d, want 200", code)
 	}
@@ -636,12 +636,12 @@ func TestApprovalByPushLink(t *testing.T) {
 	if code, _ := tap(http.MethodPost, links(arrives(t, pushed))["Deny"]); code != 200 {
 		t.Errorf("deny: got %d, want 200", code)
 	}
-	if v := h.hears(again); v.Allow {
+	if v := h.waitVerdict(again); v.Allow {
 		t.Errorf("denied by a tap: got %+v", v)
 	}
 	// No link and no key is stored on disk or in the log.
 	for what, needle := range map[string]string{"link": buttons["Allow once"][len("http://phone.example/answers/"):], "key": "a key to sign with", "token": "tk_ntfy"} {
-		if where := h.sighted(needle); len(where) > 0 {
+		if where := h.findValue(needle); len(where) > 0 {
 			t.Errorf("the %s is found in %q", what, where)
 		}
 	}
@@ -653,24 +653,24 @@ func TestPendingApprovalSurvivesDaemonKill(t *testing.T) {
 	h := open(t, tools())
 	j := h.running(wire.CreateJail{Policy: worker(t, 2)}).ID
 	lost := h.ask(j, "bash", "git push")
-	a := h.pends(j, "git push")
+	a := h.pendingApproval(j, "git push")
 	h.kill()
 	if got := <-lost; got.err == nil {
 		t.Fatalf("got the verdict %+v from a killed daemon", got)
 	}
 	h.start()
-	if b := h.pends(j, "git push"); b.ID != a.ID || !b.Created.Equal(a.Created) || !b.Expires.Equal(a.Expires) {
+	if b := h.pendingApproval(j, "git push"); b.ID != a.ID || !b.Created.Equal(a.Created) || !b.Expires.Equal(a.Expires) {
 		t.Fatalf("request after a restart = %+v, want %+v", b, a)
 	}
 	h.says("approve", string(a.ID))
 	h.kill()
 	h.start()
-	v := h.decides(j, "bash", "git push") // as an agent does after a disconnect
+	v := h.decide(j, "bash", "git push") // as an agent does after a disconnect
 	if !v.Allow {
 		t.Errorf("got verdict %+v, want allowed", v)
 	}
-	h.ledTo(v, "APPROVED", askedKind, answeredKind)
-	if !h.waits(j, "bash", "git push") {
+	h.checkCauses(v, "APPROVED", askedKind, answeredKind)
+	if !h.needsApproval(j, "bash", "git push") {
 		t.Error("an answer for once also applies to the next question")
 	}
 	if r, err := h.VerifyChain(t.Context(), true); err != nil || r.Bad != nil {
@@ -692,14 +692,14 @@ func TestAutonomyLevelChanges(t *testing.T) {
 		}
 	}
 	allowed("2", "ask")
-	if v := h.decides(j, "request_resources", "memory=4096"); !v.Allow {
+	if v := h.decide(j, "request_resources", "memory=4096"); !v.Allow {
 		t.Errorf("at level 2: got %+v, want allowed", v)
 	}
 	if got := h.says("policy", "level", "worker", "1"); got != "level 1 of at most 2" {
 		t.Errorf("lowered: got %q", got)
 	}
 	allowed("1", "deny")
-	if v := h.decides(j, "bash", sudo); v.Allow || v.Decision.Effect != "deny" {
+	if v := h.decide(j, "bash", sudo); v.Allow || v.Decision.Effect != "deny" {
 		t.Errorf("the next question: got %+v, want denied", v)
 	}
 	if _, stderr, code := h.glasshouse(h.data, "policy", "level", "worker", "3"); code == 0 || !strings.Contains(stderr, "level 3 is above the ceiling, 2") {

@@ -31,19 +31,19 @@ func attackProgram() (string, error) { return backendtest.Find("./test/attack") 
 
 // A den is a directory with the program and the manifests of malicious capabilities.
 type den struct {
-	*house
+	*daemonHarness
 	dir  string
 	mark string // in the arguments of their processes
 }
 
-func newDen(h *house) *den {
+func newDen(h *daemonHarness) *den {
 	h.Helper()
 	program, err := attackProgram()
 	if err != nil {
 		h.Fatal(err)
 	}
-	d := &den{house: h, dir: h.TempDir(), mark: "mark" + newCanary()}
-	d.takeIn(program)
+	d := &den{daemonHarness: h, dir: h.TempDir(), mark: "mark" + newCanary()}
+	d.addProgram(program)
 	for _, dir := range []string{"tmp", "etc", "mnt", "root", "bin"} {
 		if err := os.MkdirAll(filepath.Join(d.dir, "root", dir), 0o755); err != nil {
 			h.Fatal(err)
@@ -52,8 +52,8 @@ func newDen(h *house) *den {
 	return d
 }
 
-// takeIn copies a program to the directory that the capabilities see at /app.
-func (d *den) takeIn(program string) {
+// addProgram copies a program to the directory that the capabilities see at /app.
+func (d *den) addProgram(program string) {
 	d.Helper()
 	b, err := os.ReadFile(program)
 	if err != nil {
@@ -73,9 +73,9 @@ func (d *den) write(name, text string) {
 	}
 }
 
-// thief returns the manifest of a malicious capability in a container. more must not repeat keys
+// maliciousManifest returns the manifest of a malicious capability in a container. more must not repeat keys
 // that are set here.
-func (d *den) thief(cid, effects, files, more string) string {
+func (d *den) maliciousManifest(cid, effects, files, more string) string {
 	return fmt.Sprintf(`(capability %q :version "1.0.0" :description "Means harm" :effects [%s]
   :runtime {:type :container :rootfs "root" :entrypoint ["/app/attack" %q]}
   :filesystem {%s :mounts [{:host "src" :guest "/app" :mode :ro}]} %s)
@@ -185,12 +185,12 @@ func (d *den) holds(cid string) (stop func()) {
 	return func() {
 		cancel()
 		<-done
-		d.nothingRuns()
+		d.waitStopped()
 	}
 }
 
-// nothingRuns waits until no process of the capabilities is left.
-func (d *den) nothingRuns() {
+// waitStopped waits until no process of the capabilities is left.
+func (d *den) waitStopped() {
 	d.Helper()
 	if !within(20*time.Second, func() bool {
 		jails, err := client.Collect(d.Jails(d.Context(), client.JailFilter{}))
@@ -226,7 +226,7 @@ func TestAttackReadHostFiles(t *testing.T) {
 				t.Fatal(err)
 			}
 		}
-		text := strings.Replace(d.thief("read.out", ":exec", "", ""), `:host "src"`, fmt.Sprintf(":host %q", mount), 1)
+		text := strings.Replace(d.maliciousManifest("read.out", ":exec", "", ""), `:host "src"`, fmt.Sprintf(":host %q", mount), 1)
 		if _, err := d.Register(t.Context(), wire.Register{File: "out.rtfs", Manifest: text, Dir: d.dir}); err == nil {
 			t.Errorf("a mount of %s was registered", what)
 		}
@@ -235,7 +235,7 @@ func TestAttackReadHostFiles(t *testing.T) {
 		t.Fatal(err)
 	}
 
-	d.allow(d.thief("read.host", ":exec", "", ""))
+	d.allow(d.maliciousManifest("read.host", ":exec", "", ""))
 	if all := d.attack("read.host", "read", map[string]string{"values": "everybody", "paths": "/none"}); got(all, "what is shown /app/shown").Got == "" {
 		t.Errorf("a readable file is not found: %+v", all)
 	}
@@ -255,7 +255,7 @@ func TestAttackWriteToHost(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	d.allow(d.thief("write.host", ":exec", ":mode :ephemeral :quota-mb 32", ""))
+	d.allow(d.maliciousManifest("write.host", ":exec", ":mode :ephemeral :quota-mb 32", ""))
 	before := sumOf(t, filepath.Join(d.data, "capabilities"))
 	d.fails("write.host", "write", map[string]string{"file": "/app/file", "outside": outside})
 	if after := sumOf(t, filepath.Join(d.data, "capabilities")); after != before {
@@ -301,18 +301,18 @@ func TestAttackNetworkExfiltration(t *testing.T) {
 	w := newWild(t)
 	d := newDen(open(t, tools(), "--listen", "0.0.0.0:0", "--insecure"))
 	_, api, _ := net.SplitHostPort(d.tcpAddr())
-	d.takeIn(program)
+	d.addProgram(program)
 	abstract := listenAbstract(t)
 	escape := func(cid, more string) string {
-		text := d.thief(cid, ":network", "", more+` :resources {:timeout-ms 60000 :memory-mb 256}`)
+		text := d.maliciousManifest(cid, ":network", "", more+` :resources {:timeout-ms 60000 :memory-mb 256}`)
 		env := fmt.Sprintf(`:env {"HOST_API" %q "HOST_SOCKET" %q "HOST_ABSTRACT" %q "HOST_JAILS" ""}`, api, filepath.Join(d.data, "glasshouse.sock"), abstract)
 		return strings.Replace(text, fmt.Sprintf(`["/app/attack" %q]`, d.mark), `["/app/escape" "-quick"] `+env, 1)
 	}
 	one := `:network {:mode :proxy :allowed-hosts ["api.example.com"] :allowed-ports [443]}`
 	d.allow(
 		escape("net.one", one), escape("net.none", one+" :egress [:none]"),
-		d.thief("net.post", ":network", "", one),
-		d.thief("net.reader", ":network", "", `:data-classes {:input [:pii] :output [:pii]} :egress [:none]`),
+		d.maliciousManifest("net.post", ":network", "", one),
+		d.maliciousManifest("net.reader", ":network", "", `:data-classes {:input [:pii] :output [:pii]} :egress [:none]`),
 	)
 	for _, cid := range []string{"net.one", "net.none"} {
 		called, err := d.Call(t.Context(), cid, wire.Call{Input: json.RawMessage(`{}`)})
@@ -328,7 +328,7 @@ func TestAttackNetworkExfiltration(t *testing.T) {
 				t.Errorf("%s escaped by %s: %q", cid, what, o.Answer)
 			}
 		}
-		if astray := w.astray(); len(astray) > 0 {
+		if astray := w.strayPackets(); len(astray) > 0 {
 			t.Errorf("%s: packets were sent to %q", cid, astray)
 		}
 		t.Logf("%s: %d attempts in %v", cid, len(all), time.Duration(called.Usage.WallMS)*time.Millisecond)
@@ -358,11 +358,11 @@ func TestAttackNetworkExfiltration(t *testing.T) {
 func TestAttackStealOtherSecrets(t *testing.T) {
 	d := newDen(open(t, ""))
 	mine, theirs, injected := newCanary(), newCanary(), newCanary()
-	d.keep("MINE", mine)
-	d.keep("THEIRS", theirs)
-	d.keep("INJECTED", injected)
+	d.setSecret("MINE", mine)
+	d.setSecret("THEIRS", theirs)
+	d.setSecret("INJECTED", injected)
 	more := `:secrets [:MINE :INJECTED] :network {:mode :proxy :allowed-hosts ["api.example.com"] :inject [{:secret :INJECTED}]}`
-	d.allow(d.thief("steal.from", ":exec :secrets", "", `:secrets [:THEIRS] :resources {:timeout-ms 120000}`), d.thief("steal.own", ":exec :secrets :network", "", more))
+	d.allow(d.maliciousManifest("steal.from", ":exec :secrets", "", `:secrets [:THEIRS] :resources {:timeout-ms 120000}`), d.maliciousManifest("steal.own", ":exec :secrets :network", "", more))
 
 	// The other capability holds its secret during the search.
 	defer d.holds("steal.from")()
@@ -374,7 +374,7 @@ func TestAttackStealOtherSecrets(t *testing.T) {
 	}
 
 	// Requesting the secret of another capability requires an approval.
-	v2 := strings.Replace(strings.Replace(d.thief("steal.own", ":exec :secrets :network", "", more), "1.0.0", "1.0.1", 1), ":secrets [:MINE", ":secrets [:THEIRS :MINE", 1)
+	v2 := strings.Replace(strings.Replace(d.maliciousManifest("steal.own", ":exec :secrets :network", "", more), "1.0.0", "1.0.1", 1), ":secrets [:MINE", ":secrets [:THEIRS :MINE", 1)
 	if all := d.register(v2); len(all) != 1 || all[0].State != "pending" {
 		t.Errorf("a version that requests more: got %+v, want pending", all)
 	}
@@ -387,8 +387,8 @@ func TestAttackExhaustResources(t *testing.T) {
 	d := newDen(open(t, ""))
 	limits := `:resources {:cpu-shares 128 :memory-mb 64 :timeout-ms %d :pids 32}`
 	quota := ":mode :ephemeral :quota-mb 32"
-	d.allow(d.thief("honest", ":exec", "", ""),
-		d.thief("exhaust.soon", ":exec", quota, fmt.Sprintf(limits, 2000)), d.thief("exhaust.late", ":exec", quota, fmt.Sprintf(limits, 120_000)))
+	d.allow(d.maliciousManifest("honest", ":exec", "", ""),
+		d.maliciousManifest("exhaust.soon", ":exec", quota, fmt.Sprintf(limits, 2000)), d.maliciousManifest("exhaust.late", ":exec", quota, fmt.Sprintf(limits, 120_000)))
 	var wg sync.WaitGroup
 	for what, kind := range map[string]string{"time": "timeout", "processes": "timeout", "memory": "memory", "disk": "storage", "output": "garbled"} {
 		cid := "exhaust.late"
@@ -408,7 +408,7 @@ func TestAttackExhaustResources(t *testing.T) {
 		}
 	})
 	wg.Wait()
-	d.nothingRuns()
+	d.waitStopped()
 }
 
 // TestAttackEscapeByTheKernel makes system calls with a history of kernel exploits, from a
@@ -416,8 +416,8 @@ func TestAttackExhaustResources(t *testing.T) {
 // them.
 func TestAttackEscapeByTheKernel(t *testing.T) {
 	d := newDen(open(t, tools()))
-	container := d.thief("kernel.container", ":exec", "", "")
-	microvm := strings.Replace(d.thief("kernel.microvm", ":exec", "", ":resources {:timeout-ms 60000}"), ":type :container", ":type :microvm", 1)
+	container := d.maliciousManifest("kernel.container", ":exec", "", "")
+	microvm := strings.Replace(d.maliciousManifest("kernel.microvm", ":exec", "", ":resources {:timeout-ms 60000}"), ":type :container", ":type :microvm", 1)
 	host, err := os.ReadFile("/proc/version")
 	if err != nil {
 		t.Fatal(err)
@@ -470,9 +470,9 @@ func (d *den) backends() []wire.Backend {
 // next call searches for them, and so does a call in a sandbox from the warm pool.
 func TestAttackPersistMalware(t *testing.T) {
 	d := newDen(open(t, ""))
-	warm := strings.Replace(d.thief("persist.warm", ":exec", "", ""), ":entrypoint", ":warm {:max 2 :ttl-ms 60000} :entrypoint", 1)
-	kept := d.thief("persist.kept", ":exec :state", ":mode :persistent", "")
-	d.allow(d.thief("persist", ":exec", "", ""), warm, kept)
+	warm := strings.Replace(d.maliciousManifest("persist.warm", ":exec", "", ""), ":entrypoint", ":warm {:max 2 :ttl-ms 60000} :entrypoint", 1)
+	kept := d.maliciousManifest("persist.kept", ":exec :state", ":mode :persistent", "")
+	d.allow(d.maliciousManifest("persist", ":exec", "", ""), warm, kept)
 	for _, cid := range []string{"persist", "persist.warm"} {
 		planted := d.attack(cid, "plant", map[string]string{"mark": d.mark})
 		if a := got(planted, "/tmp/plant"); a.Got == "" {
@@ -494,14 +494,14 @@ func TestAttackPersistMalware(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	d.nothingRuns()
+	d.waitStopped()
 }
 
 // TestAttackPrivilegeEscalation: root in a jail tries to gain privileges outside, while the test
 // inspects the process on the host.
 func TestAttackPrivilegeEscalation(t *testing.T) {
 	d := newDen(open(t, ""))
-	d.allow(d.thief("privilege", ":exec", "", ":resources {:timeout-ms 120000}"))
+	d.allow(d.maliciousManifest("privilege", ":exec", "", ":resources {:timeout-ms 120000}"))
 	d.fails("privilege", "privilege", nil)
 
 	defer d.holds("privilege")()
@@ -552,8 +552,8 @@ func TestCapabilitySecretIsSentOnlyToItsHost(t *testing.T) {
 	website(t, world, serverAddr+":80", nil, server)
 
 	d := newDen(open(t, tools()))
-	d.keep("API_KEY", value)
-	d.allow(d.thief("api.ask", ":network", "", `:secrets [:API_KEY]
+	d.setSecret("API_KEY", value)
+	d.allow(d.maliciousManifest("api.ask", ":network", "", `:secrets [:API_KEY]
   :network {:mode :proxy :allowed-hosts ["api.example.com" "other.example.com"] :allowed-ports [443]
             :inject [{:secret :API_KEY :host "api.example.com" :header "X-Api-Key"}]}`))
 	urls := "https://api.example.com/echo https://api.example.com/to-other https://api.example.com/to-evil https://other.example.com/ https://evil.example.com/ http://api.example.com/"
@@ -591,10 +591,10 @@ func TestCapabilitySecretIsSentOnlyToItsHost(t *testing.T) {
 		t.Errorf("got requests %v", came)
 	}
 	mu.Unlock()
-	if where := d.sighted(value); len(where) > 0 {
+	if where := d.findValue(value); len(where) > 0 {
 		t.Errorf("the value is found in %q", where)
 	}
-	if where := d.told(value, nil, nil); len(where) > 0 {
+	if where := d.apiLeaks(value, nil, nil); len(where) > 0 {
 		t.Errorf("the value is in API responses %q", where)
 	}
 	calls, err := client.Collect(d.Chain(t.Context(), map[string][]string{"kind": {"call.ended"}, "capability": {"api.ask"}}))
@@ -606,9 +606,9 @@ func TestCapabilitySecretIsSentOnlyToItsHost(t *testing.T) {
 		t.Fatalf("the audit log does not name the jail: %s, %v", calls[0].Body, err)
 	}
 	if !within(30*time.Second, func() bool {
-		return strings.HasPrefix(d.recorded(ended.Sandbox), "granted used used used")
+		return strings.HasPrefix(d.secretEntries(ended.Sandbox), "granted used used used")
 	}) {
-		t.Errorf("audit log of the secret: got %q", d.recorded(ended.Sandbox))
+		t.Errorf("audit log of the secret: got %q", d.secretEntries(ended.Sandbox))
 	}
 	if _, err := d.Call(t.Context(), "api.ask", wire.Call{Input: json.RawMessage(`{"do":"ask"}`)}); err != nil {
 		t.Fatal(err)

@@ -156,7 +156,7 @@ func TestBench(t *testing.T) {
 		}
 	}
 	var spent []wire.Jail
-	fresh := func(h *house, runtime string) func() error {
+	fresh := func(h *daemonHarness, runtime string) func() error {
 		return func() error {
 			j, err := h.CreateJail(ctx, wire.CreateJail{Runtime: runtime, Start: true})
 			if err != nil {
@@ -202,7 +202,7 @@ func TestBench(t *testing.T) {
 }
 
 // overTCP returns a client that uses the daemon's TCP listener.
-func overTCP(h *house) *client.Client {
+func overTCP(h *daemonHarness) *client.Client {
 	token, err := os.ReadFile(filepath.Join(h.data, "token"))
 	if err != nil {
 		h.Fatal(err)

@@ -96,7 +96,7 @@ func blank(t *testing.T, browser context.Context, base string) *tab {
 }
 
 // login opens a tab and logs in by link.
-func (h *house) login(t *testing.T, browser context.Context, role string) *tab {
+func (h *daemonHarness) login(t *testing.T, browser context.Context, role string) *tab {
 	t.Helper()
 	b := blank(t, browser, "http://"+h.tcpAddr())
 	b.enter(h, role)
@@ -104,14 +104,14 @@ func (h *house) login(t *testing.T, browser context.Context, role string) *tab {
 }
 
 // enter logs in with a new link.
-func (b *tab) enter(h *house, role string) {
+func (b *tab) enter(h *daemonHarness, role string) {
 	b.Helper()
 	link, err := h.CreateLoginLink(b.Context(), wire.CreateLoginLink{Role: role, Label: role})
 	if err != nil {
 		b.Fatal(err)
 	}
 	b.open("/login#" + link.Code)
-	b.sees("Jails")
+	b.waitText("Jails")
 }
 
 // as returns the tab for a subtest, which fails if the console reports errors.
@@ -214,8 +214,8 @@ func (b *tab) comes(in time.Duration, condition string) bool {
 	})
 }
 
-// sees waits until a text is shown.
-func (b *tab) sees(text string) {
+// waitText waits until a text is shown.
+func (b *tab) waitText(text string) {
 	b.Helper()
 	b.until(fmt.Sprintf("say %q", text), fmt.Sprintf("document.body.innerText.includes(%s)", quoted(text)))
 }
@@ -232,9 +232,9 @@ func (b *tab) press(selector, text string) {
 	b.until(fmt.Sprintf("have %s %q", selector, text), fmt.Sprintf("(e => e && (e.click(), true))(%s)", found(selector, text)))
 }
 
-// taps touches the element at its position on the screen, once it no longer moves and nothing
+// tap touches the element at its position on the screen, once it no longer moves and nothing
 // covers it.
-func (b *tab) taps(selector, text string) {
+func (b *tab) tap(selector, text string) {
 	b.Helper()
 	still := fmt.Sprintf(`(async e => {
 		if (!e) return false;

@@ -26,11 +26,11 @@ import (
 
 // A publisher creates bundles with the command line.
 type publisher struct {
-	*house
+	*daemonHarness
 	dir string // contains acme.key and acme.pub
 }
 
-func (h *house) publisher() *publisher {
+func (h *daemonHarness) publisher() *publisher {
 	h.Helper()
 	p := &publisher{h, h.TempDir()}
 	p.does("bundle", "keygen", "--out", "acme")
@@ -141,7 +141,7 @@ func add(p *publisher, w *tar.Writer, h tar.Header, text []byte) {
 }
 
 // bundleNow waits until no version of a bundle is pending, and returns the bundle.
-func (h *house) bundleNow(name string) wire.Bundle {
+func (h *daemonHarness) bundleNow(name string) wire.Bundle {
 	h.Helper()
 	var now wire.Bundle
 	if !within(30*time.Second, func() bool {

@@ -52,7 +52,7 @@ func shop(t *testing.T) string {
 }
 
 // approved waits until a capability can be called.
-func (h *house) approved(cid string) {
+func (h *daemonHarness) approved(cid string) {
 	h.Helper()
 	for end := time.Now().Add(30 * time.Second); ; time.Sleep(5 * time.Millisecond) {
 		c, err := h.Capability(h.Context(), cid, "")
@@ -109,7 +109,7 @@ func TestRegisterApproveAndCallCapability(t *testing.T) {
 }
 
 // registersEcho registers a program of the host, and approves it.
-func (h *house) registersEcho() wire.Capability {
+func (h *daemonHarness) registersEcho() wire.Capability {
 	h.Helper()
 	dir := h.TempDir()
 	program, err := os.ReadFile("/bin/echo")
@@ -141,7 +141,7 @@ func (h *house) registersEcho() wire.Capability {
 }
 
 // echoes calls it and returns the result.
-func (h *house) echoes() string {
+func (h *daemonHarness) echoes() string {
 	got, err := h.Call(h.Context(), "host.say", wire.Call{Input: json.RawMessage(`{"x":1}`)})
 	if got.Error != nil {
 		return fmt.Sprintf("%s: %+v", got.State, *got.Error)

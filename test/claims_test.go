@@ -13,7 +13,7 @@ import (
 )
 
 // uidOf returns the host uid of a jail's init, the first of its id range.
-func uidOf(t *testing.T, h *house, j id.Jail) string {
+func uidOf(t *testing.T, h *daemonHarness, j id.Jail) string {
 	t.Helper()
 	x, err := h.Exec(t.Context(), j, wire.ExecRequest{Cmd: "cat /proc/self/uid_map"})
 	if err != nil {
@@ -48,7 +48,7 @@ func TestTwoDaemonsShareAHostWithoutSettings(t *testing.T) {
 	}
 	a.start()
 	for _, c := range []struct {
-		h    *house
+		h    *daemonHarness
 		j    id.Jail
 		want string
 	}{{a, ja.ID, ua}, {b, jb.ID, ub}} {

@@ -55,9 +55,9 @@ func connectors(to string) string {
 `, to, to)
 }
 
-// elsewhere is a receiver of outbound webhooks. Its first request gets no response as long as
+// webhookReceiver is a receiver of outbound webhooks. Its first request gets no response as long as
 // the daemon lives.
-type elsewhere struct {
+type webhookReceiver struct {
 	*httptest.Server
 	first chan struct{} // closed when the first request has arrived
 
@@ -66,8 +66,8 @@ type elsewhere struct {
 	got []connector.Posted
 }
 
-func newElsewhere(t *testing.T) *elsewhere {
-	r := &elsewhere{first: make(chan struct{})}
+func newWebhookReceiver(t *testing.T) *webhookReceiver {
+	r := &webhookReceiver{first: make(chan struct{})}
 	r.Server = httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, req *http.Request) {
 		body, err := io.ReadAll(req.Body)
 		var p connector.Posted
@@ -91,7 +91,7 @@ func newElsewhere(t *testing.T) *elsewhere {
 }
 
 // post sends a signed body to an inbound webhook over the network, without a token.
-func (h *house) post(name, key, id, body string) (status int, answer wire.Received) {
+func (h *daemonHarness) post(name, key, id, body string) (status int, answer wire.Received) {
 	h.Helper()
 	head, err := webhook.Headers([]byte(key), id, time.Now(), []byte(body))
 	if err != nil {
@@ -100,7 +100,7 @@ func (h *house) post(name, key, id, body string) (status int, answer wire.Receiv
 	return h.postAs(name, head, body)
 }
 
-func (h *house) postAs(name string, head http.Header, body string) (status int, answer wire.Received) {
+func (h *daemonHarness) postAs(name string, head http.Header, body string) (status int, answer wire.Received) {
 	h.Helper()
 	req, err := http.NewRequest(http.MethodPost, "http://"+h.tcpAddr()+"/hooks/"+name, strings.NewReader(body))
 	if err != nil {
@@ -125,7 +125,7 @@ func (h *house) postAs(name string, head http.Header, body string) (status int, 
 }
 
 func TestWebhookOrderIsAnsweredAfterADaemonKill(t *testing.T) {
-	to := newElsewhere(t)
+	to := newWebhookReceiver(t)
 	h := open(t, models(t, modelThatWaits)+connectors(to.URL)+fmt.Sprintf("rootfs: {default: {dir: %q}}\n", rootfsWith(t, "curl")), "--listen", "127.0.0.1:0")
 	for name, key := range map[string]string{"SHOP": "the key of shop", "BUILD": "the key of build", "OPS": "the key of ops"} {
 		if err := h.PutSecret(h.Context(), name, wire.PutSecret{Value: &key}); err != nil {

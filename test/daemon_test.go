@@ -28,8 +28,8 @@ import (
 	"glasshouse/id"
 )
 
-// A house is a data directory with a daemon that tests can kill and start again.
-type house struct {
+// A daemonHarness is a data directory with a daemon that tests can kill and start again.
+type daemonHarness struct {
 	*testing.T
 	bin, data string
 	config    string
@@ -71,19 +71,19 @@ func (l *daemonLog) tail(n int) string {
 // open starts a daemon on a new data directory with a small root filesystem. At the end of the
 // test it removes all jails and snapshots, and fails the test for resources that are left on the
 // host.
-func open(t *testing.T, config string, args ...string) *house {
+func open(t *testing.T, config string, args ...string) *daemonHarness {
 	t.Helper()
 	return openAt(t, t.TempDir(), config, args...)
 }
 
 // openAt is like open, but on an existing data directory.
-func openAt(t *testing.T, data, config string, args ...string) *house {
+func openAt(t *testing.T, data, config string, args ...string) *daemonHarness {
 	t.Helper()
 	if os.Geteuid() != 0 {
 		t.Skip("isolating jails for others needs root")
 	}
 	bin := backendtest.Program(t)
-	h := &house{T: t, bin: bin, data: data, args: args}
+	h := &daemonHarness{T: t, bin: bin, data: data, args: args}
 	if err := os.Chmod(filepath.Dir(h.data), 0o711); err != nil { // the daemon would require it
 		t.Fatal(err)
 	}
@@ -100,13 +100,13 @@ func openAt(t *testing.T, data, config string, args ...string) *house {
 	return h
 }
 
-func (h *house) start() {
+func (h *daemonHarness) start() {
 	h.Helper()
 	h.startUntil((*client.Client).Ready)
 }
 
 // startUntil starts the daemon and waits until a request succeeds.
-func (h *house) startUntil(ok func(*client.Client, context.Context) error) {
+func (h *daemonHarness) startUntil(ok func(*client.Client, context.Context) error) {
 	h.Helper()
 	h.log = &daemonLog{}
 	h.cmd = exec.Command(h.bin, append([]string{"serve", "--data", h.data, "--config", h.config, "--listen", ""}, h.args...)...)
@@ -129,7 +129,7 @@ func (h *house) startUntil(ok func(*client.Client, context.Context) error) {
 }
 
 // tcpAddr returns the address of the daemon's TCP listener.
-func (h *house) tcpAddr() string {
+func (h *daemonHarness) tcpAddr() string {
 	var at string
 	if !within(30*time.Second, func() bool { // the Unix socket is ready first
 		for field := range strings.FieldsSeq(h.log.String()) {
@@ -145,7 +145,7 @@ func (h *house) tcpAddr() string {
 }
 
 // kill kills the daemon with SIGKILL, without any shutdown.
-func (h *house) kill() {
+func (h *daemonHarness) kill() {
 	if h.cmd != nil {
 		h.cmd.Process.Kill()
 		h.cmd.Wait()
@@ -153,7 +153,7 @@ func (h *house) kill() {
 	}
 }
 
-func (h *house) end() {
+func (h *daemonHarness) end() {
 	ctx := context.Background()
 	if h.cmd == nil {
 		h.start()
@@ -209,7 +209,7 @@ func (h *house) end() {
 // leftovers lists resources of this data directory that are still on the host. It ignores those
 // of other suites: a directory whose name only has the same prefix, and a process that merely
 // inherited a copy of all mounts.
-func (h *house) leftovers() []string {
+func (h *daemonHarness) leftovers() []string {
 	var left []string
 	holds := func(text string) bool {
 		return strings.Contains(text+"\n", h.data+"/") || strings.Contains(text, h.data+"\x00")
@@ -261,7 +261,7 @@ func (h *house) leftovers() []string {
 // owns reports whether a process belongs to this daemon: its arguments have the data directory,
 // it is in one of the daemon's cgroups, or it has its root or working directory in a mount below
 // the data directory.
-func (h *house) owns(proc, cgroup string, roots map[string]bool, holds func(string) bool) bool {
+func (h *daemonHarness) owns(proc, cgroup string, roots map[string]bool, holds func(string) bool) bool {
 	if data, _ := os.ReadFile(proc + "/environ"); holds(string(data)) {
 		return true
 	}
@@ -289,7 +289,7 @@ func (h *house) owns(proc, cgroup string, roots map[string]bool, holds func(stri
 	return held
 }
 
-func (h *house) running(req wire.CreateJail) wire.Jail {
+func (h *daemonHarness) running(req wire.CreateJail) wire.Jail {
 	h.Helper()
 	j, err := h.CreateJail(h.Context(), req)
 	if err != nil {
@@ -302,7 +302,7 @@ func (h *house) running(req wire.CreateJail) wire.Jail {
 }
 
 // sh runs a shell command in a jail and returns its output.
-func (h *house) sh(j id.Jail, line string) string {
+func (h *daemonHarness) sh(j id.Jail, line string) string {
 	h.Helper()
 	x, err := h.Exec(h.Context(), j, wire.ExecRequest{Cmd: line})
 	if err != nil {
@@ -316,7 +316,7 @@ func (h *house) sh(j id.Jail, line string) string {
 }
 
 // glasshouse runs the command line as a user does.
-func (h *house) glasshouse(dir string, args ...string) (stdout, stderr string, code int) {
+func (h *daemonHarness) glasshouse(dir string, args ...string) (stdout, stderr string, code int) {
 	h.Helper()
 	cmd := exec.Command(h.bin, args...)
 	cmd.Dir = dir
@@ -609,7 +609,7 @@ func TestDaemonKillsAtManyMoments(t *testing.T) {
 }
 
 // churn creates, uses and removes jails until ctx or the daemon ends.
-func (h *house) churn(ctx context.Context) {
+func (h *daemonHarness) churn(ctx context.Context) {
 	for ctx.Err() == nil {
 		j, err := h.CreateJail(ctx, wire.CreateJail{})
 		if err != nil {
@@ -633,7 +633,7 @@ func (h *house) churn(ctx context.Context) {
 }
 
 // inits returns the init processes of a jail.
-func (h *house) inits(j id.Jail) (pids []int) {
+func (h *daemonHarness) inits(j id.Jail) (pids []int) {
 	h.Helper()
 	out, err := exec.Command("pgrep", "-f", "^/.glasshouse/init").Output()
 	if err != nil {

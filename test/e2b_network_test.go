@@ -15,13 +15,13 @@ import (
 
 // A box is a sandbox and the key it is used with.
 type box struct {
-	h        *house
+	h        *daemonHarness
 	url, key string
 	id       string
 }
 
 // newBox creates a sandbox.
-func (h *house) newBox(url, key string, body map[string]any) box {
+func (h *daemonHarness) newBox(url, key string, body map[string]any) box {
 	h.Helper()
 	if body["templateID"] == nil {
 		body["templateID"] = "base"

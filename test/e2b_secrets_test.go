@@ -45,7 +45,7 @@ func (s *reflector) take() string {
 
 // reflected starts a daemon whose sandboxes trust a reflector at api.example.com and
 // other.example.com.
-func reflected(t *testing.T) (*house, *reflector) {
+func reflected(t *testing.T) (*daemonHarness, *reflector) {
 	t.Helper()
 	world := internet(t)
 	named(t, map[string]string{"api.example.com": serverAddr, "other.example.com": serverAddr})
@@ -82,7 +82,7 @@ func TestE2BSecretsInHeaders(t *testing.T) {
 		h.scenarios(&sdk, os.Getenv(installed), url, "e2b-"+version, version, "filled.mjs")
 	}
 	sdk.documented(t)
-	if where := h.sighted(value); len(where) > 0 {
+	if where := h.findValue(value); len(where) > 0 {
 		t.Errorf("the value is found in %q", where)
 	}
 }
@@ -178,7 +178,7 @@ func TestSandboxSecretsStayOutside(t *testing.T) {
 	}
 	b.do("POST", "/pause", nil, http.StatusNoContent)
 	if thorough {
-		if where := h.sighted(value); len(where) > 0 {
+		if where := h.findValue(value); len(where) > 0 {
 			t.Errorf("while the sandbox is paused, the value is found in %q", where)
 		}
 	}
@@ -186,7 +186,7 @@ func TestSandboxSecretsStayOutside(t *testing.T) {
 	sees("resumed", jid, with)
 
 	// Each use is recorded with the secret's name; the value is stored nowhere.
-	if got := h.recorded(jid); !strings.HasPrefix(got, "used") || strings.Contains(got, "refused") {
+	if got := h.secretEntries(jid); !strings.HasPrefix(got, "used") || strings.Contains(got, "refused") {
 		t.Errorf("got audit log entries %q", got)
 	}
 	h.sh(jid, "for i in 1 2 3; do "+askAPI+"; done > /tmp/heard 2>&1; env > /tmp/env; cat /proc/[0-9]*/environ /proc/[0-9]*/cmdline > /tmp/proc 2>/dev/null; sync")
@@ -194,10 +194,10 @@ func TestSandboxSecretsStayOutside(t *testing.T) {
 	snap := b.do("POST", "/snapshots", nil, http.StatusCreated)["snapshotID"].(string)
 	ref, _, _ := strings.Cut(snap, ":")
 	snapshots = append(snapshots, id.Snapshot(ref))
-	if where := h.sighted(value); len(where) > 0 {
+	if where := h.findValue(value); len(where) > 0 {
 		t.Errorf("the value is found in %q", where)
 	}
-	if where := h.told(value, jails[:2], snapshots); len(where) > 0 {
+	if where := h.apiLeaks(value, jails[:2], snapshots); len(where) > 0 {
 		t.Errorf("the value is in API responses %q", where)
 	}
 	for _, path := range []string{"/secrets", "/secrets/key", "/sandboxes/" + b.id, "/v2/sandboxes", "/v2/sandboxes/" + b.id + "/logs", "/sandboxes/" + b.id + "/logs", "/snapshots"} {
@@ -229,7 +229,7 @@ func TestSandboxSecretsStayOutside(t *testing.T) {
 		h.start()
 		b.url = h.e2bKey().URL
 		sees("destroyed, with the next daemon", jid, "")
-		if where := h.sighted(value); len(where) > 0 {
+		if where := h.findValue(value); len(where) > 0 {
 			t.Errorf("after it is destroyed the value is found in %q", where)
 		}
 	}
@@ -237,7 +237,7 @@ func TestSandboxSecretsStayOutside(t *testing.T) {
 	if status, _ := h.e2b(b.url, mine.Key, "PUT", "/sandboxes/"+b.id+"/network", keyed(value)); status != http.StatusNoContent {
 		t.Error(status)
 	}
-	if where := h.sighted(value); len(where) == 0 {
+	if where := h.findValue(value); len(where) == 0 {
 		t.Error("the search does not find a plain-text value in a rule")
 	}
 }

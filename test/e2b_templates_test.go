@@ -86,11 +86,11 @@ func imageRegistry(t *testing.T, login ...string) string {
 
 // templates is the template API as used with one key.
 type templates struct {
-	h        *house
+	h        *daemonHarness
 	url, key string
 }
 
-func (h *house) templates(url, key string) templates { return templates{h, url, key} }
+func (h *daemonHarness) templates(url, key string) templates { return templates{h, url, key} }
 
 // do sends a request and expects the given status.
 func (ts templates) do(method, path string, body any, want int) map[string]any {
@@ -148,7 +148,7 @@ func (ts templates) built(build string) (state, reason, log string) {
 }
 
 // layers returns the existing snapshots.
-func (h *house) layers() []string {
+func (h *daemonHarness) layers() []string {
 	h.Helper()
 	return strings.Fields(h.says("snapshots", "-q"))
 }

@@ -100,13 +100,13 @@ func (m *matrix) areasDocumented(t *testing.T) {
 }
 
 // openForE2B starts a daemon that serves the E2B API.
-func openForE2B(t *testing.T) (h *house, url string) {
+func openForE2B(t *testing.T) (h *daemonHarness, url string) {
 	t.Helper()
 	h = open(t, tools()+fmt.Sprintf("e2b: {listen: \"127.0.0.1:0\"}\nrootfs: {default: {dir: %q}}\n", treeWithUser(t)))
 	return h, h.e2bKey().URL
 }
 
-func (h *house) e2bKey() wire.E2BKey {
+func (h *daemonHarness) e2bKey() wire.E2BKey {
 	h.Helper()
 	k, err := h.CreateE2BKey(h.Context(), wire.CreateE2BKey{})
 	if err != nil {
@@ -264,7 +264,7 @@ type matrix struct {
 }
 
 // scenarios runs the scenarios of files with a package.
-func (h *house) scenarios(m *matrix, dir, url, pkg, version string, files ...string) {
+func (h *daemonHarness) scenarios(m *matrix, dir, url, pkg, version string, files ...string) {
 	h.Helper()
 	key, other := h.e2bKey(), h.e2bKey()
 	cmd := exec.CommandContext(h.Context(), "node", append([]string{"run.mjs", pkg}, files...)...)
@@ -274,7 +274,7 @@ func (h *house) scenarios(m *matrix, dir, url, pkg, version string, files ...str
 }
 
 // outcomes runs a command that prints the results of scenarios.
-func (h *house) outcomes(m *matrix, version string, cmd *exec.Cmd) {
+func (h *daemonHarness) outcomes(m *matrix, version string, cmd *exec.Cmd) {
 	h.Helper()
 	if m.well == nil {
 		m.well = map[string]map[string]bool{}
@@ -369,7 +369,7 @@ func (m *matrix) documented(t *testing.T) {
 }
 
 // e2b sends a request to E2B's control API and returns the status and the response.
-func (h *house) e2b(url, key, method, path string, body any) (int, map[string]any) {
+func (h *daemonHarness) e2b(url, key, method, path string, body any) (int, map[string]any) {
 	h.Helper()
 	var got map[string]any
 	status := h.e2bInto(url, key, method, path, body, &got)
@@ -377,7 +377,7 @@ func (h *house) e2b(url, key, method, path string, body any) (int, map[string]an
 }
 
 // e2bInto decodes the response into got if it fits, and returns the status.
-func (h *house) e2bInto(url, key, method, path string, body, got any) int {
+func (h *daemonHarness) e2bInto(url, key, method, path string, body, got any) int {
 	h.Helper()
 	text, err := json.Marshal(body)
 	if err != nil {
@@ -398,7 +398,7 @@ func (h *house) e2bInto(url, key, method, path string, body, got any) int {
 }
 
 // jailIn returns the jail of a sandbox.
-func (h *house) jailIn(sandbox string) string {
+func (h *daemonHarness) jailIn(sandbox string) string {
 	h.Helper()
 	jails, err := client.Collect(h.Jails(h.Context(), client.JailFilter{Name: sandbox}))
 	if err != nil || len(jails) != 1 {

@@ -18,7 +18,7 @@ import (
 var pythonSDKs = newest("1.0.5", "2.63.0")
 
 // exports returns the environment variables that glasshouse e2b prints.
-func (h *house) exports() map[string]string {
+func (h *daemonHarness) exports() map[string]string {
 	h.Helper()
 	h.Setenv("XDG_STATE_HOME", h.TempDir())
 	out, errs, code := h.glasshouse(h.data, "e2b")

@@ -12,14 +12,14 @@ import (
 	"time"
 )
 
-// A volumeDoor is the file API of a volume, used with a token of it.
-type volumeDoor struct {
-	*house
+// A volumeAPI is the file API of a volume, used with a token of it.
+type volumeAPI struct {
+	*daemonHarness
 	url, id, token string
 }
 
 // ask sends a request to the volume's file API.
-func (v volumeDoor) ask(method, what, path, more, body string) (int, string) {
+func (v volumeAPI) ask(method, what, path, more, body string) (int, string) {
 	v.Helper()
 	r, err := http.NewRequestWithContext(v.Context(), method, v.url+"/volumecontent/"+v.id+"/"+what+"?path="+url.QueryEscape(path)+more, strings.NewReader(body))
 	if err != nil {
@@ -38,17 +38,17 @@ func (v volumeDoor) ask(method, what, path, more, body string) (int, string) {
 	return resp.StatusCode, string(text)
 }
 
-func (h *house) newVolume(url, key, name string) volumeDoor {
+func (h *daemonHarness) newVolume(url, key, name string) volumeAPI {
 	h.Helper()
 	status, made := h.e2b(url, key, "POST", "/volumes", map[string]any{"name": name})
 	if status != http.StatusCreated {
 		h.Fatal(status, made)
 	}
-	return volumeDoor{h, url, made["volumeID"].(string), made["token"].(string)}
+	return volumeAPI{h, url, made["volumeID"].(string), made["token"].(string)}
 }
 
 // openWithVolumes starts a daemon with volumes of the given size.
-func openWithVolumes(t *testing.T, mb int) *house {
+func openWithVolumes(t *testing.T, mb int) *daemonHarness {
 	return open(t, tools()+fmt.Sprintf("e2b: {listen: \"127.0.0.1:0\", volume_mb: %d}\nrootfs: {default: {dir: %q}}\n", mb, treeWithUser(t)))
 }
 

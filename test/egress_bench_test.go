@@ -297,7 +297,7 @@ func (t *talk) get(n int64) error {
 }
 
 // benchStreams downloads a gigabyte and samples the daemon's memory.
-func benchStreams(h *house, direct, jail, looked, tiny, mitm *lane) {
+func benchStreams(h *daemonHarness, direct, jail, looked, tiny, mitm *lane) {
 	type way struct {
 		name   string
 		lane   *lane
@@ -460,7 +460,7 @@ func benchLatency(direct, jail, looked, tiny, mitm *lane) {
 
 // benchConnections opens as many connections as a jail may have, and uses all of them
 // concurrently.
-func benchConnections(h *house, l *lane) {
+func benchConnections(h *daemonHarness, l *lane) {
 	const n = 1000
 	time.Sleep(2 * time.Second) // until the previous connections have ended
 	before := h.rss()

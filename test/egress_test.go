@@ -56,7 +56,7 @@ func website(t *testing.T, ns, addr string, conf *tls.Config, h http.Handler) {
 }
 
 // get requests a page over plain HTTP from a jail, without proxy settings.
-func (h *house) get(j wire.Jail, host, port string) string {
+func (h *daemonHarness) get(j wire.Jail, host, port string) string {
 	h.Helper()
 	return h.sh(j.ID, fmt.Sprintf(`timeout 20 bash -c 'exec 3<>/dev/tcp/%s/%s && printf "GET / HTTP/1.1\r\nHost: %s\r\nConnection: close\r\n\r\n" >&3 && cat <&3' 2>&1 | tr -d '\r'`, host, port, host))
 }
@@ -173,14 +173,14 @@ func TestBridgedJailsFindEachOtherByName(t *testing.T) {
 	if got := h.reach(a.ID, "db:"+inB); !strings.HasPrefix(got, "db:"+inB+": 100.64.") {
 		t.Errorf("web connects to db by name: got %q", got)
 	}
-	if got := h.strays(a.ID, "stranger:"+inX, serverAddr+":"+port, hostAddr+":22"); got != "" {
+	if got := h.reachDenied(a.ID, "stranger:"+inX, serverAddr+":"+port, hostAddr+":22"); got != "" {
 		t.Errorf("web reaches %q, want only db", got)
 	}
 	// The name resolves only while the jail runs.
 	if _, err := h.StopJail(t.Context(), b.ID, 0); err != nil {
 		t.Fatal(err)
 	}
-	if got := h.strays(a.ID, "db:"+inB); got != "" {
+	if got := h.reachDenied(a.ID, "db:"+inB); got != "" {
 		t.Errorf("db has stopped, but got %q", got)
 	}
 	if _, err := h.StartJail(t.Context(), b.ID); err != nil {

@@ -129,8 +129,8 @@ func TestProcessWaitsForApproval(t *testing.T) {
 	}
 }
 
-// wonders starts a command that requires an approval, and returns when it is pending.
-func (h *house) wonders(j wire.Jail, script string) (wire.Exec, wire.Approval) {
+// startPending starts a command that requires an approval, and returns when it is pending.
+func (h *daemonHarness) startPending(j wire.Jail, script string) (wire.Exec, wire.Approval) {
 	h.Helper()
 	x, err := h.Exec(h.Context(), j.ID, wire.ExecRequest{Argv: []string{"bash", "-c", script}, Detach: true})
 	if err != nil {
@@ -139,7 +139,7 @@ func (h *house) wonders(j wire.Jail, script string) (wire.Exec, wire.Approval) {
 	return x, h.asked(j)
 }
 
-func (h *house) allows(a wire.Approval) {
+func (h *daemonHarness) allows(a wire.Approval) {
 	h.Helper()
 	if _, err := h.Answer(h.Context(), a.ID, wire.AnswerApproval{Answer: "allow"}); err != nil {
 		h.Fatal(err)
@@ -147,7 +147,7 @@ func (h *house) allows(a wire.Approval) {
 }
 
 // withdrawn checks that a request is withdrawn.
-func (h *house) withdrawn(a wire.Approval) {
+func (h *daemonHarness) withdrawn(a wire.Approval) {
 	h.Helper()
 	now, err := h.Approval(h.Context(), a.ID, 0)
 	if err != nil || now.State != "withdrawn" {
@@ -160,7 +160,7 @@ var enforced = wire.CreateJail{Enforce: true, Policy: &wire.Policy{Files: []wire
 func TestPausedJailDoesNotDelayShutdown(t *testing.T) {
 	h := open(t, tools())
 	j := h.running(enforced)
-	x, a := h.wonders(j, "id -u && echo went on")
+	x, a := h.startPending(j, "id -u && echo went on")
 	if _, err := h.PauseJail(t.Context(), j.ID); err != nil {
 		t.Fatal(err)
 	}
@@ -244,7 +244,7 @@ func TestApprovalIsWithdrawnWithItsProcess(t *testing.T) {
 	}
 
 	// A rewind to before the request.
-	_, a := h.wonders(j, "id -u && echo went on")
+	_, a := h.startPending(j, "id -u && echo went on")
 	waiting, err := h.TakeSnapshot(t.Context(), j.ID, wire.TakeSnapshot{})
 	if err != nil {
 		t.Fatal(err)
@@ -267,7 +267,7 @@ func TestApprovalIsWithdrawnWithItsProcess(t *testing.T) {
 	refuses()
 
 	// A stop and a start.
-	_, a = h.wonders(j, "id -un")
+	_, a = h.startPending(j, "id -un")
 	if _, err := h.StopJail(t.Context(), j.ID, time.Second); err != nil {
 		t.Fatal(err)
 	}
@@ -278,7 +278,7 @@ func TestApprovalIsWithdrawnWithItsProcess(t *testing.T) {
 	refuses()
 
 	// A pause keeps the request.
-	x, a := h.wonders(j, "id -u && echo went on")
+	x, a := h.startPending(j, "id -u && echo went on")
 	if _, err := h.PauseJail(t.Context(), j.ID); err != nil {
 		t.Fatal(err)
 	}
@@ -290,7 +290,7 @@ func TestApprovalIsWithdrawnWithItsProcess(t *testing.T) {
 		t.Errorf("the command approved during the pause ended with %+v", x)
 	}
 
-	_, a = h.wonders(j, "id -g")
+	_, a = h.startPending(j, "id -g")
 	if err := h.DeleteJail(t.Context(), j.ID); err != nil {
 		t.Fatal(err)
 	}
@@ -298,7 +298,7 @@ func TestApprovalIsWithdrawnWithItsProcess(t *testing.T) {
 }
 
 // asked waits until a jail has a pending approval and returns it.
-func (h *house) asked(j wire.Jail) wire.Approval {
+func (h *daemonHarness) asked(j wire.Jail) wire.Approval {
 	h.Helper()
 	for end := time.Now().Add(20 * time.Second); time.Now().Before(end); time.Sleep(20 * time.Millisecond) {
 		list, err := h.Approvals(h.Context(), "", j.ID)
@@ -314,12 +314,12 @@ func (h *house) asked(j wire.Jail) wire.Approval {
 }
 
 // ended waits until a command has ended.
-func (h *house) ended(j wire.Jail, x wire.Exec) wire.Exec {
+func (h *daemonHarness) ended(j wire.Jail, x wire.Exec) wire.Exec {
 	h.Helper()
 	return h.endedWithin(20*time.Second, j, x)
 }
 
-func (h *house) endedWithin(limit time.Duration, j wire.Jail, x wire.Exec) wire.Exec {
+func (h *daemonHarness) endedWithin(limit time.Duration, j wire.Jail, x wire.Exec) wire.Exec {
 	h.Helper()
 	var err error
 	for end := time.Now().Add(limit); x.Running; time.Sleep(50 * time.Millisecond) {

@@ -41,7 +41,7 @@ const prompt = 15 * time.Second
 
 // A prisoner is a jail in which escapes are attempted.
 type prisoner struct {
-	*house
+	*daemonHarness
 	world *wild
 	jail  id.Jail
 	env   map[string]string
@@ -65,11 +65,11 @@ func TestEgressEscapes(t *testing.T) {
 
 	rules := egressRules(t, api)
 	runc := wire.CreateJail{Backend: "oci", Runtime: "runc", Network: "proxy", Egress: &rules}
-	p := &prisoner{house: h, world: w, jail: h.running(runc).ID, env: map[string]string{
+	p := &prisoner{daemonHarness: h, world: w, jail: h.running(runc).ID, env: map[string]string{
 		"HOST_API": api, "HOST_SOCKET": filepath.Join(h.data, "glasshouse.sock"),
 		"HOST_ABSTRACT": listenAbstract(t), "HOST_JAILS": strings.Join(otherJails(t, h, w, secret), " "),
 	}}
-	p.takeIn(program)
+	p.addProgram(program)
 	if err := h.PutSecret(t.Context(), "inside", wire.PutSecret{Value: &secret}); err != nil {
 		t.Fatal(err)
 	}
@@ -95,10 +95,10 @@ func TestEgressEscapes(t *testing.T) {
 		}
 	}
 	t.Run("what was allowed in part", func(t *testing.T) {
-		if n, _ := w.came("few.example.com"); n == 0 || n > 3 {
+		if n, _ := w.received("few.example.com"); n == 0 || n > 3 {
 			t.Errorf("the server received %d requests, want 1 to 3", n)
 		}
-		if _, n := w.came("small.example.com"); n > 64<<10 {
+		if _, n := w.received("small.example.com"); n > 64<<10 {
 			t.Errorf("the server received %d bytes, want at most %d", n, 64<<10)
 		}
 	})
@@ -112,7 +112,7 @@ func TestEgressEscapes(t *testing.T) {
 	if names := unasked(w.Asked()); len(names) > 0 {
 		t.Errorf("the host's name server was queried for %q", names)
 	}
-	if got := w.astray(); len(got) > 0 {
+	if got := w.strayPackets(); len(got) > 0 {
 		t.Errorf("at the end, packets were sent to %q", got)
 	}
 	if len(all) < 150 {
@@ -192,7 +192,7 @@ func listenAbstract(t *testing.T) string {
 
 // otherJails creates a jail of each network mode and returns the addresses of listeners in them
 // that no other jail may reach.
-func otherJails(t *testing.T, h *house, w *wild, secret string) (at []string) {
+func otherJails(t *testing.T, h *daemonHarness, w *wild, secret string) (at []string) {
 	t.Helper()
 	named := secret + "-of-another"
 	if err := h.PutSecret(t.Context(), "another", wire.PutSecret{Value: &named}); err != nil {
@@ -232,12 +232,12 @@ func otherJails(t *testing.T, h *house, w *wild, secret string) (at []string) {
 
 // in returns p for another test.
 func (p *prisoner) in(t *testing.T) *prisoner {
-	h, q := *p.house, *p
-	h.T, q.house = t, &h
+	h, q := *p.daemonHarness, *p
+	h.T, q.daemonHarness = t, &h
 	return &q
 }
 
-func (p *prisoner) takeIn(program string) {
+func (p *prisoner) addProgram(program string) {
 	p.Helper()
 	f, err := os.Open(program)
 	if err != nil {
@@ -323,21 +323,21 @@ func (p *prisoner) fails(e escape, o *outcome) {
 	if o.Took > prompt && !e.Slow {
 		p.Errorf("the attempt took %v to fail", o.Took)
 	}
-	if !e.Silent && (o.Timeout || o.Answer == "" && o.Err == "") && !closedUnsaid(e) {
+	if !e.Silent && (o.Timeout || o.Answer == "" && o.Err == "") && !closesWithoutError(e) {
 		p.Errorf("no clear error: got %q, %q after %v", o.Answer, o.Err, o.Took)
 	}
-	if got := p.world.astray(); len(got) > 0 {
+	if got := p.world.strayPackets(); len(got) > 0 {
 		p.Errorf("packets were sent to %q", got)
 	}
-	p.isRecorded(e, o)
+	p.checkRecorded(e, o)
 }
 
-// closedUnsaid reports whether the proxy closes the connection of an attempt without an error.
+// closesWithoutError reports whether the proxy closes the connection of an attempt without an error.
 // It cannot report an error for malformed DNS over TCP.
-func closedUnsaid(e escape) bool { return strings.HasPrefix(e.Name, "DNS") }
+func closesWithoutError(e escape) bool { return strings.HasPrefix(e.Name, "DNS") }
 
-// isRecorded searches for the attempt in the audit log and in the jail's event log.
-func (p *prisoner) isRecorded(e escape, o *outcome) {
+// checkRecorded searches for the attempt in the audit log and in the jail's event log.
+func (p *prisoner) checkRecorded(e escape, o *outcome) {
 	p.Helper()
 	var seen []string
 	inChain := func() bool {
@@ -395,7 +395,7 @@ const privateAfterPublic = "rebinding: private after public"
 // away kills the daemon while a program repeats all attempts.
 func (p *prisoner) away() {
 	public := escape{Name: privateAfterPublic, Carried: egresstest.API + ":80"}
-	p.isRecorded(public, p.try(p.T, public))
+	p.checkRecorded(public, p.try(p.T, public))
 
 	if _, err := p.Exec(p.Context(), p.jail, wire.ExecRequest{Argv: []string{"/root/escape", "-away"}, Env: p.env, Detach: true}); err != nil {
 		p.Fatal(err)
@@ -439,7 +439,7 @@ func (p *prisoner) away() {
 		p.Error("allowed requests fail after the restart")
 	}
 	p.sh(p.jail, "touch /root/stop")
-	if got := p.world.astray(); len(got) > 0 {
+	if got := p.world.strayPackets(); len(got) > 0 {
 		p.Errorf("packets were sent to %q", got)
 	}
 	p.fails(escape{Name: privateAfterPublic, Reasons: []egress.Reason{egress.ReasonAddress}, Host: "flip.rebind.example"}, nil)
@@ -471,7 +471,7 @@ func (p *prisoner) otherRuntimes(program string, all []escape, rules wire.Egress
 		p.T.Run(strings.TrimSpace(b.Name+" "+b.Runtime), func(t *testing.T) {
 			q := p.in(t)
 			q.jail = q.running(wire.CreateJail{Backend: b.Name, Runtime: b.Runtime, Network: "proxy", Egress: &rules}).ID
-			q.takeIn(program)
+			q.addProgram(program)
 			for _, e := range all {
 				if slices.Contains(everywhere, e.Name) && (b.Runtime != "runsc" || !slices.Contains(unreported, e.Name)) {
 					t.Run(e.Name, func(t *testing.T) { q.in(t).fails(e, nil) })

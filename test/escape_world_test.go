@@ -222,8 +222,8 @@ func (w *wild) packet(b []byte) {
 	}
 }
 
-// astray returns the forbidden packets since the last call.
-func (w *wild) astray() []string {
+// strayPackets returns the forbidden packets since the last call.
+func (w *wild) strayPackets() []string {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	seen := w.strays
@@ -231,8 +231,8 @@ func (w *wild) astray() []string {
 	return seen
 }
 
-// came returns the number and the size of the requests for a host.
-func (w *wild) came(host string) (requests, bytes int) {
+// received returns the number and the size of the requests for a host.
+func (w *wild) received(host string) (requests, bytes int) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	return w.requests[host], w.bodies[host]

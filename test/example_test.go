@@ -22,20 +22,20 @@ func debian(t *testing.T) string {
 	if os.Geteuid() != 0 {
 		t.Skip("isolating jails needs root")
 	}
-	house, err := debianHouse()
+	dataDir, err := debianDataDir()
 	if err != nil && strings.Contains(err.Error(), "mmdebstrap") { // not installed, or no mirror is reachable
 		t.Skip(err)
 	}
 	if err != nil {
 		t.Fatal(err)
 	}
-	return house
+	return dataDir
 }
 
-var debianHouse = sync.OnceValues(func() (string, error) {
-	house := os.Getenv("GLASSHOUSE_DATA")
-	if house == "" {
-		house = "/var/lib/glasshouse"
+var debianDataDir = sync.OnceValues(func() (string, error) {
+	dataDir := os.Getenv("GLASSHOUSE_DATA")
+	if dataDir == "" {
+		dataDir = "/var/lib/glasshouse"
 	}
 	bin, err := backendtest.Find("./cmd/glasshouse", "./cmd/glasshouse-init", "./cmd/glasshouse-agent")
 	if err != nil {
@@ -46,7 +46,7 @@ var debianHouse = sync.OnceValues(func() (string, error) {
 		return "", err
 	}
 	defer os.RemoveAll(dir)
-	if err := errors.Join(os.Chmod(dir, 0o711), shareImages(house, dir)); err != nil {
+	if err := errors.Join(os.Chmod(dir, 0o711), shareImages(dataDir, dir)); err != nil {
 		return "", err
 	}
 	cmd := exec.Command(bin, "rootfs", "prepare", "debian:bookworm")
@@ -54,13 +54,13 @@ var debianHouse = sync.OnceValues(func() (string, error) {
 	if out, err := cmd.CombinedOutput(); err != nil {
 		return "", fmt.Errorf("make a Debian tree: %w\n%s", err, out)
 	}
-	return house, nil
+	return dataDir, nil
 })
 
 // shareImages makes the daemon of a data directory use the images of another, which two daemons
 // may share.
-func shareImages(house, data string) error {
-	images := filepath.Join(house, "images")
+func shareImages(dataDir, data string) error {
+	images := filepath.Join(dataDir, "images")
 	if err := os.MkdirAll(images, 0o700); err != nil {
 		return err
 	}
@@ -70,13 +70,13 @@ func shareImages(house, data string) error {
 // TestPlacesExample runs the documented example and checks each of its parts: the skill,
 // the capability, the sandbox, the proxy, the secret, the result and the audit log.
 func TestPlacesExample(t *testing.T) {
-	house, key := debian(t), "AIza"+strings.Repeat("k3y", 11)+"42"
+	dataDir, key := debian(t), "AIza"+strings.Repeat("k3y", 11)+"42"
 	bin := backendtest.Program(t)
 	work := shortTemp(t)
 	ctx, cancel := context.WithTimeout(t.Context(), 5*time.Minute)
 	defer cancel()
 	cmd := exec.CommandContext(ctx, "../examples/places/run.sh")
-	cmd.Env = append(os.Environ(), "GLASSHOUSE="+bin, "GLASSHOUSE_DATA="+house, "PLACES_KEY="+key, "TMPDIR="+work, "COLUMNS=100000")
+	cmd.Env = append(os.Environ(), "GLASSHOUSE="+bin, "GLASSHOUSE_DATA="+dataDir, "PLACES_KEY="+key, "TMPDIR="+work, "COLUMNS=100000")
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
 	cmd.Cancel = func() error { return syscall.Kill(-cmd.Process.Pid, syscall.SIGTERM) }
 	cmd.WaitDelay = 10 * time.Second
@@ -95,7 +95,7 @@ func TestPlacesExample(t *testing.T) {
 		{"the key came to the server", "POST https://places.googleapis.com/v1/places:searchText with a key that is good"},
 		{"nobody found it", `"found":[]`},
 		{"its echo is masked", `X-Goog-Api-Key\":[\"` + strings.Repeat("*", len(key)) + `\"]`},
-		{"another host was refused to the thief", "Tunnel connection failed: 403"},
+		{"another host was refused to the maliciousManifest", "Tunnel connection failed: 403"},
 		{"the sandbox in the chain", `"sandbox":"j-`},
 		{"the grant in the chain", "secret.granted"},
 		{"the use in the chain", "secret.used"},

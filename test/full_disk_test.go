@@ -20,7 +20,7 @@ import (
 )
 
 // openOnDisk starts a daemon whose data directory is a file system of mb megabytes.
-func openOnDisk(t *testing.T, mb int64, config string) *house {
+func openOnDisk(t *testing.T, mb int64, config string) *daemonHarness {
 	t.Helper()
 	if os.Geteuid() != 0 {
 		t.Skip("mounting a filesystem needs root")
@@ -42,7 +42,7 @@ func openOnDisk(t *testing.T, mb int64, config string) *house {
 }
 
 // leave fills the data directory's disk except for some bytes, until free is called.
-func (h *house) leave(bytes int64) (free func()) {
+func (h *daemonHarness) leave(bytes int64) (free func()) {
 	h.Helper()
 	var st unix.Statfs_t
 	if err := unix.Statfs(h.data, &st); err != nil {
@@ -76,7 +76,7 @@ func (h *house) leave(bytes int64) (free func()) {
 }
 
 // repaired restarts a jail whose disk has become read-only.
-func (h *house) repaired(j id.Jail) {
+func (h *daemonHarness) repaired(j id.Jail) {
 	h.Helper()
 	got, err := h.Jail(h.Context(), j)
 	if err != nil {
@@ -207,7 +207,7 @@ func TestRequestsOnFullDisk(t *testing.T) {
 				t.Errorf("Ready = %v, want a full-disk error", h.Ready(ctx))
 			}
 		}
-		h.ledTo(h.decides(j, "bash", "git status"), "AUTONOMOUS") // checks that it is in the audit log
+		h.checkCauses(h.decide(j, "bash", "git status"), "AUTONOMOUS") // checks that it is in the audit log
 		free()
 		h.repaired(j)
 	}
@@ -274,7 +274,7 @@ const busyLine = `for ((r = 0; r < %d; r++)); do for ((f = 0; f < 25; f++)); do 
 type tally struct{ files, processes, missing, torn int64 }
 
 // counted returns the tally of a jail's log.
-func (h *house) counted(j id.Jail) (c tally) {
+func (h *daemonHarness) counted(j id.Jail) (c tally) {
 	h.Helper()
 	for _, e := range h.events(j, "type:file,proc,gap") {
 		n, of := int64(1), e.Type
@@ -298,9 +298,9 @@ func (h *house) counted(j id.Jail) (c tally) {
 	return c
 }
 
-// heldIsSaid checks the conditions of a jail that is frozen because its events cannot be
+// checkFrozenConditions checks the conditions of a jail that is frozen because its events cannot be
 // written.
-func (h *house) heldIsSaid(j id.Jail) {
+func (h *daemonHarness) checkFrozenConditions(j id.Jail) {
 	h.Helper()
 	var got wire.Jail
 	if !within(20*time.Second, func() bool {
@@ -374,7 +374,7 @@ func TestEventCountsOnFullDisk(t *testing.T) {
 				h.startUntil((*client.Client).Health)
 			}
 			if c.overload == "throttle" {
-				h.heldIsSaid(j)
+				h.checkFrozenConditions(j)
 			} else if !within(2*time.Minute, ended) {
 				t.Error("the command did not end")
 			}

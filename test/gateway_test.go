@@ -80,7 +80,7 @@ func models(t *testing.T, text string) (config string) {
 }
 
 // settled waits until a run is in one of the states, and returns it.
-func (h *house) settled(r id.Run, states ...string) wire.Run {
+func (h *daemonHarness) settled(r id.Run, states ...string) wire.Run {
 	h.Helper()
 	var now wire.Run
 	if !within(2*time.Minute, func() bool {

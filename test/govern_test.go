@@ -76,7 +76,7 @@ func worker(t *testing.T, level int) *wire.Policy {
 
 // claim announces an agent's next action as a harness plugin does: with an HTTP POST that does
 // not use this project's client.
-func (h *house) claim(j id.Jail, tool string, args any) wire.Verdict {
+func (h *daemonHarness) claim(j id.Jail, tool string, args any) wire.Verdict {
 	h.Helper()
 	body, err := json.Marshal(map[string]any{"tool": tool, "args": args, "timestamp": "2026-01-02T03:04:05.678Z"})
 	if err != nil {
@@ -102,7 +102,7 @@ func (h *house) claim(j id.Jail, tool string, args any) wire.Verdict {
 }
 
 // does claims a step as an agent and executes it if it is allowed.
-func (h *house) does(j id.Jail, tool string, args map[string]string, do func()) wire.Verdict {
+func (h *daemonHarness) does(j id.Jail, tool string, args map[string]string, do func()) wire.Verdict {
 	h.Helper()
 	v := h.claim(j, tool, args)
 	if v.Allow {
@@ -171,7 +171,7 @@ func TestAutonomousWorkflowTrail(t *testing.T) {
 	if got, want := h.says("trail", "reviewer"), "- read: auth/login.ts [AUTONOMOUS]\n- edit: auth/login.ts [DENIED]"; got != want {
 		t.Errorf("got trail of the reviewer\n%s\nwant\n%s", got, want)
 	}
-	h.proved(work)
+	h.checkProofs(work)
 }
 
 // TestTrailHasAnnouncedAndObservedActions runs the example with kernel-level enforcement: the
@@ -196,7 +196,7 @@ func TestTrailHasAnnouncedAndObservedActions(t *testing.T) {
 }
 
 // copyIn writes a file to a jail.
-func (h *house) copyIn(j id.Jail, path, text string) {
+func (h *daemonHarness) copyIn(j id.Jail, path, text string) {
 	h.Helper()
 	if _, err := h.WriteFile(h.Context(), j, path, strings.NewReader(text), client.WriteOptions{Parents: true}); err != nil {
 		h.Fatal(err)
@@ -204,7 +204,7 @@ func (h *house) copyIn(j id.Jail, path, text string) {
 }
 
 // copy copies a file from one jail to another.
-func (h *house) copy(from, to id.Jail, path string) {
+func (h *daemonHarness) copy(from, to id.Jail, path string) {
 	h.Helper()
 	r, err := h.ReadFile(h.Context(), from, path, 0, -1)
 	if err != nil {
@@ -216,9 +216,9 @@ func (h *house) copy(from, to id.Jail, path string) {
 	}
 }
 
-// proved verifies the audit log with the daemon and, from an export and the public key, without
+// checkProofs verifies the audit log with the daemon and, from an export and the public key, without
 // it, and detects a change in another export.
-func (h *house) proved(j id.Jail) {
+func (h *daemonHarness) checkProofs(j id.Jail) {
 	h.Helper()
 	if got := h.says("audit", "verify"); !strings.HasPrefix(got, "the chain is whole\n") {
 		h.Errorf("audit verify: got %q", got)

@@ -272,7 +272,7 @@ var capabilities = strings.Fields(`CHOWN DAC_OVERRIDE DAC_READ_SEARCH FOWNER FSE
 // try creates a jail, runs a recorded command in it, and returns the jail.
 func (c *container) try(network string) wire.Jail {
 	c.Helper()
-	h := &house{T: c.T, Client: c.Client}
+	h := &daemonHarness{T: c.T, Client: c.Client}
 	j := h.running(wire.CreateJail{Name: "contained", Network: network})
 	if got := h.sh(j.ID, "echo $((6 * 7)) > /tmp/x; cat /tmp/x; id -u"); got != "42\n0" {
 		c.Errorf("command printed %q", got)
@@ -380,7 +380,7 @@ func TestContainerImageRunsJails(t *testing.T) {
 		t.Errorf("cgroups = %v, want two", cgroups)
 	}
 	for i, c := range both {
-		h := &house{T: t, Client: c.Client}
+		h := &daemonHarness{T: t, Client: c.Client}
 		if got := h.sh(jails[i].ID, "cat /tmp/x"); got != "42" {
 			t.Errorf("with another daemon on the host, the jail printed %q", got)
 		}
@@ -389,7 +389,7 @@ func TestContainerImageRunsJails(t *testing.T) {
 		t.Errorf("health check: %v, %s", err, out)
 	}
 
-	t.Run("ItsOwnProcesses", func(t *testing.T) { inItsOwnProcesses(t, image, root) })
+	t.Run("ItsOwnProcesses", func(t *testing.T) { inPIDNamespace(t, image, root) })
 	if thorough {
 		withFewer(t, image, root)
 	}
@@ -409,7 +409,7 @@ func TestContainerImageRunsJails(t *testing.T) {
 	if _, err := c0.StartJail(t.Context(), j.ID); err != nil {
 		t.Fatal(err)
 	}
-	if got := (&house{T: t, Client: c0.Client}).sh(j.ID, "cat /tmp/x"); got != "42" {
+	if got := (&daemonHarness{T: t, Client: c0.Client}).sh(j.ID, "cat /tmp/x"); got != "42" {
 		t.Errorf("the restarted jail printed %q", got)
 	}
 
@@ -439,9 +439,9 @@ func TestContainerImageRunsJails(t *testing.T) {
 	}
 }
 
-// inItsOwnProcesses runs the image in a PID namespace, in which the daemon is process 1, and in
+// inPIDNamespace runs the image in a PID namespace, in which the daemon is process 1, and in
 // a network namespace.
-func inItsOwnProcesses(t *testing.T, image v1.Image, root string) {
+func inPIDNamespace(t *testing.T, image v1.Image, root string) {
 	volume := shortTemp(t)
 	c := contain(t, image, root, volume, func(s *specs.Spec) {
 		s.Linux.Namespaces = append(s.Linux.Namespaces, specs.LinuxNamespace{Type: specs.PIDNamespace}, specs.LinuxNamespace{Type: specs.NetworkNamespace})

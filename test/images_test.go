@@ -103,7 +103,7 @@ func agentImage(t *testing.T, word string) v1.Image {
 }
 
 // holds checks that a jail has the content of agentImage.
-func (h *house) holds(ref, word string) wire.Jail {
+func (h *daemonHarness) holds(ref, word string) wire.Jail {
 	h.Helper()
 	j := h.running(wire.CreateJail{Rootfs: wire.Rootfs{OCI: ref}, Env: map[string]string{"BOTH": "jail"}})
 	want := fmt.Sprintf("%s\n/srv\n1000\nits own\nyes jail\nb", word)

@@ -103,7 +103,7 @@ func TestListManyFilesInPages(t *testing.T) {
 }
 
 // rss returns the resident memory of the daemon.
-func (h *house) rss() int64 {
+func (h *daemonHarness) rss() int64 {
 	h.Helper()
 	data, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", h.cmd.Process.Pid))
 	if err != nil {
@@ -162,7 +162,7 @@ type screen struct {
 	seen strings.Builder
 }
 
-func (h *house) screen(j id.Jail, argv ...string) *screen {
+func (h *daemonHarness) screen(j id.Jail, argv ...string) *screen {
 	h.Helper()
 	term, err := h.Terminal(h.Context(), j, client.TerminalOptions{Argv: argv, Size: wire.Size{Cols: 90, Rows: 25}})
 	if err != nil {

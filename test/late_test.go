@@ -19,7 +19,7 @@ func shellRun(line string, more func(a *wire.RunAgent)) *wire.RunAgent {
 }
 
 // askedAbout waits until a run has a pending approval for an action, and returns it.
-func (h *house) askedAbout(r id.Run, action string) wire.Approval {
+func (h *daemonHarness) askedAbout(r id.Run, action string) wire.Approval {
 	h.Helper()
 	var found wire.Approval
 	if !within(time.Minute, func() bool {

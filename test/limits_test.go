@@ -15,7 +15,7 @@ import (
 )
 
 // memoryLimit returns the memory limit of a jail's cgroup in megabytes.
-func (h *house) memoryLimit(j id.Jail) int64 {
+func (h *daemonHarness) memoryLimit(j id.Jail) int64 {
 	h.Helper()
 	for _, at := range []string{"/sys/fs/cgroup/memory/*/*/memory.limit_in_bytes", "/sys/fs/cgroup/*/*/memory.max"} {
 		files, err := filepath.Glob(at)
@@ -42,7 +42,7 @@ func (h *house) memoryLimit(j id.Jail) int64 {
 }
 
 // bounded checks the limits of a jail in its record and in the kernel.
-func (h *house) bounded(j, body id.Jail, cpu, memory int64) {
+func (h *daemonHarness) bounded(j, body id.Jail, cpu, memory int64) {
 	h.Helper()
 	l, err := h.JailLimits(h.Context(), j, 0)
 	if err != nil {
@@ -77,7 +77,7 @@ func TestResourceGrants(t *testing.T) {
 
 	// A request above the ceiling waits for an approval.
 	h.sh(j.ID, "("+ask(`{"memory": "4352"}`)+" > /tmp/answer) > /dev/null 2>&1 &")
-	if _, err := h.Answer(h.Context(), h.pends(j.ID, "memory=4352").ID, wire.AnswerApproval{Answer: "allow"}); err != nil {
+	if _, err := h.Answer(h.Context(), h.pendingApproval(j.ID, "memory=4352").ID, wire.AnswerApproval{Answer: "allow"}); err != nil {
 		t.Fatal(err)
 	}
 	if !within(20*time.Second, func() bool { got = h.sh(j.ID, "cat /tmp/answer"); return strings.Contains(got, "}") }) || !strings.Contains(got, `"applied"`) {

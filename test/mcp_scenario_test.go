@@ -20,14 +20,14 @@ import (
 )
 
 // mcpCommand returns the command glasshouse mcp, as an MCP client starts it.
-func (h *house) mcpCommand(args ...string) *exec.Cmd {
+func (h *daemonHarness) mcpCommand(args ...string) *exec.Cmd {
 	cmd := exec.Command(h.bin, append([]string{"mcp"}, args...)...)
 	cmd.Env = append(os.Environ(), "GLASSHOUSE_DATA="+h.data)
 	return cmd
 }
 
 // connect returns a client of the MCP SDK.
-func (h *house) connect(by sdk.Transport) *sdk.ClientSession {
+func (h *daemonHarness) connect(by sdk.Transport) *sdk.ClientSession {
 	h.Helper()
 	s, err := sdk.NewClient(&sdk.Implementation{Name: "test", Version: "1"}, nil).Connect(h.Context(), by, nil)
 	if err != nil {
@@ -38,7 +38,7 @@ func (h *house) connect(by sdk.Transport) *sdk.ClientSession {
 }
 
 // tool calls a tool, and returns its result as JSON and whether it failed.
-func (h *house) tool(s *sdk.ClientSession, name, input string) (string, bool) {
+func (h *daemonHarness) tool(s *sdk.ClientSession, name, input string) (string, bool) {
 	h.Helper()
 	r, err := s.CallTool(h.Context(), &sdk.CallToolParams{Name: name, Arguments: json.RawMessage(input)})
 	if err != nil {

@@ -10,7 +10,7 @@ import (
 )
 
 // spent returns what a run has spent of one dimension of its budget.
-func (h *house) spent(r id.Run, dimension string) int64 {
+func (h *daemonHarness) spent(r id.Run, dimension string) int64 {
 	h.Helper()
 	now, err := h.Client.Run(h.Context(), r)
 	if err != nil {

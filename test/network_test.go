@@ -149,20 +149,20 @@ func greet(t *testing.T, ns string) string {
 }
 
 // reach returns the responses that a jail gets from addresses it may reach, tried in parallel.
-func (h *house) reach(j id.Jail, places ...string) string {
+func (h *daemonHarness) reach(j id.Jail, places ...string) string {
 	h.Helper()
 	return h.reachWithin(j, 20, places...)
 }
 
-// strays returns the responses that a jail gets from addresses it must not reach, tried in
+// reachDenied returns the responses that a jail gets from addresses it must not reach, tried in
 // parallel; "" if it reaches none.
-func (h *house) strays(j id.Jail, places ...string) string {
+func (h *daemonHarness) reachDenied(j id.Jail, places ...string) string {
 	h.Helper()
 	return h.reachWithin(j, 1, places...)
 }
 
 // reachWithin tries each address for the given number of seconds.
-func (h *house) reachWithin(j id.Jail, seconds int, places ...string) string {
+func (h *daemonHarness) reachWithin(j id.Jail, seconds int, places ...string) string {
 	h.Helper()
 	var line strings.Builder
 	for _, p := range places {
@@ -224,7 +224,7 @@ func TestFullNetworkReachesOnlyTheInternet(t *testing.T) {
 		for _, n := range at {
 			closed = append(closed, n+":"+port)
 		}
-		if got := h.strays(j.ID, closed...); got != "" {
+		if got := h.reachDenied(j.ID, closed...); got != "" {
 			t.Errorf("%s: jail reaches denied addresses:\n%s", name, got)
 		}
 		if u, err := h.Jail(t.Context(), j.ID); err != nil || u.Usage == nil || u.Usage.TxBytes == 0 {
@@ -253,7 +253,7 @@ func TestFullNetworkReachesOnlyTheInternet(t *testing.T) {
 		}
 	}
 
-	if got := h.strays(isolated.ID, serverAddr+":"+out, hostAddr+":"+host, "127.0.0.1:"+host, "127.0.0.1:"+api, hostAddr+":"+api); got != "" {
+	if got := h.reachDenied(isolated.ID, serverAddr+":"+out, hostAddr+":"+host, "127.0.0.1:"+host, "127.0.0.1:"+api, hostAddr+":"+api); got != "" {
 		t.Errorf("an isolated jail reaches denied addresses:\n%s", got)
 	}
 	socket := filepath.Join(h.data, "glasshouse.sock")

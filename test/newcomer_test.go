@@ -68,10 +68,10 @@ func like(printed string) *regexp.Regexp {
 // script to a signed and installed capability, and compares the output. It reads the id of the
 // approval from the output, as a user would.
 func TestDocumentedCommands(t *testing.T) {
-	house := debian(t)
+	dataDir := debian(t)
 	h := open(t, "pool: {size: 0}\nrootfs: {default: {debian: bookworm}}\n")
 	h.kill()
-	if err := errors.Join(os.RemoveAll(filepath.Join(h.data, "images")), shareImages(house, h.data)); err != nil {
+	if err := errors.Join(os.RemoveAll(filepath.Join(h.data, "images")), shareImages(dataDir, h.data)); err != nil {
 		t.Fatal(err)
 	}
 	h.start()

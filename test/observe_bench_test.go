@@ -93,7 +93,7 @@ func compare(t *testing.T, title string, rounds, calls int, line string) {
 	}
 	config := "pool: {size: 0}\nmounts: {allow: [/usr/local/go]}\nrootfs: {allow: [/]}\n"
 	blind, seeing := open(t, config+"observe: {sources: []}\n"), open(t, config)
-	in := func(h *house, after func(j wire.Jail, b *best)) func(b *best) error {
+	in := func(h *daemonHarness, after func(j wire.Jail, b *best)) func(b *best) error {
 		return func(b *best) error {
 			j, err := h.CreateJail(h.Context(), req)
 			if err != nil {
@@ -296,7 +296,7 @@ func sizes(dir string) (text, packed int64, n int) {
 }
 
 // cpu returns the processor time used by the daemon.
-func (h *house) cpu() time.Duration {
+func (h *daemonHarness) cpu() time.Duration {
 	var total time.Duration
 	tasks, _ := filepath.Glob(fmt.Sprintf("/proc/%d/task/*/schedstat", h.cmd.Process.Pid))
 	for _, task := range tasks {

@@ -21,7 +21,7 @@ import (
 )
 
 // events returns the events in a jail's log that match a filter.
-func (h *house) events(j id.Jail, filter string) []event.Event {
+func (h *daemonHarness) events(j id.Jail, filter string) []event.Event {
 	h.Helper()
 	var all []event.Event
 	for r, err := range h.Events(h.Context(), j, client.EventQuery{Filter: filter}) {
@@ -38,7 +38,7 @@ func (h *house) events(j id.Jail, filter string) []event.Event {
 }
 
 // tally counts the matching events of a jail without keeping them.
-func (h *house) tally(j id.Jail, filter string) (n int, bytes, lost int64) {
+func (h *daemonHarness) tally(j id.Jail, filter string) (n int, bytes, lost int64) {
 	h.Helper()
 	for r, err := range h.Events(h.Context(), j, client.EventQuery{Filter: filter}) {
 		if err != nil {
@@ -59,7 +59,7 @@ func (h *house) tally(j id.Jail, filter string) (n int, bytes, lost int64) {
 }
 
 // run runs a program in a jail without a shell, which would make system calls of its own.
-func (h *house) run(j id.Jail, argv ...string) {
+func (h *daemonHarness) run(j id.Jail, argv ...string) {
 	h.Helper()
 	x, err := h.Exec(h.Context(), j, wire.ExecRequest{Argv: argv})
 	if err != nil {
@@ -71,7 +71,7 @@ func (h *house) run(j id.Jail, argv ...string) {
 }
 
 // watchedByKernel skips a test of events that only BPF programs observe.
-func (h *house) watchedByKernel(j id.Jail) {
+func (h *daemonHarness) watchedByKernel(j id.Jail) {
 	h.Helper()
 	got, err := h.Jail(h.Context(), j)
 	if err != nil {
@@ -257,7 +257,7 @@ func TestEventsOfLargeAndManyFiles(t *testing.T) {
 // A jail waits for the daemon if both get little processor time, and all its events are
 // recorded.
 func TestNoEventLossOnBusyProcessor(t *testing.T) {
-	var h *house
+	var h *daemonHarness
 	onOneProcessor(t, func() { h = open(t, "pool: {size: 0}\nevents: {segment_mb: 1, keep_mb: 64}\n") })
 	j := h.running(wire.CreateJail{})
 	h.watchedByKernel(j.ID)

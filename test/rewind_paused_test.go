@@ -15,7 +15,7 @@ func TestRewindJailPausedByEarlierDaemon(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	h.countsOn(j, h.count(j))
+	h.waitCount(j, h.count(j))
 	if _, err := h.PauseJail(ctx, j); err != nil {
 		t.Fatal(err)
 	}
@@ -28,5 +28,5 @@ func TestRewindJailPausedByEarlierDaemon(t *testing.T) {
 	if back.State != "running" {
 		t.Errorf("jail is %s, want running", back.State)
 	}
-	h.countsOn(j, h.count(j))
+	h.waitCount(j, h.count(j))
 }

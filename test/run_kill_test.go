@@ -42,7 +42,7 @@ conversations:
 // A wreck is a daemon that is killed, as are its agents, without an effect on the results of
 // runs.
 type wreck struct {
-	*house
+	*daemonHarness
 	c    *client.Client // outlives the daemon
 	rand *rand.Rand
 }
@@ -58,7 +58,7 @@ func openWreck(t *testing.T, model string) *wreck {
 	if err != nil {
 		t.Fatal(err)
 	}
-	w := &wreck{house: h, c: c, rand: rand.New(rand.NewPCG(seed, seed))}
+	w := &wreck{daemonHarness: h, c: c, rand: rand.New(rand.NewPCG(seed, seed))}
 	ctx, stop := context.WithCancel(context.Background())
 	var wg sync.WaitGroup
 	wg.Go(func() { w.approve(ctx) })
@@ -117,8 +117,8 @@ func agentsIn(j id.Jail) (pids []int) {
 	return pids
 }
 
-// hurt kills the daemon, an agent or both, and returns what it killed.
-func (w *wreck) hurt(runs []id.Run) string {
+// killSomething kills the daemon, an agent or both, and returns what it killed.
+func (w *wreck) killSomething(runs []id.Run) string {
 	r := runs[w.rand.IntN(len(runs))]
 	where := "away"
 	if now, err := w.c.Run(w.Context(), r); err == nil {
@@ -194,7 +194,7 @@ func TestRunSurvivesKillsAtRandomMoments(t *testing.T) {
 		}
 		for range 1 + w.rand.IntN(3) {
 			time.Sleep(time.Duration(w.rand.Int64N(int64(took * 3 / 4))))
-			t.Logf("%d: %s", done, w.hurt(runs))
+			t.Logf("%d: %s", done, w.killSomething(runs))
 			done++
 		}
 		for _, r := range runs {
@@ -243,7 +243,7 @@ func TestRunSurvivesKillsDuringRewindAndBranch(t *testing.T) {
 		asked.Go(func() { w.goBackAndBranch(r) })
 		for range 2 {
 			time.Sleep(time.Duration(w.rand.IntN(1500)) * time.Millisecond)
-			t.Logf("%d: %s", round, w.hurt([]id.Run{r}))
+			t.Logf("%d: %s", round, w.killSomething([]id.Run{r}))
 		}
 		asked.Wait()
 		runs, err := client.Collect(w.Runs(t.Context(), session, ""))

@@ -17,7 +17,7 @@ import (
 )
 
 // read returns the content of a file of a jail.
-func (h *house) read(j id.Jail, path string) string {
+func (h *daemonHarness) read(j id.Jail, path string) string {
 	h.Helper()
 	r, err := h.ReadFile(h.Context(), j, path, 0, -1)
 	if err != nil {
@@ -33,7 +33,7 @@ func (h *house) read(j id.Jail, path string) string {
 }
 
 // changed returns the changes in a jail's root, one per line.
-func (h *house) changed(j id.Jail) string {
+func (h *daemonHarness) changed(j id.Jail) string {
 	h.Helper()
 	changes, err := client.Collect(h.Changes(h.Context(), j, client.ChangesOptions{}))
 	if err != nil {
@@ -88,7 +88,7 @@ func TestJailLifecycleOnEachRuntime(t *testing.T) {
 }
 
 // life tests the operations that all backends support.
-func (h *house) life(req wire.CreateJail) {
+func (h *daemonHarness) life(req wire.CreateJail) {
 	ctx := h.Context()
 	req.Env, req.Limits = map[string]string{"WORD": "of the jail"}, wire.Limits{MemoryMB: 256, DiskMB: 64}
 	j, err := h.CreateJail(ctx, req)
@@ -166,7 +166,7 @@ func (h *house) life(req wire.CreateJail) {
 }
 
 // ticking starts a clock in a jail if none runs, and reads it.
-func (h *house) ticking(j id.Jail) string {
+func (h *daemonHarness) ticking(j id.Jail) string {
 	h.Helper()
 	if _, err := h.Exec(h.Context(), j, wire.ExecRequest{Cmd: "mkdir /tmp/clock && while :; do n=$((n+1)); echo $n > /tmp/clock/new; mv /tmp/clock/new /tmp/clock/n; sleep 0.01; done", Detach: true}); err != nil {
 		h.Fatal(err)

@@ -114,7 +114,7 @@ func program(t *testing.T, env []string, name string, args ...string) {
 }
 
 // canSnapshot skips the test if the host cannot checkpoint jails.
-func (h *house) canSnapshot() {
+func (h *daemonHarness) canSnapshot() {
 	h.Helper()
 	j := h.running(wire.CreateJail{Name: "probe"})
 	s, err := h.TakeSnapshot(h.Context(), j.ID, wire.TakeSnapshot{})
@@ -127,7 +127,7 @@ func (h *house) canSnapshot() {
 }
 
 // viewer returns a token of a user with the role viewer.
-func (h *house) viewer() string {
+func (h *daemonHarness) viewer() string {
 	h.Helper()
 	token, err := h.CreateToken(h.Context(), wire.CreateToken{Name: "looker", Role: "viewer"})
 	if err != nil {

@@ -199,9 +199,9 @@ func TestSecretSearchSkipsKernelFileSystems(t *testing.T) {
 	}
 }
 
-// sighted returns where a value is found: in files of the data directory, including those kept
+// findValue returns where a value is found: in files of the data directory, including those kept
 // in memory, in command lines and environments of processes, and in the daemon's log.
-func (h *house) sighted(value string) []string {
+func (h *daemonHarness) findValue(value string) []string {
 	h.Helper()
 	look := newHunt(h.T, value)
 	var where []string
@@ -229,8 +229,8 @@ func (h *house) sighted(value string) []string {
 	return where
 }
 
-// told returns the API endpoints whose responses contain a value.
-func (h *house) told(value string, jails []id.Jail, snapshots []id.Snapshot) []string {
+// apiLeaks returns the API endpoints whose responses contain a value.
+func (h *daemonHarness) apiLeaks(value string, jails []id.Jail, snapshots []id.Snapshot) []string {
 	h.Helper()
 	look := newHunt(h.T, value)
 	paths := strings.Fields(`/jails /snapshots /lineage /secrets /approvals?state=all /notices/dead /chain?limit=1000 /chain/export /chain/head
@@ -277,8 +277,8 @@ func (h *house) told(value string, jails []id.Jail, snapshots []id.Snapshot) []s
 	return where
 }
 
-// keep stores a secret from a file with the command line.
-func (h *house) keep(name, value string) {
+// setSecret stores a secret from a file with the command line.
+func (h *daemonHarness) setSecret(name, value string) {
 	h.Helper()
 	cmd := exec.Command(h.bin, "secret", "set", name)
 	cmd.Env = append(os.Environ(), "GLASSHOUSE_DATA="+h.data)
@@ -288,8 +288,8 @@ func (h *house) keep(name, value string) {
 	}
 }
 
-// recorded returns the audit log's entries about the secrets of a jail, in order.
-func (h *house) recorded(j id.Jail) string {
+// secretEntries returns the audit log's entries about the secrets of a jail, in order.
+func (h *daemonHarness) secretEntries(j id.Jail) string {
 	h.Helper()
 	all, err := client.Collect(h.Chain(h.Context(), map[string][]string{"jail": {string(j)}, "kind": {"secret.granted,secret.used,secret.revoked,secret.refused"}}))
 	if err != nil {
@@ -307,7 +307,7 @@ func TestGrantAndRevokeSecretFile(t *testing.T) {
 	j := h.running(wire.CreateJail{Name: "worker"}).ID
 	other := h.running(wire.CreateJail{Name: "other"}).ID
 	value := newCanary()
-	h.keep("API_KEY", value)
+	h.setSecret("API_KEY", value)
 	if out := h.says("secret", "ls"); !strings.Contains(out, "API_KEY") || strings.Contains(out, value) {
 		t.Errorf("secret ls: got %q", out)
 	}
@@ -347,10 +347,10 @@ func TestGrantAndRevokeSecretFile(t *testing.T) {
 	if out := h.sh(j, "ls /run/secrets 2>/dev/null; touch /tmp/revoked; while [ ! -s /tmp/left ]; do sleep 0.02; done; cat /tmp/left"); out != "0" {
 		t.Errorf("after the revocation: got %q from %s", out, x.ID)
 	}
-	if got := h.recorded(j); !strings.HasPrefix(got, "granted used") || !strings.HasSuffix(got, " revoked") {
+	if got := h.secretEntries(j); !strings.HasPrefix(got, "granted used") || !strings.HasSuffix(got, " revoked") {
 		t.Errorf("got audit log entries %q", got)
 	}
-	if got := h.recorded(other); got != "" {
+	if got := h.secretEntries(other); got != "" {
 		t.Errorf("audit log entries of the other jail: got %q, want none", got)
 	}
 }
@@ -358,8 +358,8 @@ func TestGrantAndRevokeSecretFile(t *testing.T) {
 func TestBranchInheritsSecrets(t *testing.T) {
 	h, j := counting(t)
 	follows, stays := newCanary(), newCanary()
-	h.keep("FOLLOWS", follows)
-	h.keep("STAYS", stays)
+	h.setSecret("FOLLOWS", follows)
+	h.setSecret("STAYS", stays)
 	h.says("secret", "grant", "FOLLOWS", "build", "--branches")
 	h.says("secret", "grant", "STAYS", "build")
 	if out := h.sh(j, "cd /run/secrets && echo *"); out != "FOLLOWS STAYS" {
@@ -370,7 +370,7 @@ func TestBranchInheritsSecrets(t *testing.T) {
 		t.Fatal(err)
 	}
 	for _, value := range []string{follows, stays} {
-		if where := h.sighted(value); len(where) > 0 {
+		if where := h.findValue(value); len(where) > 0 {
 			t.Errorf("after a snapshot, a value is found in %q", where)
 		}
 	}
@@ -382,7 +382,7 @@ func TestBranchInheritsSecrets(t *testing.T) {
 	if out := h.sh(kid, "cd /run/secrets && echo * && cat FOLLOWS"); out != "FOLLOWS\n"+follows {
 		t.Errorf("secrets of the branch: got %q", out)
 	}
-	if got := h.recorded(kid); !strings.HasPrefix(got, "granted used") {
+	if got := h.secretEntries(kid); !strings.HasPrefix(got, "granted used") {
 		t.Errorf("audit log entries of the branch: got %q", got)
 	}
 	// The branch has a grant of its own: revoking that of the first jail does not affect it.
@@ -447,8 +447,8 @@ func TestRequestSecretsStayOutsideJail(t *testing.T) {
 
 	h := open(t, fmt.Sprintf("%srootfs: {default: {dir: %q}}\nobserve: {packet_bytes: 9000}\n", tools(), rootfsWith(t, "curl")))
 	value, file := newCanary(), newCanary()
-	h.keep("API_KEY", value)
-	h.keep("FILE_KEY", file)
+	h.setSecret("API_KEY", value)
+	h.setSecret("FILE_KEY", file)
 	p := worker(t, 2)
 	j := h.running(wire.CreateJail{Name: "worker", Network: "proxy", Policy: p, Egress: &wire.Egress{Allow: []wire.EgressRule{
 		{Name: "the api", Host: "api.example.com", Ports: []uint16{443}, Inject: []wire.EgressInject{{Secret: "API_KEY", As: "bearer"}}},
@@ -475,14 +475,14 @@ func TestRequestSecretsStayOutsideJail(t *testing.T) {
 		t.Errorf("the server got %q, want %q", got, want)
 	}
 	mu.Unlock()
-	if got := h.recorded(j); !strings.Contains(got, "granted") || !strings.Contains(got, "used") || !strings.Contains(got, "refused") {
+	if got := h.secretEntries(j); !strings.Contains(got, "granted") || !strings.Contains(got, "used") || !strings.Contains(got, "refused") {
 		t.Errorf("got audit log entries %q", got)
 	}
 
 	// Neither value is found in stored data or in API responses.
 	done := h.ask(j, "bash", "git push")
-	h.says("deny", string(h.pends(j, "git push").ID))
-	h.hears(done)
+	h.says("deny", string(h.pendingApproval(j, "git push").ID))
+	h.waitVerdict(done)
 	jails := []id.Jail{j}
 	var snapshots []id.Snapshot
 	s, err := h.TakeSnapshot(t.Context(), j, wire.TakeSnapshot{})
@@ -503,16 +503,16 @@ func TestRequestSecretsStayOutsideJail(t *testing.T) {
 		}
 	}
 	for name, v := range map[string]string{"injected": value, "file": file} {
-		if where := h.sighted(v); len(where) > 0 {
+		if where := h.findValue(v); len(where) > 0 {
 			t.Errorf("the value %s is found in %q", name, where)
 		}
-		if where := h.told(v, jails, snapshots); len(where) > 0 {
+		if where := h.apiLeaks(v, jails, snapshots); len(where) > 0 {
 			t.Errorf("the value %s is in API responses %q", name, where)
 		}
 	}
 	// Self-test: the search finds a value that a jail has written to a file.
 	h.sh(j, "cp /run/secrets/FILE_KEY /root/mine; sync")
-	if where := h.sighted(file); len(where) == 0 {
+	if where := h.findValue(file); len(where) == 0 {
 		t.Error("the search does not find a value that a jail has written")
 	}
 }

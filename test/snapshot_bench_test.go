@@ -52,12 +52,12 @@ func TestBenchSnapshot(t *testing.T) {
 }
 
 // openSnapshots starts a daemon for the snapshot benchmarks.
-func openSnapshots(t *testing.T) *house {
+func openSnapshots(t *testing.T) *daemonHarness {
 	return open(t, fmt.Sprintf("pool: {size: 0}\nsnapshots: {memory_mb: 2048, copies_mb: 4096}\nrootfs: {allow: [%s]}\n", benchRootfs(t).Dir))
 }
 
 // bench returns a jail that runs line.
-func (h *house) bench(line string, up bool) wire.Jail {
+func (h *daemonHarness) bench(line string, up bool) wire.Jail {
 	h.Helper()
 	j := h.running(wire.CreateJail{Rootfs: benchRootfs(h.T), Limits: wire.Limits{MemoryMB: 1024, DiskMB: 2048}})
 	if _, err := h.Exec(h.Context(), j.ID, wire.ExecRequest{Argv: []string{"sh", "-c", line}, Detach: true}); err != nil {
@@ -73,7 +73,7 @@ func (h *house) bench(line string, up bool) wire.Jail {
 	return j
 }
 
-func (h *house) snap(j wire.Jail, layering string) wire.Snapshot {
+func (h *daemonHarness) snap(j wire.Jail, layering string) wire.Snapshot {
 	h.Helper()
 	s, err := h.TakeSnapshot(h.Context(), j.ID, wire.TakeSnapshot{Layering: layering})
 	if err != nil {
@@ -221,7 +221,7 @@ func benchBranch(t *testing.T) {
 	}
 }
 
-func (h *house) branchTimes(s id.Snapshot, name string) {
+func (h *daemonHarness) branchTimes(s id.Snapshot, name string) {
 	branch := func(count int) (time.Duration, []wire.Jail) {
 		began := time.Now()
 		made, err := h.BranchSnapshot(h.Context(), s, wire.Branch{Count: count})
@@ -256,7 +256,7 @@ func (h *house) branchTimes(s id.Snapshot, name string) {
 	fmt.Printf("branch, %s, over REST\n  %-40s %v\n  %-40s %v\n  %-40s %v\n", name, "cold", cold, "of a copy that waits", hot, "ten at once, cold", ten)
 }
 
-func (h *house) rewindTimes(j wire.Jail, s id.Snapshot, name string) {
+func (h *daemonHarness) rewindTimes(j wire.Jail, s id.Snapshot, name string) {
 	var cold, hot times
 	for n := range 12 {
 		began := time.Now()
@@ -317,7 +317,7 @@ func benchMemory(t *testing.T) {
 }
 
 // memory returns the memory of a jail, including kernel memory charged to it.
-func (h *house) memory(j wire.Jail) int64 {
+func (h *daemonHarness) memory(j wire.Jail) int64 {
 	h.Helper()
 	now, err := h.Jail(h.Context(), j.ID)
 	if err != nil || now.Usage == nil {
@@ -327,7 +327,7 @@ func (h *house) memory(j wire.Jail) int64 {
 }
 
 // serversMemory returns the private memory of the memory servers.
-func (h *house) serversMemory() (total int64) {
+func (h *daemonHarness) serversMemory() (total int64) {
 	all, _ := filepath.Glob("/proc/[0-9]*/cmdline")
 	for _, name := range all {
 		b, _ := os.ReadFile(name)
@@ -346,7 +346,7 @@ func (h *house) serversMemory() (total int64) {
 }
 
 // imagesMemory returns the memory used by the images of a snapshot.
-func (h *house) imagesMemory(s id.Snapshot) (total int64) {
+func (h *daemonHarness) imagesMemory(s id.Snapshot) (total int64) {
 	names, _ := filepath.Glob(filepath.Join(h.data, "run", "hot", string(s), "*"))
 	for _, name := range names {
 		if fi, err := os.Stat(name); err == nil {

@@ -70,7 +70,7 @@ func TestDaemonKillsDuringSnapshots(t *testing.T) {
 				t.Errorf("round %d: acknowledged snapshot %s is lost", round, sid)
 			}
 		}
-		h.countsOn(j, h.count(j))
+		h.waitCount(j, h.count(j))
 		jails, err := client.Collect(h.Jails(ctx, client.JailFilter{}))
 		if err != nil {
 			t.Fatal(err)
@@ -80,7 +80,7 @@ func TestDaemonKillsDuringSnapshots(t *testing.T) {
 				continue
 			}
 			if k.State == "running" {
-				h.countsOn(k.ID, 0)
+				h.waitCount(k.ID, 0)
 			}
 			if err := h.DeleteJail(ctx, k.ID); err != nil {
 				t.Errorf("round %d: delete %s, which was %s: %v", round, k.ID, k.State, err)
@@ -92,7 +92,7 @@ func TestDaemonKillsDuringSnapshots(t *testing.T) {
 			t.Errorf("round %d: branch of %s: %v", round, last.ID, err)
 			continue
 		}
-		h.countsOn(made.Jails[0].ID, 0)
+		h.waitCount(made.Jails[0].ID, 0)
 		if err := h.DeleteJail(ctx, made.Jails[0].ID); err != nil {
 			t.Error(err)
 		}

@@ -23,12 +23,12 @@ import (
 const counter = `i=0; while :; do i=$((i+1)); echo $i > /tmp/count.new; mv /tmp/count.new /tmp/count; sleep 0.02; done`
 
 // counting returns a jail that runs a counter, on a daemon that can take snapshots.
-func counting(t *testing.T) (*house, id.Jail) {
+func counting(t *testing.T) (*daemonHarness, id.Jail) {
 	t.Helper()
 	h := open(t, tools())
 	j := h.running(wire.CreateJail{Name: "build"}).ID
 	h.says("jail", "exec", "-d", string(j), "--", "sh", "-c", counter)
-	h.countsOn(j, 2)
+	h.waitCount(j, 2)
 	s, err := h.TakeSnapshot(t.Context(), j, wire.TakeSnapshot{})
 	if errors.Is(err, fault.Unsupported) {
 		t.Skip(err)
@@ -43,7 +43,7 @@ func counting(t *testing.T) (*house, id.Jail) {
 }
 
 // says runs a command line that must succeed and returns its output.
-func (h *house) says(args ...string) string {
+func (h *daemonHarness) says(args ...string) string {
 	h.Helper()
 	out, stderr, code := h.glasshouse(h.data, args...)
 	if code != 0 {
@@ -52,7 +52,7 @@ func (h *house) says(args ...string) string {
 	return strings.TrimSpace(out)
 }
 
-func (h *house) count(j id.Jail) int {
+func (h *daemonHarness) count(j id.Jail) int {
 	h.Helper()
 	n, err := strconv.Atoi(h.sh(j, "cat /tmp/count"))
 	if err != nil {
@@ -61,8 +61,8 @@ func (h *house) count(j id.Jail) int {
 	return n
 }
 
-// countsOn waits until a jail has counted beyond a number.
-func (h *house) countsOn(j id.Jail, from int) (n int) {
+// waitCount waits until a jail has counted beyond a number.
+func (h *daemonHarness) waitCount(j id.Jail, from int) (n int) {
 	h.Helper()
 	var text string
 	for end := time.Now().Add(30 * time.Second); time.Now().Before(end); time.Sleep(10 * time.Millisecond) {
@@ -87,7 +87,7 @@ func TestSnapshotBranchAndRewind(t *testing.T) {
 	h.sh(j, "echo before > /root/file")
 	base := id.Snapshot(h.says("snapshot", "build", "--name", "base"))
 	at := h.count(j)
-	h.countsOn(j, at) // the counter continues
+	h.waitCount(j, at) // the counter continues
 	h.sh(j, "echo after > /root/file; touch /root/new")
 
 	kids := jails(h.says("branch", "base", "-n", "3", "--name", "try", "--memory", "256m"))
@@ -98,7 +98,7 @@ func TestSnapshotBranchAndRewind(t *testing.T) {
 		if got := h.sh(k, "cat /root/file; ls /root; echo "+string(k)+" > /root/mine; uname -n"); got != "before\nfile\n"+string(k) {
 			t.Errorf("files of branch %d: got %q", n+1, got)
 		}
-		h.countsOn(k, 1)
+		h.waitCount(k, 1)
 		if j, err := h.Jail(t.Context(), k); err != nil || j.Limits.MemoryMB != 256 || j.Origin == nil || *j.Origin != (wire.Origin{Snapshot: base, Jail: h.named("build"), Number: n + 1}) {
 			t.Errorf("branch %d: got %+v, %v", n+1, j, err)
 		}
@@ -118,9 +118,9 @@ func TestSnapshotBranchAndRewind(t *testing.T) {
 		t.Errorf("lineage after a daemon restart:\n%s\nwant\n%s", now, drawn)
 	}
 	for _, k := range append(kids, j) {
-		h.countsOn(k, h.count(k))
+		h.waitCount(k, h.count(k))
 	}
-	ahead := h.countsOn(j, at+100)
+	ahead := h.waitCount(j, at+100)
 	if got := h.says("rewind", "build", "--last"); got != string(j) {
 		t.Errorf("rewind printed %q", got)
 	}
@@ -130,24 +130,24 @@ func TestSnapshotBranchAndRewind(t *testing.T) {
 	if got := h.sh(j, "cat /root/file; ls /root"); got != "before\nfile" {
 		t.Errorf("files after the rewind: got %q", got)
 	}
-	h.countsOn(j, h.count(j))
+	h.waitCount(j, h.count(j))
 	if got := h.sh(kids[0], "cat /root/mine"); got != string(kids[0]) {
 		t.Errorf("the rewind of the first jail changed a branch: %q", got)
 	}
 
 	again := id.Jail(h.says("restore", "base"))
-	h.countsOn(again, h.count(again))
+	h.waitCount(again, h.count(again))
 	h.says("snapshot", "rm", "base")
 	h.says("jail", "rm", string(j))
 	for _, k := range append(kids, again) { // branches need neither the snapshot nor the jail
-		h.countsOn(k, h.count(k))
+		h.waitCount(k, h.count(k))
 	}
 	if out := h.says("snapshots", "-q"); out != "" {
 		t.Errorf("snapshots left: %q", out)
 	}
 }
 
-func (h *house) named(name string) id.Jail {
+func (h *daemonHarness) named(name string) id.Jail {
 	h.Helper()
 	all, err := client.Collect(h.Jails(h.Context(), client.JailFilter{Name: name}))
 	if err != nil || len(all) != 1 {
@@ -244,7 +244,7 @@ func TestAnInterruptLeavesNoBranches(t *testing.T) {
 }
 
 // wait waits until a condition is true.
-func (h *house) wait(what string, yes func() bool) {
+func (h *daemonHarness) wait(what string, yes func() bool) {
 	h.Helper()
 	for end := time.Now().Add(time.Minute); !yes(); time.Sleep(20 * time.Millisecond) {
 		if time.Now().After(end) {
@@ -276,7 +276,7 @@ func TestSnapshotsOfStoppedJail(t *testing.T) {
 		t.Errorf("file of the branch: got %q", got)
 	}
 	whole := id.Jail(h.says("restore", running))
-	h.countsOn(whole, h.count(whole))
+	h.waitCount(whole, h.count(whole))
 
 	if got := len(strings.Fields(h.says("snapshots", "build", "-q"))); got != 2 {
 		t.Errorf("the jail has %d snapshots, want 2", got)
@@ -285,7 +285,7 @@ func TestSnapshotsOfStoppedJail(t *testing.T) {
 	if left := h.says("snapshots", "-q"); left != "" {
 		t.Errorf("snapshots left: %q", left)
 	}
-	h.countsOn(whole, h.count(whole))
+	h.waitCount(whole, h.count(whole))
 }
 
 // A command that runs as another user clears the dumpable attribute of its parent
@@ -302,5 +302,5 @@ func TestRepeatedSnapshotsAfterUserCommands(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	h.countsOn(j, h.count(j))
+	h.waitCount(j, h.count(j))
 }

@@ -47,9 +47,9 @@ const allowAll = `{"permission": {"*": "allow"}}`
 // A pair is two complete daemons with one PostgreSQL database.
 type pair struct {
 	*testing.T
-	houses [2]*house
-	db     *store.Store // the shared database
-	server *postgrestest.Server
+	daemons [2]*daemonHarness
+	db      *store.Store // the shared database
+	server  *postgrestest.Server
 }
 
 func openPair(t *testing.T, script string) *pair {
@@ -57,8 +57,8 @@ func openPair(t *testing.T, script string) *pair {
 	shared := server.URL(t)
 	config := models(t, script) + fmt.Sprintf("  db: %q\n  key_file: %q\npool: {size: 0}\n", shared, filepath.Join(t.TempDir(), "shared.key"))
 	p := &pair{T: t, server: server}
-	for i := range p.houses {
-		p.houses[i] = open(t, config)
+	for i := range p.daemons {
+		p.daemons[i] = open(t, config)
 	}
 	var err error
 	if p.db, err = store.Open(t.Context(), shared); err != nil {
@@ -69,7 +69,7 @@ func openPair(t *testing.T, script string) *pair {
 }
 
 // desk returns a jail of a daemon, and creates a session whose runs work in it.
-func (p *pair) desk(h *house, session string) wire.Jail {
+func (p *pair) desk(h *daemonHarness, session string) wire.Jail {
 	p.Helper()
 	policy := &wire.Policy{Files: []wire.PolicyFile{{Name: "opencode.json", Text: allowAll}}, Level: 3, Match: "last"}
 	j := h.running(wire.CreateJail{Session: session, Policy: policy})
@@ -86,7 +86,7 @@ type job struct {
 	schedule                id.Schedule
 }
 
-func (p *pair) begin(h *house, j *job) {
+func (p *pair) begin(h *daemonHarness, j *job) {
 	p.Helper()
 	r, err := h.StartRun(h.Context(), wire.StartRun{
 		Goal: "do it", Session: j.session, Schedule: "@every " + j.every.String(), Missed: "all", Overlap: "allow",
@@ -233,7 +233,7 @@ func (p *pair) chains(runs []run.Run) {
 	p.Helper()
 	for _, kind := range []string{"run.started", "run.ended"} {
 		said := map[string]int{}
-		for _, h := range p.houses {
+		for _, h := range p.daemons {
 			for e, err := range h.Chain(p.Context(), url.Values{"kind": {kind}}) {
 				if err != nil {
 					p.Fatal(err)
@@ -247,7 +247,7 @@ func (p *pair) chains(runs []run.Run) {
 			}
 		}
 	}
-	for _, h := range p.houses {
+	for _, h := range p.daemons {
 		if rep, err := h.VerifyChain(p.Context(), true); err != nil || rep.Entries == 0 || rep.Bad != nil {
 			p.Errorf("verifying the audit log: %+v, %v", rep, err)
 		}
@@ -256,7 +256,7 @@ func (p *pair) chains(runs []run.Run) {
 
 // agents returns the agent processes of both daemons outside of jails.
 func (p *pair) agents() (left []string) {
-	for _, h := range p.houses {
+	for _, h := range p.daemons {
 		all, _ := filepath.Glob("/proc/[0-9]*/environ")
 		for _, at := range all {
 			if text, _ := os.ReadFile(at); strings.Contains(string(text), h.data+"/run/agents/") {
@@ -275,19 +275,19 @@ func (p *pair) strike(nth int) {
 	case 1: // the database restarts
 		p.server.Restart(p, rand.N(3*time.Second))
 	case 3: // both stop in an orderly way
-		for _, h := range p.houses {
+		for _, h := range p.daemons {
 			h.cmd.Process.Signal(syscall.SIGTERM)
 		}
-		for _, h := range p.houses {
+		for _, h := range p.daemons {
 			if err := h.cmd.Wait(); err != nil {
 				p.Errorf("a daemon exited with %v\n%s", err, h.log)
 			}
 		}
-		for _, h := range p.houses {
+		for _, h := range p.daemons {
 			h.start()
 		}
 	default:
-		h := p.houses[rand.N(2)]
+		h := p.daemons[rand.N(2)]
 		h.kill()
 		time.Sleep(rand.N(time.Second))
 		h.start()
@@ -302,7 +302,7 @@ func TestSoakOfScheduledRunsOnTwoDaemons(t *testing.T) {
 	onlyThorough(t)
 	const want, kills = 500, 1000
 	p := openPair(t, modelOfASoak)
-	a, b := p.houses[0], p.houses[1]
+	a, b := p.daemons[0], p.daemons[1]
 	desks := map[string]wire.Jail{"sess-a": p.desk(a, "sess-a"), "sess-b": p.desk(b, "sess-b")}
 	jobs := []*job{
 		{session: "sess-1", model: "thinks", spawner: "process", every: time.Second},
@@ -312,7 +312,7 @@ func TestSoakOfScheduledRunsOnTwoDaemons(t *testing.T) {
 		{session: "sess-j", model: "counts", spawner: "jail", every: 8 * time.Second},
 	}
 	for i, j := range jobs {
-		p.begin(p.houses[i%2], j)
+		p.begin(p.daemons[i%2], j)
 	}
 	fired := func() (n int) {
 		for _, j := range jobs {
@@ -376,21 +376,21 @@ func TestSoakOfScheduledRunsOnTwoDaemons(t *testing.T) {
 	}
 	p.chains(all)
 	for session, desk := range desks {
-		h := p.houses[map[string]int{"sess-a": 0, "sess-b": 1}[session]]
+		h := p.daemons[map[string]int{"sess-a": 0, "sess-b": 1}[session]]
 		i := slices.IndexFunc(jobs, func(j *job) bool { return j.session == session })
 		if n := h.sh(desk.ID, "grep -c line /root/log || true"); n != strconv.Itoa(len(p.runs(jobs[i]))) {
 			t.Errorf("%s: %s lines written by %d runs, want one each", session, n, len(p.runs(jobs[i])))
 		}
 	}
-	p.nothingGoesOn(slices.Collect(maps.Values(desks)))
+	p.checkNothingLeft(slices.Collect(maps.Values(desks)))
 }
 
-// nothingGoesOn checks that no agent and no jail of a run outlives its run.
-func (p *pair) nothingGoesOn(desks []wire.Jail) {
+// checkNothingLeft checks that no agent and no jail of a run outlives its run.
+func (p *pair) checkNothingLeft(desks []wire.Jail) {
 	p.Helper()
 	going := func() (left []string) {
 		left = p.agents()
-		for _, h := range p.houses {
+		for _, h := range p.daemons {
 			all, err := client.Collect(h.Jails(context.Background(), client.JailFilter{}))
 			if err != nil {
 				p.Fatal(err)
@@ -415,7 +415,7 @@ func (p *pair) nothingGoesOn(desks []wire.Jail) {
 func TestRunTakeoverFromDeadDaemon(t *testing.T) {
 	onlyThorough(t) // waits for a lease to expire
 	p := openPair(t, strings.ReplaceAll(modelOfASoak, `- text: "done"`, `- {text: "done", delay: 3s}`))
-	a, b := p.houses[0], p.houses[1]
+	a, b := p.daemons[0], p.daemons[1]
 	desk := p.desk(a, "sess-desk")
 	var free, bound []id.Run
 	b.kill() // a owns all runs
@@ -467,5 +467,5 @@ func TestRunTakeoverFromDeadDaemon(t *testing.T) {
 	if n := a.sh(desk.ID, "grep -c line /root/log || true"); n != "1" {
 		t.Errorf("%s lines were written, want 1", n)
 	}
-	p.nothingGoesOn([]wire.Jail{desk})
+	p.checkNothingLeft([]wire.Jail{desk})
 }

@@ -77,9 +77,9 @@ func TestShutdownNotifiesWaitingClients(t *testing.T) {
 	waits("claim", "POST", "/sandbox/"+string(j)+"/decisions", strings.NewReader(`{"tool":"bash","args":{"command":"make two"},"wait_ms":600000}`))
 	waits("call", "POST", "/capabilities/math.asked/call", strings.NewReader(`{"input":{"x":1}}`))
 	waits("exec", "POST", jail+"/exec", strings.NewReader(`{"argv":["sleep","1000"]}`))
-	first := h.pends(j, "make one")
-	h.pends(j, "make two")
-	h.pends("", "math.asked")
+	first := h.pendingApproval(j, "make one")
+	h.pendingApproval(j, "make two")
+	h.pendingApproval("", "math.asked")
 	h.until("the command that is waited for runs", func() bool {
 		for x, err := range h.Execs(t.Context(), j) {
 			if err != nil {
@@ -145,7 +145,7 @@ func TestShutdownNotifiesWaitingClients(t *testing.T) {
 	defer deaf.Close()
 	question := `{"action":"bash","resource":"make three","wait_ms":600000}`
 	fmt.Fprintf(deaf, "POST %s/decide HTTP/1.1\r\nHost: glasshouse\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n%s", jail, len(question), question)
-	h.pends(j, "make three")
+	h.pendingApproval(j, "make three")
 	// the command has received its input, so its request is being served
 	h.until("the command has its input", func() bool {
 		now, err := h.ExecResult(t.Context(), j, x.ID)
@@ -176,7 +176,7 @@ func TestShutdownNotifiesWaitingClients(t *testing.T) {
 		}
 	}
 	h.start()
-	h.pends(j, "make one") // still pending
+	h.pendingApproval(j, "make one") // still pending
 }
 
 // Each request to a jail with a stopped init process returns, with an error that gives the

@@ -26,7 +26,7 @@ func (u *ui) answersOnAPhone() {
 	p := u.login(u.T, u.browser, "admin")
 	p.phone()
 	p.open("/approvals")
-	p.sees("Nothing waits for a person.")
+	p.waitText("Nothing waits for a person.")
 
 	for _, c := range []struct {
 		command, scope, button, outcome string
@@ -38,37 +38,37 @@ func (u *ui) answersOnAPhone() {
 		{"python deploy.py", "", "Deny", "Denied by", false},
 	} {
 		told := u.ask(j, "bash", c.command)
-		u.pends(j, c.command)
-		p.taps("a", c.command) // it appears on an open page without a reload
+		u.pendingApproval(j, c.command)
+		p.tap("a", c.command) // it appears on an open page without a reload
 		for _, says := range []string{"Why it is asked", "Rule", string(j), c.command} {
-			p.sees(says)
+			p.waitText(says)
 		}
 		u.fitsThePhone(p)
 		if c.scope != "" {
-			p.taps("form label", c.scope)
-			p.sees("Allowing writes the rule")
+			p.tap("form label", c.scope)
+			p.waitText("Allowing writes the rule")
 		}
 		if c.button == "Deny" {
 			p.fill("Reason", "not that")
 		}
-		p.taps("form button", c.button)
-		v := u.hears(told)
+		p.tap("form button", c.button)
+		v := u.waitVerdict(told)
 		if v.Allow != c.allow || !c.allow && !strings.Contains(v.Decision.Reason, "not that") {
 			u.Errorf("verdict for %q = %+v", c.command, v)
 		}
-		p.sees(c.outcome)
-		p.taps("a", "All requests")
-		p.sees("Nothing waits for a person.")
+		p.waitText(c.outcome)
+		p.tap("a", "All requests")
+		p.waitText("Nothing waits for a person.")
 	}
 	// An answer for longer covers the next question, an answer for once does not.
 	for _, command := range []string{"npm install left-pad", "make release"} {
-		if v := u.decides(j, "bash", command); !v.Allow {
+		if v := u.decide(j, "bash", command); !v.Allow {
 			u.Errorf("%q, allowed for longer, got %+v", command, v)
 		}
 	}
 	u.allows(u.asks(j, wire.Question{Action: "bash", Resource: "git push"}))
 	p.open("/approvals?state=settled")
-	p.sees("python deploy.py")
+	p.waitText("python deploy.py")
 	u.fitsThePhone(p)
 }
 

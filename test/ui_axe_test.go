@@ -10,7 +10,7 @@ import (
 // A view is a page of the UI, and a text that it shows when it is complete.
 type view struct{ path, says string }
 
-func (u *ui) isForEverybody() {
+func (u *ui) isAccessible() {
 	axe, err := os.ReadFile("../web/ui/node_modules/axe-core/axe.min.js")
 	if err != nil {
 		u.Skip("axe-core is not installed: run npm ci in web/ui")
@@ -65,7 +65,7 @@ func (u *ui) isForEverybody() {
 		for n, v := range views {
 			p.prefers("light")
 			p.goes(v.path)
-			p.sees(v.says)
+			p.waitText(v.says)
 			if phone && !p.comes(20*time.Second, "document.documentElement.scrollWidth <= innerWidth") { // a terminal adapts to the available width
 				u.Errorf("%s is wider than a phone", v.path)
 			}

@@ -14,7 +14,7 @@ import (
 func TestScrollMillionEvents(t *testing.T) {
 	browser := browse(t)
 	h := open(t, tools(), "--listen", "127.0.0.1:0")
-	u := &ui{house: h, browser: browser}
+	u := &ui{daemonHarness: h, browser: browser}
 	j := h.running(wire.CreateJail{Name: "million"})
 	h.watchedByKernel(j.ID)
 	u.floods(j, 1_000_000)
@@ -51,7 +51,7 @@ func TestScrollMillionEvents(t *testing.T) {
 func TestFirstPaintOfLongLog(t *testing.T) {
 	browser := browse(t)
 	h := open(t, tools(), "--listen", "127.0.0.1:0")
-	u := &ui{house: h, browser: browser}
+	u := &ui{daemonHarness: h, browser: browser}
 	j := h.running(wire.CreateJail{Name: "long"})
 	h.watchedByKernel(j.ID)
 	u.floods(j, 500_000)
@@ -61,7 +61,7 @@ func TestFirstPaintOfLongLog(t *testing.T) {
 	p := h.login(t, browser, "admin")
 	for _, what := range []string{"first", "second"} {
 		p.open("/doctor")
-		p.sees("Findings")
+		p.waitText("Findings")
 		began := time.Now()
 		p.open(at(j.ID, "events"))
 		p.until("show events", `document.querySelectorAll("[role=option] .line").length > 5`)

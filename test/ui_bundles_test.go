@@ -62,7 +62,7 @@ func (u *ui) updatesABundle() {
 	t.press("section[aria-label=Outdated] button", "Update")
 	t.until("show what is new", found("dialog", "b.example.com"))
 	t.press("dialog form button", "Allow")
-	t.sees("Allowed by")
+	t.waitText("Allowed by")
 	if now := u.bundleNow("local-places"); now.Version != "1.1.0" {
 		u.Errorf("bundle after the update = %+v, want 1.1.0", now)
 	}

@@ -50,28 +50,28 @@ func (u *ui) showsNames() {
 		p.open(at(j, view))
 		switch view {
 		case "syscalls":
-			p.sees("What failed")
+			p.waitText("What failed")
 		case "commands":
-			p.sees("$NAME")
+			p.waitText("$NAME")
 		case "files", "events&q=type:file+op:create":
-			p.sees(shown)
+			p.waitText(shown)
 		default:
-			p.sees(shown[strings.Index(shown, "`"):]) // a command is shell-quoted
+			p.waitText(shown[strings.Index(shown, "`"):]) // a command is shell-quoted
 		}
 		u.unmoved(p, view)
 	}
 	p.open(at(j, "files") + "&file=" + escaped("/root/dir "+hostile+"/"+hostile))
-	p.sees(script[:40])
+	p.waitText(script[:40])
 	u.unmoved(p, "a file")
 
 	for _, place := range []string{"/jails?q=wild", "/lineage"} {
 		p.open(place)
-		p.sees("wild")
+		p.waitText("wild")
 		u.unmoved(p, place)
 	}
 	for q, says := range map[string]string{script: "of=<script>", hostile: "No jail has"} {
 		p.open("/jails?q=" + escaped(q))
-		p.sees(says)
+		p.waitText(says)
 		u.unmoved(p, "what is searched for")
 		p.open(at(j, "events") + "&q=" + escaped(q))
 		p.until("say something of the filter", `document.querySelector("[role=alert]") || document.body.innerText.includes("No record")`)
@@ -107,13 +107,13 @@ echo "$line"
 	}
 	p := u.page
 	p.open(at(j, "events") + "&q=" + escaped("type:net"))
-	p.sees("198.51.100.7")
+	p.waitText("198.51.100.7")
 	u.unmoved(p, "names in the record")
 	p.open(at(j, "network"))
-	p.sees("198.51.100.7")
+	p.waitText("198.51.100.7")
 	u.unmoved(p, "whom a jail talked to")
 	p.open("/governance?view=egress")
-	p.sees("Egress")
+	p.waitText("Egress")
 	u.unmoved(p, "what was refused")
 	p.open("/jails/" + string(j) + "/report?format=html")
 	p.until("show the report", `document.querySelector("h1")`)
@@ -125,8 +125,8 @@ func (u *ui) showsOutput() {
 	p.open(at(j, "commands"))
 	p.fill("A line for", `printf '%s\n' '`+strings.ReplaceAll(script, "'", "")+`'; printf 'a\000b\033[2Jc\033]0;taken\007\n'; printf '<b>wrong</b>\n' >&2`)
 	p.press("button", "Run")
-	p.sees("<b>wrong</b>")
-	p.sees(`<script>window.__xss="text"</script>`)
+	p.waitText("<b>wrong</b>")
+	p.waitText(`<script>window.__xss="text"</script>`)
 	u.unmoved(p, "the output of a command")
 
 	u.terminal()
@@ -139,7 +139,7 @@ func (u *ui) showsOutput() {
 	p.until("show it as text", `document.querySelector(".xterm").innerText.includes("<img src=x onerror=window.__xss=1>")`)
 	u.unmoved(p, "a terminal")
 	p.keys("exit\r")
-	p.sees("The shell")
+	p.waitText("The shell")
 }
 
 func (u *ui) showsQuestions() {
@@ -151,14 +151,14 @@ func (u *ui) showsQuestions() {
 		pending := u.asks(j, question)
 		p := u.page
 		p.open("/approvals/" + string(pending.ID))
-		p.sees("Why it is asked")
-		p.sees(question.Resource[:30]) // the rest is shown as the daemon formats it
+		p.waitText("Why it is asked")
+		p.waitText(question.Resource[:30]) // the rest is shown as the daemon formats it
 		u.unmoved(p, "a question")
 		if _, err := u.Answer(u.Context(), pending.ID, wire.AnswerApproval{Answer: "deny", Reason: script}); err != nil {
 			u.Fatal(err)
 		}
 		p.open("/approvals/" + string(pending.ID) + "?state=settled")
-		p.sees(`<script>window.__xss="text"`)
+		p.waitText(`<script>window.__xss="text"`)
 		u.unmoved(p, "an answer")
 	}
 }
@@ -168,7 +168,7 @@ func (u *ui) asks(j id.Jail, q wire.Question) wire.Approval {
 	u.Helper()
 	c, ctx := u.Client, u.Context()
 	go c.Decide(ctx, j, wire.Decide{Question: q, WaitMS: 600_000})
-	return u.pends(j, q.Resource)
+	return u.pendingApproval(j, q.Resource)
 }
 
 // escaped returns a text escaped for a URL.

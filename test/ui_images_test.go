@@ -20,7 +20,7 @@ func TestScreenshots(t *testing.T) {
 	}
 	browser := browse(t)
 	h := open(t, tools()+models(t, modelThatCounts), "--listen", "127.0.0.1:0")
-	u := &ui{house: h, browser: browser, garden: h.running(wire.CreateJail{Name: "garden", Labels: map[string]string{"team": "growers"}})}
+	u := &ui{daemonHarness: h, browser: browser, garden: h.running(wire.CreateJail{Name: "garden", Labels: map[string]string{"team": "growers"}})}
 	j := u.garden.ID
 	h.sh(j, "mkdir -p /root/beds && cd /root/beds && for n in 1 2 3 4 5 6; do echo seed $n > bed$n; sleep 0.3; done; ls -l; cat /etc/nosuch")
 	sown := u.snapshot(j, "sown")
@@ -52,7 +52,7 @@ func TestScreenshots(t *testing.T) {
 		}
 		p.prefers(shot.scheme)
 		p.open(shot.path)
-		p.sees(shot.says)
+		p.waitText(shot.says)
 		p.until("be still", `document.readyState === "complete" && document.fonts.status === "loaded"`)
 		p.do(`new Promise(done => setTimeout(done, 2500))`) // the event stream has delivered the usage
 		u.takes(filepath.Join(dir, shot.name+".png"))

@@ -19,7 +19,7 @@ import (
 func (u *ui) asksForALink() {
 	p := blank(u.T, u.browser, u.page.base)
 	p.open("/jails")
-	p.sees("Log in")
+	p.waitText("Log in")
 	p.fill("The link", p.base+"/login#ghl_wrong")
 	p.press("button", "Log in")
 	p.until("refuse it", `document.querySelector("[role=alert]")`)
@@ -32,7 +32,7 @@ func (u *ui) linksWorkOnce() {
 	}
 	p := blank(u.T, u.browser, u.page.base)
 	p.open("/login#" + link.Code)
-	p.sees("garden")
+	p.waitText("garden")
 	if address := evaluate[string](p, "location.href"); address != p.base+"/jails" {
 		u.Errorf("address after the login = %s, want /jails", address)
 	}
@@ -40,7 +40,7 @@ func (u *ui) linksWorkOnce() {
 		u.Errorf("scripts can read the cookie %q", seen)
 	}
 	p.open("/jails") // authenticated by the cookie
-	p.sees("garden")
+	p.waitText("garden")
 
 	other := blank(u.T, u.browser, u.page.base)
 	other.open("/login#" + link.Code)
@@ -55,23 +55,23 @@ func (u *ui) sharesTheDaemon() {
 	p := u.login(u.T, u.browser, "viewer")
 	for n := range 8 { // pages in the browser's back/forward cache
 		p.open(fmt.Sprintf("/jails?q=g&n=%d", n))
-		p.sees("garden")
+		p.waitText("garden")
 	}
 	p.run(chromedp.NavigateBack())
-	p.sees("garden")
+	p.waitText("garden")
 	p.until("go on", `document.querySelector("nav [role=status]").innerText.includes("Live")`)
 }
 
 func (u *ui) listsJails() {
 	p := u.page
 	p.open("/jails")
-	p.sees("garden")
-	p.sees("running")
+	p.waitText("garden")
+	p.waitText("running")
 	p.keys("/")
 	p.keys("nothing like it")
-	p.sees("No jail has “nothing like it”")
+	p.waitText("No jail has “nothing like it”")
 	p.fill("Search jails", "GARD")
-	p.sees("garden")
+	p.waitText("garden")
 }
 
 func (u *ui) makesAJail() {
@@ -81,7 +81,7 @@ func (u *ui) makesAJail() {
 	p.fill("Name", "made here")
 	p.fill("Network group", strings.Repeat("long", 20)) // validated before it is sent
 	p.press("dialog button", "Make the jail")
-	p.sees("longer than 64")
+	p.waitText("longer than 64")
 	p.fill("Network group", "")
 	p.fill("Hostname", "<b>") // validated by the daemon
 	p.press("dialog button", "Make the jail")
@@ -90,8 +90,8 @@ func (u *ui) makesAJail() {
 	p.fill("Env", "GREETING=good day\nNAME=<i>")
 	p.press("dialog button", "Make the jail")
 	p.until("show the jail", `location.pathname.startsWith("/jails/j-")`)
-	p.sees("made here")
-	p.sees("running")
+	p.waitText("made here")
+	p.waitText("running")
 	j := id.Jail(evaluate[string](p, `location.pathname.split("/").at(-1)`))
 	if got := u.sh(j, `echo "$(cat /proc/sys/kernel/hostname): $GREETING, $NAME"`); got != "made: good day, <i>" {
 		u.Errorf("settings of the new jail: got %q", got)
@@ -117,15 +117,15 @@ func (u *ui) walksEvents() {
 	const withoutInit = `document.querySelectorAll("[role=option] .line").length > 2 && !(` + ofInit + `)`
 	p.open(at(j, "events"))
 	p.until("show what a running jail does", withoutInit)
-	p.sees("records")
+	p.waitText("records")
 	p.filter("type:proc op:exec comm:sh", 1)
-	p.sees("exec /bin/sh -c")
+	p.waitText("exec /bin/sh -c")
 	p.keys("j" + kb.Enter)
-	p.sees("Record ")
-	p.sees("argv")
+	p.waitText("Record ")
+	p.waitText("argv")
 	p.filter("type:proc comm:sh", 2)
 	p.keys("j" + kb.Enter)
-	p.sees("Record ")
+	p.waitText("Record ")
 	before := evaluate[string](p, `document.querySelector("aside h2").innerText`)
 	p.keys("j")
 	p.until("show the next record", fmt.Sprintf(`document.querySelector("aside h2")?.innerText !== %s`, quoted(before)))
@@ -169,7 +169,7 @@ func (u *ui) looksAtAJail() {
 	u.watchedByKernel(j)
 	for view, says := range map[string]string{"processes&ended=yes": "exit 3", "network": "B out", "syscalls": "ENOENT", "commands": "A line for"} {
 		p.open(at(j, view) + "&lanes=yes")
-		p.sees(says)
+		p.waitText(says)
 	}
 	// The report can be downloaded or opened as a page.
 	p.open("/jails/" + string(j))
@@ -199,7 +199,7 @@ func (u *ui) looksAtFiles() {
 	u.copyIn(j, "/root/flag.png", picture())
 	p.open(at(j, "files"))
 	p.press("button", "notes.txt")
-	p.sees("/root/notes.txt")
+	p.waitText("/root/notes.txt")
 	p.until("show what was added", `[...document.querySelectorAll("section[aria-label=File] *")].some(e => e.innerText?.trim() === "one")`)
 	p.press("button", "flag.png")
 	p.until("show the image", `document.querySelector("section[aria-label=File] img")?.naturalWidth === 48`)
@@ -210,8 +210,8 @@ func (u *ui) runsACommand() {
 	p.open(at(u.garden.ID, "commands"))
 	p.fill("A line for", "echo 'it <i>says</i>'; exit 3")
 	p.press("button", "Run")
-	p.sees("it <i>says</i>")
-	p.sees("exit 3")
+	p.waitText("it <i>says</i>")
+	p.waitText("exit 3")
 }
 
 // terminal opens a terminal in the running jail.
@@ -226,7 +226,7 @@ func (u *ui) typesIntoATerminal() {
 	u.page.window(1280, 800)
 	p := u.terminal()
 	p.keys("echo $((6*7))-\r")
-	p.sees("42-")
+	p.waitText("42-")
 	// A shell updates its size after a child process has ended.
 	size := func() (rows, cols int) {
 		p.keys("clear; (:); echo size $LINES $COLUMNS\r")
@@ -253,6 +253,6 @@ func (u *ui) typesIntoATerminal() {
 	p.ctrl('c')
 	p.until("be interrupted", `document.querySelector(".xterm").innerText.includes("^C")`)
 	p.keys("exit 5\r")
-	p.sees("exited with 5")
+	p.waitText("exited with 5")
 	p.run(chromedp.ResetViewport())
 }

@@ -15,7 +15,7 @@ func (u *ui) goesByKeys() {
 	}
 	p := u.page
 	p.open("/lineage")
-	p.sees("Lineage")
+	p.waitText("Lineage")
 	p.keys("?")
 	p.until("list the keys", `document.querySelector("dialog:modal")?.innerText.includes("Go to Approvals")`)
 	p.keys("j") // now goes to the dialog
@@ -49,7 +49,7 @@ func (u *ui) goesByKeys() {
 
 	// In a field, letters are text; Escape leaves the field.
 	p.open("/jails")
-	p.sees("garden")
+	p.waitText("garden")
 	p.keys("/")
 	p.keys("gl")
 	p.until("search", `location.search.includes("q=gl")`)
@@ -58,7 +58,7 @@ func (u *ui) goesByKeys() {
 
 	// Tab shows the focus, and a skip link bypasses the navigation.
 	p.open("/jails")
-	p.sees("garden")
+	p.waitText("garden")
 	p.keys(kb.Tab)
 	p.until("offer to skip to the content", `document.activeElement.matches(".skip") && document.activeElement.getBoundingClientRect().top >= 0`)
 	p.keys(kb.Tab)
@@ -93,7 +93,7 @@ func (u *ui) onlyLooks() {
 		{"/approvals/" + string(waiting.ID), "Why it is asked"},
 	} {
 		p.open(v.path)
-		p.sees(v.says)
+		p.waitText(v.says)
 		for _, does := range []string{"New jail", "Make the first", "Pause", "Stop", "Branch", "Delete", "Run", "Allow", "Deny"} {
 			if evaluate[bool](p, fmt.Sprintf("Boolean(%s)", found("main button", does))) {
 				u.Errorf("%s offers %q to a viewer", v.path, does)

@@ -134,7 +134,7 @@ window.fetch = async (address, options) => {
 };
 `
 
-func (u *ui) goesOnOverABadNetwork() {
+func (u *ui) survivesBadNetwork() {
 	j := u.careful("far-away")
 	u.watchedByKernel(j)
 	l := newLine(u.T, u.tcpAddr())
@@ -144,9 +144,9 @@ func (u *ui) goesOnOverABadNetwork() {
 		return chromedp.Void{}, err
 	})
 	p.window(1280, 1100)
-	p.enter(u.house, "admin")
+	p.enter(u.daemonHarness, "admin")
 	p.open(at(j, "events") + "&q=" + escaped("type:file op:create path:/root/n*"))
-	p.sees("No record is meant")
+	p.waitText("No record is meant")
 	state := `document.querySelector("nav [role=status]").innerText`
 	p.until("be live", state+`.includes("Live")`)
 

@@ -17,7 +17,7 @@ func (u *ui) fitsOnAPhone() {
 
 	u.registersEcho()
 	p.open("/capabilities")
-	p.sees("host.say")
+	p.waitText("host.say")
 	u.fitsThePhone(p)
 	u.picture(p, "capabilities")
 
@@ -41,7 +41,7 @@ func (u *ui) fitsOnAPhone() {
 
 	// The header of a jail shows all its fields.
 	p.open(at(u.garden.ID, "terminal"))
-	p.sees("Connected")
+	p.waitText("Connected")
 	if cut := evaluate[[]string](p, `[...document.querySelectorAll("header dl > div, header h1, header button")].filter(e => e.checkVisibility() && e.getBoundingClientRect().right > innerWidth).map(e => e.innerText)`); len(cut) > 0 {
 		u.Errorf("cut off at the right edge: %q, want nothing", cut)
 	}
@@ -49,14 +49,14 @@ func (u *ui) fitsOnAPhone() {
 	// The keys that a phone's keyboard lacks: Tab completes, Ctrl interrupts, ↑ repeats.
 	p.until("show a prompt", `document.querySelector(".xterm").innerText.includes("bash")`)
 	p.keys("echo $((6*7))-\r")
-	p.sees("42-")
-	p.taps(".keypad button", "↑")
+	p.waitText("42-")
+	p.tap(".keypad button", "↑")
 	p.keys("\r")
 	p.until("repeat the command", `document.querySelector(".xterm").innerText.match(/^42-/gm).length === 2`)
 	p.keys("cat /etc/hostna")
-	p.taps(".keypad button", "Tab")
+	p.tap(".keypad button", "Tab")
 	p.until("complete a name", `document.querySelector(".xterm").innerText.includes("/etc/hostname")`)
-	p.taps(".keypad button", "Ctrl")
+	p.tap(".keypad button", "Ctrl")
 	p.keys("c")
 	p.until("interrupt", `document.querySelector(".xterm").innerText.includes("^C")`)
 	u.picture(p, "terminal")
@@ -68,10 +68,10 @@ func (u *ui) findsFilesThatSortBetween() {
 	u.sh(u.garden.ID, "mkdir -p /root/t/foo /root/t/foo-bar && touch /root/t/foo/x /root/t/foo-bar/y")
 	p := u.page
 	p.open(at(u.garden.ID, "files"))
-	p.sees("foo-bar")
+	p.waitText("foo-bar")
 	p.until("show each directory once", `[...document.querySelectorAll(".entry code")].filter(e => e.innerText.replace(/[^\w-]/g, "") === "foo").length === 1`)
 	p.press("button", "notes.txt") // a page that failed to render does not react
-	p.sees("/root/notes.txt")
+	p.waitText("/root/notes.txt")
 	u.unmoved(p, "the files")
 }
 

@@ -26,8 +26,8 @@ PushManager.prototype.subscribe = async function (options) {
   return made;
 };`
 
-// isToldWithNoPageOpen enables notifications, and delivers what a push service would.
-func (u *ui) isToldWithNoPageOpen() {
+// notifiesWithoutPage enables notifications, and delivers what a push service would.
+func (u *ui) notifiesWithoutPage() {
 	p := u.login(u.T, u.browser, "operator")
 	p.phone()
 	origin := strings.TrimSuffix(p.base, "/")
@@ -61,11 +61,11 @@ func (u *ui) isToldWithNoPageOpen() {
 		u.Fatal(err)
 	}
 	p.open("/approvals")
-	p.sees("Notify me")
+	p.waitText("Notify me")
 	encoded := base64.RawURLEncoding.EncodeToString
 	p.do(fmt.Sprintf(subscribes, encoded(key.PublicKey().Bytes()), encoded(make([]byte, 16))))
-	p.taps("button", "Notify me")
-	p.sees("Do not notify me")
+	p.tap("button", "Notify me")
+	p.waitText("Do not notify me")
 	if told := evaluate[int](p, `fetch("/push/browsers").then(r => r.json()).then(l => l.items.filter(b => b.service === "push.invalid").length)`); told != 1 {
 		u.Errorf("%d browsers are subscribed, want 1", told)
 	}
@@ -100,8 +100,8 @@ func (u *ui) isToldWithNoPageOpen() {
 			u.Errorf("after push %s the browser shows %q, want %q", data, got, want)
 		}
 	}
-	p.taps("button", "Do not notify me")
-	p.sees("Notify me")
+	p.tap("button", "Do not notify me")
+	p.waitText("Notify me")
 	var left int
 	if !within(30*time.Second, func() bool {
 		left = evaluate[int](p, `fetch("/push/browsers").then(r => r.json()).then(l => l.items.length)`)

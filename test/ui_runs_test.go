@@ -44,13 +44,13 @@ func (u *ui) showsRuns() {
 		{"/jails?q=" + string(run.Jail), string(run.Jail)},
 	} {
 		p.open(v.path)
-		p.sees(v.says)
+		p.waitText(v.says)
 		u.unmoved(p, v.path)
 	}
 	// Open a step.
 	p.open("/chat/run/" + string(run.ID))
 	p.press("main [role=row], main [role=option], main [role=treeitem], main li, main tr", "printf")
-	p.sees("<b>tool</b>")
+	p.waitText("<b>tool</b>")
 	u.unmoved(p, "what a tool said")
 }
 
@@ -61,10 +61,10 @@ func (u *ui) plansRuns() {
 		u.Fatal(err)
 	}
 	p.open("/schedules")
-	p.sees("water the garden")
-	p.sees("0 6 * * *")
+	p.waitText("water the garden")
+	p.waitText("0 6 * * *")
 	p.open("/schedules/" + string(r.Schedule))
-	p.sees("water the garden")
+	p.waitText("water the garden")
 	p.open("/chat/run")
-	p.sees("water the garden")
+	p.waitText("water the garden")
 }

@@ -60,7 +60,7 @@ func TestSizeOfFirstPage(t *testing.T) {
 // A ui is the UI of a daemon in a browser. All subtests share it, because the start takes longer
 // than most of them.
 type ui struct {
-	*house
+	*daemonHarness
 	browser context.Context
 	page    *tab      // logged in as an administrator
 	garden  wire.Jail // a running jail
@@ -69,9 +69,9 @@ type ui struct {
 
 // of returns the UI for a subtest.
 func (u *ui) of(t *testing.T) *ui {
-	h := *u.house
+	h := *u.daemonHarness
 	h.T = t
-	return &ui{house: &h, browser: u.browser, page: u.page.as(t), garden: u.garden, stall: u.stall}
+	return &ui{daemonHarness: &h, browser: u.browser, page: u.page.as(t), garden: u.garden, stall: u.stall}
 }
 
 // at returns the address of a view of a jail.
@@ -81,7 +81,7 @@ func TestUI(t *testing.T) {
 	browser := browse(t)
 	market, config := sells(t)
 	h := open(t, tools()+models(t, modelThatIsHostile())+config, "--listen", "127.0.0.1:0")
-	u := &ui{house: h, browser: browser, stall: market, garden: h.running(wire.CreateJail{Name: "garden"})}
+	u := &ui{daemonHarness: h, browser: browser, stall: market, garden: h.running(wire.CreateJail{Name: "garden"})}
 	h.sh(u.garden.ID, "cd /root && echo one > notes.txt && cat notes.txt /etc/nosuch; exit 3")
 	u.page = h.login(t, browser, "admin")
 
@@ -104,7 +104,7 @@ func TestUI(t *testing.T) {
 		{"one goes back in time and branches from there", (*ui).goesBackInTime},
 		{"a branch is made and compared", (*ui).comparesABranch},
 		{"requests are answered on a phone", (*ui).answersOnAPhone},
-		{"a phone is told with no page open", (*ui).isToldWithNoPageOpen},
+		{"a phone is told with no page open", (*ui).notifiesWithoutPage},
 		{"all is reached by keys", (*ui).goesByKeys},
 		{"a viewer looks and changes nothing", (*ui).onlyLooks},
 		{"optional features that are missing are not red", (*ui).staysCalm},
@@ -118,9 +118,9 @@ func TestUI(t *testing.T) {
 		{"a program is trusted on the host", (*ui).trustsAProgram},
 		{"pages fit on a phone", (*ui).fitsOnAPhone},
 		{"a policy is drafted", (*ui).draftsAPolicy},
-		{"what went wrong is said", (*ui).saysWhatWentWrong},
-		{"everybody can use it", (*ui).isForEverybody},
-		{"a bad network loses and repeats nothing", (*ui).goesOnOverABadNetwork},
+		{"what went wrong is said", (*ui).showsFailures},
+		{"everybody can use it", (*ui).isAccessible},
+		{"a bad network loses and repeats nothing", (*ui).survivesBadNetwork},
 		{"a page that follows much does not grow", (*ui).doesNotGrow},
 	} {
 		t.Run(part.name, func(t *testing.T) { part.try(u.of(t)) })

@@ -52,14 +52,14 @@ func (u *ui) goesBackInTime() {
 	p := u.page
 	// Before the snapshot there is nothing to branch from.
 	p.open(fmt.Sprintf("%s&at=%d", at(j.ID, "processes"), s.CreatedAt.Add(-10*time.Millisecond).UnixMilli()))
-	p.sees("running then")
-	p.sees("nothing can branch from here")
+	p.waitText("running then")
+	p.waitText("nothing can branch from here")
 
 	// The slider moves back in steps, and the page follows.
 	p.open(at(j.ID, "processes"))
 	p.until("have a slider", fmt.Sprintf(`(e => e && Number(e.max) > %d && (e.value = %d, e.dispatchEvent(new Event("input", { bubbles: true })), true))(document.querySelector("input[aria-label=Moment]"))`, tree[0].TS, between))
-	p.sees("As of ")
-	p.sees("running then")
+	p.waitText("As of ")
+	p.waitText("running then")
 	p.press("[role=tab]", "Files")
 	p.until("say that the file was made", `[...document.querySelectorAll("tr")].some(e => e.innerText.includes("/root/seed") && e.querySelector(".sign.added"))`)
 	if p.says("/root/tree") {
@@ -81,7 +81,7 @@ func (u *ui) goesBackInTime() {
 	tries("a click in the chart", fmt.Sprintf(`Number(new URLSearchParams(location.search).get("at")) > %d`, between+50), func(x, y, width float64) {
 		p.run(chromedp.MouseEvent(input.DispatchMouseEventTypeMouseMoved, x+width-20, y), chromedp.MouseClickXY(x+width-20, y))
 	})
-	p.sees("sown")
+	p.waitText("sown")
 	tries("a drag in the chart", `new URLSearchParams(location.search).get("from")`, func(x, y, _ float64) {
 		p.run(chromedp.DragAndDropXY(x+100, y, x+300, y, 4))
 	})
@@ -110,15 +110,15 @@ func (u *ui) comparesABranch() {
 	p.press("button", "seed")
 	p.press("button", "Branch from here")
 	p.until("compare the two", `document.querySelector("[aria-label=Comparison]")`)
-	p.sees("No differences.")
+	p.waitText("No differences.")
 	if len(u.branches(s.ID)) != 1 {
 		u.Errorf("got %d branches of the snapshot, want 1", len(u.branches(s.ID)))
 	}
 	p.open("/lineage?at=" + string(s.ID) + "&with=" + string(j.ID))
-	p.sees("/root/notes.txt")
+	p.waitText("/root/notes.txt")
 	p.press("summary", "/root/notes.txt")
 	p.until("show what was added", `[...document.querySelectorAll("[aria-label=Comparison] *")].some(e => e.innerText?.trim() === "two")`)
 	for _, says := range []string{"Processes and network", "Events", "Used"} {
-		p.sees(says)
+		p.waitText(says)
 	}
 }

@@ -28,11 +28,11 @@ approvals:
 observe: {ring_kb: 64}
 `
 
-// saysWhatWentWrong shows failures, on a separate daemon whose database is modified while it is
+// showsFailures shows failures, on a separate daemon whose database is modified while it is
 // stopped.
-func (u *ui) saysWhatWentWrong() {
+func (u *ui) showsFailures() {
 	h := open(u.T, tools()+models(u.T, modelThatCounts)+unlucky, "--listen", "127.0.0.1:0")
-	own := &ui{house: h, browser: u.browser}
+	own := &ui{daemonHarness: h, browser: u.browser}
 	p := h.login(u.T, u.browser, "admin")
 	own.page = p
 
@@ -45,7 +45,7 @@ func (u *ui) saysWhatWentWrong() {
 	p.until("list the gaps", `[...document.querySelectorAll("[role=option] .line")].some(e => e.innerText.includes("gap") && e.innerText.includes("are missing"))`)
 	p.until("mark them in the timeline", `document.querySelector("[aria-label=Timeline] [role=img]").ariaLabel.includes("missing")`)
 	p.open("/doctor?view=records")
-	p.sees("the gaps in its record")
+	p.waitText("the gaps in its record")
 
 	// A notification and a message that cannot be delivered.
 	h.allows(own.asks(own.careful("careful"), wire.Question{Action: "bash", Resource: "git push"}))
@@ -58,7 +58,7 @@ func (u *ui) saysWhatWentWrong() {
 		u.Fatalf("run of the agent that sends a message: %+v", now)
 	}
 	own.asksFromItsRun()
-	h.behindItsBack(func(db *sql.DB) {
+	h.modifyDatabase(func(db *sql.DB) {
 		given := func(table, set, where string) {
 			u.Helper()
 			if !within(20*time.Second, func() bool {
@@ -80,33 +80,33 @@ func (u *ui) saysWhatWentWrong() {
 	p.enter(h, "admin")
 
 	p.open("/doctor?view=deliveries")
-	p.sees("nobody answers the pager")
-	p.sees("nobody takes it")
+	p.waitText("nobody answers the pager")
+	p.waitText("nobody takes it")
 	const dead = `document.querySelectorAll("[aria-label='Dead notices'] tbody tr").length`
 	before := evaluate[int](p, dead)
 	p.press("[aria-label='Dead notices'] button", "Try the notice")
-	p.sees("It is tried again")
+	p.waitText("It is tried again")
 	p.until("have a dead notice less", fmt.Sprintf("%s === %d", dead, before-1))
 	p.open("/connectors?name=ops&state=dead")
-	p.sees("nobody takes it")
+	p.waitText("nobody takes it")
 	p.press("button", "Try all dead ones anew")
 	p.until("have no dead delivery", `!document.body.innerText.includes("nobody takes it")`)
 
 	// An audit log entry that was modified is reported above everything else.
 	p.open("/chain")
 	p.press("button", "Verify all")
-	p.sees("The chain is broken at entry ")
+	p.waitText("The chain is broken at entry ")
 	told := evaluate[struct{ Role, Link string }](p, `(e => ({ Role: e.getAttribute("role"), Link: e.querySelector("a").pathname }))(document.querySelector("[aria-label=Verification] .says"))`)
 	if told.Role != "alert" || told.Link == "" {
 		u.Errorf("the broken audit log is reported with role %q and a link to %q", told.Role, told.Link)
 	}
 	p.press("[aria-label=Verification] a", "Show the entry")
-	p.sees("approval.asked")
-	p.sees("git pull")
+	p.waitText("approval.asked")
+	p.waitText("git pull")
 }
 
-// behindItsBack stops the daemon and modifies its database.
-func (h *house) behindItsBack(change func(db *sql.DB)) {
+// modifyDatabase stops the daemon and modifies its database.
+func (h *daemonHarness) modifyDatabase(change func(db *sql.DB)) {
 	h.Helper()
 	h.cmd.Process.Signal(syscall.SIGTERM)
 	if err := h.cmd.Wait(); err != nil {
@@ -124,7 +124,7 @@ func (h *house) behindItsBack(change func(db *sql.DB)) {
 }
 
 // losesRecords has a jail produce more events than fit the buffer while the daemon reads none.
-func (h *house) losesRecords(j id.Jail) {
+func (h *daemonHarness) losesRecords(j id.Jail) {
 	h.Helper()
 	if !within(time.Minute, func() bool {
 		const mark = "345678"
@@ -155,13 +155,13 @@ func (u *ui) asksFromItsRun() {
 	p.open("/chat/run/" + string(r.ID))
 	for _, command := range []string{"echo one", "echo two", "echo three"} {
 		p.press(".asked a", "")
-		p.sees("Why it is asked")
-		p.sees(command)
+		p.waitText("Why it is asked")
+		p.waitText(command)
 		p.press("form button", "Allow")
-		p.sees("Allowed by")
+		p.waitText("Allowed by")
 		p.open("/chat/run/" + string(r.ID))
 	}
-	p.sees("Result")
+	p.waitText("Result")
 	amounts := evaluate[[]string](p, `[...document.querySelectorAll("[aria-label=Budget] .amount")].map(e => e.innerText)`)
 	for _, amount := range amounts {
 		if !strings.Contains(amount, " no limit") && !strings.Contains(amount, " of ") {
@@ -177,7 +177,7 @@ func (u *ui) draftsAPolicy() {
 	const policy = "{\n  \"permission\": {\n    \"bash\": {\n      \"*\": \"ask\",\n      \"git status\": %q\n    }\n  }\n}\n"
 	p := u.page
 	p.open("/governance?view=policy")
-	p.sees("This is a draft")
+	p.waitText("This is a draft")
 	marked := func(class string) string {
 		return fmt.Sprintf(`document.querySelector(".gutter .%s")?.innerText === "5" && document.querySelector("[aria-label=Findings] .tag.%s")`, class, class)
 	}
@@ -187,13 +187,13 @@ func (u *ui) draftsAPolicy() {
 	p.until("take it", `!document.querySelector(".gutter .bad")`)
 	p.fill("this", "git status")
 	p.press("button", "What would happen?")
-	p.sees("It would be allowed")
+	p.waitText("It would be allowed")
 	p.fill("Text of opencode.json", fmt.Sprintf(policy, "deny"))
-	p.sees("It would be refused") // without a new request
+	p.waitText("It would be refused") // without a new request
 	p.fill("Text of opencode.json", "{\"permission\": {\"bash\": {\"*\": \"ask\",\n\n\n\n\"rm -rf *\": \"deny\", \"git push\": \"allow\"}}}")
 	p.until("mark what does not do what it seems to", marked("wait"))
 	p.fill("Text of opencode.json", "")
-	p.sees("There is nothing to look at yet")
+	p.waitText("There is nothing to look at yet")
 }
 
 // staysCalm checks the page of the doctor on a host that lacks optional features. These need no
@@ -201,7 +201,7 @@ func (u *ui) draftsAPolicy() {
 func (u *ui) staysCalm() {
 	p := u.page
 	p.open("/doctor")
-	p.sees("Findings")
+	p.waitText("Findings")
 	// The test host may have all features.
 	p.do(`(() => {
 		const real = window.fetch, answer = (body) => new Response(JSON.stringify(body), { headers: { "Content-Type": "application/json" } });
@@ -217,8 +217,8 @@ func (u *ui) staysCalm() {
 		};
 	})()`)
 	p.press("button", "Check again")
-	p.sees("2 of 3 features not available")
-	p.sees("runsc is not installed")
+	p.waitText("2 of 3 features not available")
+	p.waitText("runsc is not installed")
 	red := evaluate[[]string](p, `(() => {
 		const probe = document.body.appendChild(document.createElement("i"));
 		const reds = ["--red", "--red-soft"].map((name) => (probe.style.color = "var(" + name + ")", getComputedStyle(probe).color));

@@ -16,9 +16,9 @@ import (
 	"time"
 )
 
-// nobodyKnown is a user id without a name on the host that no other test process uses, because a
+// unknownUser is a user id without a name on the host that no other test process uses, because a
 // test counts and kills the processes of its user.
-var nobodyKnown = 10_000_000 + os.Getpid()
+var unknownUser = 10_000_000 + os.Getpid()
 
 // An ordinaryUser has a home directory and no daemon.
 type ordinaryUser struct {
@@ -60,8 +60,8 @@ func newUser(t *testing.T) *ordinaryUser {
 			t.Fatal(err)
 		}
 	}
-	os.Chown(u.home, nobodyKnown, nobodyKnown)
-	os.Chown(u.project, nobodyKnown, nobodyKnown)
+	os.Chown(u.home, unknownUser, unknownUser)
+	os.Chown(u.project, unknownUser, unknownUser)
 	return u
 }
 
@@ -76,7 +76,7 @@ func (u *ordinaryUser) write(name, text string, mode os.FileMode) string {
 		u.Fatal(err)
 	}
 	for p := path; p != u.home; p = filepath.Dir(p) {
-		os.Chown(p, nobodyKnown, nobodyKnown)
+		os.Chown(p, unknownUser, unknownUser)
 	}
 	return path
 }
@@ -91,7 +91,7 @@ func (u *ordinaryUser) command(args ...string) *exec.Cmd {
 	cmd := exec.Command(u.bin, args...)
 	cmd.Dir = u.project
 	cmd.Env = []string{"PATH=/usr/local/bin:/usr/bin:/bin", "HOME=" + u.home, "SECRET=of the user's shell"}
-	cmd.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: uint32(nobodyKnown), Gid: uint32(nobodyKnown)}}
+	cmd.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: uint32(unknownUser), Gid: uint32(unknownUser)}}
 	return cmd
 }
 
@@ -134,7 +134,7 @@ func (u *ordinaryUser) processes() []int {
 		var pid int
 		fmt.Sscanf(dir, "/proc/%d", &pid)
 		fi, err := os.Stat(dir)
-		if err != nil || fi.Sys().(*syscall.Stat_t).Uid != uint32(nobodyKnown) {
+		if err != nil || fi.Sys().(*syscall.Stat_t).Uid != uint32(unknownUser) {
 			continue
 		}
 		stat, _ := os.ReadFile(dir + "/stat")
@@ -193,7 +193,7 @@ func TestUnprivilegedRun(t *testing.T) {
 		t.Errorf("run --apply: exit code %d\n%s", code, stderr)
 	}
 	fi, err := os.Stat(filepath.Join(u.project, "a"))
-	if err != nil || u.read("project/a") != "newer\n" || fi.Mode().Perm() != 0o700 || fi.Sys().(*syscall.Stat_t).Uid != uint32(nobodyKnown) {
+	if err != nil || u.read("project/a") != "newer\n" || fi.Mode().Perm() != 0o700 || fi.Sys().(*syscall.Stat_t).Uid != uint32(unknownUser) {
 		t.Errorf("after run --apply: %q, %v, %v", u.read("project/a"), fi, err)
 	}
 	left, _ := filepath.Glob(filepath.Join(u.home, ".local/share/glasshouse/jails/*"))

@@ -16,7 +16,7 @@ import (
 	"glasshouse/egress/egresstest"
 )
 
-// kernel are attempts to have the machine's kernel change the jail's network.
+// kernel returns attempts to change the jail's network through the kernel.
 func kernel() []Attempt {
 	const asked = "type:syscall name:sendto,sendmsg,socket"
 	change := func(name, log string, f func() error) Attempt {
