@@ -289,7 +289,7 @@ func TestACPAgentMessagesPauseAndCancel(t *testing.T) {
 	if _, err := h.CancelRun(h.Context(), r.ID); err != nil {
 		t.Fatal(err)
 	}
-	h.until("it was told to stop", func() bool { return h.sh(j, "cat /home/agent/.talker/cancelled 2>/dev/null || true") == "yes" })
+	h.until("the agent got the cancel notification", func() bool { return h.sh(j, "cat /home/agent/.talker/cancelled 2>/dev/null || true") == "yes" })
 	same(t, "it did", h.did(r.ID), "decision bash done", "tool bash done")
 }
 

@@ -217,7 +217,7 @@ conversations:
 	if text, err := os.ReadFile(filepath.Join(dir, "auth/login.ts")); err != nil || string(text) != code {
 		t.Errorf("after apply the project file is %q: %v", text, err)
 	}
-	for name, what := range map[string]string{"build": "what was allowed to be removed is there", "escaped": "the project's own plugin ran"} {
+	for name, what := range map[string]string{"build": "build still exists after its removal was approved", "escaped": "the project's own plugin ran"} {
 		if _, err := os.Stat(filepath.Join(dir, name)); err == nil {
 			t.Error(what)
 		}

@@ -507,7 +507,7 @@ func TestAttackPrivilegeEscalation(t *testing.T) {
 	defer d.holds("privilege")()
 	b, err := os.ReadFile("/proc/" + d.onHost()[0] + "/status")
 	if err != nil {
-		t.Fatal(err) // it stays paused while the test inspects it
+		t.Fatal(err) // the capability runs until its stop function is called
 	}
 	for _, c := range []struct{ what, line string }{
 		{"its user is one of the host's", `(?m)^Uid:(\s+[1-9]\d{5,}){4}$`}, {"its group is one of the host's", `(?m)^Gid:(\s+[1-9]\d{5,}){4}$`},

@@ -288,8 +288,9 @@ func TestSnapshotsOfStoppedJail(t *testing.T) {
 	h.waitCount(whole, h.count(whole))
 }
 
-// A command that runs as another user clears the dumpable attribute of its parent
-// (PR_SET_DUMPABLE(2const)). Repeated snapshots of the jail succeed regardless.
+// A command that runs as another user can clear the dumpable attribute of its parent, because
+// both share memory until execve (PR_SET_DUMPABLE(2const)). Repeated snapshots of the jail
+// succeed regardless.
 func TestRepeatedSnapshotsAfterUserCommands(t *testing.T) {
 	h, j := counting(t)
 	for range 2 {

@@ -520,7 +520,7 @@ func (s *suite) fullOfMemory(t *testing.T) {
 		if st, err := b.ctl.ExecStatus(t.Context(), x); err != nil || st.Ended != nil {
 			t.Errorf("the process that used the memory: %+v, %v", st, err)
 		}
-		if _, ends := s.opts.Differs["Limits/memory-bomb"]; ends { // the jail, at its limit
+		if _, ends := s.opts.Differs["Limits/memory-bomb"]; ends { // the jail, when it reaches the limit
 			b.kill(t)
 			continue
 		}
