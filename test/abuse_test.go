@@ -104,7 +104,8 @@ func (h *daemonHarness) checkResources(files, goroutines int) {
 	const spare = 12 // idle connections that are kept open for a while
 	var f, g int
 	for end := time.Now().Add(30 * time.Second); time.Now().Before(end); time.Sleep(100 * time.Millisecond) {
-		if f, g = h.resources(); f <= files+spare && g <= goroutines+2*spare {
+		f, g = h.resources()
+		if f <= files+spare && g <= goroutines+2*spare {
 			return
 		}
 	}
@@ -151,7 +152,7 @@ func TestBadRequestsReturnProblems(t *testing.T) {
 		{"two things to run", "POST", at + "/exec", `{"cmd":"true","argv":["true"]}`, 400, ""},
 		{"null in an argument", "POST", at + "/exec", "{\"argv\":[\"a\\u0000b\"]}", 400, "argv"},
 		{"no time at all", "POST", at + "/exec", `{"cmd":"true","timeout_ms":-5}`, 400, "timeout_ms"},
-		{"an exec of nobody", "GET", at + "/execs/x-abcdefghjkmn", "", 404, ""},
+		{"an unknown exec", "GET", at + "/execs/x-abcdefghjkmn", "", 404, ""},
 		{"a bad page", "GET", "/jails?limit=minus", "", 400, "limit"},
 		{"a huge page", "GET", "/jails?limit=99999999999999999999", "", 400, "limit"},
 	} {
@@ -176,7 +177,8 @@ func TestIdempotencyKey(t *testing.T) {
 			a := s.do("POST", "/jails", `{"name":"once"}`, "Idempotency-Key", "k1")
 			var j wire.Jail
 			json.Unmarshal(a.body, &j)
-			if ids[i] = string(j.ID); a.status != 201 {
+			ids[i] = string(j.ID)
+			if a.status != 201 {
 				t.Errorf("status %d: %s", a.status, a.body)
 			}
 		})
@@ -199,7 +201,8 @@ func TestIdempotencyKey(t *testing.T) {
 	s = h.stranger()
 	a := s.do("POST", "/jails", `{"name":"once"}`, "Idempotency-Key", "k1")
 	var j wire.Jail
-	if json.Unmarshal(a.body, &j); a.status != 201 || string(j.ID) != ids[0] {
+	json.Unmarshal(a.body, &j)
+	if a.status != 201 || string(j.ID) != ids[0] {
 		t.Errorf("after a daemon kill: got %d %s, want jail %s", a.status, a.body, ids[0])
 	}
 	if all, err := client.Collect(h.Jails(t.Context(), client.JailFilter{})); err != nil || len(all) != 1 {
@@ -284,7 +287,8 @@ func TestResourcesAfterThousandsOfJails(t *testing.T) {
 		if err != nil {
 			return err
 		}
-		if j, err = h.StartJail(t.Context(), j.ID); err != nil {
+		j, err = h.StartJail(t.Context(), j.ID)
+		if err != nil {
 			return err
 		}
 		x, err := h.Exec(t.Context(), j.ID, wire.ExecRequest{Cmd: "echo here > /root/f; cat /root/f"})

@@ -149,7 +149,8 @@ func (h *daemonHarness) jailOf(r id.Run, file string) id.Jail {
 		if err != nil || now.Jail == "" {
 			return false
 		}
-		if j = now.Jail; now.State != "active" {
+		j = now.Jail
+		if now.State != "active" {
 			return false
 		}
 		_, err = h.Stat(h.Context(), j, file)
@@ -251,7 +252,7 @@ func TestACPAgentMessagesPauseAndCancel(t *testing.T) {
 		t.Fatal(err)
 	}
 	worker := h.talk("sess-w", "ask reviewer say looks good")
-	h.until("the request is there", func() bool {
+	h.until("the request is delivered", func() bool {
 		n := 0
 		for _, err := range h.Messages(h.Context(), "sess-r", "in") {
 			if err == nil {
@@ -275,14 +276,14 @@ func TestACPAgentMessagesPauseAndCancel(t *testing.T) {
 	if _, err := h.PauseRun(h.Context(), r.ID); err != nil {
 		t.Fatal(err)
 	}
-	h.until("its jail stands still", func() bool {
+	h.until("its jail is frozen", func() bool {
 		now, err := h.Client.Jail(h.Context(), j)
 		return err == nil && now.State == "paused"
 	})
 	if _, err := h.ResumeRun(h.Context(), r.ID, wire.ResumeRun{}); err != nil {
 		t.Fatal(err)
 	}
-	h.until("it goes on", func() bool {
+	h.until("the run continues", func() bool {
 		now, err := h.Client.Jail(h.Context(), j)
 		return err == nil && now.State == "running"
 	})

@@ -106,7 +106,8 @@ func runtimeBundle(t *testing.T, root string, alike bool, argv ...string) string
 	if alike {
 		s.Linux.Seccomp = seccomp.OCI(runtime.GOARCH)
 	}
-	if data, err = json.Marshal(s); err != nil {
+	data, err = json.Marshal(s)
+	if err != nil {
 		t.Fatal(err)
 	}
 	if err := os.WriteFile(name, data, 0o600); err != nil {

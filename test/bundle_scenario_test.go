@@ -395,14 +395,17 @@ func (p *publisher) unchecked(k kit, metadata string) string {
 				s.Files[i].Size, s.Files[i].SHA256 = int64(len(metadata)), hex.EncodeToString(sum[:])
 			}
 		}
-		if s.Digest, err = bundle.Digest(s.Files); err != nil {
+		s.Digest, err = bundle.Digest(s.Files)
+		if err != nil {
 			p.Fatal(err)
 		}
 		s.Signature = ""
-		if s.Signature, err = p.key().SignJSON(s); err != nil {
+		s.Signature, err = p.key().SignJSON(s)
+		if err != nil {
 			p.Fatal(err)
 		}
-		if text, err = json.Marshal(s); err != nil {
+		text, err = json.Marshal(s)
+		if err != nil {
 			p.Fatal(err)
 		}
 		rewrite(p.T, name, string(text))

@@ -243,7 +243,8 @@ func TestWaitForWebhookSurvivesDaemonKill(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if r = h.settled(r.ID, "paused", "done", "failed"); r.Why != "event" || r.Reason != "the build" {
+	r = h.settled(r.ID, "paused", "done", "failed")
+	if r.Why != "event" || r.Reason != "the build" {
 		t.Fatalf("run is %s (%s) %s %s, want paused for an event\n%s", r.State, r.Why, r.Reason, r.Error, h.log)
 	}
 	h.kill()
@@ -254,7 +255,8 @@ func TestWaitForWebhookSurvivesDaemonKill(t *testing.T) {
 	if status != http.StatusAccepted || got.Session != "waits" {
 		t.Fatalf("response to the event: got %d %+v", status, got)
 	}
-	if r = h.settled(r.ID, "done", "failed"); r.State != "done" || r.Result != "it was built" {
+	r = h.settled(r.ID, "done", "failed")
+	if r.State != "done" || r.Result != "it was built" {
 		t.Errorf("run is %s: %q %s, want done\n%s", r.State, r.Result, r.Error, h.log)
 	}
 	// The event is not declared as free of personal data, so the agent received only a

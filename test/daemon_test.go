@@ -295,7 +295,8 @@ func (h *daemonHarness) running(req wire.CreateJail) wire.Jail {
 	if err != nil {
 		h.Fatal(err)
 	}
-	if j, err = h.StartJail(h.Context(), j.ID); err != nil {
+	j, err = h.StartJail(h.Context(), j.ID)
+	if err != nil {
 		h.Fatal(err)
 	}
 	return j
@@ -423,7 +424,8 @@ func TestGigabyteForPausingReaderIsComplete(t *testing.T) {
 	paused, next := int64(0), int64(0)
 	for {
 		if next > (paused+1)*size/(pauses+2) && paused <= pauses {
-			if paused++; paused > pauses {
+			paused++
+			if paused > pauses {
 				h.kill()
 				h.start()
 			} else {
@@ -602,7 +604,8 @@ func TestDaemonKillsAtManyMoments(t *testing.T) {
 	}
 	n := 0
 	for line := range strings.Lines(got.String()) {
-		if n++; strings.HasSuffix(line, "\n") && line != fmt.Sprintf("%d\n", n) {
+		n++
+		if strings.HasSuffix(line, "\n") && line != fmt.Sprintf("%d\n", n) {
 			t.Fatalf("output line %d = %q", n, line)
 		}
 	}
@@ -819,7 +822,8 @@ func TestTCPListenerNeedsToken(t *testing.T) {
 		}
 		defer resp.Body.Close()
 		var p wire.Problem
-		if json.NewDecoder(resp.Body).Decode(&p); resp.StatusCode == 401 && p.Type == "" {
+		json.NewDecoder(resp.Body).Decode(&p)
+		if resp.StatusCode == 401 && p.Type == "" {
 			t.Error("the 401 response is not a problem document")
 		}
 		return resp.StatusCode
@@ -872,7 +876,8 @@ func TestTerminalReattach(t *testing.T) {
 		buf := make([]byte, 4096)
 		for !strings.Contains(seen.String(), want) {
 			n, err := term.Read(buf)
-			if seen.Write(buf[:n]); err != nil {
+			seen.Write(buf[:n])
+			if err != nil {
 				t.Fatalf("read: %v after %q, waiting for %q", err, seen.String(), want)
 			}
 		}

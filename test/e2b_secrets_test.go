@@ -160,7 +160,7 @@ func TestSandboxSecretsStayOutside(t *testing.T) {
 			t.Fatal(err)
 		}
 		jails = append(jails, made.Jails[0].ID)
-		sees("a branch that nobody gave it to", made.Jails[0].ID, without)
+		sees("a branch without a grant", made.Jails[0].ID, without)
 	}
 	// Concurrent forks and a resumed sandbox have the secret.
 	forks := 3

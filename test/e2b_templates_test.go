@@ -66,7 +66,8 @@ func imageRegistry(t *testing.T, login ...string) string {
 	}
 	cfg = cfg.DeepCopy()
 	cfg.OS, cfg.Architecture, cfg.Config.Env = "linux", runtime.GOARCH, []string{"FROM_IMAGE=yes"}
-	if img, err = mutate.ConfigFile(img, cfg); err != nil {
+	img, err = mutate.ConfigFile(img, cfg)
+	if err != nil {
 		t.Fatal(err)
 	}
 	host := strings.TrimPrefix(server.URL, "http://")
@@ -473,7 +474,8 @@ func TestTemplateCopyThroughHostileLinks(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if resp.Body.Close(); resp.StatusCode != http.StatusOK {
+	resp.Body.Close()
+	if resp.StatusCode != http.StatusOK {
 		t.Fatal(resp.Status)
 	}
 	for _, to := range []string{"/home/user/abs/a", "/home/user/up/a", "/home/user/proc/a", "/home/user/file", "/home/user/abs/", "../../../../../.." + outside + "/a"} {

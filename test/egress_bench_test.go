@@ -191,7 +191,8 @@ func peers(t *testing.T) (tiny, mitm *lane) {
 		l.proxy = true
 		l.dial = func(string) (net.Conn, error) { return dialFrom(here, addr) }
 		cmd.SysProcAttr = &unix.SysProcAttr{Pdeathsig: unix.SIGKILL}
-		if l.err = cmd.Start(); l.err != nil {
+		l.err = cmd.Start()
+		if l.err != nil {
 			return l
 		}
 		t.Cleanup(func() { cmd.Process.Kill(); cmd.Wait() })
@@ -411,7 +412,8 @@ func benchLatency(direct, jail, looked, tiny, mitm *lane) {
 		once := func(l *lane) (err error) {
 			c := talks[l]
 			if c == nil {
-				if c, err = l.talk(group.secure); err != nil {
+				c, err = l.talk(group.secure)
+				if err != nil {
 					return err
 				}
 				if !group.fresh {

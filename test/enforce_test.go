@@ -52,7 +52,8 @@ func TestKernelLevelEnforcement(t *testing.T) {
 		} else if _, err := h.Answer(t.Context(), a.ID, wire.AnswerApproval{Answer: "deny"}); err != nil {
 			t.Error(err)
 		}
-		if x = h.ended(j, x); x.ExitCode == nil || *x.ExitCode == 0 {
+		x = h.ended(j, x)
+		if x.ExitCode == nil || *x.ExitCode == 0 {
 			t.Errorf("%s: the denied command ended with %+v, want failure", name, x)
 		}
 		if got := h.sh(j.ID, "cat /etc/hostname; true"); got == "" {
@@ -187,7 +188,8 @@ func TestPausedJailDoesNotDelayShutdown(t *testing.T) {
 		t.Errorf("the pending request was %s and is now %s", a.ID, again.ID)
 	}
 	h.allows(a)
-	if x = h.ended(j, x); x.ExitCode == nil || *x.ExitCode != 0 || !strings.Contains(x.Stdout, "went on") {
+	x = h.ended(j, x)
+	if x.ExitCode == nil || *x.ExitCode != 0 || !strings.Contains(x.Stdout, "went on") {
 		t.Errorf("the approved command ended with %+v", x)
 	}
 	if got := h.sh(j.ID, "rm -rf /tmp/x || echo refused"); !strings.Contains(got, "refused") {
@@ -249,14 +251,16 @@ func TestApprovalIsWithdrawnWithItsProcess(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if j, err = h.RewindJail(t.Context(), j.ID, clean.ID); err != nil {
+	j, err = h.RewindJail(t.Context(), j.ID, clean.ID)
+	if err != nil {
 		t.Fatal(err)
 	}
 	h.withdrawn(a)
 	refuses()
 
 	// A rewind to the pending request creates a new request.
-	if j, err = h.RewindJail(t.Context(), j.ID, waiting.ID); err != nil {
+	j, err = h.RewindJail(t.Context(), j.ID, waiting.ID)
+	if err != nil {
 		t.Fatal(err)
 	}
 	again := h.asked(j)
@@ -272,7 +276,8 @@ func TestApprovalIsWithdrawnWithItsProcess(t *testing.T) {
 		t.Fatal(err)
 	}
 	h.withdrawn(a)
-	if j, err = h.StartJail(t.Context(), j.ID); err != nil {
+	j, err = h.StartJail(t.Context(), j.ID)
+	if err != nil {
 		t.Fatal(err)
 	}
 	refuses()
@@ -286,7 +291,8 @@ func TestApprovalIsWithdrawnWithItsProcess(t *testing.T) {
 	if _, err := h.ResumeJail(t.Context(), j.ID); err != nil {
 		t.Fatal(err)
 	}
-	if x = h.ended(j, x); !strings.Contains(x.Stdout, "went on") {
+	x = h.ended(j, x)
+	if !strings.Contains(x.Stdout, "went on") {
 		t.Errorf("the command approved during the pause ended with %+v", x)
 	}
 
@@ -323,7 +329,8 @@ func (h *daemonHarness) endedWithin(limit time.Duration, j wire.Jail, x wire.Exe
 	h.Helper()
 	var err error
 	for end := time.Now().Add(limit); x.Running; time.Sleep(50 * time.Millisecond) {
-		if x, err = h.ExecResult(h.Context(), j.ID, x.ID); err != nil {
+		x, err = h.ExecResult(h.Context(), j.ID, x.ID)
+		if err != nil {
 			h.Fatal(err)
 		}
 		if time.Now().After(end) {

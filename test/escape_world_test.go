@@ -320,7 +320,8 @@ func listenIn(t *testing.T, ns string, at string) string {
 	var l net.Listener
 	var c net.PacketConn
 	if err := netns.Do(ns, func() (err error) {
-		if l, err = net.Listen("tcp4", ":0"); err != nil {
+		l, err = net.Listen("tcp4", ":0")
+		if err != nil {
 			return err
 		}
 		c, err = net.ListenPacket("udp4", l.Addr().(*net.TCPAddr).AddrPort().String())

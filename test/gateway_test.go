@@ -85,7 +85,8 @@ func (h *daemonHarness) settled(r id.Run, states ...string) wire.Run {
 	var now wire.Run
 	if !within(2*time.Minute, func() bool {
 		var err error
-		if now, err = h.Client.Run(context.Background(), r); err != nil {
+		now, err = h.Client.Run(context.Background(), r)
+		if err != nil {
 			return false // the daemon may be down
 		}
 		for _, s := range states {
@@ -464,7 +465,8 @@ func TestAgentEndpoint(t *testing.T) {
 	if !strings.Contains(got, `"recorded":true`) {
 		t.Errorf("decision: got %s", got)
 	}
-	if got = post("/decide", `{"tool":"bash","args":{"command":"rm -rf /"}}`); !strings.Contains(got, `"deny"`) {
+	got = post("/decide", `{"tool":"bash","args":{"command":"rm -rf /"}}`)
+	if !strings.Contains(got, `"deny"`) {
 		t.Errorf("denied tool: got %s", got)
 	}
 	got = post(fmt.Sprintf("/sandbox/%s/tasks", j.ID), `{"title":"Mend the login","description":"It is broken.\nSince today."}`)
@@ -489,10 +491,12 @@ func TestAgentEndpoint(t *testing.T) {
 		t.Errorf("the sibling received no request\n%s", h.log)
 	}
 	// The name of another jail is rejected, and jails without a session have no endpoint.
-	if got = post(fmt.Sprintf("/sandbox/%s/tasks", alone.ID), `{"title":"x"}`); !strings.Contains(got, "own jail") {
+	got = post(fmt.Sprintf("/sandbox/%s/tasks", alone.ID), `{"title":"x"}`)
+	if !strings.Contains(got, "own jail") {
 		t.Errorf("task in another jail: got %s", got)
 	}
-	if got = post("/sandbox/nobody/coordinate", `{"action":"review","reply_timeout_ms":0}`); !strings.Contains(got, `"refused"`) {
+	got = post("/sandbox/nobody/coordinate", `{"action":"review","reply_timeout_ms":0}`)
+	if !strings.Contains(got, `"refused"`) {
 		t.Errorf("request to an unknown sibling: got %s", got)
 	}
 	if out := h.sh(alone.ID, "curl -s -m 2 http://localhost:4097/whoami || echo closed"); !strings.Contains(out, "closed") {

@@ -234,7 +234,8 @@ func contain(t *testing.T, image v1.Image, root, volume string, change func(*spe
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { c.stop(syscall.SIGKILL) })
-	if c.Client, err = client.New(client.Options{Addr: "unix://" + filepath.Join(volume, "glasshouse.sock")}); err != nil {
+	c.Client, err = client.New(client.Options{Addr: "unix://" + filepath.Join(volume, "glasshouse.sock")})
+	if err != nil {
 		t.Fatal(err)
 	}
 	if !within(60*time.Second, func() bool { return c.Ready(t.Context()) == nil }) {

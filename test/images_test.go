@@ -96,7 +96,8 @@ func agentImage(t *testing.T, word string) v1.Image {
 	cfg.OS, cfg.Architecture = "linux", runtime.GOARCH
 	cfg.Config.Env = []string{"PATH=/usr/bin:/bin", "OF_THE_IMAGE=yes", "BOTH=image"}
 	cfg.Config.WorkingDir, cfg.Config.User = "/srv", "agent"
-	if img, err = mutate.ConfigFile(img, cfg); err != nil {
+	img, err = mutate.ConfigFile(img, cfg)
+	if err != nil {
 		t.Fatal(err)
 	}
 	return img

@@ -134,7 +134,8 @@ func TestGigabyteOfOutputIsBounded(t *testing.T) {
 		if got := h.sh(j.ID, "echo answers"); got != "answers" { // concurrently
 			t.Fatalf("during the output the jail printed %q, want answers", got)
 		}
-		if x, err = h.ExecResult(t.Context(), j.ID, x.ID); err != nil {
+		x, err = h.ExecResult(t.Context(), j.ID, x.ID)
+		if err != nil {
 			t.Fatal(err)
 		}
 		if !x.Running {
@@ -178,7 +179,8 @@ func (s *screen) shows(want string) {
 	buf := make([]byte, 4096)
 	for !strings.Contains(s.seen.String(), want) {
 		n, err := s.term.Read(buf)
-		if s.seen.Write(buf[:n]); err != nil {
+		s.seen.Write(buf[:n])
+		if err != nil {
 			text := s.seen.String()
 			s.Fatalf("%v, waiting for %q after %q", err, want, text[max(0, len(text)-300):])
 		}

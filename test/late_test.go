@@ -25,7 +25,8 @@ func (h *daemonHarness) askedAbout(r id.Run, action string) wire.Approval {
 	if !within(time.Minute, func() bool {
 		waiting, err := h.Approvals(context.Background(), "", "")
 		for _, a := range waiting {
-			if found = a; err == nil && strings.HasPrefix(a.What, action) {
+			found = a
+			if err == nil && strings.HasPrefix(a.What, action) {
 				return true
 			}
 		}

@@ -70,7 +70,8 @@ func TestResourceGrants(t *testing.T) {
 	}) {
 		t.Fatalf("the agent endpoint does not respond: %q\n%s", got, h.log)
 	}
-	if got = h.sh(j.ID, ask(`{"cpu": "2", "memory": "4Gi"}`)); !strings.Contains(got, `"applied"`) || !strings.Contains(got, `"memory_mb":4096`) {
+	got = h.sh(j.ID, ask(`{"cpu": "2", "memory": "4Gi"}`))
+	if !strings.Contains(got, `"applied"`) || !strings.Contains(got, `"memory_mb":4096`) {
 		t.Fatalf("request within the ceiling: got %s\n%s", got, h.log)
 	}
 	h.bounded(j.ID, j.ID, 2048, 4096)

@@ -37,7 +37,8 @@ func TestPastStateOfJail(t *testing.T) {
 		var p wire.Past
 		var got []string
 		if !within(20*time.Second, func() bool {
-			if p, err = h.Past(h.Context(), j.ID, ts, false); err != nil {
+			p, err = h.Past(h.Context(), j.ID, ts, false)
+			if err != nil {
 				return false
 			}
 			got = nil

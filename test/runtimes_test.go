@@ -101,7 +101,8 @@ func (h *daemonHarness) life(req wire.CreateJail) {
 	if _, err := h.Exec(ctx, j.ID, wire.ExecRequest{Cmd: "true"}); !errors.Is(err, fault.Conflict) {
 		h.Errorf("exec before start: got %v, want conflict", err)
 	}
-	if j, err = h.StartJail(ctx, j.ID); err != nil {
+	j, err = h.StartJail(ctx, j.ID)
+	if err != nil {
 		h.Fatal(err)
 	}
 	if got := h.sh(j.ID, "echo $WORD; id -u; hostname 2>/dev/null || cat /etc/hostname"); got != "of the jail\n0\n"+string(j.ID) {

@@ -121,7 +121,8 @@ func (h *daemonHarness) canSnapshot() {
 	if errors.Is(err, fault.Unsupported) {
 		h.Skip(err)
 	}
-	if err = errors.Join(err, h.DeleteSnapshot(h.Context(), s.ID), h.DeleteJail(h.Context(), j.ID)); err != nil {
+	err = errors.Join(err, h.DeleteSnapshot(h.Context(), s.ID), h.DeleteJail(h.Context(), j.ID))
+	if err != nil {
 		h.Fatal(err)
 	}
 }

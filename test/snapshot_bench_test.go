@@ -207,7 +207,8 @@ func benchBranch(t *testing.T) {
 			lines := strings.Fields(h.sh(made.Jails[0].ID, "cat /tmp/gaps"))
 			for _, l := range lines {
 				var ns int64
-				if fmt.Sscan(l, &ns); ns > began.UnixNano() {
+				fmt.Sscan(l, &ns)
+				if ns > began.UnixNano() {
 					at = ns
 					break
 				}
@@ -398,12 +399,14 @@ func benchPeers(t *testing.T) {
 				image := filepath.Join(images, fmt.Sprint(n))
 				os.Mkdir(image, 0o755)
 				began := time.Now()
-				if err = do("checkpoint", "--leave-running", "--image-path", image, "bench"); err != nil {
+				err = do("checkpoint", "--leave-running", "--image-path", image, "bench")
+				if err != nil {
 					break
 				}
 				dump = append(dump, time.Since(began))
 				began = time.Now()
-				if err = do("restore", "--detach", "--bundle", b, "--image-path", image, fmt.Sprintf("r%d", n)); err != nil {
+				err = do("restore", "--detach", "--bundle", b, "--image-path", image, fmt.Sprintf("r%d", n))
+				if err != nil {
 					break
 				}
 				back = append(back, time.Since(began))

@@ -67,7 +67,8 @@ func (h *daemonHarness) waitCount(j id.Jail, from int) (n int) {
 	var text string
 	for end := time.Now().Add(30 * time.Second); time.Now().Before(end); time.Sleep(10 * time.Millisecond) {
 		text = h.sh(j, "cat /tmp/count 2>/dev/null")
-		if n, _ = strconv.Atoi(text); n > from {
+		n, _ = strconv.Atoi(text)
+		if n > from {
 			return n
 		}
 	}

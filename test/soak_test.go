@@ -61,7 +61,8 @@ func openPair(t *testing.T, script string) *pair {
 		p.daemons[i] = open(t, config)
 	}
 	var err error
-	if p.db, err = store.Open(t.Context(), shared); err != nil {
+	p.db, err = store.Open(t.Context(), shared)
+	if err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { p.db.Close() })
@@ -108,7 +109,8 @@ func (p *pair) runs(j *job) []run.Run {
 			p.Fatal(err)
 		}
 		for _, r := range list {
-			if f.After = r.ID; r.Schedule == string(j.schedule) && !strings.HasPrefix(r.Key, "schedule/") {
+			f.After = r.ID
+			if r.Schedule == string(j.schedule) && !strings.HasPrefix(r.Key, "schedule/") {
 				all = append(all, r)
 			}
 		}
@@ -163,7 +165,8 @@ func (p *pair) ends(j *job, runs []run.Run) {
 			p.Fatal(err)
 		}
 		for _, e := range list {
-			if after++; e.Seq != after {
+			after++
+			if e.Seq != after {
 				p.Fatalf("%s: event %d follows event %d", j.session, e.Seq, after-1)
 			}
 			switch {
@@ -353,7 +356,8 @@ func TestSoakOfScheduledRunsOnTwoDaemons(t *testing.T) {
 				left = append(left, fmt.Sprintf("%s fires", j.session))
 			}
 			for _, r := range p.runs(j) {
-				if all = append(all, r); !r.State.Ended() {
+				all = append(all, r)
+				if !r.State.Ended() {
 					left = append(left, fmt.Sprintf("%s %s is %s %s %s", j.session, r.ID, r.State, r.Why, r.Reason))
 				}
 			}
@@ -365,7 +369,8 @@ func TestSoakOfScheduledRunsOnTwoDaemons(t *testing.T) {
 		if len(left) < len(last) { // the duration depends on the machine
 			since = time.Now()
 		}
-		if last = left; time.Since(since) > 2*time.Minute {
+		last = left
+		if time.Since(since) > 2*time.Minute {
 			t.Errorf("no progress for two minutes: %q", left)
 			break
 		}

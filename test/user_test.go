@@ -115,7 +115,8 @@ func (u *ordinaryUser) noTrace() {
 	u.Helper()
 	var left []string
 	for end := time.Now().Add(30 * time.Second); time.Now().Before(end); time.Sleep(10 * time.Millisecond) {
-		if left = u.traces(); len(left) == 0 {
+		left = u.traces()
+		if len(left) == 0 {
 			return
 		}
 	}
@@ -267,7 +268,8 @@ func TestUnprivilegedJailEndsWithCommand(t *testing.T) {
 		}
 		if sig == syscall.SIGKILL { // after SIGKILL the jail keeps running, and the user can find it
 			left, stderr, _ := u.glasshouse("jail", "ls", "-q")
-			if left = strings.TrimSpace(left); strings.Count(left, "j-") != 1 {
+			left = strings.TrimSpace(left)
+			if strings.Count(left, "j-") != 1 {
 				t.Fatalf("after a kill: got jails %q, want one\n%s", left, stderr)
 			}
 			if out, stderr, code := u.glasshouse("jail", "exec", left, "--", "echo", "alive"); out != "alive\n" {

@@ -275,7 +275,8 @@ func (s *suite) helpersDie(t *testing.T) {
 			(&box{suite: s, plan: p, inst: inst}).kill(t)
 			inst.Close()
 		}
-		if t.Logf("%d of %d restores were killed", met, n); met == 0 {
+		t.Logf("%d of %d restores were killed", met, n)
+		if met == 0 {
 			t.Error("no helper was killed")
 		}
 	})
@@ -315,7 +316,7 @@ func (s *suite) processesDie(t *testing.T) {
 			continue
 		}
 		var pid int
-		eventually(t, "the process is there", func() bool { pid = b.hostPID("hold", "32"); return pid != 0 })
+		eventually(t, "the process exists", func() bool { pid = b.hostPID("hold", "32"); return pid != 0 })
 		img := s.newImage(t, b.plan)
 		if err := b.tryHold(t); err != nil {
 			late(i, err)
@@ -502,7 +503,7 @@ func (s *suite) fullOfMemory(t *testing.T) {
 	b := s.newBox(t, func(p *jail.Plan) { p.Limits.MemoryMB = 128 })
 	b.sh(t, "head -c 32M /dev/zero > /dev/shm/file")
 	x := b.start(t, "probe hold 72 > /tmp/held")
-	eventually(t, "the memory is taken", func() bool { return b.try(t, "test -s /tmp/held").status.Code == 0 })
+	eventually(t, "the memory is allocated", func() bool { return b.try(t, "test -s /tmp/held").status.Code == 0 })
 	st, err := b.inst.Stats(t.Context())
 	if err != nil {
 		t.Fatal(err)

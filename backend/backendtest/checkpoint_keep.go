@@ -222,7 +222,7 @@ func countIn(file string) string {
 func moves(t *testing.T, file string) {
 	t.Helper()
 	at := countIn(file)
-	eventually(t, "the count goes on", func() bool { return countIn(file) > at })
+	eventually(t, "the counter increases", func() bool { return countIn(file) > at })
 }
 
 // stands checks that the counter does not change.

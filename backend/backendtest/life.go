@@ -111,7 +111,7 @@ func (s *suite) freezeAndThaw(t *testing.T) {
 	if err := b.inst.Thaw(t.Context()); err != nil {
 		t.Fatalf("Thaw: %v", err)
 	}
-	eventually(t, "the loop goes on after Thaw", func() bool { return count() != before })
+	eventually(t, "the loop continues after Thaw", func() bool { return count() != before })
 	if err := b.inst.Thaw(t.Context()); err != nil {
 		t.Errorf("Thaw of a jail that is not frozen: %v", err)
 	}
@@ -134,7 +134,7 @@ func (s *suite) openFindsTheJailAgain(t *testing.T) {
 		t.Errorf("Open = pid %d at %s, want pid %d at %s", inst.PID(), inst.Control(), b.inst.PID(), b.inst.Control())
 	}
 	again := s.adopt(t, b.plan, inst)
-	eventually(t, "what ran goes on", func() bool { return again.try(t, "cat /tmp/mark").stdout == "mark\n" })
+	eventually(t, "the running command continues", func() bool { return again.try(t, "cat /tmp/mark").stdout == "mark\n" })
 	if _, err := inst.Stats(t.Context()); err != nil {
 		t.Errorf("Stats of an opened jail: %v", err)
 	}

@@ -18,7 +18,7 @@ func (s *suite) limits(t *testing.T) {
 	unharmed := func(t *testing.T) {
 		t.Helper()
 		at := neighbour.sh(t, "cat /tmp/n")
-		eventually(t, "the neighbour goes on with its work", func() bool { return neighbour.sh(t, "cat /tmp/n") != at })
+		eventually(t, "the neighbour continues to work", func() bool { return neighbour.sh(t, "cat /tmp/n") != at })
 		st, err := neighbour.inst.Stats(t.Context())
 		if err != nil {
 			t.Errorf("Stats of the neighbour: %v", err)
@@ -220,7 +220,7 @@ func (s *suite) limitsChange(t *testing.T) {
 		t.Errorf("a limit change killed a process: %+v, %v; before %+v", after, err, st)
 	}
 	b.sh(t, "rm /dev/shm/held")
-	eventually(t, "what is free can be taken back", func() bool { return lim.Limit(t.Context(), b.plan, b.inst, less) == nil })
+	eventually(t, "free memory can be reclaimed", func() bool { return lim.Limit(t.Context(), b.plan, b.inst, less) == nil })
 	if got, want := b.sh(t, "echo alive"), "alive"; got != want {
 		t.Errorf("after the limits were lowered: got %q, want %q", got, want)
 	}

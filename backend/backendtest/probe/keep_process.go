@@ -252,7 +252,8 @@ func keepChildren([]string) (func(bool) error, error) {
 			if err := c.Process.Kill(); err != nil {
 				return err
 			}
-			if c.Wait(); c.ProcessState.Sys().(syscall.WaitStatus).Signal() != syscall.SIGKILL {
+			c.Wait()
+			if c.ProcessState.Sys().(syscall.WaitStatus).Signal() != syscall.SIGKILL {
 				return fmt.Errorf("child %d: %v", c.Process.Pid, c.ProcessState)
 			}
 		}
