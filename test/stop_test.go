@@ -27,7 +27,7 @@ const askedEachTime = `(capability "math.asked" :version "1.0.0" :description "T
   :approval {:tier :standard :requires-per-use true}
   :runtime {:type :rtfs} :implementation (fn [{:keys [x]}] {:y (* 2 x)}))`
 
-// All blocking requests are open when the daemon is told to stop. None may delay the stop, and
+// All blocking requests are open when the daemon receives SIGTERM. None may delay the stop, and
 // each client except followers of a stream gets a reason.
 func TestShutdownNotifiesWaitingClients(t *testing.T) {
 	h := open(t, "")

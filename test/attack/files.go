@@ -23,7 +23,7 @@ func readHost(words map[string]string) []attempt {
 	for _, path := range list(words, "paths") {
 		read("by its path", path)
 		read("through the mount", "/app/../../../../../../.."+path)
-		read("beside the mount", "/app/../"+filepath.Base(path))
+		read("next to the mount", "/app/../"+filepath.Base(path))
 		read("by the root of init", "/proc/1/root"+path)
 		read("by the directory of init", "/proc/1/cwd"+path)
 		all = append(all, attempt{"by a link " + path, func() (string, error) {
@@ -127,7 +127,7 @@ func writeHost(words map[string]string) []attempt {
 		change("make a file", func() error { return os.WriteFile("/app/new", nil, 0o644) }),
 		change("make a directory", func() error { return os.Mkdir("/app/dir", 0o755) }),
 		change("make a symbolic link", func() error { return os.Symlink("/etc/passwd", "/app/sym") }),
-		change("open it anew for writing", func() error {
+		change("reopen it for writing", func() error {
 			fd, err := unix.Open(file, unix.O_PATH, 0)
 			if err != nil {
 				return err

@@ -1,10 +1,10 @@
 // Command escape tries to get out of a jail of network mode proxy. It is built by
 // the test of the same name and runs in the jail, one attempt at a time:
 //
-//	escape -list     writes the attempts, and how each is recorded
-//	escape -away     tries all ways again and again, while the daemon is away
-//	escape -quick    makes all attempts but the slow ones and writes what became of them
-//	escape NAME      makes one attempt and writes what became of it
+//	escape -list     lists the attempts, and how each is recorded
+//	escape -away     repeats all attempts while the daemon is stopped
+//	escape -quick    makes all attempts but the slow ones and writes their results
+//	escape NAME      makes one attempt and writes its result
 package main
 
 import (

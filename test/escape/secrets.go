@@ -42,7 +42,7 @@ func secrets() []Attempt {
 	return append(all,
 		Attempt{Name: "a secret that comes back by HTTP/2", Carried: servers + ":443", try: echo("/body", true, nil)},
 		Attempt{Name: "a secret that comes back by TRACE", Reasons: reasons(egress.ReasonMethod), Host: name, try: echo("/body", false, func(r *http.Request) { r.Method = "TRACE" })},
-		Attempt{Name: "a secret that comes back packed as nobody asked", Reasons: reasons(egress.ReasonSecret), try: echo("/deflate", false, func(r *http.Request) { r.Header.Set("Accept-Encoding", "deflate") })},
+		Attempt{Name: "a secret echoed with an unsolicited encoding", Reasons: reasons(egress.ReasonSecret), try: echo("/deflate", false, func(r *http.Request) { r.Header.Set("Accept-Encoding", "deflate") })},
 		Attempt{Name: "a secret asked for in the clear", Reasons: reasons(egress.ReasonPort), Host: name, try: say("tcp", servers+":80", plain)},
 		Attempt{Name: "a secret sent to another host inside", Reasons: reasons(egress.ReasonMismatch), try: echo("/body", false, func(r *http.Request) { r.Host = "fields.example.com" })},
 		Attempt{Name: "something taken out by a path", Reasons: reasons(egress.ReasonPath), try: say("tcp", egresstest.Proxy, "GET http://strict.example.com/leak?q=leak HTTP/1.1\r\nHost: strict.example.com\r\nX-Leak: leak\r\nConnection: close\r\n\r\n")},

@@ -323,7 +323,7 @@ func keepOutward(args []string) (func(bool) error, error) {
 		return nil, err
 	}
 	return func(copied bool) error {
-		return within(10*time.Second, "what became of the connection", func() error {
+		return within(10*time.Second, "the end of the connection", func() error {
 			if !copied {
 				if _, err := io.WriteString(c, "again\n"); err != nil {
 					return err
