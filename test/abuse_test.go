@@ -23,13 +23,13 @@ import (
 	"glasshouse/host/netns"
 )
 
-// A stranger speaks HTTP to the daemon without knowing the client.
+// A stranger sends raw HTTP requests to the daemon, without the client package.
 type stranger struct {
-	*house
+	*daemonHarness
 	http *http.Client
 }
 
-func (h *house) stranger() stranger {
+func (h *daemonHarness) stranger() stranger {
 	dial := func(ctx context.Context, _, _ string) (net.Conn, error) {
 		return (&net.Dialer{}).DialContext(ctx, "unix", filepath.Join(h.data, "glasshouse.sock"))
 	}
@@ -38,14 +38,14 @@ func (h *house) stranger() stranger {
 	return stranger{h, &http.Client{Transport: t, Timeout: 2 * time.Minute, CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }}}
 }
 
-// An answer is what came back.
+// An answer is a response of the daemon.
 type answer struct {
 	status int
 	header http.Header
 	body   []byte
 }
 
-// problem returns what the body says went wrong.
+// problem decodes the response body as an API problem.
 func (a answer) problem() (p wire.Problem, ok bool) {
 	err := json.Unmarshal(a.body, &p)
 	return p, err == nil && a.header.Get("Content-Type") == "application/problem+json" && p.Status == a.status && p.Type != "" && p.Title != ""
@@ -57,7 +57,7 @@ func (s stranger) do(method, path, body string, header ...string) answer {
 	if err != nil {
 		s.Fatal(err)
 	}
-	req.URL.Opaque = "//glasshouse" + path // as it is
+	req.URL.Opaque = "//glasshouse" + path // sent unmodified, without URL normalization
 	if body != "" {
 		req.Header.Set("Content-Type", "application/json")
 	}
@@ -77,8 +77,8 @@ func (s stranger) do(method, path, body string, header ...string) answer {
 	return answer{resp.StatusCode, resp.Header, data}
 }
 
-// held is what a daemon holds of its host: open files and goroutines.
-func (h *house) held() (files, goroutines int) {
+// resources returns the number of open files and goroutines of the daemon.
+func (h *daemonHarness) resources() (files, goroutines int) {
 	h.Helper()
 	fds, err := os.ReadDir(fmt.Sprintf("/proc/%d/fd", h.cmd.Process.Pid))
 	if err != nil {
@@ -93,25 +93,26 @@ func (h *house) held() (files, goroutines int) {
 		fmt.Sscanf(scan.Text(), "go_goroutines %d", &goroutines)
 	}
 	if goroutines == 0 {
-		h.Error("the metrics do not say how many goroutines there are")
+		h.Error("the metrics have no goroutine count")
 	}
 	return len(fds), goroutines
 }
 
-// settles fails the test unless the daemon holds about as much as before.
-func (h *house) settles(files, goroutines int) {
+// checkResources fails the test unless the daemon returns to about its previous resource usage.
+func (h *daemonHarness) checkResources(files, goroutines int) {
 	h.Helper()
-	const spare = 12 // connections that are kept for a while
+	const spare = 12 // idle connections that are kept open for a while
 	var f, g int
 	for end := time.Now().Add(30 * time.Second); time.Now().Before(end); time.Sleep(100 * time.Millisecond) {
-		if f, g = h.held(); f <= files+spare && g <= goroutines+2*spare {
+		f, g = h.resources()
+		if f <= files+spare && g <= goroutines+2*spare {
 			return
 		}
 	}
-	h.Errorf("the daemon had %d open files and %d goroutines, and now has %d and %d", files, goroutines, f, g)
+	h.Errorf("before: %d open files and %d goroutines; now: %d and %d, want about the same", files, goroutines, f, g)
 }
 
-func TestBadRequestsEndInProblems(t *testing.T) {
+func TestBadRequestsReturnProblems(t *testing.T) {
 	h := open(t, "")
 	s := h.stranger()
 	j := h.running(wire.CreateJail{})
@@ -151,7 +152,7 @@ func TestBadRequestsEndInProblems(t *testing.T) {
 		{"two things to run", "POST", at + "/exec", `{"cmd":"true","argv":["true"]}`, 400, ""},
 		{"null in an argument", "POST", at + "/exec", "{\"argv\":[\"a\\u0000b\"]}", 400, "argv"},
 		{"no time at all", "POST", at + "/exec", `{"cmd":"true","timeout_ms":-5}`, 400, "timeout_ms"},
-		{"an exec of nobody", "GET", at + "/execs/x-abcdefghjkmn", "", 404, ""},
+		{"an unknown exec", "GET", at + "/execs/x-abcdefghjkmn", "", 404, ""},
 		{"a bad page", "GET", "/jails?limit=minus", "", 400, "limit"},
 		{"a huge page", "GET", "/jails?limit=99999999999999999999", "", 400, "limit"},
 	} {
@@ -162,21 +163,22 @@ func TestBadRequestsEndInProblems(t *testing.T) {
 		}
 	}
 	if got := h.sh(j.ID, "echo alive"); got != "alive" {
-		t.Errorf("after all that the jail answers %q", got)
+		t.Errorf("after the bad requests the jail prints %q, want alive", got)
 	}
 }
 
-func TestAnIdempotencyKeyIsForOneRequest(t *testing.T) {
+func TestIdempotencyKey(t *testing.T) {
 	h := open(t, "")
 	s := h.stranger()
 	var wg sync.WaitGroup
 	ids := make([]string, 10)
-	for i := range ids { // at once
+	for i := range ids { // in parallel
 		wg.Go(func() {
 			a := s.do("POST", "/jails", `{"name":"once"}`, "Idempotency-Key", "k1")
 			var j wire.Jail
 			json.Unmarshal(a.body, &j)
-			if ids[i] = string(j.ID); a.status != 201 {
+			ids[i] = string(j.ID)
+			if a.status != 201 {
 				t.Errorf("status %d: %s", a.status, a.body)
 			}
 		})
@@ -184,34 +186,35 @@ func TestAnIdempotencyKeyIsForOneRequest(t *testing.T) {
 	wg.Wait()
 	for _, id := range ids {
 		if id != ids[0] || id == "" {
-			t.Errorf("one key made jails %q", ids)
+			t.Errorf("requests with one idempotency key created jails %q, want one jail", ids)
 			break
 		}
 	}
 	if a := s.do("POST", "/jails", `{"name":"twice"}`, "Idempotency-Key", "k1"); a.status != 422 {
-		t.Errorf("another body with the same key: %d %s", a.status, a.body)
+		t.Errorf("another body with the same key: got %d %s, want 422", a.status, a.body)
 	}
 	if a := s.do("POST", "/jails", `{}`, "Idempotency-Key", strings.Repeat("k", 1000)); a.status != 400 {
-		t.Errorf("a key without end: %d %s", a.status, a.body)
+		t.Errorf("an overlong key: got %d %s, want 400", a.status, a.body)
 	}
 	h.kill()
 	h.start()
 	s = h.stranger()
 	a := s.do("POST", "/jails", `{"name":"once"}`, "Idempotency-Key", "k1")
 	var j wire.Jail
-	if json.Unmarshal(a.body, &j); a.status != 201 || string(j.ID) != ids[0] {
-		t.Errorf("after the daemon was killed: %d %s, want %s", a.status, a.body, ids[0])
+	json.Unmarshal(a.body, &j)
+	if a.status != 201 || string(j.ID) != ids[0] {
+		t.Errorf("after a daemon kill: got %d %s, want jail %s", a.status, a.body, ids[0])
 	}
 	if all, err := client.Collect(h.Jails(t.Context(), client.JailFilter{})); err != nil || len(all) != 1 {
-		t.Errorf("%d jails, %v; want one", len(all), err)
+		t.Errorf("got %d jails, %v; want one", len(all), err)
 	}
 }
 
-func TestAJailCanBeDeletedAtAnyMoment(t *testing.T) {
-	h := open(t, "pool: {size: 0}\n") // a spare is watched, and holds what that takes
+func TestDeleteJailDuringRequests(t *testing.T) {
+	h := open(t, "pool: {size: 0}\n") // spare jails of the pool are observed and use files
 	s := h.stranger()
-	h.DeleteJail(t.Context(), h.running(wire.CreateJail{}).ID) // what is made once is made
-	files, goroutines := h.held()
+	h.DeleteJail(t.Context(), h.running(wire.CreateJail{}).ID) // allocates what the daemon allocates only once
+	files, goroutines := h.resources()
 	for round := range 20 {
 		j, err := h.CreateJail(t.Context(), wire.CreateJail{Command: []string{"sleep", "100"}})
 		if err != nil {
@@ -230,7 +233,7 @@ func TestAJailCanBeDeletedAtAnyMoment(t *testing.T) {
 					body = `{"cmd":"sleep 100"}`
 				}
 				a := s.do(method, path, body)
-				// A command whose jail goes away under it is not available.
+				// A command whose jail is deleted while it runs fails with 503.
 				gone := what == "exec" && a.status == 503
 				if _, ok := a.problem(); a.status >= 500 && !gone || a.status >= 400 && !ok {
 					t.Errorf("%d %s %s: %d %s", i, method, what, a.status, a.body)
@@ -239,17 +242,17 @@ func TestAJailCanBeDeletedAtAnyMoment(t *testing.T) {
 		}
 		wg.Wait()
 		if a := s.do("DELETE", at, ""); a.status != 204 && a.status != 404 {
-			t.Errorf("at last: %d %s", a.status, a.body)
+			t.Errorf("final delete: got %d %s, want 204 or 404", a.status, a.body)
 		}
 	}
-	h.settles(files, goroutines)
+	h.checkResources(files, goroutines)
 }
 
-func TestFiftyCreatedAndDeletedAtOnceLeaveNothing(t *testing.T) {
+func TestConcurrentCreateAndDeleteOfFiftyJails(t *testing.T) {
 	h := open(t, "pool: {size: 0}\n")
 	s := h.stranger()
-	h.DeleteJail(t.Context(), h.running(wire.CreateJail{}).ID) // what is made once is made
-	files, goroutines := h.held()
+	h.DeleteJail(t.Context(), h.running(wire.CreateJail{}).ID) // allocates what the daemon allocates only once
+	files, goroutines := h.resources()
 	var wg sync.WaitGroup
 	for range 50 {
 		wg.Go(func() {
@@ -266,15 +269,15 @@ func TestFiftyCreatedAndDeletedAtOnceLeaveNothing(t *testing.T) {
 	}
 	wg.Wait()
 	s.http.CloseIdleConnections()
-	h.settles(files, goroutines)
+	h.checkResources(files, goroutines)
 	if left := h.jailsOnDisk(); len(left) > 0 {
-		t.Errorf("left: %q", left)
+		t.Errorf("jails left on disk: %q", left)
 	}
 }
 
-// A daemon that runs for months has had thousands of jails. What it holds of its host is
-// compared when it has had some of each kind, and at the end.
-func TestThousandsOfJailsComeAndGo(t *testing.T) {
+// A daemon that runs for months serves thousands of jails. The test compares its resource usage
+// after some jails of each kind with its usage at the end.
+func TestResourcesAfterThousandsOfJails(t *testing.T) {
 	onlyThorough(t)
 	h := open(t, "pool: {size: 0}\n")
 	var made sync.Map // names of network interfaces
@@ -284,7 +287,8 @@ func TestThousandsOfJailsComeAndGo(t *testing.T) {
 		if err != nil {
 			return err
 		}
-		if j, err = h.StartJail(t.Context(), j.ID); err != nil {
+		j, err = h.StartJail(t.Context(), j.ID)
+		if err != nil {
 			return err
 		}
 		x, err := h.Exec(t.Context(), j.ID, wire.ExecRequest{Cmd: "echo here > /root/f; cat /root/f"})
@@ -292,7 +296,7 @@ func TestThousandsOfJailsComeAndGo(t *testing.T) {
 			return err
 		}
 		if stdout, stderr, err := client.Output(x); err != nil || string(stdout) != "here\n" {
-			return fmt.Errorf("a command in %s says %q and %q, %w", j.ID, stdout, stderr, err)
+			return fmt.Errorf("command in %s: stdout %q, stderr %q: %w", j.ID, stdout, stderr, err)
 		}
 		made.Store(netns.Link(string(j.ID)), true)
 		if n%20 == 0 {
@@ -318,12 +322,12 @@ func TestThousandsOfJailsComeAndGo(t *testing.T) {
 		next.Store(last)
 	}
 	until(200)
-	files, goroutines := h.held()
+	files, goroutines := h.resources()
 	memory := h.rss()
 	until(2000)
-	h.settles(files, goroutines)
+	h.checkResources(files, goroutines)
 	if left := h.jailsOnDisk(); len(left) > 0 {
-		t.Errorf("left: %q", left)
+		t.Errorf("jails left on disk: %q", left)
 	}
 	links, err := os.ReadDir("/sys/class/net")
 	if err != nil {
@@ -337,21 +341,21 @@ func TestThousandsOfJailsComeAndGo(t *testing.T) {
 	now := h.rss()
 	t.Logf("the daemon has %d KiB after 200 jails, %d after 2000", memory>>10, now>>10)
 	if now > 2*memory {
-		t.Errorf("the daemon has grown from %d KiB to %d", memory>>10, now>>10)
+		t.Errorf("daemon memory grew from %d KiB to %d KiB, want at most twice as much", memory>>10, now>>10)
 	}
 }
 
-func (h *house) jailsOnDisk() []string {
+func (h *daemonHarness) jailsOnDisk() []string {
 	dirs, _ := filepath.Glob(filepath.Join(h.data, "jails", "*"))
 	return dirs
 }
 
-func TestGarbageDoesNotWearTheDaemonOut(t *testing.T) {
+func TestGarbageRequests(t *testing.T) {
 	h := open(t, "", "--listen", "127.0.0.1:0")
 	j := h.running(wire.CreateJail{})
-	files, goroutines := h.held()
+	files, goroutines := h.resources()
 
-	// Somebody who never finishes a header, many times over.
+	// Many clients that never finish a request header.
 	var slow []net.Conn
 	for range 50 {
 		c, err := net.Dial("tcp", h.tcpAddr())
@@ -363,7 +367,7 @@ func TestGarbageDoesNotWearTheDaemonOut(t *testing.T) {
 	}
 
 	s := h.stranger()
-	rng := rand.New(rand.NewPCG(1, 2)) // the same garbage every time
+	rng := rand.New(rand.NewPCG(1, 2)) // fixed seed: the same garbage in each run
 	pick := func(words ...string) string { return words[rng.IntN(len(words))] }
 	junk := func(n int) string {
 		b := make([]byte, rng.IntN(n))
@@ -385,7 +389,7 @@ func TestGarbageDoesNotWearTheDaemonOut(t *testing.T) {
 			t.Errorf("%s with %.60q: %d %.200s", path, body, a.status, a.body)
 		}
 	}
-	// And some who do not speak HTTP at all.
+	// Clients that do not speak HTTP.
 	for range 50 {
 		if c, err := net.Dial("tcp", h.tcpAddr()); err == nil {
 			io.WriteString(c, junk(500)+"\r\n\r\n")
@@ -393,13 +397,13 @@ func TestGarbageDoesNotWearTheDaemonOut(t *testing.T) {
 		}
 	}
 	if err := h.Ready(t.Context()); err != nil {
-		t.Errorf("after the garbage: %v", err)
+		t.Errorf("Ready after the garbage: %v", err)
 	}
 	all, err := client.Collect(h.Jails(t.Context(), client.JailFilter{}))
 	if err != nil {
 		t.Error(err)
 	}
-	for _, j := range all { // some garbage is a request
+	for _, j := range all { // some of the garbage is a valid request
 		if err := h.DeleteJail(t.Context(), j.ID); err != nil {
 			t.Error(err)
 		}
@@ -407,10 +411,10 @@ func TestGarbageDoesNotWearTheDaemonOut(t *testing.T) {
 	for _, c := range slow {
 		c.SetReadDeadline(time.Now().Add(30 * time.Second))
 		if _, err := io.Copy(io.Discard, c); err != nil {
-			t.Errorf("a header without end is waited for: %v", err)
+			t.Errorf("the daemon still waits for an unfinished header: %v", err)
 		}
 		c.Close()
 	}
 	s.http.CloseIdleConnections()
-	h.settles(files, goroutines)
+	h.checkResources(files, goroutines)
 }

@@ -14,9 +14,9 @@ import (
 	"glasshouse/id"
 )
 
-// talkers starts a daemon in whose jails there is an agent that speaks the Agent Client
-// Protocol.
-func talkers(t *testing.T) (h *house, program string) {
+// talkers starts a daemon whose jails contain an agent that speaks the Agent Client Protocol
+// (ACP).
+func talkers(t *testing.T) (h *daemonHarness, program string) {
 	t.Helper()
 	dir := filepath.Join(shortTemp(t), "root")
 	if out, err := exec.Command("cp", "-a", backendtest.Rootfs(t), dir).CombinedOutput(); err != nil {
@@ -34,8 +34,8 @@ func talkers(t *testing.T) (h *house, program string) {
 // asksFirst has a person asked before anything is removed.
 const asksFirst = `{"permission": {"*": "allow", "bash": {"*": "allow", "rm *": "deny", "rmdir *": "ask"}, "read": {"*": "allow", "*secret*": "deny"}}}`
 
-// talk has the agent do what the lines say.
-func (h *house) talk(session string, lines ...string) wire.Run {
+// talk starts a run whose agent executes the given lines.
+func (h *daemonHarness) talk(session string, lines ...string) wire.Run {
 	h.Helper()
 	policy := wire.Policy{Files: []wire.PolicyFile{{Name: "opencode.json", Text: asksFirst}}, Level: 2, Match: "last"}
 	r, err := h.StartRun(h.Context(), wire.StartRun{Goal: strings.Join(lines, "\n"), Session: session, Agent: &wire.RunAgent{
@@ -47,8 +47,8 @@ func (h *house) talk(session string, lines ...string) wire.Run {
 	return r
 }
 
-// did are the actions of a run, as words.
-func (h *house) did(r id.Run) []string {
+// did returns the actions of a run as strings.
+func (h *daemonHarness) did(r id.Run) []string {
 	h.Helper()
 	var all []string
 	for a, err := range h.RunActions(h.Context(), r) {
@@ -60,8 +60,8 @@ func (h *house) did(r id.Run) []string {
 	return all
 }
 
-// said is what the agents of a session said.
-func (h *house) said(session string) []string {
+// said returns the messages of the agents of a session.
+func (h *daemonHarness) said(session string) []string {
 	h.Helper()
 	var all []string
 	for m, err := range h.Messages(h.Context(), session, "out") {
@@ -80,7 +80,7 @@ func same(t *testing.T, what string, got []string, want ...string) {
 	}
 }
 
-func TestAnAgentThatSpeaksTheProtocolIsDecidedAboutAndRecorded(t *testing.T) {
+func TestACPAgentIsGovernedAndRecorded(t *testing.T) {
 	h, _ := talkers(t)
 	r := h.talk("sess-acp",
 		"think about it", "plan to do it",
@@ -93,7 +93,7 @@ func TestAnAgentThatSpeaksTheProtocolIsDecidedAboutAndRecorded(t *testing.T) {
 	)
 	got := h.settled(r.ID, "done", "failed", "paused")
 	if got.State != "done" {
-		t.Fatalf("it is %s %s: %s %s\n%s", got.State, got.Why, got.Reason, got.Error, h.log)
+		t.Fatalf("run is %s %s: %s %s, want done\n%s", got.State, got.Why, got.Reason, got.Error, h.log)
 	}
 	same(t, "it did", h.did(r.ID),
 		"message thought done", "message plan done",
@@ -105,20 +105,20 @@ func TestAnAgentThatSpeaksTheProtocolIsDecidedAboutAndRecorded(t *testing.T) {
 	said := strings.Join(h.said("sess-acp"), "\n")
 	for _, want := range []string{"b\n\nfailed: ", "in /workspace exit 3", "it is done"} {
 		if !strings.Contains(said, want) {
-			t.Errorf("it said %q, without %q", said, want)
+			t.Errorf("agent messages %q lack %q", said, want)
 		}
 	}
 	if strings.Contains(said, "always") {
-		t.Error("it was given leave for good")
+		t.Error("the agent was offered a permanent approval")
 	}
 	trail, _, _ := h.glasshouse("", "trail", string(got.Jail))
 	if !strings.Contains(trail, "bash: echo one > /workspace/one") || !strings.Contains(trail, "rm /workspace/one") {
-		t.Errorf("the trail:\n%s", trail)
+		t.Errorf("got trail\n%s\nwant the command and its denial", trail)
 	}
 }
 
-// output is what came of the last action of a name.
-func (h *house) output(r id.Run, name string) string {
+// output returns the output of the last action with the given name.
+func (h *daemonHarness) output(r id.Run, name string) string {
 	h.Helper()
 	var last string
 	for a, err := range h.RunActions(h.Context(), r) {
@@ -132,16 +132,16 @@ func (h *house) output(r id.Run, name string) string {
 	return last
 }
 
-// until waits for something to be so.
-func (h *house) until(what string, f func() bool) {
+// until waits until f returns true, and fails the test otherwise.
+func (h *daemonHarness) until(what string, f func() bool) {
 	h.Helper()
 	if !within(time.Minute, f) {
-		h.Fatalf("it is not so that %s\n%s", what, h.log)
+		h.Fatalf("timed out waiting: %s\n%s", what, h.log)
 	}
 }
 
-// jailOf is the jail of a run, once it has one and has come so far that a file is there.
-func (h *house) jailOf(r id.Run, file string) id.Jail {
+// jailOf returns the jail of a run, as soon as it exists and contains the file.
+func (h *daemonHarness) jailOf(r id.Run, file string) id.Jail {
 	h.Helper()
 	var j id.Jail
 	h.until("there is "+file, func() bool {
@@ -149,7 +149,8 @@ func (h *house) jailOf(r id.Run, file string) id.Jail {
 		if err != nil || now.Jail == "" {
 			return false
 		}
-		if j = now.Jail; now.State != "active" {
+		j = now.Jail
+		if now.State != "active" {
 			return false
 		}
 		_, err = h.Stat(h.Context(), j, file)
@@ -158,12 +159,12 @@ func (h *house) jailOf(r id.Run, file string) id.Jail {
 	return j
 }
 
-// prompts shows how often the agent was told something, and in how many sessions.
+// prompts prints how many prompts the agent got, and in how many sessions.
 const prompts = "run cat /workspace/log; cat /home/agent/.talker/s-* | wc -l; ls /home/agent/.talker | grep -c ^s-"
 
-func TestAConversationGoesOnWhenTheDaemonIsKilled(t *testing.T) {
+func TestACPSessionResumesAfterDaemonKill(t *testing.T) {
 	h, _ := talkers(t)
-	// In the middle of a turn, more than once.
+	// Kill the daemon in the middle of a prompt, more than once.
 	r := h.talk("sess-kill", "say begun", "run echo a >> /workspace/log; echo > /workspace/a", "await /workspace/b", "run echo b >> /workspace/log", "await /workspace/c", prompts)
 	j := h.jailOf(r.ID, "/workspace/a")
 	h.kill()
@@ -173,18 +174,18 @@ func TestAConversationGoesOnWhenTheDaemonIsKilled(t *testing.T) {
 	h.start()
 	h.sh(j, "echo > /workspace/c")
 	if got := h.settled(r.ID, "done", "failed", "paused"); got.State != "done" {
-		t.Fatalf("it is %s: %s %s\n%s", got.State, got.Reason, got.Error, h.log)
+		t.Fatalf("run is %s: %s %s, want done\n%s", got.State, got.Reason, got.Error, h.log)
 	}
 	if out := h.output(r.ID, "bash"); !strings.Contains(out, `"a\nb\n1\n1\n"`) {
-		t.Errorf("what it did, its prompts and its sessions: %s", out)
+		t.Errorf("got output, prompts and sessions %s, want each line, prompt and session once", out)
 	}
 	same(t, "it did", h.did(r.ID), "decision bash done", "tool bash done", "decision bash done", "tool bash done", "decision bash done", "tool bash done")
 	same(t, "it said", h.said("sess-kill"), "begun")
 
-	// While a person is asked.
+	// Kill the daemon while an approval is pending.
 	r = h.talk("sess-ask", "run mkdir /workspace/d", "run rmdir /workspace/d && echo gone >> /workspace/log", prompts)
 	if got := h.settled(r.ID, "paused", "done", "failed"); got.Why != "approval" {
-		t.Fatalf("nobody is asked: %+v\n%s", got, h.log)
+		t.Fatalf("no approval is pending: %+v\n%s", got, h.log)
 	}
 	var waiting []wire.Approval
 	var err error
@@ -201,12 +202,12 @@ func TestAConversationGoesOnWhenTheDaemonIsKilled(t *testing.T) {
 		t.Fatalf("%+v\n%s", got, h.log)
 	}
 	if out := h.output(r.ID, "bash"); !strings.Contains(out, `"gone\n1\n1\n"`) {
-		t.Errorf("what it did, its prompts and its sessions: %s", out)
+		t.Errorf("got output, prompts and sessions %s, want each line, prompt and session once", out)
 	}
 	same(t, "it did", h.did(r.ID), "decision bash done", "tool bash done", "decision bash done", "tool bash done", "decision bash done", "tool bash done")
 }
 
-func TestAnAgentThatFailsGoesOnInItsSession(t *testing.T) {
+func TestFailedACPAgentResumesSession(t *testing.T) {
 	h, program := talkers(t)
 	for _, how := range []string{"die", "garbage"} {
 		r := h.talk("sess-"+how, "say before", how, "say after")
@@ -215,7 +216,7 @@ func TestAnAgentThatFailsGoesOnInItsSession(t *testing.T) {
 		}
 		same(t, "it said", h.said("sess-"+how), "before", "going on")
 	}
-	// Why it stops is what its run says.
+	// The run reports the agent's stop reason.
 	for reason, want := range map[string]string{"refusal": "refused", "max_tokens": "output token limit"} {
 		r := h.talk("sess-"+reason, "stop "+reason)
 		if got := h.settled(r.ID, "done", "failed", "paused"); got.State != "failed" || !strings.Contains(got.Error, want) {
@@ -230,27 +231,28 @@ func TestAnAgentThatFailsGoesOnInItsSession(t *testing.T) {
 	if got := h.settled(r.ID, "done", "failed", "paused"); got.State != "done" || got.Result != "outside" {
 		t.Errorf("outside: %+v\n%s", got, h.log)
 	}
-	// A program that speaks something else is not started again and again for long.
+	// An agent program that does not speak ACP is not restarted repeatedly.
 	if _, err := h.StartRun(h.Context(), wire.StartRun{Goal: "x", Agent: &wire.RunAgent{Preset: "builtin", Protocol: "acp"}}); err == nil {
-		t.Error("the agent that comes with it does not speak the protocol")
+		t.Error("the built-in agent was accepted with protocol acp, which it does not speak")
 	}
 }
 
-func TestAnAgentIsToldMoreHeldAndStopped(t *testing.T) {
+func TestACPAgentMessagesPauseAndCancel(t *testing.T) {
 	h, _ := talkers(t)
 	for name, sid := range map[string]string{"worker": "sess-w", "reviewer": "sess-r"} {
 		if _, err := h.OpenSession(h.Context(), wire.OpenSession{ID: sid, Name: name, Group: "crew"}); err != nil {
 			t.Fatal(err)
 		}
 	}
-	// What comes meanwhile is its next prompt; what a sibling asks it answers by what it says.
+	// Messages that arrive during a prompt become the next prompt. The agent's output answers a
+	// sibling's request.
 	reviewer := h.talk("sess-r", "run echo > /workspace/a", "await /workspace/b")
 	j := h.jailOf(reviewer.ID, "/workspace/a")
 	if _, err := h.Send(h.Context(), wire.SendMessage{Session: "sess-r", Text: "say told"}); err != nil {
 		t.Fatal(err)
 	}
 	worker := h.talk("sess-w", "ask reviewer say looks good")
-	h.until("the request is there", func() bool {
+	h.until("the request is delivered", func() bool {
 		n := 0
 		for _, err := range h.Messages(h.Context(), "sess-r", "in") {
 			if err == nil {
@@ -268,31 +270,31 @@ func TestAnAgentIsToldMoreHeldAndStopped(t *testing.T) {
 	same(t, "the reviewer said", h.said("sess-r"), "told", "looks good")
 	same(t, "the worker said", h.said("sess-w"), "answered: looks good")
 
-	// It stands still while it is paused, and is told to stop when it is cancelled.
+	// A paused run freezes the agent. A cancelled run sends it a cancel notification.
 	r := h.talk("sess-hang", "run echo > /workspace/a", "hang")
 	j = h.jailOf(r.ID, "/workspace/a")
 	if _, err := h.PauseRun(h.Context(), r.ID); err != nil {
 		t.Fatal(err)
 	}
-	h.until("its jail stands still", func() bool {
+	h.until("its jail is frozen", func() bool {
 		now, err := h.Client.Jail(h.Context(), j)
 		return err == nil && now.State == "paused"
 	})
 	if _, err := h.ResumeRun(h.Context(), r.ID, wire.ResumeRun{}); err != nil {
 		t.Fatal(err)
 	}
-	h.until("it goes on", func() bool {
+	h.until("the run continues", func() bool {
 		now, err := h.Client.Jail(h.Context(), j)
 		return err == nil && now.State == "running"
 	})
 	if _, err := h.CancelRun(h.Context(), r.ID); err != nil {
 		t.Fatal(err)
 	}
-	h.until("it was told to stop", func() bool { return h.sh(j, "cat /home/agent/.talker/cancelled 2>/dev/null || true") == "yes" })
+	h.until("the agent got the cancel notification", func() bool { return h.sh(j, "cat /home/agent/.talker/cancelled 2>/dev/null || true") == "yes" })
 	same(t, "it did", h.did(r.ID), "decision bash done", "tool bash done")
 }
 
-func TestAConversationIsWrittenDownAndBranches(t *testing.T) {
+func TestACPSessionCheckpointAndBranch(t *testing.T) {
 	h, _ := talkers(t)
 	r := h.talk("sess-branch", "run echo a >> /workspace/log; echo > /workspace/a", "await /workspace/b", prompts)
 	j := h.jailOf(r.ID, "/workspace/a")
@@ -319,7 +321,7 @@ func TestAConversationIsWrittenDownAndBranches(t *testing.T) {
 			t.Errorf("%+v\n%s", got, h.log)
 		}
 		if out := h.output(one.ID, "bash"); !strings.Contains(out, `"a\n1\n1\n"`) {
-			t.Errorf("what it did, its prompts and its sessions: %s", out)
+			t.Errorf("got output, prompts and sessions %s, want each line, prompt and session once", out)
 		}
 	}
 }

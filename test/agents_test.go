@@ -19,10 +19,10 @@ import (
 	"glasshouse/llm/mockllm"
 )
 
-// agentHouse is a house in which an agent of others can be put to work: its package is
-// installed by npm, once for all tests, beside the images of this host's own daemon, and
-// its model is a scripted one.
-func agentHouse(t *testing.T, preset, script, config string) *house {
+// newAgentHarness starts a daemon that can run a third-party agent. npm installs the agent's package
+// once for all tests, next to the images of this host's own daemon. The agent's model is
+// scripted.
+func newAgentHarness(t *testing.T, preset, script, config string) *daemonHarness {
 	t.Helper()
 	host := debian(t)
 	p, err := agent.Find(preset)
@@ -37,7 +37,7 @@ func agentHouse(t *testing.T, preset, script, config string) *house {
 	case err != nil:
 		t.Fatal(err)
 	}
-	t.Logf("%s is there after %s", p.Layer, time.Since(began).Round(time.Millisecond))
+	t.Logf("%s is installed after %s", p.Layer, time.Since(began).Round(time.Millisecond))
 	data := t.TempDir()
 	if err := errors.Join(shareImages(host, data), os.Symlink(layers, filepath.Join(data, "agents"))); err != nil {
 		t.Fatal(err)
@@ -45,8 +45,8 @@ func agentHouse(t *testing.T, preset, script, config string) *house {
 	return openAt(t, data, fmt.Sprintf("%srootfs: {default: {debian: bookworm}}\npool: {size: 0}\n%s%s", tools(), allModels(t, script), config))
 }
 
-// allModels starts a scripted model in the APIs of all, and returns how a daemon is told
-// of it.
+// allModels starts a scripted model that speaks the APIs of all agents, and returns the daemon
+// configuration for it.
 func allModels(t *testing.T, text string) (config string) {
 	t.Helper()
 	s, err := mockllm.Parse([]byte(text))
@@ -62,11 +62,11 @@ func allModels(t *testing.T, text string) (config string) {
 	return config
 }
 
-// A harness is how an agent's model writes a file, runs a command and asks a sibling.
+// A harness describes how an agent's model writes a file, runs a command and calls a sibling.
 type harness struct {
 	preset            string
 	write, run, coord string
-	asked             string // in what else a person is asked; "" is nothing
+	asked             string // the additional approval that is required; "" if none
 }
 
 var harnesses = []harness{
@@ -91,16 +91,17 @@ var harnesses = []harness{
 		`{tool: mcp_glasshouse_coordinate_sibling, arguments: {targetSandboxId: reviewer, action: review, context: %q}}`,
 		"",
 	},
-	{ // the tools of servers have names in two parts, which the scripted model cannot say
+	{ // names of server tools have two parts, which the scripted model cannot produce
 		"codex",
 		`{tool: exec_command, arguments: {cmd: "mkdir -p auth && echo 'export const login = 1' > %[1]s"}}`,
 		`{tool: exec_command, arguments: {cmd: %q}}`,
 		`{tool: exec_command, arguments: {cmd: "curl -s -m 60 -H 'Content-Type: application/json' -d '{\"action\": \"review\", \"context\": \"%[1]s\"}' http://localhost:4097/sandbox/reviewer/coordinate"}}`,
-		"/sandbox/reviewer/coordinate", // its rules have every request by curl asked
+		"/sandbox/reviewer/coordinate", // its rules require an approval for each curl request
 	},
 }
 
-// remove is how it removes a directory. Codex itself refuses rm -rf, whoever allows it.
+// remove returns the command that removes a directory. Codex itself refuses rm -rf, even if it
+// is approved.
 func (a harness) remove() string {
 	if a.preset == "codex" {
 		return "rm -r build"
@@ -108,29 +109,29 @@ func (a harness) remove() string {
 	return "rm -rf build"
 }
 
-// TestOpenCodeWorksOnItsOwnInAJail is the example of an autonomous workflow, with the
-// real OpenCode in a jail.
-func TestOpenCodeWorksOnItsOwnInAJail(t *testing.T) {
+// TestOpenCodeAutonomousWorkflow runs the example of an autonomous workflow with the real
+// OpenCode in a jail.
+func TestOpenCodeAutonomousWorkflow(t *testing.T) {
 	onlyThorough(t)
-	worksOnItsOwn(t, harnesses[0])
+	autonomousWorkflow(t, harnesses[0])
 }
 
-// TestTheOthersWorkOnTheirOwnInJails is the same with the other agents.
-func TestTheOthersWorkOnTheirOwnInJails(t *testing.T) {
+// TestOtherAgentsAutonomousWorkflow runs the same workflow with the other agents.
+func TestOtherAgentsAutonomousWorkflow(t *testing.T) {
 	onlyThorough(t)
 	for _, h := range harnesses[1:] {
-		t.Run(h.preset, func(t *testing.T) { worksOnItsOwn(t, h) })
+		t.Run(h.preset, func(t *testing.T) { autonomousWorkflow(t, h) })
 	}
 }
 
-// worksOnItsOwn has an agent write code, test it, remove what a person has to allow,
-// ask a reviewer who is an agent in another jail, and commit. Its project says that it
-// may do anything, which is not the project's to say.
-func worksOnItsOwn(t *testing.T, a harness) {
+// autonomousWorkflow has an agent write code, test it, remove a directory, which requires an
+// approval, request a review from an agent in another jail, and commit. The project's own files
+// allow everything; the daemon must ignore that.
+func autonomousWorkflow(t *testing.T, a harness) {
 	const code = "export const login = 1\n"
 	dir := newProject(t)
 	in := func(text string) string { return strings.ReplaceAll(text, "{{workspace}}", dir) }
-	h := agentHouse(t, a.preset, fmt.Sprintf(`
+	h := newAgentHarness(t, a.preset, fmt.Sprintf(`
 conversations:
   - name: authentication
     when: {user: user authentication}
@@ -153,7 +154,7 @@ conversations:
 		t.Fatal(err)
 	}
 
-	// What a person types, and what another one does meanwhile.
+	// The user's command and the review run concurrently.
 	began := time.Now()
 	type ended struct {
 		out, stderr string
@@ -170,17 +171,17 @@ conversations:
 		asked, err = h.Approvals(t.Context(), "", "")
 		return err == nil && len(asked) > 0
 	}) {
-		t.Fatalf("nobody is asked whether build may be removed: %v\n%s", err, h.log)
+		t.Fatalf("no approval is pending for removing build: %v\n%s", err, h.log)
 	}
 	if len(asked) != 1 || !strings.Contains(asked[0].What, a.remove()) {
-		t.Fatalf("a person is asked %+v", asked)
+		t.Fatalf("pending approvals %+v, want the removal alone", asked)
 	}
 	worker := h.workerRun("sess-worker")
 	if worker.State != "paused" || worker.Why != "approval" {
-		t.Errorf("while a person is asked the run is %s %s", worker.State, worker.Why)
+		t.Errorf("run with a pending approval is %s %s, want paused for approval", worker.State, worker.Why)
 	}
 	if got := h.sh(worker.Jail, "ls "+dir); !strings.Contains(got, "build") {
-		t.Errorf("it did not wait: %s", got)
+		t.Errorf("the agent did not wait for the approval: %s", got)
 	}
 	h.allows(asked[0])
 	if a.asked != "" {
@@ -188,7 +189,7 @@ conversations:
 			asked, err = h.Approvals(t.Context(), "pending", "")
 			return err == nil && len(asked) == 1 && strings.Contains(asked[0].What, a.asked)
 		}) {
-			t.Fatalf("a person is asked %+v, want %s: %v\n%s", asked, a.asked, err, h.log)
+			t.Fatalf("pending approvals %+v, want %s: %v\n%s", asked, a.asked, err, h.log)
 		}
 		h.allows(asked[0])
 	}
@@ -198,36 +199,36 @@ conversations:
 		t.Fatalf("goal: %d %q\n%s\n%s", said.code, said.out, said.stderr, h.log)
 	}
 	if got := h.workerRun("sess-worker"); got.State != "done" {
-		t.Errorf("the run is %s: %s", got.State, got.Error)
+		t.Errorf("worker run is %s: %s, want done", got.State, got.Error)
 	}
-	h.trailIs(worker.Jail, a)
+	h.checkTrail(worker.Jail, a)
 	if got := h.settled(review.ID, "done", "failed"); !strings.Contains(got.Result, "worker wants review: auth/login.ts") {
-		t.Errorf("the reviewer was asked %q: %s", got.Result, got.Error)
+		t.Errorf("reviewer's request is %q: %s", got.Result, got.Error)
 	}
-	h.proved(worker.Jail)
+	h.checkProofs(worker.Jail)
 
-	// What it did is in its layer, and becomes the project when it is taken over.
+	// The agent's changes are in the jail's layer until they are applied to the project.
 	if _, err := os.Stat(filepath.Join(dir, "auth")); err == nil {
-		t.Error("it wrote to the project itself")
+		t.Error("the agent wrote to the project directory before apply")
 	}
 	if _, stderr, code := h.glasshouse(dir, "apply", string(worker.Jail)); code != 0 {
 		t.Fatal(stderr)
 	}
 	if text, err := os.ReadFile(filepath.Join(dir, "auth/login.ts")); err != nil || string(text) != code {
-		t.Errorf("the project has %q: %v", text, err)
+		t.Errorf("after apply the project file is %q: %v", text, err)
 	}
-	for name, what := range map[string]string{"build": "what was allowed to be removed is there", "escaped": "the project's own plugin ran"} {
+	for name, what := range map[string]string{"build": "build still exists after its removal was approved", "escaped": "the project's own plugin ran"} {
 		if _, err := os.Stat(filepath.Join(dir, name)); err == nil {
 			t.Error(what)
 		}
 	}
 	if got := git(t, dir, "log", "-1", "--format=%an: %s"); got != a.preset+" agent: Add a login" {
-		t.Errorf("the commit is %q", got)
+		t.Errorf("got commit %q", got)
 	}
 }
 
-// trailIs compares what was decided about a worker with the example's.
-func (h *house) trailIs(j id.Jail, a harness) {
+// checkTrail compares the decisions about a worker with those of the example.
+func (h *daemonHarness) checkTrail(j id.Jail, a harness) {
 	h.Helper()
 	want := []string{
 		"- write: auth/login.ts [AUTONOMOUS]",
@@ -237,19 +238,19 @@ func (h *house) trailIs(j id.Jail, a harness) {
 		"- bash: git add auth && git commit -q -m 'Add a login' [AUTONOMOUS]",
 	}
 	got := strings.Split(h.says("trail", string(j)), "\n")
-	if a.preset == "codex" { // which writes and asks by commands
+	if a.preset == "codex" { // it writes files and sends requests with shell commands
 		got = slices.DeleteFunc(got, func(line string) bool {
 			return strings.HasPrefix(line, "- bash: mkdir") || strings.HasPrefix(line, "- bash: curl")
 		})
 		want = want[1:]
 	}
 	if !slices.Equal(got, want) {
-		h.Errorf("the trail is\n%s\nwant\n%s", strings.Join(got, "\n"), strings.Join(want, "\n"))
+		h.Errorf("got trail\n%s\nwant\n%s", strings.Join(got, "\n"), strings.Join(want, "\n"))
 	}
 }
 
-// workerRun is the one run of a session.
-func (h *house) workerRun(session string) wire.Run {
+// workerRun returns the only run of a session.
+func (h *daemonHarness) workerRun(session string) wire.Run {
 	h.Helper()
 	for r, err := range h.Runs(h.Context(), session, "") {
 		if err != nil {
@@ -261,7 +262,7 @@ func (h *house) workerRun(session string) wire.Run {
 	return wire.Run{}
 }
 
-// reviewer waits for what it is asked, answers, and says what it was.
+// reviewer is a script that waits for a request, answers it and prints it.
 const reviewer = `
 door=http://localhost:4097/sandbox/$SANDBOX_ID/requests
 until text=$(curl -s "$door?wait=20s") && case $text in *review*) true;; *) false;; esac; do sleep 0.2; done
@@ -272,8 +273,8 @@ curl -s -X POST -H "Content-Type: application/json" -d "{\"answer\": \"approved\
 echo "$about"
 `
 
-// newProject is a repository whose own files say that an agent may do anything, beside
-// the rules that count, in the form of OpenCode's.
+// newProject creates a repository whose own permission file allows the agent everything, and
+// whose OpenCode configuration has the rules that apply.
 func newProject(t *testing.T) string {
 	t.Helper()
 	top := shortTemp(t)
@@ -304,7 +305,7 @@ func newProject(t *testing.T) string {
 	return dir
 }
 
-// pathWith is the PATH of an agent that finds the project's own npm.
+// pathWith returns a PATH with which an agent uses the npm of the project.
 func pathWith(t *testing.T, preset, dir string) string {
 	p, err := agent.Find(preset)
 	if err != nil {
@@ -313,7 +314,7 @@ func pathWith(t *testing.T, preset, dir string) string {
 	return p.Layer.Path() + dir + "/.tools:/usr/local/bin:/usr/bin:/bin"
 }
 
-// git runs git in a directory of the host, and returns what it says.
+// git runs git in a directory of the host and returns its output.
 func git(t *testing.T, dir string, args ...string) string {
 	t.Helper()
 	out, err := exec.Command("git", append([]string{"-C", dir, "-c", "safe.directory=*"}, args...)...).CombinedOutput()
@@ -323,9 +324,9 @@ func git(t *testing.T, dir string, args ...string) string {
 	return strings.TrimSpace(string(out))
 }
 
-// TestTheRealOnesSpeakTheProtocol has the agents of others talk with the gateway itself:
-// what they want to do they ask it, and a person answers what it may not decide.
-func TestTheRealOnesSpeakTheProtocol(t *testing.T) {
+// TestRealAgentsOverACP runs third-party agents over ACP: they request permissions
+// from the gateway, and an approval decides where no rule does.
+func TestRealAgentsOverACP(t *testing.T) {
 	onlyThorough(t)
 	for _, a := range harnesses {
 		t.Run(a.preset, func(t *testing.T) { speaks(t, a) })
@@ -335,7 +336,7 @@ func TestTheRealOnesSpeakTheProtocol(t *testing.T) {
 func speaks(t *testing.T, a harness) {
 	dir := newProject(t)
 	in := func(text string) string { return strings.ReplaceAll(text, "{{workspace}}", dir) }
-	h := agentHouse(t, a.preset, fmt.Sprintf(`
+	h := newAgentHarness(t, a.preset, fmt.Sprintf(`
 conversations:
   - name: authentication
     when: {user: user authentication}
@@ -365,30 +366,30 @@ conversations:
 			t.Logf("goal: %s", said)
 		default:
 		}
-		t.Fatalf("nobody is asked whether build may be removed\n%s", h.log)
+		t.Fatalf("no approval is pending for removing build\n%s", h.log)
 	}
 	if len(asked) != 1 || !strings.Contains(asked[0].What, a.remove()) {
-		t.Fatalf("a person is asked %+v", asked)
+		t.Fatalf("pending approvals %+v, want the removal alone", asked)
 	}
 	r := h.workerRun("sess-talker")
 	if got := h.sh(r.Jail, "ls "+dir); !strings.Contains(got, "build") {
-		t.Errorf("it did not wait: %s", got)
+		t.Errorf("the agent did not wait for the approval: %s", got)
 	}
 	h.allows(asked[0])
 	if said := <-goal; !strings.HasPrefix(said, "0 ") || !strings.Contains(said, "The login is written.") {
 		t.Fatalf("goal: %s\n%s", said, h.log)
 	}
 	if got, want := h.says("trail", string(r.Jail)), "- bash: npm test [AUTONOMOUS - whitelisted]\n- bash: "+a.remove()+" [APPROVED]"; !strings.HasSuffix(got, want) || strings.Count(got, "\n") != 2 {
-		t.Errorf("the trail is\n%s", got)
+		t.Errorf("got trail\n%s", got)
 	}
 	if _, stderr, code := h.glasshouse(dir, "apply", string(r.Jail)); code != 0 {
 		t.Fatal(stderr)
 	}
 	if text, err := os.ReadFile(filepath.Join(dir, "auth/login.ts")); err != nil || string(text) != "export const login = 1\n" {
-		t.Errorf("the project has %q: %v", text, err)
+		t.Errorf("after apply the project file is %q: %v", text, err)
 	}
 	if _, err := os.Stat(filepath.Join(dir, "build")); err == nil {
-		t.Error("what was allowed to be removed is there")
+		t.Error("build still exists after its removal was approved")
 	}
-	h.proved(r.Jail)
+	h.checkProofs(r.Jail)
 }

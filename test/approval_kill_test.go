@@ -19,29 +19,28 @@ import (
 	"glasshouse/id"
 )
 
-// A desk is agents that ask and people who answer while the daemon is killed. Its maps are
-// what must hold after each restart.
+// A desk simulates agents that request approvals and approvers who answer while the daemon is
+// killed. Its maps hold what must be true after each restart.
 type desk struct {
-	*house
+	*daemonHarness
 	jail id.Jail
 
 	mu sync.Mutex
-	// asked are questions whose agents have no verdict yet, by resource.
+	// asked holds the questions whose agents have no verdict yet, by resource.
 	// +checklocks:mu
 	asked map[string]bool
-	// verdicts are the answers that agents got, by resource.
+	// verdicts holds the answers that agents got, by resource.
 	// +checklocks:mu
 	verdicts map[string]wire.Verdict
-	// seen are the requests that a daemon has listed.
+	// seen holds the requests that a daemon has listed.
 	// +checklocks:mu
 	seen map[id.Approval]wire.Approval
-	// tried and acknowledged are answers that people gave, and those that the daemon
-	// confirmed.
+	// tried holds the answers that were sent, acknowledged those that the daemon confirmed.
 	// +checklocks:mu
 	tried map[id.Approval][]wire.AnswerApproval
 	// +checklocks:mu
 	acknowledged map[id.Approval]wire.AnswerApproval
-	// links are the tokens that phones were sent, by resource and answer.
+	// links holds the tokens of the links sent to phones, by resource and answer.
 	// +checklocks:mu
 	links map[string]string
 	// +checklocks:mu
@@ -55,7 +54,7 @@ func openDesk(t *testing.T) *desk {
 	}
 	phone := httptest.NewServer(http.HandlerFunc(d.push))
 	t.Cleanup(phone.Close)
-	d.house = open(t, fmt.Sprintf(`approvals:
+	d.daemonHarness = open(t, fmt.Sprintf(`approvals:
   wait: 4s
   limit: 1000
   links: http://phone.example/answers/
@@ -65,14 +64,14 @@ func openDesk(t *testing.T) *desk {
 	return d
 }
 
-// push is the server by which a phone gets its links.
+// push is the push server through which a phone receives its links.
 func (d *desk) push(_ http.ResponseWriter, r *http.Request) {
 	var m struct {
 		Message string
 		Actions []struct{ Label, URL string }
 	}
 	if json.NewDecoder(r.Body).Decode(&m) != nil {
-		return // the daemon was killed while it sent
+		return // the daemon was killed while it sent the request
 	}
 	i := strings.Index(m.Message, "git push origin ")
 	if i < 0 {
@@ -87,7 +86,7 @@ func (d *desk) push(_ http.ResponseWriter, r *http.Request) {
 	}
 }
 
-// question returns one that was asked before and has no verdict, or a new one.
+// question returns a question that was asked before and has no verdict, or a new one.
 func (d *desk) question() string {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -103,8 +102,8 @@ func (d *desk) question() string {
 	return q
 }
 
-// agent asks one question after the other, and the same again if the daemon ended
-// meanwhile.
+// agent asks one question after the other. It repeats a question if the daemon ended before the
+// verdict.
 func (d *desk) agent(ctx context.Context, c *client.Client) {
 	for ctx.Err() == nil {
 		q := d.question()
@@ -123,7 +122,7 @@ func (d *desk) agent(ctx context.Context, c *client.Client) {
 	}
 }
 
-// person answers requests by the API or by links, except those whose resource ends in 7.
+// person answers requests by API or link, except those whose resource ends in 7.
 func (d *desk) person(ctx context.Context, c *client.Client, addr string) {
 	for ctx.Err() == nil {
 		list, err := c.Approvals(ctx, "", d.jail)
@@ -143,7 +142,7 @@ func (d *desk) person(ctx context.Context, c *client.Client, addr string) {
 		answers := []wire.AnswerApproval{{Answer: "allow", Scope: "once"}, {Answer: "deny", Scope: "once"}, {Answer: "allow", Scope: "always"}, {Answer: "deny", Scope: "always"}}
 		answer := answers[rand.IntN(len(answers))]
 		if strings.HasSuffix(a.Question.Resource, "7") {
-			time.Sleep(time.Millisecond) // this request gets no answer
+			time.Sleep(time.Millisecond) // leave this request unanswered
 			continue
 		}
 		d.mu.Lock()
@@ -164,7 +163,7 @@ func (d *desk) person(ctx context.Context, c *client.Client, addr string) {
 	}
 }
 
-// tapLink answers by a link.
+// tapLink answers a request with a link.
 func tapLink(ctx context.Context, addr, link string) error {
 	req, err := http.NewRequestWithContext(ctx, http.MethodPost, "http://"+addr+link, nil)
 	if err != nil {
@@ -183,7 +182,7 @@ func tapLink(ctx context.Context, addr, link string) error {
 	return nil
 }
 
-// holds checks what the daemon knows after a restart.
+// holds checks the daemon's state after a restart.
 func (d *desk) holds(when string) {
 	d.Helper()
 	ctx := d.Context()
@@ -196,12 +195,12 @@ func (d *desk) holds(when string) {
 	for aid := range d.seen {
 		now, err := d.Approval(ctx, aid, 0)
 		if err != nil {
-			d.Errorf("%s: %s was pending: %v", when, aid, err)
+			d.Errorf("%s: request %s, pending before, is lost: %v", when, aid, err)
 			continue
 		}
 		states[aid] = now
 	}
-	// Read after the states, for requests expire meanwhile.
+	// Read the log after the states, because requests expire in the meantime.
 	ends := map[string][]string{}
 	entries, err := client.Collect(d.Chain(ctx, map[string][]string{"kind": {askedKind + "," + answeredKind + "," + expiredKind}}))
 	if err != nil {
@@ -219,33 +218,33 @@ func (d *desk) holds(when string) {
 	}
 	for aid, now := range states {
 		if n := len(ends[string(aid)]); n == 0 || n > 2 || ends[string(aid)][0] != "asked" {
-			d.Errorf("%s: the audit log says of %s %q, want that it was asked, and at most one end", when, aid, ends[string(aid)])
+			d.Errorf("%s: audit log entries of %s = %q, want one request and at most one end", when, aid, ends[string(aid)])
 		}
 		want, acknowledged := d.acknowledged[aid]
 		switch {
 		case acknowledged && (now.State != "answered" || now.Answer.Answer != want.Answer || now.Answer.Scope != want.Scope):
-			d.Errorf("%s: %s was answered with %s %s, and is %s %+v", when, aid, want.Answer, want.Scope, now.State, now.Answer)
+			d.Errorf("%s: %s was answered with %s %s, got %s %+v", when, aid, want.Answer, want.Scope, now.State, now.Answer)
 		case now.State == "answered" && !slices.ContainsFunc(d.tried[aid], func(a wire.AnswerApproval) bool {
 			return a.Answer == now.Answer.Answer && a.Scope == now.Answer.Scope
 		}):
-			d.Errorf("%s: %s is answered with %+v, which nobody said", when, aid, now.Answer)
+			d.Errorf("%s: %s has the answer %+v, which was never sent", when, aid, now.Answer)
 		case now.State == "answered" && now.Answer.Scope == "always":
 			x, err := d.ExplainPolicy(ctx, wire.Explain{Jail: d.jail, Question: wire.Question{Action: "bash", Resource: now.Question.Resource}})
 			if err != nil || x.Decision.Effect != now.Answer.Answer {
-				d.Errorf("%s: %s is answered with %s for good, and the policy says %+v, %v", when, now.Question.Resource, now.Answer.Answer, x.Decision, err)
+				d.Errorf("%s: %s has the permanent answer %s, but the policy decides %+v, %v", when, now.Question.Resource, now.Answer.Answer, x.Decision, err)
 			}
 		}
 		if now.State == "answered" || now.State == "expired" || now.State == "withdrawn" {
 			if n := len(ends[string(aid)]); n != 2 {
-				d.Errorf("%s: %s is %s, and the audit log says %q", when, aid, now.State, ends[string(aid)])
+				d.Errorf("%s: %s is %s, but its audit log entries are %q", when, aid, now.State, ends[string(aid)])
 			}
 		}
 	}
 }
 
-// TestApprovalsUnderKills kills the daemon while agents ask and people answer, by the API
-// and by links, once and for good, and while some requests expire. No request is lost or
-// ends twice, and an answer that was acknowledged holds.
+// TestApprovalsUnderKills kills the daemon while agents ask and approvers answer, by API and by
+// link, once and permanently, and while some requests expire. No request is lost or ends twice,
+// and an acknowledged answer holds.
 func TestApprovalsUnderKills(t *testing.T) {
 	kills := 5
 	if thorough {
@@ -272,7 +271,7 @@ func TestApprovalsUnderKills(t *testing.T) {
 			break
 		}
 	}
-	// All that was asked gets a verdict.
+	// Each question gets a verdict.
 	busy, stop := context.WithTimeout(t.Context(), time.Minute)
 	defer stop()
 	var work sync.WaitGroup
@@ -293,6 +292,6 @@ func TestApprovalsUnderKills(t *testing.T) {
 	defer d.mu.Unlock()
 	t.Logf("%d questions, %d requests, %d answers acknowledged", d.next, len(d.seen), len(d.acknowledged))
 	if len(d.acknowledged) < kills {
-		t.Error("too few answers to tell")
+		t.Error("too few acknowledged answers for a meaningful test")
 	}
 }

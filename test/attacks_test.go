@@ -26,25 +26,24 @@ import (
 	"glasshouse/id"
 )
 
-// attackProgram returns the program of test/attack.
+// attackProgram builds the program test/attack.
 func attackProgram() (string, error) { return backendtest.Find("./test/attack") }
 
-// A den is where capabilities that mean harm come from: a directory with their program
-// and manifest.
+// A den is a directory with the program and the manifests of malicious capabilities.
 type den struct {
-	*house
+	*daemonHarness
 	dir  string
 	mark string // in the arguments of their processes
 }
 
-func newDen(h *house) *den {
+func newDen(h *daemonHarness) *den {
 	h.Helper()
 	program, err := attackProgram()
 	if err != nil {
 		h.Fatal(err)
 	}
-	d := &den{house: h, dir: h.TempDir(), mark: "mark" + newCanary()}
-	d.takeIn(program)
+	d := &den{daemonHarness: h, dir: h.TempDir(), mark: "mark" + newCanary()}
+	d.addProgram(program)
 	for _, dir := range []string{"tmp", "etc", "mnt", "root", "bin"} {
 		if err := os.MkdirAll(filepath.Join(d.dir, "root", dir), 0o755); err != nil {
 			h.Fatal(err)
@@ -53,8 +52,8 @@ func newDen(h *house) *den {
 	return d
 }
 
-// takeIn has a program in the directory that the capabilities see at /app.
-func (d *den) takeIn(program string) {
+// addProgram copies a program to the directory that the capabilities see at /app.
+func (d *den) addProgram(program string) {
 	d.Helper()
 	b, err := os.ReadFile(program)
 	if err != nil {
@@ -74,16 +73,16 @@ func (d *den) write(name, text string) {
 	}
 }
 
-// thief is the manifest of one, in a container. more overrides nothing: what is said
-// there must not be said here.
-func (d *den) thief(cid, effects, files, more string) string {
+// maliciousManifest returns the manifest of a malicious capability in a container. more must not repeat keys
+// that are set here.
+func (d *den) maliciousManifest(cid, effects, files, more string) string {
 	return fmt.Sprintf(`(capability %q :version "1.0.0" :description "Means harm" :effects [%s]
   :runtime {:type :container :rootfs "root" :entrypoint ["/app/attack" %q]}
   :filesystem {%s :mounts [{:host "src" :guest "/app" :mode :ro}]} %s)
 `, cid, effects, d.mark, files, more)
 }
 
-// allow registers capabilities, and allows what they may do.
+// allow registers capabilities and approves them.
 func (d *den) allow(manifests ...string) {
 	d.Helper()
 	for _, c := range d.register(manifests...) {
@@ -103,10 +102,10 @@ func (d *den) register(manifests ...string) []wire.Capability {
 	return all
 }
 
-// A tried is what became of one attempt of test/attack.
+// A tried is the result of one attempt of test/attack.
 type tried struct{ What, Got, Error string }
 
-// attack has a capability try something.
+// attack has a capability attempt something.
 func (d *den) attack(cid, do string, words map[string]string, change ...func(*wire.Call)) []tried {
 	d.Helper()
 	called, err := d.order(d.Context(), cid, do, words, change...)
@@ -115,7 +114,7 @@ func (d *den) attack(cid, do string, words map[string]string, change ...func(*wi
 	}
 	var out struct{ Tried []tried }
 	if err := json.Unmarshal(called.Output, &out); err != nil || len(out.Tried) == 0 {
-		d.Fatalf("%s tries %s, %v", cid, called.Output, err)
+		d.Fatalf("%s attempts %s, %v", cid, called.Output, err)
 	}
 	return out.Tried
 }
@@ -132,26 +131,26 @@ func (d *den) order(ctx context.Context, cid, do string, words map[string]string
 	return d.Call(ctx, cid, call)
 }
 
-// fails has a capability try what must come to nothing, all of it.
+// fails has a capability attempt something, and fails the test for each attempt that succeeds.
 func (d *den) fails(cid, do string, words map[string]string, change ...func(*wire.Call)) {
 	d.Helper()
 	all := d.attack(cid, do, words, change...)
 	for _, a := range all {
 		if a.Got != "" {
-			d.Errorf("%s, %s: %s", cid, a.What, a.Got)
+			d.Errorf("%s, %s: got %s, want failure", cid, a.What, a.Got)
 		}
 	}
 	d.Logf("%s: %d attempts to %s", cid, len(all), do)
 }
 
-// backwards is values for who looks for them.
+// backwards encodes values reversed, so that the encoded text does not contain the value.
 func backwards(values ...string) string {
 	b := []byte(strings.Join(values, " "))
 	slices.Reverse(b)
 	return string(b)
 }
 
-// got is what an attempt got.
+// got returns the result of an attempt.
 func got(all []tried, what string) tried {
 	i := slices.IndexFunc(all, func(t tried) bool { return t.What == what })
 	if i < 0 {
@@ -160,9 +159,9 @@ func got(all []tried, what string) tried {
 	return all[i]
 }
 
-// onHost are the processes of the host that have the mark.
+// onHost returns the host's processes whose arguments contain the mark.
 func (d *den) onHost() (pids []string) {
-	names, _ := filepath.Glob("/proc/[0-9]*/cmdline") // the pattern is good
+	names, _ := filepath.Glob("/proc/[0-9]*/cmdline") // the pattern is valid
 	for _, name := range names {
 		if b, err := os.ReadFile(name); err == nil && strings.Contains(string(b), d.mark) {
 			pids = append(pids, filepath.Base(filepath.Dir(name)))
@@ -171,41 +170,41 @@ func (d *den) onHost() (pids []string) {
 	return pids
 }
 
-// holds has a capability run until what is returned is called.
+// holds keeps a capability running until the returned function is called.
 func (d *den) holds(cid string) (stop func()) {
 	d.Helper()
 	ctx, cancel := context.WithCancel(d.Context())
 	done := make(chan struct{})
 	go func() {
 		defer close(done)
-		d.order(ctx, cid, "hold", nil) // which ends with its caller
+		d.order(ctx, cid, "hold", nil) // it ends with its caller
 	}()
 	if !within(30*time.Second, func() bool { return len(d.onHost()) > 0 }) {
-		d.Errorf("%s does not begin", cid)
+		d.Errorf("%s does not start", cid)
 	}
 	return func() {
 		cancel()
 		<-done
-		d.nothingRuns()
+		d.waitStopped()
 	}
 }
 
-// nothingRuns waits until nothing of the capabilities does.
-func (d *den) nothingRuns() {
+// waitStopped waits until no process of the capabilities is left.
+func (d *den) waitStopped() {
 	d.Helper()
 	if !within(20*time.Second, func() bool {
 		jails, err := client.Collect(d.Jails(d.Context(), client.JailFilter{}))
 		return err == nil && len(jails) == 0 && len(d.onHost()) == 0
 	}) {
-		d.Errorf("still there: processes %q", d.onHost())
+		d.Errorf("processes left: %q", d.onHost())
 	}
 }
 
-// TestAttackReadHostFiles: files of the host are looked for by path, by link, through
-// mounts, processes, descriptors, handles and devices.
+// TestAttackReadHostFiles tries to read files of the host by path, link, mount, process,
+// descriptor, file handle and device.
 func TestAttackReadHostFiles(t *testing.T) {
 	secret := newCanary()
-	t.Setenv("HOST_SECRET", secret) // which the daemon inherits
+	t.Setenv("HOST_SECRET", secret) // inherited by the daemon
 	d := newDen(open(t, ""))
 	outside := filepath.Join(t.TempDir(), "outside")
 	if err := os.WriteFile(outside, []byte(secret), 0o644); err != nil {
@@ -218,7 +217,7 @@ func TestAttackReadHostFiles(t *testing.T) {
 	d.write("src/shown", "what everybody may see")
 	d.write("beside", secret)
 
-	// What leads out is refused when it is registered.
+	// Mounts that lead outside are refused at registration.
 	for what, mount := range map[string]string{
 		"an absolute path": "/etc", "the directory above": "..", "a way round": "src/../../..", "a link": "src/out",
 	} {
@@ -227,7 +226,7 @@ func TestAttackReadHostFiles(t *testing.T) {
 				t.Fatal(err)
 			}
 		}
-		text := strings.Replace(d.thief("read.out", ":exec", "", ""), `:host "src"`, fmt.Sprintf(":host %q", mount), 1)
+		text := strings.Replace(d.maliciousManifest("read.out", ":exec", "", ""), `:host "src"`, fmt.Sprintf(":host %q", mount), 1)
 		if _, err := d.Register(t.Context(), wire.Register{File: "out.rtfs", Manifest: text, Dir: d.dir}); err == nil {
 			t.Errorf("a mount of %s was registered", what)
 		}
@@ -236,9 +235,9 @@ func TestAttackReadHostFiles(t *testing.T) {
 		t.Fatal(err)
 	}
 
-	d.allow(d.thief("read.host", ":exec", "", ""))
+	d.allow(d.maliciousManifest("read.host", ":exec", "", ""))
 	if all := d.attack("read.host", "read", map[string]string{"values": "everybody", "paths": "/none"}); got(all, "what is shown /app/shown").Got == "" {
-		t.Errorf("what may be read is not found: %+v", all)
+		t.Errorf("a readable file is not found: %+v", all)
 	}
 	d.fails("read.host", "read", map[string]string{
 		"values": secret + " " + strings.TrimSpace(string(token)) + " root:$",
@@ -246,8 +245,8 @@ func TestAttackReadHostFiles(t *testing.T) {
 	})
 }
 
-// TestAttackWriteToHost: what is shown read-only is changed in every way there is, as are
-// settings of the host, and more is written than the quota.
+// TestAttackWriteToHost tries to change read-only mounts and settings of the host in every known
+// way, and to write more than the quota.
 func TestAttackWriteToHost(t *testing.T) {
 	d := newDen(open(t, ""))
 	d.write("src/file", "as it was")
@@ -256,21 +255,21 @@ func TestAttackWriteToHost(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	d.allow(d.thief("write.host", ":exec", ":mode :ephemeral :quota-mb 32", ""))
+	d.allow(d.maliciousManifest("write.host", ":exec", ":mode :ephemeral :quota-mb 32", ""))
 	before := sumOf(t, filepath.Join(d.data, "capabilities"))
 	d.fails("write.host", "write", map[string]string{"file": "/app/file", "outside": outside})
 	if after := sumOf(t, filepath.Join(d.data, "capabilities")); after != before {
-		t.Error("the files of the capability are not what they were")
+		t.Error("the files of the capability changed")
 	}
 	if b, err := os.ReadFile("/proc/sys/kernel/core_pattern"); err != nil || string(b) != string(pattern) {
-		t.Errorf("the host's core_pattern is %q, %v", b, err)
+		t.Errorf("the host's core_pattern changed to %q, %v", b, err)
 	}
 	if _, err := os.Stat(outside); !errors.Is(err, fs.ErrNotExist) {
-		t.Errorf("a file was made outside: %v", err)
+		t.Errorf("a file was created outside: %v", err)
 	}
 }
 
-// sumOf is what files are below a directory, and what is in them.
+// sumOf returns a digest of the files below a directory and their content.
 func sumOf(t *testing.T, dir string) string {
 	t.Helper()
 	var b strings.Builder
@@ -291,9 +290,9 @@ func sumOf(t *testing.T, dir string) string {
 	return b.String()
 }
 
-// TestAttackNetworkExfiltration: all ways out of test/escape are tried from a capability
-// that may reach one host, and from one that may reach nobody; a third has a capability
-// with a network send for it what it may not send itself.
+// TestAttackNetworkExfiltration makes all attempts of test/escape from a capability that may
+// reach one host and from one without network. A third asks a capability with network access to
+// send data that it may not send itself.
 func TestAttackNetworkExfiltration(t *testing.T) {
 	if !ownWorld(t) {
 		return
@@ -302,18 +301,18 @@ func TestAttackNetworkExfiltration(t *testing.T) {
 	w := newWild(t)
 	d := newDen(open(t, tools(), "--listen", "0.0.0.0:0", "--insecure"))
 	_, api, _ := net.SplitHostPort(d.tcpAddr())
-	d.takeIn(program)
+	d.addProgram(program)
 	abstract := listenAbstract(t)
 	escape := func(cid, more string) string {
-		text := d.thief(cid, ":network", "", more+` :resources {:timeout-ms 60000 :memory-mb 256}`)
+		text := d.maliciousManifest(cid, ":network", "", more+` :resources {:timeout-ms 60000 :memory-mb 256}`)
 		env := fmt.Sprintf(`:env {"HOST_API" %q "HOST_SOCKET" %q "HOST_ABSTRACT" %q "HOST_JAILS" ""}`, api, filepath.Join(d.data, "glasshouse.sock"), abstract)
 		return strings.Replace(text, fmt.Sprintf(`["/app/attack" %q]`, d.mark), `["/app/escape" "-quick"] `+env, 1)
 	}
 	one := `:network {:mode :proxy :allowed-hosts ["api.example.com"] :allowed-ports [443]}`
 	d.allow(
 		escape("net.one", one), escape("net.none", one+" :egress [:none]"),
-		d.thief("net.post", ":network", "", one),
-		d.thief("net.reader", ":network", "", `:data-classes {:input [:pii] :output [:pii]} :egress [:none]`),
+		d.maliciousManifest("net.post", ":network", "", one),
+		d.maliciousManifest("net.reader", ":network", "", `:data-classes {:input [:pii] :output [:pii]} :egress [:none]`),
 	)
 	for _, cid := range []string{"net.one", "net.none"} {
 		called, err := d.Call(t.Context(), cid, wire.Call{Input: json.RawMessage(`{}`)})
@@ -326,69 +325,70 @@ func TestAttackNetworkExfiltration(t *testing.T) {
 		}
 		for what, o := range all {
 			if strings.Contains(o.Answer, egresstest.Reached) || cid == "net.none" && o.Err == "" && strings.Contains(o.Answer, "welcome") {
-				t.Errorf("%s got out by %s: %q", cid, what, o.Answer)
+				t.Errorf("%s escaped by %s: %q", cid, what, o.Answer)
 			}
 		}
-		if astray := w.astray(); len(astray) > 0 {
-			t.Errorf("%s: packets are seen to %q", cid, astray)
+		if astray := w.strayPackets(); len(astray) > 0 {
+			t.Errorf("%s: packets were sent to %q", cid, astray)
 		}
 		t.Logf("%s: %d attempts in %v", cid, len(all), time.Duration(called.Usage.WallMS)*time.Millisecond)
 	}
 	if names := unasked(w.Asked()); len(names) > 0 {
-		t.Errorf("the host's name server was asked for %q", names)
+		t.Errorf("the host's name server was queried for %q", names)
 	}
 	refused, err := client.Collect(d.Chain(t.Context(), map[string][]string{"kind": {"egress"}}))
 	if err != nil || len(refused) < 50 {
-		t.Errorf("the chain has %d attempts, %v", len(refused), err)
+		t.Errorf("the audit log has %d denied attempts, %v; want at least 50", len(refused), err)
 	}
 
-	// Who reads what is personal cannot have another capability send it.
+	// A capability that reads personal data cannot have another capability send it.
 	send := map[string]string{"id": "net.post", "input": `{"do":"ask","words":{"urls":"https://api.example.com/?a=leaked"}}`}
 	personal := func(c *wire.Call) { c.Labels = []string{"pii"} }
 	if a := got(d.attack("net.reader", "call", send, personal), "net.post"); a.Got != "" || !strings.Contains(a.Error, "denied") || !strings.Contains(a.Error, "pii") {
-		t.Errorf("what is personal was given to who may send it: %+v", a)
+		t.Errorf("personal data was passed to a capability with network access: %+v", a)
 	}
 	if a := got(d.attack("net.reader", "call", send), "net.post"); a.Got == "" {
-		t.Errorf("what is public could not be: %+v", a)
+		t.Errorf("public data was not passed: %+v", a)
 	}
 }
 
-// TestAttackStealOtherSecrets: a capability that has a secret of its own looks for that
-// of another, which runs beside it, and for one that is put into its requests.
+// TestAttackStealOtherSecrets: a capability with a secret of its own searches for the secret of
+// another capability that runs at the same time, and for a secret that the proxy adds to its
+// requests.
 func TestAttackStealOtherSecrets(t *testing.T) {
 	d := newDen(open(t, ""))
 	mine, theirs, injected := newCanary(), newCanary(), newCanary()
-	d.keep("MINE", mine)
-	d.keep("THEIRS", theirs)
-	d.keep("INJECTED", injected)
+	d.setSecret("MINE", mine)
+	d.setSecret("THEIRS", theirs)
+	d.setSecret("INJECTED", injected)
 	more := `:secrets [:MINE :INJECTED] :network {:mode :proxy :allowed-hosts ["api.example.com"] :inject [{:secret :INJECTED}]}`
-	d.allow(d.thief("steal.from", ":exec :secrets", "", `:secrets [:THEIRS] :resources {:timeout-ms 120000}`), d.thief("steal.own", ":exec :secrets :network", "", more))
+	d.allow(d.maliciousManifest("steal.from", ":exec :secrets", "", `:secrets [:THEIRS] :resources {:timeout-ms 120000}`), d.maliciousManifest("steal.own", ":exec :secrets :network", "", more))
 
-	// The other holds its secret all the while.
+	// The other capability holds its secret during the search.
 	defer d.holds("steal.from")()
 	words := map[string]string{"backwards": backwards(theirs, injected), "names": "THEIRS INJECTED ../secrets/THEIRS"}
 	d.fails("steal.own", "secrets", words)
 	own := map[string]string{"backwards": backwards(mine), "names": "MINE"}
 	if a := got(d.attack("steal.own", "secrets", own), "by name MINE"); a.Got == "" {
-		t.Errorf("it does not have its own: %+v", a)
+		t.Errorf("the capability lacks its own secret: %+v", a)
 	}
 
-	// To want another's is to be asked about.
-	v2 := strings.Replace(strings.Replace(d.thief("steal.own", ":exec :secrets :network", "", more), "1.0.0", "1.0.1", 1), ":secrets [:MINE", ":secrets [:THEIRS :MINE", 1)
+	// Requesting the secret of another capability requires an approval.
+	v2 := strings.Replace(strings.Replace(d.maliciousManifest("steal.own", ":exec :secrets :network", "", more), "1.0.0", "1.0.1", 1), ":secrets [:MINE", ":secrets [:THEIRS :MINE", 1)
 	if all := d.register(v2); len(all) != 1 || all[0].State != "pending" {
-		t.Errorf("a version that wants more is %+v", all)
+		t.Errorf("a version that requests more: got %+v, want pending", all)
 	}
 	d.fails("steal.own", "secrets", words)
 }
 
-// TestAttackExhaustResources: time, memory, processes, disk and output without end are
-// each cut off and named, and capabilities beside go on.
+// TestAttackExhaustResources: excessive time, memory, processes, disk and output are each cut
+// off and named in the error, and other capabilities continue.
 func TestAttackExhaustResources(t *testing.T) {
 	d := newDen(open(t, ""))
 	limits := `:resources {:cpu-shares 128 :memory-mb 64 :timeout-ms %d :pids 32}`
 	quota := ":mode :ephemeral :quota-mb 32"
-	d.allow(d.thief("honest", ":exec", "", ""),
-		d.thief("exhaust.soon", ":exec", quota, fmt.Sprintf(limits, 2000)), d.thief("exhaust.late", ":exec", quota, fmt.Sprintf(limits, 120_000)))
+	d.allow(d.maliciousManifest("honest", ":exec", "", ""),
+		d.maliciousManifest("exhaust.soon", ":exec", quota, fmt.Sprintf(limits, 2000)), d.maliciousManifest("exhaust.late", ":exec", quota, fmt.Sprintf(limits, 120_000)))
 	var wg sync.WaitGroup
 	for what, kind := range map[string]string{"time": "timeout", "processes": "timeout", "memory": "memory", "disk": "storage", "output": "garbled"} {
 		cid := "exhaust.late"
@@ -398,7 +398,7 @@ func TestAttackExhaustResources(t *testing.T) {
 		wg.Go(func() {
 			called, err := d.order(t.Context(), cid, "exhaust", map[string]string{"what": what, "mark": d.mark})
 			if err != nil || called.State != "failed" || called.Error == nil || called.Error.Kind != kind {
-				t.Errorf("%s: it is %s, %+v, %v; want %s", what, called.State, called.Error, err, kind)
+				t.Errorf("%s: got %s, %+v, %v; want failed with %s", what, called.State, called.Error, err, kind)
 			}
 		})
 	}
@@ -408,16 +408,16 @@ func TestAttackExhaustResources(t *testing.T) {
 		}
 	})
 	wg.Wait()
-	d.nothingRuns()
+	d.waitStopped()
 }
 
-// TestAttackEscapeByTheKernel: calls by which kernels were taken over are made from a
-// container, where the host's kernel does not begin with them, and from a microvm, where
-// another kernel answers.
+// TestAttackEscapeByTheKernel makes system calls with a history of kernel exploits, from a
+// container, where seccomp must block them, and from a microvm, where another kernel handles
+// them.
 func TestAttackEscapeByTheKernel(t *testing.T) {
 	d := newDen(open(t, tools()))
-	container := d.thief("kernel.container", ":exec", "", "")
-	microvm := strings.Replace(d.thief("kernel.microvm", ":exec", "", ":resources {:timeout-ms 60000}"), ":type :container", ":type :microvm", 1)
+	container := d.maliciousManifest("kernel.container", ":exec", "", "")
+	microvm := strings.Replace(d.maliciousManifest("kernel.microvm", ":exec", "", ":resources {:timeout-ms 60000}"), ":type :container", ":type :microvm", 1)
 	host, err := os.ReadFile("/proc/version")
 	if err != nil {
 		t.Fatal(err)
@@ -430,7 +430,7 @@ func TestAttackEscapeByTheKernel(t *testing.T) {
 		}
 	}
 	if len(all) < 20 {
-		t.Errorf("%d attempts, which are not all", len(all))
+		t.Errorf("got %d attempts, want at least 20", len(all))
 	}
 	usable := func() (yes bool) {
 		for _, b := range d.backends() {
@@ -441,14 +441,14 @@ func TestAttackEscapeByTheKernel(t *testing.T) {
 	if !usable {
 		_, err := d.Register(t.Context(), wire.Register{File: "vm.rtfs", Manifest: microvm, Dir: d.dir})
 		if err == nil || !strings.Contains(err.Error(), "kernel of its own") {
-			t.Errorf("without a kernel of its own it is registered: %v", err)
+			t.Errorf("registered without a kernel of its own: %v", err)
 		}
-		t.Skip("there is no gVisor here, and nothing was run in its place")
+		t.Skip("gVisor is not installed, and nothing was run instead")
 	}
 	d.allow(microvm)
 	all = d.attack("kernel.microvm", "kernel", nil)
 	if a := got(all, "which kernel"); a.Got == "" || a.Got == string(host) {
-		t.Errorf("the kernel of a microvm is %q", a.Got)
+		t.Errorf("kernel of a microvm = %q, want another than the host's", a.Got)
 	}
 	for _, a := range all {
 		if a.What != "which kernel" && a.Got == "the kernel did it" {
@@ -466,17 +466,17 @@ func (d *den) backends() []wire.Backend {
 	return all
 }
 
-// TestAttackPersistMalware: one call leaves files wherever it can, and a process; the
-// next looks for them, and so does one whose sandbox waited.
+// TestAttackPersistMalware: one call leaves files in every writable location, and a process. The
+// next call searches for them, and so does a call in a sandbox from the warm pool.
 func TestAttackPersistMalware(t *testing.T) {
 	d := newDen(open(t, ""))
-	warm := strings.Replace(d.thief("persist.warm", ":exec", "", ""), ":entrypoint", ":warm {:max 2 :ttl-ms 60000} :entrypoint", 1)
-	kept := d.thief("persist.kept", ":exec :state", ":mode :persistent", "")
-	d.allow(d.thief("persist", ":exec", "", ""), warm, kept)
+	warm := strings.Replace(d.maliciousManifest("persist.warm", ":exec", "", ""), ":entrypoint", ":warm {:max 2 :ttl-ms 60000} :entrypoint", 1)
+	kept := d.maliciousManifest("persist.kept", ":exec :state", ":mode :persistent", "")
+	d.allow(d.maliciousManifest("persist", ":exec", "", ""), warm, kept)
 	for _, cid := range []string{"persist", "persist.warm"} {
 		planted := d.attack(cid, "plant", map[string]string{"mark": d.mark})
 		if a := got(planted, "/tmp/plant"); a.Got == "" {
-			t.Fatalf("nothing could be left even in its own files: %+v", planted)
+			t.Fatalf("no file could be left in the capability's own files: %+v", planted)
 		}
 		if a := got(planted, "a process"); a.Got == "" {
 			t.Fatalf("no process could be left: %+v", a)
@@ -487,27 +487,27 @@ func TestAttackPersistMalware(t *testing.T) {
 	sum := sumOf(t, filepath.Join(d.dir, "root"))
 	d.attack("persist.kept", "plant", map[string]string{"mark": d.mark})
 	if after := sumOf(t, filepath.Join(d.dir, "root")); after != sum {
-		t.Error("the root filesystem is not what it was")
+		t.Error("the root filesystem changed")
 	}
 	for _, cid := range []string{"persist", "persist.warm", "persist.kept"} {
 		if _, err := d.RevokeCapability(t.Context(), cid, wire.RevokeCapability{Version: "1.0.0"}); err != nil {
 			t.Fatal(err)
 		}
 	}
-	d.nothingRuns()
+	d.waitStopped()
 }
 
-// TestAttackPrivilegeEscalation: root in a jail tries to be root outside, while the host
-// looks at what it is there.
+// TestAttackPrivilegeEscalation: root in a jail tries to gain privileges outside, while the test
+// inspects the process on the host.
 func TestAttackPrivilegeEscalation(t *testing.T) {
 	d := newDen(open(t, ""))
-	d.allow(d.thief("privilege", ":exec", "", ":resources {:timeout-ms 120000}"))
+	d.allow(d.maliciousManifest("privilege", ":exec", "", ":resources {:timeout-ms 120000}"))
 	d.fails("privilege", "privilege", nil)
 
 	defer d.holds("privilege")()
 	b, err := os.ReadFile("/proc/" + d.onHost()[0] + "/status")
 	if err != nil {
-		t.Fatal(err) // it holds still
+		t.Fatal(err) // the capability runs until its stop function is called
 	}
 	for _, c := range []struct{ what, line string }{
 		{"its user is one of the host's", `(?m)^Uid:(\s+[1-9]\d{5,}){4}$`}, {"its group is one of the host's", `(?m)^Gid:(\s+[1-9]\d{5,}){4}$`},
@@ -521,10 +521,10 @@ func TestAttackPrivilegeEscalation(t *testing.T) {
 	}
 }
 
-// TestASecretOfACapabilityGoesToItsHostAlone follows a secret that the proxy puts into a
-// capability's requests: to the host it is for and to no other, also not by a redirect;
-// what comes back of it is masked, and nobody else learns it.
-func TestASecretOfACapabilityGoesToItsHostAlone(t *testing.T) {
+// TestCapabilitySecretIsSentOnlyToItsHost follows a secret that the proxy adds to a
+// capability's requests. It is sent only to the host it is for, also after a redirect. Echoes of
+// it in responses are masked, and no other output has it.
+func TestCapabilitySecretIsSentOnlyToItsHost(t *testing.T) {
 	if !ownWorld(t) {
 		return
 	}
@@ -532,7 +532,7 @@ func TestASecretOfACapabilityGoesToItsHostAlone(t *testing.T) {
 	named(t, map[string]string{"api.example.com": serverAddr, "other.example.com": serverAddr, "evil.example.com": serverAddr})
 	value := newCanary()
 	var mu sync.Mutex
-	came := map[string][]string{} // what servers were sent, by host
+	came := map[string][]string{} // what the servers received, by host
 	server := http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		mu.Lock()
 		came[r.Host] = append(came[r.Host], fmt.Sprint(r.URL, r.Header))
@@ -552,8 +552,8 @@ func TestASecretOfACapabilityGoesToItsHostAlone(t *testing.T) {
 	website(t, world, serverAddr+":80", nil, server)
 
 	d := newDen(open(t, tools()))
-	d.keep("API_KEY", value)
-	d.allow(d.thief("api.ask", ":network", "", `:secrets [:API_KEY]
+	d.setSecret("API_KEY", value)
+	d.allow(d.maliciousManifest("api.ask", ":network", "", `:secrets [:API_KEY]
   :network {:mode :proxy :allowed-hosts ["api.example.com" "other.example.com"] :allowed-ports [443]
             :inject [{:secret :API_KEY :host "api.example.com" :header "X-Api-Key"}]}`))
 	urls := "https://api.example.com/echo https://api.example.com/to-other https://api.example.com/to-evil https://other.example.com/ https://evil.example.com/ http://api.example.com/"
@@ -574,7 +574,7 @@ func TestASecretOfACapabilityGoesToItsHostAlone(t *testing.T) {
 	}
 	for _, a := range all {
 		if anyOf(forms(value), []byte(a.Got+a.Error)) {
-			t.Errorf("%s tells the value: %+v", a.What, a)
+			t.Errorf("%s reveals the value: %+v", a.What, a)
 		}
 	}
 	d.fails("api.ask", "secrets", map[string]string{"backwards": backwards(value), "names": "API_KEY"})
@@ -588,27 +588,27 @@ func TestASecretOfACapabilityGoesToItsHostAlone(t *testing.T) {
 		}
 	}
 	if len(came["api.example.com"]) != 3 || len(came["other.example.com"]) != 2 || len(came["evil.example.com"]) != 0 {
-		t.Errorf("what came: %v", came)
+		t.Errorf("got requests %v", came)
 	}
 	mu.Unlock()
-	if where := d.sighted(value); len(where) > 0 {
-		t.Errorf("the value is in %q", where)
+	if where := d.findValue(value); len(where) > 0 {
+		t.Errorf("the value is found in %q", where)
 	}
-	if where := d.told(value, nil, nil); len(where) > 0 {
-		t.Errorf("the value is told by %q", where)
+	if where := d.apiLeaks(value, nil, nil); len(where) > 0 {
+		t.Errorf("the value is in API responses %q", where)
 	}
 	calls, err := client.Collect(d.Chain(t.Context(), map[string][]string{"kind": {"call.ended"}, "capability": {"api.ask"}}))
 	if err != nil || len(calls) != 2 {
-		t.Fatalf("the chain has %d calls, %v", len(calls), err)
+		t.Fatalf("the audit log has %d calls, %v; want 2", len(calls), err)
 	}
 	var ended struct{ Sandbox id.Jail }
 	if err := json.Unmarshal(calls[0].Body, &ended); err != nil || ended.Sandbox == "" {
-		t.Fatalf("the chain does not say which jail it was: %s, %v", calls[0].Body, err)
+		t.Fatalf("the audit log does not name the jail: %s, %v", calls[0].Body, err)
 	}
 	if !within(30*time.Second, func() bool {
-		return strings.HasPrefix(d.recorded(ended.Sandbox), "granted used used used")
+		return strings.HasPrefix(d.secretEntries(ended.Sandbox), "granted used used used")
 	}) {
-		t.Errorf("of the secret the chain says %q", d.recorded(ended.Sandbox))
+		t.Errorf("audit log of the secret: got %q", d.secretEntries(ended.Sandbox))
 	}
 	if _, err := d.Call(t.Context(), "api.ask", wire.Call{Input: json.RawMessage(`{"do":"ask"}`)}); err != nil {
 		t.Fatal(err)
@@ -617,13 +617,13 @@ func TestASecretOfACapabilityGoesToItsHostAlone(t *testing.T) {
 		t.Fatal(err)
 	}
 	if _, err := d.order(t.Context(), "api.ask", "ask", nil); fault.KindOf(err) != fault.Conflict {
-		t.Errorf("without its secret the call is %v", err)
+		t.Errorf("call without its secret: got %v, want conflict", err)
 	}
 }
 
-// TestEveryPromiseHasTheTestThatAttacksIt: the table of docs/security.md names a test for
-// each promise, and there is that test.
-func TestEveryPromiseHasTheTestThatAttacksIt(t *testing.T) {
+// TestSecurityGuaranteesHaveAttackTests checks that the table in docs/security.md names an
+// existing test for each guarantee.
+func TestSecurityGuaranteesHaveAttackTests(t *testing.T) {
 	text, err := os.ReadFile("../docs/security.md")
 	if err != nil {
 		t.Fatal(err)
@@ -635,20 +635,20 @@ func TestEveryPromiseHasTheTestThatAttacksIt(t *testing.T) {
 		"DoS via resources", "Escape via kernel exploit", "Persist malware", "Privilege escalation",
 	} {
 		if !regexp.MustCompile(`(?m)^\| \*\*` + promise + "\\*\\* \\|.*\\| `test` `TestAttack\\w+` \\|").MatchString(table) {
-			t.Errorf("no test is named that attacks %q", promise)
+			t.Errorf("docs/security.md names no test for %q", promise)
 		}
 	}
 	named := regexp.MustCompile("`([a-z/]+)` `(Test\\w+)`").FindAllStringSubmatch(table, -1)
 	if len(named) < 15 {
-		t.Errorf("%d tests are named", len(named))
+		t.Errorf("docs/security.md names %d tests, want at least 15", len(named))
 	}
 	for _, n := range named {
-		files, _ := filepath.Glob(filepath.Join("..", n[1], "*_test.go")) // the pattern is good
+		files, _ := filepath.Glob(filepath.Join("..", n[1], "*_test.go")) // the pattern is valid
 		if !slices.ContainsFunc(files, func(f string) bool {
 			b, err := os.ReadFile(f)
 			return err == nil && strings.Contains(string(b), "\nfunc "+n[2]+"(t *testing.T) {")
 		}) {
-			t.Errorf("there is no %s in %s", n[2], n[1])
+			t.Errorf("test %s does not exist in %s", n[2], n[1])
 		}
 	}
 }

@@ -23,7 +23,7 @@ import (
 	"github.com/opencontainers/runtime-spec/specs-go"
 )
 
-// A contestant does one thing in one way. Its first error takes it out.
+// A contestant measures one operation of one implementation. It drops out at its first error.
 type contestant struct {
 	name string
 	run  func() error
@@ -40,8 +40,8 @@ func (c *contestant) median() time.Duration {
 	return s[len(s)/2]
 }
 
-// race lets all contestants take turns, so that whatever else the machine does
-// meets them all alike, and prints medians and ratios to the first.
+// race runs the contestants in turn, so that other load on the machine affects them equally, and
+// prints medians and ratios to the first.
 func race(t *testing.T, title string, rounds int, cs []*contestant) {
 	for round := range rounds + 2 {
 		for _, c := range cs {
@@ -50,7 +50,7 @@ func race(t *testing.T, title string, rounds int, cs []*contestant) {
 			}
 			begun := time.Now()
 			c.err = c.run()
-			if round >= 2 { // the first two warm up
+			if round >= 2 { // the first two rounds warm up
 				c.took = append(c.took, time.Since(begun))
 			}
 		}
@@ -83,9 +83,9 @@ func command(name string, args ...string) func() error {
 	}
 }
 
-// runtimeBundle writes a bundle as `runc spec` would, on the same tree that the jails
-// use. With alike it has the namespaces and the seccomp profile of a jail, save
-// for the user namespace, whose id map the plain tree does not fit.
+// runtimeBundle writes a bundle as `runc spec` does, with the same root filesystem as the jails.
+// If alike is set, it has the namespaces and the seccomp profile of a jail, except for the user
+// namespace, whose id map does not fit the plain tree.
 func runtimeBundle(t *testing.T, root string, alike bool, argv ...string) string {
 	t.Helper()
 	dir := t.TempDir()
@@ -106,7 +106,8 @@ func runtimeBundle(t *testing.T, root string, alike bool, argv ...string) string
 	if alike {
 		s.Linux.Seccomp = seccomp.OCI(runtime.GOARCH)
 	}
-	if data, err = json.Marshal(s); err != nil {
+	data, err = json.Marshal(s)
+	if err != nil {
 		t.Fatal(err)
 	}
 	if err := os.WriteFile(name, data, 0o600); err != nil {
@@ -156,7 +157,7 @@ func TestBench(t *testing.T) {
 		}
 	}
 	var spent []wire.Jail
-	fresh := func(h *house, runtime string) func() error {
+	fresh := func(h *daemonHarness, runtime string) func() error {
 		return func() error {
 			j, err := h.CreateJail(ctx, wire.CreateJail{Runtime: runtime, Start: true})
 			if err != nil {
@@ -201,8 +202,8 @@ func TestBench(t *testing.T) {
 	})
 }
 
-// overTCP returns a client of the daemon's network door.
-func overTCP(h *house) *client.Client {
+// overTCP returns a client that uses the daemon's TCP listener.
+func overTCP(h *daemonHarness) *client.Client {
 	token, err := os.ReadFile(filepath.Join(h.data, "token"))
 	if err != nil {
 		h.Fatal(err)

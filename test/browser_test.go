@@ -31,20 +31,20 @@ type tab struct {
 	*console
 }
 
-// A console is what a page said that it should not have to say.
+// A console collects errors that a page logs.
 type console struct {
 	mu sync.Mutex
 	// +checklocks:mu
 	faults []string
 }
 
-// browse starts a browser, or skips the test where there is none. It ends with the
-// test, and nothing of it is left.
+// browse starts a browser, or skips the test if none is installed. The browser and its profile
+// are removed at the end of the test.
 func browse(t *testing.T) context.Context {
 	t.Helper()
 	path, err := exec.LookPath("chromium")
 	if err != nil {
-		t.Skip("the UI is tried in chromium, which is not there: scripts/setup.sh DATA tests installs it")
+		t.Skip("chromium is not installed: run scripts/setup.sh DATA tests")
 	}
 	profile := t.TempDir()
 	options := append(chromedp.DefaultExecAllocatorOptions[:], chromedp.ExecPath(path), chromedp.NoSandbox,
@@ -53,11 +53,11 @@ func browse(t *testing.T) context.Context {
 	ctx, _ := chromedp.NewContext(allocator)
 	t.Cleanup(func() {
 		if err := chromedp.Cancel(ctx); err != nil {
-			t.Errorf("the browser ends with %v", err)
+			t.Errorf("stop the browser: %v", err)
 		}
 		end()
 		if !within(20*time.Second, func() bool { return len(startedWith(profile)) == 0 }) {
-			t.Errorf("of the browser there are still %q", startedWith(profile))
+			t.Errorf("browser processes left: %q", startedWith(profile))
 		}
 	})
 	if err := chromedp.Do(ctx); err != nil {
@@ -66,7 +66,7 @@ func browse(t *testing.T) context.Context {
 	return ctx
 }
 
-// startedWith finds processes with a word in their arguments.
+// startedWith returns the processes that have a word in their arguments.
 func startedWith(word string) []string {
 	var found []string
 	all, _ := filepath.Glob("/proc/[0-9]*/cmdline")
@@ -78,13 +78,13 @@ func startedWith(word string) []string {
 	return found
 }
 
-// blank opens a tab in which nobody is logged in.
+// blank opens a tab without a login.
 func blank(t *testing.T, browser context.Context, base string) *tab {
 	t.Helper()
 	ctx, end := chromedp.NewContext(browser, chromedp.WithNewBrowserContext())
 	t.Cleanup(end)
 	b := &tab{T: t, ctx: ctx, base: base, console: &console{}}
-	if err := chromedp.Listen(ctx, b.hear); err != nil { // it opens the tab, too
+	if err := chromedp.Listen(ctx, b.hear); err != nil { // it also opens the tab
 		t.Fatal(err)
 	}
 	b.run(func(ctx context.Context, t *chromedp.Target) (chromedp.Void, error) {
@@ -95,40 +95,40 @@ func blank(t *testing.T, browser context.Context, base string) *tab {
 	return b
 }
 
-// login opens a tab and logs in there by a link, as people do.
-func (h *house) login(t *testing.T, browser context.Context, role string) *tab {
+// login opens a tab and logs in by link.
+func (h *daemonHarness) login(t *testing.T, browser context.Context, role string) *tab {
 	t.Helper()
 	b := blank(t, browser, "http://"+h.tcpAddr())
 	b.enter(h, role)
 	return b
 }
 
-// enter uses a link of its own.
-func (b *tab) enter(h *house, role string) {
+// enter logs in with a new link.
+func (b *tab) enter(h *daemonHarness, role string) {
 	b.Helper()
 	link, err := h.CreateLoginLink(b.Context(), wire.CreateLoginLink{Role: role, Label: role})
 	if err != nil {
 		b.Fatal(err)
 	}
 	b.open("/login#" + link.Code)
-	b.sees("Jails")
+	b.waitText("Jails")
 }
 
-// as is the tab in a part of the test, which fails for what the page says meanwhile.
+// as returns the tab for a subtest, which fails if the console reports errors.
 func (b *tab) as(t *testing.T) *tab {
 	part := &tab{T: t, ctx: b.ctx, base: b.base, console: b.console}
 	t.Cleanup(part.clean)
 	return part
 }
 
-// hear notes what a page should not say: errors, and what its policy forbade.
+// hear records errors and violations of the content security policy.
 func (c *console) hear(ev any) {
 	var text string
 	switch ev := ev.(type) {
 	case *runtime.EventExceptionThrown:
 		text = fmt.Sprintf("%s %+v", ev.ExceptionDetails.Text, ev.ExceptionDetails.Exception)
 	case *log.EventEntryAdded:
-		// What was refused, and connections that broke, are told by the page itself.
+		// The page itself reports refused requests and broken connections.
 		if ev.Entry.Level == log.EntryLevelError && ev.Entry.Source != log.EntrySourceNetwork {
 			text = ev.Entry.Text
 		}
@@ -140,13 +140,13 @@ func (c *console) hear(ev any) {
 	}
 }
 
-// clean fails the test for what the console said since it was last asked.
+// clean fails the test for console errors since the last call.
 func (b *tab) clean() {
 	b.Helper()
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	for _, text := range b.faults {
-		b.Errorf("the console says: %s", text)
+		b.Errorf("console error: %s", text)
 	}
 	b.faults = nil
 }
@@ -160,10 +160,10 @@ func (b *tab) run(actions ...chromedp.Action[chromedp.Void]) {
 	}
 }
 
-// open goes to a page.
+// open navigates to a page.
 func (b *tab) open(path string) { b.Helper(); b.run(chromedp.Navigate(b.base + path)) }
 
-// phone makes the tab one of a phone, with a finger and no mouse.
+// phone emulates a phone with a touch screen and no mouse.
 func (b *tab) phone() {
 	b.Helper()
 	b.run(chromedp.EmulateViewport(390, 844, chromedp.EmulateMobile, chromedp.EmulateTouch, chromedp.EmulatePortrait))
@@ -171,7 +171,7 @@ func (b *tab) phone() {
 
 func (b *tab) window(width, height int64) { b.Helper(); b.run(chromedp.EmulateViewport(width, height)) }
 
-// prefers says what the system is like: light or dark.
+// prefers sets the preferred colour scheme: light or dark.
 func (b *tab) prefers(scheme string) {
 	b.Helper()
 	b.run(func(ctx context.Context, t *chromedp.Target) (chromedp.Void, error) {
@@ -183,8 +183,7 @@ func (b *tab) prefers(scheme string) {
 // do runs a script in the page.
 func (b *tab) do(script string) { b.Helper(); evaluate[chromedp.Void](b, script) }
 
-// evaluate runs a script in the page and decodes what it answers, or what its
-// promise comes to.
+// evaluate runs a script in the page and decodes its result, or that of its promise.
 func evaluate[T any](b *tab, script string) T {
 	b.Helper()
 	ctx, cancel := context.WithTimeout(b.ctx, time.Minute)
@@ -200,12 +199,12 @@ func evaluate[T any](b *tab, script string) T {
 func (b *tab) until(what, condition string) {
 	b.Helper()
 	if !b.comes(30*time.Second, condition) {
-		b.Fatalf("the page does not come to %s:\n%s", what, b.text())
+		b.Fatalf("timed out waiting for the page to %s:\n%s", what, b.text())
 	}
 }
 
-// comes reports whether the page comes to a condition in time. A page that is being
-// loaded says nothing, and is asked again.
+// comes reports whether a condition of the page becomes true in time. A page that is loading
+// fails to evaluate the condition, so it is evaluated again.
 func (b *tab) comes(in time.Duration, condition string) bool {
 	return within(in, func() bool {
 		ctx, cancel := context.WithTimeout(b.ctx, time.Minute)
@@ -215,28 +214,27 @@ func (b *tab) comes(in time.Duration, condition string) bool {
 	})
 }
 
-// sees waits until a text is shown.
-func (b *tab) sees(text string) {
+// waitText waits until a text is shown.
+func (b *tab) waitText(text string) {
 	b.Helper()
 	b.until(fmt.Sprintf("say %q", text), fmt.Sprintf("document.body.innerText.includes(%s)", quoted(text)))
 }
 
-// found is a script for the element that a selector means, can be used and says a
-// text.
+// found returns a script that finds the enabled element with this selector and text.
 func found(selector, text string) string {
 	return fmt.Sprintf("[...document.querySelectorAll(%s)].find(e => (e.innerText + ' ' + e.ariaLabel).includes(%s) && !e.disabled && e.checkVisibility())", quoted(selector), quoted(text))
 }
 
-// press clicks on it, as soon as it is there: between two looks from outside the page
-// may have drawn it anew.
+// press clicks the element as soon as it exists. It does so in one script, because the page may
+// redraw the element between two.
 func (b *tab) press(selector, text string) {
 	b.Helper()
 	b.until(fmt.Sprintf("have %s %q", selector, text), fmt.Sprintf("(e => e && (e.click(), true))(%s)", found(selector, text)))
 }
 
-// taps puts a finger on it, where it is on the screen, once it is still there and
-// nothing lies over it.
-func (b *tab) taps(selector, text string) {
+// tap touches the element at its position on the screen, once it no longer moves and nothing
+// covers it.
+func (b *tab) tap(selector, text string) {
 	b.Helper()
 	still := fmt.Sprintf(`(async e => {
 		if (!e) return false;
@@ -256,19 +254,19 @@ func (b *tab) taps(selector, text string) {
 		b.run(chromedp.TapXY(at.X, at.Y))
 		return b.comes(5*time.Second, "window.__tap?.felt !== false")
 	}) {
-		b.Fatalf("%s %q does not feel a finger:\n%s", selector, text, b.text())
+		b.Fatalf("%s %q is moving or covered:\n%s", selector, text, b.text())
 	}
 }
 
-// fill writes into a field, known by its label.
+// fill writes into the field with this label.
 func (b *tab) fill(label, text string) {
 	b.Helper()
 	field := fmt.Sprintf("[...document.querySelectorAll('input, textarea')].find(e => (e.ariaLabel ?? '').startsWith(%[1]s) || [...(e.labels ?? [])].some(l => l.textContent.trim().startsWith(%[1]s)))", quoted(label))
 	b.until("have a field "+label, fmt.Sprintf("(e => e && (e.focus(), e.value = %s, e.dispatchEvent(new Event('input', { bubbles: true })), true))(%s)", quoted(text), field))
 }
 
-// keys types, as a keyboard does: a character comes with the key that goes down,
-// unless the page took the key for something else.
+// keys types text as a keyboard does: a keydown inserts its character unless the page prevents
+// it.
 func (b *tab) keys(text string) {
 	b.Helper()
 	var strokes []*input.DispatchKeyEventParams
@@ -289,7 +287,7 @@ func (b *tab) keys(text string) {
 	b.strike(strokes...)
 }
 
-// ctrl is a key with Ctrl held.
+// ctrl presses a key with Ctrl held.
 func (b *tab) ctrl(key rune) {
 	b.Helper()
 	var strokes []*input.DispatchKeyEventParams
@@ -314,7 +312,7 @@ func (b *tab) strike(strokes ...*input.DispatchKeyEventParams) {
 	})
 }
 
-// text is what is to be read on the page.
+// text returns the visible text of the page.
 func (b *tab) text() string {
 	ctx, cancel := context.WithTimeout(b.ctx, 10*time.Second)
 	defer cancel()
@@ -331,11 +329,11 @@ func (b *tab) says(text string) bool {
 	return evaluate[bool](b, fmt.Sprintf("document.body.innerText.includes(%s)", quoted(text)))
 }
 
-// quoted is a text in a script.
+// quoted returns a text as a JavaScript literal.
 func quoted(text string) string {
 	b, err := json.Marshal(text)
 	if err != nil {
-		panic(err) // texts can be written
+		panic(err) // a string can always be marshalled
 	}
 	return string(b)
 }

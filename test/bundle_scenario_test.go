@@ -24,20 +24,20 @@ import (
 	"glasshouse/fault"
 )
 
-// A publisher makes bundles with the command line, as its user does.
+// A publisher creates bundles with the command line.
 type publisher struct {
-	*house
-	dir string // with acme.key and acme.pub
+	*daemonHarness
+	dir string // contains acme.key and acme.pub
 }
 
-func (h *house) publisher() *publisher {
+func (h *daemonHarness) publisher() *publisher {
 	h.Helper()
 	p := &publisher{h, h.TempDir()}
 	p.does("bundle", "keygen", "--out", "acme")
 	return p
 }
 
-// does runs a command that must succeed, and returns what it wrote.
+// does runs a command that must succeed, and returns its output.
 func (p *publisher) does(args ...string) string {
 	p.Helper()
 	out, stderr, code := p.glasshouse(p.dir, args...)
@@ -47,7 +47,7 @@ func (p *publisher) does(args ...string) string {
 	return out
 }
 
-// refuses runs a command that must fail, and say why.
+// refuses runs a command that must fail with the given reason.
 func (p *publisher) refuses(why string, args ...string) {
 	p.Helper()
 	out, stderr, code := p.glasshouse(p.dir, args...)
@@ -56,10 +56,10 @@ func (p *publisher) refuses(why string, args ...string) {
 	}
 }
 
-// a kit is what is in a bundle, by its paths.
+// A kit is the content of a bundle, by path.
 type kit map[string]string
 
-// places is a bundle that computes something, and reaches hosts.
+// places returns a bundle that computes something and declares hosts.
 func places(version string, hosts ...string) kit {
 	quoted := `"` + strings.Join(hosts, `", "`) + `"`
 	return kit{
@@ -101,7 +101,7 @@ func (p *publisher) pack(k kit) string {
 	return file
 }
 
-// repack signs a bundle, changes what was signed, and packs that by hand.
+// repack signs a bundle, changes the signed directory, and packs it without the command line.
 func (p *publisher) repack(k kit, change func(dir string, w *tar.Writer)) string {
 	p.Helper()
 	dir := k.write(p.T)
@@ -140,8 +140,8 @@ func add(p *publisher, w *tar.Writer, h tar.Header, text []byte) {
 	}
 }
 
-// bundleNow waits until nothing of a bundle waits, and returns it.
-func (h *house) bundleNow(name string) wire.Bundle {
+// bundleNow waits until no version of a bundle is pending, and returns the bundle.
+func (h *daemonHarness) bundleNow(name string) wire.Bundle {
 	h.Helper()
 	var now wire.Bundle
 	if !within(30*time.Second, func() bool {
@@ -156,12 +156,12 @@ func (h *house) bundleNow(name string) wire.Bundle {
 		}
 		return now.Next == nil || now.Next.State != "pending"
 	}) {
-		h.Fatalf("%s still waits: %+v", name, now.Next)
+		h.Fatalf("%s is still pending: %+v", name, now.Next)
 	}
 	return now
 }
 
-// allow says yes to what a bundle waits for, and returns what was asked.
+// allow approves the pending request of a bundle and returns the request.
 func (p *publisher) allow(name string) string {
 	p.Helper()
 	all, err := p.Bundles(p.Context())
@@ -176,23 +176,23 @@ func (p *publisher) allow(name string) string {
 			return asked
 		}
 	}
-	p.Fatalf("nobody is asked about %s: %+v", name, all)
+	p.Fatalf("no approval is pending for %s: %+v", name, all)
 	return ""
 }
 
-func TestABundleGoesFromItsPublisherToACallAndIsDistrusted(t *testing.T) {
+func TestBundleFromPublishToDistrust(t *testing.T) {
 	h := open(t, "")
 	p := h.publisher()
 	first := p.pack(places("1.0.0", "a.example.com"))
 	if out := p.does("bundle", "verify", first, "--key", "acme.pub"); !strings.Contains(out, "local-places 1.0.0 by acme, standard") {
-		t.Errorf("verified: %s", out)
+		t.Errorf("bundle verify: got %s", out)
 	}
 
 	p.refuses("denied: b.tar.gz: unknown publisher", "bundle", "install", first)
 	p.does("bundle", "trust", "acme", "read-only", "acme.pub")
 	p.refuses("tier exceeded", "bundle", "install", first)
 	p.does("bundle", "trust", "acme", "standard", "acme.pub")
-	p.does("bundle", "verify", first) // by the daemon's own trust store
+	p.does("bundle", "verify", first) // with the daemon's own trust store
 
 	if out := p.does("bundle", "install", first); !strings.Contains(out, "is pending approval") {
 		t.Fatal(out)
@@ -201,36 +201,36 @@ func TestABundleGoesFromItsPublisherToACallAndIsDistrusted(t *testing.T) {
 	asked := p.allow("local-places")
 	for _, want := range []string{"acme", "network", "a.example.com", "PLACES_KEY", "standard"} {
 		if !strings.Contains(asked, want) {
-			t.Errorf("who is asked does not see %q:\n%s", want, asked)
+			t.Errorf("the approval request lacks %q:\n%s", want, asked)
 		}
 	}
 	if out := p.does("call", "places.far", `{"km":9}`); out != "{\"far\":true}\n" {
-		t.Errorf("called: %s", out)
+		t.Errorf("call: got %s", out)
 	}
 	if out := p.does("skill", "show", "local-places"); !strings.Contains(out, "places__search") {
-		t.Errorf("the skill:\n%s", out)
+		t.Errorf("skill show: got\n%s", out)
 	}
 
-	// A version that may do more is asked about again, with what is more.
+	// A version with more permissions needs another approval, which shows the difference.
 	out := p.does("bundle", "install", p.pack(places("1.1.0", "a.example.com", "b.example.com")))
 	if !strings.Contains(out, "is pending approval") {
 		t.Fatal(out)
 	}
 	if b, err := h.Capability(t.Context(), "places.far", ""); err != nil || b.Version != "1.0.0" {
-		t.Errorf("until then it is %s, %v", b.Version, err)
+		t.Errorf("version before the approval = %s, %v, want 1.0.0", b.Version, err)
 	}
 	asked = p.allow("local-places")
 	for _, want := range []string{"1.0.0", "b.example.com", `+`} {
 		if !strings.Contains(asked, want) {
-			t.Errorf("who is asked does not see %q:\n%s", want, asked)
+			t.Errorf("the approval request lacks %q:\n%s", want, asked)
 		}
 	}
 	if now := h.bundleNow("local-places"); now.Version != "1.1.0" {
-		t.Errorf("then it is %+v", now)
+		t.Errorf("bundle after the approval = %+v, want 1.1.0", now)
 	}
 	p.refuses("downgrade", "bundle", "install", first)
 
-	// Who is trusted no longer is called no longer, also by the next daemon.
+	// Bundles of a distrusted publisher are no longer callable, also after a daemon restart.
 	p.does("bundle", "distrust", "--key", "acme.pub", "--reason", "it was lost")
 	p.refuses("revoked key", "call", "places.far", `{"km":9}`)
 	h.kill()
@@ -238,16 +238,16 @@ func TestABundleGoesFromItsPublisherToACallAndIsDistrusted(t *testing.T) {
 	p.refuses("it was lost", "call", "places.far", `{"km":9}`)
 	for _, line := range [][]string{{"bundle", "ls"}, {"doctor"}} {
 		if out := p.does(line...); !strings.Contains(out, "local-places is ") || !strings.Contains(out, "it was lost") {
-			t.Errorf("glasshouse %s does not say so:\n%s", strings.Join(line, " "), out)
+			t.Errorf("glasshouse %s does not report the distrust:\n%s", strings.Join(line, " "), out)
 		}
 	}
 	p.refuses("revoked key", "bundle", "install", p.pack(places("1.2.0", "a.example.com")))
 	p.does("bundle", "rm", "local-places")
 	if all, err := h.Capabilities(t.Context()); err != nil || len(all) != 0 {
-		t.Errorf("left: %v, %v", all, err)
+		t.Errorf("capabilities left: %v, %v", all, err)
 	}
 
-	// All of that is on record, each once; the last soon after it was done.
+	// The audit log has each of these operations once, the last one shortly after it finished.
 	var said []string
 	want := []string{"bundle.installed local-places 1.0.0", "bundle.installed local-places 1.1.0", "bundle.removed local-places"}
 	if !within(30*time.Second, func() bool {
@@ -261,13 +261,13 @@ func TestABundleGoesFromItsPublisherToACallAndIsDistrusted(t *testing.T) {
 		}
 		return slices.Equal(said, want)
 	}) {
-		t.Errorf("the chain says %q", said)
+		t.Errorf("got audit log entries %q", said)
 	}
 }
 
-// What is wrong with a bundle is said at once, each with its own reason, and nobody is
-// asked about it.
-func TestAnAttackInABundleIsRefusedWithItsReason(t *testing.T) {
+// A malformed bundle is rejected immediately with a specific reason, without an approval
+// request.
+func TestMaliciousBundlesAreRejected(t *testing.T) {
 	h := open(t, "")
 	p := h.publisher()
 	p.does("bundle", "trust", "acme", "standard", "acme.pub")
@@ -311,10 +311,10 @@ func TestAnAttackInABundleIsRefusedWithItsReason(t *testing.T) {
 	p.refuses("retired key", "bundle", "install", p.later(good()))
 
 	if all, err := h.Bundles(t.Context()); err != nil || len(all) != 0 {
-		t.Errorf("there are %+v, %v", all, err)
+		t.Errorf("got bundles %+v, %v; want none", all, err)
 	}
 	if entries, _ := filepath.Glob(filepath.Join(h.data, "bundles/*")); len(entries) != 0 {
-		t.Errorf("laid down was %v", entries)
+		t.Errorf("files were stored: %v", entries)
 	}
 }
 
@@ -325,8 +325,8 @@ func rewrite(t *testing.T, file, text string) {
 	}
 }
 
-// later is a bundle that is signed in another second than this: signatures know of
-// whole seconds.
+// later signs a bundle in a later second than the previous one, because signature times have a
+// resolution of one second.
 func (p *publisher) later(k kit) string {
 	p.Helper()
 	for began := time.Now().Unix(); time.Now().Unix() <= began; {
@@ -335,7 +335,7 @@ func (p *publisher) later(k kit) string {
 	return p.pack(k)
 }
 
-// broken is an archive of which the end is missing.
+// broken returns a truncated archive.
 func (p *publisher) broken(k kit) string {
 	p.Helper()
 	file := p.pack(k)
@@ -360,7 +360,7 @@ func (p *publisher) key() *bundle.SecretKey {
 	return k
 }
 
-// expired is a bundle whose signature was good until a moment ago.
+// expired returns a bundle whose signature has just expired.
 func (p *publisher) expired(k kit) string {
 	p.Helper()
 	b, err := bundle.Sign(k.write(p.T), p.key(), time.Now().Add(-time.Hour))
@@ -374,8 +374,8 @@ func (p *publisher) expired(k kit) string {
 	return file
 }
 
-// unchecked is a bundle whose publisher has signed what glasshouse bundle sign refuses:
-// metadata.json is other than when that looked at it.
+// unchecked returns a bundle that glasshouse bundle sign would refuse: metadata.json is replaced
+// after its check.
 func (p *publisher) unchecked(k kit, metadata string) string {
 	p.Helper()
 	return p.repack(k, func(dir string, _ *tar.Writer) {
@@ -395,21 +395,24 @@ func (p *publisher) unchecked(k kit, metadata string) string {
 				s.Files[i].Size, s.Files[i].SHA256 = int64(len(metadata)), hex.EncodeToString(sum[:])
 			}
 		}
-		if s.Digest, err = bundle.Digest(s.Files); err != nil {
+		s.Digest, err = bundle.Digest(s.Files)
+		if err != nil {
 			p.Fatal(err)
 		}
 		s.Signature = ""
-		if s.Signature, err = p.key().SignJSON(s); err != nil {
+		s.Signature, err = p.key().SignJSON(s)
+		if err != nil {
 			p.Fatal(err)
 		}
-		if text, err = json.Marshal(s); err != nil {
+		text, err = json.Marshal(s)
+		if err != nil {
 			p.Fatal(err)
 		}
 		rewrite(p.T, name, string(text))
 	})
 }
 
-// otherKey has a signature.json name a key that did not sign it.
+// otherKey makes a signature.json name another key than the signing key.
 func otherKey(t *testing.T, file string) {
 	t.Helper()
 	text, err := os.ReadFile(file)
@@ -427,7 +430,7 @@ func otherKey(t *testing.T, file string) {
 	rewrite(t, file, strings.Replace(string(text), s.Key.String(), k.Public().String(), 1))
 }
 
-func TestAMarketIsSearchedInstalledFromAndLookedAtForUpdates(t *testing.T) {
+func TestMarketSearchInstallAndUpdate(t *testing.T) {
 	key, err := bundle.GenerateKey()
 	if err != nil {
 		t.Fatal(err)
@@ -458,10 +461,10 @@ func TestAMarketIsSearchedInstalledFromAndLookedAtForUpdates(t *testing.T) {
 	offer(there, "wide", "1.0.0")
 
 	if out := p.does("market", "search"); !strings.Contains(out, "near") || !strings.Contains(out, "wide") {
-		t.Errorf("offered are\n%s", out)
+		t.Errorf("market search: got\n%s", out)
 	}
 	if out := p.does("market", "search", "wide"); strings.Contains(out, "near") {
-		t.Errorf("searched for wide:\n%s", out)
+		t.Errorf("market search wide: got\n%s", out)
 	}
 	for _, name := range []string{"near", "wide"} {
 		p.does("market", "install", name)
@@ -471,11 +474,11 @@ func TestAMarketIsSearchedInstalledFromAndLookedAtForUpdates(t *testing.T) {
 		}
 	}
 	if out := p.does("market", "outdated"); strings.Contains(out, "wide") {
-		t.Errorf("before there is anything newer:\n%s", out)
+		t.Errorf("market outdated without a newer version: got\n%s", out)
 	}
 	offer(there, "wide", "1.1.0")
 	if out := p.does("market", "outdated"); !strings.Contains(out, "1.1.0") || strings.Contains(out, "near") {
-		t.Errorf("outdated are\n%s", out)
+		t.Errorf("market outdated: got\n%s", out)
 	}
 	if out := p.does("market", "search", "wide"); !regexp.MustCompile(`(?m)^wide +1\.1\.0 +1\.0\.0 +acme `).MatchString(out) {
 		t.Errorf("search does not show which version is installed:\n%s", out)
@@ -483,19 +486,19 @@ func TestAMarketIsSearchedInstalledFromAndLookedAtForUpdates(t *testing.T) {
 	p.does("market", "install", "wide@1.1.0")
 	p.allow("wide")
 	if now := h.bundleNow("wide"); now.Version != "1.1.0" {
-		t.Errorf("then it is %+v", now)
+		t.Errorf("bundle after the update = %+v, want 1.1.0", now)
 	}
 	if _, err := h.InstallOffer(t.Context(), wire.MarketInstall{Name: "nobody"}); fault.KindOf(err) != fault.NotFound {
-		t.Errorf("what nobody offers: %v", err)
+		t.Errorf("install an unknown offer: got %v, want not found", err)
 	}
 	server.Close()
 	p.refuses("", "market", "install", "wide")
 	if out := p.does("market", "search", "near"); !strings.Contains(out, "near") {
-		t.Errorf("a market that does not answer silences the others:\n%s", out)
+		t.Errorf("an unreachable market hides the offers of the others:\n%s", out)
 	}
 }
 
-func TestASkillIsTakenUpWithWhatItTeachesAndForNoMore(t *testing.T) {
+func TestSkillBundle(t *testing.T) {
 	h := open(t, "")
 	p := &publisher{h, shop(t)}
 	doc := func(name, tier string, capabilities ...string) string {
@@ -528,19 +531,19 @@ func TestASkillIsTakenUpWithWhatItTeachesAndForNoMore(t *testing.T) {
 		tools[tool.Name] = string(tool.Input)
 	}
 	if in := tools["text__count"]; !strings.Contains(in, `"text"`) || !strings.Contains(in, `"object"`) || tools["math__double"] == "" {
-		t.Errorf("as tools they are %v", tools)
+		t.Errorf("got tools %v", tools)
 	}
 	if out := p.does("skill", "show", "words"); !strings.Contains(out, "Use them well.") || !strings.Contains(out, "text__count") {
-		t.Errorf("an agent reads\n%s", out)
+		t.Errorf("skill show: got\n%s", out)
 	}
 	p.does("capability", "revoke", "text.count", "--reason", "it counts wrong")
 	p.refuses("text.count", "skill", "show", "words")
 	if out := p.does("skill", "ls"); !strings.Contains(out, "refused") {
-		t.Errorf("listed:\n%s", out)
+		t.Errorf("skill ls: got\n%s", out)
 	}
 }
 
-func TestAFolderForOtherAgentsBecomesABundle(t *testing.T) {
+func TestConvertSkillDirectoryToBundle(t *testing.T) {
 	h := open(t, "")
 	p := h.publisher()
 	folder := kit{
@@ -550,7 +553,7 @@ func TestAFolderForOtherAgentsBecomesABundle(t *testing.T) {
 	report := p.does("skill", "import", folder, "-o", "shout-bundle")
 	for _, want := range []string{"shout.py", "no network", "evil.example.com"} {
 		if !strings.Contains(report, want) {
-			t.Errorf("the report does not say %q:\n%s", want, report)
+			t.Errorf("the report lacks %q:\n%s", want, report)
 		}
 	}
 	meta := filepath.Join(p.dir, "shout-bundle", "metadata.json")
@@ -572,6 +575,6 @@ func TestAFolderForOtherAgentsBecomesABundle(t *testing.T) {
 	p.does("bundle", "verify", "shout.tar.gz", "--key", "acme.pub")
 	skill, err := os.ReadFile(filepath.Join(p.dir, "shout-bundle", "skill.yaml"))
 	if err != nil || strings.Contains(string(skill), "curl") {
-		t.Errorf("agents would read %s, %v", skill, err)
+		t.Errorf("the skill contains a refused instruction: %s, %v", skill, err)
 	}
 }

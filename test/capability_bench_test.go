@@ -16,7 +16,7 @@ import (
 	"glasshouse/manifest"
 )
 
-// only is where one capability is found.
+// only resolves each reference to one capability.
 type only struct{ c *engine.Installed }
 
 func (o only) Resolve(ref string) (*engine.Installed, error) {
@@ -31,9 +31,9 @@ func TestBenchCapability(t *testing.T) {
 	t.Run("daemon", benchDaemonCall)
 }
 
-// benchPureCall is a small pure function called through the kernel, with a chain on the
-// disk. Who calls does not wait for the record, until more waits than there is room for;
-// so there is a figure for a few calls, and one for as many as can be recorded.
+// benchPureCall calls a small pure function through the policy engine with an audit log on disk.
+// A call does not wait for its entry unless the queue of entries is full, so the benchmark
+// reports one figure for a few calls and one for the sustained rate.
 func benchPureCall(t *testing.T) {
 	all, err := manifest.Read("m.rtfs", []byte(manifests))
 	if err != nil {
@@ -59,7 +59,7 @@ func benchPureCall(t *testing.T) {
 		for range 100 {
 			began := time.Now()
 			call()
-			if batch > 5 { // the first warm up
+			if batch > 5 { // the first ones warm up
 				took = append(took, time.Since(began))
 			}
 		}
@@ -82,7 +82,7 @@ func benchPureCall(t *testing.T) {
 	)
 }
 
-// benchDaemonCall is the same function called over the daemon's socket, beside requests
+// benchDaemonCall calls the same function over the daemon's socket and compares it with requests
 // that do nothing.
 func benchDaemonCall(t *testing.T) {
 	h := open(t, "")

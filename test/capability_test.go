@@ -15,7 +15,7 @@ import (
 	"glasshouse/fault"
 )
 
-// manifests are a capability that computes, and one that is a script.
+// manifests declares a capability that computes and one that is a script.
 const manifests = `(capability "math.double" :version "1.0.0" :description "Twice a number"
   :input-schema [:map [:x :int]] :output-schema [:map [:y :int]] :effects []
   :runtime {:type :rtfs} :implementation (fn [{:keys [x]}] {:y (* 2 x)}))
@@ -33,7 +33,7 @@ cat > /tmp/seen
 printf '{"bytes":%d,"before":"%s"}' "$(wc -c < /tmp/seen)" "$before"
 `
 
-// shop writes the manifests and their files, and returns where.
+// shop writes the manifests and their files to a directory and returns it.
 func shop(t *testing.T) string {
 	t.Helper()
 	dir := t.TempDir()
@@ -52,7 +52,7 @@ func shop(t *testing.T) string {
 }
 
 // approved waits until a capability can be called.
-func (h *house) approved(cid string) {
+func (h *daemonHarness) approved(cid string) {
 	h.Helper()
 	for end := time.Now().Add(30 * time.Second); ; time.Sleep(5 * time.Millisecond) {
 		c, err := h.Capability(h.Context(), cid, "")
@@ -68,18 +68,18 @@ func (h *house) approved(cid string) {
 	}
 }
 
-func TestACapabilityIsRegisteredAllowedAndCalled(t *testing.T) {
+func TestRegisterApproveAndCallCapability(t *testing.T) {
 	h := open(t, "")
 	dir := shop(t)
 	out, stderr, code := h.glasshouse(dir, "capability", "register", "m.rtfs")
 	if code != 0 || !strings.Contains(out, "math.double@1.0.0 is approved") || !strings.Contains(out, "text.count@1.0.0 is pending") {
-		t.Fatalf("registered: %d\n%s%s", code, out, stderr)
+		t.Fatalf("capability register: exit code %d\n%s%s", code, out, stderr)
 	}
 	if out, stderr, code := h.glasshouse(dir, "call", "math.double", `{"x":21}`); code != 0 || out != "{\"y\":42}\n" {
-		t.Errorf("what computes: %d %q %s", code, out, stderr)
+		t.Errorf("math.double: exit code %d, %q, %s", code, out, stderr)
 	}
 	if _, err := h.Call(h.Context(), "text.count", wire.Call{Input: json.RawMessage(`{"text":"x"}`)}); fault.KindOf(err) != fault.Denied {
-		t.Errorf("what nobody has allowed: %v", err)
+		t.Errorf("call without approval: got %v, want denied", err)
 	}
 	c, err := h.Capability(h.Context(), "text.count", "")
 	if err != nil {
@@ -89,27 +89,27 @@ func TestACapabilityIsRegisteredAllowedAndCalled(t *testing.T) {
 		t.Fatal(stderr)
 	}
 	h.approved("text.count")
-	for range 2 { // the second sees nothing of the first
+	for range 2 { // the second call sees nothing of the first
 		got, err := h.Call(h.Context(), "text.count", wire.Call{Input: json.RawMessage(`{"text":"hello"}`)})
 		if err != nil || got.State != "done" || string(got.Output) != `{"bytes":16,"before":""}` {
-			t.Fatalf("the script: %+v, %+v, %v\n%s", got, got.Error, err, got.Output)
+			t.Fatalf("text.count: got %+v, %+v, %v\n%s", got, got.Error, err, got.Output)
 		}
 		if strings.Contains(got.Log, "can be written") {
 			t.Error(got.Log)
 		}
 	}
 	if _, stderr, code := h.glasshouse(dir, "call", "text.count", `{"text":7}`); code == 0 || !strings.Contains(stderr, "[:text]") {
-		t.Errorf("an input that is none: %d %s", code, stderr)
+		t.Errorf("an invalid input: exit code %d, %s", code, stderr)
 	}
 	h.kill()
 	h.start()
 	if got, err := h.Call(h.Context(), "text.count", wire.Call{Input: json.RawMessage(`{"text":"hello"}`)}); err != nil || got.State != "done" {
-		t.Errorf("after the daemon was killed: %+v, %v", got, err)
+		t.Errorf("after a daemon kill: got %+v, %v, want done", got, err)
 	}
 }
 
-// registersEcho registers a program of the host, which a person has then allowed.
-func (h *house) registersEcho() wire.Capability {
+// registersEcho registers a program of the host, and approves it.
+func (h *daemonHarness) registersEcho() wire.Capability {
 	h.Helper()
 	dir := h.TempDir()
 	program, err := os.ReadFile("/bin/echo")
@@ -140,8 +140,8 @@ func (h *house) registersEcho() wire.Capability {
 	return c
 }
 
-// echoes says what comes of a call of it.
-func (h *house) echoes() string {
+// echoes calls it and returns the result.
+func (h *daemonHarness) echoes() string {
 	got, err := h.Call(h.Context(), "host.say", wire.Call{Input: json.RawMessage(`{"x":1}`)})
 	if got.Error != nil {
 		return fmt.Sprintf("%s: %+v", got.State, *got.Error)
@@ -149,35 +149,35 @@ func (h *house) echoes() string {
 	return fmt.Sprintf("%s %s %v", got.State, got.Output, err)
 }
 
-func TestAProgramOfTheHostRunsOnceItsDigestIsTrusted(t *testing.T) {
+func TestHostProgramNeedsTrustedDigest(t *testing.T) {
 	h := open(t, "")
 	c := h.registersEcho()
 	if got := h.echoes(); !strings.Contains(got, "no operator trusts it") {
-		t.Errorf("what a person has allowed, and no operator trusts: %s", got)
+		t.Errorf("approved but not trusted: got %s", got)
 	}
 	if _, _, code := h.glasshouse(h.data, "capability", "trust", "host.say", "sha256:"+strings.Repeat("0", 64)); code == 0 {
-		t.Error("another digest is trusted")
+		t.Error("a wrong digest was accepted")
 	}
 	if _, stderr, code := h.glasshouse(h.data, "capability", "trust", "host.say", c.Digest); code != 0 {
 		t.Fatal(stderr)
 	}
 	if got := h.echoes(); got != `done {"said":"yes"} <nil>` {
-		t.Errorf("it is trusted: %s", got)
+		t.Errorf("trusted: got %s", got)
 	}
 	h.kill()
 	h.start()
 	if got := h.echoes(); got != `done {"said":"yes"} <nil>` {
-		t.Errorf("it is trusted still: %s", got)
+		t.Errorf("trusted, after a restart: got %s", got)
 	}
 	if _, err := h.TrustCapability(t.Context(), "host.say", wire.TrustCapability{Digest: c.Digest}); err != nil {
 		t.Fatal(err)
 	}
 	if got := h.echoes(); !strings.Contains(got, "no operator trusts it") {
-		t.Errorf("it is trusted no longer: %s", got)
+		t.Errorf("after trust was revoked: got %s", got)
 	}
 }
 
-func TestARecordedCallIsMadeAgain(t *testing.T) {
+func TestReplayCall(t *testing.T) {
 	h := open(t, "")
 	dir := shop(t)
 	if _, stderr, code := h.glasshouse(dir, "capability", "register", "m.rtfs"); code != 0 {
@@ -204,11 +204,11 @@ func TestARecordedCallIsMadeAgain(t *testing.T) {
 		}
 	}
 	if out, stderr, code := h.glasshouse(dir, "replay", seq); code != 0 || out != "{\"y\":8}\n" {
-		t.Errorf("entry %q again: %d %q %s", seq, code, out, stderr)
+		t.Errorf("replay of entry %q: exit code %d, %q, %s", seq, code, out, stderr)
 	}
 }
 
-func TestARunDoesNotSpendMoreThanItsBudget(t *testing.T) {
+func TestCallsOfRunStayWithinBudget(t *testing.T) {
 	h := open(t, "")
 	if _, stderr, code := h.glasshouse(shop(t), "capability", "register", "m.rtfs"); code != 0 {
 		t.Fatal(stderr)
@@ -221,6 +221,6 @@ func TestARunDoesNotSpendMoreThanItsBudget(t *testing.T) {
 		}
 	}
 	if _, err := h.Call(h.Context(), "math.double", call); fault.KindOf(err) != fault.Exhausted {
-		t.Errorf("the third: %v", err)
+		t.Errorf("third call: got %v, want exhausted", err)
 	}
 }

@@ -12,8 +12,8 @@ import (
 	"glasshouse/id"
 )
 
-// uidOf returns the host's uid of a jail's init, which is the first of its ids.
-func uidOf(t *testing.T, h *house, j id.Jail) string {
+// uidOf returns the host uid of a jail's init, the first of its id range.
+func uidOf(t *testing.T, h *daemonHarness, j id.Jail) string {
 	t.Helper()
 	x, err := h.Exec(t.Context(), j, wire.ExecRequest{Cmd: "cat /proc/self/uid_map"})
 	if err != nil {
@@ -25,7 +25,7 @@ func uidOf(t *testing.T, h *house, j id.Jail) string {
 	}
 	f := strings.Fields(string(out))
 	if len(f) != 3 {
-		t.Fatalf("uid_map of %s is %q", j, out)
+		t.Fatalf("uid_map of %s = %q, want 3 fields", j, out)
 	}
 	return f[1]
 }
@@ -42,13 +42,13 @@ func TestTwoDaemonsShareAHostWithoutSettings(t *testing.T) {
 	a.kill()
 	b.kill()
 	b.start()
-	other := b.running(wire.CreateJail{Network: "full"}) // while the first daemon is away
+	other := b.running(wire.CreateJail{Network: "full"}) // while the first daemon is stopped
 	if got := uidOf(t, b, other.ID); got == ua || got == ub {
 		t.Errorf("a new jail has the ids from %s; %s and %s are in use", got, ua, ub)
 	}
 	a.start()
 	for _, c := range []struct {
-		h    *house
+		h    *daemonHarness
 		j    id.Jail
 		want string
 	}{{a, ja.ID, ua}, {b, jb.ID, ub}} {
@@ -58,9 +58,9 @@ func TestTwoDaemonsShareAHostWithoutSettings(t *testing.T) {
 	}
 }
 
-// TestTheConfiguredIDsOfAnotherDaemonAreRefused starts a daemon with a first_id that
-// another one uses.
-func TestTheConfiguredIDsOfAnotherDaemonAreRefused(t *testing.T) {
+// TestConfiguredIDsOfAnotherDaemonAreRefused starts a daemon with the first_id of another
+// one.
+func TestConfiguredIDsOfAnotherDaemonAreRefused(t *testing.T) {
 	a := open(t, "first_id: 2415919104\n")
 	a.running(wire.CreateJail{})
 	data := t.TempDir()

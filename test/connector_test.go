@@ -23,7 +23,7 @@ import (
 	"glasshouse/internal/webhook"
 )
 
-// modelThatWaits is a model that waits for what comes from outside.
+// modelThatWaits is a scripted model that waits for an inbound event.
 const modelThatWaits = `
 conversations:
   - when: {user: "write a short plan"}
@@ -34,8 +34,8 @@ conversations:
       - text: "it was built"
 `
 
-// connectors is a daemon's configuration: a webhook that begins runs, one that wakes them,
-// and where what is said goes.
+// connectors returns a daemon configuration: an inbound webhook that starts runs, one that wakes
+// them, and an outbound webhook.
 func connectors(to string) string {
 	return fmt.Sprintf(`
   connectors:
@@ -55,19 +55,19 @@ func connectors(to string) string {
 `, to, to)
 }
 
-// elsewhere is a server elsewhere. The first that comes to it is not answered for as long as
+// webhookReceiver is a receiver of outbound webhooks. Its first request gets no response as long as
 // the daemon lives.
-type elsewhere struct {
+type webhookReceiver struct {
 	*httptest.Server
-	first chan struct{} // closed when it has come
+	first chan struct{} // closed when the first request has arrived
 
 	mu  sync.Mutex
-	ids []string // of what came, in the order in which it did
+	ids []string // ids of the requests, in order of arrival
 	got []connector.Posted
 }
 
-func newElsewhere(t *testing.T) *elsewhere {
-	r := &elsewhere{first: make(chan struct{})}
+func newWebhookReceiver(t *testing.T) *webhookReceiver {
+	r := &webhookReceiver{first: make(chan struct{})}
 	r.Server = httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, req *http.Request) {
 		body, err := io.ReadAll(req.Body)
 		var p connector.Posted
@@ -75,7 +75,7 @@ func newElsewhere(t *testing.T) *elsewhere {
 			_, err = webhook.Standard.Verify([]byte("the key of ops"), req.Header, body, time.Now())
 		}
 		if err != nil || json.Unmarshal(body, &p) != nil {
-			t.Errorf("posted is %q: %v", body, err)
+			t.Errorf("the webhook body is %q: %v", body, err)
 		}
 		r.mu.Lock()
 		r.ids, r.got = append(r.ids, req.Header.Get("Webhook-Id")), append(r.got, p)
@@ -90,8 +90,8 @@ func newElsewhere(t *testing.T) *elsewhere {
 	return r
 }
 
-// post sends a signed body to a hook over the network, without a token.
-func (h *house) post(name, key, id, body string) (status int, answer wire.Received) {
+// post sends a signed body to an inbound webhook over the network, without a token.
+func (h *daemonHarness) post(name, key, id, body string) (status int, answer wire.Received) {
 	h.Helper()
 	head, err := webhook.Headers([]byte(key), id, time.Now(), []byte(body))
 	if err != nil {
@@ -100,7 +100,7 @@ func (h *house) post(name, key, id, body string) (status int, answer wire.Receiv
 	return h.postAs(name, head, body)
 }
 
-func (h *house) postAs(name string, head http.Header, body string) (status int, answer wire.Received) {
+func (h *daemonHarness) postAs(name string, head http.Header, body string) (status int, answer wire.Received) {
 	h.Helper()
 	req, err := http.NewRequest(http.MethodPost, "http://"+h.tcpAddr()+"/hooks/"+name, strings.NewReader(body))
 	if err != nil {
@@ -114,7 +114,7 @@ func (h *house) postAs(name string, head http.Header, body string) (status int, 
 	defer res.Body.Close()
 	text, err := io.ReadAll(res.Body)
 	if err != nil || strings.Contains(string(text), "the key of") {
-		h.Errorf("the answer is %q, %v", text, err)
+		h.Errorf("the response contains a key: %q, %v", text, err)
 	}
 	if res.StatusCode == http.StatusAccepted {
 		if err := json.Unmarshal(text, &answer); err != nil {
@@ -125,7 +125,7 @@ func (h *house) postAs(name string, head http.Header, body string) (status int, 
 }
 
 func TestWebhookOrderIsAnsweredAfterADaemonKill(t *testing.T) {
-	to := newElsewhere(t)
+	to := newWebhookReceiver(t)
 	h := open(t, models(t, modelThatWaits)+connectors(to.URL)+fmt.Sprintf("rootfs: {default: {dir: %q}}\n", rootfsWith(t, "curl")), "--listen", "127.0.0.1:0")
 	for name, key := range map[string]string{"SHOP": "the key of shop", "BUILD": "the key of build", "OPS": "the key of ops"} {
 		if err := h.PutSecret(h.Context(), name, wire.PutSecret{Value: &key}); err != nil {
@@ -152,17 +152,17 @@ func TestWebhookOrderIsAnsweredAfterADaemonKill(t *testing.T) {
 
 	status, got := h.post("shop", "the key of shop", "m-1", body)
 	if status != http.StatusAccepted || got.Session != "shop-7" || got.Run == "" {
-		t.Fatalf("the order is answered %d %+v\n%s", status, got, h.log)
+		t.Fatalf("response to the order: got %d %+v\n%s", status, got, h.log)
 	}
 	select {
 	case <-to.first:
 	case <-time.After(2 * time.Minute):
-		t.Fatalf("nothing is posted\n%s", h.log)
+		t.Fatalf("no webhook was sent\n%s", h.log)
 	}
-	h.kill() // what was posted has arrived, and nobody knows
+	h.kill() // the webhook has arrived, but the daemon does not know
 	h.start()
 	if status, again := h.post("shop", "the key of shop", "m-1", body); status != http.StatusAccepted || again != got {
-		t.Errorf("the same order is answered %d %+v, want %+v", status, again, got)
+		t.Errorf("response to the repeated order: got %d %+v, want %+v", status, again, got)
 	}
 	var state string
 	if !within(time.Minute, func() bool {
@@ -172,24 +172,24 @@ func TestWebhookOrderIsAnsweredAfterADaemonKill(t *testing.T) {
 		}
 		return state == "delivered"
 	}) {
-		t.Fatalf("it is %s\n%s", state, h.log)
+		t.Fatalf("the delivery is %s\n%s", state, h.log)
 	}
 	to.mu.Lock()
 	if len(to.ids) != 2 || to.ids[0] != to.ids[1] || to.got[0].Data.Message != to.got[1].Data.Message || to.got[0].Data.Text != "pears: 1" || to.got[0].Data.Session != "shop-7" {
-		t.Errorf("posted are %v: %+v", to.ids, to.got)
+		t.Errorf("got webhooks %v: %+v", to.ids, to.got)
 	}
 	to.mu.Unlock()
 	if r := h.settled(got.Run, "done", "failed"); r.State != "done" {
-		t.Errorf("the run is %s: %s", r.State, r.Error)
+		t.Errorf("run is %s: %s, want done", r.State, r.Error)
 	}
 	if runs, err := client.Collect(h.Runs(h.Context(), "shop-7", "")); err != nil || len(runs) != 1 {
-		t.Errorf("the runs are %+v, %v", runs, err)
+		t.Errorf("got runs %+v, %v; want one", runs, err)
 	}
 
-	// What nobody has said may go into a private network does not.
+	// Delivery to a private network is refused unless the configuration allows it.
 	var out string
 	var code int
-	if !within(time.Minute, func() bool { // that delivery is tried apart from the other
+	if !within(time.Minute, func() bool { // this delivery is independent of the other
 		out, _, code = h.glasshouse("", "connector", "deliveries", "inside")
 		return code == 0 && strings.Contains(out, "not an address on the Internet")
 	}) {
@@ -201,24 +201,24 @@ func TestWebhookOrderIsAnsweredAfterADaemonKill(t *testing.T) {
 	noSecretIn(t, h.data, h.log.String(), "the key of shop", "the key of build", "the key of ops")
 }
 
-// hubSignature signs as GitHub does.
+// hubSignature signs a body as GitHub does.
 func hubSignature(key, body string) string {
 	m := hmac.New(sha256.New, []byte(key))
 	m.Write([]byte(body))
 	return hex.EncodeToString(m.Sum(nil))
 }
 
-// noSecretIn fails if a key is written anywhere in the open.
+// noSecretIn fails the test if a key is stored or logged in plain text.
 func noSecretIn(t *testing.T, data, log string, keys ...string) {
 	t.Helper()
 	for _, key := range keys {
 		if strings.Contains(log, key) {
-			t.Errorf("%q is in the log", key)
+			t.Errorf("key %q is in the log", key)
 		}
 	}
 	files, err := filepath.Glob(filepath.Join(data, "*.db*"))
 	if err != nil || len(files) == 0 {
-		t.Fatalf("the databases are %v, %v", files, err)
+		t.Fatalf("got databases %v, %v", files, err)
 	}
 	for _, f := range files {
 		text, err := os.ReadFile(f)
@@ -227,13 +227,13 @@ func noSecretIn(t *testing.T, data, log string, keys ...string) {
 		}
 		for _, key := range keys {
 			if strings.Contains(string(text), key) {
-				t.Errorf("%q is in %s", key, f)
+				t.Errorf("key %q is in %s", key, f)
 			}
 		}
 	}
 }
 
-func TestAnAgentWaitsForAWebhookAlsoWhileNoDaemonIsThere(t *testing.T) {
+func TestWaitForWebhookSurvivesDaemonKill(t *testing.T) {
 	h := open(t, models(t, modelThatWaits)+connectors("https://elsewhere.invalid/"), "--listen", "127.0.0.1:0")
 	key := "the key of build"
 	if err := h.PutSecret(h.Context(), "BUILD", wire.PutSecret{Value: &key}); err != nil {
@@ -243,8 +243,9 @@ func TestAnAgentWaitsForAWebhookAlsoWhileNoDaemonIsThere(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if r = h.settled(r.ID, "paused", "done", "failed"); r.Why != "event" || r.Reason != "the build" {
-		t.Fatalf("it is %s (%s) %s %s\n%s", r.State, r.Why, r.Reason, r.Error, h.log)
+	r = h.settled(r.ID, "paused", "done", "failed")
+	if r.Why != "event" || r.Reason != "the build" {
+		t.Fatalf("run is %s (%s) %s %s, want paused for an event\n%s", r.State, r.Why, r.Reason, r.Error, h.log)
 	}
 	h.kill()
 	h.start()
@@ -252,18 +253,20 @@ func TestAnAgentWaitsForAWebhookAlsoWhileNoDaemonIsThere(t *testing.T) {
 	head := http.Header{"X-Hub-Signature-256": {"sha256=" + hubSignature(key, body)}}
 	status, got := h.postAs("build", head, body)
 	if status != http.StatusAccepted || got.Session != "waits" {
-		t.Fatalf("it is answered %d %+v", status, got)
+		t.Fatalf("response to the event: got %d %+v", status, got)
 	}
-	if r = h.settled(r.ID, "done", "failed"); r.State != "done" || r.Result != "it was built" {
-		t.Errorf("it is %s: %q %s\n%s", r.State, r.Result, r.Error, h.log)
+	r = h.settled(r.ID, "done", "failed")
+	if r.State != "done" || r.Result != "it was built" {
+		t.Errorf("run is %s: %q %s, want done\n%s", r.State, r.Result, r.Error, h.log)
 	}
-	// Nobody has said that what comes is not personal: the agent was told its handle.
+	// The event is not declared as free of personal data, so the agent received only a
+	// quarantine handle.
 	for a, err := range h.RunActions(context.Background(), r.ID) {
 		if err != nil {
 			t.Fatal(err)
 		}
 		if a.Name == "wait_for_event" && (!strings.Contains(string(a.Output), "quarantine:") || strings.Contains(string(a.Output), "built")) {
-			t.Errorf("it was told %s", a.Output)
+			t.Errorf("wait_for_event returned %s, want a quarantine handle", a.Output)
 		}
 	}
 }

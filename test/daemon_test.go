@@ -28,20 +28,18 @@ import (
 	"glasshouse/id"
 )
 
-// A house is one data directory with a daemon on it that can be killed and
-// started again.
-type house struct {
+// A daemonHarness is a data directory with a daemon that tests can kill and start again.
+type daemonHarness struct {
 	*testing.T
 	bin, data string
 	config    string
-	args      []string // more for serve
+	args      []string // additional arguments of serve
 	cmd       *exec.Cmd
 	log       *daemonLog
 	*client.Client
 }
 
-// A daemonLog is what a daemon writes to its standard error. Tests read it while the
-// daemon writes.
+// A daemonLog collects the standard error of a daemon. Tests read it while the daemon writes.
 type daemonLog struct {
 	mu sync.Mutex
 	// +checklocks:mu
@@ -70,23 +68,23 @@ func (l *daemonLog) tail(n int) string {
 	return text[max(0, len(text)-n):]
 }
 
-// open starts a daemon on a new data directory, with a small root filesystem.
-// At the end it removes every jail and snapshot and fails the test for what is
-// left.
-func open(t *testing.T, config string, args ...string) *house {
+// open starts a daemon on a new data directory with a small root filesystem. At the end of the
+// test it removes all jails and snapshots, and fails the test for resources that are left on the
+// host.
+func open(t *testing.T, config string, args ...string) *daemonHarness {
 	t.Helper()
 	return openAt(t, t.TempDir(), config, args...)
 }
 
-// openAt is open on a data directory that has something in it.
-func openAt(t *testing.T, data, config string, args ...string) *house {
+// openAt is like open, but on an existing data directory.
+func openAt(t *testing.T, data, config string, args ...string) *daemonHarness {
 	t.Helper()
 	if os.Geteuid() != 0 {
 		t.Skip("isolating jails for others needs root")
 	}
 	bin := backendtest.Program(t)
-	h := &house{T: t, bin: bin, data: data, args: args}
-	if err := os.Chmod(filepath.Dir(h.data), 0o711); err != nil { // as the daemon would ask for
+	h := &daemonHarness{T: t, bin: bin, data: data, args: args}
+	if err := os.Chmod(filepath.Dir(h.data), 0o711); err != nil { // the daemon would require it
 		t.Fatal(err)
 	}
 	h.config = filepath.Join(h.data, "config.yaml")
@@ -102,13 +100,13 @@ func openAt(t *testing.T, data, config string, args ...string) *house {
 	return h
 }
 
-func (h *house) start() {
+func (h *daemonHarness) start() {
 	h.Helper()
 	h.startUntil((*client.Client).Ready)
 }
 
 // startUntil starts the daemon and waits until a request succeeds.
-func (h *house) startUntil(ok func(*client.Client, context.Context) error) {
+func (h *daemonHarness) startUntil(ok func(*client.Client, context.Context) error) {
 	h.Helper()
 	h.log = &daemonLog{}
 	h.cmd = exec.Command(h.bin, append([]string{"serve", "--data", h.data, "--config", h.config, "--listen", ""}, h.args...)...)
@@ -130,10 +128,10 @@ func (h *house) startUntil(ok func(*client.Client, context.Context) error) {
 	}
 }
 
-// tcpAddr is where the daemon listens for the network.
-func (h *house) tcpAddr() string {
+// tcpAddr returns the address of the daemon's TCP listener.
+func (h *daemonHarness) tcpAddr() string {
 	var at string
-	if !within(30*time.Second, func() bool { // it is ready at its socket first
+	if !within(30*time.Second, func() bool { // the Unix socket is ready first
 		for field := range strings.FieldsSeq(h.log.String()) {
 			if addr, ok := strings.CutPrefix(field, "addr="); ok && !strings.HasPrefix(addr, "/") {
 				at = addr
@@ -141,13 +139,13 @@ func (h *house) tcpAddr() string {
 		}
 		return at != ""
 	}) {
-		h.Fatal("the daemon does not listen for the network")
+		h.Fatal("the daemon has no TCP listener")
 	}
 	return at
 }
 
-// kill ends the daemon as a power cut would end it.
-func (h *house) kill() {
+// kill kills the daemon with SIGKILL, without any shutdown.
+func (h *daemonHarness) kill() {
 	if h.cmd != nil {
 		h.cmd.Process.Kill()
 		h.cmd.Wait()
@@ -155,7 +153,7 @@ func (h *house) kill() {
 	}
 }
 
-func (h *house) end() {
+func (h *daemonHarness) end() {
 	ctx := context.Background()
 	if h.cmd == nil {
 		h.start()
@@ -165,7 +163,7 @@ func (h *house) end() {
 		h.Errorf("list jails: %v", err)
 	}
 	for _, j := range all {
-		if err := h.DeleteJail(ctx, j.ID); err != nil && fault.KindOf(err) != fault.NotFound { // a sandbox goes by itself
+		if err := h.DeleteJail(ctx, j.ID); err != nil && fault.KindOf(err) != fault.NotFound { // a sandbox removes itself
 			h.Errorf("delete %s: %v", j.ID, err)
 		}
 	}
@@ -174,13 +172,13 @@ func (h *house) end() {
 		h.Errorf("list snapshots: %v", err)
 	}
 	for _, s := range snapshots {
-		if err := h.DeleteSnapshot(ctx, s.ID); err != nil && fault.KindOf(err) != fault.NotFound { // that of a sandbox, too
+		if err := h.DeleteSnapshot(ctx, s.ID); err != nil && fault.KindOf(err) != fault.NotFound { // so does the snapshot of a sandbox
 			h.Errorf("delete %s: %v", s.ID, err)
 		}
 	}
 	h.cmd.Process.Signal(syscall.SIGTERM)
 	if err := h.cmd.Wait(); err != nil {
-		h.Errorf("the daemon ended with %v", err)
+		h.Errorf("the daemon exited: %v", err)
 	}
 	if h.Failed() {
 		var text, trouble string
@@ -192,26 +190,26 @@ func (h *house) end() {
 				trouble += line
 			}
 		}
-		h.Logf("the daemon's log, less its requests, ends:\n%s", text[max(0, len(text)-4000):])
+		h.Logf("end of the daemon's log, without requests:\n%s", text[max(0, len(text)-4000):])
 		if trouble != "" {
-			h.Logf("what troubled the daemon, to begin with:\n%s", trouble[:min(len(trouble), 4000)])
+			h.Logf("first warnings and errors of the daemon:\n%s", trouble[:min(len(trouble), 4000)])
 		}
 	}
 	// The kernel removes a process and its mounts asynchronously. For a moment, a process
 	// that another suite starts also holds a copy of the mounts.
 	left := h.leftovers()
 	for end := time.Now().Add(30 * time.Second); len(left) > 0 && time.Now().Before(end); left = h.leftovers() {
-		time.Sleep(200 * time.Millisecond) // to look at all processes takes long, too
+		time.Sleep(200 * time.Millisecond) // reading all processes takes long
 	}
 	if len(left) > 0 {
 		h.Errorf("left on the host: %q", left)
 	}
 }
 
-// leftovers lists what of this data directory is still on the host. What other suites
-// run beside it is none of its: not a directory whose name begins like its own, and not
-// a process that has its mounts only because it copied all there were.
-func (h *house) leftovers() []string {
+// leftovers lists resources of this data directory that are still on the host. It ignores those
+// of other suites: a directory whose name only has the same prefix, and a process that merely
+// inherited a copy of all mounts.
+func (h *daemonHarness) leftovers() []string {
 	var left []string
 	holds := func(text string) bool {
 		return strings.Contains(text+"\n", h.data+"/") || strings.Contains(text, h.data+"\x00")
@@ -225,7 +223,7 @@ func (h *house) leftovers() []string {
 			continue
 		}
 		left = append(left, "mount "+strings.TrimSpace(line))
-		if strings.Contains(line, " bpf ") { // what keeps it there
+		if strings.Contains(line, " bpf ") { // it keeps the jail's cgroup alive
 			pins, _ := filepath.Glob(filepath.Join(h.data, "run/bpf/*/*"))
 			left = append(left, pins...)
 		}
@@ -247,11 +245,11 @@ func (h *house) leftovers() []string {
 	}
 	procs, _ := filepath.Glob("/proc/[0-9]*")
 	own, _ := os.Readlink("/proc/self/ns/mnt")
-	roots := map[string]bool{own: false} // whether the root of a mount namespace is held
+	roots := map[string]bool{own: false} // whether a mount namespace's root belongs to this daemon
 	for _, p := range procs {
 		line, _ := os.ReadFile(p + "/cmdline")
 		if len(line) == 0 || bytes.Contains(line, []byte("\x00pages\x00")) {
-			continue // a thread of the kernel; or who gives branches their memory, and waits half a minute for another
+			continue // a kernel thread, or a memory server, which waits half a minute for another branch
 		}
 		if p != fmt.Sprint("/proc/", os.Getpid()) && (holds(string(line)) || h.owns(p, name, roots, holds)) {
 			left = append(left, fmt.Sprintf("process %s: %.80q", p, line))
@@ -260,9 +258,10 @@ func (h *house) leftovers() []string {
 	return left
 }
 
-// owns reports whether a process is this daemon's: it was started with the name of the
-// data directory, is in one of its cgroups, or stands on what is mounted there.
-func (h *house) owns(proc, cgroup string, roots map[string]bool, holds func(string) bool) bool {
+// owns reports whether a process belongs to this daemon: its arguments have the data directory,
+// it is in one of the daemon's cgroups, or it has its root or working directory in a mount below
+// the data directory.
+func (h *daemonHarness) owns(proc, cgroup string, roots map[string]bool, holds func(string) bool) bool {
 	if data, _ := os.ReadFile(proc + "/environ"); holds(string(data)) {
 		return true
 	}
@@ -276,7 +275,7 @@ func (h *house) owns(proc, cgroup string, roots map[string]bool, holds func(stri
 	}
 	ns, err := os.Readlink(proc + "/ns/mnt")
 	if err != nil {
-		return false // it has ended
+		return false // it has exited
 	}
 	held, known := roots[ns]
 	if !known {
@@ -290,20 +289,21 @@ func (h *house) owns(proc, cgroup string, roots map[string]bool, holds func(stri
 	return held
 }
 
-func (h *house) running(req wire.CreateJail) wire.Jail {
+func (h *daemonHarness) running(req wire.CreateJail) wire.Jail {
 	h.Helper()
 	j, err := h.CreateJail(h.Context(), req)
 	if err != nil {
 		h.Fatal(err)
 	}
-	if j, err = h.StartJail(h.Context(), j.ID); err != nil {
+	j, err = h.StartJail(h.Context(), j.ID)
+	if err != nil {
 		h.Fatal(err)
 	}
 	return j
 }
 
-// sh runs a line in a jail and returns what it wrote.
-func (h *house) sh(j id.Jail, line string) string {
+// sh runs a shell command in a jail and returns its output.
+func (h *daemonHarness) sh(j id.Jail, line string) string {
 	h.Helper()
 	x, err := h.Exec(h.Context(), j, wire.ExecRequest{Cmd: line})
 	if err != nil {
@@ -317,7 +317,7 @@ func (h *house) sh(j id.Jail, line string) string {
 }
 
 // glasshouse runs the command line as a user does.
-func (h *house) glasshouse(dir string, args ...string) (stdout, stderr string, code int) {
+func (h *daemonHarness) glasshouse(dir string, args ...string) (stdout, stderr string, code int) {
 	h.Helper()
 	cmd := exec.Command(h.bin, args...)
 	cmd.Dir = dir
@@ -334,7 +334,7 @@ func (h *house) glasshouse(dir string, args ...string) (stdout, stderr string, c
 	return o.String(), e.String(), 0
 }
 
-func TestARunAsAUserDoesIt(t *testing.T) {
+func TestRunCommandLine(t *testing.T) {
 	h := open(t, "")
 	dir := t.TempDir()
 	write := func(name, text string) {
@@ -351,7 +351,7 @@ func TestARunAsAUserDoesIt(t *testing.T) {
 	}
 	for _, want := range []string{"warn\n", "modified  a", "deleted   b", "added     d/c", "glasshouse apply j-"} {
 		if !strings.Contains(stderr, want) {
-			t.Errorf("stderr does not say %q:\n%s", want, stderr)
+			t.Errorf("stderr lacks %q:\n%s", want, stderr)
 		}
 	}
 	if got, _ := os.ReadFile(filepath.Join(dir, "a")); string(got) != "old\n" {
@@ -393,7 +393,7 @@ func TestARunAsAUserDoesIt(t *testing.T) {
 		{[]string{"jail", "show", "j-nosuchnosuch"}, 1},
 	} {
 		if _, stderr, code := h.glasshouse(dir, c.args...); code != c.code || c.code != 137 && stderr == "" {
-			t.Errorf("%q: exit code %d, want %d, and a word why: %q", c.args, code, c.code, stderr)
+			t.Errorf("%q: exit code %d, want %d and a reason on stderr: %q", c.args, code, c.code, stderr)
 		}
 	}
 	if out, _, _ := h.glasshouse(dir, "jail", "ls", "-q"); out != "" {
@@ -401,7 +401,7 @@ func TestARunAsAUserDoesIt(t *testing.T) {
 	}
 }
 
-func TestABigOutputArrivesWhole(t *testing.T) {
+func TestLargeOutputIsComplete(t *testing.T) {
 	h := open(t, "")
 	out, _, code := h.glasshouse(t.TempDir(), "run", "--no-workspace", "--", "bash", "-c", "head -c 50000000 /dev/zero; echo end")
 	if code != 0 || len(out) != 50000004 || !strings.HasSuffix(out, "end\n") {
@@ -409,9 +409,9 @@ func TestABigOutputArrivesWhole(t *testing.T) {
 	}
 }
 
-// Init gives up a lossless reader from which it hears nothing for ten seconds. Each pause
-// of this one is longer, and the daemon is killed while its output is not read.
-func TestAGigabyteForAReaderThatPausesArrivesWhole(t *testing.T) {
+// Init drops a lossless reader that it has not heard from for ten seconds. The pauses of this
+// reader are longer, and the daemon is killed while the output is not read.
+func TestGigabyteForPausingReaderIsComplete(t *testing.T) {
 	onlyThorough(t)
 	const size, pauses, pause = 1 << 30, 3, 12 * time.Second
 	h := open(t, "")
@@ -424,7 +424,8 @@ func TestAGigabyteForAReaderThatPausesArrivesWhole(t *testing.T) {
 	paused, next := int64(0), int64(0)
 	for {
 		if next > (paused+1)*size/(pauses+2) && paused <= pauses {
-			if paused++; paused > pauses {
+			paused++
+			if paused > pauses {
 				h.kill()
 				h.start()
 			} else {
@@ -436,19 +437,19 @@ func TestAGigabyteForAReaderThatPausesArrivesWhole(t *testing.T) {
 			break
 		}
 		if err != nil {
-			t.Fatalf("after %d bytes and %d pauses: %v", next, paused, err)
+			t.Fatalf("read after %d bytes and %d pauses: %v", next, paused, err)
 		}
 		if out.Offset != next || out.Lost != 0 {
-			t.Fatalf("output at %d with %d bytes lost comes after %d bytes and %d pauses", out.Offset, out.Lost, next, paused)
+			t.Fatalf("got output at offset %d with %d bytes lost after %d bytes and %d pauses", out.Offset, out.Lost, next, paused)
 		}
 		next += int64(len(out.Data))
 	}
 	if x := s.Exec(); next != size || x.StdoutBytes != size || x.ExitCode == nil || *x.ExitCode != 0 {
-		t.Errorf("%d bytes came of %d, and the command ended as %+v", next, size, x)
+		t.Errorf("got %d bytes of %d, and the command ended as %+v", next, size, x)
 	}
 }
 
-func TestFilesGoInAndOut(t *testing.T) {
+func TestCopyFilesInAndOut(t *testing.T) {
 	h := open(t, "")
 	j := h.running(wire.CreateJail{})
 	src := t.TempDir()
@@ -458,25 +459,25 @@ func TestFilesGoInAndOut(t *testing.T) {
 		t.Fatalf("cp in: %s", stderr)
 	}
 	if got := h.sh(j.ID, "stat -c '%a %u' /work/src/sub/f; cat /work/src/sub/f"); got != "755 0\ncontent" {
-		t.Errorf("in the jail: %q", got)
+		t.Errorf("copied file in the jail: got %q", got)
 	}
 	if _, err := h.StopJail(t.Context(), j.ID, 0); err != nil {
 		t.Fatal(err)
 	}
-	// Also from a jail that is stopped, and with hostile links in it.
+	// Copy also from a stopped jail that contains hostile links.
 	dst := filepath.Join(t.TempDir(), "dst")
 	if _, stderr, code := h.glasshouse(src, "cp", string(j.ID)+":/work", dst); code != 0 {
 		t.Fatalf("cp out of a stopped jail: %s", stderr)
 	}
 	if got, _ := os.ReadFile(filepath.Join(dst, "src/sub/f")); string(got) != "content" {
-		t.Errorf("back on the host: %q", got)
+		t.Errorf("copied file on the host: got %q", got)
 	}
 	if out, _, code := h.glasshouse(src, "cp", string(j.ID)+":/work/src/sub/f", "-"); out != "content" || code != 0 {
 		t.Errorf("cp to standard output: %q, %d", out, code)
 	}
 }
 
-func TestAHostileLinkUnderAFilePathStaysInTheJail(t *testing.T) {
+func TestHostileLinksInFilePaths(t *testing.T) {
 	h := open(t, "")
 	j := h.running(wire.CreateJail{})
 	secret := filepath.Join(t.TempDir(), "secret")
@@ -497,7 +498,7 @@ func TestAHostileLinkUnderAFilePathStaysInTheJail(t *testing.T) {
 		ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
 		defer cancel()
 		if _, err := h.ReadFile(ctx, j.ID, "/fifo", 0, -1); err == nil || ctx.Err() != nil {
-			t.Errorf("%s: reading a fifo = %v, want refused at once", when, err)
+			t.Errorf("%s: reading a fifo = %v, want an immediate error", when, err)
 		}
 		if _, err := h.WriteFile(t.Context(), j.ID, "/direct", strings.NewReader("x"), client.WriteOptions{Parents: true}); err == nil {
 			if got, _ := os.ReadFile(secret); string(got) != "the host's" {
@@ -512,8 +513,8 @@ func TestAHostileLinkUnderAFilePathStaysInTheJail(t *testing.T) {
 	check("stopped")
 }
 
-// A directory that is copied while its daemon runs has the name of its jails' cgroups.
-func TestADaemonOnACopyLeavesTheJailsAlone(t *testing.T) {
+// A data directory that is copied while its daemon runs names the same cgroups.
+func TestDaemonOnCopiedDataDirectory(t *testing.T) {
 	h := open(t, "")
 	j := h.running(wire.CreateJail{Name: "one"})
 	cp := shortTemp(t)
@@ -528,19 +529,19 @@ func TestADaemonOnACopyLeavesTheJailsAlone(t *testing.T) {
 	}
 	_, stderr, code := h.glasshouse(h.data, "serve", "--data", cp, "--listen", "")
 	if code == 0 || !strings.Contains(stderr, "another daemon on this host") || !strings.Contains(stderr, h.data) || !strings.Contains(stderr, filepath.Join(cp, "cgroup")) {
-		t.Errorf("exit code %d, %q; want to be told of the other daemon, and what to do", code, stderr)
+		t.Errorf("exit code %d, %q; want an error that names the other daemon and a remedy", code, stderr)
 	}
 	if got := h.sh(j.ID, "echo still"); got != "still" {
-		t.Errorf("the jail says %q", got)
+		t.Errorf("the jail prints %q, want still", got)
 	}
 	h.kill()
-	h.start() // a lock does not outlive who held it
+	h.start() // a lock is released when its process dies
 	if got := h.sh(j.ID, "echo here"); got != "here" {
-		t.Errorf("found again, the jail says %q", got)
+		t.Errorf("after a restart of the daemon the jail prints %q, want here", got)
 	}
 }
 
-func TestTheDaemonIsKilledAtManyMoments(t *testing.T) {
+func TestDaemonKillsAtManyMoments(t *testing.T) {
 	h := open(t, "pool: {size: 1}\n")
 	ctx := t.Context()
 	witness := h.running(wire.CreateJail{Name: "witness"})
@@ -574,7 +575,7 @@ func TestTheDaemonIsKilledAtManyMoments(t *testing.T) {
 			}
 			if j.State == "running" {
 				if got := h.sh(j.ID, "echo alive"); got != "alive" {
-					t.Errorf("round %d: running jail %s answers %q", round, j.ID, got)
+					t.Errorf("round %d: running jail %s prints %q, want alive", round, j.ID, got)
 				}
 			}
 			if j.ID != witness.ID {
@@ -584,7 +585,7 @@ func TestTheDaemonIsKilledAtManyMoments(t *testing.T) {
 			}
 		}
 	}
-	// The command that ran all the while lost nothing.
+	// The command that ran all the time lost no output.
 	s, err := h.Follow(ctx, witness.ID, x.ID, 0)
 	if err != nil {
 		t.Fatal(err)
@@ -603,14 +604,15 @@ func TestTheDaemonIsKilledAtManyMoments(t *testing.T) {
 	}
 	n := 0
 	for line := range strings.Lines(got.String()) {
-		if n++; strings.HasSuffix(line, "\n") && line != fmt.Sprintf("%d\n", n) {
-			t.Fatalf("line %d is %q", n, line)
+		n++
+		if strings.HasSuffix(line, "\n") && line != fmt.Sprintf("%d\n", n) {
+			t.Fatalf("output line %d = %q", n, line)
 		}
 	}
 }
 
-// churn makes, uses and removes jails until ctx ends or the daemon does.
-func (h *house) churn(ctx context.Context) {
+// churn creates, uses and removes jails until ctx or the daemon ends.
+func (h *daemonHarness) churn(ctx context.Context) {
 	for ctx.Err() == nil {
 		j, err := h.CreateJail(ctx, wire.CreateJail{})
 		if err != nil {
@@ -633,8 +635,8 @@ func (h *house) churn(ctx context.Context) {
 	}
 }
 
-// inits returns the processes of a jail that are its init.
-func (h *house) inits(j id.Jail) (pids []int) {
+// inits returns the init processes of a jail.
+func (h *daemonHarness) inits(j id.Jail) (pids []int) {
 	h.Helper()
 	out, err := exec.Command("pgrep", "-f", "^/.glasshouse/init").Output()
 	if err != nil {
@@ -655,7 +657,7 @@ func (h *house) inits(j id.Jail) (pids []int) {
 	return pids
 }
 
-func TestAfterARebootJailsAreStoppedWithTheirFiles(t *testing.T) {
+func TestJailsAfterReboot(t *testing.T) {
 	h := open(t, "")
 	j := h.running(wire.CreateJail{})
 	h.sh(j.ID, "echo kept > /root/file; sync")
@@ -670,7 +672,7 @@ func TestAfterARebootJailsAreStoppedWithTheirFiles(t *testing.T) {
 	h.start()
 	got, err := h.Jail(t.Context(), j.ID)
 	if err != nil || got.State != "stopped" || got.Reason == "" {
-		t.Fatalf("after the host went down: %s, %q, %v; want stopped with a reason", got.State, got.Reason, err)
+		t.Fatalf("after a reboot: got %s, %q, %v; want stopped with a reason", got.State, got.Reason, err)
 	}
 	r, err := h.ReadFile(t.Context(), j.ID, "/root/file", 0, -1)
 	if err != nil {
@@ -679,17 +681,17 @@ func TestAfterARebootJailsAreStoppedWithTheirFiles(t *testing.T) {
 	data, _ := io.ReadAll(r)
 	r.Close()
 	if string(data) != "kept\n" {
-		t.Errorf("its file holds %q", data)
+		t.Errorf("the file of the stopped jail has %q, want kept", data)
 	}
 	if _, err := h.StartJail(t.Context(), j.ID); err != nil {
 		t.Fatal(err)
 	}
 	if got := h.sh(j.ID, "cat /root/file"); got != "kept" {
-		t.Errorf("started again, its file holds %q", got)
+		t.Errorf("the file of the restarted jail has %q, want kept", got)
 	}
 }
 
-func TestABombInOneJailIsNotNoticedByAnother(t *testing.T) {
+func TestResourceBombDoesNotAffectOtherJails(t *testing.T) {
 	h := open(t, "")
 	ctx := t.Context()
 	neighbour := h.running(wire.CreateJail{})
@@ -715,10 +717,10 @@ func TestABombInOneJailIsNotNoticedByAnother(t *testing.T) {
 			begun := time.Now()
 			h.Client.Exec(ctx, j.ID, wire.ExecRequest{Cmd: c.line, TimeoutMS: 3000})
 			if got := h.sh(neighbour.ID, "echo fine"); got != "fine" {
-				t.Errorf("the neighbour answers %q", got)
+				t.Errorf("the neighbour prints %q, want fine", got)
 			}
 			if err := h.Ready(ctx); err != nil {
-				t.Errorf("the daemon: %v", err)
+				t.Errorf("Ready: %v", err)
 			}
 			if _, err := h.StopJail(ctx, j.ID, 200*time.Millisecond); err != nil {
 				t.Errorf("stop: %v", err)
@@ -727,13 +729,13 @@ func TestABombInOneJailIsNotNoticedByAnother(t *testing.T) {
 				t.Errorf("delete: %v", err)
 			}
 			if took := time.Since(begun); took > time.Minute {
-				t.Errorf("it took %v to be rid of it", took)
+				t.Errorf("stop and delete took %v, want at most a minute", took)
 			}
 		})
 	}
 }
 
-func TestFiftyJailsAtOnce(t *testing.T) {
+func TestFiftyConcurrentJails(t *testing.T) {
 	h := open(t, "")
 	var wg sync.WaitGroup
 	for range 50 {
@@ -766,7 +768,7 @@ func TestFiftyJailsAtOnce(t *testing.T) {
 	wg.Wait()
 }
 
-func TestAJailHoldsNothingOfAnother(t *testing.T) {
+func TestJailsDoNotPinMountsOfOthers(t *testing.T) {
 	h := open(t, "pool: {size: 0}\n")
 	first := h.running(wire.CreateJail{})
 	holder, err := h.CreateJail(t.Context(), wire.CreateJail{Backend: "bwrap"})
@@ -779,34 +781,34 @@ func TestAJailHoldsNothingOfAnother(t *testing.T) {
 	if _, err := h.StopJail(t.Context(), first.ID, 0); err != nil {
 		t.Fatal(err)
 	}
-	// A loop device ends with the last mount of it, and a process that another suite starts
+	// The kernel removes a loop device with its last mount. A process that another suite starts
 	// has a copy of all mounts for a moment.
 	if !within(30*time.Second, func() bool { return !loopOf(string(first.ID)) }) {
-		t.Errorf("%s still holds the disk of a jail that has stopped", holder.ID)
+		t.Errorf("%s still keeps the disk of a stopped jail mounted", holder.ID)
 	}
 }
 
-// loopOf reports whether the host has a loop device of a file with a word in its path.
+// loopOf reports whether the host has a loop device whose file has a word in its path.
 func loopOf(word string) bool {
-	loops, _ := filepath.Glob("/sys/block/loop*/loop/backing_file") // the pattern is good
+	loops, _ := filepath.Glob("/sys/block/loop*/loop/backing_file") // the pattern is valid
 	return slices.ContainsFunc(loops, func(l string) bool {
-		data, err := os.ReadFile(l) // it may have ended meanwhile
+		data, err := os.ReadFile(l) // the device may be gone by now
 		return err == nil && strings.Contains(string(data), word)
 	})
 }
 
-func TestOneDaemonOwnsADataDirectory(t *testing.T) {
+func TestDataDirectoryLock(t *testing.T) {
 	h := open(t, "")
 	_, stderr, code := h.glasshouse(h.data, "serve", "--data", h.data, "--listen", "")
 	if code == 0 || !strings.Contains(stderr, "another daemon") {
-		t.Errorf("a second daemon: exit code %d, %q", code, stderr)
+		t.Errorf("serve on a data directory in use: exit code %d, %q", code, stderr)
 	}
 	if _, stderr, code := h.glasshouse(h.data, "serve", "--data", t.TempDir(), "--listen", "0.0.0.0:0"); code == 0 || !strings.Contains(stderr, "--insecure") {
-		t.Errorf("a daemon open to the network: exit code %d, %q", code, stderr)
+		t.Errorf("serve on 0.0.0.0 without TLS: exit code %d, %q", code, stderr)
 	}
 }
 
-func TestTheNetworkDoorNeedsAToken(t *testing.T) {
+func TestTCPListenerNeedsToken(t *testing.T) {
 	h := open(t, "", "--listen", "127.0.0.1:0")
 	addr := h.tcpAddr()
 	get := func(token string) int {
@@ -820,8 +822,9 @@ func TestTheNetworkDoorNeedsAToken(t *testing.T) {
 		}
 		defer resp.Body.Close()
 		var p wire.Problem
-		if json.NewDecoder(resp.Body).Decode(&p); resp.StatusCode == 401 && p.Type == "" {
-			t.Error("the refusal is not a problem document")
+		json.NewDecoder(resp.Body).Decode(&p)
+		if resp.StatusCode == 401 && p.Type == "" {
+			t.Error("the 401 response is not a problem document")
 		}
 		return resp.StatusCode
 	}
@@ -831,16 +834,16 @@ func TestTheNetworkDoorNeedsAToken(t *testing.T) {
 		t.Fatal(err)
 	}
 	if fi, _ := os.Stat(file); fi.Mode().Perm() != 0o600 {
-		t.Errorf("the first token's file has mode %v", fi.Mode())
+		t.Errorf("token file has mode %v, want 0600", fi.Mode())
 	}
 	if got := get(""); got != 401 {
-		t.Errorf("without a token: %d", got)
+		t.Errorf("without a token: got %d, want 401", got)
 	}
 	if got := get("gh_wrong"); got != 401 {
-		t.Errorf("with a wrong token: %d", got)
+		t.Errorf("with a wrong token: got %d, want 401", got)
 	}
 	if got := get(strings.TrimSpace(string(token))); got != 200 {
-		t.Errorf("with the first token: %d", got)
+		t.Errorf("with the first token: got %d, want 200", got)
 	}
 	viewer, err := h.CreateToken(t.Context(), wire.CreateToken{Name: "eyes", Role: "viewer"})
 	if err != nil {
@@ -848,17 +851,17 @@ func TestTheNetworkDoorNeedsAToken(t *testing.T) {
 	}
 	cl, _ := client.New(client.Options{Addr: "http://" + addr, Token: viewer.Token})
 	if _, err := cl.CreateJail(t.Context(), wire.CreateJail{}); !errors.Is(err, fault.Denied) {
-		t.Errorf("a viewer makes a jail: %v, want denied", err)
+		t.Errorf("CreateJail as a viewer: got %v, want denied", err)
 	}
 	if err := h.RevokeToken(t.Context(), viewer.ID); err != nil {
 		t.Fatal(err)
 	}
 	if got := get(viewer.Token); got != 401 {
-		t.Errorf("with a revoked token: %d", got)
+		t.Errorf("with a revoked token: got %d, want 401", got)
 	}
 }
 
-func TestATerminalHasARealTTYAndCanBeComeBackTo(t *testing.T) {
+func TestTerminalReattach(t *testing.T) {
 	h := open(t, "")
 	j := h.running(wire.CreateJail{})
 	term, err := h.Terminal(t.Context(), j.ID, client.TerminalOptions{Argv: []string{"bash", "--norc"}, Size: wire.Size{Cols: 100, Rows: 30}})
@@ -873,8 +876,9 @@ func TestATerminalHasARealTTYAndCanBeComeBackTo(t *testing.T) {
 		buf := make([]byte, 4096)
 		for !strings.Contains(seen.String(), want) {
 			n, err := term.Read(buf)
-			if seen.Write(buf[:n]); err != nil {
-				t.Fatalf("%v after %q, waiting for %q", err, seen.String(), want)
+			seen.Write(buf[:n])
+			if err != nil {
+				t.Fatalf("read: %v after %q, waiting for %q", err, seen.String(), want)
 			}
 		}
 	}
@@ -884,7 +888,8 @@ func TestATerminalHasARealTTYAndCanBeComeBackTo(t *testing.T) {
 		t.Fatal(err)
 	}
 	io.WriteString(term, "export MARK=kept; sleep 100 || echo back''-$?\n")
-	// An interrupt discards what the shell has not read yet.
+	// An interrupt discards input that the shell has not read yet (termios(3), ISIG without
+	// NOFLSH).
 	h.until("the line runs", func() bool {
 		return strings.Contains(h.sh(j.ID, "cat /proc/[0-9]*/cmdline | tr '\\0' ' '; true"), "sleep 100 ")
 	})
@@ -909,21 +914,21 @@ func TestATerminalHasARealTTYAndCanBeComeBackTo(t *testing.T) {
 	}
 }
 
-// The kernel merges pages with the daemon's memory locked, and with the lowest priority.
-func TestTheDaemonsHeapHasNoHugePages(t *testing.T) {
+// khugepaged merges pages while it holds the daemon's mmap lock, at the lowest priority.
+func TestDaemonHeapHasNoHugePages(t *testing.T) {
 	h := open(t, "")
 	maps, err := os.ReadFile(fmt.Sprintf("/proc/%d/smaps", h.cmd.Process.Pid))
 	if err != nil {
 		t.Fatal(err)
 	}
-	// The heap is below what mmap chooses, at an address that the Go runtime draws.
+	// The heap is below the mmap area, at an address that the Go runtime chooses.
 	heap := regexp.MustCompile(`(?m)^(?:[0-9a-f]{9,11}|[0-6][0-9a-f]{11})-[0-9a-f]+ rw-p (?s:.*?)^VmFlags:(.*)$`).FindAllSubmatch(maps, -1)
 	if len(heap) == 0 {
-		t.Fatal("no memory of the heap is found")
+		t.Fatal("no heap mapping found")
 	}
 	for _, m := range heap {
 		if !strings.Contains(string(m[1]), " nh") {
-			t.Errorf("the heap has the flags%s, want nh (no huge pages)", m[1])
+			t.Errorf("the heap mapping has VmFlags%s, want nh (no huge pages)", m[1])
 		}
 	}
 }

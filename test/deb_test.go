@@ -16,7 +16,7 @@ import (
 	"glasshouse/api/wire"
 )
 
-// packaged makes the Debian package of a version.
+// packaged builds the Debian package of a version.
 func packaged(t *testing.T, version string) string {
 	t.Helper()
 	bin := backendtest.Program(t)
@@ -30,9 +30,9 @@ func packaged(t *testing.T, version string) string {
 	return strings.TrimSpace(string(out))
 }
 
-func TestThePackageIsInstalledUpgradedAndPurged(t *testing.T) {
+func TestPackageInstallUpgradeAndPurge(t *testing.T) {
 	if os.Geteuid() != 0 {
-		t.Skip("making a Debian tree needs root")
+		t.Skip("creating a Debian tree needs root")
 	}
 	onlyThorough(t)
 	for _, tool := range []string{"mmdebstrap", "dpkg-deb"} {
@@ -45,7 +45,7 @@ func TestThePackageIsInstalledUpgradedAndPurged(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	// All that it depends on takes another minute, to see that Debian has it.
+	// Installing all dependencies, to check that Debian has them, takes another minute.
 	args, force := []string{"--quiet", "--variant=essential", "--include=init-system-helpers"}, "--force-depends"
 	if thorough {
 		force = ""
@@ -60,23 +60,23 @@ func TestThePackageIsInstalledUpgradedAndPurged(t *testing.T) {
 	cmd.Env = append(os.Environ(), "OLD="+old, "NEW="+newer, "FORCE="+force)
 	out, err := cmd.CombinedOutput()
 	if err != nil && !strings.Contains(string(out), "deb: ") && strings.Contains(string(out), "apt-get update") {
-		t.Skipf("no mirror of Debian can be reached: %s", out)
+		t.Skipf("no Debian mirror is reachable: %s", out)
 	}
 	if err != nil || !strings.Contains(string(out), "deb: done") {
 		t.Fatalf("%v\n%s", err, out)
 	}
 }
 
-// Lintian knows what Debian wants of packages; what it may find fault with
-// packaging/deb/lintian-overrides gives reasons for.
-func TestThePackageIsAsDebianWantsThem(t *testing.T) {
+// Lintian checks Debian's packaging policy. packaging/deb/lintian-overrides gives a reason for
+// each accepted finding.
+func TestPackagePassesLintian(t *testing.T) {
 	if _, err := exec.LookPath("lintian"); err != nil {
 		t.Skip(err)
 	}
 	if !thorough {
-		t.Skip("it takes minutes where others work; with GLASSHOUSE_TEST=all")
+		t.Skip("takes minutes on a busy host: runs with GLASSHOUSE_TEST=all")
 	}
-	// Tests pack a program that is not stripped, and with zstd, for both take less time.
+	// Tests pack an unstripped program with zstd, which is faster.
 	args := []string{"--suppress-tags", "malformed-deb-archive,unstripped-binary-or-object", packaged(t, "1.0")}
 	if os.Geteuid() == 0 {
 		args = append([]string{"--allow-root"}, args...)
@@ -86,18 +86,18 @@ func TestThePackageIsAsDebianWantsThem(t *testing.T) {
 	}
 }
 
-// The unit is Type=notify: systemctl start returns when the daemon answers.
-func TestTheServiceIsReadyWhenItSaysSo(t *testing.T) {
+// The unit has Type=notify: systemctl start returns when the daemon is ready.
+func TestServiceReadyNotification(t *testing.T) {
 	unit, err := os.ReadFile("../packaging/deb/glasshouse.service")
 	if err != nil {
 		t.Fatal(err)
 	}
 	if !strings.Contains(string(unit), "\nType=notify\n") {
-		t.Error("systemd does not wait for the daemon to say that it is ready")
+		t.Error("the unit is not Type=notify")
 	}
 	bin := backendtest.Program(t)
 	dir := t.TempDir()
-	if err := os.Chmod(filepath.Dir(dir), 0o711); err != nil { // as the daemon would ask for
+	if err := os.Chmod(filepath.Dir(dir), 0o711); err != nil { // the daemon would require it
 		t.Fatal(err)
 	}
 	l, err := net.ListenUnixgram("unixgram", &net.UnixAddr{Name: filepath.Join(dir, "notify"), Net: "unixgram"})
@@ -120,20 +120,20 @@ func TestTheServiceIsReadyWhenItSaysSo(t *testing.T) {
 	b := make([]byte, 100)
 	n, err := l.Read(b)
 	if err != nil || string(b[:n]) != "READY=1" {
-		t.Fatalf("systemd is told %q, %v", b[:n], err)
+		t.Fatalf("notification = %q, %v; want READY=1", b[:n], err)
 	}
 	cl, err := client.New(client.Options{Addr: "unix://" + filepath.Join(dir, "data", "glasshouse.sock")})
 	if err != nil {
 		t.Fatal(err)
 	}
 	if err := cl.Ready(t.Context()); err != nil {
-		t.Errorf("it says that it is ready, and answers %v", err)
+		t.Errorf("Ready after READY=1: %v", err)
 	}
 }
 
-// The unit takes capabilities and privileges away from the daemon. There need not be a
-// systemd to see that jails do not miss them: setpriv takes the same.
-func TestJailsWorkUnderTheHardeningOfTheService(t *testing.T) {
+// The unit removes capabilities and privileges from the daemon. The test checks without systemd
+// that jails do not need them: setpriv(1) removes the same ones.
+func TestJailsUnderServiceHardening(t *testing.T) {
 	setpriv, err := exec.LookPath("setpriv")
 	if err != nil {
 		t.Skip(err)
@@ -144,7 +144,7 @@ func TestJailsWorkUnderTheHardeningOfTheService(t *testing.T) {
 	}
 	caps := regexp.MustCompile(`(?m)^CapabilityBoundingSet=~(.*)$`).FindSubmatch(unit)
 	if caps == nil || !strings.Contains(string(unit), "\nNoNewPrivileges=yes\n") {
-		t.Fatal("the unit takes nothing away")
+		t.Fatal("the unit has no CapabilityBoundingSet or NoNewPrivileges")
 	}
 	h := open(t, tools())
 	h.canSnapshot()
@@ -163,7 +163,7 @@ func TestJailsWorkUnderTheHardeningOfTheService(t *testing.T) {
 	h.start()
 	j := h.running(wire.CreateJail{Name: "hard", Network: "full"})
 	if got := h.sh(j.ID, "echo 1 > /tmp/x; mkdir /tmp/d; chown 1:1 /tmp/d; cat /tmp/x"); got != "1" {
-		t.Errorf("a command says %q", got)
+		t.Errorf("command printed %q, want 1", got)
 	}
 	made, err := h.BranchJail(h.Context(), j.ID, wire.Branch{Count: 2})
 	if err != nil || len(made.Jails) != 2 {
@@ -171,7 +171,7 @@ func TestJailsWorkUnderTheHardeningOfTheService(t *testing.T) {
 	}
 	for _, b := range made.Jails {
 		if got := h.sh(b.ID, "cat /tmp/x"); got != "1" {
-			t.Errorf("a branch says %q", got)
+			t.Errorf("command in a branch printed %q, want 1", got)
 		}
 	}
 }

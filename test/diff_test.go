@@ -8,7 +8,7 @@ import (
 	"glasshouse/id"
 )
 
-func TestWhatDiffersBetweenBranchesOfARunningJail(t *testing.T) {
+func TestDiffOfBranches(t *testing.T) {
 	h, j := counting(t)
 	h.sh(j, "echo both > /root/f")
 	s := h.says("snapshot", string(j), "--name", "base")
@@ -17,7 +17,7 @@ func TestWhatDiffersBetweenBranchesOfARunningJail(t *testing.T) {
 		kids = append(kids, strings.TrimSpace(line))
 	}
 	if len(kids) != 2 {
-		t.Fatalf("two branches are %q", kids)
+		t.Fatalf("got branches %q, want two", kids)
 	}
 	h.sh(id.Jail(kids[0]), "echo one >> /root/f")
 	h.sh(id.Jail(kids[1]), "echo two >> /root/f; echo new > /root/new")
@@ -46,20 +46,20 @@ func TestWhatDiffersBetweenBranchesOfARunningJail(t *testing.T) {
 	text := h.says("diff", kids[0], kids[1])
 	for _, want := range []string{"From jail " + kids[0], "added     file     /root/new", "sleep 4321", "Events since record", "Memory"} {
 		if !strings.Contains(text, want) {
-			t.Errorf("%q is not in\n%s", want, text)
+			t.Errorf("diff lacks %q:\n%s", want, text)
 		}
 	}
 	if page := h.says("diff", "base", kids[1], "--html", "-u"); !strings.HasPrefix(page, "<!doctype html>") || !strings.Contains(page, "&#43;two<") {
-		t.Errorf("the page is %.300s", page)
+		t.Errorf("got HTML %.300s", page)
 	}
 	if patch := h.says("diff", "base", kids[1], "--unified", "--files"); !strings.Contains(patch, "+++ b/root/new") {
-		t.Errorf("the patch is %s", patch)
+		t.Errorf("got patch %s", patch)
 	}
 	changes, err := client.Collect(h.Changes(t.Context(), id.Jail(kids[1]), client.ChangesOptions{Against: s, Path: "/root"}))
 	if err != nil || len(changes) != 2 {
 		t.Errorf("changes against the snapshot: %+v, %v", changes, err)
 	}
-	// Against its root filesystem a branch also says what was changed before.
+	// The diff of a branch against its root filesystem includes changes from before the fork.
 	all, err := client.Collect(h.Changes(t.Context(), id.Jail(kids[0]), client.ChangesOptions{Path: "/root"}))
 	if err != nil || len(all) != 1 || all[0].Path != "/root/f" || all[0].Kind != "added" {
 		t.Errorf("changes of a branch: %+v, %v", all, err)

@@ -1,4 +1,3 @@
-// Package test holds the tests of the whole: which package may import which,
-// and scenarios that run the
-// built binary as a user does.
+// Package test holds the tests of the module as a whole: the import rules, and scenarios that
+// run the built binary as a user does.
 package test

@@ -10,8 +10,8 @@ import (
 	"testing"
 )
 
-// TestBenchE2B measures what clients of E2B wait for: a command in a sandbox that runs,
-// through the SDK and without it, and the first output of a sandbox that is made.
+// TestBenchE2B measures latencies of E2B clients: a command in a running sandbox, through the
+// SDK and without it, and the first output of a new sandbox.
 func TestBenchE2B(t *testing.T) {
 	h, url := openForE2B(t)
 	dir := clientsOfE2B(t)
@@ -22,8 +22,8 @@ func TestBenchE2B(t *testing.T) {
 		out, err := cmd.CombinedOutput()
 		var got struct {
 			Exec  struct{ SDK, Raw float64 }
-			First float64 // of a sandbox from the pool
-			Row   float64 // of sandboxes that are asked for one after the other
+			First float64 // a sandbox from the pool
+			Row   float64 // sandboxes created one after the other
 		}
 		if err == nil {
 			err = json.Unmarshal(out, &got)

@@ -13,15 +13,15 @@ import (
 	"glasshouse/id"
 )
 
-// A box is a sandbox of a house, as one who has its key uses it.
+// A box is a sandbox and the key it is used with.
 type box struct {
-	h        *house
+	h        *daemonHarness
 	url, key string
 	id       string
 }
 
-// newBox makes a sandbox.
-func (h *house) newBox(url, key string, body map[string]any) box {
+// newBox creates a sandbox.
+func (h *daemonHarness) newBox(url, key string, body map[string]any) box {
 	h.Helper()
 	if body["templateID"] == nil {
 		body["templateID"] = "base"
@@ -33,7 +33,7 @@ func (h *house) newBox(url, key string, body map[string]any) box {
 	return box{h, url, key, made["sandboxID"].(string)}
 }
 
-// do sends a request about a sandbox, which is to be answered with that status.
+// do sends a request about a sandbox and expects the given status.
 func (b box) do(method, path string, body any, want int) map[string]any {
 	b.h.Helper()
 	status, got := b.h.e2b(b.url, b.key, method, "/sandboxes/"+b.id+path, body)
@@ -43,7 +43,7 @@ func (b box) do(method, path string, body any, want int) map[string]any {
 	return got
 }
 
-// forks makes others of it.
+// forks forks the sandbox n times.
 func (b box) forks(n int) (made []box) {
 	b.h.Helper()
 	var all []struct {
@@ -64,7 +64,7 @@ func (b box) forks(n int) (made []box) {
 	return made
 }
 
-// jail is the jail of a sandbox, which has its name.
+// jail returns the jail of a sandbox, which has the sandbox's id as its name.
 func (b box) jail() id.Jail {
 	b.h.Helper()
 	jails, err := client.Collect(b.h.Jails(b.h.Context(), client.JailFilter{}))
@@ -85,9 +85,9 @@ func (b box) sh(line string) string {
 	return b.h.sh(b.jail(), line)
 }
 
-// TestWhatASandboxMayReachGoesWithIt asks the same of a sandbox, its forks and its later
-// lives: what is let out and what is set in it is as it was said of that sandbox.
-func TestWhatASandboxMayReachGoesWithIt(t *testing.T) {
+// TestSandboxEgressRulesPersist sends the same requests from a sandbox, its forks and the
+// resumed sandbox: each applies the egress rules and headers of its own sandbox.
+func TestSandboxEgressRulesPersist(t *testing.T) {
 	if !ownWorld(t) {
 		return
 	}
@@ -97,7 +97,7 @@ func TestWhatASandboxMayReachGoesWithIt(t *testing.T) {
 	website(t, world, serverAddr+":443", authority(t, "api.example.com", "other.example.com"), seen)
 	website(t, world, serverAddr+":80", nil, seen)
 	tree := treeWithUser(t, "curl")
-	roots := filepath.Join(tree, "etc/ssl/certs/ca-certificates.crt") // that sandboxes trust by themselves
+	roots := filepath.Join(tree, "etc/ssl/certs/ca-certificates.crt") // the trust store of sandboxes
 	if err := os.MkdirAll(filepath.Dir(roots), 0o755); err != nil {
 		t.Fatal(err)
 	}
@@ -115,11 +115,11 @@ func TestWhatASandboxMayReachGoesWithIt(t *testing.T) {
 	sees := func(what string, b box, key, otherKey string) {
 		t.Helper()
 		if got, want := ask(b, api), fmt.Sprintf("api.example.com saw [%q]", key); got != want {
-			t.Errorf("%s: %q, want %q", what, got, want)
+			t.Errorf("%s: got %q, want %q", what, got, want)
 		}
 		got := ask(b, other)
 		if reached := strings.Contains(got, " saw "); reached != (otherKey != "") || reached && !strings.Contains(got, otherKey) {
-			t.Errorf("%s: the other host answers %q, want %q", what, got, otherKey)
+			t.Errorf("%s: the other host returned %q, want key %q", what, got, otherKey)
 		}
 	}
 	network := func(key string) map[string]any {
@@ -136,7 +136,7 @@ func TestWhatASandboxMayReachGoesWithIt(t *testing.T) {
 	for _, f := range forks {
 		sees("a fork", f, "first", "")
 	}
-	// Each changes for itself.
+	// Changes affect only one sandbox.
 	forks[0].do("PUT", "/network", network("fork's"), http.StatusNoContent)
 	forks[1].do("PUT", "/network", nothing, http.StatusNoContent)
 	sees("a fork that was changed", forks[0], "fork's", "")
@@ -166,7 +166,8 @@ func TestWhatASandboxMayReachGoesWithIt(t *testing.T) {
 		sees("with the next daemon", b, "second", "")
 	}
 
-	// A snapshot has files and processes; what may be reached is said of who is made of it.
+	// A snapshot contains files and processes. The egress rules come from the request that
+	// creates a sandbox from it.
 	snap := b.do("POST", "/snapshots", nil, http.StatusCreated)["snapshotID"]
 	sees("of a snapshot", h.newBox(b.url, k.Key, map[string]any{"templateID": snap}), "its own", "its own")
 	sees("of a snapshot, with a key", h.newBox(b.url, k.Key, map[string]any{"templateID": snap, "network": network("third")}), "third", "")
@@ -178,7 +179,7 @@ func TestWhatASandboxMayReachGoesWithIt(t *testing.T) {
 	sees("a plain one's fork that was changed", fork, "late", "")
 	snap = plain.do("POST", "/snapshots", nil, http.StatusCreated)["snapshotID"]
 	sees("of a plain one's snapshot", h.newBox(b.url, k.Key, map[string]any{"templateID": snap}), "its own", "its own")
-	for range 2 { // of which some may wait frozen by now
+	for range 2 { // some of them may come frozen from the warm pool
 		sees("of a plain one's snapshot, with a key", h.newBox(b.url, k.Key, map[string]any{"templateID": snap, "network": network("fourth")}), "fourth", "")
 	}
 }

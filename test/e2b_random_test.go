@@ -33,7 +33,7 @@ except ImportError:
 	"bash":       `echo $RANDOM-$RANDOM-$RANDOM $SRANDOM-$SRANDOM`,
 }
 
-// executed runs a cell in the code interpreter of a sandbox and returns what it printed.
+// executed runs a cell in the code interpreter of a sandbox and returns its output.
 func (b box) executed(language, code string) string {
 	b.h.Helper()
 	body, err := json.Marshal(map[string]string{"language": language, "code": code})
@@ -74,12 +74,12 @@ func (b box) executed(language, code string) string {
 	return printed
 }
 
-// Contexts of the code interpreter that have drawn random numbers are in a snapshot, and
-// draw others in each sandbox that is made of it.
-func TestContextsDrawDifferentRandomNumbersInEachSandbox(t *testing.T) {
+// A snapshot contains code interpreter contexts that have already drawn random numbers. They
+// draw different numbers in each sandbox created from it.
+func TestContextRandomnessDiffersBetweenSandboxes(t *testing.T) {
 	var more []string
 	if _, err := exec.LookPath("openssl"); err == nil {
-		more = append(more, "openssl") // has the library that Python's ssl needs
+		more = append(more, "openssl") // has the library that Python's ssl module needs
 	}
 	h := open(t, tools()+fmt.Sprintf("e2b: {listen: \"127.0.0.1:0\"}\nrootfs: {default: {dir: %q}}\n", treeWithPython(t, more...)))
 	k := h.e2bKey()
@@ -90,7 +90,7 @@ func TestContextsDrawDifferentRandomNumbersInEachSandbox(t *testing.T) {
 		for language, cell := range draws {
 			for n := range strings.FieldsSeq(b.executed(language, cell)) {
 				if other := drawn[n]; other != "" {
-					t.Errorf("%s: %s draws %s, as %s did", language, name, n, other)
+					t.Errorf("%s: %s draws %s, the same as %s", language, name, n, other)
 				}
 				drawn[n] = name
 			}
@@ -110,9 +110,9 @@ func TestContextsDrawDifferentRandomNumbersInEachSandbox(t *testing.T) {
 	}
 }
 
-// What a template's start command runs is in each of its sandboxes. It asks for a signal
-// as the documentation says, and seeds its generator again.
-func TestAStartCommandIsNotifiedInEachSandboxOfItsTemplate(t *testing.T) {
+// Each sandbox of a template contains the process of the template's start command. It requests a
+// fork notification as the documentation describes, and reseeds its generator.
+func TestStartCommandForkNotification(t *testing.T) {
 	doc, err := os.ReadFile("../docs/snapshots.md")
 	if err != nil {
 		t.Fatal(err)
@@ -146,13 +146,13 @@ os.rename("/tmp/new", "/tmp/drawn")
 			drawn[i] = strings.Fields(b.sh("cat /tmp/drawn 2>/dev/null || true"))
 			return len(drawn[i]) == 2
 		}) {
-			t.Fatalf("sandbox %d draws %q", i, drawn[i])
+			t.Fatalf("timed out: sandbox %d drew %q", i, drawn[i])
 		}
 	}
 	if drawn[0][0] == drawn[1][0] {
-		t.Errorf("both sandboxes draw %s", drawn[0][0])
+		t.Errorf("both sandboxes draw %s, want different numbers", drawn[0][0])
 	}
-	if drawn[0][1] != drawn[1][1] { // or the test would show nothing
-		t.Errorf("the generator that is not seeded again draws %s and %s, want the same", drawn[0][1], drawn[1][1])
+	if drawn[0][1] != drawn[1][1] { // otherwise the test would prove nothing
+		t.Errorf("the generator without reseeding draws %s and %s, want the same", drawn[0][1], drawn[1][1])
 	}
 }

@@ -18,7 +18,7 @@ import (
 	"glasshouse/id"
 )
 
-// A reflector is a server outside that answers with what it was sent in X-Key, and keeps it.
+// A reflector is an external server that returns and keeps the X-Key header of each request.
 type reflector struct {
 	mu sync.Mutex
 	// +checklocks:mu
@@ -34,7 +34,7 @@ func (s *reflector) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	json.NewEncoder(w).Encode(map[string]string{"key": key, "digest": fmt.Sprintf("%x", sha256.Sum256([]byte(key)))})
 }
 
-// take returns what it was sent since it was last asked.
+// take returns the headers received since the last call.
 func (s *reflector) take() string {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -43,9 +43,9 @@ func (s *reflector) take() string {
 	return all
 }
 
-// reflected opens a house with sandboxes that trust a reflector at api.example.com and
+// reflected starts a daemon whose sandboxes trust a reflector at api.example.com and
 // other.example.com.
-func reflected(t *testing.T) (*house, *reflector) {
+func reflected(t *testing.T) (*daemonHarness, *reflector) {
 	t.Helper()
 	world := internet(t)
 	named(t, map[string]string{"api.example.com": serverAddr, "other.example.com": serverAddr})
@@ -53,7 +53,7 @@ func reflected(t *testing.T) (*house, *reflector) {
 	website(t, world, serverAddr+":443", authority(t, "api.example.com", "other.example.com"), seen)
 	website(t, world, serverAddr+":80", nil, seen)
 	tree := treeWithUser(t, "curl")
-	roots := filepath.Join(tree, "etc/ssl/certs/ca-certificates.crt") // that sandboxes trust by themselves
+	roots := filepath.Join(tree, "etc/ssl/certs/ca-certificates.crt") // the trust store of sandboxes
 	if err := os.MkdirAll(filepath.Dir(roots), 0o755); err != nil {
 		t.Fatal(err)
 	}
@@ -63,11 +63,11 @@ func reflected(t *testing.T) (*house, *reflector) {
 	return open(t, tools()+fmt.Sprintf("observe: {packet_bytes: 9000}\ne2b: {listen: \"127.0.0.1:0\"}\nrootfs: {default: {dir: %q}}\n", tree)), seen
 }
 
-// TestSecretsOfE2BFillHeaders has E2B's SDK, unmodified, make secrets and sandboxes whose
-// requests carry them.
-func TestSecretsOfE2BFillHeaders(t *testing.T) {
+// TestE2BSecretsInHeaders uses E2B's unmodified SDK to create secrets and sandboxes that
+// send them in request headers.
+func TestE2BSecretsInHeaders(t *testing.T) {
 	const installed = "GLASSHOUSE_TEST_E2B"
-	if os.Getenv(installed) == "" { // the world has no registry
+	if os.Getenv(installed) == "" { // the isolated network has no package registry
 		t.Setenv(installed, clientsOfE2B(t))
 	}
 	if !ownWorld(t) {
@@ -76,27 +76,27 @@ func TestSecretsOfE2BFillHeaders(t *testing.T) {
 	h, _ := reflected(t)
 	url := h.e2bKey().URL
 	value := newCanary()
-	t.Setenv("CANARY", value) // of who is started from here on; the daemon is not
+	t.Setenv("CANARY", value) // for processes started from here on, which excludes the daemon
 	sdk := matrix{with: "the SDK, and a server outside"}
 	for _, version := range e2bVersions {
 		h.scenarios(&sdk, os.Getenv(installed), url, "e2b-"+version, version, "filled.mjs")
 	}
 	sdk.documented(t)
-	if where := h.sighted(value); len(where) > 0 {
-		t.Errorf("the value is in %q", where)
+	if where := h.findValue(value); len(where) > 0 {
+		t.Errorf("the value is found in %q", where)
 	}
 }
 
-// keyed are rules by which the header X-Key of requests to api.example.com is value.
+// keyed returns rules that set the header X-Key of requests to api.example.com.
 func keyed(value string) map[string]any {
 	return map[string]any{"rules": map[string]any{"api.example.com": []any{map[string]any{"transform": map[string]any{"headers": map[string]string{"X-Key": value}}}}}}
 }
 
 const askAPI = "curl -sS -i -m 20 -H 'X-Key: its own' https://api.example.com/ 2>&1 | tr -d '\\r'"
 
-// TestASecretOfASandboxIsNeverInIt follows a canary that sandboxes use: the server it is
-// meant for gets it, and it is nowhere else, whoever looks.
-func TestASecretOfASandboxIsNeverInIt(t *testing.T) {
+// TestSandboxSecretsStayOutside follows a canary secret of sandboxes: only the server it is
+// meant for receives it, and it is found nowhere else.
+func TestSandboxSecretsStayOutside(t *testing.T) {
 	if !ownWorld(t) {
 		return
 	}
@@ -111,17 +111,17 @@ func TestASecretOfASandboxIsNeverInIt(t *testing.T) {
 		t.Helper()
 		said := h.sh(jid, askAPI)
 		if got := seen.take(); got != want {
-			t.Errorf("%s: the server got %q, want %q; the jail hears %q", what, got, want, said)
+			t.Errorf("%s: the server got %q, want %q; the jail got %q", what, got, want, said)
 		}
 		if anyOf(forms(value), []byte(said)) {
-			t.Errorf("%s: the jail hears %q", what, said)
+			t.Errorf("%s: the jail got the value: %q", what, said)
 		}
 	}
 	with, without := "api.example.com Bearer "+value, "api.example.com its own"
 	jid := b.jail()
 	sees("it", jid, with)
 
-	// In another team's hands the same words mean another secret, or none.
+	// The same rules of another team refer to that team's secret, or to none.
 	theirs := h.newBox(other.URL, other.Key, map[string]any{"network": keyed("Bearer ${e2b.secrets.key}")})
 	sees("another key's", theirs.jail(), "")
 	if status, _ := h.e2b(other.URL, other.Key, "POST", "/secrets", map[string]any{"name": "key", "value": "sk-theirs"}); status != http.StatusCreated {
@@ -130,9 +130,9 @@ func TestASecretOfASandboxIsNeverInIt(t *testing.T) {
 	sees("another key's, with a secret of that name", theirs.jail(), "api.example.com Bearer sk-theirs")
 	jails := []id.Jail{jid, theirs.jail()}
 
-	// Whoever runs the daemon lists it, cannot give it to anybody, and makes no jail that has it.
+	// The operator can list the secret, but cannot grant it or create a jail with it.
 	if out := h.says("secret", "ls"); !strings.Contains(out, ":key") || strings.Contains(out, value) {
-		t.Errorf("it is listed as %q", out)
+		t.Errorf("secret ls: got %q", out)
 	}
 	list, err := h.Secrets(t.Context())
 	if err != nil || len(list) != 2 || list[0].Owner == "" {
@@ -144,7 +144,7 @@ func TestASecretOfASandboxIsNeverInIt(t *testing.T) {
 			g.Hosts = []string{"other.example.com"}
 		}
 		if _, err := h.GrantSecret(t.Context(), list[0].Name, g); !errors.Is(err, fault.Denied) {
-			t.Errorf("granted as %s: %v", delivery, err)
+			t.Errorf("grant as %s: got %v, want denied", delivery, err)
 		}
 	}
 	var snapshots []id.Snapshot
@@ -160,9 +160,9 @@ func TestASecretOfASandboxIsNeverInIt(t *testing.T) {
 			t.Fatal(err)
 		}
 		jails = append(jails, made.Jails[0].ID)
-		sees("a branch that nobody gave it to", made.Jails[0].ID, without)
+		sees("a branch without a grant", made.Jails[0].ID, without)
 	}
-	// Forks have it, many at once; a paused one has it again.
+	// Concurrent forks and a resumed sandbox have the secret.
 	forks := 3
 	if thorough {
 		forks = 50
@@ -174,42 +174,41 @@ func TestASecretOfASandboxIsNeverInIt(t *testing.T) {
 	}
 	wg.Wait()
 	if got := seen.take(); strings.Count(got, with) != forks {
-		t.Errorf("of %d forks the server got %q", forks, got)
+		t.Errorf("with %d forks the server got %q", forks, got)
 	}
 	b.do("POST", "/pause", nil, http.StatusNoContent)
 	if thorough {
-		if where := h.sighted(value); len(where) > 0 {
-			t.Errorf("while it rests, the value is in %q", where)
+		if where := h.findValue(value); len(where) > 0 {
+			t.Errorf("while the sandbox is paused, the value is found in %q", where)
 		}
 	}
 	b.do("POST", "/connect", map[string]any{"timeout": 300}, http.StatusCreated)
 	sees("resumed", jid, with)
 
-	// What is sent of it is recorded by name, and nothing has the value.
-	if got := h.recorded(jid); !strings.HasPrefix(got, "used") || strings.Contains(got, "refused") {
-		t.Errorf("the chain says %q", got)
+	// Each use is recorded with the secret's name; the value is stored nowhere.
+	if got := h.secretEntries(jid); !strings.HasPrefix(got, "used") || strings.Contains(got, "refused") {
+		t.Errorf("got audit log entries %q", got)
 	}
 	h.sh(jid, "for i in 1 2 3; do "+askAPI+"; done > /tmp/heard 2>&1; env > /tmp/env; cat /proc/[0-9]*/environ /proc/[0-9]*/cmdline > /tmp/proc 2>/dev/null; sync")
 	seen.take()
 	snap := b.do("POST", "/snapshots", nil, http.StatusCreated)["snapshotID"].(string)
 	ref, _, _ := strings.Cut(snap, ":")
 	snapshots = append(snapshots, id.Snapshot(ref))
-	if where := h.sighted(value); len(where) > 0 {
-		t.Errorf("the value is in %q", where)
+	if where := h.findValue(value); len(where) > 0 {
+		t.Errorf("the value is found in %q", where)
 	}
-	if where := h.told(value, jails[:2], snapshots); len(where) > 0 {
-		t.Errorf("the value is told by %q", where)
+	if where := h.apiLeaks(value, jails[:2], snapshots); len(where) > 0 {
+		t.Errorf("the value is in API responses %q", where)
 	}
 	for _, path := range []string{"/secrets", "/secrets/key", "/sandboxes/" + b.id, "/v2/sandboxes", "/v2/sandboxes/" + b.id + "/logs", "/sandboxes/" + b.id + "/logs", "/snapshots"} {
 		var got any
 		h.e2bInto(b.url, mine.Key, "GET", path, nil, &got)
 		if text, _ := json.Marshal(got); anyOf(forms(value), text) {
-			t.Errorf("GET %s says %s", path, text)
+			t.Errorf("GET %s reveals the value: %s", path, text)
 		}
 	}
 
-	// It is there for the next daemon, whenever this one is killed, and gone when it is
-	// destroyed.
+	// The secret survives a kill of the daemon at any time, until it is destroyed.
 	h.kill()
 	h.start()
 	b.url = h.e2bKey().URL
@@ -217,7 +216,7 @@ func TestASecretOfASandboxIsNeverInIt(t *testing.T) {
 	if status, _ := h.e2b(b.url, mine.Key, "POST", "/secrets/key", map[string]any{"value": value + "2"}); status != http.StatusOK {
 		t.Error(status)
 	}
-	h.kill() // whoever was answered finds it so
+	h.kill() // an acknowledged change must survive
 	h.start()
 	b.url = h.e2bKey().URL
 	sees("renewed", jid, with+"2")
@@ -230,15 +229,15 @@ func TestASecretOfASandboxIsNeverInIt(t *testing.T) {
 		h.start()
 		b.url = h.e2bKey().URL
 		sees("destroyed, with the next daemon", jid, "")
-		if where := h.sighted(value); len(where) > 0 {
-			t.Errorf("once it is destroyed the value is in %q", where)
+		if where := h.findValue(value); len(where) > 0 {
+			t.Errorf("after it is destroyed the value is found in %q", where)
 		}
 	}
-	// The hunt finds what is there.
+	// Self-test: the search finds a stored value.
 	if status, _ := h.e2b(b.url, mine.Key, "PUT", "/sandboxes/"+b.id+"/network", keyed(value)); status != http.StatusNoContent {
 		t.Error(status)
 	}
-	if where := h.sighted(value); len(where) == 0 {
-		t.Error("the hunt is no good: it does not find what a rule has in the clear")
+	if where := h.findValue(value); len(where) == 0 {
+		t.Error("the search does not find a plain-text value in a rule")
 	}
 }

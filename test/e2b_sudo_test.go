@@ -7,9 +7,9 @@ import (
 	"testing"
 )
 
-// TestSudoInTheStepsOfATemplate builds with steps that are not root's and use sudo, and
-// looks at what the build left of it.
-func TestSudoInTheStepsOfATemplate(t *testing.T) {
+// TestSudoInTemplateSteps builds a template with unprivileged steps that use sudo, and
+// checks that no files of sudo remain.
+func TestSudoInTemplateSteps(t *testing.T) {
 	h := open(t, tools()+fmt.Sprintf("e2b: {listen: \"127.0.0.1:0\"}\nrootfs: {default: {dir: %q}}\n", treeWithUser(t, "mkfifo", "mktemp", "sed", "tee", "stat", "printenv", "ls", "wc")))
 	key := h.e2bKey()
 	ts := h.templates(key.URL, key.Key)
@@ -31,10 +31,10 @@ func TestSudoInTheStepsOfATemplate(t *testing.T) {
 	}
 	status, box := h.e2b(key.URL, key.Key, "POST", "/sandboxes", map[string]any{"templateID": "raised"})
 	if status != http.StatusCreated {
-		t.Fatalf("a sandbox of it: got %d %v, want 201", status, box)
+		t.Fatalf("sandbox of the template: got %d %v, want 201", status, box)
 	}
 	jail := h.jailIn(box["sandboxID"].(string))
 	if got := h.says("jail", "exec", jail, "--", "sh", "-c", "ls -d /usr/local/bin/sudo /run/glasshouse-sudo 2>/dev/null; cat /etc/by-root"); got != "text" {
-		t.Errorf("files of sudo, and the text that a step wrote with it, in a sandbox: got %q, want %q", got, "text")
+		t.Errorf("sudo files and the text written with sudo in a sandbox: got %q, want %q", got, "text")
 	}
 }

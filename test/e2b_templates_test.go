@@ -29,9 +29,9 @@ import (
 	"glasshouse/backend/backendtest"
 )
 
-// imageRegistry serves the small root filesystem as the image test/tree:1, with a file and
-// a variable of its own, and returns the registry's address. With a name and a password it
-// serves who has them.
+// imageRegistry serves the small root filesystem as the image test/tree:1, with an additional
+// file and variable, and returns the registry's address. With a name and a password it requires
+// basic authentication.
 func imageRegistry(t *testing.T, login ...string) string {
 	t.Helper()
 	images := registry.New(registry.Logger(log.New(io.Discard, "", 0)))
@@ -66,7 +66,8 @@ func imageRegistry(t *testing.T, login ...string) string {
 	}
 	cfg = cfg.DeepCopy()
 	cfg.OS, cfg.Architecture, cfg.Config.Env = "linux", runtime.GOARCH, []string{"FROM_IMAGE=yes"}
-	if img, err = mutate.ConfigFile(img, cfg); err != nil {
+	img, err = mutate.ConfigFile(img, cfg)
+	if err != nil {
 		t.Fatal(err)
 	}
 	host := strings.TrimPrefix(server.URL, "http://")
@@ -84,15 +85,15 @@ func imageRegistry(t *testing.T, login ...string) string {
 	return host
 }
 
-// A house's templates are made by one key.
+// templates is the template API as used with one key.
 type templates struct {
-	h        *house
+	h        *daemonHarness
 	url, key string
 }
 
-func (h *house) templates(url, key string) templates { return templates{h, url, key} }
+func (h *daemonHarness) templates(url, key string) templates { return templates{h, url, key} }
 
-// do sends a request, which is to be answered with that status.
+// do sends a request and expects the given status.
 func (ts templates) do(method, path string, body any, want int) map[string]any {
 	ts.h.Helper()
 	status, got := ts.h.e2b(ts.url, ts.key, method, path, body)
@@ -102,7 +103,7 @@ func (ts templates) do(method, path string, body any, want int) map[string]any {
 	return got
 }
 
-// begin has a template built, and returns the path of the build.
+// begin starts the build of a template and returns the path of the build.
 func (ts templates) begin(name string, plan map[string]any) string {
 	ts.h.Helper()
 	made := ts.do("POST", "/v3/templates", map[string]any{"name": name, "memoryMB": 256}, http.StatusAccepted)
@@ -122,7 +123,7 @@ func runs(commands ...string) map[string]any {
 	return map[string]any{"steps": steps}
 }
 
-// status is a build's state, why it is an error, and its log.
+// status returns the state of a build, the reason of its failure, and its log.
 func (ts templates) status(build string) (state, reason, log string) {
 	ts.h.Helper()
 	got := ts.do("GET", build+"/status", nil, http.StatusOK)
@@ -147,76 +148,76 @@ func (ts templates) built(build string) (state, reason, log string) {
 	return state, reason, log
 }
 
-// layers are the snapshots that are there.
-func (h *house) layers() []string {
+// layers returns the existing snapshots.
+func (h *daemonHarness) layers() []string {
 	h.Helper()
 	return strings.Fields(h.says("snapshots", "-q"))
 }
 
-func TestABuildOfAKilledDaemonIsAnErrorAndLeavesNothing(t *testing.T) {
+func TestTemplateBuildFailsAfterDaemonKill(t *testing.T) {
 	h, url := openForE2B(t)
 	ts := h.templates(url, h.e2bKey().Key)
 	build := ts.begin("slow", runs("echo one > ~/one", "echo at it; sleep 600"))
 	if !within(time.Minute, func() bool { _, _, log := ts.status(build); return strings.Contains(log, "at it") }) {
 		_, _, log := ts.status(build)
-		t.Fatalf("the second step is not begun:\n%s", log)
+		t.Fatalf("the second step did not start:\n%s", log)
 	}
 	waits := ts.do("POST", "/v3/templates", map[string]any{"name": "waits"}, http.StatusAccepted)
 	h.kill()
 	h.start()
 	ts.url = h.e2bKey().URL
 	if state, reason, log := ts.status(build); state != "error" || !strings.Contains(reason, "daemon") || !strings.Contains(log, "at it") {
-		t.Errorf("the build is %s: %q\n%s", state, reason, log)
+		t.Errorf("build is %s: %q, want an error that names the daemon\n%s", state, reason, log)
 	}
 	if left := h.says("jail", "ls", "-q"); strings.TrimSpace(left) != "" {
-		t.Errorf("jails are left: %s", left)
+		t.Errorf("jails left: %s", left)
 	}
 	if got := h.layers(); len(got) != 1 {
-		t.Errorf("the snapshots are %v, want one: that of the step that was done", got)
+		t.Errorf("got snapshots %v, want only that of the finished step", got)
 	}
 	if status, got := h.e2b(ts.url, ts.key, "POST", "/v2/sandboxes", map[string]any{"templateID": "slow"}); status != http.StatusNotFound {
-		t.Errorf("a sandbox of it = %d %v", status, got)
+		t.Errorf("sandbox of a failed template: got %d %v, want 404", status, got)
 	}
 
-	// What was done is not done again, and what waited still does.
+	// Finished steps come from the cache, and the queued build still runs.
 	again := ts.begin("slow", runs("echo one > ~/one", "echo two > ~/two"))
 	state, reason, log := ts.built(again)
 	if state != "ready" || strings.Count(log, "CACHED") != 1 {
-		t.Errorf("built again it is %s: %s\n%s", state, reason, log)
+		t.Errorf("second build is %s: %s\n%s", state, reason, log)
 	}
 	of := fmt.Sprintf("/templates/%s/builds/%s", waits["templateID"], waits["buildID"])
 	ts.do("POST", "/v2"+of, map[string]any{"fromTemplate": "slow"}, http.StatusAccepted)
 	if state, reason, log := ts.built(of); state != "ready" {
-		t.Errorf("the one that waited is %s: %s\n%s", state, reason, log)
+		t.Errorf("queued build is %s: %s\n%s", state, reason, log)
 	}
 
-	// A daemon that ends in peace says the same.
+	// An orderly shutdown of the daemon has the same result.
 	build = ts.begin("slow", runs("echo at it; sleep 600"))
 	if !within(time.Minute, func() bool { _, _, log := ts.status(build); return strings.Contains(log, "at it") }) {
-		t.Fatal("the step is not begun")
+		t.Fatal("the step did not start")
 	}
 	h.cmd.Process.Signal(syscall.SIGTERM)
 	if err := h.cmd.Wait(); err != nil {
-		t.Errorf("the daemon ended with %v", err)
+		t.Errorf("the daemon exited: %v", err)
 	}
 	h.start()
 	ts.url = h.e2bKey().URL
 	if state, reason, _ := ts.status(build); state != "error" || !strings.Contains(reason, "daemon") {
-		t.Errorf("the build is %s: %q", state, reason)
+		t.Errorf("build is %s: %q, want an error that names the daemon", state, reason)
 	}
 	if left := h.says("jail", "ls", "-q"); strings.TrimSpace(left) != "" {
-		t.Errorf("jails are left: %s", left)
+		t.Errorf("jails left: %s", left)
 	}
 	b := h.newBox(ts.url, ts.key, map[string]any{"templateID": "slow"})
 	if got := b.sh("cat /home/user/one /home/user/two"); got != "one\ntwo" {
-		t.Errorf("the sandbox has %q", got)
+		t.Errorf("files of the sandbox: got %q", got)
 	}
 	b.do("DELETE", "", nil, http.StatusNoContent)
 }
 
-// Whenever a daemon is killed while builds freeze what their steps left, what was recorded
-// is there and nothing else, and the next builds go on from it.
-func TestBuildsOfAKilledDaemonLeaveTheirLayersAlone(t *testing.T) {
+// The daemon is killed while builds snapshot their steps. All recorded snapshots are complete,
+// no others exist, and the next builds reuse them.
+func TestTemplateLayersAfterDaemonKills(t *testing.T) {
 	h := open(t, tools()+fmt.Sprintf("e2b: {listen: \"127.0.0.1:0\", builds: {at_once: 3}}\nrootfs: {default: {dir: %q}}\n", treeWithUser(t)))
 	ts := h.templates(h.e2bKey().URL, h.e2bKey().Key)
 	rounds, builds, steps := 1, 2, 2
@@ -244,26 +245,26 @@ func TestBuildsOfAKilledDaemonLeaveTheirLayersAlone(t *testing.T) {
 		for i := range builds {
 			paths = append(paths, ts.begin(name(i), plan(i)))
 		}
-		if !within(2*time.Minute, func() bool { return frozen() >= before+1+round%(builds*steps) }) { // and it is killed at once
-			t.Fatalf("round %d: nothing is frozen", round)
+		if !within(2*time.Minute, func() bool { return frozen() >= before+1+round%(builds*steps) }) { // then kill it immediately
+			t.Fatalf("round %d: no snapshot was taken", round)
 		}
 		h.kill()
 		h.start()
 		ts.url = h.e2bKey().URL
 		for _, path := range paths {
 			if state, reason, _ := ts.status(path); state != "ready" && (state != "error" || !strings.Contains(reason, "daemon")) {
-				t.Errorf("round %d: a build is %s: %s", round, state, reason)
+				t.Errorf("round %d: build is %s: %s", round, state, reason)
 			}
 		}
 		if left := strings.TrimSpace(h.says("jail", "ls", "-q")); left != "" {
-			t.Errorf("round %d: jails are left: %s", round, left)
+			t.Errorf("round %d: jails left: %s", round, left)
 		}
 		left := len(h.layers()) - before
 		cached := 0
 		for i := range builds {
 			state, reason, log := ts.built(ts.begin(name(i), plan(i)))
 			if state != "ready" {
-				t.Fatalf("round %d: built again it is %s: %s\n%s", round, state, reason, log)
+				t.Fatalf("round %d: second build is %s: %s\n%s", round, state, reason, log)
 			}
 			cached += strings.Count(log, "CACHED")
 			b := h.newBox(ts.url, ts.key, map[string]any{"templateID": name(i)})
@@ -272,37 +273,37 @@ func TestBuildsOfAKilledDaemonLeaveTheirLayersAlone(t *testing.T) {
 				want += fmt.Sprintf("%s %d\n", name(i), n)
 			}
 			if got := b.sh("cat /home/user/it"); got != strings.TrimSpace(want) {
-				t.Errorf("round %d: a sandbox has %q, want %q", round, got, want)
+				t.Errorf("round %d: sandbox has %q, want %q", round, got, want)
 			}
 			b.do("DELETE", "", nil, http.StatusNoContent)
 		}
 		if cached != left {
-			t.Errorf("round %d: %d snapshots were left, and %d steps taken from them", round, left, cached)
+			t.Errorf("round %d: %d snapshots were left, but %d steps came from the cache", round, left, cached)
 		}
 		if got, want := len(h.layers())-before, builds*steps; got != want {
-			t.Errorf("round %d: there are %d snapshots, want one for each of %d steps", round, got, want)
+			t.Errorf("round %d: got %d snapshots, want one for each of %d steps", round, got, want)
 		}
 	}
 }
 
-func TestATemplateThatIsDeletedEndsItsBuilds(t *testing.T) {
+func TestDeleteTemplateCancelsBuilds(t *testing.T) {
 	h, url := openForE2B(t)
 	ts := h.templates(url, h.e2bKey().Key)
 	build := ts.begin("gone", runs("echo at it; sleep 600"))
 	if !within(time.Minute, func() bool { _, _, log := ts.status(build); return strings.Contains(log, "at it") }) {
-		t.Fatal("the step is not begun")
+		t.Fatal("the step did not start")
 	}
 	ts.do("DELETE", "/templates/gone", nil, http.StatusNoContent)
 	ts.do("GET", build+"/status", nil, http.StatusNotFound)
 	if !within(time.Minute, func() bool { return strings.TrimSpace(h.says("jail", "ls", "-q")) == "" }) {
-		t.Error("its jail goes on")
+		t.Error("the build's jail still exists")
 	}
 	if got := h.layers(); len(got) != 0 {
-		t.Errorf("it leaves %v", got)
+		t.Errorf("snapshots left: %v", got)
 	}
 }
 
-func TestTemplatesAndWhatIsSentForThemAreOfOneKey(t *testing.T) {
+func TestTemplatesBelongToOneKey(t *testing.T) {
 	h, url := openForE2B(t)
 	mine, other := h.templates(url, h.e2bKey().Key), h.templates(url, h.e2bKey().Key)
 	build := mine.begin("mine", runs("true"))
@@ -328,14 +329,14 @@ func TestTemplatesAndWhatIsSentForThemAreOfOneKey(t *testing.T) {
 	}
 	var all []any
 	if status := h.e2bInto(url, other.key, "GET", "/templates", nil, &all); status != http.StatusOK || len(all) != 0 {
-		t.Errorf("another lists %d %v", status, all)
+		t.Errorf("list with another key: got %d %v, want 200 and nothing", status, all)
 	}
 	if state, reason, _ := other.built(other.begin("theirs", map[string]any{"fromTemplate": "mine"})); state != "error" || !strings.Contains(reason, "not found") {
-		t.Errorf("a template on another's is %s: %s", state, reason)
+		t.Errorf("template based on another key's: got %s: %s, want not found", state, reason)
 	}
 	mine.do("PATCH", "/v2/templates/mine", map[string]any{"public": true}, http.StatusNotImplemented)
 
-	// Files are sent by who holds a link, and by nobody else.
+	// Uploading files requires a valid link.
 	link := mine.do("GET", "/templates/"+template+"/files/"+hash, nil, http.StatusCreated)["url"].(string)
 	send := func(to string, body []byte) int {
 		t.Helper()
@@ -351,33 +352,33 @@ func TestTemplatesAndWhatIsSentForThemAreOfOneKey(t *testing.T) {
 		return resp.StatusCode
 	}
 	if got := send(link[:len(link)-1]+"x", tarOf(t, "a", "1")); got != http.StatusForbidden {
-		t.Errorf("by a link that was changed = %d", got)
+		t.Errorf("upload with a forged link: got %d, want 403", got)
 	}
 	if got := send(link, tarOf(t, "../../a", "1")); got != http.StatusBadRequest {
-		t.Errorf("what leads out = %d", got)
+		t.Errorf("upload with an outside path: got %d, want 400", got)
 	}
 	if got := send(link, []byte("no archive")); got != http.StatusBadRequest {
-		t.Errorf("what is no archive = %d", got)
+		t.Errorf("upload of a non-archive: got %d, want 400", got)
 	}
 	mine.do("GET", "/templates/"+template+"/files/..%2f..%2fetc", nil, http.StatusBadRequest)
 	copying := map[string]any{"steps": []any{map[string]any{"type": "COPY", "args": []string{"a", "/home/user/b"}, "filesHash": hash}, map[string]any{"type": "RUN", "args": []string{"grep 1 ~/b"}}}}
 	if state, reason, _ := mine.built(mine.begin("mine", copying)); state != "error" || !strings.Contains(reason, "were not sent") {
-		t.Errorf("without its files it is %s: %s", state, reason)
+		t.Errorf("build without its files: got %s: %s", state, reason)
 	}
 	if got := send(link, tarOf(t, "a", "1")); got != http.StatusOK {
-		t.Errorf("to send them = %d", got)
+		t.Errorf("upload: got %d, want 200", got)
 	}
 	if state, reason, log := mine.built(mine.begin("mine", copying)); state != "ready" {
-		t.Errorf("with them it is %s: %s\n%s", state, reason, log)
+		t.Errorf("build with its files: got %s: %s\n%s", state, reason, log)
 	}
 	if state, reason, _ := other.built(other.begin("theirs", copying)); state != "error" || !strings.Contains(reason, "were not sent") {
-		t.Errorf("with another's files it is %s: %s", state, reason)
+		t.Errorf("build with another key's files: got %s: %s", state, reason)
 	}
 }
 
-// TestCredentialsForARegistryAreForOneBuild has images that a registry gives to who has a
-// name and a password.
-func TestCredentialsForARegistryAreForOneBuild(t *testing.T) {
+// TestRegistryCredentialsAreNotKept pulls images from a registry that requires a name
+// and a password.
+func TestRegistryCredentialsAreNotKept(t *testing.T) {
 	const user, password = "somebody", "pass-4f1d9a7c3e"
 	image := imageRegistry(t, user, password) + "/test/tree:1"
 	h, url := openForE2B(t)
@@ -396,7 +397,7 @@ func TestCredentialsForARegistryAreForOneBuild(t *testing.T) {
 		t.Helper()
 		state, reason, log := ts.built(ts.begin("private", p))
 		if state != "error" || !strings.Contains(reason, want) || strings.Contains(reason+log, password) {
-			t.Errorf("it is %s: %s\n%s", state, reason, log)
+			t.Errorf("build without credentials: got %s: %s\n%s", state, reason, log)
 		}
 	}
 	fails(mine, plan(image, nil), "UNAUTHORIZED")
@@ -405,14 +406,15 @@ func TestCredentialsForARegistryAreForOneBuild(t *testing.T) {
 	of := fmt.Sprintf("/v2/templates/%s/builds/%s", waits["templateID"], waits["buildID"])
 	for _, with := range []map[string]any{{"type": "registry", "username": user}, {"type": "other", "password": password}, {"type": "aws", "awsAccessKeyId": "A", "awsSecretAccessKey": password, "awsRegion": "a.example.com/"}} {
 		if said := fmt.Sprint(mine.do("POST", of, plan(image, with), http.StatusBadRequest)); strings.Contains(said, password) {
-			t.Errorf("%v is refused with %s", with, said)
+			t.Errorf("the error for %v reveals the password: %s", with, said)
 		}
 	}
 	state, reason, log := mine.built(mine.begin("private", plan(image, right)))
 	if state != "ready" || !strings.Contains(log, "image\nyes\n") {
-		t.Fatalf("with what is right it is %s: %s\n%s", state, reason, log)
+		t.Fatalf("build with credentials: got %s: %s\n%s", state, reason, log)
 	}
-	// What is here now is nobody else's, nor does the daemon remember how it was had.
+	// A local image is not available to other keys without credentials, and the daemon does not
+	// keep the credentials.
 	ref, err := name.ParseReference(image)
 	if err != nil {
 		t.Fatal(err)
@@ -427,29 +429,30 @@ func TestCredentialsForARegistryAreForOneBuild(t *testing.T) {
 		fails(mine, plan(ref, nil), "UNAUTHORIZED")
 	}
 	if state, reason, log := other.built(other.begin("private", plan(pinned, right))); state != "ready" {
-		t.Errorf("another who has them too: %s: %s\n%s", state, reason, log)
+		t.Errorf("build of another key with credentials: got %s: %s\n%s", state, reason, log)
 	}
 	b := h.newBox(url, k.Key, map[string]any{"templateID": "private"})
 	if got := b.sh("cat /of-the-image; env | grep -c " + password); got != "image\n0" {
-		t.Errorf("the sandbox says %q", got)
+		t.Errorf("sandbox printed %q", got)
 	}
 	b.do("DELETE", "", nil, http.StatusNoContent)
-	h.kill() // what it has in its logs is in its files
+	h.kill() // so that the log files are complete
 	for _, secret := range []string{password, base64.StdEncoding.EncodeToString([]byte(user + ":" + password))} {
 		if strings.Contains(h.log.String(), secret) {
-			t.Error("the daemon's log has it")
+			t.Error("the daemon's log contains the password")
 		}
-		// Disks of jails are left out: they are gigabytes, and what a sandbox has is above.
+		// Disk images of jails are not searched, because they are gigabytes; the sandbox is
+		// checked above.
 		found, err := exec.Command("find", h.data, "-xdev", "-type", "f", "-size", "-64M", "-exec", "grep", "-laF", "-e", secret, "{}", "+").Output()
 		if exit, _ := err.(*exec.ExitError); len(found) > 0 || exit == nil || exit.ExitCode() != 1 {
-			t.Errorf("it is in %s, %v", found, err)
+			t.Errorf("the password is found in %s, %v", found, err)
 		}
 	}
 }
 
-// TestWhatIsCopiedStaysInItsTemplate copies files by way of links that a step has laid and
-// that lead, on the host, to a directory into which anybody may write.
-func TestWhatIsCopiedStaysInItsTemplate(t *testing.T) {
+// TestTemplateCopyThroughHostileLinks copies files through links, created by a step, that point
+// to a world-writable directory of the host.
+func TestTemplateCopyThroughHostileLinks(t *testing.T) {
 	h, url := openForE2B(t)
 	ts := h.templates(url, h.e2bKey().Key)
 	outside := shortTemp(t)
@@ -471,16 +474,17 @@ func TestWhatIsCopiedStaysInItsTemplate(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if resp.Body.Close(); resp.StatusCode != http.StatusOK {
+	resp.Body.Close()
+	if resp.StatusCode != http.StatusOK {
 		t.Fatal(resp.Status)
 	}
 	for _, to := range []string{"/home/user/abs/a", "/home/user/up/a", "/home/user/proc/a", "/home/user/file", "/home/user/abs/", "../../../../../.." + outside + "/a"} {
 		state, reason, _ := ts.built(ts.begin("copied", map[string]any{"fromTemplate": "trapped", "steps": []any{
 			map[string]any{"type": "COPY", "args": []string{"a", to}, "filesHash": hash},
 		}}))
-		t.Logf("COPY a %s: %s %s", to, state, reason) // inside, or not at all
+		t.Logf("COPY a %s: %s %s", to, state, reason) // the copy lands inside, or fails
 		if found, err := os.ReadDir(outside); err != nil || len(found) != 0 {
-			t.Fatalf("COPY a %s: outside there are %v, %v", to, found, err)
+			t.Fatalf("COPY a %s: outside directory has %v, %v; want no entries", to, found, err)
 		}
 	}
 }
@@ -501,8 +505,9 @@ func tarOf(t *testing.T, name, body string) []byte {
 	return b.Bytes()
 }
 
-// TestABuildReachesWhatTheConfigurationSays asks one host and another from a step.
-func TestABuildReachesWhatTheConfigurationSays(t *testing.T) {
+// TestTemplateBuildEgress sends requests to an allowed and a denied host from
+// a step.
+func TestTemplateBuildEgress(t *testing.T) {
 	if !ownWorld(t) {
 		return
 	}
@@ -521,10 +526,10 @@ func TestABuildReachesWhatTheConfigurationSays(t *testing.T) {
 	}
 	for _, want := range []string{"may reach packages.example.com\n", "packages.example.com was reached", "refused"} {
 		if !strings.Contains(log, want) {
-			t.Errorf("the log does not say %q:\n%s", want, log)
+			t.Errorf("the log lacks %q:\n%s", want, log)
 		}
 	}
 	if strings.Contains(log, "other.example.com was reached") {
-		t.Errorf("a host was reached that is not allowed:\n%s", log)
+		t.Errorf("a denied host was reached:\n%s", log)
 	}
 }

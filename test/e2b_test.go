@@ -22,14 +22,14 @@ import (
 	"glasshouse/mcp/mcptest"
 )
 
-// e2bVersions are the releases of E2B's SDK that drive a daemon, and e2bScenarios the
-// files of test/e2b that say how.
+// e2bVersions are the tested releases of E2B's SDK, and e2bScenarios the files of test/e2b that
+// use them.
 var (
 	e2bVersions  = newest("2.45.0", "2.51.0")
 	e2bScenarios = []string{"control.mjs", "data.mjs", "volumes.mjs", "secrets.mjs", "templates.mjs", "theirs.mjs"}
 )
 
-// newest returns all versions if the run is thorough, and otherwise the last.
+// newest returns all versions in a thorough run, and otherwise the last.
 func newest(versions ...string) []string {
 	if thorough {
 		return versions
@@ -37,12 +37,12 @@ func newest(versions ...string) []string {
 	return versions[len(versions)-1:]
 }
 
-// An area is a part of the live tests that E2B's SDK has itself, and the scenarios that look
-// at the same.
+// An area is a part of the live tests of E2B's SDK, with the scenarios that test the same
+// features.
 type area struct {
 	name  string
-	tests int // of theirs
-	not   int // of them that cannot pass here; docs/e2b.md says why
+	tests int // number of E2B's tests
+	not   int // number of those that cannot pass here; docs/e2b.md gives the reasons
 	by    []string
 }
 
@@ -77,7 +77,7 @@ var areas = []area{
 	{"volume", 1, 0, []string{"a volume is seen by several sandboxes, and outlives them"}},
 }
 
-// areasDocumented checks that docs/e2b.md has what came of the scenarios of every area.
+// areasDocumented checks that docs/e2b.md has the results of the scenarios of each area.
 func (m *matrix) areasDocumented(t *testing.T) {
 	t.Helper()
 	in := matrix{with: "E2B's live tests of | theirs | not here", versions: m.versions, well: map[string]map[string]bool{}}
@@ -89,7 +89,7 @@ func (m *matrix) areasDocumented(t *testing.T) {
 			for _, scenario := range a.by {
 				well, run := m.well[scenario]
 				if !run {
-					t.Errorf("%s: there is no scenario %q", a.name, scenario)
+					t.Errorf("%s: scenario %q does not exist", a.name, scenario)
 				}
 				all = all && well[version]
 			}
@@ -99,14 +99,14 @@ func (m *matrix) areasDocumented(t *testing.T) {
 	in.documented(t)
 }
 
-// openForE2B opens a house that serves clients of E2B.
-func openForE2B(t *testing.T) (h *house, url string) {
+// openForE2B starts a daemon that serves the E2B API.
+func openForE2B(t *testing.T) (h *daemonHarness, url string) {
 	t.Helper()
 	h = open(t, tools()+fmt.Sprintf("e2b: {listen: \"127.0.0.1:0\"}\nrootfs: {default: {dir: %q}}\n", treeWithUser(t)))
 	return h, h.e2bKey().URL
 }
 
-func (h *house) e2bKey() wire.E2BKey {
+func (h *daemonHarness) e2bKey() wire.E2BKey {
 	h.Helper()
 	k, err := h.CreateE2BKey(h.Context(), wire.CreateE2BKey{})
 	if err != nil {
@@ -115,8 +115,8 @@ func (h *house) e2bKey() wire.E2BKey {
 	return k
 }
 
-// treeWithUser is the small root filesystem with the user that sandboxes have, and
-// programs of this host.
+// treeWithUser is the small root filesystem with the user that sandboxes have, and programs of
+// this host.
 func treeWithUser(t *testing.T, programs ...string) string {
 	t.Helper()
 	dir := rootfsWith(t, programs...)
@@ -139,19 +139,19 @@ func treeWithUser(t *testing.T, programs ...string) string {
 	return dir
 }
 
-// TestE2BsOwnSDKDrivesTheDaemon runs what projects do with E2B's packages, unmodified, and
-// checks that docs/e2b.md tells what came of it.
-func TestE2BsOwnSDKDrivesTheDaemon(t *testing.T) {
+// TestE2BSDK runs typical uses of E2B's unmodified packages, and checks that
+// docs/e2b.md has the results.
+func TestE2BSDK(t *testing.T) {
 	dir := clientsOfE2B(t)
 	h := open(t, tools()+fmt.Sprintf("e2b: {listen: \"127.0.0.1:0\"}\nrootfs: {default: {dir: %q}}\n", treeWithPython(t)))
 	url := h.e2bKey().URL
-	// What is reached at the ports of sandboxes.
+	// A server for the ports of sandboxes.
 	build := exec.CommandContext(t.Context(), "go", "build", "-o", filepath.Join(dir, "server"), "glasshouse/e2b/envd/testdata/server")
 	build.Env = append(os.Environ(), "CGO_ENABLED=0")
 	if out, err := build.CombinedOutput(); err != nil {
 		t.Fatalf("%v\n%s", err, out)
 	}
-	t.Setenv("REGISTRY", imageRegistry(t)) // of images for templates
+	t.Setenv("REGISTRY", imageRegistry(t)) // registry of template images
 	t.Setenv("PRIVATE_REGISTRY", imageRegistry(t, "me", "mine"))
 	sdk := matrix{with: "the SDK"}
 	for _, version := range e2bVersions {
@@ -167,11 +167,11 @@ func TestE2BsOwnSDKDrivesTheDaemon(t *testing.T) {
 	compute.documented(t)
 }
 
-// TestPicturesOfACodeInterpreter has a template built with matplotlib, pandas and PIL from
-// Debian's packages, and code draw with them.
-func TestPicturesOfACodeInterpreter(t *testing.T) {
+// TestCodeInterpreterPictures builds a template with matplotlib, pandas and PIL from Debian's
+// packages, and draws with them.
+func TestCodeInterpreterPictures(t *testing.T) {
 	if !thorough {
-		t.Skip("some two hundred packages are installed; GLASSHOUSE_TEST=all does it")
+		t.Skip("installs about 200 packages: runs with GLASSHOUSE_TEST=all")
 	}
 	host, dir := debian(t), clientsOfE2B(t)
 	data := t.TempDir()
@@ -184,13 +184,13 @@ func TestPicturesOfACodeInterpreter(t *testing.T) {
 	code.documented(t)
 }
 
-// computePackage is ComputeSDK's package for sandboxes of E2B.
+// computePackage is ComputeSDK's package for E2B sandboxes.
 const (
 	computePackage = "@computesdk/e2b"
 	computeVersion = "1.7.52"
 )
 
-// codePackage is E2B's package for running code; its version is pinned with the rest.
+// codePackage is E2B's package for running code; its version is pinned with the others.
 const (
 	codePackage = "@e2b/code-interpreter"
 	codeVersion = "2.8.0"
@@ -205,7 +205,7 @@ func treeWithPython(t *testing.T, programs ...string) string {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for _, name := range []string{"git-upload-pack", "git-receive-pack"} { // by these it speaks to itself
+	for _, name := range []string{"git-upload-pack", "git-receive-pack"} { // git calls these programs itself
 		if err := os.Symlink("git", filepath.Join(dir, filepath.Dir(git), name)); err != nil {
 			t.Fatal(err)
 		}
@@ -225,7 +225,7 @@ func treeWithPython(t *testing.T, programs ...string) string {
 	return dir
 }
 
-// clientsOfE2B returns a directory with test/e2b and the packages that it uses.
+// clientsOfE2B returns a directory with test/e2b and the packages it uses.
 func clientsOfE2B(t *testing.T) string {
 	t.Helper()
 	if _, err := exec.LookPath("npm"); err != nil {
@@ -254,17 +254,17 @@ func clientsOfE2B(t *testing.T) string {
 	return dir
 }
 
-// A matrix is what came of scenarios with the versions of a client.
+// A matrix holds the results of scenarios by version of a client.
 type matrix struct {
 	with     string
 	versions []string
-	order    []string // of scenarios
+	order    []string // order of the scenarios
 	well     map[string]map[string]bool
-	cannot   map[string]string // "VERSION/SCENARIO": the error of one that cannot pass, whose reason docs/e2b.md has
+	cannot   map[string]string // "VERSION/SCENARIO": the error of a scenario that cannot pass; docs/e2b.md has the reason
 }
 
 // scenarios runs the scenarios of files with a package.
-func (h *house) scenarios(m *matrix, dir, url, pkg, version string, files ...string) {
+func (h *daemonHarness) scenarios(m *matrix, dir, url, pkg, version string, files ...string) {
 	h.Helper()
 	key, other := h.e2bKey(), h.e2bKey()
 	cmd := exec.CommandContext(h.Context(), "node", append([]string{"run.mjs", pkg}, files...)...)
@@ -274,7 +274,7 @@ func (h *house) scenarios(m *matrix, dir, url, pkg, version string, files ...str
 }
 
 // outcomes runs a command that prints the results of scenarios.
-func (h *house) outcomes(m *matrix, version string, cmd *exec.Cmd) {
+func (h *daemonHarness) outcomes(m *matrix, version string, cmd *exec.Cmd) {
 	h.Helper()
 	if m.well == nil {
 		m.well = map[string]map[string]bool{}
@@ -313,8 +313,8 @@ func (h *house) outcomes(m *matrix, version string, cmd *exec.Cmd) {
 	}
 }
 
-// documented checks that docs/e2b.md has the outcome of every scenario, in a table with a
-// column for each version. A thorough run has all versions of the table.
+// documented checks that docs/e2b.md has the result of each scenario, in a table with a column
+// for each version. A thorough run covers all versions of the table.
 func (m *matrix) documented(t *testing.T) {
 	t.Helper()
 	if len(m.order) == 0 {
@@ -368,16 +368,16 @@ func (m *matrix) documented(t *testing.T) {
 	}
 }
 
-// e2b sends a request to the control half and returns the status and the answer.
-func (h *house) e2b(url, key, method, path string, body any) (int, map[string]any) {
+// e2b sends a request to E2B's control API and returns the status and the response.
+func (h *daemonHarness) e2b(url, key, method, path string, body any) (int, map[string]any) {
 	h.Helper()
 	var got map[string]any
 	status := h.e2bInto(url, key, method, path, body, &got)
 	return status, got
 }
 
-// e2bInto reads the answer into got, if it is of that kind, and returns the status.
-func (h *house) e2bInto(url, key, method, path string, body, got any) int {
+// e2bInto decodes the response into got if it fits, and returns the status.
+func (h *daemonHarness) e2bInto(url, key, method, path string, body, got any) int {
 	h.Helper()
 	text, err := json.Marshal(body)
 	if err != nil {
@@ -393,12 +393,12 @@ func (h *house) e2bInto(url, key, method, path string, body, got any) int {
 		h.Fatal(err)
 	}
 	defer resp.Body.Close()
-	json.NewDecoder(resp.Body).Decode(got) // what is of another kind is read by its status
+	json.NewDecoder(resp.Body).Decode(got) // a response of another type is judged by its status
 	return resp.StatusCode
 }
 
-// jailIn is the jail of a sandbox.
-func (h *house) jailIn(sandbox string) string {
+// jailIn returns the jail of a sandbox.
+func (h *daemonHarness) jailIn(sandbox string) string {
 	h.Helper()
 	jails, err := client.Collect(h.Jails(h.Context(), client.JailFilter{Name: sandbox}))
 	if err != nil || len(jails) != 1 {
@@ -407,7 +407,7 @@ func (h *house) jailIn(sandbox string) string {
 	return string(jails[0].ID)
 }
 
-func TestAKeyOfE2BSeesNoSandboxesButItsOwn(t *testing.T) {
+func TestE2BKeyIsolation(t *testing.T) {
 	h, url := openForE2B(t)
 	mine, other := h.e2bKey(), h.e2bKey()
 	status, box := h.e2b(url, mine.Key, "POST", "/v2/sandboxes", map[string]any{"templateID": "base", "unknown": []int{1}})
@@ -435,13 +435,13 @@ func TestAKeyOfE2BSeesNoSandboxesButItsOwn(t *testing.T) {
 	}
 	for _, ref := range []string{"mine", "mine:default", snap["snapshotID"].(string)} {
 		if status, got := h.e2b(url, other.Key, "POST", "/sandboxes", map[string]any{"templateID": ref}); status != 404 {
-			t.Errorf("a sandbox of another's snapshot %s = %d %v, want 404", ref, status, got)
+			t.Errorf("sandbox of another key's snapshot %s = %d %v, want 404", ref, status, got)
 		}
 		if status, got := h.e2b(url, other.Key, "DELETE", "/templates/"+ref, nil); status != 404 {
-			t.Errorf("another's snapshot %s is removed: %d %v, want 404", ref, status, got)
+			t.Errorf("DELETE of another key's snapshot %s = %d %v, want 404", ref, status, got)
 		}
 	}
-	// A key opens this door alone, and other tokens do not open it.
+	// An E2B key authorizes only the E2B API, and other tokens do not authorize it.
 	for _, secret := range []string{"", "e2b_", mine.Key + "0", "gh_0", strings.Repeat("e2b_", 1000)} {
 		if status, got := h.e2b(url, secret, "GET", "/sandboxes/"+sandbox, nil); status != 401 {
 			t.Errorf("the key %.20q = %d %v, want 401", secret, status, got)
@@ -451,11 +451,11 @@ func TestAKeyOfE2BSeesNoSandboxesButItsOwn(t *testing.T) {
 		t.Fatal("the key is not revoked")
 	}
 	if status, got := h.e2b(url, mine.Key, "GET", "/sandboxes/"+sandbox, nil); status != 401 {
-		t.Errorf("a key that was revoked = %d %v, want 401", status, got)
+		t.Errorf("revoked key = %d %v, want 401", status, got)
 	}
 }
 
-func TestASandboxIsWhereItsJailIs(t *testing.T) {
+func TestSandboxStateFollowsJail(t *testing.T) {
 	h, url := openForE2B(t)
 	key := h.e2bKey().Key
 	var boxes [2]string
@@ -470,7 +470,7 @@ func TestASandboxIsWhereItsJailIs(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for _, j := range jails { // a jail has its sandbox's name
+	for _, j := range jails { // a jail has the name of its sandbox
 		switch j.Name {
 		case boxes[0]:
 			h.says("jail", "stop", string(j.ID))
@@ -479,20 +479,20 @@ func TestASandboxIsWhereItsJailIs(t *testing.T) {
 		}
 	}
 	if _, got := h.e2b(url, key, "GET", "/sandboxes/"+boxes[0], nil); got["state"] != "paused" {
-		t.Errorf("one whose jail was stopped is %v, want paused", got["state"])
+		t.Errorf("sandbox of a stopped jail is %v, want paused", got["state"])
 	}
 	if status, got := h.e2b(url, key, "POST", "/sandboxes/"+boxes[0]+"/connect", map[string]any{"timeout": 60}); status != http.StatusCreated {
-		t.Errorf("to connect to it = %d %v, want 201", status, got)
+		t.Errorf("connect = %d %v, want 201", status, got)
 	}
 	if status, _ := h.e2b(url, key, "GET", "/sandboxes/"+boxes[1], nil); status != http.StatusNotFound {
-		t.Errorf("one whose jail was removed = %d, want 404", status)
+		t.Errorf("sandbox of a removed jail = %d, want 404", status)
 	}
 	if _, _, code := h.glasshouse(h.data, "jail", "create", "--label", "e2b.sandbox="+boxes[0]); code == 0 {
-		t.Error("somebody else's jail can say that it is a sandbox's")
+		t.Error("a client can create a jail with a sandbox's label")
 	}
 }
 
-func TestASandboxThatDoesNothingRests(t *testing.T) {
+func TestIdleSandboxIsPaused(t *testing.T) {
 	h := open(t, tools()+fmt.Sprintf("e2b: {listen: \"127.0.0.1:0\", idle: 1s}\nrootfs: {default: {dir: %q}}\n", treeWithUser(t)))
 	url, key := h.e2bKey().URL, h.e2bKey().Key
 	create := func(body map[string]any) (sandbox, token string) {
@@ -529,26 +529,26 @@ func TestASandboxThatDoesNothingRests(t *testing.T) {
 	}
 	wakes := map[string]any{"autoPause": true, "autoResume": map[string]any{"enabled": true}}
 	works, _ := create(maps.Clone(wakes))
-	if !within(time.Minute, func() bool { // it may be paused before its command begins: it is connected to first
+	if !within(time.Minute, func() bool { // it may be paused before its command starts, so connect first
 		h.e2b(url, key, "POST", "/sandboxes/"+works+"/connect", map[string]any{"timeout": 3600})
 		_, err := h.Exec(t.Context(), id.Jail(h.jailIn(works)), wire.ExecRequest{Cmd: "while ! [ -e /tmp/done ]; do sleep 0.01; done", Detach: true})
 		return err == nil
 	}) {
-		t.Fatalf("no command begins in a sandbox that is %v", state(works))
+		t.Fatalf("no command started; the sandbox is %v", state(works))
 	}
 	rests, token := create(maps.Clone(wakes))
-	stays, _ := create(map[string]any{"autoPause": true}) // nobody would wake it
+	stays, _ := create(map[string]any{"autoPause": true}) // nothing would resume it
 	resting := func(sandbox string) bool { return state(sandbox) == "paused" }
 	if !within(time.Minute, func() bool { return resting(rests) }) {
-		t.Fatalf("one that does nothing is %v", state(rests))
+		t.Fatalf("idle sandbox is %v, want paused", state(rests))
 	}
 	for what, sandbox := range map[string]string{"one in which a command runs": works, "one that does not wake": stays} {
 		if got := state(sandbox); got != "running" {
 			t.Errorf("%s is %v, want running", what, got)
 		}
 	}
-	// The time of the last start proves a resume also when the idle sandbox is paused again
-	// before the test reads its state.
+	// The time of the last start proves a resume even if the idle sandbox is paused again before
+	// the test reads its state.
 	before := started(rests)
 	if status := inside(rests, "", "GET", "/health"); status != http.StatusForbidden || started(rests) != before {
 		t.Errorf("GET /health without the token: got %d and started at %v, want 403 and %v", status, started(rests), before)
@@ -571,9 +571,8 @@ func TestASandboxThatDoesNothingRests(t *testing.T) {
 	}
 }
 
-// Whenever the daemon is killed while sandboxes come to rest, they are there, with what
-// they had in memory.
-func TestASandboxThatWasComingToRestIsThere(t *testing.T) {
+// The daemon is killed while sandboxes are being paused. They survive with their memory.
+func TestSandboxSurvivesDaemonKillDuringPause(t *testing.T) {
 	h, url := openForE2B(t)
 	key := h.e2bKey().Key
 	rounds := 1
@@ -597,13 +596,13 @@ func TestASandboxThatWasComingToRestIsThere(t *testing.T) {
 				t.Fatal(status, got)
 			}
 		}
-		time.Sleep(time.Duration(round) * 60 * time.Millisecond) // not waited for: it is killed wherever it is
+		time.Sleep(time.Duration(round) * 60 * time.Millisecond) // do not wait: the kill happens at any stage
 		h.kill()
 		h.start()
 		url = h.e2bKey().URL
 		for _, sandbox := range boxes {
 			if status, got := h.e2b(url, key, "POST", "/sandboxes/"+sandbox+"/connect", map[string]any{"timeout": 600}); status/100 != 2 {
-				t.Fatalf("round %d: to connect to it = %d %v", round, status, got)
+				t.Fatalf("round %d: connect = %d %v", round, status, got)
 			}
 			h.says("jail", "exec", h.jailIn(sandbox), "--", "sh", "-c", "kill -0 $(cat /tmp/pid)")
 			if status, got := h.e2b(url, key, "DELETE", "/sandboxes/"+sandbox, nil); status != http.StatusNoContent {
@@ -613,7 +612,7 @@ func TestASandboxThatWasComingToRestIsThere(t *testing.T) {
 	}
 }
 
-func TestASandboxOutlivesItsDaemonAndNotItsTime(t *testing.T) {
+func TestSandboxTimeoutAfterDaemonKill(t *testing.T) {
 	h, url := openForE2B(t)
 	key := h.e2bKey().Key
 	create := func(body map[string]any) string {
@@ -636,7 +635,7 @@ func TestASandboxOutlivesItsDaemonAndNotItsTime(t *testing.T) {
 	if status, got := h.e2b(url, key, "POST", "/sandboxes/"+rests+"/pause", nil); status != http.StatusNoContent {
 		t.Fatal(status, got)
 	}
-	for _, sandbox := range []string{ends, lazy} { // their time is over soon after the daemon is killed
+	for _, sandbox := range []string{ends, lazy} { // their timeouts expire soon after the daemon is killed
 		if status, got := h.e2b(url, key, "POST", "/sandboxes/"+sandbox+"/timeout", map[string]any{"timeout": 1}); status != http.StatusNoContent {
 			t.Fatal(status, got)
 		}
@@ -650,7 +649,7 @@ func TestASandboxOutlivesItsDaemonAndNotItsTime(t *testing.T) {
 		}
 	}
 	if status, got := h.e2b(url, key, "POST", "/sandboxes/"+rests+"/connect", map[string]any{"timeout": 60}); status != http.StatusCreated {
-		t.Errorf("to connect to one that rested = %d %v, want 201", status, got)
+		t.Errorf("connect to a paused sandbox = %d %v, want 201", status, got)
 	}
 	for _, sandbox := range []string{stays, rests, lazy} {
 		if status, got := h.e2b(url, key, "DELETE", "/sandboxes/"+sandbox, nil); status != http.StatusNoContent {
@@ -658,9 +657,9 @@ func TestASandboxOutlivesItsDaemonAndNotItsTime(t *testing.T) {
 		}
 	}
 	if left := h.says("jail", "ls", "-q"); strings.TrimSpace(left) != "" {
-		t.Errorf("jails are left: %s", left)
+		t.Errorf("jails left: %s", left)
 	}
 	if left := h.says("snapshots", "-q"); strings.TrimSpace(left) != "" {
-		t.Errorf("snapshots are left: %s", left)
+		t.Errorf("snapshots left: %s", left)
 	}
 }

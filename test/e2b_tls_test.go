@@ -14,11 +14,11 @@ import (
 	"glasshouse/mcp/mcptest"
 )
 
-// pythonSDKs are the releases of the Python package e2b that drive a daemon by TLS.
+// pythonSDKs are the tested releases of the Python package e2b.
 var pythonSDKs = newest("1.0.5", "2.63.0")
 
-// exports returns what glasshouse e2b prints, as variables of an environment.
-func (h *house) exports() map[string]string {
+// exports returns the environment variables that glasshouse e2b prints.
+func (h *daemonHarness) exports() map[string]string {
 	h.Helper()
 	h.Setenv("XDG_STATE_HOME", h.TempDir())
 	out, errs, code := h.glasshouse(h.data, "e2b")
@@ -36,9 +36,9 @@ func (h *house) exports() map[string]string {
 	return vars
 }
 
-// TestSDKsDriveTheDaemonByTLS uses nothing but what glasshouse e2b prints. SDKs before 2.0
-// know the daemon by its domain alone, which they reach by TLS.
-func TestSDKsDriveTheDaemonByTLS(t *testing.T) {
+// TestE2BSDKsOverTLS uses only the output of glasshouse e2b. SDKs before 2.0 accept
+// only a domain, which they use with TLS.
+func TestE2BSDKsOverTLS(t *testing.T) {
 	dir := clientsOfE2B(t)
 	h := open(t, tools()+fmt.Sprintf("e2b: {listen: \"127.0.0.1:0\"}\nrootfs: {default: {dir: %q}}\n", treeWithUser(t)), "--e2b-tls")
 	vars := h.exports()
@@ -46,7 +46,7 @@ func TestSDKsDriveTheDaemonByTLS(t *testing.T) {
 		t.Fatalf("got %v, want an address by TLS and a domain", vars)
 	}
 
-	// What the printed file vouches for, and what not.
+	// Check which connections the printed certificate authority verifies.
 	text, err := os.ReadFile(vars["NODE_EXTRA_CA_CERTS"])
 	if err != nil {
 		t.Fatal(err)
@@ -65,7 +65,7 @@ func TestSDKsDriveTheDaemonByTLS(t *testing.T) {
 		t.Errorf("/health: got %d by HTTP/%d, want 200 by HTTP/2", resp.StatusCode, resp.ProtoMajor)
 	}
 	if _, err := http.Get(vars["E2B_API_URL"] + "/health"); err == nil {
-		t.Error("a client that does not trust the authority was answered")
+		t.Error("a client without the certificate authority got a response")
 	}
 	resp, err = http.Get(strings.Replace(vars["E2B_API_URL"], "https:", "http:", 1) + "/health")
 	if err != nil {
@@ -77,7 +77,7 @@ func TestSDKsDriveTheDaemonByTLS(t *testing.T) {
 	}
 
 	old := matrix{with: "SDKs by TLS", cannot: map[string]string{
-		// Its parser refuses fields that the protocol has got since.
+		// Its parser rejects fields that the protocol added later.
 		"Python 1.0.5/files are listed and described": `"filesystem.EntryInfo" has no field named "size"`,
 	}}
 	env := func(names ...string) []string {

@@ -12,14 +12,14 @@ import (
 	"time"
 )
 
-// A volumeDoor is a volume as one who has a token of it uses its files.
-type volumeDoor struct {
-	*house
+// A volumeAPI is the file API of a volume, used with a token of it.
+type volumeAPI struct {
+	*daemonHarness
 	url, id, token string
 }
 
-// ask sends a request for the volume's files.
-func (v volumeDoor) ask(method, what, path, more, body string) (int, string) {
+// ask sends a request to the volume's file API.
+func (v volumeAPI) ask(method, what, path, more, body string) (int, string) {
 	v.Helper()
 	r, err := http.NewRequestWithContext(v.Context(), method, v.url+"/volumecontent/"+v.id+"/"+what+"?path="+url.QueryEscape(path)+more, strings.NewReader(body))
 	if err != nil {
@@ -38,23 +38,23 @@ func (v volumeDoor) ask(method, what, path, more, body string) (int, string) {
 	return resp.StatusCode, string(text)
 }
 
-func (h *house) newVolume(url, key, name string) volumeDoor {
+func (h *daemonHarness) newVolume(url, key, name string) volumeAPI {
 	h.Helper()
 	status, made := h.e2b(url, key, "POST", "/volumes", map[string]any{"name": name})
 	if status != http.StatusCreated {
 		h.Fatal(status, made)
 	}
-	return volumeDoor{h, url, made["volumeID"].(string), made["token"].(string)}
+	return volumeAPI{h, url, made["volumeID"].(string), made["token"].(string)}
 }
 
-// openWithVolumes opens a house whose volumes are that large.
-func openWithVolumes(t *testing.T, mb int) *house {
+// openWithVolumes starts a daemon with volumes of the given size.
+func openWithVolumes(t *testing.T, mb int) *daemonHarness {
 	return open(t, tools()+fmt.Sprintf("e2b: {listen: \"127.0.0.1:0\", volume_mb: %d}\nrootfs: {default: {dir: %q}}\n", mb, treeWithUser(t)))
 }
 
-// TestNothingLeadsOutOfAVolume has a sandbox lay every trap in its volume that it can, and
-// its owner and strangers ask for what is outside.
-func TestNothingLeadsOutOfAVolume(t *testing.T) {
+// TestHostileLinksInVolume creates links to outside files in a volume, and requests these
+// files as the owner and with foreign tokens.
+func TestHostileLinksInVolume(t *testing.T) {
 	h := openWithVolumes(t, 64)
 	k, other := h.e2bKey(), h.e2bKey()
 	canary := filepath.Join(t.TempDir(), "canary")
@@ -83,7 +83,7 @@ func TestNothingLeadsOutOfAVolume(t *testing.T) {
 		status, text = v.ask("GET", "dir", path, "&depth=3", "")
 		out("to list "+path, status, text)
 	}
-	for _, path := range []string{"abs", "up", "dir/canary", "../../../../.." + canary} { // it is written inside, or not at all
+	for _, path := range []string{"abs", "up", "dir/canary", "../../../../.." + canary} { // written inside the volume, or refused
 		status, text := v.ask("PUT", "file", path, "", "overwritten")
 		out("", status, text)
 		v.ask("PATCH", "path", path, "", `{"mode": 0, "uid": 1, "gid": 1}`)
@@ -92,21 +92,21 @@ func TestNothingLeadsOutOfAVolume(t *testing.T) {
 	}
 	st, err := os.Stat(canary)
 	if text, _ := os.ReadFile(canary); err != nil || string(text) != "the host's" || st.Mode().Perm() != 0o644 {
-		t.Errorf("the host's file is %q, %v, %v", text, st.Mode(), err)
+		t.Errorf("the host's file changed: %q, %v, %v", text, st.Mode(), err)
 	}
 	for _, path := range []string{"", "/", ".", "..", "real/../.."} {
 		if status, text := v.ask("DELETE", "path", path, "", ""); status != http.StatusBadRequest {
-			t.Errorf("to remove %q = %d %s, want 400", path, status, text)
+			t.Errorf("DELETE %q = %d %s, want 400", path, status, text)
 		}
 	}
-	// What has power in a sandbox has none outside, nor in another.
+	// Set-user-ID bits and device files of a sandbox have no effect outside it.
 	mounts, err := os.ReadFile("/proc/self/mountinfo")
 	if err != nil {
 		t.Fatal(err)
 	}
 	for line := range strings.Lines(string(mounts)) {
 		if strings.Contains(line, h.data+"/volumes") && !(strings.Contains(line, "nosuid") && strings.Contains(line, "nodev")) {
-			t.Errorf("mounted as %s", line)
+			t.Errorf("volume mounted without nosuid and nodev: %s", line)
 		}
 	}
 	for _, token := range []string{"", foreign.token, k.Key, v.token[1:]} {
@@ -133,8 +133,9 @@ func TestNothingLeadsOutOfAVolume(t *testing.T) {
 	}
 }
 
-// TestAVolumeIsAsLargeAsItMayBe fills one from both sides, and has it outlive its daemon.
-func TestAVolumeIsAsLargeAsItMayBe(t *testing.T) {
+// TestVolumeSizeLimit fills a volume from the host and from a sandbox, and kills the
+// daemon.
+func TestVolumeSizeLimit(t *testing.T) {
 	h := openWithVolumes(t, 32)
 	k := h.e2bKey()
 	v := h.newVolume(k.URL, k.Key, "small")
@@ -143,40 +144,40 @@ func TestAVolumeIsAsLargeAsItMayBe(t *testing.T) {
 		t.Fatal(status, text)
 	}
 	if status, text := v.ask("PUT", "file", "large", "", strings.Repeat("x", 40<<20)); status != http.StatusInsufficientStorage {
-		t.Errorf("more than there is room for = %d %s, want 507", status, text)
+		t.Errorf("PUT of more than the free space = %d %s, want 507", status, text)
 	}
 	if got := b.sh("head -c 40000000 /dev/zero 2>/dev/null >/v/full && echo all; rm /v/full; cat /v/kept"); strings.Contains(got, "all") || !strings.HasSuffix(got, "kept") {
-		t.Errorf("a sandbox that writes more: %q", got)
+		t.Errorf("sandbox that writes more: got %q", got)
 	}
 	h.kill()
 	h.start()
 	url := h.e2bKey().URL
 	v.url, b.url = url, url
 	if got := b.sh("cat /v/kept; echo after >/v/after"); got != "kept" {
-		t.Errorf("with the next daemon: %q", got)
+		t.Errorf("after a daemon restart: got %q, want kept", got)
 	}
 	if status, text := v.ask("GET", "file", "after", "", ""); status != http.StatusOK || text != "after\n" {
-		t.Errorf("what was written meanwhile = %d %q", status, text)
+		t.Errorf("GET of the file written since = %d %q", status, text)
 	}
 	if status, got := h.e2b(url, k.Key, "DELETE", "/volumes/"+v.id, nil); status != http.StatusConflict {
-		t.Errorf("to destroy one that is in use = %d %v, want 409", status, got)
+		t.Errorf("DELETE of a volume in use = %d %v, want 409", status, got)
 	}
 	b.do("POST", "/pause", nil, http.StatusNoContent)
 	if status, got := h.e2b(url, k.Key, "DELETE", "/volumes/"+v.id, nil); status != http.StatusConflict {
-		t.Errorf("to destroy one of a sandbox that rests = %d %v, want 409", status, got)
+		t.Errorf("DELETE of a paused sandbox's volume = %d %v, want 409", status, got)
 	}
 	b.do("DELETE", "", nil, http.StatusNoContent)
 	if status, got := h.e2b(url, k.Key, "DELETE", "/volumes/"+v.id, nil); status != http.StatusNoContent {
-		t.Errorf("to destroy it = %d %v, want 204", status, got)
+		t.Errorf("DELETE = %d %v, want 204", status, got)
 	}
 	if left, _ := os.ReadDir(filepath.Join(h.data, "volumes")); len(left) != 0 {
-		t.Errorf("left: %v", left)
+		t.Errorf("volumes left on disk: %v", left)
 	}
 }
 
-// TestVolumesOfASandboxOfATemplate mounts a volume in sandboxes of a template that was
-// built, one that was kept with what it runs.
-func TestVolumesOfASandboxOfATemplate(t *testing.T) {
+// TestVolumesInTemplateSandboxes mounts a volume in sandboxes of a template that was built
+// with a running start command.
+func TestVolumesInTemplateSandboxes(t *testing.T) {
 	h := openWithVolumes(t, 64)
 	k := h.e2bKey()
 	ts := h.templates(k.URL, k.Key)
@@ -206,34 +207,34 @@ func TestVolumesOfASandboxOfATemplate(t *testing.T) {
 
 	b := h.newBox(k.URL, k.Key, with("mine", "/data"))
 	if got := b.sh("cat /data/given /home/user/its; id -u user; stat -c %u /data"); got != "from outsideof the template\n1000\n1000" {
-		t.Errorf("it sees %q", got)
+		t.Errorf("sandbox sees %q", got)
 	}
 	if !within(time.Minute, func() bool { return b.sh("cat /tmp/begun /tmp/saw 2>/dev/null || true") == "begun\ngiven" }) {
-		t.Errorf("the start command of one with a volume: %q", b.sh("cat /tmp/begun /tmp/saw 2>&1 || true"))
+		t.Errorf("start command of a sandbox with a volume: got %q", b.sh("cat /tmp/begun /tmp/saw 2>&1 || true"))
 	}
 	bare := h.newBox(k.URL, k.Key, map[string]any{"templateID": "made"})
 	if got := bare.sh("cat /tmp/begun; ls /data 2>/dev/null || echo none"); got != "begun\nnone" {
-		t.Errorf("one without a volume: %q", got)
+		t.Errorf("sandbox without a volume: got %q", got)
 	}
 	bare.do("DELETE", "", nil, http.StatusNoContent)
 
-	// It is as with other sandboxes: all see it, as it is now, whatever becomes of them.
+	// All sandboxes see the current content of the volume, also after pause, fork and snapshot.
 	second := h.newBox(k.URL, k.Key, with("mine", "/data/below"))
 	second.sh("echo second > /data/below/file")
 	if got := b.sh("cat /data/file"); got != "second" {
-		t.Errorf("what another wrote is %q", got)
+		t.Errorf("file written by another sandbox: got %q", got)
 	}
 	second.do("DELETE", "", nil, http.StatusNoContent)
 	fork := b.forks(1)[0]
 	b.sh("echo later > /data/file")
 	if got := fork.sh("cat /data/file /home/user/its"); got != "later\nof the template" {
-		t.Errorf("a fork sees %q", got)
+		t.Errorf("fork sees %q", got)
 	}
 	fork.do("DELETE", "", nil, http.StatusNoContent)
 	inUse := func(what string) {
 		t.Helper()
 		if status, got := h.e2b(k.URL, k.Key, "DELETE", "/volumes/"+v.id, nil); status != http.StatusConflict {
-			t.Errorf("to destroy it while %s = %d %v, want 409", what, status, got)
+			t.Errorf("DELETE while %s = %d %v, want 409", what, status, got)
 		}
 	}
 	inUse("a sandbox runs")
@@ -249,17 +250,17 @@ func TestVolumesOfASandboxOfATemplate(t *testing.T) {
 	}
 	b.do("POST", "/connect", map[string]any{"timeout": 600}, http.StatusCreated)
 	if got := b.sh("cat /data/file; cat /tmp/begun"); got != "meanwhilebegun" {
-		t.Errorf("when it goes on it sees %q", got)
+		t.Errorf("resumed sandbox sees %q", got)
 	}
 	b.do("POST", "/snapshots", map[string]any{"name": "kept"}, http.StatusCreated)
 	ts.do("DELETE", "/templates/made", nil, http.StatusNoContent)
 	of := h.newBox(b.url, k.Key, map[string]any{"templateID": "kept"})
 	if got := of.sh("cat /data/file /home/user/its"); got != "meanwhileof the template" {
-		t.Errorf("one of its snapshot sees %q", got)
+		t.Errorf("sandbox of its snapshot sees %q", got)
 	}
 	of.do("DELETE", "", nil, http.StatusNoContent)
 	b.do("DELETE", "", nil, http.StatusNoContent)
 	if status, got := h.e2b(b.url, k.Key, "DELETE", "/volumes/"+v.id, nil); status != http.StatusNoContent {
-		t.Errorf("to destroy it when nobody has it = %d %v", status, got)
+		t.Errorf("DELETE of an unused volume = %d %v, want 204", status, got)
 	}
 }

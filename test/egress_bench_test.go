@@ -32,25 +32,25 @@ import (
 	"glasshouse/host/netns"
 )
 
-// The names under which the one server of this benchmark is known.
+// The host names of the benchmark's server.
 const (
-	shopHost = "shop.example.com"  // passed through
-	glass    = "glass.example.com" // looked into
+	shopHost = "shop.example.com"  // TLS passthrough
+	glass    = "glass.example.com" // TLS interception
 	gig      = 1 << 30
 )
 
-// A lane is a way to the server.
+// A lane is a path to the server.
 type lane struct {
 	name  string
 	dial  func(port string) (net.Conn, error)
-	proxy bool   // it is told where to by CONNECT, and by whole URLs
-	host  string // that it asks for
-	size  int64  // of the stream; a slow one gets less
+	proxy bool   // uses an explicit proxy: CONNECT and absolute URLs
+	host  string // the requested host
+	size  int64  // of the stream; less for a slow lane
 	err   error
 }
 
-// TestBenchEgress measures the proxy of a real jail, with its daemon, its rules
-// and its chain, beside a connection without it and beside other proxies.
+// TestBenchEgress measures the proxy of a real jail, with its daemon, rules and audit log, and
+// compares it with a direct connection and other proxies.
 func TestBenchEgress(t *testing.T) {
 	out := filepath.Join(t.TempDir(), "report")
 	if os.Getenv(reportFile) == "" {
@@ -94,8 +94,7 @@ func TestBenchEgress(t *testing.T) {
 // here is the network namespace of this process.
 const here = "/proc/self/ns/net"
 
-// dialFrom connects from a network namespace. All lanes do, so that what it takes
-// to go there is in all of them.
+// dialFrom connects from a network namespace. All lanes use it, so that all include its cost.
 func dialFrom(ns, addr string) (c net.Conn, err error) {
 	err = netns.Do(ns, func() (err error) {
 		c, err = net.Dial("tcp", addr)
@@ -104,7 +103,7 @@ func dialFrom(ns, addr string) (c net.Conn, err error) {
 	return c, err
 }
 
-// zeros answers with as many bytes as the path says.
+// zeros responds with as many bytes as the path says.
 func zeros(w http.ResponseWriter, r *http.Request) {
 	n, _ := strconv.ParseInt(strings.TrimPrefix(r.URL.Path, "/"), 10, 64)
 	w.Header().Set("Content-Length", strconv.FormatInt(n, 10))
@@ -117,7 +116,7 @@ func zeros(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
-// flood answers a number with that many bytes, again and again.
+// flood reads numbers and writes that many bytes for each.
 func flood(t *testing.T, ns, addr string) {
 	t.Helper()
 	var l net.Listener
@@ -155,7 +154,7 @@ func flood(t *testing.T, ns, addr string) {
 	}()
 }
 
-// certificate returns one for names, and a file with what vouches for it.
+// certificate returns a certificate for names, and a file with its authority.
 func certificate(t *testing.T, names ...string) (tls.Certificate, string) {
 	t.Helper()
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
@@ -178,8 +177,7 @@ func certificate(t *testing.T, names ...string) (tls.Certificate, string) {
 	return tls.Certificate{Certificate: [][]byte{der}, PrivateKey: key}, file
 }
 
-// peers starts the other proxies, if scripts/peers.sh has unpacked them or the
-// system has them.
+// peers starts the other proxies, if scripts/peers.sh has unpacked them or the system has them.
 func peers(t *testing.T) (tiny, mitm *lane) {
 	t.Helper()
 	dir := os.Getenv("GLASSHOUSE_PEERS")
@@ -193,7 +191,8 @@ func peers(t *testing.T) (tiny, mitm *lane) {
 		l.proxy = true
 		l.dial = func(string) (net.Conn, error) { return dialFrom(here, addr) }
 		cmd.SysProcAttr = &unix.SysProcAttr{Pdeathsig: unix.SIGKILL}
-		if l.err = cmd.Start(); l.err != nil {
+		l.err = cmd.Start()
+		if l.err != nil {
 			return l
 		}
 		t.Cleanup(func() { cmd.Process.Kill(); cmd.Wait() })
@@ -204,12 +203,12 @@ func peers(t *testing.T) (tiny, mitm *lane) {
 				return l
 			}
 		}
-		l.err = errors.New("it does not listen")
+		l.err = errors.New("the proxy does not listen")
 		return l
 	}
 	tiny = &lane{name: "tinyproxy", host: shopHost, size: gig / 2}
 	if name, err := find("tinyproxy", "tinyproxy/usr/bin/tinyproxy"); err != nil {
-		tiny.err = errors.New("not there")
+		tiny.err = errors.New("not installed")
 	} else {
 		conf := filepath.Join(t.TempDir(), "tinyproxy.conf")
 		if err := os.WriteFile(conf, []byte("Port 8888\nListen 127.0.0.1\nTimeout 60\nMaxClients 200\nLogLevel Error\nLogFile \""+conf+".log\"\n"), 0o600); err != nil {
@@ -219,7 +218,7 @@ func peers(t *testing.T) (tiny, mitm *lane) {
 	}
 	mitm = &lane{name: "mitmproxy", host: glass, size: gig / 8}
 	if name, err := find("mitmdump", "mitmproxy/usr/bin/mitmdump"); err != nil {
-		mitm.err = errors.New("not there")
+		mitm.err = errors.New("not installed")
 	} else {
 		cmd := exec.Command(name, "-q", "--listen-host", "127.0.0.1", "--listen-port", "8889", "--ssl-insecure",
 			"--set", "stream_large_bodies=1m", "--set", "confdir="+t.TempDir())
@@ -233,14 +232,14 @@ func peers(t *testing.T) (tiny, mitm *lane) {
 	return tiny, mitm
 }
 
-// A talk is a connection on which requests of HTTP are made.
+// A talk is a connection for HTTP requests.
 type talk struct {
 	net.Conn
 	r    *bufio.Reader
-	host string // with the scheme if a proxy is to be told
+	host string // with the scheme if an explicit proxy is used
 }
 
-// talk connects to the server, by TLS or not.
+// talk connects to the server, with or without TLS.
 func (l *lane) talk(secure bool) (*talk, error) {
 	if l.err != nil {
 		return nil, l.err
@@ -280,7 +279,7 @@ func (l *lane) talk(secure bool) (*talk, error) {
 	return t, nil
 }
 
-// get asks for n bytes and takes them.
+// get requests n bytes and reads them.
 func (t *talk) get(n int64) error {
 	target, host := t.host, strings.TrimPrefix(t.host, "http://")
 	if target == host {
@@ -298,12 +297,12 @@ func (t *talk) get(n int64) error {
 	return err
 }
 
-// benchStreams has a gigabyte come, and looks at the daemon's memory meanwhile.
-func benchStreams(h *house, direct, jail, looked, tiny, mitm *lane) {
+// benchStreams downloads a gigabyte and samples the daemon's memory.
+func benchStreams(h *daemonHarness, direct, jail, looked, tiny, mitm *lane) {
 	type way struct {
 		name   string
 		lane   *lane
-		target float64 // of what comes directly
+		target float64 // fraction of the direct rate
 		run    func(l *lane) error
 		took   []time.Duration
 		before int64
@@ -347,7 +346,7 @@ func benchStreams(h *house, direct, jail, looked, tiny, mitm *lane) {
 		for range 3 {
 			for _, w := range group.ways {
 				if w.lane.err != nil || len(w.took) > 0 && w.took[0] > 8*time.Second {
-					continue // it is not there, or slow, and once is enough
+					continue // missing or slow: one round is enough
 				}
 				w.before = h.rss()
 				stop := make(chan struct{})
@@ -395,12 +394,12 @@ func benchStreams(h *house, direct, jail, looked, tiny, mitm *lane) {
 	}
 }
 
-// benchLatency makes small requests.
+// benchLatency sends small requests.
 func benchLatency(direct, jail, looked, tiny, mitm *lane) {
 	for _, group := range []struct {
 		title  string
 		secure bool
-		fresh  bool // a connection for each
+		fresh  bool // a connection for each request
 		rounds int
 		lanes  []*lane
 	}{
@@ -413,7 +412,8 @@ func benchLatency(direct, jail, looked, tiny, mitm *lane) {
 		once := func(l *lane) (err error) {
 			c := talks[l]
 			if c == nil {
-				if c, err = l.talk(group.secure); err != nil {
+				c, err = l.talk(group.secure)
+				if err != nil {
 					return err
 				}
 				if !group.fresh {
@@ -460,11 +460,11 @@ func benchLatency(direct, jail, looked, tiny, mitm *lane) {
 	}
 }
 
-// benchConnections opens as many connections as a jail may have, and has them all
-// say something at once.
-func benchConnections(h *house, l *lane) {
+// benchConnections opens as many connections as a jail may have, and uses all of them
+// concurrently.
+func benchConnections(h *daemonHarness, l *lane) {
 	const n = 1000
-	time.Sleep(2 * time.Second) // those of before have ended
+	time.Sleep(2 * time.Second) // until the previous connections have ended
 	before := h.rss()
 	conns := make([]net.Conn, n)
 	errs := make(chan error, 2*n)

@@ -19,7 +19,7 @@ import (
 	"glasshouse/host/netns"
 )
 
-// named gives this host names for addresses, as long as the test runs.
+// named makes this host resolve names to addresses during the test.
 func named(t *testing.T, hosts map[string]string) {
 	t.Helper()
 	text := "127.0.0.1 localhost\n"
@@ -55,13 +55,13 @@ func website(t *testing.T, ns, addr string, conf *tls.Config, h http.Handler) {
 	t.Cleanup(func() { srv.Close() })
 }
 
-// get has a jail ask for a page, without knowing of proxies, over plain HTTP.
-func (h *house) get(j wire.Jail, host, port string) string {
+// get requests a page over plain HTTP from a jail, without proxy settings.
+func (h *daemonHarness) get(j wire.Jail, host, port string) string {
 	h.Helper()
 	return h.sh(j.ID, fmt.Sprintf(`timeout 20 bash -c 'exec 3<>/dev/tcp/%s/%s && printf "GET / HTTP/1.1\r\nHost: %s\r\nConnection: close\r\n\r\n" >&3 && cat <&3' 2>&1 | tr -d '\r'`, host, port, host))
 }
 
-func TestAJailBehindTheProxyReachesWhatIsAllowed(t *testing.T) {
+func TestEgressProxy(t *testing.T) {
 	if !ownWorld(t) {
 		return
 	}
@@ -76,31 +76,31 @@ func TestAJailBehindTheProxyReachesWhatIsAllowed(t *testing.T) {
 		{Host: "api.example.com"}, {Host: "meta.example.com"}, {Host: "inside.example.com"},
 	}}})
 	if got := h.get(j, "api.example.com", "80"); !strings.Contains(got, "hello api.example.com") {
-		t.Errorf("what is allowed answers %q", got)
+		t.Errorf("allowed host: got %q", got)
 	}
 	for host, why := range map[string]string{
-		"other.example.com":  "", // its name leads nowhere
+		"other.example.com":  "", // its address is not reachable
 		serverAddr:           "refused",
 		"meta.example.com":   "",
 		"inside.example.com": "",
 	} {
 		if got := h.get(j, host, "80"); strings.Contains(got, "hello") || !strings.Contains(got, why) {
-			t.Errorf("%s answers %q", host, got)
+			t.Errorf("%s: got %q, want a denial", host, got)
 		}
 	}
 	if got := h.sh(j.ID, "cat /etc/resolv.conf; env | grep -i proxy | sort"); !strings.Contains(got, "nameserver 10.0.0.1") || !strings.Contains(got, "https_proxy=http://10.0.0.1:3128") {
-		t.Errorf("names and settings: %q", got)
+		t.Errorf("resolv.conf and proxy variables: got %q", got)
 	}
 
-	// The rules change at once.
+	// Rule changes take effect immediately.
 	if _, err := h.SetEgress(t.Context(), j.ID, wire.Egress{Allow: []wire.EgressRule{{Host: "*.example.com", Ports: []uint16{80}}}}); err != nil {
 		t.Fatal(err)
 	}
 	if got := h.get(j, "other.example.com", "80"); !strings.Contains(got, "hello other.example.com") {
-		t.Errorf("what is allowed by now answers %q", got)
+		t.Errorf("host allowed by the new rules: got %q", got)
 	}
 
-	// What has left is noted beside the work: a daemon that is asked has it all written.
+	// Egress records are written in the background; a query flushes them first.
 	decided := func() (allowed, refused int, entries []wire.ChainEntry) {
 		entries, err := client.Collect(h.Chain(t.Context(), map[string][]string{"kind": {"egress"}, "jail": {string(j.ID)}}))
 		if err != nil {
@@ -116,34 +116,34 @@ func TestAJailBehindTheProxyReachesWhatIsAllowed(t *testing.T) {
 		return allowed, refused, entries
 	}
 	if !within(30*time.Second, func() bool { allowed, _, _ := decided(); return allowed == 2 }) {
-		t.Error("what has left is not in the chain")
+		t.Error("the allowed requests are not in the audit log")
 	}
 
-	// Also for the next daemon, and for branches.
+	// The rules also apply after a daemon restart, and to branches.
 	h.kill()
 	h.start()
 	if got := h.get(j, "other.example.com", "80"); !strings.Contains(got, "hello other.example.com") {
-		t.Errorf("after the daemon was killed: %q", got)
+		t.Errorf("after a daemon kill: got %q", got)
 	}
 	made, err := h.BranchJail(t.Context(), j.ID, wire.Branch{Count: 1})
 	if err != nil {
 		t.Fatal(err)
 	}
 	if got := h.get(made.Jails[0], "other.example.com", "80"); !strings.Contains(got, "hello other.example.com") {
-		t.Errorf("a branch: %q", got)
+		t.Errorf("from a branch: got %q", got)
 	}
 
-	// All of it is in the chain, and the chain is whole.
+	// The audit log has all requests, and verifies.
 	allowed, refused, entries := decided()
 	if allowed < 3 || refused < 3 {
-		t.Errorf("the chain has %d that left and %d that did not: %+v", allowed, refused, entries)
+		t.Errorf("the audit log has %d allowed and %d denied requests: %+v", allowed, refused, entries)
 	}
 	taken, err := client.Collect(h.Chain(t.Context(), map[string][]string{"kind": {"snapshot.taken,jail.branched"}}))
 	if err != nil || len(taken) != 2 || !strings.Contains(string(taken[0].Body), `"digest":"`) || taken[1].Jail != string(made.Jails[0].ID) {
-		t.Errorf("of the branch the chain says %+v, %v", taken, err)
+		t.Errorf("audit log entries of the branch: got %+v, %v", taken, err)
 	}
 	if r, err := h.VerifyChain(t.Context(), true); err != nil || r.Bad != nil || r.Entries < 10 {
-		t.Errorf("verifying the chain: %+v, %v", r, err)
+		t.Errorf("verifying the audit log: %+v, %v", r, err)
 	}
 	export, err := h.ExportChain(t.Context())
 	if err != nil {
@@ -151,7 +151,7 @@ func TestAJailBehindTheProxyReachesWhatIsAllowed(t *testing.T) {
 	}
 	defer export.Close()
 	if b, err := io.ReadAll(export); err != nil || strings.Count(string(b), "\n") < 10 {
-		t.Errorf("the export: %d bytes, %v", len(b), err)
+		t.Errorf("export: got %d bytes, %v", len(b), err)
 	}
 }
 
@@ -168,20 +168,20 @@ func TestBridgedJailsFindEachOtherByName(t *testing.T) {
 	inB := greet(t, filepath.Join(h.data, "run/netns", string(b.ID)))
 	inX := greet(t, filepath.Join(h.data, "run/netns", string(x.ID)))
 	if got := h.reach(a.ID, string(b.ID)+":"+inB); !strings.HasPrefix(got, string(b.ID)+":"+inB+": 100.64.") {
-		t.Errorf("by its identifier web hears %q", got)
+		t.Errorf("web connects to db by id: got %q", got)
 	}
 	if got := h.reach(a.ID, "db:"+inB); !strings.HasPrefix(got, "db:"+inB+": 100.64.") {
-		t.Errorf("by its name web hears %q", got)
+		t.Errorf("web connects to db by name: got %q", got)
 	}
-	if got := h.strays(a.ID, "stranger:"+inX, serverAddr+":"+port, hostAddr+":22"); got != "" {
-		t.Errorf("web reaches %q, want db alone", got)
+	if got := h.reachDenied(a.ID, "stranger:"+inX, serverAddr+":"+port, hostAddr+":22"); got != "" {
+		t.Errorf("web reaches %q, want only db", got)
 	}
-	// The name goes with the jail.
+	// The name resolves only while the jail runs.
 	if _, err := h.StopJail(t.Context(), b.ID, 0); err != nil {
 		t.Fatal(err)
 	}
-	if got := h.strays(a.ID, "db:"+inB); got != "" {
-		t.Errorf("db has stopped, and answers %q", got)
+	if got := h.reachDenied(a.ID, "db:"+inB); got != "" {
+		t.Errorf("db has stopped, but got %q", got)
 	}
 	if _, err := h.StartJail(t.Context(), b.ID); err != nil {
 		t.Fatal(err)
@@ -190,6 +190,6 @@ func TestBridgedJailsFindEachOtherByName(t *testing.T) {
 	h.start()
 	inB = greet(t, filepath.Join(h.data, "run/netns", string(b.ID)))
 	if got := h.reach(a.ID, "db:"+inB); !strings.HasPrefix(got, "db:"+inB+": 100.64.") {
-		t.Errorf("after the daemon was killed: %q", got)
+		t.Errorf("after a daemon kill: got %q", got)
 	}
 }

@@ -14,8 +14,8 @@ import (
 	"github.com/creack/pty"
 )
 
-// permissions are a policy of few words: what is listed is allowed or denied, and
-// about the rest somebody is asked.
+// permissions is a short policy: the listed actions are allowed or denied, all others require an
+// approval.
 const permissions = `{
   "permission": {
     "edit": {"*": "allow", "/etc/*": "deny", "etc/*": "deny"},
@@ -24,7 +24,7 @@ const permissions = `{
   }
 }`
 
-func TestAPolicyHoldsBelowWhoeverRunsInAJail(t *testing.T) {
+func TestKernelLevelEnforcement(t *testing.T) {
 	h := open(t, tools())
 	for _, b := range []wire.CreateJail{{Runtime: "runc"}, {Runtime: "crun"}, {Backend: "bwrap"}} {
 		name := strings.TrimSpace(b.Backend + " " + b.Runtime)
@@ -32,31 +32,32 @@ func TestAPolicyHoldsBelowWhoeverRunsInAJail(t *testing.T) {
 		b.Policy = &wire.Policy{Files: []wire.PolicyFile{{Name: "opencode.json", Text: permissions}}}
 		j := h.running(b)
 
-		// What the operator runs is not asked about; what that runs is decided.
+		// Commands of the operator are not checked; their child processes are.
 		if got := h.sh(j.ID, "ls / >/dev/null && echo listed; touch /tmp/x && echo touched"); got != "listed\ntouched" {
-			t.Errorf("%s: what is allowed says %q", name, got)
+			t.Errorf("%s: allowed commands printed %q", name, got)
 		}
 		if got := h.sh(j.ID, "rm -rf /tmp/x || echo refused; ls /tmp/x"); !strings.Contains(got, "refused") || !strings.Contains(got, "/tmp/x") {
-			t.Errorf("%s: what is denied says %q", name, got)
+			t.Errorf("%s: denied command printed %q", name, got)
 		}
 		if got := h.sh(j.ID, "echo x > /etc/motd || echo refused; ls /etc/motd"); !strings.Contains(got, "refused") {
-			t.Errorf("%s: a redirection to what is denied: %q", name, got)
+			t.Errorf("%s: redirection to a denied file printed %q", name, got)
 		}
-		// A program that nobody knows, though it is one that is denied: a person is asked.
+		// An unknown program, a copy of a denied one, requires an approval.
 		x, err := h.Exec(t.Context(), j.ID, wire.ExecRequest{Cmd: "cp /bin/rm /tmp/harmless && /tmp/harmless -rf /tmp/x", Detach: true})
 		if err != nil {
 			t.Fatal(err)
 		}
 		if a := h.asked(j); !strings.Contains(a.What, "/tmp/harmless -rf /tmp/x") {
-			t.Errorf("%s: asked about %q", name, a.What)
+			t.Errorf("%s: approval request for %q", name, a.What)
 		} else if _, err := h.Answer(t.Context(), a.ID, wire.AnswerApproval{Answer: "deny"}); err != nil {
 			t.Error(err)
 		}
-		if x = h.ended(j, x); x.ExitCode == nil || *x.ExitCode == 0 {
-			t.Errorf("%s: a person denied it, and it ended with %+v", name, x)
+		x = h.ended(j, x)
+		if x.ExitCode == nil || *x.ExitCode == 0 {
+			t.Errorf("%s: the denied command ended with %+v, want failure", name, x)
 		}
 		if got := h.sh(j.ID, "cat /etc/hostname; true"); got == "" {
-			t.Errorf("%s: reading is not asked about: %q", name, got)
+			t.Errorf("%s: reading a file printed %q, want its content", name, got)
 		}
 		if err := h.DeleteJail(t.Context(), j.ID); err != nil {
 			t.Error(err)
@@ -64,9 +65,9 @@ func TestAPolicyHoldsBelowWhoeverRunsInAJail(t *testing.T) {
 	}
 }
 
-// What init begins is not asked about, so nobody else may be init: not by its
-// program, not by a copy of it, not as an orphan that it adopts.
-func TestNobodyPlaysInit(t *testing.T) {
+// Children of init's commands are not checked, so no other process may pass as init: not by
+// running its program or a copy of it, and not as an orphan adopted by it.
+func TestProcessesCannotImpersonateInit(t *testing.T) {
 	const permissions = `{"permission": {"edit": "allow", "external_directory": "allow", "bash": {"*": "allow", "touch *": "deny"}}}`
 	h := open(t, tools())
 	j := h.running(wire.CreateJail{Enforce: true, Policy: &wire.Policy{Level: 3, Files: []wire.PolicyFile{{Name: "opencode.json", Text: permissions}}}})
@@ -83,11 +84,11 @@ func TestNobodyPlaysInit(t *testing.T) {
 		}
 	}
 	if got := h.sh(j.ID, "ls / >/dev/null && echo listed"); got != "listed" {
-		t.Errorf("what is allowed says %q", got)
+		t.Errorf("the allowed command printed %q, want listed", got)
 	}
 }
 
-func TestAProcessWaitsForAPerson(t *testing.T) {
+func TestProcessWaitsForApproval(t *testing.T) {
 	h := open(t, tools())
 	j := h.running(wire.CreateJail{Enforce: true, Policy: &wire.Policy{Files: []wire.PolicyFile{{Name: "opencode.json", Text: permissions}}}})
 	x, err := h.Exec(t.Context(), j.ID, wire.ExecRequest{Argv: []string{"bash", "-c", "id -u && echo went on"}, Detach: true})
@@ -96,10 +97,10 @@ func TestAProcessWaitsForAPerson(t *testing.T) {
 	}
 	a := h.asked(j)
 	if !strings.Contains(a.What, "id -u") {
-		t.Fatalf("asked about %q", a.What)
+		t.Fatalf("approval request for %q, want id -u", a.What)
 	}
 
-	// Meanwhile a snapshot is taken, and a branch of it asks for itself.
+	// Take a snapshot while the approval is pending. A branch of it requests its own approval.
 	s, err := h.TakeSnapshot(t.Context(), j.ID, wire.TakeSnapshot{})
 	if err != nil {
 		t.Fatal(err)
@@ -110,13 +111,13 @@ func TestAProcessWaitsForAPerson(t *testing.T) {
 	}
 	b := h.asked(made.Jails[0])
 	if !strings.Contains(b.What, "id -u") {
-		t.Errorf("the branch asks about %q", b.What)
+		t.Errorf("the branch requests an approval for %q", b.What)
 	}
 	if _, err := h.Answer(t.Context(), b.ID, wire.AnswerApproval{Answer: "deny"}); err != nil {
 		t.Error(err)
 	}
 
-	// So does the daemon die and come back.
+	// Kill and restart the daemon while the approval is pending.
 	h.kill()
 	h.start()
 	a = h.asked(j)
@@ -125,12 +126,12 @@ func TestAProcessWaitsForAPerson(t *testing.T) {
 	}
 	x = h.ended(j, x)
 	if x.ExitCode == nil || *x.ExitCode != 0 || !strings.Contains(x.Stdout, "went on") {
-		t.Errorf("it was allowed, and ended with %+v", x)
+		t.Errorf("the approved command ended with %+v", x)
 	}
 }
 
-// wonders runs a command about which a person is asked, and returns when one is.
-func (h *house) wonders(j wire.Jail, script string) (wire.Exec, wire.Approval) {
+// startPending starts a command that requires an approval, and returns when it is pending.
+func (h *daemonHarness) startPending(j wire.Jail, script string) (wire.Exec, wire.Approval) {
 	h.Helper()
 	x, err := h.Exec(h.Context(), j.ID, wire.ExecRequest{Argv: []string{"bash", "-c", script}, Detach: true})
 	if err != nil {
@@ -139,32 +140,32 @@ func (h *house) wonders(j wire.Jail, script string) (wire.Exec, wire.Approval) {
 	return x, h.asked(j)
 }
 
-func (h *house) allows(a wire.Approval) {
+func (h *daemonHarness) allows(a wire.Approval) {
 	h.Helper()
 	if _, err := h.Answer(h.Context(), a.ID, wire.AnswerApproval{Answer: "allow"}); err != nil {
 		h.Fatal(err)
 	}
 }
 
-// withdrawn checks that nobody is asked any more.
-func (h *house) withdrawn(a wire.Approval) {
+// withdrawn checks that a request is withdrawn.
+func (h *daemonHarness) withdrawn(a wire.Approval) {
 	h.Helper()
 	now, err := h.Approval(h.Context(), a.ID, 0)
 	if err != nil || now.State != "withdrawn" {
-		h.Errorf("what nobody waits for is %s: %v", now.State, err)
+		h.Errorf("request is %s: %v, want withdrawn", now.State, err)
 	}
 }
 
 var enforced = wire.CreateJail{Enforce: true, Policy: &wire.Policy{Files: []wire.PolicyFile{{Name: "opencode.json", Text: permissions}}}}
 
-func TestAJailThatIsPausedHoldsNoDaemonUp(t *testing.T) {
+func TestPausedJailDoesNotDelayShutdown(t *testing.T) {
 	h := open(t, tools())
 	j := h.running(enforced)
-	x, a := h.wonders(j, "id -u && echo went on")
+	x, a := h.startPending(j, "id -u && echo went on")
 	if _, err := h.PauseJail(t.Context(), j.ID); err != nil {
 		t.Fatal(err)
 	}
-	for range 2 { // the one that asked, and one that found it paused
+	for range 2 { // the daemon that got the request, and one that found the jail paused
 		if err := h.cmd.Process.Signal(syscall.SIGTERM); err != nil {
 			t.Fatal(err)
 		}
@@ -173,10 +174,10 @@ func TestAJailThatIsPausedHoldsNoDaemonUp(t *testing.T) {
 		select {
 		case err := <-ended:
 			if err != nil {
-				t.Errorf("the daemon ends with %v", err)
+				t.Errorf("the daemon exited: %v", err)
 			}
 		case <-time.After(30 * time.Second):
-			t.Fatal("the daemon waits until the jail goes on")
+			t.Fatal("the daemon waits for the paused jail to resume")
 		}
 		h.start()
 	}
@@ -184,18 +185,19 @@ func TestAJailThatIsPausedHoldsNoDaemonUp(t *testing.T) {
 		t.Fatal(err)
 	}
 	if again := h.asked(j); again.ID != a.ID {
-		t.Errorf("asked was %s, and now %s", a.ID, again.ID)
+		t.Errorf("the pending request was %s and is now %s", a.ID, again.ID)
 	}
 	h.allows(a)
-	if x = h.ended(j, x); x.ExitCode == nil || *x.ExitCode != 0 || !strings.Contains(x.Stdout, "went on") {
-		t.Errorf("it was allowed, and ended with %+v", x)
+	x = h.ended(j, x)
+	if x.ExitCode == nil || *x.ExitCode != 0 || !strings.Contains(x.Stdout, "went on") {
+		t.Errorf("the approved command ended with %+v", x)
 	}
 	if got := h.sh(j.ID, "rm -rf /tmp/x || echo refused"); !strings.Contains(got, "refused") {
-		t.Errorf("then what is denied says %q", got)
+		t.Errorf("after the resume, the denied command printed %q", got)
 	}
 }
 
-func TestATerminalSaysWhatACommandWaitsFor(t *testing.T) {
+func TestTerminalShowsPendingApproval(t *testing.T) {
 	h := open(t, tools())
 	j := h.running(enforced)
 	for _, line := range [][]string{
@@ -219,7 +221,7 @@ func TestATerminalSaysWhatACommandWaitsFor(t *testing.T) {
 			said += lines.Text() + "\n"
 		}
 		if !strings.Contains(said, "a person is asked") || !strings.Contains(said, "id -u") || !strings.Contains(said, "approve "+string(a.ID)) {
-			t.Errorf("%s: the terminal says %q", line[0], said)
+			t.Errorf("%s: the terminal shows %q", line[0], said)
 		}
 		h.allows(a)
 		if err := cmd.Wait(); err != nil {
@@ -229,7 +231,7 @@ func TestATerminalSaysWhatACommandWaitsFor(t *testing.T) {
 	}
 }
 
-func TestWhatIsAskedEndsWithWhoAsks(t *testing.T) {
+func TestApprovalIsWithdrawnWithItsProcess(t *testing.T) {
 	h := open(t, tools())
 	j := h.running(enforced)
 	clean, err := h.TakeSnapshot(t.Context(), j.ID, wire.TakeSnapshot{})
@@ -239,46 +241,49 @@ func TestWhatIsAskedEndsWithWhoAsks(t *testing.T) {
 	refuses := func() {
 		t.Helper()
 		if got := h.sh(j.ID, "rm -rf /tmp/x || echo refused; touch /tmp/y && echo touched"); !strings.Contains(got, "refused") || !strings.Contains(got, "touched") {
-			t.Errorf("what is denied, and what is allowed: %q", got)
+			t.Errorf("a denied and an allowed command printed %q", got)
 		}
 	}
 
-	// A rewind to before it was asked.
-	_, a := h.wonders(j, "id -u && echo went on")
+	// A rewind to before the request.
+	_, a := h.startPending(j, "id -u && echo went on")
 	waiting, err := h.TakeSnapshot(t.Context(), j.ID, wire.TakeSnapshot{})
 	if err != nil {
 		t.Fatal(err)
 	}
-	if j, err = h.RewindJail(t.Context(), j.ID, clean.ID); err != nil {
+	j, err = h.RewindJail(t.Context(), j.ID, clean.ID)
+	if err != nil {
 		t.Fatal(err)
 	}
 	h.withdrawn(a)
 	refuses()
 
-	// One to where it was asked: it is asked anew.
-	if j, err = h.RewindJail(t.Context(), j.ID, waiting.ID); err != nil {
+	// A rewind to the pending request creates a new request.
+	j, err = h.RewindJail(t.Context(), j.ID, waiting.ID)
+	if err != nil {
 		t.Fatal(err)
 	}
 	again := h.asked(j)
 	if again.ID == a.ID || !strings.Contains(again.What, "id -u") {
-		t.Errorf("asked is %s, %q", again.ID, again.What)
+		t.Errorf("got request %s for %q, want a new one for id -u", again.ID, again.What)
 	}
 	h.allows(again)
 	refuses()
 
-	// A stop, and a start.
-	_, a = h.wonders(j, "id -un")
+	// A stop and a start.
+	_, a = h.startPending(j, "id -un")
 	if _, err := h.StopJail(t.Context(), j.ID, time.Second); err != nil {
 		t.Fatal(err)
 	}
 	h.withdrawn(a)
-	if j, err = h.StartJail(t.Context(), j.ID); err != nil {
+	j, err = h.StartJail(t.Context(), j.ID)
+	if err != nil {
 		t.Fatal(err)
 	}
 	refuses()
 
-	// A pause keeps it.
-	x, a := h.wonders(j, "id -u && echo went on")
+	// A pause keeps the request.
+	x, a := h.startPending(j, "id -u && echo went on")
 	if _, err := h.PauseJail(t.Context(), j.ID); err != nil {
 		t.Fatal(err)
 	}
@@ -286,19 +291,20 @@ func TestWhatIsAskedEndsWithWhoAsks(t *testing.T) {
 	if _, err := h.ResumeJail(t.Context(), j.ID); err != nil {
 		t.Fatal(err)
 	}
-	if x = h.ended(j, x); !strings.Contains(x.Stdout, "went on") {
-		t.Errorf("it was allowed while it was paused, and ended with %+v", x)
+	x = h.ended(j, x)
+	if !strings.Contains(x.Stdout, "went on") {
+		t.Errorf("the command approved during the pause ended with %+v", x)
 	}
 
-	_, a = h.wonders(j, "id -g")
+	_, a = h.startPending(j, "id -g")
 	if err := h.DeleteJail(t.Context(), j.ID); err != nil {
 		t.Fatal(err)
 	}
 	h.withdrawn(a)
 }
 
-// asked waits until something that a jail wants waits for a person.
-func (h *house) asked(j wire.Jail) wire.Approval {
+// asked waits until a jail has a pending approval and returns it.
+func (h *daemonHarness) asked(j wire.Jail) wire.Approval {
 	h.Helper()
 	for end := time.Now().Add(20 * time.Second); time.Now().Before(end); time.Sleep(20 * time.Millisecond) {
 		list, err := h.Approvals(h.Context(), "", j.ID)
@@ -309,25 +315,26 @@ func (h *house) asked(j wire.Jail) wire.Approval {
 			return list[0]
 		}
 	}
-	h.Fatalf("nobody was asked about %s", j.ID)
+	h.Fatalf("%s has no pending approval", j.ID)
 	return wire.Approval{}
 }
 
 // ended waits until a command has ended.
-func (h *house) ended(j wire.Jail, x wire.Exec) wire.Exec {
+func (h *daemonHarness) ended(j wire.Jail, x wire.Exec) wire.Exec {
 	h.Helper()
 	return h.endedWithin(20*time.Second, j, x)
 }
 
-func (h *house) endedWithin(limit time.Duration, j wire.Jail, x wire.Exec) wire.Exec {
+func (h *daemonHarness) endedWithin(limit time.Duration, j wire.Jail, x wire.Exec) wire.Exec {
 	h.Helper()
 	var err error
 	for end := time.Now().Add(limit); x.Running; time.Sleep(50 * time.Millisecond) {
-		if x, err = h.ExecResult(h.Context(), j.ID, x.ID); err != nil {
+		x, err = h.ExecResult(h.Context(), j.ID, x.ID)
+		if err != nil {
 			h.Fatal(err)
 		}
 		if time.Now().After(end) {
-			h.Fatalf("it waits: %+v", x)
+			h.Fatalf("the command has not ended: %+v", x)
 		}
 	}
 	return x

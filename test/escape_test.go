@@ -22,7 +22,7 @@ import (
 	"glasshouse/id"
 )
 
-// An escape is an attempt of test/escape, as that tells of it.
+// An escape is an attempt of test/escape, as the program lists it.
 type escape struct {
 	Name    string
 	Reasons []egress.Reason
@@ -35,23 +35,23 @@ type escape struct {
 	Slow    bool
 }
 
-// prompt is how soon an attempt must have failed, on a host that is busy. It is less than
-// what test/escape waits for an answer.
+// prompt is the time limit for a failing attempt on a busy host. It is shorter than the response
+// timeout of test/escape.
 const prompt = 15 * time.Second
 
 // A prisoner is a jail in which escapes are attempted.
 type prisoner struct {
-	*house
+	*daemonHarness
 	world *wild
 	jail  id.Jail
 	env   map[string]string
 }
 
-// TestNothingGetsOut makes every attempt of test/escape in jails of network mode
-// proxy. Each must fail at once with a clear answer, reach nothing that it may not,
-// and be recorded: in the chain, with a reason that fits, or, where the jail's own
-// kernel let it come to nothing, in the jail's log.
-func TestNothingGetsOut(t *testing.T) {
+// TestEgressEscapes makes each attempt of test/escape in jails of network mode proxy. Each must
+// fail immediately with a clear error, reach nothing that is denied, and be recorded: in the
+// audit log with a matching reason, or, if the jail's kernel rejected it, in the jail's event
+// log.
+func TestEgressEscapes(t *testing.T) {
 	if !ownWorld(t) {
 		return
 	}
@@ -65,11 +65,11 @@ func TestNothingGetsOut(t *testing.T) {
 
 	rules := egressRules(t, api)
 	runc := wire.CreateJail{Backend: "oci", Runtime: "runc", Network: "proxy", Egress: &rules}
-	p := &prisoner{house: h, world: w, jail: h.running(runc).ID, env: map[string]string{
+	p := &prisoner{daemonHarness: h, world: w, jail: h.running(runc).ID, env: map[string]string{
 		"HOST_API": api, "HOST_SOCKET": filepath.Join(h.data, "glasshouse.sock"),
 		"HOST_ABSTRACT": listenAbstract(t), "HOST_JAILS": strings.Join(otherJails(t, h, w, secret), " "),
 	}}
-	p.takeIn(program)
+	p.addProgram(program)
 	if err := h.PutSecret(t.Context(), "inside", wire.PutSecret{Value: &secret}); err != nil {
 		t.Fatal(err)
 	}
@@ -77,7 +77,7 @@ func TestNothingGetsOut(t *testing.T) {
 		t.Fatal(err)
 	}
 	if got := p.attempt(t, "-list"); !strings.Contains(got, "HTTP/0.9") {
-		t.Fatalf("the program does not run in the jail: %.300q", got)
+		t.Fatalf("the program does not start in the jail: %.300q", got)
 	}
 
 	slow := p.begin(all)
@@ -95,11 +95,11 @@ func TestNothingGetsOut(t *testing.T) {
 		}
 	}
 	t.Run("what was allowed in part", func(t *testing.T) {
-		if n, _ := w.came("few.example.com"); n == 0 || n > 3 {
-			t.Errorf("%d requests came, of which 3 are allowed", n)
+		if n, _ := w.received("few.example.com"); n == 0 || n > 3 {
+			t.Errorf("the server received %d requests, want 1 to 3", n)
 		}
-		if _, n := w.came("small.example.com"); n > 64<<10 {
-			t.Errorf("%d bytes came, of which %d are allowed", n, 64<<10)
+		if _, n := w.received("small.example.com"); n > 64<<10 {
+			t.Errorf("the server received %d bytes, want at most %d", n, 64<<10)
 		}
 	})
 	t.Run("while the daemon is away", func(t *testing.T) {
@@ -110,20 +110,20 @@ func TestNothingGetsOut(t *testing.T) {
 	t.Run("another runtime", func(t *testing.T) { p.in(t).otherRuntimes(program, all, rules) })
 
 	if names := unasked(w.Asked()); len(names) > 0 {
-		t.Errorf("the host's name server was asked for %q", names)
+		t.Errorf("the host's name server was queried for %q", names)
 	}
-	if got := w.astray(); len(got) > 0 {
-		t.Errorf("at the end packets are seen to %q", got)
+	if got := w.strayPackets(); len(got) > 0 {
+		t.Errorf("at the end, packets were sent to %q", got)
 	}
 	if len(all) < 150 {
-		t.Errorf("%d attempts, which are not all", len(all))
+		t.Errorf("got %d attempts, want at least 150", len(all))
 	}
 	if r, err := h.VerifyChain(t.Context(), true); err != nil || r.Bad != nil {
-		t.Errorf("verifying the chain: %+v, %v", r, err)
+		t.Errorf("verifying the audit log: %+v, %v", r, err)
 	}
 }
 
-// buildEscape returns the program that attempts.
+// buildEscape builds the program of the attempts and returns its path.
 func buildEscape(t *testing.T) string {
 	t.Helper()
 	program, err := backendtest.Find("./test/escape")
@@ -145,17 +145,17 @@ func listEscapes(t *testing.T, program string) (all []escape) {
 	seen := map[string]bool{}
 	for _, e := range all {
 		if seen[e.Name] {
-			t.Errorf("two attempts are called %q", e.Name)
+			t.Errorf("two attempts have the name %q", e.Name)
 		}
 		seen[e.Name] = true
 		if len(e.Reasons) == 0 && !e.Packet && e.Log == "" && e.Carried == "" {
-			t.Errorf("%s: it is not said how it is recorded", e.Name)
+			t.Errorf("%s: the attempt does not say how it is recorded", e.Name)
 		}
 	}
 	return all
 }
 
-// egressRules are those of the table, and those of the servers with limits.
+// egressRules returns the rules of the table, and those of the servers with limits.
 func egressRules(t *testing.T, api string) wire.Egress {
 	t.Helper()
 	var port uint16
@@ -164,7 +164,7 @@ func egressRules(t *testing.T, api string) wire.Egress {
 	}
 	e := wire.Egress{}
 	for _, r := range egresstest.Allow {
-		if r.Host == "*.rebind.example" { // a rule as careless as can be
+		if r.Host == "*.rebind.example" { // a deliberately careless rule
 			r.Ports = []uint16{80, 443, port}
 		}
 		e.Allow = append(e.Allow, wire.EgressRule{Name: r.Name, Host: r.Host, Ports: r.Ports, Methods: r.Methods, Paths: r.Paths, Intercept: r.Intercept})
@@ -178,7 +178,7 @@ func egressRules(t *testing.T, api string) wire.Egress {
 	return e
 }
 
-// listenAbstract listens on the host at a socket without a path.
+// listenAbstract listens on the host at an abstract Unix socket (unix(7)).
 func listenAbstract(t *testing.T) string {
 	t.Helper()
 	name := "@glasshouse-escape-test"
@@ -190,9 +190,9 @@ func listenAbstract(t *testing.T) string {
 	return name
 }
 
-// otherJails makes a jail of each network mode and returns where in them who
-// connects is told that he should not have come.
-func otherJails(t *testing.T, h *house, w *wild, secret string) (at []string) {
+// otherJails creates a jail of each network mode and returns the addresses of listeners in them
+// that no other jail may reach.
+func otherJails(t *testing.T, h *daemonHarness, w *wild, secret string) (at []string) {
 	t.Helper()
 	named := secret + "-of-another"
 	if err := h.PutSecret(t.Context(), "another", wire.PutSecret{Value: &named}); err != nil {
@@ -208,12 +208,12 @@ func otherJails(t *testing.T, h *house, w *wild, secret string) (at []string) {
 			t.Fatal(err)
 		}
 		if got := h.sh(j.ID, "cat /run/secrets/another"); got != named {
-			t.Fatalf("a jail that was given a secret reads %q", got)
+			t.Fatalf("jail with a granted secret reads %q", got)
 		}
 		ns := filepath.Join(h.data, "run/netns", string(j.ID))
 		addrs := addressesIn(t, ns)
 		if len(addrs) == 0 {
-			t.Fatalf("a jail with the network %s has no address", mode)
+			t.Fatalf("jail with network %s has no address", mode)
 		}
 		for _, a := range addrs {
 			at = append(at, listenIn(t, ns, a))
@@ -230,14 +230,14 @@ func otherJails(t *testing.T, h *house, w *wild, secret string) (at []string) {
 	return at
 }
 
-// in is p, failing another test.
+// in returns p for another test.
 func (p *prisoner) in(t *testing.T) *prisoner {
-	h, q := *p.house, *p
-	h.T, q.house = t, &h
+	h, q := *p.daemonHarness, *p
+	h.T, q.daemonHarness = t, &h
 	return &q
 }
 
-func (p *prisoner) takeIn(program string) {
+func (p *prisoner) addProgram(program string) {
 	p.Helper()
 	f, err := os.Open(program)
 	if err != nil {
@@ -249,7 +249,7 @@ func (p *prisoner) takeIn(program string) {
 	}
 }
 
-// attempt runs the program and returns what it wrote.
+// attempt runs the program and returns its output.
 func (p *prisoner) attempt(t *testing.T, what string) string {
 	t.Helper()
 	x, err := p.Exec(t.Context(), p.jail, wire.ExecRequest{Argv: []string{"/root/escape", what}, Env: p.env, TimeoutMS: 60_000, KeepBytes: 4 << 20})
@@ -261,17 +261,17 @@ func (p *prisoner) attempt(t *testing.T, what string) string {
 		t.Fatal(err)
 	}
 	if len(stderr) > 0 {
-		t.Errorf("it complains: %s", stderr)
+		t.Errorf("unexpected stderr: %s", stderr)
 	}
 	return string(stdout)
 }
 
-// An outcome is what became of an escape.
+// An outcome is the result of an escape attempt.
 type outcome struct {
 	Answer, Err string
 	Timeout     bool
 	Took        time.Duration
-	after       int64 // the last entry of the chain before
+	after       int64 // the last audit log entry before the attempt
 	since       time.Time
 }
 
@@ -283,13 +283,12 @@ func (p *prisoner) try(t *testing.T, e escape) *outcome {
 	}
 	o := &outcome{after: head.Entries, since: time.Now()}
 	if text := p.attempt(t, e.Name); json.Unmarshal([]byte(text), o) != nil {
-		t.Fatalf("it says %.300q", text)
+		t.Fatalf("the program printed %.300q", text)
 	}
 	return o
 }
 
-// begin makes the slow attempts, all at once. The function it returns waits for
-// what becomes of them.
+// begin starts the slow attempts in parallel. The function it returns waits for their results.
 func (p *prisoner) begin(all []escape) func() map[string]*outcome {
 	var mu sync.Mutex
 	outcomes := map[string]*outcome{}
@@ -308,7 +307,7 @@ func (p *prisoner) begin(all []escape) func() map[string]*outcome {
 	return func() map[string]*outcome { wg.Wait(); return outcomes }
 }
 
-// fails makes an attempt, unless it was made, and checks that it came to nothing.
+// fails makes an attempt, unless o has its result, and checks that it failed.
 func (p *prisoner) fails(e escape, o *outcome) {
 	p.Helper()
 	if o == nil {
@@ -316,29 +315,29 @@ func (p *prisoner) fails(e escape, o *outcome) {
 	}
 	p.Logf("after %v: %.300q %s", o.Took.Round(time.Millisecond), o.Answer, o.Err)
 	if strings.Contains(o.Answer, egresstest.Reached) {
-		p.Errorf("it got out: %q", o.Answer)
+		p.Errorf("the attempt escaped: %q", o.Answer)
 	}
 	if e.Carried != "" && o.Err != "" {
-		p.Errorf("it was not carried to where it may go: %s", o.Err)
+		p.Errorf("an allowed request failed: %s", o.Err)
 	}
 	if o.Took > prompt && !e.Slow {
-		p.Errorf("it took %v until it failed", o.Took)
+		p.Errorf("the attempt took %v to fail", o.Took)
 	}
-	if !e.Silent && (o.Timeout || o.Answer == "" && o.Err == "") && !closedUnsaid(e) {
-		p.Errorf("there was no clear answer: %q, %q after %v", o.Answer, o.Err, o.Took)
+	if !e.Silent && (o.Timeout || o.Answer == "" && o.Err == "") && !closesWithoutError(e) {
+		p.Errorf("no clear error: got %q, %q after %v", o.Answer, o.Err, o.Took)
 	}
-	if got := p.world.astray(); len(got) > 0 {
-		p.Errorf("packets are seen to %q", got)
+	if got := p.world.strayPackets(); len(got) > 0 {
+		p.Errorf("packets were sent to %q", got)
 	}
-	p.isRecorded(e, o)
+	p.checkRecorded(e, o)
 }
 
-// closedUnsaid reports whether an attempt is one whose connection just ends: there
-// is no way to say why to who speaks DNS over TCP badly.
-func closedUnsaid(e escape) bool { return strings.HasPrefix(e.Name, "DNS") }
+// closesWithoutError reports whether the proxy closes the connection of an attempt without an error.
+// It cannot report an error for malformed DNS over TCP.
+func closesWithoutError(e escape) bool { return strings.HasPrefix(e.Name, "DNS") }
 
-// isRecorded looks for the attempt in the chain, and in the jail's log.
-func (p *prisoner) isRecorded(e escape, o *outcome) {
+// checkRecorded searches for the attempt in the audit log and in the jail's event log.
+func (p *prisoner) checkRecorded(e escape, o *outcome) {
 	p.Helper()
 	var seen []string
 	inChain := func() bool {
@@ -372,11 +371,11 @@ func (p *prisoner) isRecorded(e escape, o *outcome) {
 	if !within(30*time.Second, func() bool {
 		return inChain() || e.Log != "" && inLog()
 	}) {
-		p.Errorf("it is not recorded; the chain has %q", seen)
+		p.Errorf("the attempt is not recorded; the audit log has %q", seen)
 	}
 }
 
-// fits reports whether a record is that of the attempt.
+// fits reports whether a record belongs to the attempt.
 func (e escape) fits(r egress.Record) bool {
 	if e.Host != "" && r.Host != e.Host || e.Port != 0 && r.Port != e.Port {
 		return false
@@ -390,20 +389,20 @@ func (e escape) fits(r egress.Record) bool {
 	return !r.Allowed && slices.Contains(e.Reasons, r.Reason)
 }
 
-// privateAfterPublic is tried with a daemon that has not asked for the name yet.
+// privateAfterPublic runs before the daemon has resolved the name.
 const privateAfterPublic = "rebinding: private after public"
 
-// away kills the daemon while a program tries all ways again and again.
+// away kills the daemon while a program repeats all attempts.
 func (p *prisoner) away() {
 	public := escape{Name: privateAfterPublic, Carried: egresstest.API + ":80"}
-	p.isRecorded(public, p.try(p.T, public))
+	p.checkRecorded(public, p.try(p.T, public))
 
 	if _, err := p.Exec(p.Context(), p.jail, wire.ExecRequest{Argv: []string{"/root/escape", "-away"}, Env: p.env, Detach: true}); err != nil {
 		p.Fatal(err)
 	}
-	var file string // as the host sees it, who has nobody else to ask
+	var file string // as the host sees it, because the jail's files cannot be read through a killed daemon
 	if !within(20*time.Second, func() bool { file = roundsOf("/root/escape\x00-away\x00"); return file != "" }) {
-		p.Fatal("the program does not run")
+		p.Fatal("the program does not start")
 	}
 	rounds := func(since time.Time, word string) (n int) {
 		b, err := os.ReadFile(file)
@@ -418,35 +417,35 @@ func (p *prisoner) away() {
 			}
 		}
 		if strings.Contains(string(b), egresstest.Reached) {
-			p.Fatalf("it got out:\n%s", b)
+			p.Fatalf("an attempt escaped:\n%s", b)
 		}
 		return n
 	}
 	if !within(20*time.Second, func() bool { return rounds(time.Time{}, "carried") > 2 }) {
-		p.Fatal("what is allowed is not carried")
+		p.Fatal("allowed requests fail")
 	}
 	p.kill()
 	killed := time.Now()
 	if !within(30*time.Second, func() bool { return rounds(killed, "refused") > 2 }) {
-		p.Error("without a daemon what is allowed is not refused at once")
+		p.Error("without a daemon, allowed requests do not fail immediately")
 	}
 	if n := rounds(killed, "carried"); n > 0 {
-		p.Errorf("%d times something was carried without a daemon", n)
+		p.Errorf("%d requests succeeded without a daemon", n)
 	}
 	p.start()
 	again := time.Now()
 	p.world.Move("flip.rebind.example", egresstest.Metadata)
 	if !within(20*time.Second, func() bool { return rounds(again, "carried") > 2 }) {
-		p.Error("what is allowed is not carried any more")
+		p.Error("allowed requests fail after the restart")
 	}
 	p.sh(p.jail, "touch /root/stop")
-	if got := p.world.astray(); len(got) > 0 {
-		p.Errorf("packets are seen to %q", got)
+	if got := p.world.strayPackets(); len(got) > 0 {
+		p.Errorf("packets were sent to %q", got)
 	}
 	p.fails(escape{Name: privateAfterPublic, Reasons: []egress.Reason{egress.ReasonAddress}, Host: "flip.rebind.example"}, nil)
 }
 
-// roundsOf finds the file to which a program in a jail writes, by its command line.
+// roundsOf returns the file to which a program in a jail writes, found by its command line.
 func roundsOf(cmdline string) string {
 	procs, _ := filepath.Glob("/proc/[0-9]*/cmdline")
 	for _, p := range procs {
@@ -472,7 +471,7 @@ func (p *prisoner) otherRuntimes(program string, all []escape, rules wire.Egress
 		p.T.Run(strings.TrimSpace(b.Name+" "+b.Runtime), func(t *testing.T) {
 			q := p.in(t)
 			q.jail = q.running(wire.CreateJail{Backend: b.Name, Runtime: b.Runtime, Network: "proxy", Egress: &rules}).ID
-			q.takeIn(program)
+			q.addProgram(program)
 			for _, e := range all {
 				if slices.Contains(everywhere, e.Name) && (b.Runtime != "runsc" || !slices.Contains(unreported, e.Name)) {
 					t.Run(e.Name, func(t *testing.T) { q.in(t).fails(e, nil) })
@@ -482,7 +481,7 @@ func (p *prisoner) otherRuntimes(program string, all []escape, rules wire.Egress
 	}
 }
 
-// everywhere are attempts that depend on how a runtime made the jail.
+// everywhere lists the attempts that depend on how a runtime sets up the jail.
 var everywhere = []string{
 	"a direct address by HTTP", "cloud metadata by HTTP", "UDP to the port of QUIC", "IPv6 TCP", "ICMP", "a raw socket", "frames",
 	"another DNS server, udp", "another DNS server, tcp", "proxy: CONNECT to metadata", "TLS: a host that is not allowed",
@@ -491,6 +490,5 @@ var everywhere = []string{
 	"another jail by an allowed name", "secrets of other processes", "an allowed name at another address in hosts",
 }
 
-// unreported come to nothing in gVisor's kernel, which has no point of tracing
-// for them.
+// unreported lists attempts that fail in gVisor's kernel, which has no trace point for them.
 var unreported = []string{"frames", "another's network", "a network of its own"}

@@ -28,28 +28,26 @@ import (
 )
 
 const (
-	resolverAddr = "203.0.113.53"  // of the host's name server
-	serversAddr  = "198.51.100.20" // of the servers below
+	resolverAddr = "203.0.113.53"  // the host's name server
+	serversAddr  = "198.51.100.20" // the servers below
 )
 
-// A wild is the Internet that the escapes are tried on: the servers of
-// egresstest, a name server that the host asks, servers to which a secret is sent
-// and for which there are limits, and one who sees every packet.
+// A wild is the simulated Internet for the escape attempts: the servers of egresstest, the
+// host's name server, servers that receive a secret or have limits, and a packet capture.
 type wild struct {
 	*egresstest.World
 	t *testing.T
 
 	mu sync.Mutex
 	// +checklocks:mu
-	strays []string // packets to where nothing may be sent
+	strays []string // packets to forbidden addresses
 	// +checklocks:mu
-	requests map[string]int // that came to the servers, by host
+	requests map[string]int // received by the servers, by host
 	// +checklocks:mu
-	bodies map[string]int // bytes of them
+	bodies map[string]int // bytes of the request bodies
 }
 
-// newWild lays it out, and has this host ask its name server and trust its
-// certificates.
+// newWild sets it up, and makes this host use its name server and trust its certificates.
 func newWild(t *testing.T) *wild {
 	t.Helper()
 	w := &wild{World: egresstest.NewWorld(t), t: t, requests: map[string]int{}, bodies: map[string]int{}}
@@ -89,7 +87,7 @@ func newWild(t *testing.T) *wild {
 	return w
 }
 
-// answerNames answers the questions of the host.
+// answerNames serves the DNS queries of the host.
 func (w *wild) answerNames() {
 	var c net.PacketConn
 	if err := w.Do(func() (err error) {
@@ -141,8 +139,7 @@ func (w *wild) answerName(b []byte) []byte {
 	return msg
 }
 
-// reachable is where packets may be sent to: the rest of the world must not see
-// one.
+// reachable lists the addresses to which packets may be sent.
 var reachable = map[string]bool{
 	"17 " + resolverAddr + ":53": true,
 	"6 " + serversAddr + ":80":   true, "6 " + serversAddr + ":443": true,
@@ -150,7 +147,7 @@ var reachable = map[string]bool{
 	"6 " + egresstest.Front + ":80": true, "6 " + egresstest.Front + ":443": true, "6 " + egresstest.Bare + ":80": true,
 }
 
-// see notes every packet that comes from the host and may not.
+// see captures all packets from the host and records the forbidden ones.
 func (w *wild) see() {
 	fd := -1
 	if err := w.Do(func() (err error) {
@@ -205,14 +202,14 @@ func (w *wild) packet(b []byte) {
 		if rest := b[min(len(b), int(b[0]&15)*4):]; (b[9] == unix.IPPROTO_TCP || b[9] == unix.IPPROTO_UDP) && len(rest) >= 4 {
 			place += fmt.Sprint(":", int(rest[2])<<8|int(rest[3]))
 		}
-		// The host's kernel tells a server that nobody waits for its answer any more.
+		// The host's kernel resets a server's connection that is no longer open.
 		if reachable[place] || b[9] == unix.IPPROTO_ICMP && b[20] == 3 {
 			return
 		}
 		stray = "protocol " + place
 	case b[0]>>4 == 6 && len(b) >= 40:
 		if src := netip.AddrFrom16([16]byte(b[8:24])); src.IsLinkLocalUnicast() || src.IsUnspecified() {
-			return // a link of the host's looks for its neighbours
+			return // neighbour discovery by a link of the host
 		}
 		stray = fmt.Sprintf("protocol %d %v", b[6], netip.AddrFrom16([16]byte(b[24:40])))
 	default:
@@ -225,8 +222,8 @@ func (w *wild) packet(b []byte) {
 	}
 }
 
-// astray returns what was seen since it was last called and should not have been.
-func (w *wild) astray() []string {
+// strayPackets returns the forbidden packets since the last call.
+func (w *wild) strayPackets() []string {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	seen := w.strays
@@ -234,14 +231,14 @@ func (w *wild) astray() []string {
 	return seen
 }
 
-// came returns how many requests for a host came, and how long they were.
-func (w *wild) came(host string) (requests, bytes int) {
+// received returns the number and the size of the requests for a host.
+func (w *wild) received(host string) (requests, bytes int) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	return w.requests[host], w.bodies[host]
 }
 
-// serve is the servers whose hosts have rules of their own.
+// serve implements the servers whose hosts have rules of their own.
 func (w *wild) serve(rw http.ResponseWriter, r *http.Request) {
 	n, _ := io.Copy(io.Discard, r.Body)
 	w.mu.Lock()
@@ -267,7 +264,7 @@ func (w *wild) serve(rw http.ResponseWriter, r *http.Request) {
 	}
 }
 
-// echoSecret answers with the secret that came, in the way that the path says.
+// echoSecret returns the received secret in the encoding that the path selects.
 func echoSecret(rw http.ResponseWriter, r *http.Request) {
 	got := r.Header.Get("Authorization")
 	if !strings.HasPrefix(got, "Bearer gh-canary-") {
@@ -288,7 +285,7 @@ func echoSecret(rw http.ResponseWriter, r *http.Request) {
 		packed("gzip", gzip.NewWriter(&buf), &buf)
 		return
 	case "/deflate":
-		f, _ := flate.NewWriter(&buf, flate.BestSpeed) // the level is one of those there are
+		f, _ := flate.NewWriter(&buf, flate.BestSpeed) // the level is valid
 		packed("deflate", f, &buf)
 		return
 	case "/base64":
@@ -316,14 +313,15 @@ func echoSecret(rw http.ResponseWriter, r *http.Request) {
 	fmt.Fprintln(rw, "welcome")
 }
 
-// listenIn has who connects to a jail, or sends it a datagram, be told that he
-// should not have come. It returns where.
+// listenIn starts TCP and UDP listeners in a jail that tell each client that it escaped. It
+// returns their addresses.
 func listenIn(t *testing.T, ns string, at string) string {
 	t.Helper()
 	var l net.Listener
 	var c net.PacketConn
 	if err := netns.Do(ns, func() (err error) {
-		if l, err = net.Listen("tcp4", ":0"); err != nil {
+		l, err = net.Listen("tcp4", ":0")
+		if err != nil {
 			return err
 		}
 		c, err = net.ListenPacket("udp4", l.Addr().(*net.TCPAddr).AddrPort().String())
@@ -356,7 +354,7 @@ func listenIn(t *testing.T, ns string, at string) string {
 	return net.JoinHostPort(at, fmt.Sprint(l.Addr().(*net.TCPAddr).Port))
 }
 
-// mayAsk are the names, and the ends of names, that the host may look up.
+// mayAsk are the names and suffixes that the host may look up.
 var mayAsk = []string{"api.example.com", "front.example.com", "look.example.com", "strict.example.com", "fields.example.com", "small.example.com", "few.example.com", "echo.secret.example.com", ".wild.example.com", ".rebind.example"}
 
 func unasked(asked []string) (names []string) {
@@ -370,7 +368,7 @@ func unasked(asked []string) (names []string) {
 	return names
 }
 
-// within waits until f is true, and reports whether it came to be.
+// within waits until f returns true, and reports whether it did within d.
 func within(d time.Duration, f func() bool) bool {
 	for end := time.Now().Add(d); ; time.Sleep(20 * time.Millisecond) {
 		if f() {

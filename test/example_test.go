@@ -15,27 +15,27 @@ import (
 	"time"
 )
 
-// debian returns a data directory whose images have the Debian tree, made if it is not
-// there yet: that of this host's own daemon, so that it is made once for all tests.
+// debian returns a data directory whose images include the Debian tree. The tree is created on
+// first use, in the images of this host's own daemon, once for all tests.
 func debian(t *testing.T) string {
 	t.Helper()
 	if os.Geteuid() != 0 {
-		t.Skip("isolating jails for others needs root")
+		t.Skip("isolating jails needs root")
 	}
-	house, err := debianHouse()
-	if err != nil && strings.Contains(err.Error(), "mmdebstrap") { // it is not here, or reaches no mirror
+	dataDir, err := debianDataDir()
+	if err != nil && strings.Contains(err.Error(), "mmdebstrap") { // not installed, or no mirror is reachable
 		t.Skip(err)
 	}
 	if err != nil {
 		t.Fatal(err)
 	}
-	return house
+	return dataDir
 }
 
-var debianHouse = sync.OnceValues(func() (string, error) {
-	house := os.Getenv("GLASSHOUSE_DATA")
-	if house == "" {
-		house = "/var/lib/glasshouse"
+var debianDataDir = sync.OnceValues(func() (string, error) {
+	dataDir := os.Getenv("GLASSHOUSE_DATA")
+	if dataDir == "" {
+		dataDir = "/var/lib/glasshouse"
 	}
 	bin, err := backendtest.Find("./cmd/glasshouse", "./cmd/glasshouse-init", "./cmd/glasshouse-agent")
 	if err != nil {
@@ -46,7 +46,7 @@ var debianHouse = sync.OnceValues(func() (string, error) {
 		return "", err
 	}
 	defer os.RemoveAll(dir)
-	if err := errors.Join(os.Chmod(dir, 0o711), shareImages(house, dir)); err != nil {
+	if err := errors.Join(os.Chmod(dir, 0o711), shareImages(dataDir, dir)); err != nil {
 		return "", err
 	}
 	cmd := exec.Command(bin, "rootfs", "prepare", "debian:bookworm")
@@ -54,37 +54,36 @@ var debianHouse = sync.OnceValues(func() (string, error) {
 	if out, err := cmd.CombinedOutput(); err != nil {
 		return "", fmt.Errorf("make a Debian tree: %w\n%s", err, out)
 	}
-	return house, nil
+	return dataDir, nil
 })
 
-// shareImages has the daemon of a data directory use the images of another, as two
-// daemons may.
-func shareImages(house, data string) error {
-	images := filepath.Join(house, "images")
+// shareImages makes the daemon of a data directory use the images of another, which two daemons
+// may share.
+func shareImages(dataDir, data string) error {
+	images := filepath.Join(dataDir, "images")
 	if err := os.MkdirAll(images, 0o700); err != nil {
 		return err
 	}
 	return os.Symlink(images, filepath.Join(data, "images"))
 }
 
-// TestTheExampleOfPlaces runs the example as the documentation says, and looks for each
-// of its stations: the skill, the capability, the sandbox, the proxy, the secret, the
-// result and the chain.
-func TestTheExampleOfPlaces(t *testing.T) {
-	house, key := debian(t), "AIza"+strings.Repeat("k3y", 11)+"42"
+// TestPlacesExample runs the documented example and checks each of its parts: the skill,
+// the capability, the sandbox, the proxy, the secret, the result and the audit log.
+func TestPlacesExample(t *testing.T) {
+	dataDir, key := debian(t), "AIza"+strings.Repeat("k3y", 11)+"42"
 	bin := backendtest.Program(t)
 	work := shortTemp(t)
 	ctx, cancel := context.WithTimeout(t.Context(), 5*time.Minute)
 	defer cancel()
 	cmd := exec.CommandContext(ctx, "../examples/places/run.sh")
-	cmd.Env = append(os.Environ(), "GLASSHOUSE="+bin, "GLASSHOUSE_DATA="+house, "PLACES_KEY="+key, "TMPDIR="+work, "COLUMNS=100000")
+	cmd.Env = append(os.Environ(), "GLASSHOUSE="+bin, "GLASSHOUSE_DATA="+dataDir, "PLACES_KEY="+key, "TMPDIR="+work, "COLUMNS=100000")
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
 	cmd.Cancel = func() error { return syscall.Kill(-cmd.Process.Pid, syscall.SIGTERM) }
 	cmd.WaitDelay = 10 * time.Second
 	b, err := cmd.CombinedOutput()
 	out := string(b)
 	if err != nil {
-		t.Fatalf("the example ends with %v\n%s", err, out)
+		t.Fatalf("the example failed: %v\n%s", err, out)
 	}
 	at := 0
 	for _, station := range []struct{ what, says string }{
@@ -96,7 +95,7 @@ func TestTheExampleOfPlaces(t *testing.T) {
 		{"the key came to the server", "POST https://places.googleapis.com/v1/places:searchText with a key that is good"},
 		{"nobody found it", `"found":[]`},
 		{"its echo is masked", `X-Goog-Api-Key\":[\"` + strings.Repeat("*", len(key)) + `\"]`},
-		{"another host was refused to the thief", "Tunnel connection failed: 403"},
+		{"another host was refused to the maliciousManifest", "Tunnel connection failed: 403"},
 		{"the sandbox in the chain", `"sandbox":"j-`},
 		{"the grant in the chain", "secret.granted"},
 		{"the use in the chain", "secret.used"},
@@ -106,18 +105,18 @@ func TestTheExampleOfPlaces(t *testing.T) {
 	} {
 		i := strings.Index(out[at:], station.says)
 		if i < 0 {
-			t.Fatalf("%s: there is no %q after\n%s", station.what, station.says, out)
+			t.Fatalf("%s: output lacks %q in\n%s", station.what, station.says, out)
 		}
 		at += i
 	}
 	if strings.Contains(out, key) {
-		t.Errorf("the key is in what was printed:\n%s", out)
+		t.Errorf("the output contains the key:\n%s", out)
 	}
 	left, err := os.ReadDir(work)
 	if err != nil || len(left) > 0 {
-		t.Errorf("it leaves %v, %v", left, err)
+		t.Errorf("files left: %v, %v", left, err)
 	}
 	if !within(30*time.Second, func() bool { return !loopOf(work) }) {
-		t.Errorf("it leaves a loop device of a file in %s", work)
+		t.Errorf("a loop device of a file in %s is left", work)
 	}
 }

@@ -19,8 +19,8 @@ import (
 	"glasshouse/id"
 )
 
-// openOnDisk starts a daemon whose data directory is a filesystem of so many megabytes.
-func openOnDisk(t *testing.T, mb int64, config string) *house {
+// openOnDisk starts a daemon whose data directory is a file system of mb megabytes.
+func openOnDisk(t *testing.T, mb int64, config string) *daemonHarness {
 	t.Helper()
 	if os.Geteuid() != 0 {
 		t.Skip("mounting a filesystem needs root")
@@ -41,9 +41,8 @@ func openOnDisk(t *testing.T, mb int64, config string) *house {
 	return openAt(t, data, config)
 }
 
-// leave fills the disk of the data directory except for so many bytes, until free is
-// called.
-func (h *house) leave(bytes int64) (free func()) {
+// leave fills the data directory's disk except for some bytes, until free is called.
+func (h *daemonHarness) leave(bytes int64) (free func()) {
 	h.Helper()
 	var st unix.Statfs_t
 	if err := unix.Statfs(h.data, &st); err != nil {
@@ -55,13 +54,13 @@ func (h *house) leave(bytes int64) (free func()) {
 		h.Fatal(err)
 	}
 	defer f.Close()
-	// The filesystem needs blocks of its own for what describes the file.
+	// The file system needs additional blocks for the metadata of the file.
 	for n := int64(st.Bavail)*st.Bsize - bytes; n > 0; n -= 64 << 10 {
 		err = unix.Fallocate(int(f.Fd()), 0, 0, n)
 		if !errors.Is(err, unix.ENOSPC) {
 			break
 		}
-		if err := f.Truncate(0); err != nil { // fallocate keeps what it got
+		if err := f.Truncate(0); err != nil { // fallocate keeps the blocks that it allocated before it failed
 			h.Fatal(err)
 		}
 	}
@@ -76,8 +75,8 @@ func (h *house) leave(bytes int64) (free func()) {
 	}
 }
 
-// repaired starts a jail again if its disk refuses writes.
-func (h *house) repaired(j id.Jail) {
+// repaired restarts a jail whose disk has become read-only.
+func (h *daemonHarness) repaired(j id.Jail) {
 	h.Helper()
 	got, err := h.Jail(h.Context(), j)
 	if err != nil {
@@ -87,7 +86,7 @@ func (h *house) repaired(j id.Jail) {
 		return
 	}
 	if c := got.Conditions[0]; c.Type != "disk_read_only" || c.Remedy == "" {
-		h.Errorf("the jail has %+v, want at most that its disk is read-only", got.Conditions)
+		h.Errorf("jail conditions = %+v, want at most disk_read_only", got.Conditions)
 	}
 	if _, err := h.StopJail(h.Context(), j, 0); err != nil {
 		h.Fatal(err)
@@ -97,12 +96,12 @@ func (h *house) repaired(j id.Jail) {
 	}
 }
 
-// Each request that needs space ends with success, or with a problem that names the disk
-// and what to do. What is asked meanwhile is in the audit log.
-func TestRequestsOnAFullDiskNameTheDisk(t *testing.T) {
+// Each request that needs space succeeds, or fails with a problem that names the disk and a
+// remedy. Decisions made in the meantime are in the audit log.
+func TestRequestsOnFullDisk(t *testing.T) {
 	h := openOnDisk(t, 768, tools()+"pool: {size: 0}\n")
 	ctx := t.Context()
-	// A jail that counts lost events is not held while they cannot be written.
+	// With on_overload count, a jail is not frozen while its events cannot be written.
 	j := h.running(wire.CreateJail{Policy: worker(t, 2), Observe: wire.Observe{OnOverload: "count"}}).ID
 	h.sh(j, "echo kept > /root/note; dd if=/dev/urandom of=/root/f bs=64k count=32 2>/dev/null; sync")
 	kept, err := h.TakeSnapshot(ctx, j, wire.TakeSnapshot{})
@@ -195,7 +194,7 @@ func TestRequestsOnAFullDiskNameTheDisk(t *testing.T) {
 			}
 			failed++
 			if kind := fault.KindOf(err); kind != fault.NoSpace && kind != fault.Conflict || !strings.Contains(fault.RemedyOf(err), "disk") {
-				t.Errorf("%s with %d bytes left = %v (%s, %q), want that the disk is full, and what to do", r.what, left, err, kind, fault.RemedyOf(err))
+				t.Errorf("%s with %d bytes left = %v (%s, %q), want a full-disk error with a remedy", r.what, left, err, kind, fault.RemedyOf(err))
 				t.Log(h.log.tail(1000))
 			}
 		}
@@ -204,40 +203,39 @@ func TestRequestsOnAFullDiskNameTheDisk(t *testing.T) {
 				err := h.Ready(ctx)
 				return fault.KindOf(err) == fault.Unavailable && strings.Contains(fmt.Sprint(err), "disk is full")
 			}
-			if !within(3*time.Second, full) { // an answer holds for a second
-				t.Errorf("Ready = %v, want that the disk is full", h.Ready(ctx))
+			if !within(3*time.Second, full) { // the health check is cached for a second
+				t.Errorf("Ready = %v, want a full-disk error", h.Ready(ctx))
 			}
 		}
-		h.ledTo(h.decides(j, "bash", "git status"), "AUTONOMOUS") // it is in the audit log
+		h.checkCauses(h.decide(j, "bash", "git status"), "AUTONOMOUS") // checks that it is in the audit log
 		free()
 		h.repaired(j)
 	}
 	t.Logf("%d requests failed, %d did not", failed, done)
 	if failed == 0 || done == 0 {
-		t.Error("some should fail, and some not")
+		t.Error("want some failed and some successful requests")
 	}
 	if err := h.Ready(ctx); err != nil && !within(3*time.Second, func() bool { return h.Ready(ctx) == nil }) {
-		t.Errorf("with space again: %v", h.Ready(ctx))
+		t.Errorf("Ready with free space: %v", h.Ready(ctx))
 	}
 	for _, r := range requests {
 		if kept.ID == "" && strings.Contains(r.what, "branch") {
 			continue
 		}
 		if err := r.do(); err != nil {
-			t.Errorf("%s with space again: %v", r.what, err)
+			t.Errorf("%s with free space: %v", r.what, err)
 		}
 	}
 	if got := h.sh(j, "cat /root/note"); got != "kept" {
-		t.Errorf("the jail's file has %q", got)
+		t.Errorf("the jail's file has %q, want kept", got)
 	}
 	if r, err := h.VerifyChain(ctx, true); err != nil || r.Bad != nil {
 		t.Errorf("the audit log: %+v, %v", r, err)
 	}
 }
 
-// A jail writes until the host's disk is full. It can be removed then, and other jails
-// continue to run.
-func TestAJailThatFillsTheHostsDiskCanBeRemoved(t *testing.T) {
+// A jail fills the host's disk. It can be removed, and other jails continue to run.
+func TestRemoveJailThatFilledTheDisk(t *testing.T) {
 	h := openOnDisk(t, 512, tools()+"pool: {size: 0}\n")
 	ctx := t.Context()
 	beside := h.running(wire.CreateJail{}).ID
@@ -245,12 +243,12 @@ func TestAJailThatFillsTheHostsDiskCanBeRemoved(t *testing.T) {
 	greedy := h.running(wire.CreateJail{Limits: wire.Limits{DiskMB: 2048}}).ID
 	h.Client.Exec(ctx, greedy, wire.ExecRequest{Cmd: "dd if=/dev/urandom of=/root/f bs=1M; sync; echo more > /root/g; sync"})
 	if err := h.Ready(ctx); fault.KindOf(err) != fault.Unavailable || !strings.Contains(fmt.Sprint(err), "disk is full") {
-		t.Errorf("Ready = %v, want that the disk is full", err)
+		t.Errorf("Ready = %v, want a full-disk error", err)
 	}
 	if got := h.sh(beside, "cat /root/note"); got != "kept" {
-		t.Errorf("beside it a file has %q", got)
+		t.Errorf("file of the other jail: got %q, want kept", got)
 	}
-	h.kill() // and a daemon begins on a full disk
+	h.kill() // restart the daemon on a full disk
 	h.startUntil((*client.Client).Health)
 	begun := time.Now()
 	if err := h.DeleteJail(ctx, greedy); err != nil {
@@ -260,23 +258,23 @@ func TestAJailThatFillsTheHostsDiskCanBeRemoved(t *testing.T) {
 		t.Errorf("the removal took %v, want at most %v", took, most)
 	}
 	if !within(10*time.Second, func() bool { return h.Ready(ctx) == nil }) {
-		t.Errorf("with space again: %v", h.Ready(ctx))
+		t.Errorf("Ready with free space: %v", h.Ready(ctx))
 	}
 	if got := h.sh(beside, "cat /root/note"); got != "kept" {
-		t.Errorf("beside it a file has %q", got)
+		t.Errorf("file of the other jail: got %q, want kept", got)
 	}
 	h.running(wire.CreateJail{})
 }
 
-// busyLine opens a file 25 times and has one child in each of so many rounds.
+// busyLine opens a file 25 times and starts one child in each of n rounds.
 const busyLine = `for ((r = 0; r < %d; r++)); do for ((f = 0; f < 25; f++)); do : > /dev/shm/f; done; ( : ); done`
 
-// A tally is what the log of a jail has of files and processes: records, and how many its
-// gaps say are missing.
+// A tally counts the file and process events in the log of a jail, and the events that its gaps
+// report as missing.
 type tally struct{ files, processes, missing, torn int64 }
 
 // counted returns the tally of a jail's log.
-func (h *house) counted(j id.Jail) (c tally) {
+func (h *daemonHarness) counted(j id.Jail) (c tally) {
 	h.Helper()
 	for _, e := range h.events(j, "type:file,proc,gap") {
 		n, of := int64(1), e.Type
@@ -285,7 +283,7 @@ func (h *house) counted(j id.Jail) (c tally) {
 			c.missing += n
 		}
 		if n < 0 {
-			h.Errorf("a gap does not say how many are missing: %+v", e)
+			h.Errorf("a gap has no count of missing events: %+v", e)
 		}
 		if e.Reason == "torn by a crash" {
 			c.torn += n
@@ -300,9 +298,9 @@ func (h *house) counted(j id.Jail) (c tally) {
 	return c
 }
 
-// heldIsSaid checks what is said of a jail that is held because its events cannot be
+// checkFrozenConditions checks the conditions of a jail that is frozen because its events cannot be
 // written.
-func (h *house) heldIsSaid(j id.Jail) {
+func (h *daemonHarness) checkFrozenConditions(j id.Jail) {
 	h.Helper()
 	var got wire.Jail
 	if !within(20*time.Second, func() bool {
@@ -310,21 +308,21 @@ func (h *house) heldIsSaid(j id.Jail) {
 		got, err = h.Jail(h.Context(), j)
 		return err == nil && len(got.Conditions) > 0
 	}) || got.Conditions[0].Type != "events_not_written" || got.Conditions[0].Remedy == "" {
-		h.Errorf("the jail is held, and its conditions are %+v", got.Conditions)
+		h.Errorf("conditions of the frozen jail = %+v, want events_not_written with a remedy", got.Conditions)
 	}
 	_, err := h.Client.Exec(h.Context(), j, wire.ExecRequest{Cmd: "true"})
 	_, snapshotErr := h.TakeSnapshot(h.Context(), j, wire.TakeSnapshot{})
 	_, filesErr := h.ReadFile(h.Context(), j, "/etc/passwd", 0, -1)
 	for what, err := range map[string]error{"exec": err, "snapshot": snapshotErr, "read": filesErr} {
 		if fault.KindOf(err) != fault.NoSpace || fault.RemedyOf(err) == "" {
-			h.Errorf("%s of a jail that is held = %v, want that the disk is full, and what to do", what, err)
+			h.Errorf("%s of a frozen jail = %v, want a full-disk error with a remedy", what, err)
 		}
 	}
 }
 
-// While the disk is full events cannot be written. Those that are recorded, and those that
-// gaps count, are together as many as there were.
-func TestEventsOnAFullDiskAddUp(t *testing.T) {
+// Events cannot be written while the disk is full. The recorded events and those counted in gaps
+// add up to the actual number.
+func TestEventCountsOnFullDisk(t *testing.T) {
 	for name, c := range map[string]struct {
 		overload string
 		kill     bool
@@ -346,9 +344,10 @@ func TestEventsOnAFullDiskAddUp(t *testing.T) {
 				}
 				return after.files - before.files, after.processes - before.processes
 			}
-			measure(10) // the first command of a jail opens more files
+			measure(10) // the first command of a jail opens additional files
 			files, processes := measure(10)
-			// Init adjusts a new process by one open, write and close, unless that has ended.
+			// Init adjusts a new process with one open, write and close, unless the process has
+			// ended.
 			const initsOwn = 3
 			const perRound, perRoundProcesses = 2 * 25, 2
 
@@ -363,7 +362,7 @@ func TestEventsOnAFullDiskAddUp(t *testing.T) {
 				got, err := h.Jail(ctx, j)
 				return err == nil && got.Observation != nil && strings.Contains(got.Observation.Log.Err, "no space left")
 			}) {
-				t.Fatal("the event log can be written all the time")
+				t.Fatal("the event log could be written all the time")
 			}
 			ended := func() bool {
 				got, err := h.ExecResult(ctx, j, x.ID)
@@ -375,29 +374,30 @@ func TestEventsOnAFullDiskAddUp(t *testing.T) {
 				h.startUntil((*client.Client).Health)
 			}
 			if c.overload == "throttle" {
-				h.heldIsSaid(j)
+				h.checkFrozenConditions(j)
 			} else if !within(2*time.Minute, ended) {
-				t.Error("the command does not end")
+				t.Error("the command did not end")
 			}
 			free()
 			if !within(2*time.Minute, ended) {
-				t.Error("the command does not end after space is free")
+				t.Error("the command did not end after space was freed")
 			}
 			wantFiles, wantProcesses := files+(rounds-10)*perRound, processes+(rounds-10)*perRoundProcesses
 			var got tally
 			if !within(30*time.Second, func() bool {
 				got = h.counted(j)
-				// The programs in the kernel keep what was not written when the daemon was killed,
-				// so that it is recorded again. The torn end of a file counts as missing too.
+				// The BPF programs keep events that were not written before the daemon was
+				// killed, so they are recorded later. The torn end of a file also counts as
+				// missing.
 				extra := got.files - before.files - wantFiles
 				return extra >= -initsOwn && extra <= initsOwn+got.torn && got.processes-before.processes == wantProcesses
 			}) {
-				t.Errorf("with the gaps there are %d events of files and %d of processes, want %d and %d, and of files as many more as are torn: %d",
+				t.Errorf("recorded and missing: %d file events and %d process events, want %d and %d, with up to %d more torn file events",
 					got.files-before.files, got.processes-before.processes, wantFiles, wantProcesses, got.torn)
 			}
-			t.Logf("%d events of files and %d of processes, of which gaps say %d are missing", wantFiles, wantProcesses, got.missing)
+			t.Logf("%d file events and %d process events, %d of them missing", wantFiles, wantProcesses, got.missing)
 			if lost := c.overload == "count"; lost != (got.missing > 0) {
-				t.Errorf("gaps say that %d events are missing, with on_overload %s", got.missing, c.overload)
+				t.Errorf("gaps report %d missing events with on_overload %s", got.missing, c.overload)
 			}
 		})
 	}

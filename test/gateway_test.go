@@ -20,7 +20,7 @@ import (
 	"glasshouse/llm/mockllm"
 )
 
-// modelThatCounts is a model that works: it writes a file, piece by piece, and looks at it.
+// modelThatCounts is a scripted model that writes a file line by line and reads it.
 const modelThatCounts = `
 conversations:
   - when: {user: "write a short plan"}
@@ -33,7 +33,7 @@ conversations:
       - text: "counted"
 `
 
-// modelThatCleans is one that wants what a person has to allow.
+// modelThatCleans is a scripted model whose actions require approvals.
 const modelThatCleans = `
 conversations:
   - when: {user: "write a short plan"}
@@ -46,7 +46,7 @@ conversations:
       - text: "cleaned"
 `
 
-// modelThatLoops is one that got lost.
+// modelThatLoops is a scripted model that repeats the same action.
 const modelThatLoops = `
 conversations:
   - when: {user: "write a short plan"}
@@ -63,7 +63,7 @@ conversations:
       - text: "looked"
 `
 
-// models starts a scripted model, and returns how a daemon is told of it.
+// models starts a scripted model and returns the daemon configuration for it.
 func models(t *testing.T, text string) (config string) {
 	t.Helper()
 	s, err := mockllm.Parse([]byte(text))
@@ -80,13 +80,14 @@ func models(t *testing.T, text string) (config string) {
 }
 
 // settled waits until a run is in one of the states, and returns it.
-func (h *house) settled(r id.Run, states ...string) wire.Run {
+func (h *daemonHarness) settled(r id.Run, states ...string) wire.Run {
 	h.Helper()
 	var now wire.Run
 	if !within(2*time.Minute, func() bool {
 		var err error
-		if now, err = h.Client.Run(context.Background(), r); err != nil {
-			return false // the daemon may be away
+		now, err = h.Client.Run(context.Background(), r)
+		if err != nil {
+			return false // the daemon may be down
 		}
 		for _, s := range states {
 			if now.State == s {
@@ -100,7 +101,7 @@ func (h *house) settled(r id.Run, states ...string) wire.Run {
 	return now
 }
 
-func TestAGoalIsPursuedByTheAgentThatComesWithIt(t *testing.T) {
+func TestBuiltinAgentPursuesGoal(t *testing.T) {
 	h := open(t, models(t, modelThatCounts))
 	out, stderr, code := h.glasshouse("", "goal", "count to three", "--session", "sess-count")
 	if code != 0 || strings.TrimSpace(out) != "counted" {
@@ -120,18 +121,18 @@ func TestAGoalIsPursuedByTheAgentThatComesWithIt(t *testing.T) {
 		}
 	}
 	if len(tools) != 3 || !strings.Contains(tools[2], `one\ntwo\nthree`) {
-		t.Errorf("it used its tools so: %q", tools)
+		t.Errorf("tool outputs = %q", tools)
 	}
-	// What it decided is in the trail of its jail, in words.
+	// The trail of its jail lists the decisions.
 	trail, _, _ := h.glasshouse("", "trail", string(runs[0].Jail))
 	if !strings.Contains(trail, "bash: echo one >> count [AUTONOMOUS]") {
-		t.Errorf("the trail:\n%s", trail)
+		t.Errorf("got trail\n%s", trail)
 	}
 }
 
-func TestTheGuidesExampleOfASchedule(t *testing.T) {
+func TestScheduleExampleOfGuide(t *testing.T) {
 	h := open(t, models(t, modelThatCounts))
-	// As it is printed, but every second.
+	// As documented, but every second.
 	var req wire.StartRun
 	text := `{"goal": "count to three", "schedule": "* * * * * *", "meta": {"session_id": "sess-autonomy-demo"}}`
 	if err := json.Unmarshal([]byte(text), &req); err != nil {
@@ -142,7 +143,7 @@ func TestTheGuidesExampleOfASchedule(t *testing.T) {
 		t.Fatal(err)
 	}
 	if r.State != "scheduled" || r.NextRunAt == nil || r.Session != "sess-autonomy-demo" || r.Schedule == "" {
-		t.Fatalf("it does not wait for its time: %+v", r)
+		t.Fatalf("run is not scheduled: %+v", r)
 	}
 	var made wire.Run
 	if !within(time.Minute, func() bool {
@@ -153,20 +154,20 @@ func TestTheGuidesExampleOfASchedule(t *testing.T) {
 		}
 		return made.ID != ""
 	}) {
-		t.Fatalf("nothing was made\n%s", h.log)
+		t.Fatalf("the schedule started no run\n%s", h.log)
 	}
 	if got := h.settled(made.ID, "done", "failed"); got.Result != "counted" {
 		t.Errorf("%+v", got)
 	}
 	s, err := h.Schedule(h.Context(), r.Schedule)
 	if err != nil || len(s.Next) != 10 || s.Fired == 0 {
-		t.Errorf("the schedule: %+v, %v", s, err)
+		t.Errorf("schedule = %+v, %v", s, err)
 	}
 	if _, err := h.CancelRun(h.Context(), r.ID); err != nil {
 		t.Fatal(err)
 	}
 	if _, err := h.Schedule(h.Context(), r.Schedule); err == nil {
-		t.Error("the schedule outlives the run that waits for it")
+		t.Error("the schedule still exists after its run was cancelled")
 	}
 	for one, err := range h.Runs(h.Context(), "sess-autonomy-demo", "active") {
 		if err == nil {
@@ -175,15 +176,15 @@ func TestTheGuidesExampleOfASchedule(t *testing.T) {
 	}
 }
 
-func TestAScheduleIsGivenOtherTimes(t *testing.T) {
+func TestEditSchedule(t *testing.T) {
 	h := open(t, models(t, modelThatCounts))
 	out, stderr, code := h.glasshouse("", "schedule", "times", "30 9 * * *", "--tz", "Europe/Berlin", "--json")
 	var times []time.Time
 	if code != 0 || json.Unmarshal([]byte(out), &times) != nil || len(times) != 10 || times[9].Sub(times[8]) < 23*time.Hour {
-		t.Fatalf("times: %d %q\n%s", code, out, stderr)
+		t.Fatalf("schedule times: exit code %d, %q\n%s", code, out, stderr)
 	}
 	if _, err := h.ScheduleTimes(h.Context(), "0 0 30 2 *", ""); !errors.Is(err, fault.Invalid) {
-		t.Errorf("the times of what is never due = %v, want invalid", err)
+		t.Errorf("times of a schedule that is never due = %v, want invalid", err)
 	}
 	r, err := h.StartRun(h.Context(), wire.StartRun{Goal: "count to three", Schedule: "@yearly", Session: "sess-later"})
 	if err != nil {
@@ -194,26 +195,26 @@ func TestAScheduleIsGivenOtherTimes(t *testing.T) {
 		t.Fatal(err)
 	}
 	if _, stderr, code := h.glasshouse("", "schedule", "edit", string(r.Schedule), "--when", "@monthly", "--missed", "skip"); code != 0 {
-		t.Fatalf("edit: %d %s", code, stderr)
+		t.Fatalf("schedule edit: exit code %d, %s", code, stderr)
 	}
 	after, err := h.Schedule(h.Context(), r.Schedule)
 	if err != nil || after.Cron != "@monthly" || after.Missed != "skip" || after.Overlap != before.Overlap || after.NextRunAt.After(*before.NextRunAt) {
-		t.Errorf("it was %+v\nand is %+v, %v", before, after, err)
+		t.Errorf("schedule before: %+v\nafter: %+v, %v", before, after, err)
 	}
-	// The run that waits for it shows that, and that of nothing else.
+	// The waiting run of the schedule shows the new time.
 	now, err := h.Client.Run(h.Context(), r.ID)
 	if err != nil || now.State != "scheduled" || !now.NextRunAt.Equal(*after.NextRunAt) {
-		t.Errorf("the run that waits: %+v, %v; want it at %v", now, err, after.NextRunAt)
+		t.Errorf("waiting run: %+v, %v; want next at %v", now, err, after.NextRunAt)
 	}
 	if _, err := h.EditSchedule(h.Context(), r.Schedule, wire.EditSchedule{Cron: new("every now and then")}); !errors.Is(err, fault.Invalid) {
-		t.Errorf("a schedule that nobody understands = %v, want invalid", err)
+		t.Errorf("malformed schedule = %v, want invalid", err)
 	}
 	if still, err := h.Schedule(h.Context(), r.Schedule); err != nil || still.Cron != "@monthly" {
-		t.Errorf("what was refused has changed it: %+v, %v", still, err)
+		t.Errorf("a rejected edit changed the schedule: %+v, %v", still, err)
 	}
 }
 
-func TestARunGoesOnWhereItWasWhenTheDaemonIsKilled(t *testing.T) {
+func TestRunResumesAfterDaemonKill(t *testing.T) {
 	h := open(t, models(t, modelThatCounts))
 	for round := range 3 {
 		r, err := h.StartRun(h.Context(), wire.StartRun{Goal: "count to three"})
@@ -239,13 +240,13 @@ func TestARunGoesOnWhereItWasWhenTheDaemonIsKilled(t *testing.T) {
 			}
 		}
 		if n != 3 || strings.Count(last, "one") != 1 || strings.Count(last, "two") != 1 || strings.Count(last, "three") != 1 {
-			t.Errorf("round %d: %d uses of a tool, and the file says %s", round, n, last)
+			t.Errorf("round %d: got %d tool calls and file content %s", round, n, last)
 		}
 	}
 }
 
-func TestACheckpointIsTakenAndGoneBackToAndBranched(t *testing.T) {
-	// The model's answer after the first step leaves time for the checkpoint.
+func TestCheckpointRewindAndBranch(t *testing.T) {
+	// The model's delay after the first step leaves time for the checkpoint.
 	slow := strings.Replace(modelThatCounts, `- calls: [{tool: bash, arguments: {command: "echo two`, `- delay: 3s
         calls: [{tool: bash, arguments: {command: "echo two`, 1)
 	h := open(t, models(t, slow))
@@ -257,24 +258,24 @@ func TestACheckpointIsTakenAndGoneBackToAndBranched(t *testing.T) {
 		now, err := h.Client.Run(h.Context(), r.ID)
 		return err == nil && now.Steps >= 3
 	}) {
-		t.Fatalf("it does nothing\n%s", h.log)
+		t.Fatalf("the run made no step\n%s", h.log)
 	}
 	p, err := h.CheckpointRun(h.Context(), r.ID, wire.TakeCheckpoint{Pause: true})
 	if err != nil {
 		t.Fatalf("%v\n%s", err, h.log)
 	}
 	if p.Snapshot == "" || p.Entry == 0 {
-		t.Errorf("the checkpoint has no snapshot, or is not in the chain: %+v", p)
+		t.Errorf("the checkpoint has no snapshot or no audit log entry: %+v", p)
 	}
 	if got := h.settled(r.ID, "paused", "done"); got.State != "paused" || got.Why != "checkpoint" {
-		t.Fatalf("it is %s %s", got.State, got.Why)
+		t.Fatalf("run is %s %s, want paused for a checkpoint", got.State, got.Why)
 	}
 	branches, err := h.ResumeRun(h.Context(), r.ID, wire.ResumeRun{Checkpoint: p.ID, Branch: 2})
 	if err != nil || len(branches) != 2 {
 		t.Fatalf("branches: %v, %v\n%s", branches, err, h.log)
 	}
 	if _, err := h.ResumeRun(h.Context(), r.ID, wire.ResumeRun{Checkpoint: p.ID}); err != nil {
-		t.Fatalf("go back: %v\n%s", err, h.log)
+		t.Fatalf("rewind: %v\n%s", err, h.log)
 	}
 	for _, one := range append(branches, r) {
 		if got := h.settled(one.ID, "done", "failed"); got.Result != "counted" {
@@ -283,7 +284,7 @@ func TestACheckpointIsTakenAndGoneBackToAndBranched(t *testing.T) {
 	}
 }
 
-func TestAnAgentWaitsForAPerson(t *testing.T) {
+func TestAgentWaitsForApproval(t *testing.T) {
 	h := open(t, models(t, modelThatCleans))
 	policy := wire.Policy{Files: []wire.PolicyFile{{Name: "opencode.json", Text: `{"permission": {"bash": {"*": "allow", "rm -rf *": "ask"}, "edit": {"*": "allow", "*locked": "ask"}, "read": "allow"}}`}}, Level: 2, Match: "last"}
 	r, err := h.StartRun(h.Context(), wire.StartRun{Goal: "clean up", Agent: &wire.RunAgent{Jail: &wire.CreateJail{Policy: &policy}}})
@@ -298,14 +299,14 @@ func TestAnAgentWaitsForAPerson(t *testing.T) {
 			return err == nil && len(waiting) == 1 && waiting[0].Question.Action == action
 		}) {
 			got, _ := h.Client.Run(h.Context(), r.ID)
-			t.Fatalf("nobody is asked about %s: %v %v %+v\n%s", action, waiting, err, got, h.log)
+			t.Fatalf("no approval is pending for %s: %v %v %+v\n%s", action, waiting, err, got, h.log)
 		}
 		return waiting[0]
 	}
 	for _, want := range []string{"@@ -0,0 +1,2 @@\n+kept\n+one\n", "@@ -1,2 +1,2 @@\n kept\n-one\n+two\n"} {
 		edit := asked("edit")
 		if !strings.HasSuffix(edit.Diff, want) || !strings.Contains(edit.Diff, "/locked\n") {
-			t.Errorf("what it would change is shown as %q (%s), want %q", edit.Diff, edit.NoDiff, want)
+			t.Errorf("preview of the change = %q (%s), want %q", edit.Diff, edit.NoDiff, want)
 		}
 		if _, stderr, code := h.glasshouse("", "approve", string(edit.ID)); code != 0 {
 			t.Fatal(stderr)
@@ -313,12 +314,12 @@ func TestAnAgentWaitsForAPerson(t *testing.T) {
 	}
 	remove := asked("bash")
 	if remove.Diff != "" || remove.NoDiff == "" {
-		t.Errorf("of a command it is said that it changes %q, and nothing of why not", remove.Diff)
+		t.Errorf("preview of a command = %q, want none and a reason", remove.Diff)
 	}
 	if got := h.settled(r.ID, "paused", "done", "failed"); got.Why != "approval" {
-		t.Fatalf("it does not wait: %+v\n%s", got, h.log)
+		t.Fatalf("run does not wait for an approval: %+v\n%s", got, h.log)
 	}
-	h.kill() // whoever answers has time
+	h.kill() // the answer arrives after the restart
 	h.start()
 	if _, stderr, code := h.glasshouse("", "approve", string(remove.ID)); code != 0 {
 		t.Fatal(stderr)
@@ -328,14 +329,14 @@ func TestAnAgentWaitsForAPerson(t *testing.T) {
 	}
 }
 
-func TestAnAgentThatGotLostIsWarnedAskedAboutAndStopped(t *testing.T) {
+func TestDoomLoopIsWarnedAndStopped(t *testing.T) {
 	h := open(t, models(t, modelThatLoops))
 	r, err := h.StartRun(h.Context(), wire.StartRun{Goal: "look"})
 	if err != nil {
 		t.Fatal(err)
 	}
 	if got := h.settled(r.ID, "paused", "done", "failed"); got.Why != "approval" || !strings.Contains(got.Reason, "doom_loop") {
-		t.Fatalf("nobody is asked: %+v\n%s", got, h.log)
+		t.Fatalf("run does not wait for an approval of doom_loop: %+v\n%s", got, h.log)
 	}
 	var outputs []string
 	for a, err := range h.RunActions(h.Context(), r.ID) {
@@ -346,7 +347,7 @@ func TestAnAgentThatGotLostIsWarnedAskedAboutAndStopped(t *testing.T) {
 			outputs = append(outputs, string(a.Output))
 		}
 	}
-	// The run has level 2: the third repetition is warned of, and the fifth waits for an
+	// The run has level 2: the third repetition causes a warning, and the fifth waits for an
 	// approval, without an output.
 	if len(outputs) != 5 {
 		t.Fatalf("outputs = %q, want 5", outputs)
@@ -378,9 +379,8 @@ func TestAnAgentThatGotLostIsWarnedAskedAboutAndStopped(t *testing.T) {
 	}
 }
 
-// What such an agent asks for is decided by the policy of its run: a person is asked as
-// for any other.
-func TestAnAgentWorksWithoutAJailOfItsOwn(t *testing.T) {
+// An agent without a jail is subject to the policy of its run, including approvals.
+func TestAgentWithoutJail(t *testing.T) {
 	h := open(t, models(t, `
 conversations:
   - when: {user: "write a short plan"}
@@ -409,7 +409,7 @@ conversations:
 				asked = slices.DeleteFunc(asked, func(a wire.Approval) bool { return !strings.Contains(a.What, "math.double") })
 				return err == nil && len(asked) == 1
 			}) {
-				t.Fatalf("%s: nobody is asked: %v\n%s", spawner, err, h.log)
+				t.Fatalf("%s: no approval is pending: %v\n%s", spawner, err, h.log)
 			}
 			if _, err := h.Answer(h.Context(), asked[0].ID, wire.AnswerApproval{Answer: answer}); err != nil {
 				t.Fatal(err)
@@ -436,7 +436,7 @@ conversations:
 	}
 }
 
-func TestWhatAnAgentFindsAtItsDoor(t *testing.T) {
+func TestAgentEndpoint(t *testing.T) {
 	h := open(t, models(t, modelThatCounts)+fmt.Sprintf("rootfs: {default: {dir: %q}}\n", rootfsWith(t, "curl")))
 	if _, err := h.OpenSession(h.Context(), wire.OpenSession{ID: "sess-w", Name: "worker", Group: "crew"}); err != nil {
 		t.Fatal(err)
@@ -452,32 +452,33 @@ func TestWhatAnAgentFindsAtItsDoor(t *testing.T) {
 		out = h.sh(j.ID, "curl -s -m 5 http://localhost:4097/whoami")
 		return strings.Contains(out, "sess-w")
 	}) {
-		t.Fatalf("the door is not open: %q\n%s", out, h.log)
+		t.Fatalf("the agent endpoint does not respond: %q\n%s", out, h.log)
 	}
 	if !strings.Contains(out, `"name":"reviewer"`) {
-		t.Errorf("it does not see its sibling: %s", out)
+		t.Errorf("the list of siblings lacks reviewer: %s", out)
 	}
 	post := func(path, body string) string {
 		return h.sh(j.ID, fmt.Sprintf("curl -s -m 20 -X POST -H 'Content-Type: application/json' -d '%s' http://localhost:4097%s", body, path))
 	}
-	// As the plugin of the guide does it.
+	// As the plugin in the guide does it.
 	got := post(fmt.Sprintf("/sandbox/%s/decisions", j.ID), `{"tool":"write","args":{"filePath":"auth/login.ts"},"timestamp":"2026-01-01T00:00:00Z"}`)
 	if !strings.Contains(got, `"recorded":true`) {
-		t.Errorf("a decision: %s", got)
+		t.Errorf("decision: got %s", got)
 	}
-	if got = post("/decide", `{"tool":"bash","args":{"command":"rm -rf /"}}`); !strings.Contains(got, `"deny"`) {
-		t.Errorf("what is denied: %s", got)
+	got = post("/decide", `{"tool":"bash","args":{"command":"rm -rf /"}}`)
+	if !strings.Contains(got, `"deny"`) {
+		t.Errorf("denied tool: got %s", got)
 	}
 	got = post(fmt.Sprintf("/sandbox/%s/tasks", j.ID), `{"title":"Mend the login","description":"It is broken.\nSince today."}`)
 	if !strings.Contains(got, `"created":true`) {
-		t.Errorf("a task: %s", got)
+		t.Errorf("task: got %s", got)
 	}
 	if text := h.sh(j.ID, "cat .tasks/*.md /.tasks/*.md 2>/dev/null; true"); !strings.Contains(text, "Mend the login") || !strings.Contains(text, "Since today.") {
-		t.Errorf("its file: %q", text)
+		t.Errorf("task file: got %q", text)
 	}
 	got = post("/sandbox/reviewer/coordinate", `{"action":"review","context":"auth/login.ts","fromSandboxId":"j-somebodyelse","reply_timeout_ms":0}`)
 	if !strings.Contains(got, `"queued"`) && !strings.Contains(got, `"delivered"`) {
-		t.Errorf("a request to a sibling: %s", got)
+		t.Errorf("request to a sibling: got %s", got)
 	}
 	if !within(20*time.Second, func() bool {
 		for m, err := range h.Messages(h.Context(), "sess-r", "in") {
@@ -487,23 +488,25 @@ func TestWhatAnAgentFindsAtItsDoor(t *testing.T) {
 		}
 		return false
 	}) {
-		t.Errorf("the sibling is told nothing\n%s", h.log)
+		t.Errorf("the sibling received no request\n%s", h.log)
 	}
-	// Another's name does not count, and there are no others' doors.
-	if got = post(fmt.Sprintf("/sandbox/%s/tasks", alone.ID), `{"title":"x"}`); !strings.Contains(got, "own jail") {
-		t.Errorf("a task in another's jail: %s", got)
+	// The name of another jail is rejected, and jails without a session have no endpoint.
+	got = post(fmt.Sprintf("/sandbox/%s/tasks", alone.ID), `{"title":"x"}`)
+	if !strings.Contains(got, "own jail") {
+		t.Errorf("task in another jail: got %s", got)
 	}
-	if got = post("/sandbox/nobody/coordinate", `{"action":"review","reply_timeout_ms":0}`); !strings.Contains(got, `"refused"`) {
-		t.Errorf("a request to nobody: %s", got)
+	got = post("/sandbox/nobody/coordinate", `{"action":"review","reply_timeout_ms":0}`)
+	if !strings.Contains(got, `"refused"`) {
+		t.Errorf("request to an unknown sibling: got %s", got)
 	}
 	if out := h.sh(alone.ID, "curl -s -m 2 http://localhost:4097/whoami || echo closed"); !strings.Contains(out, "closed") {
-		t.Errorf("a jail that belongs to no session has a door: %s", out)
+		t.Errorf("a jail without a session has an agent endpoint: %s", out)
 	}
 	trail, _, _ := h.glasshouse("", "trail", string(j.ID))
 	if !strings.Contains(trail, "write: auth/login.ts [AUTONOMOUS]") || !strings.Contains(trail, "coordinate_sibling: reviewer [AUTONOMOUS]") {
-		t.Errorf("the trail:\n%s", trail)
+		t.Errorf("got trail\n%s", trail)
 	}
 	if bytes.Contains(h.log.Bytes(), []byte("internal error")) {
-		t.Errorf("the daemon stumbled:\n%s", h.log)
+		t.Errorf("the daemon logged an internal error:\n%s", h.log)
 	}
 }

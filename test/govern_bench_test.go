@@ -25,19 +25,18 @@ import (
 	"glasshouse/store"
 )
 
-// A figure is something measured. Without a target it is there to be compared
-// with.
+// A figure is a measured value. A figure without a target serves for comparison.
 type figure struct {
 	name   string
 	value  float64
 	unit   string
-	target float64 // 0 is none
-	least  bool    // the target is reached from above
+	target float64 // 0: no target
+	least  bool    // the target is a minimum
 	note   string
 }
 
-// figures prints a table, with what is measured over what is wanted: at most 1 is
-// reached, or at least 1 where more is better.
+// figures prints a table with the ratio of each value to its target: it should be at most 1, or
+// at least 1 if the target is a minimum.
 func figures(title string, list ...figure) {
 	var b strings.Builder
 	fmt.Fprintf(&b, "\n%s\n  %-58s %14s %14s %7s\n", title, "", "measured", "target", "ratio")
@@ -55,7 +54,7 @@ func figures(title string, list ...figure) {
 	fmt.Fprint(report(), b.String())
 }
 
-// amount is a number with three digits that count.
+// amount formats a number with three significant digits.
 func amount(v float64) string {
 	switch {
 	case v >= 1000:
@@ -68,10 +67,10 @@ func amount(v float64) string {
 	return fmt.Sprintf("%.2f", v)
 }
 
-// reportFile names the file that a benchmark in a world of its own writes to.
+// reportFile names the output file of a benchmark that runs in its own namespaces.
 const reportFile = "GLASSHOUSE_BENCH_REPORT"
 
-// report is where tables go.
+// report is the writer for tables.
 var report = sync.OnceValue(func() io.Writer {
 	if name := os.Getenv(reportFile); name != "" {
 		if f, err := os.OpenFile(name, os.O_WRONLY|os.O_APPEND|os.O_CREATE, 0o600); err == nil {
@@ -86,7 +85,7 @@ func load() string {
 	return strings.Join(strings.Fields(string(b))[:3], " ")
 }
 
-// quantile sorts took.
+// quantile returns the quantile q of took, which it sorts.
 func quantile(took []time.Duration, q float64) time.Duration {
 	if len(took) == 0 {
 		return 0
@@ -97,8 +96,8 @@ func quantile(took []time.Duration, q float64) time.Duration {
 
 func micros(d time.Duration) float64 { return float64(d) / float64(time.Microsecond) }
 
-// each is how long f takes: the median of batches, and the quickest of them, in
-// which nobody else was on the processor.
+// each measures f in batches: the median of the batches, and the quickest, which was not
+// disturbed by other processes.
 func each(batches, n int, f func()) (median, quickest time.Duration) {
 	var took []time.Duration
 	for batch := range batches + 3 {
@@ -106,7 +105,7 @@ func each(batches, n int, f func()) (median, quickest time.Duration) {
 		for range n {
 			f()
 		}
-		if batch >= 3 { // the first warm up
+		if batch >= 3 { // the first ones warm up
 			took = append(took, time.Since(began)/time.Duration(n))
 		}
 	}
@@ -119,7 +118,7 @@ func TestBenchGovern(t *testing.T) {
 	t.Run("enforce", benchEnforce)
 }
 
-// thousandRules are about commands, files, URLs and hosts.
+// thousandRules returns rules about commands, files, URLs and hosts.
 func thousandRules() string {
 	effects := []string{"allow", "ask", "deny"}
 	var b strings.Builder
@@ -186,8 +185,8 @@ func benchPolicy(t *testing.T) {
 	figures("Decisions by 1 000 rules (load "+load()+")", list...)
 }
 
-// onDisk is a directory where daemons keep their data: what is durable there
-// costs what it costs them.
+// onDisk returns a directory on the file system where daemons keep their data, so that durable
+// writes have the same cost.
 func onDisk(t *testing.T) string {
 	t.Helper()
 	data := os.Getenv("GLASSHOUSE_DATA")
@@ -221,7 +220,7 @@ func openChain(t *testing.T, dir string) *chain.Chain {
 	return c
 }
 
-// hurried has n do f again and again for a while, and returns how long each took.
+// hurried runs f in n goroutines for a while and returns the duration of each call.
 func hurried(n int, long time.Duration, f func() error) (took []time.Duration, rate float64, err error) {
 	var mu sync.Mutex
 	var wg sync.WaitGroup
@@ -248,7 +247,7 @@ func hurried(n int, long time.Duration, f func() error) (took []time.Duration, r
 	return took, float64(len(took)) / time.Since(began).Seconds(), err
 }
 
-// syncs is how often a second a page that was written is durable.
+// syncs measures durable writes of one page per second.
 func syncs(t *testing.T, dir string) (took []time.Duration, rate float64) {
 	f, err := os.Create(filepath.Join(dir, "page"))
 	if err != nil {
@@ -327,8 +326,7 @@ func benchVerify(t *testing.T, dir string, c *chain.Chain) {
 	)
 }
 
-// benchJudge is a question from its beginning to the entry of the chain that says
-// how it was decided.
+// benchJudge measures a decision from the question to its audit log entry.
 func benchJudge(t *testing.T, c *chain.Chain) {
 	k := govern.New(govern.Config{Chain: c, Dir: t.TempDir()})
 	defer k.Close()
@@ -347,7 +345,7 @@ func benchJudge(t *testing.T, c *chain.Chain) {
 				Subject: policy.Subject{Jail: jid}, Action: policy.ActionRun, Resource: "npm run task-399 --silent",
 			}})
 			if err == nil && (!v.Allow || v.Entry == 0) {
-				err = fmt.Errorf("judged: %+v", v)
+				err = fmt.Errorf("decision: %+v", v)
 			}
 			return err
 		})
@@ -360,7 +358,7 @@ func benchJudge(t *testing.T, c *chain.Chain) {
 	figures("A question, from asking to the durable entry (load "+load()+")", list...)
 }
 
-// benchEnforce has jails do things with and without their calls being decided.
+// benchEnforce runs loads in jails with and without kernel-level enforcement.
 func benchEnforce(t *testing.T) {
 	h := open(t, tools()+"pool: {size: 0}\n")
 	all := &wire.Policy{Files: []wire.PolicyFile{{Name: "opencode.json", Text: `{"permission": {"bash": {"*": "allow"}, "edit": {"*": "allow"}, "connect": {"*": "allow"}, "external_directory": "allow"}}`}}, Level: 3}
@@ -383,7 +381,7 @@ func benchEnforce(t *testing.T) {
 		took := map[id.Jail][]time.Duration{}
 		for range 5 {
 			for _, j := range []wire.Jail{free, held} {
-				// The shell itself tells how long it took: to start it is not of interest.
+				// The shell itself prints the duration, which excludes its start.
 				out := h.sh(j.ID, `bash -c 'a=$EPOCHREALTIME; `+load.line+`; b=$EPOCHREALTIME; echo $(( ${b/./} - ${a/./} ))'`)
 				var us int64
 				if _, err := fmt.Sscan(out, &us); err != nil {
@@ -399,7 +397,7 @@ func benchEnforce(t *testing.T) {
 	figures("A jail whose calls are decided and recorded, beside one whose are not; shortest of 5 (load "+load()+")", list...)
 }
 
-// swallow takes connections in a namespace and says nothing.
+// swallow accepts connections in a namespace and sends nothing.
 func swallow(t *testing.T, ns string) (port string) {
 	t.Helper()
 	var l net.Listener

@@ -21,8 +21,7 @@ import (
 	"glasshouse/id"
 )
 
-// rootfsWith returns the small root tree with /work and more programs of this host
-// in it.
+// rootfsWith returns the small root filesystem with /work and more programs of this host.
 func rootfsWith(t *testing.T, programs ...string) string {
 	t.Helper()
 	dir := filepath.Join(shortTemp(t), "root")
@@ -56,7 +55,7 @@ func rootfsWith(t *testing.T, programs ...string) string {
 	return dir
 }
 
-// project is the two files of a project that was set up for autonomous agents.
+// project returns the two files of a project that is set up for autonomous agents.
 func project(t *testing.T) []wire.PolicyFile {
 	t.Helper()
 	var files []wire.PolicyFile
@@ -70,14 +69,14 @@ func project(t *testing.T) []wire.PolicyFile {
 	return files
 }
 
-// worker is the policy of a jail that works on it, at a level.
+// worker returns the policy of a jail that works on the project at a level.
 func worker(t *testing.T, level int) *wire.Policy {
 	return &wire.Policy{Files: project(t), Agent: "worker", Level: level, Workspace: "/work"}
 }
 
-// claim says what an agent is about to do, as a plugin of a harness does: by a
-// POST that knows nothing of this project's client.
-func (h *house) claim(j id.Jail, tool string, args any) wire.Verdict {
+// claim announces an agent's next action as a harness plugin does: with an HTTP POST that does
+// not use this project's client.
+func (h *daemonHarness) claim(j id.Jail, tool string, args any) wire.Verdict {
 	h.Helper()
 	body, err := json.Marshal(map[string]any{"tool": tool, "args": args, "timestamp": "2026-01-02T03:04:05.678Z"})
 	if err != nil {
@@ -102,8 +101,8 @@ func (h *house) claim(j id.Jail, tool string, args any) wire.Verdict {
 	return v
 }
 
-// does has an agent claim a step and, if it may, do it.
-func (h *house) does(j id.Jail, tool string, args map[string]string, do func()) wire.Verdict {
+// does claims a step as an agent and executes it if it is allowed.
+func (h *daemonHarness) does(j id.Jail, tool string, args map[string]string, do func()) wire.Verdict {
 	h.Helper()
 	v := h.claim(j, tool, args)
 	if v.Allow {
@@ -112,10 +111,10 @@ func (h *house) does(j id.Jail, tool string, args map[string]string, do func()) 
 	return v
 }
 
-// TestAnAgentWorksAloneAndLeavesATrail is the example of an autonomous workflow:
-// a worker writes, tests, has its code reviewed and commits, nobody is asked, and
-// what it did can be read and proved.
-func TestAnAgentWorksAloneAndLeavesATrail(t *testing.T) {
+// TestAutonomousWorkflowTrail runs the example of an autonomous workflow: a worker
+// writes, tests, has its code reviewed and commits, without approvals. The audit log of its
+// actions is readable and verifiable.
+func TestAutonomousWorkflowTrail(t *testing.T) {
 	h := open(t, fmt.Sprintf("%srootfs: {default: {dir: %q}}\n", tools(), rootfsWith(t, "git")))
 	work := h.running(wire.CreateJail{Name: "worker", Cwd: "/work", Policy: worker(t, 2), Env: map[string]string{
 		"GIT_AUTHOR_NAME": "worker", "GIT_AUTHOR_EMAIL": "worker@localhost", "GIT_COMMITTER_NAME": "worker", "GIT_COMMITTER_EMAIL": "worker@localhost",
@@ -125,13 +124,13 @@ func TestAnAgentWorksAloneAndLeavesATrail(t *testing.T) {
 	review.Agent = "reviewer"
 	reviewer := h.running(wire.CreateJail{Name: "reviewer", Cwd: "/work", Policy: review}).ID
 
-	// What is there before the agent is. It reads the rules that it goes by.
+	// The project exists before the agent, which reads its rules.
 	h.sh(work, "git init -q . && printf '#!/bin/sh\ntest \"$1\" = test && grep -q login auth/login.ts && echo 1 passing\n' > /usr/bin/npm && chmod 755 /usr/bin/npm")
 	for _, f := range project(t) {
 		h.copyIn(work, "/work/"+f.Name, f.Text)
 	}
 	if got := h.sh(work, "grep -c '^## ' AGENTS.md"); got != "3" {
-		t.Fatalf("AGENTS.md has %s parts", got)
+		t.Fatalf("AGENTS.md has %s sections, want 3", got)
 	}
 
 	const code = "export const login = (user: string) => user !== ''\n"
@@ -145,40 +144,39 @@ func TestAnAgentWorksAloneAndLeavesATrail(t *testing.T) {
 	})
 	h.does(reviewer, "read", map[string]string{"filePath": "auth/login.ts"}, func() {
 		if got := h.sh(reviewer, "cat auth/login.ts"); got != strings.TrimSpace(code) {
-			t.Errorf("the reviewer reads %q", got)
+			t.Errorf("the reviewer reads %q, want the code", got)
 		}
 	})
 	if v := h.claim(reviewer, "edit", map[string]string{"filePath": "auth/login.ts"}); v.Allow {
-		t.Error("the reviewer may write")
+		t.Error("the reviewer is allowed to write")
 	}
 	h.sh(work, "git add auth")
 	h.does(work, "bash", map[string]string{"command": "git commit"}, func() { h.sh(work, "git commit") })
 
 	if tested != "1 passing" {
-		t.Errorf("the tests say %q", tested)
+		t.Errorf("npm test printed %q", tested)
 	}
 	if got := h.sh(work, "git log --format='%an: %s' --name-only"); got != "worker: add login\n\nauth/login.ts" {
-		t.Errorf("the commit is %q", got)
+		t.Errorf("got commit %q", got)
 	}
 	if list, err := h.Approvals(t.Context(), "all", ""); err != nil || len(list) != 0 {
-		t.Errorf("people were asked %v, %v", list, err)
+		t.Errorf("got approval requests %v, %v; want none", list, err)
 	}
 	if got, want := h.says("trail", "worker"), `- write: auth/login.ts [AUTONOMOUS]
 - bash: npm test [AUTONOMOUS - whitelisted]
 - coordinate_sibling: reviewer [AUTONOMOUS]
 - bash: git commit [AUTONOMOUS]`; got != want {
-		t.Errorf("the trail is\n%s\nwant\n%s", got, want)
+		t.Errorf("got trail\n%s\nwant\n%s", got, want)
 	}
 	if got, want := h.says("trail", "reviewer"), "- read: auth/login.ts [AUTONOMOUS]\n- edit: auth/login.ts [DENIED]"; got != want {
-		t.Errorf("the reviewer's trail is\n%s\nwant\n%s", got, want)
+		t.Errorf("got trail of the reviewer\n%s\nwant\n%s", got, want)
 	}
-	h.proved(work)
+	h.checkProofs(work)
 }
 
-// TestWhatAnAgentDoesIsSeenBesideWhatItSays is the same in a jail whose policy the
-// machine's kernel holds: the trail has what was said, and beside it what was done,
-// whoever did not say it.
-func TestWhatAnAgentDoesIsSeenBesideWhatItSays(t *testing.T) {
+// TestTrailHasAnnouncedAndObservedActions runs the example with kernel-level enforcement: the
+// trail has both the announced and the observed actions, whether announced or not.
+func TestTrailHasAnnouncedAndObservedActions(t *testing.T) {
 	h := open(t, fmt.Sprintf("%srootfs: {default: {dir: %q}}\n", tools(), rootfsWith(t)))
 	p := worker(t, 2)
 	p.Files[0].Text = strings.Replace(p.Files[0].Text, `"npm *": "allow",`, `"npm *": "allow", "cat *": "allow",`, 1)
@@ -186,27 +184,27 @@ func TestWhatAnAgentDoesIsSeenBesideWhatItSays(t *testing.T) {
 	h.copyIn(j, "/work/notes", "remember\n")
 	h.does(j, "bash", map[string]string{"command": "npm test"}, func() { h.sh(j, "cat notes; rm -rf notes; true") })
 	if got, want := h.says("trail", "--said", "worker"), "- bash: npm test [AUTONOMOUS - whitelisted]"; got != want {
-		t.Errorf("what was said is %q, want %q", got, want)
+		t.Errorf("announced actions: got %q, want %q", got, want)
 	}
 	got := h.says("trail", "--observed", "worker")
 	if strings.Contains(got, "npm") || !strings.Contains(got, "cat notes [AUTONOMOUS]\n") || !strings.Contains(got, "rm -rf notes [DENIED]") {
-		t.Errorf("what was done is\n%s", got)
+		t.Errorf("observed actions: got\n%s", got)
 	}
 	if out := h.sh(j, "cat notes"); out != "remember" {
-		t.Errorf("it was removed: %q", out)
+		t.Errorf("a denied command removed the file: %q", out)
 	}
 }
 
-// copyIn writes a file of a jail.
-func (h *house) copyIn(j id.Jail, path, text string) {
+// copyIn writes a file to a jail.
+func (h *daemonHarness) copyIn(j id.Jail, path, text string) {
 	h.Helper()
 	if _, err := h.WriteFile(h.Context(), j, path, strings.NewReader(text), client.WriteOptions{Parents: true}); err != nil {
 		h.Fatal(err)
 	}
 }
 
-// copy brings a file from one jail to another.
-func (h *house) copy(from, to id.Jail, path string) {
+// copy copies a file from one jail to another.
+func (h *daemonHarness) copy(from, to id.Jail, path string) {
 	h.Helper()
 	r, err := h.ReadFile(h.Context(), from, path, 0, -1)
 	if err != nil {
@@ -218,12 +216,12 @@ func (h *house) copy(from, to id.Jail, path string) {
 	}
 }
 
-// proved verifies the chain, here and as somebody does who has an export and the
-// key and no daemon, and finds what was changed in another export.
-func (h *house) proved(j id.Jail) {
+// checkProofs verifies the audit log with the daemon and, from an export and the public key, without
+// it, and detects a change in another export.
+func (h *daemonHarness) checkProofs(j id.Jail) {
 	h.Helper()
 	if got := h.says("audit", "verify"); !strings.HasPrefix(got, "the audit log is intact\n") {
-		h.Errorf("verifying the chain says %q", got)
+		h.Errorf("audit verify: got %q", got)
 	}
 	dir := h.TempDir()
 	text, stderr, code := h.glasshouse(dir, "audit", "export")
@@ -239,7 +237,7 @@ func (h *house) proved(j id.Jail) {
 	changed := strings.Replace(line, `"resource":"npm test"`, `"resource":"npm best"`, 1)
 	var entry wire.ChainEntry
 	if err := json.Unmarshal([]byte(line), &entry); err != nil || entry.Kind != "decision" || entry.Jail != string(j) {
-		h.Fatalf("the export has no decision about the tests: %q, %v", line, err)
+		h.Fatalf("the export lacks the decision about npm test: %q, %v", line, err)
 	}
 	for name, data := range map[string]string{export: text, forged: strings.Replace(text, line, changed, 1), key: string(public)} {
 		if err := os.WriteFile(name, []byte(data), 0o600); err != nil {
@@ -256,9 +254,9 @@ func (h *house) proved(j id.Jail) {
 		h.Errorf("offline: exit code %d, %s", code, out)
 	}
 	if out, code := offline(forged); code != 1 || !strings.HasPrefix(out, fmt.Sprintf("BAD: entry %d: ", entry.Seq)) {
-		h.Errorf("a forged export: exit code %d, %s; want entry %d", code, out, entry.Seq)
+		h.Errorf("audit verify of a forged export: exit code %d, %s; want entry %d", code, out, entry.Seq)
 	}
 	if _, err := os.Stat(filepath.Join(dir, "glasshouse.sock")); err == nil {
-		h.Error("a daemon was started to verify an export")
+		h.Error("audit verify --offline started a daemon")
 	}
 }

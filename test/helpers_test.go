@@ -5,10 +5,10 @@ import (
 	"testing"
 )
 
-// thorough has the tests do what takes long, and repeats.
+// thorough makes tests run long parts and more repetitions.
 var thorough = os.Getenv("GLASSHOUSE_TEST") == "all"
 
-// onlyThorough skips a test unless the tests are thorough.
+// onlyThorough skips a test that takes long, unless the tests are thorough.
 func onlyThorough(t *testing.T) {
 	t.Helper()
 	if !thorough {
@@ -16,8 +16,8 @@ func onlyThorough(t *testing.T) {
 	}
 }
 
-// shortTemp is t.TempDir where jails may pass and names leave room for a
-// socket's, which has at most 107 bytes.
+// shortTemp is t.TempDir with permissions that let jails pass, and with a path that leaves room
+// for the name of a socket: sun_path has 108 bytes, including the final null (unix(7)).
 func shortTemp(t *testing.T) string {
 	t.Helper()
 	dir, err := os.MkdirTemp("", "gh-")

@@ -25,7 +25,7 @@ import (
 	"glasshouse/backend/backendtest"
 )
 
-// imaged makes a container image and returns where it is, and its digest.
+// imaged builds a container image and returns its path and digest.
 func imaged(t *testing.T, bin string, args ...string) (archive, digest string) {
 	t.Helper()
 	cmd := exec.Command("go", append(append([]string{"run", "./packaging/image", "-version", "1.0"}, args...), bin, t.TempDir())...)
@@ -35,19 +35,19 @@ func imaged(t *testing.T, bin string, args ...string) (archive, digest string) {
 	cmd.Stderr = &stderr
 	out, err := cmd.Output()
 	if err != nil && strings.Contains(stderr.String(), "apt-get update") {
-		t.Skipf("no mirror of Debian can be reached: %s", &stderr)
+		t.Skipf("no Debian mirror is reachable: %s", &stderr)
 	}
 	if err != nil {
 		t.Fatalf("%v\n%s", err, &stderr)
 	}
 	archive, digest, ok := strings.Cut(strings.TrimSpace(string(out)), " ")
 	if !ok {
-		t.Fatalf("it says %q", out)
+		t.Fatalf("the image builder printed %q", out)
 	}
 	return archive, digest
 }
 
-// smallTree is a tar file of what the image's Debian has that a jail needs, from this host.
+// smallTree returns a tar file of the parts of Debian that jails need, taken from this host.
 func smallTree(t *testing.T) string {
 	t.Helper()
 	dir := t.TempDir()
@@ -86,7 +86,7 @@ func smallTree(t *testing.T) string {
 	return name
 }
 
-// unpackImage reads an archive as who pulls it does, and unpacks its layers.
+// unpackImage reads an image archive as a client that pulls it does, and unpacks its layers.
 func unpackImage(t *testing.T, archive string) (v1.Image, string) {
 	t.Helper()
 	dir := t.TempDir()
@@ -99,17 +99,17 @@ func unpackImage(t *testing.T, archive string) (v1.Image, string) {
 	}
 	list, err := index.IndexManifest()
 	if err != nil || len(list.Manifests) != 1 {
-		t.Fatalf("the index has %+v, %v; want one image", list, err)
+		t.Fatalf("index = %+v, %v; want one image", list, err)
 	}
 	image, err := index.Image(list.Manifests[0].Digest)
 	if err != nil {
 		t.Fatal(err)
 	}
 	if err := validate.Image(image); err != nil {
-		t.Errorf("the image is not sound: %v", err)
+		t.Errorf("the image is invalid: %v", err)
 	}
 
-	// What docker reads says the same.
+	// Docker's manifest has the same content.
 	var docker []struct {
 		Config           string
 		RepoTags, Layers []string
@@ -130,7 +130,7 @@ func unpackImage(t *testing.T, archive string) (v1.Image, string) {
 		layers = append(layers, "blobs/sha256/"+l.Digest.Hex)
 	}
 	if d := docker[0]; d.Config != "blobs/sha256/"+manifest.Config.Digest.Hex || !slices.Equal(d.Layers, layers) || !slices.Equal(d.RepoTags, []string{"glasshouse:1.0"}) {
-		t.Errorf("docker is told of %+v", d)
+		t.Errorf("Docker manifest = %+v", d)
 	}
 
 	root := t.TempDir()
@@ -147,8 +147,8 @@ func unpackImage(t *testing.T, archive string) (v1.Image, string) {
 	return image, root
 }
 
-// A container runs the image as docs/packaging.md has it: with all privileges, and with
-// the host's processes, cgroups, devices and network.
+// A container runs the image as docs/packaging.md describes: with all privileges, and with the
+// host's PID and network namespaces, cgroups and devices.
 type container struct {
 	*testing.T
 	dir, name string
@@ -157,7 +157,7 @@ type container struct {
 	*client.Client
 }
 
-// contain starts a container. Its data directory is the volume.
+// contain starts a container with a data directory in the volume.
 func contain(t *testing.T, image v1.Image, root, volume string, change func(*specs.Spec)) *container {
 	t.Helper()
 	config, err := image.ConfigFile()
@@ -174,7 +174,7 @@ func contain(t *testing.T, image v1.Image, root, volume string, change func(*spe
 	if err != nil {
 		t.Fatal(err)
 	}
-	for line := range strings.Lines(string(status)) { // those that this host has to give
+	for line := range strings.Lines(string(status)) { // the capabilities that this host can pass on
 		if hex, ok := strings.CutPrefix(line, "CapBnd:"); ok {
 			var set uint64
 			fmt.Sscanf(strings.TrimSpace(hex), "%x", &set)
@@ -234,7 +234,8 @@ func contain(t *testing.T, image v1.Image, root, volume string, change func(*spe
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { c.stop(syscall.SIGKILL) })
-	if c.Client, err = client.New(client.Options{Addr: "unix://" + filepath.Join(volume, "glasshouse.sock")}); err != nil {
+	c.Client, err = client.New(client.Options{Addr: "unix://" + filepath.Join(volume, "glasshouse.sock")})
+	if err != nil {
 		t.Fatal(err)
 	}
 	if !within(60*time.Second, func() bool { return c.Ready(t.Context()) == nil }) {
@@ -244,13 +245,13 @@ func contain(t *testing.T, image v1.Image, root, volume string, change func(*spe
 	return c
 }
 
-// runc does something with the container.
+// runc runs a runc command for the container.
 func (c *container) runc(args ...string) (string, error) {
 	out, err := exec.Command("runc", append([]string{"--root", filepath.Join(c.dir, "runc")}, args...)...).CombinedOutput()
 	return strings.TrimSpace(string(out)), err
 }
 
-// stop ends the container, and returns what it ended with.
+// stop ends the container with a signal and returns its exit error.
 func (c *container) stop(with syscall.Signal) error {
 	c.Helper()
 	if c.cmd == nil {
@@ -263,21 +264,21 @@ func (c *container) stop(with syscall.Signal) error {
 	return err
 }
 
-// capabilities are the kernel's, by number.
+// capabilities are the kernel's capability names, by number.
 var capabilities = strings.Fields(`CHOWN DAC_OVERRIDE DAC_READ_SEARCH FOWNER FSETID KILL SETGID SETUID SETPCAP LINUX_IMMUTABLE
 	NET_BIND_SERVICE NET_BROADCAST NET_ADMIN NET_RAW IPC_LOCK IPC_OWNER SYS_MODULE SYS_RAWIO SYS_CHROOT SYS_PTRACE SYS_PACCT
 	SYS_ADMIN SYS_BOOT SYS_NICE SYS_RESOURCE SYS_TIME SYS_TTY_CONFIG MKNOD LEASE AUDIT_WRITE AUDIT_CONTROL SETFCAP
 	MAC_OVERRIDE MAC_ADMIN SYSLOG WAKE_ALARM BLOCK_SUSPEND AUDIT_READ PERFMON BPF CHECKPOINT_RESTORE`)
 
-// try makes a jail, runs something in it that is recorded, and returns the jail.
+// try creates a jail, runs a recorded command in it, and returns the jail.
 func (c *container) try(network string) wire.Jail {
 	c.Helper()
-	h := &house{T: c.T, Client: c.Client}
+	h := &daemonHarness{T: c.T, Client: c.Client}
 	j := h.running(wire.CreateJail{Name: "contained", Network: network})
 	if got := h.sh(j.ID, "echo $((6 * 7)) > /tmp/x; cat /tmp/x; id -u"); got != "42\n0" {
-		c.Errorf("a command says %q", got)
+		c.Errorf("command printed %q", got)
 	}
-	// What it did is on record, with the numbers that processes have in the jail.
+	// The event log has the command, with the PIDs of the jail.
 	seen := false
 	if !within(30*time.Second, func() bool {
 		for r, err := range c.Events(c.Context(), j.ID, client.EventQuery{Filter: "type:proc op:exec"}) {
@@ -289,13 +290,13 @@ func (c *container) try(network string) wire.Jail {
 		}
 		return seen
 	}) {
-		c.Errorf("no record says that a command ran")
+		c.Errorf("the event log lacks the command")
 	}
 	return j
 }
 
-// base is what the image's daemon is put into: Debian, which takes minutes, or what of
-// it jails need.
+// base returns the arguments for the base of the image: Debian, which takes minutes, or the
+// parts of it that jails need.
 func base(t *testing.T) (args []string) {
 	t.Helper()
 	if os.Geteuid() != 0 {
@@ -314,23 +315,23 @@ func base(t *testing.T) (args []string) {
 	return []string{"-root", smallTree(t)}
 }
 
-func TestTheImageIsTheSameWhenItIsMadeAgain(t *testing.T) {
+func TestContainerImageIsReproducible(t *testing.T) {
 	args := base(t)
 	bin := backendtest.Program(t)
 	if !thorough {
-		bin = filepath.Join(filepath.Dir(bin), "glasshouse-init") // a program as any other, and small
+		bin = filepath.Join(filepath.Dir(bin), "glasshouse-init") // a small program is sufficient
 	}
 	archive, digest := imaged(t, bin, args...)
 	again, same := imaged(t, bin, args...)
 	if digest != same {
-		t.Errorf("made again it is %s, not %s", same, digest)
+		t.Errorf("second build has digest %s, want %s", same, digest)
 	}
 	if err := exec.Command("cmp", archive, again).Run(); err != nil {
-		t.Errorf("made again its archive differs: %v", err)
+		t.Errorf("the archive of the second build differs: %v", err)
 	}
 }
 
-func TestTheImageRunsADaemonWithJails(t *testing.T) {
+func TestContainerImageRunsJails(t *testing.T) {
 	args := base(t)
 	bin := backendtest.Program(t)
 	archive, _ := imaged(t, bin, args...)
@@ -341,19 +342,19 @@ func TestTheImageRunsADaemonWithJails(t *testing.T) {
 	}
 	c := file.Config
 	if _, ok := c.Volumes["/var/lib/glasshouse"]; !ok || len(c.Volumes) != 1 {
-		t.Errorf("its volumes are %v", c.Volumes)
+		t.Errorf("volumes = %v", c.Volumes)
 	}
 	if _, ok := c.ExposedPorts["8082/tcp"]; !ok || len(c.ExposedPorts) != 1 {
-		t.Errorf("its ports are %v", c.ExposedPorts)
+		t.Errorf("ports = %v", c.ExposedPorts)
 	}
 	if c.Labels["org.opencontainers.image.version"] != "1.0" || c.Labels["org.opencontainers.image.created"] != "2023-11-14T22:13:20Z" || c.Labels["org.opencontainers.image.licenses"] != "" {
-		t.Errorf("its labels are %v", c.Labels)
+		t.Errorf("labels = %v", c.Labels)
 	}
 	if c.Healthcheck == nil || len(c.Healthcheck.Test) < 2 || c.Healthcheck.Test[0] != "CMD" {
-		t.Fatalf("its health is looked at with %+v", c.Healthcheck)
+		t.Fatalf("health check = %+v", c.Healthcheck)
 	}
 	if !file.Created.Equal(time.Unix(1700000000, 0)) || len(file.History) != 2 || len(file.RootFS.DiffIDs) != 2 {
-		t.Errorf("made %v, with %d layers and the history %v", file.Created, len(file.RootFS.DiffIDs), file.History)
+		t.Errorf("created %v, with %d layers and history %v", file.Created, len(file.RootFS.DiffIDs), file.History)
 	}
 	for _, name := range []string{"usr/bin/glasshouse", "usr/share/glasshouse/setup.sh", "usr/share/doc/glasshouse/copyright"} {
 		if fi, err := os.Stat(filepath.Join(root, name)); err != nil || !fi.ModTime().Equal(time.Unix(1700000000, 0)) {
@@ -361,7 +362,7 @@ func TestTheImageRunsADaemonWithJails(t *testing.T) {
 		}
 	}
 
-	// Two containers, each with a volume where the other has its own.
+	// Two containers, each with a volume at the same path.
 	cgroups := map[string]bool{}
 	var both [2]*container
 	var volumes [2]string
@@ -377,43 +378,43 @@ func TestTheImageRunsADaemonWithJails(t *testing.T) {
 		cgroups[strings.TrimSpace(string(name))] = true
 	}
 	if len(cgroups) != 2 {
-		t.Errorf("their cgroups are %v", cgroups)
+		t.Errorf("cgroups = %v, want two", cgroups)
 	}
 	for i, c := range both {
-		h := &house{T: t, Client: c.Client}
+		h := &daemonHarness{T: t, Client: c.Client}
 		if got := h.sh(jails[i].ID, "cat /tmp/x"); got != "42" {
-			t.Errorf("beside another daemon, the jail says %q", got)
+			t.Errorf("with another daemon on the host, the jail printed %q", got)
 		}
 	}
 	if out, err := both[0].runc(append([]string{"exec", both[0].name}, c.Healthcheck.Test[1:]...)...); err != nil {
-		t.Errorf("its health: %v, %s", err, out)
+		t.Errorf("health check: %v, %s", err, out)
 	}
 
-	t.Run("ItsOwnProcesses", func(t *testing.T) { inItsOwnProcesses(t, image, root) })
+	t.Run("ItsOwnProcesses", func(t *testing.T) { inPIDNamespace(t, image, root) })
 	if thorough {
 		withFewer(t, image, root)
 	}
 
-	// Stopped as engines do it, and started on the same volume.
+	// Stop a container as engines do, and start another on the same volume.
 	if err := both[0].stop(syscall.SIGTERM); err != nil {
-		t.Errorf("it ended with %v:\n%s", err, &both[0].log)
+		t.Errorf("the container exited: %v:\n%s", err, &both[0].log)
 	}
 	if !strings.Contains(both[0].log.String(), "with all jails") {
-		t.Errorf("it says nothing of its jails:\n%s", &both[0].log)
+		t.Errorf("the log does not report the stop of all jails:\n%s", &both[0].log)
 	}
 	c0 := contain(t, image, root, volumes[0], nil)
 	j, err := c0.Jail(t.Context(), jails[0].ID)
 	if err != nil || j.State != "stopped" {
-		t.Fatalf("after the container the jail is %s, %v", j.State, err)
+		t.Fatalf("jail after a container stop = %s, %v, want stopped", j.State, err)
 	}
 	if _, err := c0.StartJail(t.Context(), j.ID); err != nil {
 		t.Fatal(err)
 	}
-	if got := (&house{T: t, Client: c0.Client}).sh(j.ID, "cat /tmp/x"); got != "42" {
-		t.Errorf("started again, the jail says %q", got)
+	if got := (&daemonHarness{T: t, Client: c0.Client}).sh(j.ID, "cat /tmp/x"); got != "42" {
+		t.Errorf("the restarted jail printed %q", got)
 	}
 
-	// Killed, it has no time for its jails; the next one ends them.
+	// A killed container leaves its jails running; the next container ends them.
 	both[1].stop(syscall.SIGKILL)
 	c1 := contain(t, image, root, volumes[1], nil)
 
@@ -422,26 +423,26 @@ func TestTheImageRunsADaemonWithJails(t *testing.T) {
 			t.Error(err)
 		}
 		if err := c.stop(syscall.SIGTERM); err != nil {
-			t.Errorf("it ended with %v:\n%s", err, &c.log)
+			t.Errorf("the container exited: %v:\n%s", err, &c.log)
 		}
 	}
 	for name := range cgroups {
 		for _, under := range []string{"/sys/fs/cgroup/", "/sys/fs/cgroup/*/"} {
 			if left, _ := filepath.Glob(under + name + "*"); len(left) > 0 {
-				t.Errorf("left: %q", left)
+				t.Errorf("left on the host: %q", left)
 			}
 		}
 	}
 	for _, j := range jails { // a process that another suite starts has a copy of all mounts for a moment
 		if !within(30*time.Second, func() bool { return !loopOf(string(j.ID)) }) {
-			t.Errorf("left: a loop device of %s", j.ID)
+			t.Errorf("a loop device of %s is left", j.ID)
 		}
 	}
 }
 
-// inItsOwnProcesses runs the image in a pid namespace, where the daemon's command is the
-// first process, and in a network of its own.
-func inItsOwnProcesses(t *testing.T, image v1.Image, root string) {
+// inPIDNamespace runs the image in a PID namespace, in which the daemon is process 1, and in
+// a network namespace.
+func inPIDNamespace(t *testing.T, image v1.Image, root string) {
 	volume := shortTemp(t)
 	c := contain(t, image, root, volume, func(s *specs.Spec) {
 		s.Linux.Namespaces = append(s.Linux.Namespaces, specs.LinuxNamespace{Type: specs.PIDNamespace}, specs.LinuxNamespace{Type: specs.NetworkNamespace})
@@ -456,15 +457,15 @@ func inItsOwnProcesses(t *testing.T, image v1.Image, root string) {
 		t.Error(err)
 	}
 	if !within(30*time.Second, func() bool { return len(zombiesOf(t, state.Pid)) == 0 }) {
-		t.Errorf("nobody waited for %q", zombiesOf(t, state.Pid))
+		t.Errorf("zombies left: %q", zombiesOf(t, state.Pid))
 	}
 	j = c.try("isolated")
 	if err := c.stop(syscall.SIGTERM); err != nil || !strings.Contains(c.log.String(), "with all jails") {
-		t.Errorf("it ended with %v:\n%s", err, &c.log)
+		t.Errorf("the container exited: %v:\n%s", err, &c.log)
 	}
-	c = contain(t, image, root, volume, nil) // with what it had, and the host's processes
+	c = contain(t, image, root, volume, nil) // with its previous data, in the host's PID namespace
 	if again, err := c.Jail(t.Context(), j.ID); err != nil || again.State != "stopped" {
-		t.Errorf("after the container the jail is %s, %v", again.State, err)
+		t.Errorf("jail after a container stop = %s, %v, want stopped", again.State, err)
 	}
 	if err := c.DeleteJail(t.Context(), j.ID); err != nil {
 		t.Error(err)
@@ -474,7 +475,7 @@ func inItsOwnProcesses(t *testing.T, image v1.Image, root string) {
 	}
 }
 
-// zombiesOf returns what has ended and is waited for by nobody but this process.
+// zombiesOf returns the zombies among the descendants of parent that only their parent can reap.
 func zombiesOf(t *testing.T, parent int) []string {
 	t.Helper()
 	var all []string
@@ -485,7 +486,7 @@ func zombiesOf(t *testing.T, parent int) []string {
 	for _, name := range stats {
 		data, err := os.ReadFile(name)
 		if err != nil {
-			continue // it ended meanwhile
+			continue // it has exited in the meantime
 		}
 		var state string
 		var ppid int
@@ -497,13 +498,13 @@ func zombiesOf(t *testing.T, parent int) []string {
 	return all
 }
 
-// withFewer tries what docs/packaging.md says of containers with fewer privileges.
+// withFewer checks what docs/packaging.md says about containers with fewer privileges.
 func withFewer(t *testing.T, image v1.Image, root string) {
 	for _, w := range []struct {
-		without string // capabilities
+		without string // dropped capabilities
 		jails   bool
 	}{
-		{"BPF PERFMON", true}, // SYS_ADMIN has them in it
+		{"BPF PERFMON", true}, // CAP_SYS_ADMIN includes both (capabilities(7))
 		{"SYS_RESOURCE", true},
 		{"SYS_MODULE SYS_TIME SYS_BOOT SYS_RAWIO SYS_PACCT WAKE_ALARM MAC_ADMIN MAC_OVERRIDE LINUX_IMMUTABLE AUDIT_CONTROL AUDIT_READ BLOCK_SUSPEND LEASE", true},
 		{"NET_ADMIN", false}, {"SYS_PTRACE", false}, {"MKNOD", false},
@@ -523,7 +524,7 @@ func withFewer(t *testing.T, image v1.Image, root string) {
 				_, err = c.StartJail(t.Context(), j.ID)
 			}
 			if (err == nil) != w.jails {
-				t.Errorf("jails: %t, %v", err == nil, err)
+				t.Errorf("jails work: %t, %v", err == nil, err)
 			}
 			if j.ID != "" {
 				if err := c.DeleteJail(t.Context(), j.ID); err != nil {

@@ -38,7 +38,7 @@ type entry struct {
 	uid              int
 }
 
-// layerOf packs entries, after what lies below dir if that is not empty.
+// layerOf packs entries after the files below dir, unless dir is empty.
 func layerOf(t *testing.T, dir string, entries ...entry) v1.Layer {
 	t.Helper()
 	var buf bytes.Buffer
@@ -71,8 +71,8 @@ func layerOf(t *testing.T, dir string, entries ...entry) v1.Layer {
 	return l
 }
 
-// agentImage is an image as somebody might make it for an agent: programs, a
-// user, and a second layer that takes back a part of the first.
+// agentImage returns a typical image for an agent: programs, a user, and a second layer that
+// removes a part of the first.
 func agentImage(t *testing.T, word string) v1.Image {
 	t.Helper()
 	base := layerOf(t, backendtest.Rootfs(t),
@@ -96,14 +96,15 @@ func agentImage(t *testing.T, word string) v1.Image {
 	cfg.OS, cfg.Architecture = "linux", runtime.GOARCH
 	cfg.Config.Env = []string{"PATH=/usr/bin:/bin", "OF_THE_IMAGE=yes", "BOTH=image"}
 	cfg.Config.WorkingDir, cfg.Config.User = "/srv", "agent"
-	if img, err = mutate.ConfigFile(img, cfg); err != nil {
+	img, err = mutate.ConfigFile(img, cfg)
+	if err != nil {
 		t.Fatal(err)
 	}
 	return img
 }
 
-// holds checks that a jail is what agentImage says.
-func (h *house) holds(ref, word string) wire.Jail {
+// holds checks that a jail has the content of agentImage.
+func (h *daemonHarness) holds(ref, word string) wire.Jail {
 	h.Helper()
 	j := h.running(wire.CreateJail{Rootfs: wire.Rootfs{OCI: ref}, Env: map[string]string{"BOTH": "jail"}})
 	want := fmt.Sprintf("%s\n/srv\n1000\nits own\nyes jail\nb", word)
@@ -111,12 +112,12 @@ func (h *house) holds(ref, word string) wire.Jail {
 		h.Errorf("%s: %q, want %q", ref, got, want)
 	}
 	if got := h.sh(j.ID, "(echo x > /srv/new) 2>/dev/null && echo wrote"); got != "" {
-		h.Errorf("%s: the image's user writes where only root may: %q", ref, got)
+		h.Errorf("%s: the image's user can write to a directory of root: %q", ref, got)
 	}
 	return j
 }
 
-func TestAJailFromAnImage(t *testing.T) {
+func TestJailFromOCIImage(t *testing.T) {
 	allowed := shortTemp(t)
 	h := open(t, fmt.Sprintf("rootfs: {default: {dir: %q}, allow: [%q]}\n", backendtest.Rootfs(t), allowed))
 	dir := filepath.Join(allowed, "layout")
@@ -143,10 +144,11 @@ func TestAJailFromAnImage(t *testing.T) {
 	}
 	j := h.holds(ref.String(), "pulled")
 	if j.Digest == "" || !strings.Contains(j.Rootfs.OCI, host) {
-		t.Errorf("the jail shows digest %q of %+v", j.Digest, j.Rootfs)
+		t.Errorf("jail digest = %q of %+v", j.Digest, j.Rootfs)
 	}
 
-	// The tag moves on. A pinned reference does not, and neither does a jail.
+	// The tag moves to another image. This affects neither a pinned reference nor an existing
+	// jail.
 	digest, err := old.Digest()
 	if err != nil {
 		t.Fatal(err)
@@ -160,41 +162,41 @@ func TestAJailFromAnImage(t *testing.T) {
 		t.Fatal(err)
 	}
 
-	// What no jail uses is pruned, what one uses is not, also stopped, and also
-	// by a daemon that came later.
+	// Prune removes images that no jail uses, and keeps those of stopped jails, also after a
+	// daemon restart.
 	hub.Close()
 	if err := h.DeleteJail(t.Context(), moved.ID); err != nil {
 		t.Fatal(err)
 	}
 	h.kill()
 	images, _ := filepath.Glob(filepath.Join(h.data, "images/*/image.json"))
-	for _, i := range images { // an hour goes by
+	for _, i := range images { // simulate an age of an hour
 		os.Chtimes(i, time.Time{}, time.Now().Add(-time.Hour))
 	}
 	h.start()
 	if gone, err := h.PruneImages(t.Context()); err != nil || len(gone) != 1 || gone[0].Digest != moved.Digest {
-		t.Errorf("pruned %+v, %v; want %s alone", gone, err, moved.Digest)
+		t.Errorf("pruned %+v, %v; want only %s", gone, err, moved.Digest)
 	}
 	if _, err := h.StartJail(t.Context(), j.ID); err != nil {
 		t.Fatal(err)
 	}
 	if got := h.sh(j.ID, "cat /srv/word"); got != "pulled" {
-		t.Errorf("after the tag moved and a prune: %q", got)
+		t.Errorf("after the tag moved and a prune: got %q", got)
 	}
-	h.holds(host+"/agents/one@"+digest.String(), "pulled") // known by its digest, without the registry
+	h.holds(host+"/agents/one@"+digest.String(), "pulled") // resolved by digest from the cache, without the registry
 	if _, err := h.CreateJail(t.Context(), wire.CreateJail{Rootfs: wire.Rootfs{OCI: host + "/agents/two"}}); !errors.Is(err, fault.Unavailable) {
-		t.Errorf("from a registry that is gone: %v, want unavailable", err)
+		t.Errorf("from an unreachable registry: got %v, want unavailable", err)
 	}
 }
 
-func TestHostDirectoriesAreForThoseThatTheConfigurationAllows(t *testing.T) {
+func TestHostDirectoriesNeedConfiguration(t *testing.T) {
 	allowed := shortTemp(t)
 	h := open(t, fmt.Sprintf("rootfs: {default: {dir: %q}, allow: [%q]}\n", backendtest.Rootfs(t), allowed))
 	tree := filepath.Join(allowed, "tree")
 	if err := os.CopyFS(tree, os.DirFS(backendtest.Rootfs(t))); err != nil {
 		t.Fatal(err)
 	}
-	filepath.WalkDir(tree, func(p string, d fs.DirEntry, err error) error { // the umask is not the tree's
+	filepath.WalkDir(tree, func(p string, d fs.DirEntry, err error) error { // undo the umask
 		if d.IsDir() {
 			os.Chmod(p, 0o755)
 		}
@@ -205,7 +207,7 @@ func TestHostDirectoriesAreForThoseThatTheConfigurationAllows(t *testing.T) {
 	}
 	j := h.running(wire.CreateJail{Rootfs: wire.Rootfs{Dir: tree}})
 	if got := h.sh(j.ID, "echo x > /etc/new && cat /etc/new"); got != "x" {
-		t.Errorf("on a directory of the host: %q", got)
+		t.Errorf("on a host directory: got %q", got)
 	}
 	if _, err := os.Stat(filepath.Join(tree, "etc/new")); err == nil {
 		t.Error("the jail wrote to the host's directory")
@@ -215,13 +217,13 @@ func TestHostDirectoriesAreForThoseThatTheConfigurationAllows(t *testing.T) {
 		"/etc":                           fault.Denied,
 		filepath.Join(allowed, ".."):     fault.Denied,
 		filepath.Join(allowed, "link"):   fault.Denied,
-		allowed + "x":                    nil, // either
+		allowed + "x":                    nil, // a sibling with the same prefix
 		filepath.Join(allowed, "nosuch"): nil,
 		"relative":                       fault.Invalid,
 	} {
 		for _, r := range []wire.Rootfs{{Dir: dir}, {OCI: dir}} {
 			if r.OCI == "relative" {
-				continue // an image's name
+				continue // it is parsed as an image name
 			}
 			_, err := h.CreateJail(t.Context(), wire.CreateJail{Rootfs: r})
 			kind := fault.KindOf(err)

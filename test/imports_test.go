@@ -9,9 +9,9 @@ import (
 	"testing"
 )
 
-// may lists, for every package, what of this module it may import besides
-// fault, id and internal/*, which everybody may. "*" is anything. A package
-// that is not listed fails the test: decide where it belongs first.
+// may lists, for each package, the packages of this module that it may import besides fault, id
+// and internal/*, which are always allowed. "*" allows all packages. An unlisted package fails
+// the test: decide first which packages it may import.
 var may = map[string][]string{
 	"cmd/glasshouse":      {"cli", "backend/bwrap"},
 	"cmd/glasshouse-init": {"jailinit", "host/pages"},
@@ -143,7 +143,7 @@ var may = map[string][]string{
 	"internal/thread":     {},
 }
 
-// mayNot lists what must not be linked at all, with the reason.
+// mayNot lists packages that must not be linked, with the reason.
 var mayNot = []struct{ pkg, dep, why string }{
 	{"fault", "glasshouse/", "fault is a leaf: everything returns it"},
 	{"cmd/glasshouse-init", "database/sql", "runs inside the jail; keep it small enough to read"},
@@ -192,7 +192,7 @@ func list(t *testing.T) []pkg {
 
 func rel(path string) string { return strings.TrimPrefix(path, "glasshouse/") }
 
-func TestDependenciesPointOneWay(t *testing.T) {
+func TestImportRules(t *testing.T) {
 	for _, p := range list(t) {
 		name := rel(p.ImportPath)
 		allowed, listed := may[name]
@@ -200,7 +200,7 @@ func TestDependenciesPointOneWay(t *testing.T) {
 			if strings.Contains(name, "test") {
 				continue // tests and their helpers may use what they test
 			}
-			t.Errorf("package %s is not in the list of who may import whom", name)
+			t.Errorf("package %s is missing from the import rules", name)
 			continue
 		}
 		for _, imp := range p.Imports {
@@ -212,13 +212,13 @@ func TestDependenciesPointOneWay(t *testing.T) {
 				prefix, wild := strings.CutSuffix(a, "*")
 				return a == dep || wild && strings.HasPrefix(dep, prefix)
 			}) {
-				t.Errorf("%s imports %s, and may not", name, dep)
+				t.Errorf("%s must not import %s", name, dep)
 			}
 		}
 	}
 }
 
-func TestWhatMustNotBeLinked(t *testing.T) {
+func TestForbiddenDependencies(t *testing.T) {
 	pkgs := map[string]pkg{}
 	for _, p := range list(t) {
 		pkgs[rel(p.ImportPath)] = p
@@ -232,7 +232,7 @@ func TestWhatMustNotBeLinked(t *testing.T) {
 	}
 }
 
-func TestEveryPackageSaysWhatItIs(t *testing.T) {
+func TestPackagesHaveComments(t *testing.T) {
 	for _, p := range list(t) {
 		if p.Doc == "" && p.Name != "main" && !strings.HasSuffix(p.Name, "_test") {
 			t.Errorf("package %s has no package comment", rel(p.ImportPath))
@@ -240,7 +240,7 @@ func TestEveryPackageSaysWhatItIs(t *testing.T) {
 	}
 }
 
-func TestAtMostTwoPathElements(t *testing.T) {
+func TestPackagePathDepth(t *testing.T) {
 	for _, p := range list(t) {
 		if n := strings.Count(rel(p.ImportPath), "/"); n > 1 && p.Name != "main" {
 			t.Errorf("package %s is %d elements deep; at most two", rel(p.ImportPath), n+1)

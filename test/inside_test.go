@@ -16,8 +16,8 @@ import (
 	"glasshouse/id"
 )
 
-// escapes are lines for the jail's root that say "got" and what they got. None
-// may say anything.
+// escapes are shell lines for root in the jail. Each prints "got" and its result if it succeeds;
+// none may succeed.
 var escapes = map[string]string{
 	"the host's passwords":    `for r in / /proc/1/root/ /proc/self/root/ /proc/1/cwd/ /../../; do grep -q "^root:[^*!:]" ${r}etc/shadow && echo got $r; done`,
 	"the host's secret":       `for r in "" /proc/1/root /proc/self/root /proc/*/root; do cat $r$SECRET_FILE && echo got $r; done`,
@@ -41,7 +41,7 @@ var escapes = map[string]string{
 	"init's socket for users": `[ -w /.glasshouse/init ] && echo > /.glasshouse/init && echo got`,
 }
 
-func TestRootInAJailGetsNowhere(t *testing.T) {
+func TestRootCannotEscape(t *testing.T) {
 	t.Setenv("HOST_SECRET", "of the daemon's environment")
 	h := open(t, "")
 	secret := filepath.Join(t.TempDir(), "secret")
@@ -56,23 +56,23 @@ func TestRootInAJailGetsNowhere(t *testing.T) {
 		j := h.running(wire.CreateJail{Backend: backend, Env: map[string]string{"SECRET_FILE": secret, "DATA": h.data}})
 		for what, line := range escapes {
 			if got := h.sh(j.ID, "bash -c '{ "+strings.ReplaceAll(line, "'", `'\''`)+"; } 2>/dev/null' | grep '^got'"); got != "" {
-				t.Errorf("%s: it has %s: %q", backend, what, got)
+				t.Errorf("%s: escape by %s succeeded: %q", backend, what, got)
 			}
 		}
 		if got := h.sh(j.ID, "cp $(command -v id) /id && chmod 6755 /id && stat -c %a /id"); got != "6755" {
-			t.Errorf("%s: a setuid program: %q", backend, got)
+			t.Errorf("%s: mode of a set-user-ID program = %q, want 6755", backend, got)
 		}
 		x, err := h.Exec(t.Context(), j.ID, wire.ExecRequest{Argv: []string{"/id", "-u"}, User: "1000:1000"})
 		if err != nil || strings.TrimSpace(x.Stdout) != "1000" {
-			t.Errorf("%s: as a user a setuid program is %q %q, %v; want 1000", backend, x.Stdout, x.Stderr, err)
+			t.Errorf("%s: set-user-ID program run by a user printed %q %q, %v; want 1000", backend, x.Stdout, x.Stderr, err)
 		}
 		if got := h.sh(neighbour.ID, "echo fine"); got != "fine" {
-			t.Errorf("%s: after all that the neighbour answers %q", backend, got)
+			t.Errorf("%s: after the attempts the neighbour printed %q, want fine", backend, got)
 		}
 	}
 }
 
-func TestVeryManyFilesAreListedInPages(t *testing.T) {
+func TestListManyFilesInPages(t *testing.T) {
 	h := open(t, "")
 	j := h.running(wire.CreateJail{Limits: wire.Limits{DiskMB: 4096}})
 	tens := 2
@@ -89,21 +89,21 @@ func TestVeryManyFilesAreListedInPages(t *testing.T) {
 			t.Fatal(err)
 		}
 		if f.Name <= last {
-			t.Fatalf("%s comes after %s", f.Name, last)
+			t.Fatalf("%s is listed after %s", f.Name, last)
 		}
 		last = f.Name
 		got++
 	}
 	if got != n || last != end {
-		t.Errorf("%d files, the last %s; want %d", got, last, n)
+		t.Errorf("got %d files, the last %s; want %d", got, last, n)
 	}
 	if grown := h.rss() - before; grown > 64<<20 {
-		t.Errorf("the daemon has grown by %d MiB", grown>>20)
+		t.Errorf("daemon memory grew by %d MiB, want at most 64", grown>>20)
 	}
 }
 
-// rss is the memory of the daemon.
-func (h *house) rss() int64 {
+// rss returns the resident memory of the daemon.
+func (h *daemonHarness) rss() int64 {
 	h.Helper()
 	data, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", h.cmd.Process.Pid))
 	if err != nil {
@@ -119,7 +119,7 @@ func (h *house) rss() int64 {
 	return 0
 }
 
-func TestAGigabyteOfOutputNeitherFillsMemoryNorBlocks(t *testing.T) {
+func TestGigabyteOfOutputIsBounded(t *testing.T) {
 	h := open(t, "")
 	const size = 1 << 30
 	j := h.running(wire.CreateJail{Limits: wire.Limits{MemoryMB: 64}})
@@ -131,38 +131,39 @@ func TestAGigabyteOfOutputNeitherFillsMemoryNorBlocks(t *testing.T) {
 	var peak int64
 	for end := time.Now().Add(2 * time.Minute); ; time.Sleep(100 * time.Millisecond) {
 		peak = max(peak, h.rss())
-		if got := h.sh(j.ID, "echo answers"); got != "answers" { // meanwhile
-			t.Fatalf("while it writes the jail answers %q", got)
+		if got := h.sh(j.ID, "echo answers"); got != "answers" { // concurrently
+			t.Fatalf("during the output the jail printed %q, want answers", got)
 		}
-		if x, err = h.ExecResult(t.Context(), j.ID, x.ID); err != nil {
+		x, err = h.ExecResult(t.Context(), j.ID, x.ID)
+		if err != nil {
 			t.Fatal(err)
 		}
 		if !x.Running {
 			break
 		}
 		if time.Now().After(end) {
-			t.Fatalf("after two minutes it has written %d bytes", x.StdoutBytes)
+			t.Fatalf("after two minutes the command has written only %d bytes", x.StdoutBytes)
 		}
 	}
 	if x.StdoutBytes != size+4 || x.ExitCode == nil || *x.ExitCode != 0 || !x.Truncated || !strings.HasSuffix(x.Stdout, "end\n") {
-		t.Errorf("it wrote %d bytes, exit code %v, truncated %v, ending %q", x.StdoutBytes, x.ExitCode, x.Truncated, x.Stdout[max(0, len(x.Stdout)-10):])
+		t.Errorf("command wrote %d bytes, exit code %v, truncated %v, end %q", x.StdoutBytes, x.ExitCode, x.Truncated, x.Stdout[max(0, len(x.Stdout)-10):])
 	}
 	if peak-before > 64<<20 {
-		t.Errorf("the daemon grew by %d MiB", (peak-before)>>20)
+		t.Errorf("daemon memory grew by %d MiB, want at most 64", (peak-before)>>20)
 	}
 	if got, err := h.Jail(t.Context(), j.ID); err != nil || got.Usage == nil || got.Usage.OOMKills != 0 || got.Usage.MemoryBytes > 32<<20 {
-		t.Errorf("the jail uses %+v, %v", got.Usage, err)
+		t.Errorf("jail usage = %+v, %v", got.Usage, err)
 	}
 }
 
-// A screen is a terminal that a test looks at.
+// A screen is a terminal session and its output.
 type screen struct {
 	*testing.T
 	term *client.Terminal
 	seen strings.Builder
 }
 
-func (h *house) screen(j id.Jail, argv ...string) *screen {
+func (h *daemonHarness) screen(j id.Jail, argv ...string) *screen {
 	h.Helper()
 	term, err := h.Terminal(h.Context(), j, client.TerminalOptions{Argv: argv, Size: wire.Size{Cols: 90, Rows: 25}})
 	if err != nil {
@@ -171,14 +172,15 @@ func (h *house) screen(j id.Jail, argv ...string) *screen {
 	return &screen{T: h.T, term: term}
 }
 
-// shows waits until the screen has shown a text since it was last asked.
+// shows waits until the screen shows a text that it has not shown since the last call.
 func (s *screen) shows(want string) {
 	s.Helper()
 	defer time.AfterFunc(20*time.Second, func() { s.term.Close() }).Stop()
 	buf := make([]byte, 4096)
 	for !strings.Contains(s.seen.String(), want) {
 		n, err := s.term.Read(buf)
-		if s.seen.Write(buf[:n]); err != nil {
+		s.seen.Write(buf[:n])
+		if err != nil {
 			text := s.seen.String()
 			s.Fatalf("%v, waiting for %q after %q", err, want, text[max(0, len(text)-300):])
 		}
@@ -197,10 +199,11 @@ func (s *screen) ends(code int) {
 	}
 }
 
-func TestProgramsThatTakeTheWholeScreen(t *testing.T) {
+func TestFullScreenPrograms(t *testing.T) {
 	h := open(t, "")
 	j := h.running(wire.CreateJail{})
-	// A program asks the terminal where the cursor is, byte by byte, unechoed.
+	// A full-screen program queries the cursor position and reads the response byte by byte,
+	// without echo.
 	s := h.screen(j.ID, "bash", "--norc", "-c", `shopt -s checkwinsize; trap 'sleep 0.01; echo "now ${LINES}x$COLUMNS"; exit 4' WINCH; printf '\033[2J\033[6n'; IFS= read -rsd R at; echo "at ${at#*[}"; while :; do sleep 0.05; (:); done`)
 	s.shows("\x1b[6n")
 	s.types("\x1b[5;7R")
@@ -211,7 +214,7 @@ func TestProgramsThatTakeTheWholeScreen(t *testing.T) {
 	s.shows("now 26x91")
 	s.ends(4)
 
-	// The host's own, where it has them.
+	// Editors of the host, if installed.
 	host := h.running(wire.CreateJail{Backend: "bwrap", Rootfs: wire.Rootfs{Host: true}})
 	if _, err := exec.LookPath("top"); err == nil {
 		s := h.screen(host.ID, "env", "TERM=xterm", "top", "-d", "0.2")
@@ -228,15 +231,16 @@ func TestProgramsThatTakeTheWholeScreen(t *testing.T) {
 		s.types("ityped\x1b:wq\r")
 		s.ends(0)
 		if got := h.read(host.ID, "/root/file"); got != "typed\n" {
-			t.Errorf("%s wrote %q", vi, got)
+			t.Errorf("%s wrote %q, want typed", vi, got)
 		}
 		break
 	}
 }
 
-func TestThreeTimesInterruptedTheCommandLineGoes(t *testing.T) {
+func TestThirdInterruptEndsCommandLine(t *testing.T) {
 	h := open(t, "")
-	// bash takes an interrupt for handled, and runs no trap, if a program that it waits for ends then.
+	// bash treats an interrupt as handled, and runs no trap, if the foreground program ends at
+	// that moment.
 	cmd := exec.Command(h.bin, "run", "--no-workspace", "--", "bash", "-c", "trap 'echo deaf' INT; echo up; while :; do :; done")
 	cmd.Env = append(os.Environ(), "GLASSHOUSE_DATA="+h.data)
 	out, err := cmd.StdoutPipe()
@@ -249,7 +253,7 @@ func TestThreeTimesInterruptedTheCommandLineGoes(t *testing.T) {
 	heard := make([]byte, 5)
 	for _, want := range []string{"up\n", "deaf\n", "deaf\n"} {
 		if _, err := io.ReadFull(out, heard[:len(want)]); err != nil || string(heard[:len(want)]) != want {
-			t.Errorf("heard %q, %v; want %q", heard[:len(want)], err, want)
+			t.Errorf("read %q, %v; want %q", heard[:len(want)], err, want)
 		}
 		cmd.Process.Signal(syscall.SIGINT)
 	}
@@ -264,6 +268,6 @@ func TestThreeTimesInterruptedTheCommandLineGoes(t *testing.T) {
 		}
 	}
 	cmd.Process.Kill()
-	t.Error("150 interrupts and it goes on")
+	t.Error("the command line still runs after 150 interrupts")
 	<-ended
 }

@@ -9,9 +9,9 @@ import (
 	"glasshouse/api/wire"
 )
 
-// TestAConnectionThroughTheProxyOutlivesARewind has a program ask twice on one
-// connection, which its jail's egress proxy carries, and be taken back in between.
-func TestAConnectionThroughTheProxyOutlivesARewind(t *testing.T) {
+// TestProxyConnectionSurvivesRewind sends two requests on one connection through the
+// jail's egress proxy, with a rewind in between.
+func TestProxyConnectionSurvivesRewind(t *testing.T) {
 	if !ownWorld(t) {
 		return
 	}
@@ -42,20 +42,20 @@ func TestAConnectionThroughTheProxyOutlivesARewind(t *testing.T) {
 	h.sh(j.ID, ": > /tmp/go")
 	h.wait("the second answer", func() bool { return strings.Count(heard(), "\n") > 0 })
 	if got := heard(); got != "hello /one\nhello /two" {
-		t.Errorf("it hears %q: %s", got, h.sh(j.ID, "cat /tmp/err"))
+		t.Errorf("got responses %q: %s", got, h.sh(j.ID, "cat /tmp/err"))
 	}
-	// Once it was used it is lost.
+	// A connection that was used after the snapshot is lost.
 	h.says("rewind", string(j.ID), string(s.ID), "--keep-connections")
 	h.sh(j.ID, ": > /tmp/go")
 	h.wait("that there is no answer", func() bool { return strings.Count(heard(), "\n") > 0 })
 	if got := heard(); got != "hello /one\nlost" {
-		t.Errorf("of a connection that was used it hears %q", got)
+		t.Errorf("got responses %q on a used connection, want it lost", got)
 	}
-	// Its packets are still recorded, and its rules hold.
+	// Its packets are still recorded, and the egress rules apply.
 	if got := h.get(j, "api.example.com", "80"); !strings.Contains(got, "hello") {
-		t.Errorf("what is allowed answers %q", got)
+		t.Errorf("allowed host: got %q", got)
 	}
 	if got := h.get(j, serverAddr, "80"); !strings.Contains(got, "refused") {
-		t.Errorf("what is not allowed answers %q", got)
+		t.Errorf("denied host: got %q", got)
 	}
 }

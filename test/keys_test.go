@@ -7,9 +7,8 @@ import (
 	"glasshouse/api/wire"
 )
 
-// The key by which a jail's connections can be looked into is of use as long as the jail
-// can come to life again.
-func TestTheKeyOfAJailGoesWithItsLastSnapshot(t *testing.T) {
+// The TLS interception key of a jail is kept as long as the jail or a snapshot of it exists.
+func TestInterceptionKeyIsDeletedWithLastSnapshot(t *testing.T) {
 	h := open(t, "")
 	ctx := t.Context()
 	j := h.running(wire.CreateJail{Network: "proxy"})
@@ -27,18 +26,18 @@ func TestTheKeyOfAJailGoesWithItsLastSnapshot(t *testing.T) {
 		return len(files)
 	}
 	if n := keys(); n != 1 {
-		t.Errorf("while it runs there are %d keys", n)
+		t.Errorf("got %d keys of a running jail, want 1", n)
 	}
 	if err := h.DeleteJail(ctx, j.ID); err != nil {
 		t.Fatal(err)
 	}
 	if n := keys(); n != 1 {
-		t.Errorf("its snapshot can become a jail, and there are %d keys", n)
+		t.Errorf("got %d keys with a snapshot left, want 1", n)
 	}
 	if err := h.DeleteSnapshot(ctx, s.ID); err != nil {
 		t.Fatal(err)
 	}
 	if n := keys(); n != 0 {
-		t.Errorf("it is gone, and there are %d keys", n)
+		t.Errorf("got %d keys after the last deletion, want 0", n)
 	}
 }

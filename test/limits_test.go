@@ -14,8 +14,8 @@ import (
 	"glasshouse/id"
 )
 
-// memoryLimit is the most memory that a jail's cgroup lets it have, in megabytes.
-func (h *house) memoryLimit(j id.Jail) int64 {
+// memoryLimit returns the memory limit of a jail's cgroup in megabytes.
+func (h *daemonHarness) memoryLimit(j id.Jail) int64 {
 	h.Helper()
 	for _, at := range []string{"/sys/fs/cgroup/memory/*/*/memory.limit_in_bytes", "/sys/fs/cgroup/*/*/memory.max"} {
 		files, err := filepath.Glob(at)
@@ -37,24 +37,24 @@ func (h *house) memoryLimit(j id.Jail) int64 {
 			return n >> 20
 		}
 	}
-	h.Fatalf("no cgroup bounds the memory of %s", j)
+	h.Fatalf("no cgroup limits the memory of %s", j)
 	return 0
 }
 
-// bounded checks what a jail may use, by its record and by the kernel.
-func (h *house) bounded(j, body id.Jail, cpu, memory int64) {
+// bounded checks the limits of a jail in its record and in the kernel.
+func (h *daemonHarness) bounded(j, body id.Jail, cpu, memory int64) {
 	h.Helper()
 	l, err := h.JailLimits(h.Context(), j, 0)
 	if err != nil {
 		h.Fatal(err)
 	}
 	if l.Limits.CPUShares != cpu || l.Limits.MemoryMB != memory || h.memoryLimit(body) != memory {
-		h.Errorf("%s may use %+v, and its cgroup says %d MB; want weight %d and %d MB", j, l.Limits, h.memoryLimit(body), cpu, memory)
+		h.Errorf("%s has limits %+v and a cgroup limit of %d MB; want weight %d and %d MB", j, l.Limits, h.memoryLimit(body), cpu, memory)
 	}
 }
 
-// The guide's request of an agent for more, as it is printed.
-func TestAnAgentIsGivenMoreWhileItRuns(t *testing.T) {
+// The documented request of an agent for more resources.
+func TestResourceGrants(t *testing.T) {
 	h := open(t, fmt.Sprintf("rootfs: {default: {dir: %q}}\ngateway: {ceiling: {cpu: \"2\", memory: 4Gi}}\n", rootfsWith(t, "curl")))
 	if _, err := h.OpenSession(h.Context(), wire.OpenSession{ID: "sess-w", Agent: &wire.RunAgent{Level: 3}}); err != nil {
 		t.Fatal(err)
@@ -68,25 +68,26 @@ func TestAnAgentIsGivenMoreWhileItRuns(t *testing.T) {
 		got = h.sh(j.ID, "curl -s -m 5 http://localhost:4097/whoami")
 		return strings.Contains(got, "sess-w")
 	}) {
-		t.Fatalf("the door is not open: %q\n%s", got, h.log)
+		t.Fatalf("the agent endpoint does not respond: %q\n%s", got, h.log)
 	}
-	if got = h.sh(j.ID, ask(`{"cpu": "2", "memory": "4Gi"}`)); !strings.Contains(got, `"applied"`) || !strings.Contains(got, `"memory_mb":4096`) {
-		t.Fatalf("within its ceiling: %s\n%s", got, h.log)
+	got = h.sh(j.ID, ask(`{"cpu": "2", "memory": "4Gi"}`))
+	if !strings.Contains(got, `"applied"`) || !strings.Contains(got, `"memory_mb":4096`) {
+		t.Fatalf("request within the ceiling: got %s\n%s", got, h.log)
 	}
 	h.bounded(j.ID, j.ID, 2048, 4096)
 
-	// Beyond it a person is asked, and the agent waits.
+	// A request above the ceiling waits for an approval.
 	h.sh(j.ID, "("+ask(`{"memory": "4352"}`)+" > /tmp/answer) > /dev/null 2>&1 &")
-	if _, err := h.Answer(h.Context(), h.pends(j.ID, "memory=4352").ID, wire.AnswerApproval{Answer: "allow"}); err != nil {
+	if _, err := h.Answer(h.Context(), h.pendingApproval(j.ID, "memory=4352").ID, wire.AnswerApproval{Answer: "allow"}); err != nil {
 		t.Fatal(err)
 	}
 	if !within(20*time.Second, func() bool { got = h.sh(j.ID, "cat /tmp/answer"); return strings.Contains(got, "}") }) || !strings.Contains(got, `"applied"`) {
-		t.Errorf("what a person allowed: %q\n%s", got, h.log)
+		t.Errorf("approved request: got %q\n%s", got, h.log)
 	}
 	h.bounded(j.ID, j.ID, 2048, 4352)
 
-	// It is its own as long as it lives, whatever becomes of the daemon, and nobody
-	// else's.
+	// The grant holds for the lifetime of the jail, across daemon restarts, and for no other
+	// jail.
 	h.kill()
 	h.start()
 	h.bounded(j.ID, j.ID, 2048, 4352)
@@ -103,21 +104,21 @@ func TestAnAgentIsGivenMoreWhileItRuns(t *testing.T) {
 		t.Fatal(err)
 	}
 	if l, err := h.JailLimits(h.Context(), j.ID, 0); err != nil || l.Limits.MemoryMB != 4352 || l.Own == nil || l.Own.MemoryMB != 512 || l.Until == nil || len(l.History) != 2 {
-		t.Errorf("rewound it has %+v, %v; want what it was lent, and the two requests", l, err)
+		t.Errorf("limits after a rewind = %+v, %v; want the granted ones and two requests", l, err)
 	}
 
-	// A person sets what holds from then on.
+	// Limits set by an operator replace the grants.
 	out, stderr, code := h.glasshouse("", "jail", "limits", string(j.ID), "--memory", "1g", "--pids", "200")
 	if code != 0 || !strings.Contains(out, "memory 1 GiB") || strings.Contains(out, "temporary until") || !strings.Contains(out, "set by a person") || !strings.Contains(out, "cpu=2 memory=4096") {
-		t.Errorf("jail limits: %d %s%s", code, out, stderr)
+		t.Errorf("jail limits: exit code %d, %s%s", code, out, stderr)
 	}
 	if l, err := h.JailLimits(h.Context(), j.ID, 0); err != nil || l.Limits.CPUShares != 256 || l.Limits.MaxPIDs != 200 || l.Own != nil {
-		t.Errorf("after that it may use %+v, %v", l, err)
+		t.Errorf("limits set by the operator = %+v, %v", l, err)
 	}
 	if _, stderr, code := h.glasshouse("", "jail", "limits", string(j.ID), "--memory", "9g"); code == 0 || !strings.Contains(stderr, "maximum") {
-		t.Errorf("more than a jail may have: %d %s", code, stderr)
+		t.Errorf("limits above the maximum: exit code %d, %s", code, stderr)
 	}
 	if bytes.Contains(h.log.Bytes(), []byte("internal error")) {
-		t.Errorf("the daemon stumbled:\n%s", h.log)
+		t.Errorf("the daemon logged an internal error:\n%s", h.log)
 	}
 }

@@ -10,7 +10,7 @@ import (
 	"unicode"
 )
 
-// heading is the address that a heading has on a page, as those who show Markdown make it.
+// heading returns the anchor of a heading, as Markdown renderers create it.
 func heading(text string) string {
 	text = regexp.MustCompile(`\[([^\]]*)\]\([^)]*\)`).ReplaceAllString(text, "$1")
 	var b strings.Builder
@@ -25,7 +25,7 @@ func heading(text string) string {
 	return b.String()
 }
 
-// prose is a page without what stands in blocks of code, and the addresses of its headings.
+// prose returns a page without code blocks, and the anchors of its headings.
 func prose(t *testing.T, page string) (text string, headings map[string]bool) {
 	t.Helper()
 	data, err := os.ReadFile(page)
@@ -51,7 +51,7 @@ func prose(t *testing.T, page string) (text string, headings map[string]bool) {
 		}
 		if marks := len(line) - len(strings.TrimLeft(line, "#")); marks > 0 && strings.HasPrefix(line[marks:], " ") {
 			at := heading(line[marks:])
-			for n := 1; headings[at]; n++ { // the second of a name is counted
+			for n := 1; headings[at]; n++ { // repeated headings are numbered
 				at = heading(line[marks:]) + "-" + strconv.Itoa(n)
 			}
 			headings[at] = true
@@ -61,8 +61,8 @@ func prose(t *testing.T, page string) (text string, headings map[string]bool) {
 	return b.String(), headings
 }
 
-// Who follows a link in the documentation finds what it promises.
-func TestLinksOfTheDocumentationLeadSomewhere(t *testing.T) {
+// Each link in the documentation has an existing target.
+func TestDocumentationLinks(t *testing.T) {
 	var pages []string
 	for _, pattern := range []string{"../*.md", "../docs/*.md", "../sdk/*/README.md", "../examples/*/*.md", "../examples/*.md", "../nix/*.md", "../clients/*/*.md"} {
 		found, err := filepath.Glob(pattern)
@@ -72,7 +72,7 @@ func TestLinksOfTheDocumentationLeadSomewhere(t *testing.T) {
 		pages = append(pages, found...)
 	}
 	if len(pages) < 30 {
-		t.Fatalf("there are %d pages, which is not all", len(pages))
+		t.Fatalf("got %d pages, want at least 30", len(pages))
 	}
 	links, ofHeadings := 0, 0
 	for _, page := range pages {
@@ -80,7 +80,7 @@ func TestLinksOfTheDocumentationLeadSomewhere(t *testing.T) {
 		for _, m := range regexp.MustCompile(`\]\(<?([^)>\s]+)>?(?: "[^"]*")?\)|(?m:^\[[^\]]+\]:\s+(\S+))`).FindAllStringSubmatch(text, -1) {
 			link := m[1] + m[2]
 			if regexp.MustCompile(`^[a-z]+:`).MatchString(link) {
-				continue // elsewhere, which a test cannot ask
+				continue // an external link, which a test cannot check
 			}
 			links++
 			file, part, _ := strings.Cut(link, "#")
@@ -88,7 +88,7 @@ func TestLinksOfTheDocumentationLeadSomewhere(t *testing.T) {
 			if file != "" {
 				to := filepath.Join(filepath.Dir(page), file)
 				if _, err := os.Stat(to); err != nil {
-					t.Errorf("%s: %s leads nowhere", page, link)
+					t.Errorf("%s: target of %s does not exist", page, link)
 					continue
 				}
 				if filepath.Ext(to) != ".md" {
@@ -99,12 +99,12 @@ func TestLinksOfTheDocumentationLeadSomewhere(t *testing.T) {
 			if part != "" {
 				ofHeadings++
 				if !headings[part] {
-					t.Errorf("%s: %s has no such heading", page, link)
+					t.Errorf("%s: the heading of %s does not exist", page, link)
 				}
 			}
 		}
 	}
 	if links < 50 || ofHeadings < 5 {
-		t.Errorf("%d links were looked at, %d of them to headings, which is not all", links, ofHeadings)
+		t.Errorf("checked %d links, %d of them to headings; want at least 50 and 5", links, ofHeadings)
 	}
 }

@@ -19,15 +19,15 @@ import (
 	"glasshouse/mcp/mcptest"
 )
 
-// mcpCommand is glasshouse mcp, as a client starts it.
-func (h *house) mcpCommand(args ...string) *exec.Cmd {
+// mcpCommand returns the command glasshouse mcp, as an MCP client starts it.
+func (h *daemonHarness) mcpCommand(args ...string) *exec.Cmd {
 	cmd := exec.Command(h.bin, append([]string{"mcp"}, args...)...)
 	cmd.Env = append(os.Environ(), "GLASSHOUSE_DATA="+h.data)
 	return cmd
 }
 
-// connect is a client of the protocol's own library.
-func (h *house) connect(by sdk.Transport) *sdk.ClientSession {
+// connect returns a client of the MCP SDK.
+func (h *daemonHarness) connect(by sdk.Transport) *sdk.ClientSession {
 	h.Helper()
 	s, err := sdk.NewClient(&sdk.Implementation{Name: "test", Version: "1"}, nil).Connect(h.Context(), by, nil)
 	if err != nil {
@@ -37,8 +37,8 @@ func (h *house) connect(by sdk.Transport) *sdk.ClientSession {
 	return s
 }
 
-// tool calls a tool, and returns what it answered as JSON, and whether it failed.
-func (h *house) tool(s *sdk.ClientSession, name, input string) (string, bool) {
+// tool calls a tool, and returns its result as JSON and whether it failed.
+func (h *daemonHarness) tool(s *sdk.ClientSession, name, input string) (string, bool) {
 	h.Helper()
 	r, err := s.CallTool(h.Context(), &sdk.CallToolParams{Name: name, Arguments: json.RawMessage(input)})
 	if err != nil {
@@ -62,10 +62,10 @@ func (b bearer) RoundTrip(r *http.Request) (*http.Response, error) {
 	return http.DefaultTransport.RoundTrip(r)
 }
 
-func TestAClientCallsCapabilitiesAndJailsAsTools(t *testing.T) {
+func TestMCPClientCallsCapabilitiesAndJails(t *testing.T) {
 	h := open(t, "")
 	p := &publisher{h, shop(t)}
-	p.does("capability", "register", "m.rtfs") // text.count nobody has allowed
+	p.does("capability", "register", "m.rtfs") // text.count is not approved yet
 
 	s := h.connect(&sdk.CommandTransport{Command: h.mcpCommand()})
 	list, err := s.ListTools(t.Context(), nil)
@@ -77,13 +77,13 @@ func TestAClientCallsCapabilitiesAndJailsAsTools(t *testing.T) {
 		names[tool.Name] = tool
 	}
 	if names["math__double"] == nil || names["jail_create"] == nil || names["text__count"] != nil {
-		t.Fatalf("the tools are %v", names)
+		t.Fatalf("got tools %v", names)
 	}
 	if out, failed := h.tool(s, "math__double", `{"x":21}`); failed || out != `{"y":42}` {
-		t.Errorf("a capability: %s", out)
+		t.Errorf("math.double: got %s", out)
 	}
 	if out, failed := h.tool(s, "math__double", `{"x":"much"}`); !failed || !strings.Contains(out, "[:x]") {
-		t.Errorf("an input that is none: %s", out)
+		t.Errorf("an invalid input: got %s", out)
 	}
 	c, err := h.Capability(t.Context(), "text.count", "")
 	if err != nil {
@@ -92,7 +92,7 @@ func TestAClientCallsCapabilitiesAndJailsAsTools(t *testing.T) {
 	p.does("approve", string(c.Approval))
 	h.approved("text.count")
 	if out, failed := h.tool(s, "text__count", `{"text":"hello"}`); failed || !strings.Contains(out, `"bytes":16`) {
-		t.Errorf("one that was allowed meanwhile: %s", out)
+		t.Errorf("text.count after its approval: got %s", out)
 	}
 
 	out, failed := h.tool(s, "jail_create", `{"name":"tools"}`)
@@ -100,10 +100,10 @@ func TestAClientCallsCapabilitiesAndJailsAsTools(t *testing.T) {
 		ID string `json:"id"`
 	}
 	if err := json.Unmarshal([]byte(out), &jail); failed || err != nil || jail.ID == "" {
-		t.Fatalf("a jail: %s, %v", out, err)
+		t.Fatalf("jail_create: got %s, %v", out, err)
 	}
 	if out, failed := h.tool(s, "jail_exec", `{"jail":"`+jail.ID+`","cmd":"echo from the jail"}`); failed || !strings.Contains(out, "from the jail") {
-		t.Errorf("a command in it: %s", out)
+		t.Errorf("jail_exec: got %s", out)
 	}
 
 	uri := "glasshouse://jails/" + jail.ID
@@ -124,7 +124,7 @@ func TestAClientCallsCapabilitiesAndJailsAsTools(t *testing.T) {
 		}
 	}
 
-	// The same over HTTP, for who has the token that was printed.
+	// The same over HTTP, with the printed token.
 	cmd := h.mcpCommand("--listen", "127.0.0.1:0")
 	printed, err := cmd.StdoutPipe()
 	if err != nil {
@@ -144,25 +144,25 @@ func TestAClientCallsCapabilitiesAndJailsAsTools(t *testing.T) {
 		said[what] = value
 	}
 	if r, err := http.Post(said["url"], "application/json", strings.NewReader("{}")); err != nil || r.StatusCode != http.StatusUnauthorized {
-		t.Errorf("without the token: %v, %v", r, err)
+		t.Errorf("without the token: got %v, %v, want 401", r, err)
 	} else {
 		r.Body.Close()
 	}
 	_, token, _ := strings.Cut(said["header"], ": ")
 	web := h.connect(&sdk.StreamableClientTransport{Endpoint: said["url"], HTTPClient: &http.Client{Transport: bearer(token)}})
 	if out, failed := h.tool(web, "math__double", `{"x":2}`); failed || out != `{"y":4}` {
-		t.Errorf("a capability over HTTP: %s", out)
+		t.Errorf("math.double over HTTP: got %s", out)
 	}
 	if out, failed := h.tool(web, "jail_delete", `{"jail":"`+jail.ID+`"}`); failed {
-		t.Errorf("the jail over HTTP: %s", out)
+		t.Errorf("jail_delete over HTTP: got %s", out)
 	}
 }
 
-// A server that others publish runs in a jail; its tools are capabilities, which a person
-// allows, and which are called as any other.
-func TestToolsOfAPublishedServerAreGoverned(t *testing.T) {
+// A published MCP server runs in a jail. Its tools become capabilities, which require approval
+// and are called like others.
+func TestImportedMCPToolsAreGoverned(t *testing.T) {
 	if !thorough {
-		t.Skip("some thousand files are copied, each durably; GLASSHOUSE_TEST=all does it")
+		t.Skip("copies thousands of files durably: runs with GLASSHOUSE_TEST=all")
 	}
 	installed := mcptest.Install(t)
 	root := rootfsWith(t, "node")
@@ -181,9 +181,9 @@ func TestToolsOfAPublishedServerAreGoverned(t *testing.T) {
   :filesystem {:mode :session} :resources {:timeout-ms 60000 :memory-mb 512})`, node, "/srv/"+mcptest.Program))
 	manifests := p.does("mcp", "import", "files.rtfs")
 	if !strings.Contains(manifests, `"files.read_text_file"`) || !strings.Contains(manifests, `"files.write_file"`) {
-		t.Fatalf("imported was\n%s", manifests)
+		t.Fatalf("got imported manifests\n%s", manifests)
 	}
-	var two strings.Builder // each is registered with a copy of all files
+	var two strings.Builder // two tools suffice, because each is registered with a copy of all files
 	for m := range strings.SplitSeq(manifests, "\n\n") {
 		if strings.Contains(m, `"files.read_text_file"`) || strings.Contains(m, `"files.write_file"`) {
 			two.WriteString(m + "\n\n")
@@ -191,7 +191,7 @@ func TestToolsOfAPublishedServerAreGoverned(t *testing.T) {
 	}
 	rewrite(t, filepath.Join(p.dir, "tools.rtfs"), two.String())
 	p.does("capability", "register", "tools.rtfs")
-	p.refuses("approv", "call", "files.read_text_file", `{"path":"/data/a"}`) // nobody has allowed it
+	p.refuses("approv", "call", "files.read_text_file", `{"path":"/data/a"}`) // not approved yet
 	for _, cid := range []string{"files.read_text_file", "files.write_file"} {
 		c, err := h.Capability(t.Context(), cid, "")
 		if err != nil {
@@ -202,14 +202,14 @@ func TestToolsOfAPublishedServerAreGoverned(t *testing.T) {
 	}
 	p.does("call", "files.write_file", `{"path":"/data/a","content":"seen"}`, "--session", "s1")
 	if out := p.does("call", "files.read_text_file", `{"path":"/data/a"}`, "--session", "s1"); !strings.Contains(out, "seen") {
-		t.Errorf("read again: %s", out)
+		t.Errorf("second read in the session: got %s", out)
 	}
-	p.refuses("", "call", "files.read_text_file", `{"path":"/data/a"}`, "--session", "s2") // which has a directory of its own
+	p.refuses("", "call", "files.read_text_file", `{"path":"/data/a"}`, "--session", "s2") // another session has its own directory
 	p.refuses("", "call", "files.read_text_file", `{"path":"/etc/passwd"}`, "--session", "s1")
 }
 
-// An agent reads its own jail over the Model Context Protocol, and no other.
-func TestAgentsReadTheirOwnJailOnlyOverMCP(t *testing.T) {
+// An agent can read only its own jail over MCP.
+func TestMCPAgentReadsOnlyItsOwnJail(t *testing.T) {
 	h := open(t, models(t, modelThatCounts)+fmt.Sprintf("rootfs: {default: {dir: %q}}\n", rootfsWith(t, "curl")))
 	var jails, snapshots []string
 	for _, session := range []string{"sess-a", "sess-b"} {

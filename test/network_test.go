@@ -24,22 +24,21 @@ import (
 	"glasshouse/id"
 )
 
-// The world of the network tests: a host, whose address it has at wan0, and the
-// Internet beyond it, which is one namespace with two addresses.
+// The topology of the network tests: a host with an address at wan0, and the Internet behind it,
+// which is one namespace with two addresses.
 const (
 	hostAddr   = "203.0.113.1"
 	serverAddr = "198.51.100.7"
 	metadata   = "169.254.169.254"
 )
 
-// ownWorld runs the test again in a network and a mount namespace of its own, so
-// that not a rule, link or setting of the machine is touched. It returns true
-// there.
+// ownWorld runs the test again in new network and mount namespaces, so that it changes no rule,
+// link or setting of the machine. It returns true in the new namespaces.
 func ownWorld(t *testing.T) bool {
 	t.Helper()
 	const inside = "GLASSHOUSE_TEST_WORLD"
 	if os.Geteuid() != 0 {
-		t.Skip("making networks needs root")
+		t.Skip("creating networks needs root")
 	}
 	if os.Getenv(inside) == t.Name() {
 		if err := unix.Mount("", "/", "", unix.MS_REC|unix.MS_PRIVATE, ""); err != nil {
@@ -54,7 +53,7 @@ func ownWorld(t *testing.T) bool {
 			t.Fatal(err)
 		}
 	}
-	backendtest.Program(t) // so that it is built before the clock runs
+	backendtest.Program(t) // build it before the timeout starts
 	run := "^" + t.Name() + "$"
 	if _, sub, some := strings.Cut(flag.Lookup("test.run").Value.String(), "/"); some {
 		run += "/" + sub
@@ -63,12 +62,12 @@ func ownWorld(t *testing.T) bool {
 	cmd.Env = append(os.Environ(), inside+"="+t.Name())
 	cmd.SysProcAttr = &syscall.SysProcAttr{Cloneflags: syscall.CLONE_NEWNET | syscall.CLONE_NEWNS, Pdeathsig: syscall.SIGKILL}
 	if out, err := cmd.CombinedOutput(); err != nil {
-		t.Errorf("in a world of its own: %v\n%s", err, out)
+		t.Errorf("in its own namespaces: %v\n%s", err, out)
 	}
 	return false
 }
 
-// internet puts the Internet behind this host and returns its namespace.
+// internet creates the Internet namespace behind this host and returns its name.
 func internet(t *testing.T) string {
 	t.Helper()
 	must := func(err error) {
@@ -98,7 +97,7 @@ func internet(t *testing.T) string {
 			return path
 		}
 	}
-	t.Fatal("the link to the Internet does not come up")
+	t.Fatal("the link to the Internet namespace does not come up")
 	return ""
 }
 
@@ -117,8 +116,8 @@ func address(link, addr string) error {
 	return netlink.LinkSetUp(l)
 }
 
-// greet answers every connection in a namespace, "" is the host's, with the
-// address it came from. It returns the port.
+// greet answers each connection in a namespace ("" is the host's) with the client's address. It
+// returns the port.
 func greet(t *testing.T, ns string) string {
 	t.Helper()
 	var l net.Listener
@@ -149,21 +148,21 @@ func greet(t *testing.T, ns string) string {
 	return port
 }
 
-// reach returns what a jail hears at addresses that it may reach, tried all in parallel.
-func (h *house) reach(j id.Jail, places ...string) string {
+// reach returns the responses that a jail gets from addresses it may reach, tried in parallel.
+func (h *daemonHarness) reach(j id.Jail, places ...string) string {
 	h.Helper()
 	return h.reachWithin(j, 20, places...)
 }
 
-// strays returns what a jail hears at addresses that it may not reach, tried all in
-// parallel, or "" if it gets nowhere.
-func (h *house) strays(j id.Jail, places ...string) string {
+// reachDenied returns the responses that a jail gets from addresses it must not reach, tried in
+// parallel; "" if it reaches none.
+func (h *daemonHarness) reachDenied(j id.Jail, places ...string) string {
 	h.Helper()
 	return h.reachWithin(j, 1, places...)
 }
 
-// reachWithin gives each address that many seconds.
-func (h *house) reachWithin(j id.Jail, seconds int, places ...string) string {
+// reachWithin tries each address for the given number of seconds.
+func (h *daemonHarness) reachWithin(j id.Jail, seconds int, places ...string) string {
 	h.Helper()
 	var line strings.Builder
 	for _, p := range places {
@@ -173,7 +172,7 @@ func (h *house) reachWithin(j id.Jail, seconds int, places ...string) string {
 	return h.sh(j, line.String()+"wait")
 }
 
-// neighbours returns where the jails of this host are from its point of view.
+// neighbours returns the addresses of the jails as the host sees them.
 func neighbours(t *testing.T) []string {
 	t.Helper()
 	routes, err := netlink.RouteList(nil, netlink.FAMILY_V4)
@@ -189,7 +188,7 @@ func neighbours(t *testing.T) []string {
 	return all
 }
 
-func TestFullNetworkReachesOutAndNothingElse(t *testing.T) {
+func TestFullNetworkReachesOnlyTheInternet(t *testing.T) {
 	if !ownWorld(t) {
 		return
 	}
@@ -214,29 +213,29 @@ func TestFullNetworkReachesOutAndNothingElse(t *testing.T) {
 		j, other := h.running(req), h.running(req)
 		outside, heard := serverAddr+":"+out, serverAddr+":"+out+": "+hostAddr
 		if got := h.reach(j.ID, outside); got != heard {
-			t.Errorf("%s: outside one hears %q, want the host's address: %q", name, got, heard)
+			t.Errorf("%s: a server sees %q, want the host's address: %q", name, got, heard)
 		}
 		closed := []string{hostAddr + ":" + host, "10.0.0.1:" + host, hostAddr + ":" + api, "10.0.0.1:" + api, "127.0.0.1:" + api, metadata + ":" + out}
 		at := neighbours(t)
 		if len(at) < 2 {
-			t.Errorf("%s: jails with a wire are at %q, want two", name, at)
+			t.Errorf("%s: jails with a network are at %q, want two", name, at)
 		}
 		port := greet(t, filepath.Join(h.data, "run/netns", string(other.ID)))
 		for _, n := range at {
 			closed = append(closed, n+":"+port)
 		}
-		if got := h.strays(j.ID, closed...); got != "" {
-			t.Errorf("%s: reaches what it should not:\n%s", name, got)
+		if got := h.reachDenied(j.ID, closed...); got != "" {
+			t.Errorf("%s: jail reaches denied addresses:\n%s", name, got)
 		}
 		if u, err := h.Jail(t.Context(), j.ID); err != nil || u.Usage == nil || u.Usage.TxBytes == 0 {
-			t.Errorf("%s: after all that it has sent nothing: %+v, %v", name, u.Usage, err)
+			t.Errorf("%s: TxBytes is not counted: %+v, %v", name, u.Usage, err)
 		}
 
-		// The wire outlives the daemon, and comes back with the jail.
+		// The network survives a daemon restart, and is restored with the jail.
 		h.kill()
 		h.start()
 		if got := h.reach(j.ID, outside); got != heard {
-			t.Errorf("%s: after the daemon was killed: %q", name, got)
+			t.Errorf("%s: after a daemon kill: got %q", name, got)
 		}
 		if _, err := h.StopJail(t.Context(), j.ID, 0); err != nil {
 			t.Fatal(err)
@@ -245,7 +244,7 @@ func TestFullNetworkReachesOutAndNothingElse(t *testing.T) {
 			t.Fatal(err)
 		}
 		if got := h.reach(j.ID, outside); got != heard {
-			t.Errorf("%s: started again: %q", name, got)
+			t.Errorf("%s: after a restart of the jail: got %q", name, got)
 		}
 		for _, j := range []wire.Jail{j, other} {
 			if err := h.DeleteJail(t.Context(), j.ID); err != nil {
@@ -254,20 +253,20 @@ func TestFullNetworkReachesOutAndNothingElse(t *testing.T) {
 		}
 	}
 
-	if got := h.strays(isolated.ID, serverAddr+":"+out, hostAddr+":"+host, "127.0.0.1:"+host, "127.0.0.1:"+api, hostAddr+":"+api); got != "" {
-		t.Errorf("an isolated jail reaches\n%s", got)
+	if got := h.reachDenied(isolated.ID, serverAddr+":"+out, hostAddr+":"+host, "127.0.0.1:"+host, "127.0.0.1:"+api, hostAddr+":"+api); got != "" {
+		t.Errorf("an isolated jail reaches denied addresses:\n%s", got)
 	}
 	socket := filepath.Join(h.data, "glasshouse.sock")
 	if got := h.sh(isolated.ID, fmt.Sprintf("grep -c : /proc/net/dev; ls -d %s %s 2>/dev/null; find / -xdev -name '*.sock' 2>/dev/null", h.data, socket)); got != "1\n/.glasshouse/init.sock" && got != "1" {
-		t.Errorf("an isolated jail has more than its loopback, or sees the daemon's directory: %q", got)
+		t.Errorf("an isolated jail has more than a loopback link, or sees the daemon's directory: %q", got)
 	}
 	names, err := netns.List()
 	if err != nil || len(names) != 0 {
-		t.Errorf("networks are left: %q, %v", names, err)
+		t.Errorf("network namespaces left: %q, %v", names, err)
 	}
 }
 
-// addressesIn returns the addresses of IPv4 that the link of a jail has.
+// addressesIn returns the IPv4 addresses of a jail's link.
 func addressesIn(t *testing.T, ns string) (all []string) {
 	t.Helper()
 	if err := netns.Do(ns, func() error {

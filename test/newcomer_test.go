@@ -10,11 +10,11 @@ import (
 	"testing"
 )
 
-// A lesson is what a document has somebody type, and what it says is printed then.
+// A lesson is a command of a document and its documented output.
 type lesson struct{ typed, printed string }
 
-// lessons are those of a section of a document, in order: blocks of sh, each with the
-// block behind it, if there is one.
+// lessons returns the commands of a section of a document, in order: sh blocks, each with the
+// output block that follows it, if any.
 func lessons(t *testing.T, file, section string) (all []lesson) {
 	t.Helper()
 	b, err := os.ReadFile(file)
@@ -25,7 +25,7 @@ func lessons(t *testing.T, file, section string) (all []lesson) {
 	if !ok {
 		t.Fatalf("%s has no section %q", file, section)
 	}
-	end, block := 0, false // what looks like a heading in a block is none
+	end, block := 0, false // a "#" in a code block is not a heading
 	for line := range strings.Lines(text) {
 		block = block != strings.HasPrefix(line, "```")
 		if !block && strings.HasPrefix(line, "## ") {
@@ -40,8 +40,8 @@ func lessons(t *testing.T, file, section string) (all []lesson) {
 	return all
 }
 
-// like makes a pattern of what should be printed: … is anything, and it does not matter
-// how many spaces there are.
+// like returns a pattern for documented output: … matches anything, and the amount of white
+// space is ignored.
 func like(printed string) *regexp.Regexp {
 	var parts []string
 	for part := range strings.SplitSeq(strings.TrimSpace(printed), "…") {
@@ -64,20 +64,20 @@ func like(printed string) *regexp.Regexp {
 	return regexp.MustCompile(`(?s)^\s*` + strings.Join(parts, ".*") + `\s*$`)
 }
 
-// TestANewcomerDoesWhatTheDocumentationSays types all that docs/capabilities.md has one
-// type, from a script to a signed and installed capability, and compares what it says.
-// What a person reads off the screen, the id of an approval, is read off it here.
-func TestANewcomerDoesWhatTheDocumentationSays(t *testing.T) {
-	house := debian(t)
+// TestDocumentedCommands runs all commands of docs/capabilities.md, from a
+// script to a signed and installed capability, and compares the output. It reads the id of the
+// approval from the output, as a user would.
+func TestDocumentedCommands(t *testing.T) {
+	dataDir := debian(t)
 	h := open(t, "pool: {size: 0}\nrootfs: {default: {debian: bookworm}}\n")
 	h.kill()
-	if err := errors.Join(os.RemoveAll(filepath.Join(h.data, "images")), shareImages(house, h.data)); err != nil {
+	if err := errors.Join(os.RemoveAll(filepath.Join(h.data, "images")), shareImages(dataDir, h.data)); err != nil {
 		t.Fatal(err)
 	}
 	h.start()
 	all := lessons(t, "../docs/capabilities.md", "From a script to a signed, installed capability")
 	if len(all) < 10 {
-		t.Fatalf("there are %d things to type, which is not all", len(all))
+		t.Fatalf("got %d commands, want at least 10", len(all))
 	}
 	dir, asked := t.TempDir(), "a-nobody"
 	for _, l := range all {
@@ -87,10 +87,10 @@ func TestANewcomerDoesWhatTheDocumentationSays(t *testing.T) {
 		b, err := cmd.CombinedOutput()
 		out := string(b)
 		if refused := strings.HasPrefix(l.printed, "glasshouse: "); refused != (err != nil) {
-			t.Fatalf("%sends with %v:\n%s", l.typed, err, out)
+			t.Fatalf("%sexited with %v:\n%s", l.typed, err, out)
 		}
 		if !like(l.printed).MatchString(out) {
-			t.Errorf("%sprints\n%s\nand the document says\n%s", l.typed, out, l.printed)
+			t.Errorf("%sprinted\n%s\nwant, as documented,\n%s", l.typed, out, l.printed)
 		}
 		if ids := regexp.MustCompile(`\ba-[a-z0-9]{12}\b`).FindAllString(out, -1); len(ids) > 0 {
 			asked = ids[len(ids)-1]

@@ -25,12 +25,12 @@ import (
 	"glasshouse/id"
 )
 
-// best is the shortest of what something took, with what came of it.
+// best holds the durations of the runs of one entrant.
 type best struct {
 	name  string
 	took  []time.Duration
-	calls int    // of the load, to tell what one costs
-	note  string // such as what was lost
+	calls int    // calls of the load, to compute the cost of one
+	note  string // such as the number of lost events
 	err   error
 }
 
@@ -41,16 +41,15 @@ func (b *best) min() time.Duration {
 	return slices.Min(b.took)
 }
 
-// TestBenchObserve compares loads in a jail that nobody watches with the same in
-// one that is watched whole, and with other tracers on the host. The programs in
-// the kernel slow everybody's calls a little, so those who are not watched run
-// while they are not attached.
+// TestBenchObserve compares loads in an unobserved jail with the same loads in a fully observed
+// one, and with other tracers on the host. Attached BPF programs slow the system calls of all
+// processes slightly, so the unobserved jails run while none are attached.
 func TestBenchObserve(t *testing.T) {
 	fmt.Printf("\nObserving: the shortest of some rounds, taking turns\n")
 	t.Run("storm", func(t *testing.T) {
 		const dd = "dd if=/dev/zero of=/dev/null bs=1 count=2000000 status=none"
 		compare(t, "a storm of calls: "+dd, 5, 2*2000000, dd)
-		// The others take minutes for so many.
+		// The other tracers take minutes for this many calls.
 		const less = "dd if=/dev/zero of=/dev/null bs=1 count=100000 status=none"
 		compare(t, "a smaller storm, with other tracers on the host: "+less, 5, 2*100000, less)
 	})
@@ -86,7 +85,7 @@ for i in range(200): setattr(T, f"test_{i}", make(i))
 END
 python3 -m unittest -q test_all 2>/dev/null`
 
-// compare runs a shell's line under every tracer there is.
+// compare runs a shell line under each available tracer.
 func compare(t *testing.T, title string, rounds, calls int, line string) {
 	req := wire.CreateJail{Start: true, Limits: wire.Limits{MemoryMB: 4096, CPUShares: 1024, DiskMB: 4096, MaxPIDs: 1024}, Rootfs: benchRootfs(t)}
 	if strings.Contains(line, "/usr/local/go") {
@@ -94,7 +93,7 @@ func compare(t *testing.T, title string, rounds, calls int, line string) {
 	}
 	config := "pool: {size: 0}\nmounts: {allow: [/usr/local/go]}\nrootfs: {allow: [/]}\n"
 	blind, seeing := open(t, config+"observe: {sources: []}\n"), open(t, config)
-	in := func(h *house, after func(j wire.Jail, b *best)) func(b *best) error {
+	in := func(h *daemonHarness, after func(j wire.Jail, b *best)) func(b *best) error {
 		return func(b *best) error {
 			j, err := h.CreateJail(h.Context(), req)
 			if err != nil {
@@ -105,7 +104,7 @@ func compare(t *testing.T, title string, rounds, calls int, line string) {
 			x, err := h.Exec(h.Context(), j.ID, wire.ExecRequest{Cmd: line})
 			b.took = append(b.took, time.Since(begun))
 			if err == nil && (x.ExitCode == nil || *x.ExitCode != 0) {
-				err = fmt.Errorf("it ended with %s", x.Stderr)
+				err = fmt.Errorf("command failed: %s", x.Stderr)
 			}
 			if after != nil && err == nil {
 				after(j, b)
@@ -227,7 +226,7 @@ func lostOf(j wire.Jail) (n int64) {
 	return n
 }
 
-// benchRootfs is a Debian tree with python, made once.
+// benchRootfs is a Debian tree with Python, created once.
 var benchTree struct {
 	once sync.Once
 	dir  string
@@ -254,7 +253,7 @@ func benchRootfs(t *testing.T) wire.Rootfs {
 	return wire.Rootfs{Dir: benchTree.dir}
 }
 
-// sustained has a jail saturate both processors with calls.
+// sustained has a jail saturate both processors with system calls.
 func sustained(t *testing.T) {
 	h := open(t, "pool: {size: 0}\nevents: {segment_mb: 16}\n")
 	j := h.running(wire.CreateJail{Limits: wire.Limits{CPUShares: 1024}})
@@ -266,7 +265,7 @@ func sustained(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	time.Sleep(15 * time.Second) // closed files are compressed
+	time.Sleep(15 * time.Second) // until closed files are compressed
 	text, packed, n := sizes(filepath.Join(h.data, "jails", string(j.ID), "events"))
 	fmt.Printf("\n%d calls of %d threads on all processors: %.0f events/s to JSONL, %d lost, held %d times\n", each*threads, threads, float64(each*threads)/took.Seconds(), lostOf(got), got.Observation.Sources["kernel"].Throttled)
 	after, err := h.Jail(h.Context(), j.ID)
@@ -296,8 +295,8 @@ func sizes(dir string) (text, packed int64, n int) {
 	return text, packed, n
 }
 
-// cpu is the processor time that the daemon has used.
-func (h *house) cpu() time.Duration {
+// cpu returns the processor time used by the daemon.
+func (h *daemonHarness) cpu() time.Duration {
 	var total time.Duration
 	tasks, _ := filepath.Glob(fmt.Sprintf("/proc/%d/task/*/schedstat", h.cmd.Process.Pid))
 	for _, task := range tasks {
@@ -310,7 +309,7 @@ func (h *house) cpu() time.Duration {
 	return total
 }
 
-// idle watches 200 jails that do nothing.
+// idle observes 200 idle jails.
 func idle(t *testing.T) {
 	const n = 200
 	h := open(t, "pool: {size: 0}\n")
@@ -328,7 +327,7 @@ func idle(t *testing.T) {
 		n, 100*float64(used)/float64(window)/n, float64(after-before)/(n-1)/1e6, float64(after)/1e6)
 }
 
-// readers has a thousand follow one busy jail.
+// readers has a thousand clients follow one busy jail.
 func readers(t *testing.T) {
 	const n = 1000
 	h := open(t, "pool: {size: 0}\n", "--listen", "127.0.0.1:0")

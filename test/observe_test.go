@@ -20,8 +20,8 @@ import (
 	"glasshouse/id"
 )
 
-// events returns what a jail's log has that a filter means.
-func (h *house) events(j id.Jail, filter string) []event.Event {
+// events returns the events in a jail's log that match a filter.
+func (h *daemonHarness) events(j id.Jail, filter string) []event.Event {
 	h.Helper()
 	var all []event.Event
 	for r, err := range h.Events(h.Context(), j, client.EventQuery{Filter: filter}) {
@@ -37,8 +37,8 @@ func (h *house) events(j id.Jail, filter string) []event.Event {
 	return all
 }
 
-// tally counts a jail's records without keeping them.
-func (h *house) tally(j id.Jail, filter string) (n int, bytes, lost int64) {
+// tally counts the matching events of a jail without keeping them.
+func (h *daemonHarness) tally(j id.Jail, filter string) (n int, bytes, lost int64) {
 	h.Helper()
 	for r, err := range h.Events(h.Context(), j, client.EventQuery{Filter: filter}) {
 		if err != nil {
@@ -58,8 +58,8 @@ func (h *house) tally(j id.Jail, filter string) (n int, bytes, lost int64) {
 	return n, bytes, lost
 }
 
-// run runs a program in a jail without a shell, which makes calls of its own.
-func (h *house) run(j id.Jail, argv ...string) {
+// run runs a program in a jail without a shell, which would make system calls of its own.
+func (h *daemonHarness) run(j id.Jail, argv ...string) {
 	h.Helper()
 	x, err := h.Exec(h.Context(), j, wire.ExecRequest{Argv: argv})
 	if err != nil {
@@ -70,8 +70,8 @@ func (h *house) run(j id.Jail, argv ...string) {
 	}
 }
 
-// watchedByKernel skips a test of what only programs in the kernel see.
-func (h *house) watchedByKernel(j id.Jail) {
+// watchedByKernel skips a test of events that only BPF programs observe.
+func (h *daemonHarness) watchedByKernel(j id.Jail) {
 	h.Helper()
 	got, err := h.Jail(h.Context(), j)
 	if err != nil {
@@ -81,11 +81,11 @@ func (h *house) watchedByKernel(j id.Jail) {
 		h.Fatal("the jail is not observed")
 	}
 	if src, ok := got.Observation.Sources["kernel"]; !ok || src.Err != "" {
-		h.Skipf("the kernel watches no jails here: %s", src.Err)
+		h.Skipf("kernel observation is not available: %s", src.Err)
 	}
 }
 
-func TestWhatAJailDoesIsSeenFromItsFirstExec(t *testing.T) {
+func TestEventsFromFirstExec(t *testing.T) {
 	h := open(t, "")
 	dir := t.TempDir()
 	out, stderr, code := h.glasshouse(dir, "jail", "create", "--start", "--network", "full", "--", "sh", "-c", "echo first > /tmp/first; sleep 600")
@@ -114,12 +114,12 @@ func TestWhatAJailDoesIsSeenFromItsFirstExec(t *testing.T) {
 		t.Logf("operations on /tmp/x: %s", got)
 		for _, want := range []string{"create", "write", "open", "read", "close", "delete"} {
 			if !strings.Contains(got, want) {
-				t.Errorf("no %s of /tmp/x", want)
+				t.Errorf("no %s event of /tmp/x", want)
 			}
 		}
 	}
 	if e := h.events(j, "type:syscall path:/etc/nosuch ret:ENOENT"); len(e) == 0 || e[0].Name != "openat" {
-		t.Errorf("the open that failed is recorded as %+v", e)
+		t.Errorf("failed open: got events %+v", e)
 	}
 
 	for _, c := range []struct {
@@ -140,7 +140,7 @@ func TestWhatAJailDoesIsSeenFromItsFirstExec(t *testing.T) {
 			t.Errorf("%q: exit code %d, without %q:\n%.2000s%s", c.args, code, c.want, out, stderr)
 		}
 	}
-	// The files are what the seed says they are.
+	// The files have the format that the specification states.
 	for _, name := range []string{"syscalls", "filesystem", "processes"} {
 		data, err := os.ReadFile(filepath.Join(h.data, "jails", string(j), "events", name+".jsonl"))
 		if err != nil {
@@ -149,12 +149,12 @@ func TestWhatAJailDoesIsSeenFromItsFirstExec(t *testing.T) {
 		first, _, _ := strings.Cut(string(data), "\n")
 		var got map[string]any
 		if err := json.Unmarshal([]byte(first), &got); err != nil || got["jail"] != string(j) {
-			t.Errorf("%s.jsonl begins %s: %v", name, first, err)
+			t.Errorf("%s.jsonl begins with %s: %v", name, first, err)
 		}
 	}
 }
 
-func TestTwoJailsAndTheHostAreApartInTheLogs(t *testing.T) {
+func TestEventLogsAreSeparate(t *testing.T) {
 	h := open(t, "")
 	one, two := h.running(wire.CreateJail{}), h.running(wire.CreateJail{})
 	h.watchedByKernel(one.ID)
@@ -177,12 +177,12 @@ func TestTwoJailsAndTheHostAreApartInTheLogs(t *testing.T) {
 			}
 		}
 		if seen[c.mine] == 0 || len(seen) != 1 {
-			t.Errorf("the log of %s has %v", c.mine, seen)
+			t.Errorf("the log of %s has events of %v", c.mine, seen)
 		}
 	}
 }
 
-func TestArgumentsOfAnyBytesComeThroughTheAPI(t *testing.T) {
+func TestBinaryArgumentsInEvents(t *testing.T) {
 	h := open(t, "")
 	j := h.running(wire.CreateJail{})
 	h.watchedByKernel(j.ID)
@@ -191,15 +191,15 @@ lines' "$(printf 'no \377\200 text')" > /dev/null`)
 	for _, e := range h.events(j.ID, "type:proc op:exec") {
 		if len(e.Argv) == 4 && e.Argv[0] == "/bin/echo" {
 			if e.Argv[1] != `a "quote"` || e.Argv[2] != "two\nlines" || e.Argv[3] != "no \xff\x80 text" {
-				t.Errorf("argv came back as %q", e.Argv)
+				t.Errorf("got argv %q", e.Argv)
 			}
 			return
 		}
 	}
-	t.Error("the program is not recorded")
+	t.Error("the program has no exec event")
 }
 
-func TestAStormIsCountedToTheLastCall(t *testing.T) {
+func TestEventStormIsCountedExactly(t *testing.T) {
 	h := open(t, "")
 	j := h.running(wire.CreateJail{})
 	h.watchedByKernel(j.ID)
@@ -214,10 +214,10 @@ func TestAStormIsCountedToTheLastCall(t *testing.T) {
 	n, _, lost := h.tally(j.ID, "name:getppid")
 	t.Logf("%d calls in %v", n, took)
 	if n != each*threads || lost != 0 {
-		t.Errorf("%d calls are recorded and %d said to be lost, of %d", n, lost, each*threads)
+		t.Errorf("%d calls recorded and %d lost, want all %d recorded", n, lost, each*threads)
 	}
 	if _, _, gaps := h.tally(j.ID, "type:gap"); gaps != 0 {
-		t.Errorf("%d records are said to be lost", gaps)
+		t.Errorf("gaps report %d lost events", gaps)
 	}
 
 	h.run(j.ID, "probe", "forks", fmt.Sprint(forked))
@@ -228,11 +228,11 @@ func TestAStormIsCountedToTheLastCall(t *testing.T) {
 		most = max(most, forks[e.PPID])
 	}
 	if most != forked {
-		t.Errorf("%d forks of one process are recorded of %d", most, forked)
+		t.Errorf("%d forks of one process recorded, want %d", most, forked)
 	}
 }
 
-func TestGreatAndManyFiles(t *testing.T) {
+func TestEventsOfLargeAndManyFiles(t *testing.T) {
 	blocks, files := int64(128), 20000
 	if thorough {
 		blocks, files = 1024, 100000
@@ -243,21 +243,21 @@ func TestGreatAndManyFiles(t *testing.T) {
 	h.run(j.ID, "dd", "if=/dev/zero", "of=/tmp/great", "bs=4M", fmt.Sprint("count=", blocks), "status=none")
 	h.run(j.ID, "rm", "/tmp/great")
 	if _, bytes, lost := h.tally(j.ID, "op:write path:/tmp/great"); bytes != blocks<<22 || lost != 0 {
-		t.Errorf("%d bytes are recorded of %d, %d records lost", bytes, blocks<<22, lost)
+		t.Errorf("%d bytes recorded, want %d; %d events lost", bytes, blocks<<22, lost)
 	}
 	h.run(j.ID, "mkdir", "/tmp/many")
 	h.run(j.ID, "probe", "files", "/tmp/many", fmt.Sprint(files))
 	for op, want := range map[string]int{"create": files, "write": files, "delete": files} {
 		if n, _, lost := h.tally(j.ID, "op:"+op+" path:/tmp/many/*"); n != want || lost != 0 {
-			t.Errorf("%d of %s are recorded of %d, %d lost", n, op, want, lost)
+			t.Errorf("%d %s events recorded, want %d; %d lost", n, op, want, lost)
 		}
 	}
 }
 
-// A jail waits for the daemon where both get little of a processor, and all that it does
-// is recorded.
-func TestABusyProcessorCostsNoRecords(t *testing.T) {
-	var h *house
+// A jail waits for the daemon if both get little processor time, and all its events are
+// recorded.
+func TestNoEventLossOnBusyProcessor(t *testing.T) {
+	var h *daemonHarness
 	onOneProcessor(t, func() { h = open(t, "pool: {size: 0}\nevents: {segment_mb: 1, keep_mb: 64}\n") })
 	j := h.running(wire.CreateJail{})
 	h.watchedByKernel(j.ID)
@@ -286,16 +286,16 @@ func TestABusyProcessorCostsNoRecords(t *testing.T) {
 		t.Fatal(err)
 	}
 	source := got.Observation.Sources["kernel"]
-	t.Logf("%d records, the jail was held %d times", source.Seen, source.Throttled)
+	t.Logf("%d events, the jail was frozen %d times", source.Seen, source.Throttled)
 	if source.Lost != 0 {
-		t.Errorf("%d records are lost, want none", source.Lost)
+		t.Errorf("%d events are lost, want none", source.Lost)
 	}
 	if source.Seen < 500_000 {
-		t.Errorf("%d records are made, want at least 500000", source.Seen)
+		t.Errorf("%d events, want at least 500000", source.Seen)
 	}
 }
 
-// onOneProcessor runs f, whose child processes stay on one processor.
+// onOneProcessor runs f with the affinity of its child processes limited to one processor.
 func onOneProcessor(t *testing.T, f func()) {
 	t.Helper()
 	runtime.LockOSThread()
@@ -317,9 +317,9 @@ func onOneProcessor(t *testing.T, f func()) {
 	f()
 }
 
-// A daemon that is killed while a jail makes calls as fast as it can says when it
-// is back how many it missed, to the last one.
-func TestADaemonKilledUnderAStormAddsUp(t *testing.T) {
+// A daemon that is killed while a jail makes system calls as fast as it can reports after its
+// restart exactly how many events it missed.
+func TestEventCountsAfterDaemonKill(t *testing.T) {
 	h := open(t, "observe: {ring_kb: 64}\n")
 	j := h.running(wire.CreateJail{Observe: wire.Observe{Syscalls: "off", Allow: []string{"getppid"}, Files: "off", Network: "off"}})
 	h.watchedByKernel(j.ID)
@@ -350,9 +350,9 @@ func TestADaemonKilledUnderAStormAddsUp(t *testing.T) {
 	}
 	t.Logf("%d recorded, %d missed", n, lost)
 	if int64(n)+lost != each*threads {
-		t.Errorf("%d calls are recorded and %d said to be lost; together %d, want %d", n, lost, int64(n)+lost, each*threads)
+		t.Errorf("%d calls recorded and %d lost; in total %d, want %d", n, lost, int64(n)+lost, each*threads)
 	}
 	if lost == 0 {
-		t.Error("nothing was missed: the test is too small to show anything")
+		t.Error("no events were missed: the load is too small for the test")
 	}
 }

@@ -15,14 +15,15 @@ import (
 	"glasshouse/api/wire"
 )
 
-// An operation of the daemon's own document.
+// An operation of the daemon's OpenAPI document.
 type operation struct {
 	method, path string
 	query        []string
-	body         map[string]any // schema of its JSON; nil: none
+	body         map[string]any // schema of its JSON body; nil: none
 }
 
-// operations reads the document, and returns it too, for what its schemas refer to.
+// operations reads the document. It also returns the document itself, for the references of its
+// schemas.
 func (s stranger) operations() (all []operation, document map[string]any) {
 	s.Helper()
 	if err := json.Unmarshal(s.do("GET", "/openapi.json", "").body, &document); err != nil {
@@ -59,20 +60,20 @@ func inside(v any, names ...string) any {
 	return v
 }
 
-// A scribbler writes what nobody should send, the same each time.
+// A scribbler generates invalid requests, the same in each run.
 type scribbler struct {
 	*rand.Rand
 	document map[string]any
 }
 
-// values are JSON that is something else than what was asked for.
+// values are JSON values of unexpected types.
 var values = []string{
 	`null`, `true`, `0`, `-1`, `1e99`, `-9223372036854775809`, `18446744073709551616`, `0.0000001`, `""`, `"x"`, `" "`, `[]`, `{}`, `[null]`, `[[[[]]]]`, `{"":{}}`,
 	`"\u0000"`, "\"\xff\xfe\"", `"\ud800"`, `"../../../etc/passwd"`, `"/etc/passwd"`, `"` + strings.Repeat("x", 5000) + `"`, `"` + strings.Repeat("é", 3000) + `"`, `"10m"`, `"-1h"`, `"9999999h"`, `"2026-99-99T00:00:00Z"`,
 	`"<script>"`, `"*"`, `"$(id)"`, `"';DROP TABLE x;--"`, `"%s%n"`, strings.Repeat("[", 200) + strings.Repeat("]", 200),
 }
 
-// words are what stands in paths and queries.
+// words are values for paths and queries.
 var words = []string{
 	"", ".", "..", "%2e%2e", "..%2f..%2fetc%2fpasswd", "%00", "%ff%fe", "x", "-1", "0", "1e99", "99999999999999999999", "9223372036854775807", "-9223372036854775808", "j-aaaaaaaaaaaa", "s-aaaaaaaaaaaa",
 	"r-aaaaaaaaaaaa", "a-aaaaaaaaaaaa", "true", "null", "%7B%7D", "%F0%9F%92%A9", "*", "a%20b", "%25", "%27%22%3C", "0x10", "2026-99-99T00:00:00Z", "10m", "-5s", "type%3A", "%28%28%28", "~0~1", strings.Repeat("z", 4000),
@@ -80,7 +81,7 @@ var words = []string{
 
 func (s scribbler) pick(from []string) string { return from[s.IntN(len(from))] }
 
-// json writes something of a schema, in which now and then something is wrong.
+// json generates a value of a schema, which is sometimes invalid.
 func (s scribbler) json(schema map[string]any, depth int) string {
 	for ref, _ := schema["$ref"].(string); ref != ""; ref, _ = schema["$ref"].(string) {
 		schema, _ = inside(s.document, strings.Split(strings.TrimPrefix(ref, "#/"), "/")...).(map[string]any)
@@ -136,9 +137,9 @@ func (s scribbler) json(schema map[string]any, depth int) string {
 	return s.pick(values)
 }
 
-// Whatever is sent to whichever operation of the document, the daemon refuses it with a
-// problem or does it, and says of nothing that it went wrong inside.
-func TestNoOperationIsBrokenByWhatItIsSent(t *testing.T) {
+// The daemon answers any input to any documented operation with success or a problem, and never
+// with an internal error.
+func TestFuzzOpenAPIOperations(t *testing.T) {
 	h := open(t, "pool: {size: 0}\n")
 	s := h.stranger()
 	s.http.Timeout = time.Minute
@@ -149,7 +150,7 @@ func TestNoOperationIsBrokenByWhatItIsSent(t *testing.T) {
 	}
 	all, document := s.operations()
 	if len(all) < 100 {
-		t.Fatalf("the document has %d operations", len(all))
+		t.Fatalf("the document has %d operations, want at least 100", len(all))
 	}
 	rounds := 1
 	if thorough {
@@ -161,8 +162,8 @@ func TestNoOperationIsBrokenByWhatItIsSent(t *testing.T) {
 	pid := h.cmd.Process.Pid
 	sent := 0
 	for _, o := range all {
-		// What fetches from elsewhere is not to be tried at random, and probing the host takes
-		// seconds each time.
+		// Operations that fetch from other servers are not called with random input, and probing
+		// the host takes seconds.
 		if slices.Contains([]string{"POST /images", "POST /capabilities/import", "POST /market/install", "GET /doctor"}, o.method+" "+o.path) {
 			continue
 		}
@@ -191,29 +192,29 @@ func TestNoOperationIsBrokenByWhatItIsSent(t *testing.T) {
 			} else if write.IntN(4) == 0 {
 				body = write.pick(values)
 			}
-			if strings.Contains(body, "wait_ms") || strings.Contains(body, "timeout") { // it would wait
+			if strings.Contains(body, "wait_ms") || strings.Contains(body, "timeout") { // the daemon would wait
 				continue
 			}
 			sent++
 			s.throws(o, path, body)
 			if t.Failed() && h.cmd.ProcessState != nil {
-				t.Fatal("the daemon is gone")
+				t.Fatal("the daemon has exited")
 			}
 		}
 	}
 	t.Logf("%d requests to %d operations", sent, len(all))
 	if a := s.do("GET", "/health", ""); a.status != 200 || h.cmd.Process.Pid != pid {
-		t.Errorf("after all that the daemon says %d", a.status)
+		t.Errorf("/health after the requests = %d, want 200", a.status)
 	}
 	for line := range strings.Lines(h.log.String()) {
 		if strings.Contains(line, "internal error") || strings.Contains(line, "panic") {
-			t.Errorf("the daemon's log has %s", line)
+			t.Errorf("the daemon logged %s", line)
 		}
 	}
 }
 
-// throws sends something, and looks at the answer as far as it comes at once: of a
-// stream that is only its head.
+// throws sends a request and checks the response as far as it is available immediately: for a
+// stream, only its header.
 func (s stranger) throws(o operation, path, body string) {
 	s.Helper()
 	req, err := http.NewRequestWithContext(s.Context(), o.method, "http://glasshouse/", strings.NewReader(body))
@@ -234,6 +235,6 @@ func (s stranger) throws(o operation, path, body string) {
 		s.Errorf("%s %.200s with %.300s: %d", o.method, path, body, resp.StatusCode)
 	}
 	if kind := resp.Header.Get("Content-Type"); resp.StatusCode >= 400 && resp.StatusCode != 426 && kind != "application/problem+json" && !strings.HasPrefix(o.path, "/answers/") {
-		s.Errorf("%s %.200s with %.300s: %d as %q, which is no problem", o.method, path, body, resp.StatusCode, kind)
+		s.Errorf("%s %.200s with %.300s: %d as %q, want a problem document", o.method, path, body, resp.StatusCode, kind)
 	}
 }

@@ -26,19 +26,19 @@ import (
 	"glasshouse/api/wire"
 )
 
-// An otlpReceiver is a collector that keeps what it is sent by its ids, and how often.
+// An otlpReceiver is a collector that counts the received records and spans by id.
 type otlpReceiver struct {
 	*httptest.Server
 
 	mu    sync.Mutex
-	wants string // the content type that it takes
+	wants string // the accepted content type
 	logs  map[string]int
 	spans map[string]*tracepb.Span
-	times map[string]int // of spans
-	took  int            // requests
+	times map[string]int // number of receipts, by span
+	took  int            // accepted requests
 	wrong []string
-	at    int           // that many requests it takes; then it says so, and answers no more
-	there chan struct{} // closed then
+	at    int           // the number of requests after which it closes there and stops responding
+	there chan struct{} // closed after that many requests
 }
 
 func newOTLPReceiver(t *testing.T, wants string) *otlpReceiver {
@@ -51,7 +51,7 @@ func newOTLPReceiver(t *testing.T, wants string) *otlpReceiver {
 func (r *otlpReceiver) ServeHTTP(w http.ResponseWriter, req *http.Request) {
 	body, err := io.ReadAll(req.Body)
 	if err != nil {
-		return // who sent it is gone
+		return // the client is gone
 	}
 	if hold := r.take(req, body); hold {
 		<-req.Context().Done()
@@ -131,7 +131,8 @@ func (r *otlpReceiver) take(req *http.Request, body []byte) (hold bool) {
 	return false
 }
 
-// unmarshalOTLP reads OTLP's JSON, whose ids are in hexadecimal, as protobuf's.
+// unmarshalOTLP decodes OTLP/JSON, whose ids are hexadecimal strings (OTLP specification, JSON
+// Protobuf Encoding), unlike in protobuf's JSON.
 func unmarshalOTLP(body []byte, m proto.Message) error {
 	var tree any
 	if err := json.Unmarshal(body, &tree); err != nil {
@@ -171,11 +172,11 @@ func unmarshalOTLP(body []byte, m proto.Message) error {
 	return protojson.Unmarshal(text, m)
 }
 
-func TestAnExportThatIsKilledLosesNothing(t *testing.T) {
+func TestKilledOTLPExportLosesNothing(t *testing.T) {
 	h := open(t, "")
 	j := h.running(wire.CreateJail{Name: "told"})
 	h.sh(j.ID, "for i in $(seq 100); do /bin/true; done; exit 3")
-	have := map[string]bool{} // what is there to be sent
+	have := map[string]bool{} // everything to be exported
 	ends := func() (n int) {
 		for r, err := range h.Events(t.Context(), j.ID, client.EventQuery{}) {
 			if err != nil {
@@ -193,7 +194,7 @@ func TestAnExportThatIsKilledLosesNothing(t *testing.T) {
 		return n
 	}
 	if !within(30*time.Second, func() bool { return ends() == 100 }) {
-		t.Fatalf("the record has the ends of %d of 100 programs", ends())
+		t.Fatalf("the event log has the exits of %d of 100 programs", ends())
 	}
 	entries := 0
 	for e, err := range h.Chain(t.Context(), url.Values{}) {
@@ -204,7 +205,7 @@ func TestAnExportThatIsKilledLosesNothing(t *testing.T) {
 		entries++
 	}
 	if len(have) < 2500 || entries == 0 {
-		t.Fatalf("%d records, %d of the chain, are too few for several batches", len(have), entries)
+		t.Fatalf("%d records, %d of the audit log, are too few for several batches", len(have), entries)
 	}
 
 	for _, kind := range []struct{ protocol, is string }{{"http/protobuf", "application/x-protobuf"}, {"http/json", "application/json"}} {
@@ -222,23 +223,23 @@ func TestAnExportThatIsKilledLosesNothing(t *testing.T) {
 				t.Fatal(err)
 			}
 			select {
-			case <-r.there: // what it holds was taken, and the exporter does not know
+			case <-r.there: // the receiver has taken the request, but the exporter does not know
 			case <-time.After(time.Minute):
-				t.Error("it did not get so far")
+				t.Error("the exporter did not reach request")
 			}
 			cut.Process.Kill()
 			cut.Wait()
 			if out, err := export().CombinedOutput(); err != nil {
 				t.Fatalf("%v: %s", err, out)
 			}
-			if out, err := export().CombinedOutput(); err != nil { // nothing is left to be sent
+			if out, err := export().CombinedOutput(); err != nil { // nothing is left to export
 				t.Fatalf("%v: %s", err, out)
 			}
 
 			r.mu.Lock()
 			defer r.mu.Unlock()
 			for _, what := range r.wrong {
-				t.Errorf("it was sent %s", what)
+				t.Errorf("the collector received %s", what)
 			}
 			lost, twice := 0, 0
 			for key := range have {
@@ -249,22 +250,22 @@ func TestAnExportThatIsKilledLosesNothing(t *testing.T) {
 				case 2:
 					twice++
 				default:
-					t.Errorf("%s was sent %d times", key, r.logs[key])
+					t.Errorf("%s was exported %d times", key, r.logs[key])
 				}
 			}
 			if lost > 0 {
-				t.Errorf("%d of %d records were lost", lost, len(have))
+				t.Errorf("%d of %d records were not exported", lost, len(have))
 			}
-			for id, n := range r.times { // that they are the same was seen as they came
+			for id, n := range r.times { // their content was compared on receipt
 				switch {
 				case n == 2:
 					twice++
 				case n > 2:
-					t.Errorf("the span %s was sent %d times", id, n)
+					t.Errorf("span %s was exported %d times", id, n)
 				}
 			}
 			if twice == 0 || twice > 1000 {
-				t.Errorf("%d records and spans were sent twice; want those of the batch that was cut", twice)
+				t.Errorf("%d records and spans were exported twice; want only those of interrupted batches", twice)
 			}
 			programs := 0
 			for _, s := range r.spans {
@@ -274,11 +275,11 @@ func TestAnExportThatIsKilledLosesNothing(t *testing.T) {
 				programs++
 				parent := r.spans[hex.EncodeToString(s.ParentSpanId)]
 				if parent == nil || string(parent.TraceId) != string(s.TraceId) || parent.Status.GetCode() != tracepb.Status_STATUS_CODE_ERROR || parent.StartTimeUnixNano > s.StartTimeUnixNano || parent.EndTimeUnixNano < s.EndTimeUnixNano {
-					t.Fatalf("%v is below %v; want the shell that failed", s, parent)
+					t.Fatalf("span %v has the parent %v; want the failed shell", s, parent)
 				}
 			}
 			if programs != 100 {
-				t.Errorf("there are spans of %d programs, not 100", programs)
+				t.Errorf("got spans of %d programs, want 100", programs)
 			}
 		})
 	}

@@ -10,15 +10,15 @@ import (
 	"glasshouse/api/wire"
 )
 
-func TestARealJailAsItWas(t *testing.T) {
+func TestPastStateOfJail(t *testing.T) {
 	if !thorough {
-		t.Skip("a jail is written down and taken back; GLASSHOUSE_TEST=all does it")
+		t.Skip("snapshots and rewinds a jail: runs with GLASSHOUSE_TEST=all")
 	}
 	h := open(t, tools())
 	j := h.running(wire.CreateJail{Name: "diary"})
 	h.watchedByKernel(j.ID)
 	begin := time.Now()
-	time.Sleep(5 * time.Millisecond) // records are of milliseconds
+	time.Sleep(5 * time.Millisecond) // events have a resolution of milliseconds
 	h.sh(j.ID, "echo one > /root/a; cat /nosuch")
 	s, err := h.TakeSnapshot(h.Context(), j.ID, wire.TakeSnapshot{})
 	if err != nil {
@@ -37,7 +37,8 @@ func TestARealJailAsItWas(t *testing.T) {
 		var p wire.Past
 		var got []string
 		if !within(20*time.Second, func() bool {
-			if p, err = h.Past(h.Context(), j.ID, ts, false); err != nil {
+			p, err = h.Past(h.Context(), j.ID, ts, false)
+			if err != nil {
 				return false
 			}
 			got = nil
@@ -53,10 +54,10 @@ func TestARealJailAsItWas(t *testing.T) {
 			slices.Sort(got)
 			return slices.Equal(got, want)
 		}) {
-			t.Errorf("at %q it had changed %q, want %q (%v)", ts, got, want, err)
+			t.Errorf("at %q: changed files %q, want %q (%v)", ts, got, want, err)
 		}
 		if len(p.Processes.Items) == 0 || p.Processes.Items[0].PID != 1 {
-			t.Errorf("at %q its processes are %+v", ts, p.Processes.Items)
+			t.Errorf("at %q: processes = %+v", ts, p.Processes.Items)
 		}
 		return p
 	}
@@ -64,12 +65,12 @@ func TestARealJailAsItWas(t *testing.T) {
 	then := past(undone.Format(time.RFC3339Nano), "added /root/c +")
 	for _, p := range []wire.Past{now, then} {
 		if p.Snapshot == nil || p.Snapshot.ID != s.ID {
-			t.Errorf("the nearest snapshot is %+v, want %s", p.Snapshot, s.ID)
+			t.Errorf("nearest snapshot = %+v, want %s", p.Snapshot, s.ID)
 		}
 	}
 	before := past(begin.Format(time.RFC3339Nano))
 	if before.Snapshot != nil {
-		t.Errorf("before any snapshot there is %s", before.Snapshot.ID)
+		t.Errorf("before the first snapshot: nearest = %s, want none", before.Snapshot.ID)
 	}
 
 	calls, err := h.Profile(h.Context(), j.ID, client.ProfileQuery{Filter: "comm:cat", Processes: 1})
@@ -77,6 +78,6 @@ func TestARealJailAsItWas(t *testing.T) {
 		t.Fatal(err)
 	}
 	if !slices.ContainsFunc(calls.Errors, func(e wire.ErrorCount) bool { return e.Errno == "ENOENT" }) || calls.Latency.P99 <= 0 || len(calls.Processes) != 1 {
-		t.Errorf("the calls of cat: %+v", calls)
+		t.Errorf("system calls of cat: got %+v", calls)
 	}
 }

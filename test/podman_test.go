@@ -16,7 +16,7 @@ import (
 	"glasshouse/backend/backendtest"
 )
 
-// A podman is podman with a storage of its own, of which nothing is left.
+// A podman is podman with its own storage, which is removed at the end of the test.
 type podman struct {
 	*testing.T
 	args []string
@@ -40,7 +40,7 @@ func newPodman(t *testing.T) *podman {
 		if err != nil {
 			t.Error(err)
 		}
-		for line := range strings.Lines(string(mounts)) { // what podman makes of its storage
+		for line := range strings.Lines(string(mounts)) { // podman mounts its storage
 			if at := strings.Fields(line)[1]; strings.HasPrefix(at, dir+"/") {
 				if err := syscall.Unmount(at, syscall.MNT_DETACH); err != nil {
 					t.Errorf("unmount %s: %v", at, err)
@@ -67,8 +67,8 @@ func (e *podman) do(args ...string) string {
 	return out
 }
 
-// documented is the command of docs/packaging.md that begins like this, without what
-// differs from host to host.
+// documented returns the command of docs/packaging.md with this prefix, without its
+// host-specific arguments.
 func documented(t *testing.T, begin string) []string {
 	t.Helper()
 	page, err := os.ReadFile("../docs/packaging.md")
@@ -87,8 +87,8 @@ func documented(t *testing.T, begin string) []string {
 	return args
 }
 
-// What docs/packaging.md has one type, an engine that people use does.
-func TestPodmanRunsTheImageAsDocumented(t *testing.T) {
+// Podman executes the commands of docs/packaging.md.
+func TestPodmanRunsImageAsDocumented(t *testing.T) {
 	args := base(t)
 	e := newPodman(t)
 	bin := backendtest.Program(t)
@@ -96,18 +96,18 @@ func TestPodmanRunsTheImageAsDocumented(t *testing.T) {
 
 	load := documented(t, "podman load")
 	if len(load) != 2 || load[0] != "-i" {
-		t.Fatalf("the image is loaded with %q", load)
+		t.Fatalf("documented load command = %q", load)
 	}
 	if out := e.do("load", "-i", archive); !strings.Contains(out, "glasshouse:1.0") {
-		t.Errorf("loaded: %s", out)
+		t.Errorf("podman load printed %s", out)
 	}
 	var images []struct{ Digest string }
 	if err := json.Unmarshal([]byte(e.do("images", "--format", "json")), &images); err != nil || len(images) != 1 || images[0].Digest != digest {
-		t.Errorf("podman has %+v, %v; want %s", images, err, digest)
+		t.Errorf("podman images = %+v, %v; want %s", images, err, digest)
 	}
 
-	// With the page's own words, but for what this host must have different: a free port,
-	// a root filesystem that is there, and limits that root may be unable to raise.
+	// Use the documented command, except for what differs on this host: a free port, an existing
+	// root filesystem, and limits that root may be unable to raise.
 	settings := t.TempDir()
 	if err := os.WriteFile(filepath.Join(settings, "glasshouse.yaml"), []byte("listen: ''\nrootfs: {default: {dir: /srv/tree}}\n"), 0o600); err != nil {
 		t.Fatal(err)
@@ -125,7 +125,7 @@ func TestPodmanRunsTheImageAsDocumented(t *testing.T) {
 		}
 		run = append(run, a)
 	}
-	if _, err := os.Stat("/run/systemd/private"); err != nil { // podman has systemd look at the health
+	if _, err := os.Stat("/run/systemd/private"); err != nil { // podman schedules health checks with systemd
 		for i, a := range run {
 			if a == "--health-cmd" {
 				run = append(run[:i:i], run[i+2:]...)
@@ -141,7 +141,7 @@ func TestPodmanRunsTheImageAsDocumented(t *testing.T) {
 		t.Helper()
 		if !within(60*time.Second, ok) {
 			logs, _ := e.try("logs", "glasshouse")
-			t.Fatalf("not within a minute: %s\n%s", what, logs)
+			t.Fatalf("timed out after a minute: %s\n%s", what, logs)
 		}
 	}
 	healthy := func() bool {
@@ -159,36 +159,35 @@ func TestPodmanRunsTheImageAsDocumented(t *testing.T) {
 	try := documented(t, "docker exec -it glasshouse glasshouse run")
 	out := e.do(append(append([]string{"exec", "glasshouse", "glasshouse", "run"}, try[:len(try)-1]...), "sh", "-c", "echo $((6*7))")...)
 	if !slices.Contains(strings.Split(out, "\n"), "42") {
-		t.Errorf("run says %q", out)
+		t.Errorf("run printed %q, want 42", out)
 	}
 	e.do("exec", "glasshouse", "glasshouse", "jail", "create", "--name", "kept", "--start")
 	e.do("exec", "glasshouse", "glasshouse", "jail", "exec", "kept", "--", "sh", "-c", "echo here > /tmp/x")
 
-	// Stopped as podman does it, and started with what it had.
+	// Stop and start the container with podman; its data is kept.
 	began := time.Now()
 	e.do("stop", "glasshouse")
 	if took := time.Since(began); took > 25*time.Second {
-		t.Errorf("it was killed after %v", took)
+		t.Errorf("the container stopped after %v, want an orderly stop in 25 s", took)
 	}
 	if code := e.do("inspect", "glasshouse", "--format", "{{.State.ExitCode}}"); code != "0" {
-		t.Errorf("it ended with %s", code)
+		t.Errorf("exit code %s, want 0", code)
 	}
 	if logs := e.do("logs", "glasshouse"); !strings.Contains(logs, "with all jails") {
-		t.Errorf("it says nothing of its jails:\n%s", logs)
+		t.Errorf("the log does not report the stop of all jails:\n%s", logs)
 	}
 	e.do("start", "glasshouse")
 	within("healthy again", healthy)
 	e.do("exec", "glasshouse", "glasshouse", "jail", "start", "kept")
 	if out := e.do("exec", "glasshouse", "glasshouse", "jail", "exec", "kept", "--", "cat", "/tmp/x"); out != "here" {
-		t.Errorf("started again, the jail says %q", out)
+		t.Errorf("the restarted jail printed %q, want here", out)
 	}
 	e.do("exec", "glasshouse", "glasshouse", "jail", "rm", "kept")
 	e.do("stop", "glasshouse")
 }
 
-// Tools that copy images to registries find in the archive what they look for, for each
-// processor its own.
-func TestSkopeoFindsAnImageForEachProcessor(t *testing.T) {
+// Registry tools find an image for each processor architecture in the archive.
+func TestSkopeoFindsImageOfEachArchitecture(t *testing.T) {
 	if _, err := exec.LookPath("skopeo"); err != nil {
 		t.Skip(err)
 	}
@@ -207,15 +206,15 @@ func TestSkopeoFindsAnImageForEachProcessor(t *testing.T) {
 	if out, err := exec.Command("tar", "-C", t.TempDir(), "-cf", tree, ".").CombinedOutput(); err != nil {
 		t.Fatalf("%v: %s", err, out)
 	}
-	archive, digest := imaged(t, binaries[1], "-root", tree, binaries[0]) // the flags, then both
+	archive, digest := imaged(t, binaries[1], "-root", tree, binaries[0]) // flags first, then both programs
 	if filepath.Base(archive) != "glasshouse_1.0_amd64-arm64.oci.tar" {
-		t.Errorf("it is in %s", archive)
+		t.Errorf("archive name = %s", archive)
 	}
 	for _, arch := range []string{"amd64", "arm64"} {
 		out, err := exec.Command("skopeo", "--override-os", "linux", "--override-arch", arch, "inspect", "oci-archive:"+archive).CombinedOutput()
 		var got struct{ Architecture, Digest string }
 		if err != nil || json.Unmarshal(out, &got) != nil || got.Architecture != arch {
-			t.Errorf("for %s there is %+v, %v: %s", arch, got, err, out)
+			t.Errorf("for %s: got %+v, %v: %s", arch, got, err, out)
 		}
 	}
 	to := filepath.Join(dir, "copy")
@@ -223,11 +222,11 @@ func TestSkopeoFindsAnImageForEachProcessor(t *testing.T) {
 		t.Fatalf("%v: %s", err, out)
 	}
 	if raw, err := os.ReadFile(filepath.Join(to, "blobs", strings.Replace(digest, ":", "/", 1))); err != nil || !strings.Contains(string(raw), `"arm64"`) {
-		t.Errorf("the copy has not the index %s: %v, %s", digest, err, raw)
+		t.Errorf("the copy lacks the index %s: %v, %s", digest, err, raw)
 	}
-	// Docker's own list has what a docker without indexes takes.
+	// Docker's manifest list has the image for clients without OCI index support.
 	out, err := exec.Command("skopeo", "inspect", "docker-archive:"+archive).CombinedOutput()
 	if err != nil || !strings.Contains(string(out), `"Architecture": "amd64"`) {
-		t.Errorf("for docker: %v, %s", err, out)
+		t.Errorf("Docker manifest: %v, %s", err, out)
 	}
 }

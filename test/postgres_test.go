@@ -34,7 +34,7 @@ func TestJailsSurviveTheDaemonWithPostgreSQL(t *testing.T) {
 	h.start()
 	for _, want := range []wire.Jail{{ID: running.ID, State: "running"}, {ID: stopped.ID, State: "stopped"}} {
 		if got, err := h.Jail(ctx, want.ID); err != nil || got.State != want.State {
-			t.Errorf("after a kill: %s, %v; want %s", got.State, err, want.State)
+			t.Errorf("state after a kill: %s, %v; want %s", got.State, err, want.State)
 		}
 	}
 	s, err := h.Follow(ctx, running.ID, x.ID, 0)
@@ -47,18 +47,18 @@ func TestJailsSurviveTheDaemonWithPostgreSQL(t *testing.T) {
 		said.Write(out.Data)
 	}
 	if got := said.String(); got != "before\nafter\n" {
-		t.Errorf("the command that ran meanwhile wrote %q", got)
+		t.Errorf("the command that ran during the restart wrote %q", got)
 	}
 	if got, err := client.Collect(h.Jails(ctx, client.JailFilter{Name: "runs"})); err != nil || len(got) != 1 {
 		t.Errorf("jails of that name: %d, %v", len(got), err)
 	}
 	eyes, _ := client.New(client.Options{Addr: "http://" + h.tcpAddr(), Token: token.Token})
 	if _, err := eyes.Jail(ctx, running.ID); err != nil {
-		t.Errorf("a token from before: %v", err)
+		t.Errorf("token from before the restart: %v", err)
 	}
 
-	// Another directory's daemon keeps its hands off, and so does a daemon of
-	// this directory with another database.
+	// A daemon of another data directory refuses this database, and a daemon of this directory
+	// refuses another database.
 	h.cmd.Process.Kill()
 	h.cmd.Wait()
 	h.cmd = nil
@@ -72,20 +72,20 @@ func TestJailsSurviveTheDaemonWithPostgreSQL(t *testing.T) {
 	} {
 		args := append([]string{"serve", "--config", h.config, "--listen", ""}, c.args...)
 		if _, stderr, code := h.glasshouse(h.data, args...); code != 1 || !strings.Contains(stderr, "records of") || !strings.Contains(stderr, "--db") {
-			t.Errorf("%s: exit code %d, %q; want refused, with what to do", c.name, code, stderr)
+			t.Errorf("%s: exit code %d, %q; want an error with a remedy", c.name, code, stderr)
 		}
 	}
 	h.start()
 	if got := h.sh(running.ID, "echo alive"); got != "alive" {
-		t.Errorf("after all that the jail answers %q", got)
+		t.Errorf("after the refused starts the jail prints %q, want alive", got)
 	}
 }
 
-func TestADaemonWithoutItsDatabaseSaysSo(t *testing.T) {
+func TestUnreachableDatabase(t *testing.T) {
 	h := open(t, "")
 	none := filepath.Join(t.TempDir(), "none")
 	_, stderr, code := h.glasshouse(h.data, "serve", "--data", shortTemp(t), "--listen", "", "--db", "postgres:///x?host="+none+"&password=hunter2")
 	if code != 1 || !strings.Contains(stderr, none) || strings.Contains(stderr, "hunter2") {
-		t.Errorf("exit code %d, %q; want the place and not the password", code, stderr)
+		t.Errorf("exit code %d, %q; want the address without the password", code, stderr)
 	}
 }

@@ -6,16 +6,16 @@ import (
 	"glasshouse/api/wire"
 )
 
-// A jail that is frozen when its daemon dies cannot be asked anything by the next one. It
-// goes back all the same.
-func TestAJailThatAnEarlierDaemonPausedGoesBack(t *testing.T) {
+// The init of a frozen jail does not respond to the next daemon. The daemon can rewind the jail
+// regardless.
+func TestRewindJailPausedByEarlierDaemon(t *testing.T) {
 	h, j := counting(t)
 	ctx := t.Context()
 	first, err := h.TakeSnapshot(ctx, j, wire.TakeSnapshot{})
 	if err != nil {
 		t.Fatal(err)
 	}
-	h.countsOn(j, h.count(j))
+	h.waitCount(j, h.count(j))
 	if _, err := h.PauseJail(ctx, j); err != nil {
 		t.Fatal(err)
 	}
@@ -26,7 +26,7 @@ func TestAJailThatAnEarlierDaemonPausedGoesBack(t *testing.T) {
 		t.Fatal(err)
 	}
 	if back.State != "running" {
-		t.Errorf("it is %s", back.State)
+		t.Errorf("jail is %s, want running", back.State)
 	}
-	h.countsOn(j, h.count(j))
+	h.waitCount(j, h.count(j))
 }

@@ -22,8 +22,8 @@ import (
 	"glasshouse/store"
 )
 
-// modelOfAKilledRun does a bit of everything that takes time: it answers late, writes,
-// runs, remembers, asks a person, and looks.
+// modelOfAKilledRun is a scripted model whose run includes all operations that take time: slow
+// responses, writes, commands, memory, an approval and reads.
 const modelOfAKilledRun = `
 conversations:
   - when: {user: "write a short plan"}
@@ -39,10 +39,11 @@ conversations:
       - {text: "counted", delay: 50ms}
 `
 
-// A wreck is a house whose daemon and agents are killed, and whose runs must not show it.
+// A wreck is a daemon that is killed, as are its agents, without an effect on the results of
+// runs.
 type wreck struct {
-	*house
-	c    *client.Client // that outlives the daemon
+	*daemonHarness
+	c    *client.Client // outlives the daemon
 	rand *rand.Rand
 }
 
@@ -57,7 +58,7 @@ func openWreck(t *testing.T, model string) *wreck {
 	if err != nil {
 		t.Fatal(err)
 	}
-	w := &wreck{house: h, c: c, rand: rand.New(rand.NewPCG(seed, seed))}
+	w := &wreck{daemonHarness: h, c: c, rand: rand.New(rand.NewPCG(seed, seed))}
 	ctx, stop := context.WithCancel(context.Background())
 	var wg sync.WaitGroup
 	wg.Go(func() { w.approve(ctx) })
@@ -65,7 +66,7 @@ func openWreck(t *testing.T, model string) *wreck {
 	return w
 }
 
-// approve is a person who allows whatever is asked, a moment later.
+// approve approves each request after a moment.
 func (w *wreck) approve(ctx context.Context) {
 	for ctx.Err() == nil {
 		time.Sleep(100 * time.Millisecond)
@@ -79,7 +80,7 @@ func (w *wreck) approve(ctx context.Context) {
 	}
 }
 
-// begin starts a run, as somebody does who does not give up.
+// begin starts a run, and retries until it succeeds.
 func (w *wreck) begin(session string) id.Run {
 	w.Helper()
 	policy := &wire.Policy{Files: []wire.PolicyFile{{Name: "opencode.json", Text: `{"permission": {"*": "allow", "bash": {"*": "allow", "rm -rf *": "ask"}}}`}}, Level: 2, Match: "last"}
@@ -90,7 +91,7 @@ func (w *wreck) begin(session string) id.Run {
 	return r.ID
 }
 
-// killAgent ends the agent of a run as nothing can be prevented from ending.
+// killAgent kills the agent of a run with SIGKILL.
 func (w *wreck) killAgent(r id.Run) (killed bool) {
 	now, err := w.c.Run(w.Context(), r)
 	if err != nil || now.Jail == "" {
@@ -102,7 +103,7 @@ func (w *wreck) killAgent(r id.Run) (killed bool) {
 	return killed
 }
 
-// agentsIn are the agents at work in a jail.
+// agentsIn returns the agent processes in a jail.
 func agentsIn(j id.Jail) (pids []int) {
 	all, _ := filepath.Glob("/proc/[0-9]*/cgroup")
 	for _, at := range all {
@@ -116,8 +117,8 @@ func agentsIn(j id.Jail) (pids []int) {
 	return pids
 }
 
-// hurt kills something, and returns what.
-func (w *wreck) hurt(runs []id.Run) string {
+// killSomething kills the daemon, an agent or both, and returns what it killed.
+func (w *wreck) killSomething(runs []id.Run) string {
 	r := runs[w.rand.IntN(len(runs))]
 	where := "away"
 	if now, err := w.c.Run(w.Context(), r); err == nil {
@@ -129,7 +130,7 @@ func (w *wreck) hurt(runs []id.Run) string {
 	}
 	if what != "agent" {
 		w.kill()
-		if w.rand.IntN(4) == 0 { // and once more while it finds its way
+		if w.rand.IntN(4) == 0 { // kill it again while it recovers
 			what += " twice"
 			again := exec.Command(w.bin, "serve", "--data", w.data, "--config", w.config, "--listen", "")
 			if err := again.Start(); err == nil {
@@ -143,10 +144,10 @@ func (w *wreck) hurt(runs []id.Run) string {
 	return fmt.Sprintf("%s, when run %s was %s", what, r, where)
 }
 
-// What is left of a run.
+// remains is the result of a run.
 type remains struct {
 	State, Result, Count, Note, Tasks string
-	Tools                             string // by key, what came of each
+	Tools                             string // the result of each step, by key
 	Steps                             int64
 }
 
@@ -166,14 +167,14 @@ func (w *wreck) remains(r id.Run) remains {
 		}
 	}
 	if !within(20*time.Second, func() bool { return len(agentsIn(now.Jail)) == 0 }) {
-		w.Errorf("run %s has ended, and agents of it work on: %v", r, agentsIn(now.Jail))
+		w.Errorf("run %s has ended, but its agents still run: %v", r, agentsIn(now.Jail))
 	}
 	return out
 }
 
-// TestKilledAnywhereARunEndsAsIfNothingHadBeen kills the daemon, the agent, and both, at
-// random instants of runs. The seed is logged; GLASSHOUSE_SEED repeats it.
-func TestKilledAnywhereARunEndsAsIfNothingHadBeen(t *testing.T) {
+// TestRunSurvivesKillsAtRandomMoments kills the daemon, the agent or both at random
+// moments of runs. The seed is logged; GLASSHOUSE_SEED repeats it.
+func TestRunSurvivesKillsAtRandomMoments(t *testing.T) {
 	kills, atOnce := 4, 2
 	if thorough {
 		kills, atOnce = 60, 3
@@ -182,9 +183,9 @@ func TestKilledAnywhereARunEndsAsIfNothingHadBeen(t *testing.T) {
 	began := time.Now()
 	want := w.remains(w.begin("sess-calm"))
 	took := time.Since(began)
-	t.Logf("undisturbed, in %s: %+v", took.Round(time.Millisecond), want)
+	t.Logf("undisturbed run, in %s: %+v", took.Round(time.Millisecond), want)
 	if want.State != "done" || want.Count != "one\ncleaned\ntwo" || want.Tasks != "1" {
-		t.Fatalf("undisturbed it is %+v\n%s", want, w.log)
+		t.Fatalf("undisturbed run: got %+v\n%s", want, w.log)
 	}
 	for done := 0; done < kills; {
 		var runs []id.Run
@@ -193,16 +194,16 @@ func TestKilledAnywhereARunEndsAsIfNothingHadBeen(t *testing.T) {
 		}
 		for range 1 + w.rand.IntN(3) {
 			time.Sleep(time.Duration(w.rand.Int64N(int64(took * 3 / 4))))
-			t.Logf("%d: %s", done, w.hurt(runs))
+			t.Logf("%d: %s", done, w.killSomething(runs))
 			done++
 		}
 		for _, r := range runs {
 			got := w.remains(r)
-			// A model that was cut off is asked again, and what it had said is paid for.
+			// An interrupted model call is repeated, and its partial output is charged.
 			again := got.Steps - want.Steps
 			got.Steps = want.Steps
 			if got != want || again < 0 || again > int64(done) {
-				t.Errorf("run %s, with %d steps more:\n got %+v\nwant %+v\n%s", r, again, got, want, w.log)
+				t.Errorf("run %s, with %d additional steps:\n got %+v\nwant %+v\n%s", r, again, got, want, w.log)
 			}
 			now, err := w.Client.Run(w.Context(), r)
 			if err != nil {
@@ -217,13 +218,13 @@ func TestKilledAnywhereARunEndsAsIfNothingHadBeen(t *testing.T) {
 		}
 	}
 	if rep, err := w.VerifyChain(w.Context(), true); err != nil || rep.Bad != nil {
-		t.Errorf("the chain: %+v, %v", rep, err)
+		t.Errorf("verifying the audit log: %+v, %v", rep, err)
 	}
 }
 
-// TestARunSurvivesKillsDuringRewindAndBranch kills while a run is taken
-// back to a checkpoint and branched, by somebody who asks again until it is done.
-func TestARunSurvivesKillsDuringRewindAndBranch(t *testing.T) {
+// TestRunSurvivesKillsDuringRewindAndBranch kills while a client rewinds a run to a checkpoint
+// and branches it. The client retries until both succeed.
+func TestRunSurvivesKillsDuringRewindAndBranch(t *testing.T) {
 	rounds := 1
 	if thorough {
 		rounds = 12
@@ -236,13 +237,13 @@ func TestARunSurvivesKillsDuringRewindAndBranch(t *testing.T) {
 			now, err := w.c.Run(t.Context(), r)
 			return err == nil && now.Steps >= int64(2+w.rand.IntN(6))
 		}) {
-			t.Fatalf("it does nothing\n%s", w.log)
+			t.Fatalf("the run made no step\n%s", w.log)
 		}
 		var asked sync.WaitGroup
 		asked.Go(func() { w.goBackAndBranch(r) })
 		for range 2 {
 			time.Sleep(time.Duration(w.rand.IntN(1500)) * time.Millisecond)
-			t.Logf("%d: %s", round, w.hurt([]id.Run{r}))
+			t.Logf("%d: %s", round, w.killSomething([]id.Run{r}))
 		}
 		asked.Wait()
 		runs, err := client.Collect(w.Runs(t.Context(), session, ""))
@@ -268,18 +269,17 @@ func TestARunSurvivesKillsDuringRewindAndBranch(t *testing.T) {
 	}
 }
 
-// TestTwoWhoTakeARunBackAtOnceTakeItBackOnce is what happens when a daemon goes on with
-// what another was asked for, and the one who asked asks again. A run that has ended stays
-// as it is, and its jail too.
-func TestTwoWhoTakeARunBackAtOnceTakeItBackOnce(t *testing.T) {
-	// The model's answer before a person is asked leaves time for the checkpoint.
+// TestConcurrentRewindsOfRun: the client retries a rewind that another daemon is
+// finishing. A run that has ended, and its jail, stay unchanged.
+func TestConcurrentRewindsOfRun(t *testing.T) {
+	// The model's delay before the approval leaves time for the checkpoint.
 	w := openWreck(t, strings.Replace(modelOfAKilledRun, `- {delay: 50ms, calls: [{tool: bash, arguments: {command: "rm -rf build`, `- {delay: 3s, calls: [{tool: bash, arguments: {command: "rm -rf build`, 1))
 	r := w.begin("sess-twice")
 	if !within(time.Minute, func() bool {
 		now, err := w.c.Run(t.Context(), r)
 		return err == nil && now.Steps >= 4
 	}) {
-		t.Fatalf("it does nothing\n%s", w.log)
+		t.Fatalf("the run made no step\n%s", w.log)
 	}
 	at, err := w.c.CheckpointRun(t.Context(), r, wire.TakeCheckpoint{Pause: true})
 	if err != nil {
@@ -297,7 +297,7 @@ func TestTwoWhoTakeARunBackAtOnceTakeItBackOnce(t *testing.T) {
 	}
 	check("taken back three times")
 	if _, err := w.c.ResumeRun(t.Context(), r, wire.ResumeRun{Checkpoint: at.ID}); fault.KindOf(err) != fault.Conflict {
-		t.Errorf("it has ended, and is taken back: %v", err)
+		t.Errorf("rewind of an ended run: got %v, want conflict", err)
 	}
 	check("when it had ended")
 
@@ -315,20 +315,20 @@ func TestTwoWhoTakeARunBackAtOnceTakeItBackOnce(t *testing.T) {
 		return string(all)
 	}
 	if !strings.Contains(remembers(), "deep") {
-		t.Errorf("before its session is closed it remembers %s", remembers())
+		t.Errorf("memory of the open session = %s, want deep", remembers())
 	}
 	for range 2 {
 		if err := w.c.CloseSession(t.Context(), "sess-twice"); err != nil {
 			t.Fatal(err)
 		}
 		if strings.Contains(remembers(), "deep") {
-			t.Errorf("its session is closed, and it remembers %s", remembers())
+			t.Errorf("memory of the closed session = %s, want none", remembers())
 		}
 	}
 }
 
-// goBackAndBranch takes a run back to where it is, makes a branch there, and does not give
-// up before both are done, or the run has ended.
+// goBackAndBranch rewinds a run to a checkpoint and branches it there. It retries until both are
+// done or the run has ended.
 func (w *wreck) goBackAndBranch(r id.Run) {
 	ctx, cancel := context.WithTimeout(context.Background(), 3*time.Minute)
 	defer cancel()

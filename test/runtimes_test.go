@@ -16,8 +16,8 @@ import (
 	"glasshouse/id"
 )
 
-// read returns a file of a jail.
-func (h *house) read(j id.Jail, path string) string {
+// read returns the content of a file of a jail.
+func (h *daemonHarness) read(j id.Jail, path string) string {
 	h.Helper()
 	r, err := h.ReadFile(h.Context(), j, path, 0, -1)
 	if err != nil {
@@ -32,8 +32,8 @@ func (h *house) read(j id.Jail, path string) string {
 	return string(data)
 }
 
-// changed returns what a jail changed in its root, a line each.
-func (h *house) changed(j id.Jail) string {
+// changed returns the changes in a jail's root, one per line.
+func (h *daemonHarness) changed(j id.Jail) string {
 	h.Helper()
 	changes, err := client.Collect(h.Changes(h.Context(), j, client.ChangesOptions{}))
 	if err != nil {
@@ -46,8 +46,8 @@ func (h *house) changed(j id.Jail) string {
 	return lines.String()
 }
 
-// tools makes the daemon use the private tools of this host, where make setup
-// puts what the distribution lacks.
+// tools makes the daemon use the private tools of this host, where make setup installs programs
+// that the distribution lacks.
 func tools() string {
 	dir := os.Getenv("GLASSHOUSE_DATA")
 	if dir == "" {
@@ -56,7 +56,7 @@ func tools() string {
 	return "tools: " + filepath.Join(dir, "tools/bin") + "\n"
 }
 
-func TestALifeOnEveryRuntime(t *testing.T) {
+func TestJailLifecycleOnEachRuntime(t *testing.T) {
 	h := open(t, tools())
 	usable := map[string]wire.Backend{}
 	for b, err := range h.Backends(t.Context()) {
@@ -75,7 +75,7 @@ func TestALifeOnEveryRuntime(t *testing.T) {
 			ctx := t.Context()
 			if b := usable[name]; !b.Usable {
 				if b.Reason == "" || b.Remedy == "" {
-					t.Errorf("it is not usable: reason %q, remedy %q; want both", b.Reason, b.Remedy)
+					t.Errorf("unusable backend has reason %q, remedy %q; want both", b.Reason, b.Remedy)
 				}
 				if _, err := h.CreateJail(ctx, c); !errors.Is(err, fault.Unsupported) {
 					t.Errorf("CreateJail = %v, want unsupported", err)
@@ -87,8 +87,8 @@ func TestALifeOnEveryRuntime(t *testing.T) {
 	}
 }
 
-// life is what every jail can do.
-func (h *house) life(req wire.CreateJail) {
+// life tests the operations that all backends support.
+func (h *daemonHarness) life(req wire.CreateJail) {
 	ctx := h.Context()
 	req.Env, req.Limits = map[string]string{"WORD": "of the jail"}, wire.Limits{MemoryMB: 256, DiskMB: 64}
 	j, err := h.CreateJail(ctx, req)
@@ -96,52 +96,53 @@ func (h *house) life(req wire.CreateJail) {
 		h.Fatal(err)
 	}
 	if j.State != "created" || j.Backend != req.Backend || j.Runtime != req.Runtime {
-		h.Errorf("made %+v", j)
+		h.Errorf("created jail = %+v", j)
 	}
 	if _, err := h.Exec(ctx, j.ID, wire.ExecRequest{Cmd: "true"}); !errors.Is(err, fault.Conflict) {
-		h.Errorf("exec before start: %v, want conflict", err)
+		h.Errorf("exec before start: got %v, want conflict", err)
 	}
-	if j, err = h.StartJail(ctx, j.ID); err != nil {
+	j, err = h.StartJail(ctx, j.ID)
+	if err != nil {
 		h.Fatal(err)
 	}
 	if got := h.sh(j.ID, "echo $WORD; id -u; hostname 2>/dev/null || cat /etc/hostname"); got != "of the jail\n0\n"+string(j.ID) {
-		h.Errorf("inside: %q", got)
+		h.Errorf("environment in the jail: got %q", got)
 	}
 	x, err := h.Exec(ctx, j.ID, wire.ExecRequest{Argv: []string{"sh", "-c", "cat; echo err >&2; exit 5"}, Stdin: "typed"})
 	if err != nil || x.Stdout != "typed" || x.Stderr != "err\n" || x.ExitCode == nil || *x.ExitCode != 5 {
-		h.Errorf("exec: %+v, %v", x, err)
+		h.Errorf("exec: got %+v, %v", x, err)
 	}
 	if x, err := h.Exec(ctx, j.ID, wire.ExecRequest{Cmd: "sleep 100", TimeoutMS: 200}); err != nil || !x.TimedOut {
-		h.Errorf("exec with a timeout: %+v, %v", x, err)
+		h.Errorf("exec with a timeout: got %+v, %v", x, err)
 	}
 	if _, err := h.WriteFile(ctx, j.ID, "/root/put", strings.NewReader("from outside"), client.WriteOptions{}); err != nil {
 		h.Error(err)
 	}
 	if got := h.sh(j.ID, "cat /root/put; echo made > /root/made; rm /etc/group; echo >> /etc/passwd"); got != "from outside" {
-		h.Errorf("what was put in: %q", got)
+		h.Errorf("uploaded file: got %q", got)
 	}
 
 	before := h.ticking(j.ID)
 	if p, err := h.PauseJail(ctx, j.ID); err != nil || p.State != "paused" {
-		h.Errorf("pause: %s, %v", p.State, err)
+		h.Errorf("pause: got %s, %v", p.State, err)
 	} else if _, err := h.Exec(ctx, j.ID, wire.ExecRequest{Cmd: "true"}); !errors.Is(err, fault.Conflict) {
-		h.Errorf("exec while paused: %v, want conflict", err)
+		h.Errorf("exec while paused: got %v, want conflict", err)
 	}
 	if p, err := h.ResumeJail(ctx, j.ID); err != nil || p.State != "running" {
-		h.Errorf("resume: %s, %v", p.State, err)
+		h.Errorf("resume: got %s, %v", p.State, err)
 	}
 	if !within(30*time.Second, func() bool { return h.ticking(j.ID) != before }) {
 		h.Errorf("after resume the clock still shows %s", before)
 	}
 	got, err := h.Jail(ctx, j.ID)
 	if err != nil || got.Usage == nil || got.Usage.DiskLimit != 64<<20 || got.Usage.MemoryBytes == 0 || got.Usage.PIDs == 0 && !slices.Contains(got.Usage.NotMeasured, "pids") {
-		h.Errorf("usage: %+v, %v", got.Usage, err)
+		h.Errorf("usage: got %+v, %v", got.Usage, err)
 	}
 
 	const changed = "added /root/made\nadded /root/put\n"
 	list := h.changed(j.ID)
 	if s, err := h.StopJail(ctx, j.ID, 0); err != nil || s.State != "stopped" {
-		h.Errorf("stop: %s, %v", s.State, err)
+		h.Errorf("stop: got %s, %v", s.State, err)
 	}
 	for when, list := range map[string]string{"running": list, "stopped": h.changed(j.ID)} {
 		if !strings.Contains(list, changed) || !strings.Contains(list, "deleted /etc/group\n") || !strings.Contains(list, "modified /etc/passwd\n") {
@@ -149,24 +150,24 @@ func (h *house) life(req wire.CreateJail) {
 		}
 	}
 	if got := h.read(j.ID, "/root/made"); got != "made\n" {
-		h.Errorf("a stopped jail's file: %q", got)
+		h.Errorf("file of a stopped jail: got %q", got)
 	}
 	if _, err := h.StartJail(ctx, j.ID); err != nil {
 		h.Fatal(err)
 	}
 	if got := h.sh(j.ID, "cat /root/made; ls /etc/group 2>&1 | grep -c 'o such'"); got != "made\n1" {
-		h.Errorf("started again: %q", got)
+		h.Errorf("after a restart: got %q", got)
 	}
 	if err := h.DeleteJail(ctx, j.ID); err != nil {
 		h.Error(err)
 	}
 	if _, err := h.Jail(ctx, j.ID); !errors.Is(err, fault.NotFound) {
-		h.Errorf("after delete: %v, want not found", err)
+		h.Errorf("after delete: got %v, want not found", err)
 	}
 }
 
-// ticking starts a clock in a jail, if it has none, and reads it.
-func (h *house) ticking(j id.Jail) string {
+// ticking starts a clock in a jail if none runs, and reads it.
+func (h *daemonHarness) ticking(j id.Jail) string {
 	h.Helper()
 	if _, err := h.Exec(h.Context(), j, wire.ExecRequest{Cmd: "mkdir /tmp/clock && while :; do n=$((n+1)); echo $n > /tmp/clock/new; mv /tmp/clock/new /tmp/clock/n; sleep 0.01; done", Detach: true}); err != nil {
 		h.Fatal(err)
@@ -174,7 +175,7 @@ func (h *house) ticking(j id.Jail) string {
 	return h.sh(j, "until cat /tmp/clock/n 2>/dev/null; do sleep 0.01; done; sleep 0.1")
 }
 
-func TestRuntimesThatAreNotThere(t *testing.T) {
+func TestMissingRuntimes(t *testing.T) {
 	h := open(t, "")
 	for _, c := range []struct {
 		req   wire.CreateJail
@@ -187,11 +188,11 @@ func TestRuntimesThatAreNotThere(t *testing.T) {
 	} {
 		_, err := h.CreateJail(t.Context(), c.req)
 		if !errors.Is(err, fault.Invalid) || fault.FieldOf(err) != c.field {
-			t.Errorf("%+v: %v, field %q; want invalid %s", c.req, err, fault.FieldOf(err), c.field)
+			t.Errorf("%+v: got %v, field %q; want invalid %s", c.req, err, fault.FieldOf(err), c.field)
 		}
 	}
 
-	// A daemon that finds none of its programs tells what to install.
+	// A daemon without the runtimes' programs reports what to install.
 	empty := t.TempDir()
 	t.Setenv("PATH", empty)
 	h.kill()
@@ -199,7 +200,7 @@ func TestRuntimesThatAreNotThere(t *testing.T) {
 	for _, req := range []wire.CreateJail{{}, {Runtime: "crun"}, {Runtime: "runsc"}, {Backend: "bwrap"}} {
 		_, err := h.CreateJail(t.Context(), req)
 		if !errors.Is(err, fault.Unsupported) || fault.RemedyOf(err) == "" {
-			t.Errorf("%+v without programs: %v, remedy %q; want unsupported and what to do", req, err, fault.RemedyOf(err))
+			t.Errorf("%+v without programs: %v, remedy %q; want unsupported with a remedy", req, err, fault.RemedyOf(err))
 		}
 	}
 }

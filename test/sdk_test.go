@@ -16,21 +16,21 @@ import (
 	"glasshouse/fault"
 )
 
-// steps are what the programs of each language do in test/sdk, as they say it.
+// steps are the steps that the program in each language of test/sdk prints.
 var steps = []string{
 	"jail", "run", "stream", "files", "kill the daemon", "events", "branches", "approvals", "capabilities", "runs", "refusals", "awaited",
 }
 
-func TestAProgramInPythonDoesEverything(t *testing.T) {
+func TestPythonSDK(t *testing.T) {
 	python, err := exec.LookPath("python3")
 	if err != nil {
-		t.Skip("there is no python3")
+		t.Skip("python3 is not installed")
 	}
 	if err := exec.Command(python, "-m", "pip", "--version").Run(); err != nil {
-		t.Skip("this python3 has no pip")
+		t.Skip("python3 has no pip")
 	}
 	dir := t.TempDir()
-	// As a user would, and without an index to fetch anything from.
+	// Install as a user would, without a package index.
 	pip := exec.Command(python, "-m", "pip", "install", "--quiet", "--no-index", "--no-cache-dir", "--disable-pip-version-check", "--target", dir, "../sdk/python")
 	if out, err := pip.CombinedOutput(); err != nil {
 		t.Fatalf("pip install ./sdk/python: %v\n%s", err, out)
@@ -38,10 +38,10 @@ func TestAProgramInPythonDoesEverything(t *testing.T) {
 	program(t, []string{"PYTHONPATH=" + dir, "PYTHONWARNINGS=error"}, python, "sdk/scenario.py")
 }
 
-func TestAProgramInTypeScriptDoesEverything(t *testing.T) {
+func TestTypeScriptSDK(t *testing.T) {
 	npm, err := exec.LookPath("npm")
 	if err != nil {
-		t.Skip("there is no npm")
+		t.Skip("npm is not installed")
 	}
 	sdk, err := filepath.Abs("../sdk/typescript")
 	if err != nil {
@@ -49,9 +49,9 @@ func TestAProgramInTypeScriptDoesEverything(t *testing.T) {
 	}
 	tsc := filepath.Join(sdk, "node_modules/.bin/tsc")
 	if _, err := os.Stat(tsc); err != nil {
-		t.Skip("the compiler is not installed: make sdk")
+		t.Skip("the TypeScript compiler is not installed: run make sdk")
 	}
-	// As a user would, with nothing to fetch; and their compiler sees our types.
+	// Install as a user would, without a registry; the user's compiler checks our types.
 	dir := t.TempDir()
 	scenario, err := os.ReadFile("sdk/scenario.ts")
 	if err != nil {
@@ -76,7 +76,8 @@ func TestAProgramInTypeScriptDoesEverything(t *testing.T) {
 	program(t, nil, "node", filepath.Join(dir, "scenario.js"))
 }
 
-// program runs a program against a daemon, which is killed and made anew when it asks.
+// program runs a program against a daemon, which is killed and restarted when the program
+// requests it.
 func program(t *testing.T, env []string, name string, args ...string) {
 	h := open(t, tools()+models(t, modelThatCounts), "--listen", "127.0.0.1:0")
 	h.canSnapshot()
@@ -108,25 +109,26 @@ func program(t *testing.T, env []string, name string, args ...string) {
 		}
 	}
 	if err := cmd.Wait(); err != nil || !slices.Equal(did, steps) {
-		t.Fatalf("it did %q, want %q; it ended with %v and\n%s\nthe daemon said\n%s", did, steps, err, &stderr, h.log)
+		t.Fatalf("steps = %q, want %q; the program exited with %v and\n%s\nlog of the daemon:\n%s", did, steps, err, &stderr, h.log)
 	}
 }
 
-// canSnapshot skips the test where jails cannot be written down.
-func (h *house) canSnapshot() {
+// canSnapshot skips the test if the host cannot checkpoint jails.
+func (h *daemonHarness) canSnapshot() {
 	h.Helper()
 	j := h.running(wire.CreateJail{Name: "probe"})
 	s, err := h.TakeSnapshot(h.Context(), j.ID, wire.TakeSnapshot{})
 	if errors.Is(err, fault.Unsupported) {
 		h.Skip(err)
 	}
-	if err = errors.Join(err, h.DeleteSnapshot(h.Context(), s.ID), h.DeleteJail(h.Context(), j.ID)); err != nil {
+	err = errors.Join(err, h.DeleteSnapshot(h.Context(), s.ID), h.DeleteJail(h.Context(), j.ID))
+	if err != nil {
 		h.Fatal(err)
 	}
 }
 
-// viewer is the token of somebody who may only look.
-func (h *house) viewer() string {
+// viewer returns a token of a user with the role viewer.
+func (h *daemonHarness) viewer() string {
 	h.Helper()
 	token, err := h.CreateToken(h.Context(), wire.CreateToken{Name: "looker", Role: "viewer"})
 	if err != nil {

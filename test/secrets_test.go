@@ -38,18 +38,18 @@ import (
 	"glasshouse/id"
 )
 
-// newCanary returns a value that is found wherever it is left.
+// newCanary returns a value that is unlikely to occur by chance.
 func newCanary() string {
 	var b [16]byte
 	rand.Read(b[:])
 	return "canary" + hex.EncodeToString(b[:])
 }
 
-// forms are what a value may have become.
+// forms returns the encodings in which a value may be stored.
 func forms(value string) [][]byte {
 	h := hex.EncodeToString([]byte(value))
 	all := [][]byte{[]byte(value), []byte(h), []byte(strings.ToUpper(h))}
-	for shift := range 3 { // where it stands decides how base64 has it
+	for shift := range 3 { // base64 depends on the offset of the value
 		b := base64.StdEncoding.EncodeToString([]byte(strings.Repeat("x", shift) + value))
 		all = append(all, []byte(b[4:len(b)-4]))
 	}
@@ -65,7 +65,7 @@ func anyOf(words [][]byte, data []byte) bool {
 	return false
 }
 
-// A hunt looks for a value in any form, also compressed.
+// A hunt searches for a value in all its forms, including compressed data.
 type hunt struct {
 	words [][]byte
 	zstd  *zstd.Decoder
@@ -85,7 +85,7 @@ func (h *hunt) in(data []byte) bool {
 	if anyOf(h.words, data) {
 		return true
 	}
-	magic := []byte{0x28, 0xb5, 0x2f, 0xfd} // how what zstd has compressed begins
+	magic := []byte{0x28, 0xb5, 0x2f, 0xfd} // the magic number of a zstd frame (RFC 8878, section 3.1.1)
 	for {
 		i := bytes.Index(data, magic)
 		if i < 0 {
@@ -94,7 +94,7 @@ func (h *hunt) in(data []byte) bool {
 		data = data[i:]
 		if err := h.zstd.Reset(bytes.NewReader(data)); err == nil {
 			var plain bytes.Buffer
-			io.Copy(&plain, io.LimitReader(h.zstd, 64<<20)) // what follows it is no part of it, which is an error
+			io.Copy(&plain, io.LimitReader(h.zstd, 64<<20)) // data after the frame is an error, which is ignored
 			if anyOf(h.words, plain.Bytes()) {
 				return true
 			}
@@ -103,7 +103,7 @@ func (h *hunt) in(data []byte) bool {
 	}
 }
 
-// inFile looks through a file, without its holes.
+// inFile searches a file, without its holes.
 func (h *hunt) inFile(name string) (bool, error) {
 	f, err := os.Open(name)
 	if err != nil {
@@ -113,14 +113,14 @@ func (h *hunt) inFile(name string) (bool, error) {
 	var all []byte
 	for at := int64(0); ; {
 		start, err := unix.Seek(int(f.Fd()), at, unix.SEEK_DATA)
-		if errors.Is(err, unix.ENXIO) || errors.Is(err, unix.ESPIPE) { // its end, or a namespace that has a name
+		if errors.Is(err, unix.ENXIO) || errors.Is(err, unix.ESPIPE) { // the end of the file, or a file of nsfs
 			break
 		}
 		if err != nil {
 			return false, err
 		}
 		end, err := unix.Seek(int(f.Fd()), start, unix.SEEK_HOLE)
-		if errors.Is(err, unix.ENXIO) { // it was truncated meanwhile
+		if errors.Is(err, unix.ENXIO) { // truncated in the meantime
 			break
 		}
 		if err != nil {
@@ -160,9 +160,9 @@ func walkStored(dir string, visit func(name string) error) error {
 	})
 }
 
-// TestASearchForSecretsSkipsFileSystemsOfTheKernel mounts a sysfs, in which root may
-// not open files such as "bind" for reading, next to a file that must be found.
-func TestASearchForSecretsSkipsFileSystemsOfTheKernel(t *testing.T) {
+// TestSecretSearchSkipsKernelFileSystems mounts a sysfs, in which even root cannot
+// open files such as "bind" for reading, next to a file that must be found.
+func TestSecretSearchSkipsKernelFileSystems(t *testing.T) {
 	if os.Geteuid() != 0 {
 		t.Skip("mounting needs root")
 	}
@@ -195,14 +195,13 @@ func TestASearchForSecretsSkipsFileSystemsOfTheKernel(t *testing.T) {
 		return err
 	})
 	if err != nil || !slices.Equal(got, []string{file}) {
-		t.Errorf("found in %q, %v; want in %q", got, err, file)
+		t.Errorf("found in %q, %v; want %q", got, err, file)
 	}
 }
 
-// sighted returns where a value is: in files of the data directory, which has what
-// is kept in memory too, in command lines and environments of processes, and in
-// the daemon's log.
-func (h *house) sighted(value string) []string {
+// findValue returns where a value is found: in files of the data directory, including those kept
+// in memory, in command lines and environments of processes, and in the daemon's log.
+func (h *daemonHarness) findValue(value string) []string {
 	h.Helper()
 	look := newHunt(h.T, value)
 	var where []string
@@ -217,7 +216,7 @@ func (h *house) sighted(value string) []string {
 		h.Fatal(err)
 	}
 	for _, kind := range []string{"cmdline", "environ"} {
-		names, _ := filepath.Glob("/proc/[0-9]*/" + kind) // the pattern is good
+		names, _ := filepath.Glob("/proc/[0-9]*/" + kind) // the pattern is valid
 		for _, name := range names {
 			if b, err := os.ReadFile(name); err == nil && look.in(b) {
 				where = append(where, name)
@@ -230,8 +229,8 @@ func (h *house) sighted(value string) []string {
 	return where
 }
 
-// told returns which answers of the API have a value.
-func (h *house) told(value string, jails []id.Jail, snapshots []id.Snapshot) []string {
+// apiLeaks returns the API endpoints whose responses contain a value.
+func (h *daemonHarness) apiLeaks(value string, jails []id.Jail, snapshots []id.Snapshot) []string {
 	h.Helper()
 	look := newHunt(h.T, value)
 	paths := strings.Fields(`/jails /snapshots /lineage /secrets /approvals?state=all /notices/dead /chain?limit=1000 /chain/export /chain/head
@@ -266,7 +265,8 @@ func (h *house) told(value string, jails []id.Jail, snapshots []id.Snapshot) []s
 		if err != nil {
 			h.Errorf("%s: %v", p, err)
 		}
-		// What is not there to see is no answer; all else is one, or the hunt is no good.
+		// A hidden endpoint must fail. All others must succeed, otherwise the search proves
+		// nothing.
 		if hidden := strings.HasSuffix(p, "/run/secrets"); hidden == (resp.StatusCode == 200) {
 			h.Errorf("%s: %s %.300s", p, resp.Status, b)
 		}
@@ -277,8 +277,8 @@ func (h *house) told(value string, jails []id.Jail, snapshots []id.Snapshot) []s
 	return where
 }
 
-// keep has a secret kept, as a person does who has it in a file.
-func (h *house) keep(name, value string) {
+// setSecret stores a secret from a file with the command line.
+func (h *daemonHarness) setSecret(name, value string) {
 	h.Helper()
 	cmd := exec.Command(h.bin, "secret", "set", name)
 	cmd.Env = append(os.Environ(), "GLASSHOUSE_DATA="+h.data)
@@ -288,8 +288,8 @@ func (h *house) keep(name, value string) {
 	}
 }
 
-// recorded returns what the chain says of the secrets of a jail, in order.
-func (h *house) recorded(j id.Jail) string {
+// secretEntries returns the audit log's entries about the secrets of a jail, in order.
+func (h *daemonHarness) secretEntries(j id.Jail) string {
 	h.Helper()
 	all, err := client.Collect(h.Chain(h.Context(), map[string][]string{"jail": {string(j)}, "kind": {"secret.granted,secret.used,secret.revoked,secret.refused"}}))
 	if err != nil {
@@ -302,42 +302,42 @@ func (h *house) recorded(j id.Jail) string {
 	return strings.Join(kinds, " ")
 }
 
-func TestASecretIsGivenAsAFileAndTakenAway(t *testing.T) {
+func TestGrantAndRevokeSecretFile(t *testing.T) {
 	h := open(t, tools())
 	j := h.running(wire.CreateJail{Name: "worker"}).ID
 	other := h.running(wire.CreateJail{Name: "other"}).ID
 	value := newCanary()
-	h.keep("API_KEY", value)
+	h.setSecret("API_KEY", value)
 	if out := h.says("secret", "ls"); !strings.Contains(out, "API_KEY") || strings.Contains(out, value) {
-		t.Errorf("it is listed as %q", out)
+		t.Errorf("secret ls: got %q", out)
 	}
 	if out := h.sh(j, "ls /run/secrets 2>/dev/null"); out != "" {
-		t.Errorf("nobody granted anything, and there is %q", out)
+		t.Errorf("without a grant: got secrets %q, want none", out)
 	}
 	grant := h.says("secret", "grant", "API_KEY", "worker")
 	if out := h.sh(j, "stat -c '%a %u' /run/secrets/API_KEY; cat /run/secrets/API_KEY; echo; env | grep -c "+value); out != "400 0\n"+value+"\n0" {
-		t.Errorf("it is %q", out)
+		t.Errorf("granted secret: got %q", out)
 	}
 	if out := h.sh(j, "echo x > /run/secrets/API_KEY || echo no; rm -f /run/secrets/API_KEY || echo no; touch /run/secrets/x || echo no; umount /run/secrets || echo no"); strings.Count(out, "no\n")+strings.Count(out, "no") < 4 {
-		t.Errorf("writing to it says %q", out)
+		t.Errorf("writing to the secret: got %q", out)
 	}
 	if out := h.sh(other, "ls /run/secrets 2>/dev/null; cat /run/secrets/API_KEY 2>/dev/null"); out != "" {
-		t.Errorf("another jail has %q", out)
+		t.Errorf("secrets of another jail: got %q, want none", out)
 	}
 	for _, path := range []string{"/run/secrets/API_KEY", "/proc/self/root/run/secrets/API_KEY", "/run/../run/secrets/API_KEY"} {
 		if r, err := h.ReadFile(t.Context(), j, path, 0, -1); err == nil {
 			b, _ := io.ReadAll(r)
 			r.Close()
-			t.Errorf("the API reads %q at %s", b, path)
+			t.Errorf("the API returned %q at %s", b, path)
 		}
 	}
 	h.kill()
 	h.start()
 	if out := h.sh(j, "cat /run/secrets/API_KEY"); out != value {
-		t.Errorf("for the next daemon it is %q", out)
+		t.Errorf("after a daemon restart: got %q", out)
 	}
 
-	// Taken away, also from who has it open.
+	// Revocation also removes the value from an open file.
 	x, err := h.Exec(t.Context(), j, wire.ExecRequest{Detach: true, Cmd: "exec 3< /run/secrets/API_KEY; touch /tmp/open; while [ ! -e /tmp/revoked ]; do sleep 0.02; done; cat <&3 | wc -c > /tmp/left"})
 	if err != nil {
 		t.Fatal(err)
@@ -345,33 +345,33 @@ func TestASecretIsGivenAsAFileAndTakenAway(t *testing.T) {
 	h.sh(j, "while [ ! -e /tmp/open ]; do sleep 0.02; done")
 	h.says("secret", "revoke", grant)
 	if out := h.sh(j, "ls /run/secrets 2>/dev/null; touch /tmp/revoked; while [ ! -s /tmp/left ]; do sleep 0.02; done; cat /tmp/left"); out != "0" {
-		t.Errorf("after it was taken away there is %q, of %s", out, x.ID)
+		t.Errorf("after the revocation: got %q from %s", out, x.ID)
 	}
-	if got := h.recorded(j); !strings.HasPrefix(got, "granted used") || !strings.HasSuffix(got, " revoked") {
-		t.Errorf("the chain says %q", got)
+	if got := h.secretEntries(j); !strings.HasPrefix(got, "granted used") || !strings.HasSuffix(got, " revoked") {
+		t.Errorf("got audit log entries %q", got)
 	}
-	if got := h.recorded(other); got != "" {
-		t.Errorf("of the other jail the chain says %q", got)
+	if got := h.secretEntries(other); got != "" {
+		t.Errorf("audit log entries of the other jail: got %q, want none", got)
 	}
 }
 
-func TestABranchHasTheSecretsThatFollow(t *testing.T) {
+func TestBranchInheritsSecrets(t *testing.T) {
 	h, j := counting(t)
 	follows, stays := newCanary(), newCanary()
-	h.keep("FOLLOWS", follows)
-	h.keep("STAYS", stays)
+	h.setSecret("FOLLOWS", follows)
+	h.setSecret("STAYS", stays)
 	h.says("secret", "grant", "FOLLOWS", "build", "--branches")
 	h.says("secret", "grant", "STAYS", "build")
 	if out := h.sh(j, "cd /run/secrets && echo *"); out != "FOLLOWS STAYS" {
-		t.Fatalf("the jail has %q", out)
+		t.Fatalf("secrets of the jail: got %q", out)
 	}
 	s, err := h.TakeSnapshot(t.Context(), j, wire.TakeSnapshot{})
 	if err != nil {
 		t.Fatal(err)
 	}
 	for _, value := range []string{follows, stays} {
-		if where := h.sighted(value); len(where) > 0 {
-			t.Errorf("once there is a snapshot, a value is in %q", where)
+		if where := h.findValue(value); len(where) > 0 {
+			t.Errorf("after a snapshot, a value is found in %q", where)
 		}
 	}
 	made, err := h.BranchSnapshot(t.Context(), s.ID, wire.Branch{Count: 1})
@@ -380,22 +380,22 @@ func TestABranchHasTheSecretsThatFollow(t *testing.T) {
 	}
 	kid := made.Jails[0].ID
 	if out := h.sh(kid, "cd /run/secrets && echo * && cat FOLLOWS"); out != "FOLLOWS\n"+follows {
-		t.Errorf("the branch has %q", out)
+		t.Errorf("secrets of the branch: got %q", out)
 	}
-	if got := h.recorded(kid); !strings.HasPrefix(got, "granted used") {
-		t.Errorf("of the branch the chain says %q", got)
+	if got := h.secretEntries(kid); !strings.HasPrefix(got, "granted used") {
+		t.Errorf("audit log entries of the branch: got %q", got)
 	}
-	// What the first loses the branch keeps: it has a grant of its own.
+	// The branch has a grant of its own: revoking that of the first jail does not affect it.
 	if err := h.DeleteSecret(t.Context(), "STAYS"); err != nil {
 		t.Fatal(err)
 	}
 	if out := h.sh(j, "cd /run/secrets && echo *"); out != "FOLLOWS" {
-		t.Errorf("after one was removed the jail has %q", out)
+		t.Errorf("after a removal: got secrets %q", out)
 	}
 }
 
-// authority makes a certificate authority that this host trusts, and the
-// certificate of a server with these names.
+// authority creates a certificate authority that this host trusts, and a server certificate for
+// these names.
 func authority(t *testing.T, hosts ...string) *tls.Config {
 	t.Helper()
 	must := func(err error) {
@@ -420,14 +420,14 @@ func authority(t *testing.T, hosts ...string) *tls.Config {
 	must(err)
 	file := filepath.Join(t.TempDir(), "roots.pem")
 	must(os.WriteFile(file, pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: root}), 0o600))
-	t.Setenv("SSL_CERT_FILE", file) // which the daemon inherits
+	t.Setenv("SSL_CERT_FILE", file) // inherited by the daemon
 	t.Setenv("SSL_CERT_DIR", t.TempDir())
 	return &tls.Config{Certificates: []tls.Certificate{{Certificate: [][]byte{leaf}, PrivateKey: key}}}
 }
 
-// TestASecretThatIsInRequestsIsNeverInTheJail follows a canary that a jail uses and
-// nobody sees: the server it is meant for gets it, and whatever it echoes is masked.
-func TestASecretThatIsInRequestsIsNeverInTheJail(t *testing.T) {
+// TestRequestSecretsStayOutsideJail follows a canary that the proxy adds to a jail's
+// requests: only the server it is meant for receives it, and echoes of it are masked.
+func TestRequestSecretsStayOutsideJail(t *testing.T) {
 	if !ownWorld(t) {
 		return
 	}
@@ -447,8 +447,8 @@ func TestASecretThatIsInRequestsIsNeverInTheJail(t *testing.T) {
 
 	h := open(t, fmt.Sprintf("%srootfs: {default: {dir: %q}}\nobserve: {packet_bytes: 9000}\n", tools(), rootfsWith(t, "curl")))
 	value, file := newCanary(), newCanary()
-	h.keep("API_KEY", value)
-	h.keep("FILE_KEY", file)
+	h.setSecret("API_KEY", value)
+	h.setSecret("FILE_KEY", file)
 	p := worker(t, 2)
 	j := h.running(wire.CreateJail{Name: "worker", Network: "proxy", Policy: p, Egress: &wire.Egress{Allow: []wire.EgressRule{
 		{Name: "the api", Host: "api.example.com", Ports: []uint16{443}, Inject: []wire.EgressInject{{Secret: "API_KEY", As: "bearer"}}},
@@ -459,14 +459,14 @@ func TestASecretThatIsInRequestsIsNeverInTheJail(t *testing.T) {
 		return h.sh(j, "curl -sS -i --max-time 20 "+more+" https://api.example.com/v1 2>&1 | tr -d '\\r'")
 	}
 	if out := ask(j, ""); strings.Contains(out, "you said") {
-		t.Errorf("without a grant it says %q", out)
+		t.Errorf("without a grant: got %q", out)
 	}
 	h.says("secret", "grant", "API_KEY", "worker", "--inject", "api.example.com")
 	h.says("secret", "grant", "FILE_KEY", "worker")
-	for _, more := range []string{"", "--noproxy '*'"} { // as a program does that knows of the proxy, and one that does not
+	for _, more := range []string{"", "--noproxy '*'"} { // a client that uses the proxy settings, and one that does not
 		out := ask(j, more)
 		if !strings.Contains(out, "200") || !strings.Contains(out, `"you said":"Bearer *`) || anyOf(forms(value), []byte(out)) {
-			t.Errorf("%s: the jail hears %q", more, out)
+			t.Errorf("%s: the jail got %q", more, out)
 		}
 	}
 	h.sh(j, "curl -sS --max-time 20 http://evil.example.com/; wc -c < /run/secrets/FILE_KEY")
@@ -475,14 +475,14 @@ func TestASecretThatIsInRequestsIsNeverInTheJail(t *testing.T) {
 		t.Errorf("the server got %q, want %q", got, want)
 	}
 	mu.Unlock()
-	if got := h.recorded(j); !strings.Contains(got, "granted") || !strings.Contains(got, "used") || !strings.Contains(got, "refused") {
-		t.Errorf("the chain says %q", got)
+	if got := h.secretEntries(j); !strings.Contains(got, "granted") || !strings.Contains(got, "used") || !strings.Contains(got, "refused") {
+		t.Errorf("got audit log entries %q", got)
 	}
 
-	// Nobody has either: not in what is kept, not in what is told.
+	// Neither value is found in stored data or in API responses.
 	done := h.ask(j, "bash", "git push")
-	h.says("deny", string(h.pends(j, "git push").ID))
-	h.hears(done)
+	h.says("deny", string(h.pendingApproval(j, "git push").ID))
+	h.waitVerdict(done)
 	jails := []id.Jail{j}
 	var snapshots []id.Snapshot
 	s, err := h.TakeSnapshot(t.Context(), j, wire.TakeSnapshot{})
@@ -499,20 +499,20 @@ func TestASecretThatIsInRequestsIsNeverInTheJail(t *testing.T) {
 		kid := made.Jails[0].ID
 		jails = append(jails, kid)
 		if out := ask(kid, ""); strings.Contains(out, "you said") {
-			t.Errorf("a branch without a grant of its own is told %q", out)
+			t.Errorf("a branch without its own grant got %q", out)
 		}
 	}
 	for name, v := range map[string]string{"injected": value, "file": file} {
-		if where := h.sighted(v); len(where) > 0 {
-			t.Errorf("what was %s is in %q", name, where)
+		if where := h.findValue(v); len(where) > 0 {
+			t.Errorf("the value %s is found in %q", name, where)
 		}
-		if where := h.told(v, jails, snapshots); len(where) > 0 {
-			t.Errorf("what was %s is told by %q", name, where)
+		if where := h.apiLeaks(v, jails, snapshots); len(where) > 0 {
+			t.Errorf("the value %s is in API responses %q", name, where)
 		}
 	}
-	// The hunt finds what is there: a jail that writes a secret down has it in a file.
+	// Self-test: the search finds a value that a jail has written to a file.
 	h.sh(j, "cp /run/secrets/FILE_KEY /root/mine; sync")
-	if where := h.sighted(file); len(where) == 0 {
-		t.Error("the hunt is no good: it does not find what a jail has written")
+	if where := h.findValue(file); len(where) == 0 {
+		t.Error("the search does not find a value that a jail has written")
 	}
 }

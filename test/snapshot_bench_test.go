@@ -19,7 +19,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// What the snapshots are taken of.
+// The programs whose state is saved in snapshots.
 const (
 	idleShell = `while :; do sleep 1; done`
 	heap      = `exec python3 -c '
@@ -29,7 +29,7 @@ for i in range(0, len(b), 4096): b[i] = i // 4096 % 251
 open("/tmp/up", "w").write("1")
 while True: time.sleep(0.001)'`
 
-	// Gaps writes down, each time it was not run for a while, when it went on.
+	// Gaps logs each interval during which it did not run.
 	gaps = `exec python3 -c '
 import time
 last = time.time_ns()
@@ -51,13 +51,13 @@ func TestBenchSnapshot(t *testing.T) {
 	t.Run("peers", benchPeers)
 }
 
-// openSnapshots opens a house for the benchmarks of snapshots.
-func openSnapshots(t *testing.T) *house {
+// openSnapshots starts a daemon for the snapshot benchmarks.
+func openSnapshots(t *testing.T) *daemonHarness {
 	return open(t, fmt.Sprintf("pool: {size: 0}\nsnapshots: {memory_mb: 2048, copies_mb: 4096}\nrootfs: {allow: [%s]}\n", benchRootfs(t).Dir))
 }
 
 // bench returns a jail that runs line.
-func (h *house) bench(line string, up bool) wire.Jail {
+func (h *daemonHarness) bench(line string, up bool) wire.Jail {
 	h.Helper()
 	j := h.running(wire.CreateJail{Rootfs: benchRootfs(h.T), Limits: wire.Limits{MemoryMB: 1024, DiskMB: 2048}})
 	if _, err := h.Exec(h.Context(), j.ID, wire.ExecRequest{Argv: []string{"sh", "-c", line}, Detach: true}); err != nil {
@@ -65,7 +65,7 @@ func (h *house) bench(line string, up bool) wire.Jail {
 	}
 	for n := 0; up && h.sh(j.ID, "cat /tmp/up 2>/dev/null || true") == ""; n++ {
 		if n > 500 {
-			h.Fatal("the program does not come up")
+			h.Fatal("the program does not start")
 		}
 		time.Sleep(20 * time.Millisecond)
 	}
@@ -73,7 +73,7 @@ func (h *house) bench(line string, up bool) wire.Jail {
 	return j
 }
 
-func (h *house) snap(j wire.Jail, layering string) wire.Snapshot {
+func (h *daemonHarness) snap(j wire.Jail, layering string) wire.Snapshot {
 	h.Helper()
 	s, err := h.TakeSnapshot(h.Context(), j.ID, wire.TakeSnapshot{Layering: layering})
 	if err != nil {
@@ -82,7 +82,7 @@ func (h *house) snap(j wire.Jail, layering string) wire.Snapshot {
 	return s
 }
 
-// times is a list of durations and how it is printed.
+// times is a list of durations with a formatter.
 type times []time.Duration
 
 func (ts times) String() string {
@@ -207,7 +207,8 @@ func benchBranch(t *testing.T) {
 			lines := strings.Fields(h.sh(made.Jails[0].ID, "cat /tmp/gaps"))
 			for _, l := range lines {
 				var ns int64
-				if fmt.Sscan(l, &ns); ns > began.UnixNano() {
+				fmt.Sscan(l, &ns)
+				if ns > began.UnixNano() {
 					at = ns
 					break
 				}
@@ -221,7 +222,7 @@ func benchBranch(t *testing.T) {
 	}
 }
 
-func (h *house) branchTimes(s id.Snapshot, name string) {
+func (h *daemonHarness) branchTimes(s id.Snapshot, name string) {
 	branch := func(count int) (time.Duration, []wire.Jail) {
 		began := time.Now()
 		made, err := h.BranchSnapshot(h.Context(), s, wire.Branch{Count: count})
@@ -256,7 +257,7 @@ func (h *house) branchTimes(s id.Snapshot, name string) {
 	fmt.Printf("branch, %s, over REST\n  %-40s %v\n  %-40s %v\n  %-40s %v\n", name, "cold", cold, "of a copy that waits", hot, "ten at once, cold", ten)
 }
 
-func (h *house) rewindTimes(j wire.Jail, s id.Snapshot, name string) {
+func (h *daemonHarness) rewindTimes(j wire.Jail, s id.Snapshot, name string) {
 	var cold, hot times
 	for n := range 12 {
 		began := time.Now()
@@ -282,7 +283,7 @@ func (h *house) rewindTimes(j wire.Jail, s id.Snapshot, name string) {
 	fmt.Printf("rewind in place, %s, over REST, until the old processes are gone\n  %-40s %v\n  %-40s %v\n", name, "cold", cold, "to a copy that waits", hot)
 }
 
-// benchMemory tells what fifty branches of a large jail take together.
+// benchMemory measures the total memory of fifty branches of a large jail.
 func benchMemory(t *testing.T) {
 	h := openSnapshots(t)
 	j := h.bench(heap, true)
@@ -316,8 +317,8 @@ func benchMemory(t *testing.T) {
 	}
 }
 
-// memory is what a jail has, with what the kernel has of it.
-func (h *house) memory(j wire.Jail) int64 {
+// memory returns the memory of a jail, including kernel memory charged to it.
+func (h *daemonHarness) memory(j wire.Jail) int64 {
 	h.Helper()
 	now, err := h.Jail(h.Context(), j.ID)
 	if err != nil || now.Usage == nil {
@@ -326,8 +327,8 @@ func (h *house) memory(j wire.Jail) int64 {
 	return now.Usage.MemoryBytes
 }
 
-// serversMemory is what the servers of memory have that is nobody else's.
-func (h *house) serversMemory() (total int64) {
+// serversMemory returns the private memory of the memory servers.
+func (h *daemonHarness) serversMemory() (total int64) {
 	all, _ := filepath.Glob("/proc/[0-9]*/cmdline")
 	for _, name := range all {
 		b, _ := os.ReadFile(name)
@@ -345,8 +346,8 @@ func (h *house) serversMemory() (total int64) {
 	return total
 }
 
-// imagesMemory is what the images of a snapshot take in memory.
-func (h *house) imagesMemory(s id.Snapshot) (total int64) {
+// imagesMemory returns the memory used by the images of a snapshot.
+func (h *daemonHarness) imagesMemory(s id.Snapshot) (total int64) {
 	names, _ := filepath.Glob(filepath.Join(h.data, "run", "hot", string(s), "*"))
 	for _, name := range names {
 		if fi, err := os.Stat(name); err == nil {
@@ -356,7 +357,7 @@ func (h *house) imagesMemory(s id.Snapshot) (total int64) {
 	return total
 }
 
-// benchPeers has the runtimes do the same with their own commands.
+// benchPeers measures the same operations with the runtimes' own commands.
 func benchPeers(t *testing.T) {
 	root := benchRootfs(t).Dir
 	tools := "/var/lib/glasshouse/tools/bin"
@@ -381,7 +382,7 @@ func benchPeers(t *testing.T) {
 			flags []string
 		}{{"runc", nil}, {"runsc", []string{"--platform=systrap", "--network=none"}}} {
 			state, images := t.TempDir(), t.TempDir()
-			t.Cleanup(func() { unix.Unmount(filepath.Join(state, "null-netns"), unix.MNT_DETACH) }) // runsc leaves it
+			t.Cleanup(func() { unix.Unmount(filepath.Join(state, "null-netns"), unix.MNT_DETACH) }) // left behind by runsc
 			b := runtimeBundle(t, root, false, "sh", "-c", load.line)
 			base := append([]string{"--root", state}, peer.flags...)
 			do := func(args ...string) error {
@@ -398,12 +399,14 @@ func benchPeers(t *testing.T) {
 				image := filepath.Join(images, fmt.Sprint(n))
 				os.Mkdir(image, 0o755)
 				began := time.Now()
-				if err = do("checkpoint", "--leave-running", "--image-path", image, "bench"); err != nil {
+				err = do("checkpoint", "--leave-running", "--image-path", image, "bench")
+				if err != nil {
 					break
 				}
 				dump = append(dump, time.Since(began))
 				began = time.Now()
-				if err = do("restore", "--detach", "--bundle", b, "--image-path", image, fmt.Sprintf("r%d", n)); err != nil {
+				err = do("restore", "--detach", "--bundle", b, "--image-path", image, fmt.Sprintf("r%d", n))
+				if err != nil {
 					break
 				}
 				back = append(back, time.Since(began))

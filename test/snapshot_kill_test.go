@@ -11,11 +11,10 @@ import (
 	"glasshouse/api/wire"
 )
 
-// TestTheDaemonIsKilledWhileSnapshotsAreTaken kills the daemon at random moments
-// while a jail is snapshotted in both ways, branched and rewound. Whatever was
-// answered is there; whatever was not is there whole or not at all; and the jail
-// counts on.
-func TestTheDaemonIsKilledWhileSnapshotsAreTaken(t *testing.T) {
+// TestDaemonKillsDuringSnapshots kills the daemon at random moments while a jail is
+// snapshotted in both ways, branched and rewound. Each acknowledged snapshot exists, each other
+// one is complete or absent, and the jail continues to count.
+func TestDaemonKillsDuringSnapshots(t *testing.T) {
 	h, j := counting(t)
 	ctx := t.Context()
 	first, err := h.TakeSnapshot(ctx, j, wire.TakeSnapshot{})
@@ -61,17 +60,17 @@ func TestTheDaemonIsKilledWhileSnapshotsAreTaken(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		t.Logf("round %d: %d snapshots were answered, %d are there", round, len(answered), len(snaps))
+		t.Logf("round %d: %d snapshots were acknowledged, %d exist", round, len(answered), len(snaps))
 		there := map[string]bool{}
 		for _, s := range snaps {
 			there[string(s.ID)] = true
 		}
 		for sid := range answered {
 			if !there[sid] {
-				t.Errorf("round %d: snapshot %s was answered and is gone", round, sid)
+				t.Errorf("round %d: acknowledged snapshot %s is lost", round, sid)
 			}
 		}
-		h.countsOn(j, h.count(j))
+		h.waitCount(j, h.count(j))
 		jails, err := client.Collect(h.Jails(ctx, client.JailFilter{}))
 		if err != nil {
 			t.Fatal(err)
@@ -81,7 +80,7 @@ func TestTheDaemonIsKilledWhileSnapshotsAreTaken(t *testing.T) {
 				continue
 			}
 			if k.State == "running" {
-				h.countsOn(k.ID, 0)
+				h.waitCount(k.ID, 0)
 			}
 			if err := h.DeleteJail(ctx, k.ID); err != nil {
 				t.Errorf("round %d: delete %s, which was %s: %v", round, k.ID, k.State, err)
@@ -93,7 +92,7 @@ func TestTheDaemonIsKilledWhileSnapshotsAreTaken(t *testing.T) {
 			t.Errorf("round %d: branch of %s: %v", round, last.ID, err)
 			continue
 		}
-		h.countsOn(made.Jails[0].ID, 0)
+		h.waitCount(made.Jails[0].ID, 0)
 		if err := h.DeleteJail(ctx, made.Jails[0].ID); err != nil {
 			t.Error(err)
 		}

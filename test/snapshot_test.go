@@ -19,17 +19,16 @@ import (
 	"glasshouse/id"
 )
 
-// counter counts in memory and shows it in a file.
+// counter counts in memory and writes the count to a file.
 const counter = `i=0; while :; do i=$((i+1)); echo $i > /tmp/count.new; mv /tmp/count.new /tmp/count; sleep 0.02; done`
 
-// counting returns a jail in which a counter runs, on a daemon that can take
-// snapshots.
-func counting(t *testing.T) (*house, id.Jail) {
+// counting returns a jail that runs a counter, on a daemon that can take snapshots.
+func counting(t *testing.T) (*daemonHarness, id.Jail) {
 	t.Helper()
 	h := open(t, tools())
 	j := h.running(wire.CreateJail{Name: "build"}).ID
 	h.says("jail", "exec", "-d", string(j), "--", "sh", "-c", counter)
-	h.countsOn(j, 2)
+	h.waitCount(j, 2)
 	s, err := h.TakeSnapshot(t.Context(), j, wire.TakeSnapshot{})
 	if errors.Is(err, fault.Unsupported) {
 		t.Skip(err)
@@ -43,8 +42,8 @@ func counting(t *testing.T) (*house, id.Jail) {
 	return h, j
 }
 
-// says runs a command line that must succeed and returns what it prints.
-func (h *house) says(args ...string) string {
+// says runs a command line that must succeed and returns its output.
+func (h *daemonHarness) says(args ...string) string {
 	h.Helper()
 	out, stderr, code := h.glasshouse(h.data, args...)
 	if code != 0 {
@@ -53,22 +52,23 @@ func (h *house) says(args ...string) string {
 	return strings.TrimSpace(out)
 }
 
-func (h *house) count(j id.Jail) int {
+func (h *daemonHarness) count(j id.Jail) int {
 	h.Helper()
 	n, err := strconv.Atoi(h.sh(j, "cat /tmp/count"))
 	if err != nil {
-		h.Fatalf("%s counts nothing: %v", j, err)
+		h.Fatalf("%s has no count: %v", j, err)
 	}
 	return n
 }
 
-// countsOn waits until a jail has counted beyond a number.
-func (h *house) countsOn(j id.Jail, from int) (n int) {
+// waitCount waits until a jail has counted beyond a number.
+func (h *daemonHarness) waitCount(j id.Jail, from int) (n int) {
 	h.Helper()
 	var text string
 	for end := time.Now().Add(30 * time.Second); time.Now().Before(end); time.Sleep(10 * time.Millisecond) {
 		text = h.sh(j, "cat /tmp/count 2>/dev/null")
-		if n, _ = strconv.Atoi(text); n > from {
+		n, _ = strconv.Atoi(text)
+		if n > from {
 			return n
 		}
 	}
@@ -83,31 +83,31 @@ func jails(lines string) (ids []id.Jail) {
 	return ids
 }
 
-func TestAUserGoesBackInTime(t *testing.T) {
+func TestSnapshotBranchAndRewind(t *testing.T) {
 	h, j := counting(t)
 	h.sh(j, "echo before > /root/file")
 	base := id.Snapshot(h.says("snapshot", "build", "--name", "base"))
 	at := h.count(j)
-	h.countsOn(j, at) // it goes on
+	h.waitCount(j, at) // the counter continues
 	h.sh(j, "echo after > /root/file; touch /root/new")
 
 	kids := jails(h.says("branch", "base", "-n", "3", "--name", "try", "--memory", "256m"))
 	if len(kids) != 3 {
-		t.Fatalf("three branches are %q", kids)
+		t.Fatalf("got branches %q, want three", kids)
 	}
 	for n, k := range kids {
 		if got := h.sh(k, "cat /root/file; ls /root; echo "+string(k)+" > /root/mine; uname -n"); got != "before\nfile\n"+string(k) {
-			t.Errorf("branch %d has %q", n+1, got)
+			t.Errorf("files of branch %d: got %q", n+1, got)
 		}
-		h.countsOn(k, 1)
+		h.waitCount(k, 1)
 		if j, err := h.Jail(t.Context(), k); err != nil || j.Limits.MemoryMB != 256 || j.Origin == nil || *j.Origin != (wire.Origin{Snapshot: base, Jail: h.named("build"), Number: n + 1}) {
-			t.Errorf("branch %d is %+v, %v", n+1, j, err)
+			t.Errorf("branch %d: got %+v, %v", n+1, j, err)
 		}
 	}
 	drawn := h.says("lineage", "build")
 	for _, want := range []string{"build  running\n└─ " + string(base) + "  base", "─ 1:  " + string(kids[0]) + "  try-1  running", "─ 3:  " + string(kids[2])} {
 		if !strings.Contains(drawn, want) {
-			t.Errorf("the lineage does not show %q:\n%s", want, drawn)
+			t.Errorf("the lineage lacks %q:\n%s", want, drawn)
 		}
 	}
 
@@ -116,39 +116,39 @@ func TestAUserGoesBackInTime(t *testing.T) {
 
 	later := regexp.MustCompile(`(just now|\d+ (second|minute)s? ago)`)
 	if now := h.says("lineage", "build"); later.ReplaceAllString(now, "") != later.ReplaceAllString(drawn, "") {
-		t.Errorf("another daemon draws\n%s\nwant\n%s", now, drawn)
+		t.Errorf("lineage after a daemon restart:\n%s\nwant\n%s", now, drawn)
 	}
 	for _, k := range append(kids, j) {
-		h.countsOn(k, h.count(k))
+		h.waitCount(k, h.count(k))
 	}
-	ahead := h.countsOn(j, at+100)
+	ahead := h.waitCount(j, at+100)
 	if got := h.says("rewind", "build", "--last"); got != string(j) {
-		t.Errorf("rewind prints %q", got)
+		t.Errorf("rewind printed %q", got)
 	}
 	if n := h.count(j); n >= ahead {
-		t.Errorf("after the rewind it counts %d, and had come to %d", n, ahead)
+		t.Errorf("count after the rewind = %d, want less than %d", n, ahead)
 	}
 	if got := h.sh(j, "cat /root/file; ls /root"); got != "before\nfile" {
-		t.Errorf("after the rewind its files are %q", got)
+		t.Errorf("files after the rewind: got %q", got)
 	}
-	h.countsOn(j, h.count(j))
+	h.waitCount(j, h.count(j))
 	if got := h.sh(kids[0], "cat /root/mine"); got != string(kids[0]) {
 		t.Errorf("the rewind of the first jail changed a branch: %q", got)
 	}
 
 	again := id.Jail(h.says("restore", "base"))
-	h.countsOn(again, h.count(again))
+	h.waitCount(again, h.count(again))
 	h.says("snapshot", "rm", "base")
 	h.says("jail", "rm", string(j))
-	for _, k := range append(kids, again) { // those made from it need neither
-		h.countsOn(k, h.count(k))
+	for _, k := range append(kids, again) { // branches need neither the snapshot nor the jail
+		h.waitCount(k, h.count(k))
 	}
 	if out := h.says("snapshots", "-q"); out != "" {
 		t.Errorf("snapshots left: %q", out)
 	}
 }
 
-func (h *house) named(name string) id.Jail {
+func (h *daemonHarness) named(name string) id.Jail {
 	h.Helper()
 	all, err := client.Collect(h.Jails(h.Context(), client.JailFilter{Name: name}))
 	if err != nil || len(all) != 1 {
@@ -157,7 +157,7 @@ func (h *house) named(name string) id.Jail {
 	return all[0].ID
 }
 
-func TestALineIsTriedInEachBranch(t *testing.T) {
+func TestRunCommandInBranches(t *testing.T) {
 	h, j := counting(t)
 	h.sh(j, "mkdir /root/work; echo old > /root/work/a")
 	var all []struct {
@@ -178,11 +178,11 @@ func TestALineIsTriedInEachBranch(t *testing.T) {
 		if o.Branch != n || o.Exec.ExitCode == nil || *o.Exec.ExitCode != n || !strings.HasSuffix(o.Output, fmt.Sprintf("%d\n", n)) || o.MemoryPeak == 0 {
 			t.Errorf("branch %d ended with %+v", n, o)
 		}
-		// n files; of the counter's own nobody knows whether they changed.
+		// n files; the counter's own file may or may not have changed.
 		if o.Changes < n || o.Changes > n+5 {
-			t.Errorf("branch %d changed %d files, want %d and what the counter did", n, o.Changes, n)
+			t.Errorf("branch %d changed %d files, want %d and at most 5 of the counter", n, o.Changes, n)
 		}
-		if want := 2 + 2*n; o.Processes != want { // the shell, seq, and in each turn echo and cat
+		if want := 2 + 2*n; o.Processes != want { // the shell, seq, and echo and cat per iteration
 			t.Errorf("branch %d started %d processes, want %d", n, o.Processes, want)
 		}
 	}
@@ -216,7 +216,7 @@ func TestAnInterruptLeavesNoBranches(t *testing.T) {
 			if k.ID == j {
 				continue
 			}
-			// A branch is listed before it runs.
+			// A branch is listed before it starts.
 			if x, err := h.Exec(t.Context(), k.ID, wire.ExecRequest{Cmd: "cat /root/begun 2>/dev/null"}); err == nil && x.Stdout == "begun\n" {
 				n++
 			}
@@ -229,12 +229,12 @@ func TestAnInterruptLeavesNoBranches(t *testing.T) {
 	select {
 	case err := <-ended:
 		if exit, ok := errors.AsType[*exec.ExitError](err); !ok || exit.ExitCode() != 1 {
-			t.Errorf("it ended with %v, want exit code 1\n%s", err, &out)
+			t.Errorf("the command exited with %v, want exit code 1\n%s", err, &out)
 		}
 	case <-time.After(time.Minute):
 		cmd.Process.Kill()
 		<-ended
-		t.Errorf("an interrupt does not end it\n%s", &out)
+		t.Errorf("an interrupt does not end the command\n%s", &out)
 	}
 	if left := h.says("jail", "ls", "-q"); left != string(j) {
 		t.Errorf("jails left: %q\n%s", left, &out)
@@ -244,22 +244,22 @@ func TestAnInterruptLeavesNoBranches(t *testing.T) {
 	}
 }
 
-// wait waits until something has come true.
-func (h *house) wait(what string, yes func() bool) {
+// wait waits until a condition is true.
+func (h *daemonHarness) wait(what string, yes func() bool) {
 	h.Helper()
 	for end := time.Now().Add(time.Minute); !yes(); time.Sleep(20 * time.Millisecond) {
 		if time.Now().After(end) {
-			h.Fatalf("it does not come true that %s", what)
+			h.Fatalf("timed out waiting: %s", what)
 		}
 	}
 }
 
-func TestAStoppedJailIsSnapshottedAndDeletedWithAll(t *testing.T) {
+func TestSnapshotsOfStoppedJail(t *testing.T) {
 	h, j := counting(t)
 	h.sh(j, "echo one > /root/file")
 	running := h.says("snapshot", "build", "--stop", "--name", "running")
 	if got, err := h.Jail(t.Context(), j); err != nil || got.State != "stopped" {
-		t.Fatalf("after --stop it is %s, %v", got.State, err)
+		t.Fatalf("state after --stop = %s, %v, want stopped", got.State, err)
 	}
 	h.says("jail", "start", string(j))
 	h.sh(j, "cat /root/file; echo more >> /root/file")
@@ -267,17 +267,17 @@ func TestAStoppedJailIsSnapshottedAndDeletedWithAll(t *testing.T) {
 	h.says("snapshot", "build", "--name", "stopped")
 	h.says("jail", "start", string(j))
 	if got := h.sh(j, "cat /root/file; echo two > /root/file"); got != "one\nmore" {
-		t.Errorf("after two snapshots at rest the jail has %q", got)
+		t.Errorf("file after two snapshots of the stopped jail: got %q", got)
 	}
 	files := id.Jail(h.says("restore", "stopped"))
 	if got, err := h.StartJail(t.Context(), files); err != nil || got.State != "running" {
-		t.Fatalf("a jail of files alone is %s, %v", got.State, err)
+		t.Fatalf("branch of a files-only snapshot: got %s, %v, want running", got.State, err)
 	}
 	if got := h.sh(files, "cat /root/file"); got != "one\nmore" {
-		t.Errorf("it has %q", got)
+		t.Errorf("file of the branch: got %q", got)
 	}
 	whole := id.Jail(h.says("restore", running))
-	h.countsOn(whole, h.count(whole))
+	h.waitCount(whole, h.count(whole))
 
 	if got := len(strings.Fields(h.says("snapshots", "build", "-q"))); got != 2 {
 		t.Errorf("the jail has %d snapshots, want 2", got)
@@ -286,12 +286,13 @@ func TestAStoppedJailIsSnapshottedAndDeletedWithAll(t *testing.T) {
 	if left := h.says("snapshots", "-q"); left != "" {
 		t.Errorf("snapshots left: %q", left)
 	}
-	h.countsOn(whole, h.count(whole))
+	h.waitCount(whole, h.count(whole))
 }
 
-// To run a command as another user changes how the kernel lets others look at who
-// started it. A jail is written down, made again and written down once more all the same.
-func TestAJailThatRanCommandsOfAUserIsTakenAgainAndAgain(t *testing.T) {
+// A command that runs as another user can clear the dumpable attribute of its parent, because
+// both share memory until execve (PR_SET_DUMPABLE(2const)). Repeated snapshots of the jail
+// succeed regardless.
+func TestRepeatedSnapshotsAfterUserCommands(t *testing.T) {
 	h, j := counting(t)
 	for range 2 {
 		h.says("jail", "exec", "--user", "agent", string(j), "--", "id")
@@ -303,5 +304,5 @@ func TestAJailThatRanCommandsOfAUserIsTakenAgainAndAgain(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	h.countsOn(j, h.count(j))
+	h.waitCount(j, h.count(j))
 }

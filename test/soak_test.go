@@ -24,7 +24,7 @@ import (
 	"glasshouse/store/postgrestest"
 )
 
-// modelOfASoak is told by its name what to do.
+// modelOfASoak is a scripted model whose name selects its behaviour.
 const modelOfASoak = `
 conversations:
   - when: {user: "write a short plan"}
@@ -44,12 +44,12 @@ conversations:
 
 const allowAll = `{"permission": {"*": "allow"}}`
 
-// A pair is two whole daemons with one PostgreSQL.
+// A pair is two complete daemons with one PostgreSQL database.
 type pair struct {
 	*testing.T
-	houses [2]*house
-	db     *store.Store // what they share
-	server *postgrestest.Server
+	daemons [2]*daemonHarness
+	db      *store.Store // the shared database
+	server  *postgrestest.Server
 }
 
 func openPair(t *testing.T, script string) *pair {
@@ -57,19 +57,20 @@ func openPair(t *testing.T, script string) *pair {
 	shared := server.URL(t)
 	config := models(t, script) + fmt.Sprintf("  db: %q\n  key_file: %q\npool: {size: 0}\n", shared, filepath.Join(t.TempDir(), "shared.key"))
 	p := &pair{T: t, server: server}
-	for i := range p.houses {
-		p.houses[i] = open(t, config)
+	for i := range p.daemons {
+		p.daemons[i] = open(t, config)
 	}
 	var err error
-	if p.db, err = store.Open(t.Context(), shared); err != nil {
+	p.db, err = store.Open(t.Context(), shared)
+	if err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { p.db.Close() })
 	return p
 }
 
-// desk is a jail of a daemon, and a session whose runs work there.
-func (p *pair) desk(h *house, session string) wire.Jail {
+// desk returns a jail of a daemon, and creates a session whose runs work in it.
+func (p *pair) desk(h *daemonHarness, session string) wire.Jail {
 	p.Helper()
 	policy := &wire.Policy{Files: []wire.PolicyFile{{Name: "opencode.json", Text: allowAll}}, Level: 3, Match: "last"}
 	j := h.running(wire.CreateJail{Session: session, Policy: policy})
@@ -86,7 +87,7 @@ type job struct {
 	schedule                id.Schedule
 }
 
-func (p *pair) begin(h *house, j *job) {
+func (p *pair) begin(h *daemonHarness, j *job) {
 	p.Helper()
 	r, err := h.StartRun(h.Context(), wire.StartRun{
 		Goal: "do it", Session: j.session, Schedule: "@every " + j.every.String(), Missed: "all", Overlap: "allow",
@@ -98,7 +99,7 @@ func (p *pair) begin(h *house, j *job) {
 	j.schedule = r.Schedule
 }
 
-// runs are those that a schedule has made.
+// runs returns the runs that a schedule has started.
 func (p *pair) runs(j *job) []run.Run {
 	p.Helper()
 	var all []run.Run
@@ -108,7 +109,8 @@ func (p *pair) runs(j *job) []run.Run {
 			p.Fatal(err)
 		}
 		for _, r := range list {
-			if f.After = r.ID; r.Schedule == string(j.schedule) && !strings.HasPrefix(r.Key, "schedule/") {
+			f.After = r.ID
+			if r.Schedule == string(j.schedule) && !strings.HasPrefix(r.Key, "schedule/") {
 				all = append(all, r)
 			}
 		}
@@ -118,7 +120,8 @@ func (p *pair) runs(j *job) []run.Run {
 	}
 }
 
-// fired checks that a schedule has made one run for each due time, and returns them.
+// fired checks that a schedule has started exactly one run for each due time, and returns the
+// runs.
 func (p *pair) fired(j *job) []run.Run {
 	p.Helper()
 	runs := p.runs(j)
@@ -143,16 +146,16 @@ func (p *pair) fired(j *job) []run.Run {
 	want := slices.IndexFunc(times, func(at time.Time) bool { return s.Last == nil || at.After(*s.Last) })
 	for i := 1; i < len(due); i++ {
 		if d := due[i].Sub(due[i-1]); d != j.every {
-			p.Errorf("%s: %v lie between the due times %s and %s", j.session, d, due[i-1], due[i])
+			p.Errorf("%s: interval of %v between the due times %s and %s", j.session, d, due[i-1], due[i])
 		}
 	}
 	if c := s.Counts; len(due) != want || c.Fired != int64(want) || c.Missed+c.Skipped+c.Failed != 0 || s.Error != "" {
-		p.Errorf("%s: %d due times, %d runs, counted %+v %s", j.session, want, len(due), c, s.Error)
+		p.Errorf("%s: %d due times, %d runs, counters %+v %s", j.session, want, len(due), c, s.Error)
 	}
 	return runs
 }
 
-// ends checks that each run has ended once, as it should, and done once what it did.
+// ends checks that each run ended once and as expected, and performed its actions once.
 func (p *pair) ends(j *job, runs []run.Run) {
 	p.Helper()
 	began, ended := map[id.Run]int{}, map[id.Run]int{}
@@ -162,8 +165,9 @@ func (p *pair) ends(j *job, runs []run.Run) {
 			p.Fatal(err)
 		}
 		for _, e := range list {
-			if after++; e.Seq != after {
-				p.Fatalf("%s: event %d comes after %d", j.session, e.Seq, after-1)
+			after++
+			if e.Seq != after {
+				p.Fatalf("%s: event %d follows event %d", j.session, e.Seq, after-1)
 			}
 			switch {
 			case e.Kind == run.RunCreated:
@@ -199,7 +203,7 @@ func (p *pair) ends(j *job, runs []run.Run) {
 	}
 }
 
-// journal checks what a run has done.
+// journal checks the step log of a run.
 func (p *pair) journal(j *job, r run.Run) {
 	p.Helper()
 	steps, err := p.db.Runs().Steps(p.Context(), run.StepFilter{Run: r.ID, Limit: 1000})
@@ -217,7 +221,7 @@ func (p *pair) journal(j *job, r run.Run) {
 		if j.model == "counts" && tools == 2 && s.Kind == run.Tool {
 			var out struct{ Stdout string }
 			if err := json.Unmarshal(s.Output, &out); err != nil || strings.Join(strings.Fields(out.Stdout), " ") != "one two" {
-				p.Errorf("run %s counted so: %s", r.ID, s.Output)
+				p.Errorf("run %s: step output = %s", r.ID, s.Output)
 			}
 		}
 	}
@@ -226,13 +230,13 @@ func (p *pair) journal(j *job, r run.Run) {
 	}
 }
 
-// chains checks that the beginning and the end of each run are recorded once, in one of
-// the two chains, and that both chains hold.
+// chains checks that the start and the end of each run are recorded once, in one of the two
+// audit logs, and that both verify.
 func (p *pair) chains(runs []run.Run) {
 	p.Helper()
 	for _, kind := range []string{"run.started", "run.ended"} {
 		said := map[string]int{}
-		for _, h := range p.houses {
+		for _, h := range p.daemons {
 			for e, err := range h.Chain(p.Context(), url.Values{"kind": {kind}}) {
 				if err != nil {
 					p.Fatal(err)
@@ -242,20 +246,20 @@ func (p *pair) chains(runs []run.Run) {
 		}
 		for _, r := range runs {
 			if said[string(r.ID)] != 1 {
-				p.Errorf("%s of run %s is recorded %d times", kind, r.ID, said[string(r.ID)])
+				p.Errorf("%s of run %s is recorded %d times, want once", kind, r.ID, said[string(r.ID)])
 			}
 		}
 	}
-	for _, h := range p.houses {
+	for _, h := range p.daemons {
 		if rep, err := h.VerifyChain(p.Context(), true); err != nil || rep.Entries == 0 || rep.Bad != nil {
-			p.Errorf("the chain: %+v, %v", rep, err)
+			p.Errorf("verifying the audit log: %+v, %v", rep, err)
 		}
 	}
 }
 
-// agents are the processes of agents of both daemons that are in no jail.
+// agents returns the agent processes of both daemons outside of jails.
 func (p *pair) agents() (left []string) {
-	for _, h := range p.houses {
+	for _, h := range p.daemons {
 		all, _ := filepath.Glob("/proc/[0-9]*/environ")
 		for _, at := range all {
 			if text, _ := os.ReadFile(at); strings.Contains(string(text), h.data+"/run/agents/") {
@@ -267,41 +271,41 @@ func (p *pair) agents() (left []string) {
 	return left
 }
 
-// strike kills one of the two; now and then something else happens to both.
+// strike kills one of the two daemons; occasionally a fault affects both.
 func (p *pair) strike(nth int) {
 	p.Helper()
 	switch nth % 8 {
-	case 1: // the database goes away, and comes back
+	case 1: // the database restarts
 		p.server.Restart(p, rand.N(3*time.Second))
-	case 3: // both end at once, and in order
-		for _, h := range p.houses {
+	case 3: // both stop in an orderly way
+		for _, h := range p.daemons {
 			h.cmd.Process.Signal(syscall.SIGTERM)
 		}
-		for _, h := range p.houses {
+		for _, h := range p.daemons {
 			if err := h.cmd.Wait(); err != nil {
-				p.Errorf("a daemon ended with %v\n%s", err, h.log)
+				p.Errorf("a daemon exited with %v\n%s", err, h.log)
 			}
 		}
-		for _, h := range p.houses {
+		for _, h := range p.daemons {
 			h.start()
 		}
 	default:
-		h := p.houses[rand.N(2)]
+		h := p.daemons[rand.N(2)]
 		h.kill()
 		time.Sleep(rand.N(time.Second))
 		h.start()
 	}
 }
 
-// TestASoakOfScheduledRunsAcrossTwoDaemons has two daemons share schedules on one
-// PostgreSQL, and kills one of them every few seconds: each due time makes one run, each
-// run ends once, and does once what it does. The database restarts under them, and both end
-// at once, too.
-func TestASoakOfScheduledRunsAcrossTwoDaemons(t *testing.T) {
+// TestSoakOfScheduledRunsOnTwoDaemons has two daemons share schedules in one PostgreSQL
+// database, and kills one of them every few seconds: each due time starts one run, and each run
+// ends once and performs its actions once. The database restarts, and both daemons sometimes
+// stop simultaneously.
+func TestSoakOfScheduledRunsOnTwoDaemons(t *testing.T) {
 	onlyThorough(t)
 	const want, kills = 500, 1000
 	p := openPair(t, modelOfASoak)
-	a, b := p.houses[0], p.houses[1]
+	a, b := p.daemons[0], p.daemons[1]
 	desks := map[string]wire.Jail{"sess-a": p.desk(a, "sess-a"), "sess-b": p.desk(b, "sess-b")}
 	jobs := []*job{
 		{session: "sess-1", model: "thinks", spawner: "process", every: time.Second},
@@ -311,12 +315,12 @@ func TestASoakOfScheduledRunsAcrossTwoDaemons(t *testing.T) {
 		{session: "sess-j", model: "counts", spawner: "jail", every: 8 * time.Second},
 	}
 	for i, j := range jobs {
-		p.begin(p.houses[i%2], j)
+		p.begin(p.daemons[i%2], j)
 	}
 	fired := func() (n int) {
 		for _, j := range jobs {
 			runs := len(p.runs(j))
-			if runs == 0 { // a daemon was killed with its claim, which ends after 30 s
+			if runs == 0 { // a killed daemon's lease expires after 30 s
 				return 0
 			}
 			n += runs
@@ -352,7 +356,8 @@ func TestASoakOfScheduledRunsAcrossTwoDaemons(t *testing.T) {
 				left = append(left, fmt.Sprintf("%s fires", j.session))
 			}
 			for _, r := range p.runs(j) {
-				if all = append(all, r); !r.State.Ended() {
+				all = append(all, r)
+				if !r.State.Ended() {
 					left = append(left, fmt.Sprintf("%s %s is %s %s %s", j.session, r.ID, r.State, r.Why, r.Reason))
 				}
 			}
@@ -361,11 +366,12 @@ func TestASoakOfScheduledRunsAcrossTwoDaemons(t *testing.T) {
 	}
 	for last, since := unsettled(), time.Now(); len(last) > 0; time.Sleep(time.Second) {
 		left := unsettled()
-		if len(left) < len(last) { // it takes as long as the machine makes it take
+		if len(left) < len(last) { // the duration depends on the machine
 			since = time.Now()
 		}
-		if last = left; time.Since(since) > 2*time.Minute {
-			t.Errorf("nothing gets on any more: %q", left)
+		last = left
+		if time.Since(since) > 2*time.Minute {
+			t.Errorf("no progress for two minutes: %q", left)
 			break
 		}
 	}
@@ -375,21 +381,21 @@ func TestASoakOfScheduledRunsAcrossTwoDaemons(t *testing.T) {
 	}
 	p.chains(all)
 	for session, desk := range desks {
-		h := p.houses[map[string]int{"sess-a": 0, "sess-b": 1}[session]]
+		h := p.daemons[map[string]int{"sess-a": 0, "sess-b": 1}[session]]
 		i := slices.IndexFunc(jobs, func(j *job) bool { return j.session == session })
 		if n := h.sh(desk.ID, "grep -c line /root/log || true"); n != strconv.Itoa(len(p.runs(jobs[i]))) {
-			t.Errorf("%s: %s lines were written by %d runs", session, n, len(p.runs(jobs[i])))
+			t.Errorf("%s: %s lines written by %d runs, want one each", session, n, len(p.runs(jobs[i])))
 		}
 	}
-	p.nothingGoesOn(slices.Collect(maps.Values(desks)))
+	p.checkNothingLeft(slices.Collect(maps.Values(desks)))
 }
 
-// nothingGoesOn checks that no agent and no jail of a run outlives its run.
-func (p *pair) nothingGoesOn(desks []wire.Jail) {
+// checkNothingLeft checks that no agent and no jail of a run outlives its run.
+func (p *pair) checkNothingLeft(desks []wire.Jail) {
 	p.Helper()
 	going := func() (left []string) {
 		left = p.agents()
-		for _, h := range p.houses {
+		for _, h := range p.daemons {
 			all, err := client.Collect(h.Jails(context.Background(), client.JailFilter{}))
 			if err != nil {
 				p.Fatal(err)
@@ -404,20 +410,20 @@ func (p *pair) nothingGoesOn(desks []wire.Jail) {
 		return left
 	}
 	if !within(time.Minute, func() bool { return len(going()) == 0 }) {
-		p.Errorf("still there: %q", going())
+		p.Errorf("still running: %q", going())
 	}
 }
 
-// TestARunIsTakenOverFromADaemonThatIsGone kills one daemon for good while its runs are at
-// work: the other has them end. When it does come back it does not go on with what is
-// not its own any more.
-func TestARunIsTakenOverFromADaemonThatIsGone(t *testing.T) {
-	onlyThorough(t) // it waits for a lease to end
+// TestRunTakeoverFromDeadDaemon kills one daemon while its runs are active: the other
+// daemon finishes them. After a restart, the first daemon does not continue runs that it no
+// longer owns.
+func TestRunTakeoverFromDeadDaemon(t *testing.T) {
+	onlyThorough(t) // waits for a lease to expire
 	p := openPair(t, strings.ReplaceAll(modelOfASoak, `- text: "done"`, `- {text: "done", delay: 3s}`))
-	a, b := p.houses[0], p.houses[1]
+	a, b := p.daemons[0], p.daemons[1]
 	desk := p.desk(a, "sess-desk")
 	var free, bound []id.Run
-	b.kill() // a has them all
+	b.kill() // a owns all runs
 	for _, o := range []struct{ session, model, spawner string }{{"sess-1", "counts", "jail"}, {"sess-2", "counts", "jail"}, {"sess-desk", "writes", "process"}} {
 		r, err := a.StartRun(t.Context(), wire.StartRun{Goal: "do it", Session: o.session, Agent: &wire.RunAgent{Model: o.model, Spawner: o.spawner}})
 		if err != nil {
@@ -434,7 +440,7 @@ func TestARunIsTakenOverFromADaemonThatIsGone(t *testing.T) {
 			now, err := a.Client.Run(t.Context(), r)
 			return err == nil && now.Steps >= 4
 		}) {
-			t.Fatalf("it does nothing\n%s", a.log)
+			t.Fatalf("the run made no step\n%s", a.log)
 		}
 	}
 	old := map[id.Run]id.Jail{}
@@ -452,7 +458,7 @@ func TestARunIsTakenOverFromADaemonThatIsGone(t *testing.T) {
 			t.Errorf("%+v\n%s", got, b.log)
 		}
 	}
-	for _, r := range bound { // only there is what it works on
+	for _, r := range bound { // their jail exists only on that host
 		if got, err := b.Client.Run(t.Context(), r); err != nil || got.State != "active" {
 			t.Errorf("%+v, %v\n%s", got, err, b.log)
 		}
@@ -464,7 +470,7 @@ func TestARunIsTakenOverFromADaemonThatIsGone(t *testing.T) {
 		}
 	}
 	if n := a.sh(desk.ID, "grep -c line /root/log || true"); n != "1" {
-		t.Errorf("%s lines were written", n)
+		t.Errorf("%s lines were written, want 1", n)
 	}
-	p.nothingGoesOn([]wire.Jail{desk})
+	p.checkNothingLeft([]wire.Jail{desk})
 }

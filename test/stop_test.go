@@ -21,15 +21,15 @@ import (
 	"glasshouse/api/wire"
 )
 
-// askedEachTime computes, and a person is asked about it each time.
+// askedEachTime is a capability that computes, and needs an approval for each call.
 const askedEachTime = `(capability "math.asked" :version "1.0.0" :description "Twice a number, if a person likes"
   :input-schema [:map [:x :int]] :output-schema [:map [:y :int]] :effects []
   :approval {:tier :standard :requires-per-use true}
   :runtime {:type :rtfs} :implementation (fn [{:keys [x]}] {:y (* 2 x)}))`
 
-// Each way to wait for what may never come is open at once when the daemon is told to
-// stop. Nobody may hold it up, and whoever is not following a stream hears why.
-func TestADaemonThatStopsTellsAllWhoWait(t *testing.T) {
+// All blocking requests are open when the daemon receives SIGTERM. None may delay the stop, and
+// each client except followers of a stream gets a reason.
+func TestShutdownNotifiesWaitingClients(t *testing.T) {
 	h := open(t, "")
 	socket := filepath.Join(h.data, "glasshouse.sock")
 	dial := func(ctx context.Context, _, _ string) (net.Conn, error) {
@@ -54,8 +54,8 @@ func TestADaemonThatStopsTellsAllWhoWait(t *testing.T) {
 	}
 	jail := "/jails/" + string(j)
 
-	// what waits for a person
-	var told sync.Map // by what waits: what it was told
+	// requests that wait for an approval
+	var told sync.Map // the response of each request, by name
 	var waiting sync.WaitGroup
 	waits := func(name, method, path string, body io.Reader) {
 		req, err := http.NewRequestWithContext(t.Context(), method, "http://glasshouse"+path, body)
@@ -77,9 +77,9 @@ func TestADaemonThatStopsTellsAllWhoWait(t *testing.T) {
 	waits("claim", "POST", "/sandbox/"+string(j)+"/decisions", strings.NewReader(`{"tool":"bash","args":{"command":"make two"},"wait_ms":600000}`))
 	waits("call", "POST", "/capabilities/math.asked/call", strings.NewReader(`{"input":{"x":1}}`))
 	waits("exec", "POST", jail+"/exec", strings.NewReader(`{"argv":["sleep","1000"]}`))
-	first := h.pends(j, "make one")
-	h.pends(j, "make two")
-	h.pends("", "math.asked")
+	first := h.pendingApproval(j, "make one")
+	h.pendingApproval(j, "make two")
+	h.pendingApproval("", "math.asked")
 	h.until("the command that is waited for runs", func() bool {
 		for x, err := range h.Execs(t.Context(), j) {
 			if err != nil {
@@ -96,7 +96,7 @@ func TestADaemonThatStopsTellsAllWhoWait(t *testing.T) {
 	waits("stdin", "POST", jail+"/execs/"+string(x.ID)+"/stdin", typed)
 	io.WriteString(typing, "typed\n")
 
-	// what is streamed
+	// event streams
 	for name, f := range map[string]struct{ method, path, body string }{
 		"events":          {"GET", jail + "/events?follow=true", ""},
 		"approval events": {"GET", "/approvals/events", ""},
@@ -137,7 +137,7 @@ func TestADaemonThatStopsTellsAllWhoWait(t *testing.T) {
 			}
 		}
 	})
-	// a client that never reads its answer
+	// a client that never reads its response
 	deaf, err := dial(t.Context(), "", "")
 	if err != nil {
 		t.Fatal(err)
@@ -145,8 +145,8 @@ func TestADaemonThatStopsTellsAllWhoWait(t *testing.T) {
 	defer deaf.Close()
 	question := `{"action":"bash","resource":"make three","wait_ms":600000}`
 	fmt.Fprintf(deaf, "POST %s/decide HTTP/1.1\r\nHost: glasshouse\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n%s", jail, len(question), question)
-	h.pends(j, "make three")
-	// the command has what was typed, so its request is being served
+	h.pendingApproval(j, "make three")
+	// the command has received its input, so its request is being served
 	h.until("the command has its input", func() bool {
 		now, err := h.ExecResult(t.Context(), j, x.ID)
 		if err != nil {
@@ -158,11 +158,11 @@ func TestADaemonThatStopsTellsAllWhoWait(t *testing.T) {
 
 	h.cmd.Process.Signal(syscall.SIGTERM)
 	if err := h.cmd.Wait(); err != nil {
-		t.Errorf("the daemon ended with %v", err)
+		t.Errorf("the daemon exited: %v", err)
 	}
 	h.cmd = nil
 	if late := "canceling active requests"; strings.Contains(h.log.String(), late) {
-		t.Errorf("the daemon's log has %q:\n%s", late, h.log)
+		t.Errorf("the daemon logged %q:\n%s", late, h.log)
 	}
 	typing.Close()
 	waiting.Wait()
@@ -172,16 +172,16 @@ func TestADaemonThatStopsTellsAllWhoWait(t *testing.T) {
 	} {
 		got, _ := told.Load(name)
 		if text, _ := got.(string); !strings.HasPrefix(text, want) || want == "503 " && !strings.Contains(text, "the daemon is stopping") {
-			t.Errorf("%s was told %q, want %q", name, text, want)
+			t.Errorf("%s got %q, want %q", name, text, want)
 		}
 	}
 	h.start()
-	h.pends(j, "make one") // still
+	h.pendingApproval(j, "make one") // still pending
 }
 
-// Each request to a jail whose init was stopped ends, with an error that says why if it
-// needs init, and the jail can be paused, stopped and removed.
-func TestAJailWhoseInitDoesNotAnswer(t *testing.T) {
+// Each request to a jail with a stopped init process returns, with an error that gives the
+// reason if the request needs init. The jail can be paused, stopped and removed.
+func TestJailWithUnresponsiveInit(t *testing.T) {
 	h := open(t, tools())
 	ctx := t.Context()
 	j := h.running(wire.CreateJail{Name: "silent"}).ID
@@ -214,20 +214,20 @@ func TestAJailWhoseInitDoesNotAnswer(t *testing.T) {
 	stop()
 	soon("pause", 20*time.Second, func() error { return command("jail", "pause", "silent") })
 	if got, err := h.Jail(ctx, j); err != nil || got.State != "paused" {
-		t.Errorf("paused, it is %s, %v", got.State, err)
+		t.Errorf("state after pause = %s, %v, want paused", got.State, err)
 	}
 	soon("resume", 10*time.Second, func() error { return command("jail", "resume", "silent") })
 	soon("exec", 45*time.Second, func() error {
 		err := command("jail", "exec", "--timeout", "1s", "silent", "--", "true")
 		if err == nil || !strings.Contains(err.Error(), "exit code 125") || !strings.Contains(err.Error(), "init") {
-			return fmt.Errorf("it ends with %v, want exit code 125 and that init does not answer", err)
+			return fmt.Errorf("got %v, want exit code 125 and an error about init", err)
 		}
 		return nil
 	})
 	soon("stop", 45*time.Second, func() error { return command("jail", "stop", "silent") })
 	soon("start", 10*time.Second, func() error { return command("jail", "start", "silent") })
 	if got := h.sh(j, "echo alive"); got != "alive" {
-		t.Errorf("started again, it says %q", got)
+		t.Errorf("the restarted jail printed %q, want alive", got)
 	}
 	stop()
 	soon("rm", 45*time.Second, func() error { return command("jail", "rm", "silent") })

@@ -9,7 +9,7 @@ import (
 	"glasshouse/id"
 )
 
-// careful is a jail whose commands a person is asked about.
+// careful creates a jail whose commands need approvals.
 func (u *ui) careful(name string) id.Jail {
 	u.Helper()
 	j := u.running(wire.CreateJail{Name: name})
@@ -26,7 +26,7 @@ func (u *ui) answersOnAPhone() {
 	p := u.login(u.T, u.browser, "admin")
 	p.phone()
 	p.open("/approvals")
-	p.sees("Nothing waits for a person.")
+	p.waitText("Nothing waits for a person.")
 
 	for _, c := range []struct {
 		command, scope, button, outcome string
@@ -38,48 +38,48 @@ func (u *ui) answersOnAPhone() {
 		{"python deploy.py", "", "Deny", "Denied by", false},
 	} {
 		told := u.ask(j, "bash", c.command)
-		u.pends(j, c.command)
-		p.taps("a", c.command) // it comes to an open page by itself
+		u.pendingApproval(j, c.command)
+		p.tap("a", c.command) // it appears on an open page without a reload
 		for _, says := range []string{"Why it is asked", "Rule", string(j), c.command} {
-			p.sees(says)
+			p.waitText(says)
 		}
 		u.fitsThePhone(p)
 		if c.scope != "" {
-			p.taps("form label", c.scope)
-			p.sees("Allowing writes the rule")
+			p.tap("form label", c.scope)
+			p.waitText("Allowing writes the rule")
 		}
 		if c.button == "Deny" {
 			p.fill("Reason", "not that")
 		}
-		p.taps("form button", c.button)
-		v := u.hears(told)
+		p.tap("form button", c.button)
+		v := u.waitVerdict(told)
 		if v.Allow != c.allow || !c.allow && !strings.Contains(v.Decision.Reason, "not that") {
-			u.Errorf("whoever asked for %q hears %+v", c.command, v)
+			u.Errorf("verdict for %q = %+v", c.command, v)
 		}
-		p.sees(c.outcome)
-		p.taps("a", "All requests")
-		p.sees("Nothing waits for a person.")
+		p.waitText(c.outcome)
+		p.tap("a", "All requests")
+		p.waitText("Nothing waits for a person.")
 	}
-	// What was allowed for longer is not asked again, what was allowed once is.
+	// An answer for longer covers the next question, an answer for once does not.
 	for _, command := range []string{"npm install left-pad", "make release"} {
-		if v := u.decides(j, "bash", command); !v.Allow {
-			u.Errorf("%q, which was allowed for longer, is answered with %+v", command, v)
+		if v := u.decide(j, "bash", command); !v.Allow {
+			u.Errorf("%q, allowed for longer, got %+v", command, v)
 		}
 	}
 	u.allows(u.asks(j, wire.Question{Action: "bash", Resource: "git push"}))
 	p.open("/approvals?state=settled")
-	p.sees("python deploy.py")
+	p.waitText("python deploy.py")
 	u.fitsThePhone(p)
 }
 
-// fitsThePhone fails the test for pages that are wider than a phone, and for what is
+// fitsThePhone fails the test for pages that are wider than a phone, and for controls that are
 // too small for a finger.
 func (u *ui) fitsThePhone(p *tab) {
 	u.Helper()
 	if wide := "document.documentElement.scrollWidth - innerWidth"; !p.comes(20*time.Second, wide+" <= 0") {
 		u.Errorf("the page is %d pixels wider than the phone", evaluate[int](p, wide))
 	}
-	const least = 24 // WCAG 2.2, 2.5.8
+	const least = 24 // target size (minimum), WCAG 2.2, success criterion 2.5.8
 	small := evaluate[[]string](p, fmt.Sprintf(`[...document.querySelectorAll("button, input, form label:has(input)")].filter(e => e.checkVisibility() && !e.closest(".unseen") && !(e.labels?.length) && e.getBoundingClientRect().height < %d).map(e => e.outerHTML.slice(0, 120))`, least))
 	if len(small) > 0 {
 		u.Errorf("too small for a finger: %q", small)

@@ -7,13 +7,13 @@ import (
 	"glasshouse/api/wire"
 )
 
-// A view is a page of the UI, and what it says when all of it is there.
+// A view is a page of the UI, and a text that it shows when it is complete.
 type view struct{ path, says string }
 
-func (u *ui) isForEverybody() {
+func (u *ui) isAccessible() {
 	axe, err := os.ReadFile("../web/ui/node_modules/axe-core/axe.min.js")
 	if err != nil {
-		u.Skip("axe-core is not there: npm ci in web/ui, which make check does, fetches it")
+		u.Skip("axe-core is not installed: run npm ci in web/ui")
 	}
 	waiting := u.asks(u.careful("asking"), wire.Question{Action: "bash", Resource: "git push"})
 	g := u.garden.ID
@@ -54,7 +54,7 @@ func (u *ui) isForEverybody() {
 		{"/doctor?view=access", "Access"},
 		{"/nowhere", "Page not found"},
 	}
-	const first = 11 // what one has a phone in the hand for is among these
+	const first = 11 // the views that are used on a phone are among the first ones
 	for _, phone := range []bool{false, true} {
 		p, size := u.login(u.T, u.browser, "admin"), ", on a desk"
 		if phone {
@@ -65,15 +65,15 @@ func (u *ui) isForEverybody() {
 		for n, v := range views {
 			p.prefers("light")
 			p.goes(v.path)
-			p.sees(v.says)
-			if phone && !p.comes(20*time.Second, "document.documentElement.scrollWidth <= innerWidth") { // a terminal looks how much there is
+			p.waitText(v.says)
+			if phone && !p.comes(20*time.Second, "document.documentElement.scrollWidth <= innerWidth") { // a terminal adapts to the available width
 				u.Errorf("%s is wider than a phone", v.path)
 			}
 			if !phone || n < first || thorough {
 				u.usable(p, v.path+size, "{}")
 			}
 			if phone && !thorough {
-				continue // its colours are those of a desk
+				continue // its colours are those of a desktop
 			}
 			p.prefers("dark")
 			p.until("be dark", `document.documentElement.dataset.theme === "dark"`)
@@ -83,13 +83,13 @@ func (u *ui) isForEverybody() {
 	u.allows(waiting)
 }
 
-// goes follows a link of the page, which stays loaded.
+// goes follows a link within the loaded page.
 func (b *tab) goes(path string) {
 	b.Helper()
 	b.do(`history.pushState(null, "", ` + quoted(path) + `); dispatchEvent(new PopStateEvent("popstate"))`)
 }
 
-// usable fails the test for what keeps people from using the page.
+// usable fails the test for accessibility violations of the page.
 func (u *ui) usable(p *tab, where, rules string) {
 	u.Helper()
 	type violation struct {

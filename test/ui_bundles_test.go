@@ -10,13 +10,13 @@ import (
 	"glasshouse/bundle"
 )
 
-// A stall is a market of one's own.
+// A stall is a private market.
 type stall struct {
 	dir string
-	key []byte // of its index
+	key []byte // signs its index
 }
 
-// sells makes a stall, and returns it with the configuration of a daemon that knows it.
+// sells creates a stall, and returns it with the configuration of a daemon that uses it.
 func sells(t *testing.T) (stall, string) {
 	t.Helper()
 	key, err := bundle.GenerateKey()
@@ -31,7 +31,7 @@ func sells(t *testing.T) (stall, string) {
 	return stall{dir, secret}, fmt.Sprintf("markets: [{name: stall, base: %q, key: %q}]\n", dir, key.Public())
 }
 
-// offers has a publisher put a version of a bundle into the stall, that has hosts reached.
+// offers publishes a version of a bundle that declares hosts.
 func (s stall) offers(p *publisher, version string, hosts ...string) {
 	p.Helper()
 	if err := os.WriteFile(filepath.Join(p.dir, "market.key"), s.key, 0o600); err != nil {
@@ -53,7 +53,7 @@ func (u *ui) updatesABundle() {
 	t.until("list what is installed", found("section[aria-label=Installed] tr", "1.0.0"))
 	t.until("list what is offered", found("section[aria-label=Market]", "local-places"))
 	if evaluate[bool](t, `document.querySelector("section[aria-label=Outdated]") !== null`) {
-		u.Errorf("before there is anything newer it is outdated:\n%s", t.text())
+		u.Errorf("without a newer version the bundle is shown as outdated:\n%s", t.text())
 	}
 
 	u.stall.offers(p, "1.1.0", "a.example.com", "b.example.com")
@@ -62,16 +62,16 @@ func (u *ui) updatesABundle() {
 	t.press("section[aria-label=Outdated] button", "Update")
 	t.until("show what is new", found("dialog", "b.example.com"))
 	t.press("dialog form button", "Allow")
-	t.sees("Allowed by")
+	t.waitText("Allowed by")
 	if now := u.bundleNow("local-places"); now.Version != "1.1.0" {
-		u.Errorf("then it is %+v", now)
+		u.Errorf("bundle after the update = %+v, want 1.1.0", now)
 	}
 	t.open("/bundles")
 	t.until("list the new one", found("section[aria-label=Installed] tr", "1.1.0"))
 	t.until("have nothing outdated", `document.querySelector("section[aria-label=Market] table") && !document.querySelector("section[aria-label=Outdated]")`)
 }
 
-// trustsAProgram lets a program run on the host, by what it is, and takes that back.
+// trustsAProgram trusts the digest of a host program, and revokes the trust.
 func (u *ui) trustsAProgram() {
 	c := u.registersEcho()
 
@@ -79,19 +79,19 @@ func (u *ui) trustsAProgram() {
 	t.open("/capabilities/host.say")
 	t.until("offer to trust it", found("button", "Trust on the host"))
 	if got := u.echoes(); strings.HasPrefix(got, "done") {
-		u.Errorf("nobody trusts it yet: %s", got)
+		u.Errorf("not trusted yet: got %s", got)
 	}
 	t.press("button", "Trust on the host")
 	t.until("say what is trusted", found("dialog", c.Digest))
 	t.press("dialog button", "Cancel")
 	if got := u.echoes(); strings.HasPrefix(got, "done") {
-		u.Errorf("who thought better of it has trusted it: %s", got)
+		u.Errorf("a cancelled dialog granted trust: got %s", got)
 	}
 	t.press("button", "Trust on the host")
 	t.press("dialog button", "Trust it")
 	t.until("say that it is trusted", found("dd", "trusted by an operator"))
 	if got := u.echoes(); got != `done {"said":"yes"} <nil>` {
-		u.Errorf("it is trusted, and says %s", got)
+		u.Errorf("trusted: got %s", got)
 	}
 	t.open("/capabilities")
 	t.until("say so where all are listed", found("tr", "trusted on the host"))
@@ -99,6 +99,6 @@ func (u *ui) trustsAProgram() {
 	t.press("button", "No longer trust")
 	t.until("offer to trust it again", found("button", "Trust on the host"))
 	if got := u.echoes(); strings.HasPrefix(got, "done") {
-		u.Errorf("it is trusted no longer: %s", got)
+		u.Errorf("after trust was revoked: got %s", got)
 	}
 }

@@ -8,17 +8,17 @@ import (
 	"glasshouse/id"
 )
 
-// hostile is what a name can hold that would be more than a name to somebody: to
-// a page, to a terminal, to a reader.
+// hostile is a name that contains HTML, terminal escape sequences and characters that mislead a
+// reader.
 const hostile = "<img src=x onerror=\"window.__xss='name'\">'`${__xss=1}{{7*7}}&lt;b\x1b[31m\x1b]0;taken\x07\u202etxt\u200bend"
 
-// shown is how it is shown.
+// shown is how the UI displays it.
 const shown = `<img src=x onerror="window.__xss='name'">'` + "`${__xss=1}{{7*7}}&lt;b" + `\e[31m\e]0;taken\x07\u202etxt\u200bend`
 
-// script is what a text may hold to be run by a page.
+// script is a text that a page must not execute.
 const script = `<script>window.__xss="text"</script><svg onload="window.__xss='svg'"><a href="javascript:window.__xss='link'">click</a><iframe srcdoc="<script>parent.__xss=1</script>">`
 
-// unmoved fails the test when something that a jail said became more than text.
+// unmoved fails the test if output of a jail was interpreted as more than text.
 func (u *ui) unmoved(p *tab, where string) {
 	u.Helper()
 	told := evaluate[struct {
@@ -30,18 +30,19 @@ func (u *ui) unmoved(p *tab, where string) {
 		Unseen: document.body.innerText.match(/.{0,20}[\u0000-\u0008\u000b-\u001f\u007f-\u009f\u200b-\u200f\u202a-\u202e\u2066-\u2069].{0,20}/)?.[0] ?? "",
 	})`)
 	if told.Ran != "" || strings.Contains(told.Title, "taken") || len(told.Made) > 0 {
-		u.Errorf("%s: what a jail said became more than text: it ran %q, the title is %q, and there are %q", where, told.Ran, told.Title, told.Made)
+		u.Errorf("%s: output of a jail was interpreted: script %q ran, the title is %q, elements %q", where, told.Ran, told.Title, told.Made)
 	}
 	if told.Unseen != "" {
-		u.Errorf("%s: what nobody sees is on the page: %q", where, told.Unseen)
+		u.Errorf("%s: the page contains invisible characters: %q", where, told.Unseen)
 	}
-	p.clean() // what the policy of the page forbids is said there
+	p.clean() // violations of the content security policy appear there
 }
 
 func (u *ui) showsNames() {
 	j := u.running(wire.CreateJail{Name: "wild", Hostname: "wild", Env: map[string]string{"NAME": hostile, "SCRIPT": script}, Labels: map[string]string{"of": script}}).ID
 	u.watchedByKernel(j)
-	// Names of files and directories, contents, argv, a name of the process itself, working directories, links.
+	// Names of files and directories, file contents, argv, the process's own name, working
+	// directories, links.
 	u.sh(j, `cd /root && mkdir "dir $NAME" && cd "dir $NAME" && printf '%s\n' "$SCRIPT" > "$NAME" && ln -s "$SCRIPT" link && ls -d "$NAME" "$SCRIPT"; ls --"$NAME" 2>/dev/null; cp /bin/ls "/root/<b>ls" && "/root/<b>ls" "$SCRIPT"; exit 3`)
 
 	p := u.page
@@ -49,28 +50,28 @@ func (u *ui) showsNames() {
 		p.open(at(j, view))
 		switch view {
 		case "syscalls":
-			p.sees("What failed")
+			p.waitText("What failed")
 		case "commands":
-			p.sees("$NAME")
+			p.waitText("$NAME")
 		case "files", "events&q=type:file+op:create":
-			p.sees(shown)
+			p.waitText(shown)
 		default:
-			p.sees(shown[strings.Index(shown, "`"):]) // a command is quoted for a shell
+			p.waitText(shown[strings.Index(shown, "`"):]) // a command is shell-quoted
 		}
 		u.unmoved(p, view)
 	}
 	p.open(at(j, "files") + "&file=" + escaped("/root/dir "+hostile+"/"+hostile))
-	p.sees(script[:40])
+	p.waitText(script[:40])
 	u.unmoved(p, "a file")
 
 	for _, place := range []string{"/jails?q=wild", "/lineage"} {
 		p.open(place)
-		p.sees("wild")
+		p.waitText("wild")
 		u.unmoved(p, place)
 	}
 	for q, says := range map[string]string{script: "of=<script>", hostile: "No jail has"} {
 		p.open("/jails?q=" + escaped(q))
-		p.sees(says)
+		p.waitText(says)
 		u.unmoved(p, "what is searched for")
 		p.open(at(j, "events") + "&q=" + escaped(q))
 		p.until("say something of the filter", `document.querySelector("[role=alert]") || document.body.innerText.includes("No record")`)
@@ -82,14 +83,14 @@ func (u *ui) showsNames() {
 		u.unmoved(p, place)
 	}
 
-	// The report is made by the daemon, and is a page without scripts.
+	// The daemon generates the report, a page without scripts.
 	p.open("/jails/" + string(j) + "/report?format=html")
 	p.until("show the report", `document.querySelector("h1")`)
 	u.unmoved(p, "the report")
 }
 
-// evilHost is asked for by name, and is in a request. No host has such a name: it is
-// refused, and is none in the record.
+// evilHost is resolved by name and used in a request. It is not a valid host name: the request
+// is refused, and the record has no host.
 const evilHost = "<img src=x onerror=__xss=1>"
 
 func (u *ui) showsHosts() {
@@ -102,17 +103,17 @@ read -t 30 line <&3
 echo "$line"
 `, len(evilHost), evilHost, "<b>path", evilHost))
 	if got := u.sh(j, "bash /root/ask"); !strings.Contains(got, "400 Bad Request") {
-		u.Errorf("a request to a host without a name: %q", got)
+		u.Errorf("request to an invalid host: got %q", got)
 	}
 	p := u.page
 	p.open(at(j, "events") + "&q=" + escaped("type:net"))
-	p.sees("198.51.100.7")
+	p.waitText("198.51.100.7")
 	u.unmoved(p, "names in the record")
 	p.open(at(j, "network"))
-	p.sees("198.51.100.7")
+	p.waitText("198.51.100.7")
 	u.unmoved(p, "whom a jail talked to")
 	p.open("/governance?view=egress")
-	p.sees("Egress")
+	p.waitText("Egress")
 	u.unmoved(p, "what was refused")
 	p.open("/jails/" + string(j) + "/report?format=html")
 	p.until("show the report", `document.querySelector("h1")`)
@@ -124,12 +125,13 @@ func (u *ui) showsOutput() {
 	p.open(at(j, "commands"))
 	p.fill("A line for", `printf '%s\n' '`+strings.ReplaceAll(script, "'", "")+`'; printf 'a\000b\033[2Jc\033]0;taken\007\n'; printf '<b>wrong</b>\n' >&2`)
 	p.press("button", "Run")
-	p.sees("<b>wrong</b>")
-	p.sees(`<script>window.__xss="text"</script>`)
+	p.waitText("<b>wrong</b>")
+	p.waitText(`<script>window.__xss="text"</script>`)
 	u.unmoved(p, "the output of a command")
 
 	u.terminal()
-	// Titles, links, the clipboard, questions that are answered as if typed, colours, sizes, images, resets.
+	// Titles, links, the clipboard, queries whose responses appear as input, colours, sizes,
+	// images, resets.
 	sequences := "\x1b]0;taken\a\x1b]2;taken\x1b\\\x1b]8;;javascript:window.__xss=1\x1b\\link\x1b]8;;\x1b\\\x1b]52;c;dGFrZW4=\a\x1bP$qm\x1b\\\x1b[6n\x1b[c\x1b[>c\x1b]10;?\a\x1b[38;2;200;0;0m\x1b[8;500;500t\x1b[3t\x1b]1337;File=inline=1:AAAA\a\x1bc"
 	u.copyIn(j, "/root/screen", sequences+"<img src=x onerror=window.__xss=1>\n")
 	p.keys("cat /root/screen; read -rs -t 1 -n 100000 -d '' told; echo; echo end-of-''it\r")
@@ -137,7 +139,7 @@ func (u *ui) showsOutput() {
 	p.until("show it as text", `document.querySelector(".xterm").innerText.includes("<img src=x onerror=window.__xss=1>")`)
 	u.unmoved(p, "a terminal")
 	p.keys("exit\r")
-	p.sees("The shell")
+	p.waitText("The shell")
 }
 
 func (u *ui) showsQuestions() {
@@ -149,27 +151,27 @@ func (u *ui) showsQuestions() {
 		pending := u.asks(j, question)
 		p := u.page
 		p.open("/approvals/" + string(pending.ID))
-		p.sees("Why it is asked")
-		p.sees(question.Resource[:30]) // what comes behind it is shown as the daemon writes it
+		p.waitText("Why it is asked")
+		p.waitText(question.Resource[:30]) // the rest is shown as the daemon formats it
 		u.unmoved(p, "a question")
 		if _, err := u.Answer(u.Context(), pending.ID, wire.AnswerApproval{Answer: "deny", Reason: script}); err != nil {
 			u.Fatal(err)
 		}
 		p.open("/approvals/" + string(pending.ID) + "?state=settled")
-		p.sees(`<script>window.__xss="text"`)
+		p.waitText(`<script>window.__xss="text"`)
 		u.unmoved(p, "an answer")
 	}
 }
 
-// asks asks a question that waits for its answer for as long as it takes.
+// asks asks a question and waits for its answer without a time limit.
 func (u *ui) asks(j id.Jail, q wire.Question) wire.Approval {
 	u.Helper()
 	c, ctx := u.Client, u.Context()
 	go c.Decide(ctx, j, wire.Decide{Question: q, WaitMS: 600_000})
-	return u.pends(j, q.Resource)
+	return u.pendingApproval(j, q.Resource)
 }
 
-// escaped is a text in an address.
+// escaped returns a text escaped for a URL.
 func escaped(text string) string {
 	var b strings.Builder
 	for _, c := range []byte(text) {

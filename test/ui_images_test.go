@@ -12,16 +12,15 @@ import (
 	"glasshouse/api/wire"
 )
 
-// TestScreenshots makes the images of the documentation, where `make screenshots`
-// asks for them.
+// TestScreenshots creates the images of the documentation for `make screenshots`.
 func TestScreenshots(t *testing.T) {
 	dir := os.Getenv("GLASSHOUSE_SCREENSHOTS")
 	if dir == "" {
-		t.Skip("images are made by make screenshots")
+		t.Skip("runs with make screenshots")
 	}
 	browser := browse(t)
 	h := open(t, tools()+models(t, modelThatCounts), "--listen", "127.0.0.1:0")
-	u := &ui{house: h, browser: browser, garden: h.running(wire.CreateJail{Name: "garden", Labels: map[string]string{"team": "growers"}})}
+	u := &ui{daemonHarness: h, browser: browser, garden: h.running(wire.CreateJail{Name: "garden", Labels: map[string]string{"team": "growers"}})}
 	j := u.garden.ID
 	h.sh(j, "mkdir -p /root/beds && cd /root/beds && for n in 1 2 3 4 5 6; do echo seed $n > bed$n; sleep 0.3; done; ls -l; cat /etc/nosuch")
 	sown := u.snapshot(j, "sown")
@@ -53,15 +52,15 @@ func TestScreenshots(t *testing.T) {
 		}
 		p.prefers(shot.scheme)
 		p.open(shot.path)
-		p.sees(shot.says)
+		p.waitText(shot.says)
 		p.until("be still", `document.readyState === "complete" && document.fonts.status === "loaded"`)
-		p.do(`new Promise(done => setTimeout(done, 2500))`) // the feed has told of what is used
+		p.do(`new Promise(done => setTimeout(done, 2500))`) // the event stream has delivered the usage
 		u.takes(filepath.Join(dir, shot.name+".png"))
 	}
 	u.allows(waiting)
 }
 
-// takes keeps what the page looks like.
+// takes saves a screenshot of the page.
 func (u *ui) takes(file string) {
 	u.Helper()
 	shot, err := chromedp.Run(u.page.ctx, chromedp.CaptureScreenshot())
@@ -81,7 +80,7 @@ func (u *ui) takes(file string) {
 		small.Write(shot)
 	}
 	if small.Len() > 150_000 {
-		u.Errorf("%s takes %d bytes", file, small.Len())
+		u.Errorf("%s has %d bytes, want at most 150000", file, small.Len())
 	}
 	if err := os.WriteFile(file, small.Bytes(), 0o644); err != nil {
 		u.Fatal(err)

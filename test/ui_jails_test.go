@@ -19,7 +19,7 @@ import (
 func (u *ui) asksForALink() {
 	p := blank(u.T, u.browser, u.page.base)
 	p.open("/jails")
-	p.sees("Log in")
+	p.waitText("Log in")
 	p.fill("The link", p.base+"/login#ghl_wrong")
 	p.press("button", "Log in")
 	p.until("refuse it", `document.querySelector("[role=alert]")`)
@@ -32,46 +32,46 @@ func (u *ui) linksWorkOnce() {
 	}
 	p := blank(u.T, u.browser, u.page.base)
 	p.open("/login#" + link.Code)
-	p.sees("garden")
+	p.waitText("garden")
 	if address := evaluate[string](p, "location.href"); address != p.base+"/jails" {
-		u.Errorf("after the login the address is %s", address)
+		u.Errorf("address after the login = %s, want /jails", address)
 	}
 	if seen := evaluate[string](p, "document.cookie"); seen != "" {
-		u.Errorf("scripts see the cookie %q", seen)
+		u.Errorf("scripts can read the cookie %q", seen)
 	}
-	p.open("/jails") // by the cookie
-	p.sees("garden")
+	p.open("/jails") // authenticated by the cookie
+	p.waitText("garden")
 
 	other := blank(u.T, u.browser, u.page.base)
 	other.open("/login#" + link.Code)
 	other.until("refuse it", `document.querySelector("[role=alert]")`)
 	if !other.says("used") || other.says("garden") {
-		u.Errorf("a link that was used already is answered with %s", other.text())
+		u.Errorf("a used link shows %s", other.text())
 	}
 }
 
-// A browser has six connections to a host, for all of its tabs.
+// A browser opens at most six HTTP/1.1 connections to a host, shared by all tabs.
 func (u *ui) sharesTheDaemon() {
 	p := u.login(u.T, u.browser, "viewer")
-	for n := range 8 { // pages that the browser keeps, to go back to
+	for n := range 8 { // pages in the browser's back/forward cache
 		p.open(fmt.Sprintf("/jails?q=g&n=%d", n))
-		p.sees("garden")
+		p.waitText("garden")
 	}
 	p.run(chromedp.NavigateBack())
-	p.sees("garden")
+	p.waitText("garden")
 	p.until("go on", `document.querySelector("nav [role=status]").innerText.includes("Live")`)
 }
 
 func (u *ui) listsJails() {
 	p := u.page
 	p.open("/jails")
-	p.sees("garden")
-	p.sees("running")
+	p.waitText("garden")
+	p.waitText("running")
 	p.keys("/")
 	p.keys("nothing like it")
-	p.sees("No jail has “nothing like it”")
+	p.waitText("No jail has “nothing like it”")
 	p.fill("Search jails", "GARD")
-	p.sees("garden")
+	p.waitText("garden")
 }
 
 func (u *ui) makesAJail() {
@@ -79,22 +79,22 @@ func (u *ui) makesAJail() {
 	p.open("/jails")
 	p.press("button", "New jail")
 	p.fill("Name", "made here")
-	p.fill("Network group", strings.Repeat("long", 20)) // before it is sent
+	p.fill("Network group", strings.Repeat("long", 20)) // validated before it is sent
 	p.press("dialog button", "Make the jail")
-	p.sees("longer than 64")
+	p.waitText("longer than 64")
 	p.fill("Network group", "")
-	p.fill("Hostname", "<b>") // by the daemon
+	p.fill("Hostname", "<b>") // validated by the daemon
 	p.press("dialog button", "Make the jail")
 	p.until("say what is wrong with the host's name", `[...document.querySelectorAll("dialog [role=alert], dialog .bad")].some(e => e.checkVisibility() && e.innerText.includes("<b>"))`)
 	p.fill("Hostname", "made")
 	p.fill("Env", "GREETING=good day\nNAME=<i>")
 	p.press("dialog button", "Make the jail")
 	p.until("show the jail", `location.pathname.startsWith("/jails/j-")`)
-	p.sees("made here")
-	p.sees("running")
+	p.waitText("made here")
+	p.waitText("running")
 	j := id.Jail(evaluate[string](p, `location.pathname.split("/").at(-1)`))
 	if got := u.sh(j, `echo "$(cat /proc/sys/kernel/hostname): $GREETING, $NAME"`); got != "made: good day, <i>" {
-		u.Errorf("in the jail that was made one reads %q", got)
+		u.Errorf("settings of the new jail: got %q", got)
 	}
 }
 
@@ -105,7 +105,7 @@ func (u *ui) pausesAJail() {
 		p.press("main header button", c.does)
 		p.until("be "+c.state, found("main header .who", c.state))
 		if now, err := u.Jail(u.Context(), u.garden.ID); err != nil || now.State != c.state {
-			u.Errorf("the page says that the jail is %s, which is %s: %v", c.state, now.State, err)
+			u.Errorf("page shows state %s, the jail is %s: %v", c.state, now.State, err)
 		}
 	}
 }
@@ -117,15 +117,15 @@ func (u *ui) walksEvents() {
 	const withoutInit = `document.querySelectorAll("[role=option] .line").length > 2 && !(` + ofInit + `)`
 	p.open(at(j, "events"))
 	p.until("show what a running jail does", withoutInit)
-	p.sees("records")
+	p.waitText("records")
 	p.filter("type:proc op:exec comm:sh", 1)
-	p.sees("exec /bin/sh -c")
+	p.waitText("exec /bin/sh -c")
 	p.keys("j" + kb.Enter)
-	p.sees("Record ")
-	p.sees("argv")
+	p.waitText("Record ")
+	p.waitText("argv")
 	p.filter("type:proc comm:sh", 2)
 	p.keys("j" + kb.Enter)
-	p.sees("Record ")
+	p.waitText("Record ")
 	before := evaluate[string](p, `document.querySelector("aside h2").innerText`)
 	p.keys("j")
 	p.until("show the next record", fmt.Sprintf(`document.querySelector("aside h2")?.innerText !== %s`, quoted(before)))
@@ -136,7 +136,7 @@ func (u *ui) walksEvents() {
 	p.fill("Filter", "ret:>")
 	p.until("say what is wrong with a filter", `document.querySelector("[aria-invalid=true]") && document.querySelector("[role=alert]").innerText !== ""`)
 
-	// What init did is there if it is asked for.
+	// Events of init are shown on request.
 	ended := u.running(wire.CreateJail{})
 	u.watchedByKernel(ended.ID)
 	u.sh(ended.ID, "true")
@@ -156,7 +156,7 @@ func (u *ui) walksEvents() {
 	}
 }
 
-// filter asks for records, of which there are to be so many at least.
+// filter applies a filter, and waits for at least this many events.
 func (b *tab) filter(q string, least int) {
 	b.Helper()
 	b.fill("Filter", q)
@@ -169,9 +169,9 @@ func (u *ui) looksAtAJail() {
 	u.watchedByKernel(j)
 	for view, says := range map[string]string{"processes&ended=yes": "exit 3", "network": "B out", "syscalls": "ENOENT", "commands": "A line for"} {
 		p.open(at(j, view) + "&lanes=yes")
-		p.sees(says)
+		p.waitText(says)
 	}
-	// The report is a file or a page of its own.
+	// The report can be downloaded or opened as a page.
 	p.open("/jails/" + string(j))
 	p.press("button", "More actions for garden")
 	for _, format := range []string{"Report as a page", "Report as Markdown", "Report as JSON"} {
@@ -179,11 +179,11 @@ func (u *ui) looksAtAJail() {
 	}
 	report := evaluate[string](p, fmt.Sprintf(`fetch("/jails/%s/report?format=md").then(r => r.text())`, j))
 	if !strings.Contains(report, "/etc/nosuch") {
-		u.Errorf("the report says nothing of what failed:\n%.2000s", report)
+		u.Errorf("the report lacks the failed call:\n%.2000s", report)
 	}
 }
 
-// picture is an image.
+// picture returns an image.
 func picture() string {
 	img := image.NewRGBA(image.Rect(0, 0, 48, 32))
 	for i := range 48 * 32 {
@@ -199,7 +199,7 @@ func (u *ui) looksAtFiles() {
 	u.copyIn(j, "/root/flag.png", picture())
 	p.open(at(j, "files"))
 	p.press("button", "notes.txt")
-	p.sees("/root/notes.txt")
+	p.waitText("/root/notes.txt")
 	p.until("show what was added", `[...document.querySelectorAll("section[aria-label=File] *")].some(e => e.innerText?.trim() === "one")`)
 	p.press("button", "flag.png")
 	p.until("show the image", `document.querySelector("section[aria-label=File] img")?.naturalWidth === 48`)
@@ -210,11 +210,11 @@ func (u *ui) runsACommand() {
 	p.open(at(u.garden.ID, "commands"))
 	p.fill("A line for", "echo 'it <i>says</i>'; exit 3")
 	p.press("button", "Run")
-	p.sees("it <i>says</i>")
-	p.sees("exit 3")
+	p.waitText("it <i>says</i>")
+	p.waitText("exit 3")
 }
 
-// terminal opens one in the jail that runs.
+// terminal opens a terminal in the running jail.
 func (u *ui) terminal() *tab {
 	u.Helper()
 	u.page.open(at(u.garden.ID, "terminal"))
@@ -226,8 +226,8 @@ func (u *ui) typesIntoATerminal() {
 	u.page.window(1280, 800)
 	p := u.terminal()
 	p.keys("echo $((6*7))-\r")
-	p.sees("42-")
-	// A shell knows its size when a program of its has ended.
+	p.waitText("42-")
+	// A shell updates its size after a child process has ended.
 	size := func() (rows, cols int) {
 		p.keys("clear; (:); echo size $LINES $COLUMNS\r")
 		p.until("say its size", `/^size [0-9]+ [0-9]+/m.test(document.querySelector(".xterm").innerText)`)
@@ -241,18 +241,18 @@ func (u *ui) typesIntoATerminal() {
 		r, c := size()
 		return r < rows && c < cols
 	}) {
-		u.Errorf("the terminal stays %d rows of %d in a smaller window", rows, cols)
+		u.Errorf("the terminal has %d rows, before %d, in a smaller window", rows, cols)
 	}
 	p.keys("sleep 1000; echo code $?\r")
 	p.until("run it", `document.querySelector(".xterm").innerText.includes("sleep 1000")`)
 	if !within(20*time.Second, func() bool {
 		return strings.Contains(u.sh(u.garden.ID, "cat /proc/[0-9]*/cmdline | tr '\\0' ' '"), "sleep 1000")
 	}) {
-		u.Fatal("what is typed is not run")
+		u.Fatal("the typed command does not run")
 	}
 	p.ctrl('c')
 	p.until("be interrupted", `document.querySelector(".xterm").innerText.includes("^C")`)
 	p.keys("exit 5\r")
-	p.sees("exited with 5")
+	p.waitText("exited with 5")
 	p.run(chromedp.ResetViewport())
 }

@@ -15,10 +15,10 @@ func (u *ui) goesByKeys() {
 	}
 	p := u.page
 	p.open("/lineage")
-	p.sees("Lineage")
+	p.waitText("Lineage")
 	p.keys("?")
 	p.until("list the keys", `document.querySelector("dialog:modal")?.innerText.includes("Go to Approvals")`)
-	p.keys("j") // is the dialog's now
+	p.keys("j") // now goes to the dialog
 	p.keys(kb.Escape)
 	p.until("close the list", `!document.querySelector("dialog:modal")`)
 
@@ -31,7 +31,7 @@ func (u *ui) goesByKeys() {
 	current := func() string {
 		return evaluate[string](p, `document.querySelector("tr[aria-current=true] a")?.pathname ?? ""`)
 	}
-	moved := func(key, from string) (to string) { // the page draws after it has the key
+	moved := func(key, from string) (to string) { // the page redraws after the key event
 		p.keys(key)
 		within(20*time.Second, func() bool { to = current(); return to != from })
 		return to
@@ -47,28 +47,28 @@ func (u *ui) goesByKeys() {
 	p.keys("3")
 	p.until("show its files", `new URLSearchParams(location.search).get("view") === "files"`)
 
-	// In a field, letters are letters; the field is left by Escape.
+	// In a field, letters are text; Escape leaves the field.
 	p.open("/jails")
-	p.sees("garden")
+	p.waitText("garden")
 	p.keys("/")
 	p.keys("gl")
 	p.until("search", `location.search.includes("q=gl")`)
 	p.keys(kb.Escape)
 	p.typesTo("gl", "/lineage")
 
-	// Tab shows where it is, and leads over what is the same on every page.
+	// Tab shows the focus, and a skip link bypasses the navigation.
 	p.open("/jails")
-	p.sees("garden")
+	p.waitText("garden")
 	p.keys(kb.Tab)
 	p.until("offer to skip to the content", `document.activeElement.matches(".skip") && document.activeElement.getBoundingClientRect().top >= 0`)
 	p.keys(kb.Tab)
 	if hidden := evaluate[bool](p, `(s => s.outlineStyle === "none" || parseFloat(s.outlineWidth) === 0)(getComputedStyle(document.activeElement))`); hidden {
-		u.Error("where the focus is cannot be seen")
+		u.Error("the focus is not visible")
 	}
 }
 
-// typesTo types keys that lead to a page. Two keys are a pair within a time, which a
-// busy host can take for one of them.
+// typesTo types keys that lead to a page. A key pair has a time limit, which a busy host can
+// exceed, so it retries.
 func (b *tab) typesTo(keys, path string) {
 	b.Helper()
 	if !within(30*time.Second, func() bool {
@@ -93,10 +93,10 @@ func (u *ui) onlyLooks() {
 		{"/approvals/" + string(waiting.ID), "Why it is asked"},
 	} {
 		p.open(v.path)
-		p.sees(v.says)
+		p.waitText(v.says)
 		for _, does := range []string{"New jail", "Make the first", "Pause", "Stop", "Branch", "Delete", "Run", "Allow", "Deny"} {
 			if evaluate[bool](p, fmt.Sprintf("Boolean(%s)", found("main button", does))) {
-				u.Errorf("%s offers a viewer to %q", v.path, does)
+				u.Errorf("%s offers %q to a viewer", v.path, does)
 			}
 		}
 	}

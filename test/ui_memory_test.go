@@ -12,7 +12,7 @@ import (
 	"glasshouse/api/wire"
 )
 
-// heap is what the page's scripts hold, once what they do not is collected.
+// heap returns the size of the page's JavaScript heap after a garbage collection.
 func (b *tab) heap() (bytes float64) {
 	b.Helper()
 	b.run(func(ctx context.Context, t *chromedp.Target) (chromedp.Void, error) {
@@ -28,8 +28,8 @@ func (b *tab) heap() (bytes float64) {
 	return bytes
 }
 
-// floods has a jail write files until it has at least so many records more, and
-// returns how many it has.
+// floods has a jail write files until it has at least this many more events, and returns their
+// number.
 func (u *ui) floods(j wire.Jail, records int64) int64 {
 	u.Helper()
 	count := func() int64 {
@@ -50,9 +50,9 @@ func (u *ui) doesNotGrow() {
 	j := u.running(wire.CreateJail{Name: "busy"})
 	u.watchedByKernel(j.ID)
 	p := u.login(u.T, u.browser, "admin")
-	p.open(at(j.ID, "events") + "&lanes=yes&init=yes") // its number is that of the whole log
-	p.sees("records")
-	shows := func(records int64) { // its number, and some of them
+	p.open(at(j.ID, "events") + "&lanes=yes&init=yes") // its event count is that of the whole log
+	p.waitText("records")
+	shows := func(records int64) { // the event count, and some events
 		u.Helper()
 		p.until("follow", fmt.Sprintf(`Number(document.querySelector("[role=listbox]").ariaLabel.replace(/\D/g, "")) >= %d && document.querySelectorAll("[role=option] .line").length > 5`, records))
 	}

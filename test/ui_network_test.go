@@ -20,13 +20,13 @@ import (
 	"glasshouse/id"
 )
 
-// A line is a network between a browser and a daemon, which is bad when it is told to be.
+// A line is a proxy between a browser and a daemon that can simulate a bad network.
 type line struct {
 	addr string
 	to   string
-	cuts atomic.Int64 // connections that were cut
-	bad  atomic.Bool  // connections break, after some bytes of an answer
-	down atomic.Bool  // there are none
+	cuts atomic.Int64 // interrupted connections
+	bad  atomic.Bool  // connections break after some bytes of a response
+	down atomic.Bool  // no connections
 
 	mu sync.Mutex
 	// +checklocks:mu
@@ -58,7 +58,7 @@ func newLine(t *testing.T, to string) *line {
 	return l
 }
 
-// carry passes on what two say to each other.
+// carry copies data between the two ends of a connection.
 func (l *line) carry(near net.Conn) {
 	defer near.Close()
 	if l.down.Load() {
@@ -101,7 +101,7 @@ func (l *line) carry(near net.Conn) {
 	}
 }
 
-// cut ends all connections that there are.
+// cut closes all open connections.
 func (l *line) cut() {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -110,8 +110,7 @@ func (l *line) cut() {
 	}
 }
 
-// overhears is what the page reads of its stream: whole messages of requests, in the
-// order in which they come.
+// overhears records the messages that the page reads from its stream, in order.
 const overhears = `
 window.__heard = [];
 const real = window.fetch;
@@ -135,7 +134,7 @@ window.fetch = async (address, options) => {
 };
 `
 
-func (u *ui) goesOnOverABadNetwork() {
+func (u *ui) survivesBadNetwork() {
 	j := u.careful("far-away")
 	u.watchedByKernel(j)
 	l := newLine(u.T, u.tcpAddr())
@@ -145,13 +144,13 @@ func (u *ui) goesOnOverABadNetwork() {
 		return chromedp.Void{}, err
 	})
 	p.window(1280, 1100)
-	p.enter(u.house, "admin")
+	p.enter(u.daemonHarness, "admin")
 	p.open(at(j, "events") + "&q=" + escaped("type:file op:create path:/root/n*"))
-	p.sees("No record is meant")
+	p.waitText("No record is meant")
 	state := `document.querySelector("nav [role=status]").innerText`
 	p.until("be live", state+`.includes("Live")`)
 
-	// Connections break in the middle of whatever is said, while much is.
+	// Connections break in the middle of responses during activity.
 	l.bad.Store(true)
 	const many = 24
 	var asked []id.Approval
@@ -164,14 +163,14 @@ func (u *ui) goesOnOverABadNetwork() {
 		u.Fatalf("only %d connections were cut", l.cuts.Load())
 	}
 
-	// Then there is no network at all, which the page says.
+	// Then the network is down, and the page shows that.
 	l.down.Store(true)
 	l.cut()
 	p.until("say that it has no connection", state+`.includes("Reconnecting")`)
 	last := u.asks(j, wire.Question{Action: "bash", Resource: "the last step"})
 	l.down.Store(false)
 	l.bad.Store(false)
-	p.do(`dispatchEvent(new Event("online"))`) // as browsers say it; else it waits for up to a quarter of a minute
+	p.do(`dispatchEvent(new Event("online"))`) // as browsers notify the page; otherwise it waits up to 15 seconds
 	p.until("be live again", state+`.includes("Live")`)
 	p.until("hear of the last", fmt.Sprintf("window.__heard.some(h => h.Of === %s)", quoted(string(last.ID))))
 
@@ -182,7 +181,7 @@ func (u *ui) goesOnOverABadNetwork() {
 		Of   id.Approval
 	}](p, "window.__heard") {
 		if told.Seq <= before {
-			u.Errorf("entry %d is told after %d", told.Seq, before)
+			u.Errorf("entry %d arrived after entry %d", told.Seq, before)
 		}
 		before = told.Seq
 		if told.Kind == "approval.asked" {
@@ -191,13 +190,13 @@ func (u *ui) goesOnOverABadNetwork() {
 	}
 	for n, a := range asked {
 		if times[a] != 1 {
-			u.Errorf("question %d is told %d times", n, times[a])
+			u.Errorf("question %d arrived %d times", n, times[a])
 		}
 	}
 	p.until("list every record", fmt.Sprintf(`document.querySelectorAll("[role=option]").length === %d`, many))
 	for n, line := range evaluate[[]string](p, `[...document.querySelectorAll("[role=option] .what")].map(e => e.innerText)`) {
 		if want := fmt.Sprintf("/root/n%02d", n); !strings.Contains(line, want) {
-			u.Errorf("record %d is %q, want that of %s", n, line, want)
+			u.Errorf("event %d is %q, want that of %s", n, line, want)
 		}
 	}
 	p.goes("/approvals")

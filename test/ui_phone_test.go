@@ -10,18 +10,18 @@ import (
 	"glasshouse/api/wire"
 )
 
-// fitsOnAPhone looks at the pages that have most to show on a screen of 390 pixels.
+// fitsOnAPhone checks the pages with the most content on a screen of 390 pixels.
 func (u *ui) fitsOnAPhone() {
 	p := u.login(u.T, u.browser, "admin")
 	p.phone()
 
 	u.registersEcho()
 	p.open("/capabilities")
-	p.sees("host.say")
+	p.waitText("host.say")
 	u.fitsThePhone(p)
 	u.picture(p, "capabilities")
 
-	// A tree of three levels: the last one would be beyond the right edge.
+	// In a tree of three levels, the last one would extend beyond the right edge.
 	at1 := u.running(wire.CreateJail{Name: "trunk"})
 	for range 3 {
 		made, err := u.BranchJail(u.Context(), at1.ID, wire.Branch{Count: 1})
@@ -39,9 +39,9 @@ func (u *ui) fitsOnAPhone() {
 	u.fitsThePhone(p)
 	u.picture(p, "lineage")
 
-	// The head of a jail shows all of its facts.
+	// The header of a jail shows all its fields.
 	p.open(at(u.garden.ID, "terminal"))
-	p.sees("Connected")
+	p.waitText("Connected")
 	if cut := evaluate[[]string](p, `[...document.querySelectorAll("header dl > div, header h1, header button")].filter(e => e.checkVisibility() && e.getBoundingClientRect().right > innerWidth).map(e => e.innerText)`); len(cut) > 0 {
 		u.Errorf("cut off at the right edge: %q, want nothing", cut)
 	}
@@ -49,33 +49,33 @@ func (u *ui) fitsOnAPhone() {
 	// The keys that a phone's keyboard lacks: Tab completes, Ctrl interrupts, ↑ repeats.
 	p.until("show a prompt", `document.querySelector(".xterm").innerText.includes("bash")`)
 	p.keys("echo $((6*7))-\r")
-	p.sees("42-")
-	p.taps(".keypad button", "↑")
+	p.waitText("42-")
+	p.tap(".keypad button", "↑")
 	p.keys("\r")
 	p.until("repeat the command", `document.querySelector(".xterm").innerText.match(/^42-/gm).length === 2`)
 	p.keys("cat /etc/hostna")
-	p.taps(".keypad button", "Tab")
+	p.tap(".keypad button", "Tab")
 	p.until("complete a name", `document.querySelector(".xterm").innerText.includes("/etc/hostname")`)
-	p.taps(".keypad button", "Ctrl")
+	p.tap(".keypad button", "Ctrl")
 	p.keys("c")
 	p.until("interrupt", `document.querySelector(".xterm").innerText.includes("^C")`)
 	u.picture(p, "terminal")
 }
 
-// findsFilesThatSortBetween opens the changes of a jail that has a directory whose entries
-// come after those of another directory, as they do once npm has installed packages.
+// findsFilesThatSortBetween opens the changes of a jail with a directory whose entries sort
+// after those of another directory, as is the case after npm has installed packages.
 func (u *ui) findsFilesThatSortBetween() {
 	u.sh(u.garden.ID, "mkdir -p /root/t/foo /root/t/foo-bar && touch /root/t/foo/x /root/t/foo-bar/y")
 	p := u.page
 	p.open(at(u.garden.ID, "files"))
-	p.sees("foo-bar")
+	p.waitText("foo-bar")
 	p.until("show each directory once", `[...document.querySelectorAll(".entry code")].filter(e => e.innerText.replace(/[^\w-]/g, "") === "foo").length === 1`)
-	p.press("button", "notes.txt") // a page that failed to draw itself does not react
-	p.sees("/root/notes.txt")
+	p.press("button", "notes.txt") // a page that failed to render does not react
+	p.waitText("/root/notes.txt")
 	u.unmoved(p, "the files")
 }
 
-// picture keeps a picture of a page if GLASSHOUSE_PICTURES names a directory.
+// picture saves a screenshot of a page if GLASSHOUSE_PICTURES names a directory.
 func (u *ui) picture(p *tab, name string) {
 	u.Helper()
 	dir := os.Getenv("GLASSHOUSE_PICTURES")

@@ -17,8 +17,8 @@ import (
 	"github.com/chromedp/chromedp"
 )
 
-// subscribes has a page's browser subscribe with a push service that is not there: the
-// real ones are on the Internet. All else is the browser's own.
+// subscribes makes a page's browser subscribe to a simulated push service, because the real ones
+// are on the Internet. Everything else is the browser's own.
 const subscribes = `
 PushManager.prototype.subscribe = async function (options) {
   if (!options.userVisibleOnly || options.applicationServerKey.length !== 87) throw new Error("not as browsers want it");
@@ -26,8 +26,8 @@ PushManager.prototype.subscribe = async function (options) {
   return made;
 };`
 
-// isToldWithNoPageOpen asks to be told, and is told what a push service would bring.
-func (u *ui) isToldWithNoPageOpen() {
+// notifiesWithoutPage enables notifications, and delivers what a push service would.
+func (u *ui) notifiesWithoutPage() {
 	p := u.login(u.T, u.browser, "operator")
 	p.phone()
 	origin := strings.TrimSuffix(p.base, "/")
@@ -61,13 +61,13 @@ func (u *ui) isToldWithNoPageOpen() {
 		u.Fatal(err)
 	}
 	p.open("/approvals")
-	p.sees("Notify me")
+	p.waitText("Notify me")
 	encoded := base64.RawURLEncoding.EncodeToString
 	p.do(fmt.Sprintf(subscribes, encoded(key.PublicKey().Bytes()), encoded(make([]byte, 16))))
-	p.taps("button", "Notify me")
-	p.sees("Do not notify me")
+	p.tap("button", "Notify me")
+	p.waitText("Do not notify me")
 	if told := evaluate[int](p, `fetch("/push/browsers").then(r => r.json()).then(l => l.items.filter(b => b.service === "push.invalid").length)`); told != 1 {
-		u.Errorf("%d browsers are told, want this one", told)
+		u.Errorf("%d browsers are subscribed, want 1", told)
 	}
 
 	if !within(30*time.Second, func() bool {
@@ -75,7 +75,7 @@ func (u *ui) isToldWithNoPageOpen() {
 		defer mu.Unlock()
 		return worker != ""
 	}) {
-		u.Fatal("the browser has no worker that could be told")
+		u.Fatal("the browser has no service worker")
 	}
 	evaluate[bool](p, `navigator.serviceWorker.ready.then(r => new Promise(yes => {
 		const look = () => r.active?.state === "activated" ? yes(true) : setTimeout(look, 20);
@@ -87,7 +87,7 @@ func (u *ui) isToldWithNoPageOpen() {
 	} {
 		shown := `navigator.serviceWorker.ready.then(r => r.getNotifications()).then(all => all.map(n => n.title + "|" + n.body + "|" + n.data.to))`
 		var got []string
-		if !within(30*time.Second, func() bool { // a push service tells a browser again that did not take it
+		if !within(30*time.Second, func() bool { // a push service retries a failed delivery
 			p.run(func(ctx context.Context, t *chromedp.Target) (chromedp.Void, error) {
 				_, err := cdp.Call(ctx, t, serviceworker.DeliverPushMessage, serviceworker.DeliverPushMessageParams{Origin: origin, RegistrationID: worker, Data: data})
 				return chromedp.Void{}, err
@@ -97,16 +97,16 @@ func (u *ui) isToldWithNoPageOpen() {
 				return strings.Contains(strings.Join(got, "\n"), want)
 			})
 		}) {
-			u.Errorf("told %s it shows %q, want %q", data, got, want)
+			u.Errorf("after push %s the browser shows %q, want %q", data, got, want)
 		}
 	}
-	p.taps("button", "Do not notify me")
-	p.sees("Notify me")
+	p.tap("button", "Do not notify me")
+	p.waitText("Notify me")
 	var left int
 	if !within(30*time.Second, func() bool {
 		left = evaluate[int](p, `fetch("/push/browsers").then(r => r.json()).then(l => l.items.length)`)
 		return left == 0
 	}) {
-		u.Errorf("%d browsers are told still", left)
+		u.Errorf("%d browsers are still subscribed", left)
 	}
 }

@@ -7,9 +7,9 @@ import (
 	"glasshouse/api/wire"
 )
 
-// modelThatIsHostile is one that was told by somebody what to say.
+// modelThatIsHostile is a scripted model with hostile output.
 func modelThatIsHostile() string {
-	said := strings.ReplaceAll(hostile, "{{7*7}}", "") // which would be for the model itself
+	said := strings.ReplaceAll(hostile, "{{7*7}}", "") // this would be a template of the model itself
 	return fmt.Sprintf(`
 conversations:
   - when: {user: "write a short plan"}
@@ -21,7 +21,7 @@ conversations:
 `, quoted("1. "+said), quoted("printf '%s\\n' \"$0 <b>tool</b>\" '"+script[:70]+"'"), quoted("answered "+script+said))
 }
 
-// pursued is a run that has come to its end.
+// pursued starts a run and waits until it has ended.
 func (u *ui) pursued(goal, session string) wire.Run {
 	u.Helper()
 	r, err := u.StartRun(u.Context(), wire.StartRun{Goal: goal, Session: session})
@@ -44,13 +44,13 @@ func (u *ui) showsRuns() {
 		{"/jails?q=" + string(run.Jail), string(run.Jail)},
 	} {
 		p.open(v.path)
-		p.sees(v.says)
+		p.waitText(v.says)
 		u.unmoved(p, v.path)
 	}
-	// A step, opened.
+	// Open a step.
 	p.open("/chat/run/" + string(run.ID))
 	p.press("main [role=row], main [role=option], main [role=treeitem], main li, main tr", "printf")
-	p.sees("<b>tool</b>")
+	p.waitText("<b>tool</b>")
 	u.unmoved(p, "what a tool said")
 }
 
@@ -61,10 +61,10 @@ func (u *ui) plansRuns() {
 		u.Fatal(err)
 	}
 	p.open("/schedules")
-	p.sees("water the garden")
-	p.sees("0 6 * * *")
+	p.waitText("water the garden")
+	p.waitText("0 6 * * *")
 	p.open("/schedules/" + string(r.Schedule))
-	p.sees("water the garden")
+	p.waitText("water the garden")
 	p.open("/chat/run")
-	p.sees("water the garden")
+	p.waitText("water the garden")
 }

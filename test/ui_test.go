@@ -13,19 +13,19 @@ import (
 	"glasshouse/id"
 )
 
-// What a browser loads before it shows the list of jails.
-func TestTheFirstPageIsSmall(t *testing.T) {
+// The size of what a browser loads before it shows the list of jails.
+func TestSizeOfFirstPage(t *testing.T) {
 	const most = 150_000
 	dist := "../web/dist"
 	index, err := os.ReadFile(filepath.Join(dist, "index.html"))
 	if err != nil {
 		t.Fatal(err)
 	}
-	// The list of jails and all that it imports at once.
+	// The list of jails and all its static imports.
 	wanted := regexp.MustCompile(`/assets/[\w.-]+`).FindAllString(string(index), -1)
 	lists, err := filepath.Glob(filepath.Join(dist, "assets/Jails-*"))
 	if err != nil || len(lists) == 0 {
-		t.Fatalf("no list of jails in %s: %v", dist, err)
+		t.Fatalf("no chunk of the list of jails in %s: %v", dist, err)
 	}
 	for _, l := range lists {
 		wanted = append(wanted, "/assets/"+filepath.Base(l))
@@ -50,38 +50,38 @@ func TestTheFirstPageIsSmall(t *testing.T) {
 		}
 	}
 	if sum > most {
-		t.Errorf("the first page takes %d bytes, compressed; want at most %d", sum, most)
+		t.Errorf("the first page has %d bytes compressed, want at most %d", sum, most)
 	}
 	if bytes.Contains(index, []byte("<style")) || regexp.MustCompile(`<script[^>]*>[^<]`).Match(index) {
-		t.Error("there are scripts or styles in the page itself, which its policy forbids")
+		t.Error("the page has inline scripts or styles, which its content security policy forbids")
 	}
 }
 
-// A ui is the UI of a house in a browser, that all of its tests share: starting them
-// takes longer than most of what is tried in them.
+// A ui is the UI of a daemon in a browser. All subtests share it, because the start takes longer
+// than most of them.
 type ui struct {
-	*house
+	*daemonHarness
 	browser context.Context
-	page    *tab      // of an administrator
-	garden  wire.Jail // one that runs
-	stall   stall     // where bundles are offered
+	page    *tab      // logged in as an administrator
+	garden  wire.Jail // a running jail
+	stall   stall     // the market that offers bundles
 }
 
-// of is the UI in a part of the test.
+// of returns the UI for a subtest.
 func (u *ui) of(t *testing.T) *ui {
-	h := *u.house
+	h := *u.daemonHarness
 	h.T = t
-	return &ui{house: &h, browser: u.browser, page: u.page.as(t), garden: u.garden, stall: u.stall}
+	return &ui{daemonHarness: &h, browser: u.browser, page: u.page.as(t), garden: u.garden, stall: u.stall}
 }
 
-// at is the address of a view of a jail.
+// at returns the address of a view of a jail.
 func at(j id.Jail, view string) string { return "/jails/" + string(j) + "?view=" + view }
 
-func TestTheUIInABrowser(t *testing.T) {
+func TestUI(t *testing.T) {
 	browser := browse(t)
 	market, config := sells(t)
 	h := open(t, tools()+models(t, modelThatIsHostile())+config, "--listen", "127.0.0.1:0")
-	u := &ui{house: h, browser: browser, stall: market, garden: h.running(wire.CreateJail{Name: "garden"})}
+	u := &ui{daemonHarness: h, browser: browser, stall: market, garden: h.running(wire.CreateJail{Name: "garden"})}
 	h.sh(u.garden.ID, "cd /root && echo one > notes.txt && cat notes.txt /etc/nosuch; exit 3")
 	u.page = h.login(t, browser, "admin")
 
@@ -89,39 +89,39 @@ func TestTheUIInABrowser(t *testing.T) {
 		name string
 		try  func(*ui)
 	}{
-		{"who has no link is asked for one", (*ui).asksForALink},
-		{"a link is used once", (*ui).linksWorkOnce},
+		{"login without a link", (*ui).asksForALink},
+		{"login links work once", (*ui).linksWorkOnce},
 		{"many tabs share the daemon", (*ui).sharesTheDaemon},
 		{"jails are listed and found", (*ui).listsJails},
-		{"a jail is made from its schema", (*ui).makesAJail},
-		{"a jail is paused and goes on", (*ui).pausesAJail},
+		{"create a jail", (*ui).makesAJail},
+		{"pause and resume a jail", (*ui).pausesAJail},
 		{"events are filtered, opened and walked by keys", (*ui).walksEvents},
-		{"every view of a jail says what it did", (*ui).looksAtAJail},
-		{"files show their difference and images", (*ui).looksAtFiles},
+		{"views of a jail", (*ui).looksAtAJail},
+		{"file diffs and images", (*ui).looksAtFiles},
 		{"directories that sort between others are shown once", (*ui).findsFilesThatSortBetween},
-		{"a command is run and its output shown", (*ui).runsACommand},
-		{"a terminal is typed into, resized, interrupted and left", (*ui).typesIntoATerminal},
-		{"one goes back in time and branches from there", (*ui).goesBackInTime},
-		{"a branch is made and compared", (*ui).comparesABranch},
-		{"requests are answered on a phone", (*ui).answersOnAPhone},
-		{"a phone is told with no page open", (*ui).isToldWithNoPageOpen},
-		{"all is reached by keys", (*ui).goesByKeys},
-		{"a viewer looks and changes nothing", (*ui).onlyLooks},
-		{"optional features that are missing are not red", (*ui).staysCalm},
-		{"names are shown as what they are", (*ui).showsNames},
-		{"hosts are shown as what they are", (*ui).showsHosts},
-		{"output is shown as what it is", (*ui).showsOutput},
-		{"questions are shown as what they are", (*ui).showsQuestions},
-		{"what goals, models and tools say is shown as what it is", (*ui).showsRuns},
-		{"runs that are to come are listed", (*ui).plansRuns},
-		{"what is outdated is updated", (*ui).updatesABundle},
-		{"a program is trusted on the host", (*ui).trustsAProgram},
+		{"run a command", (*ui).runsACommand},
+		{"terminal input, resize and interrupt", (*ui).typesIntoATerminal},
+		{"view the past and branch", (*ui).goesBackInTime},
+		{"compare a branch", (*ui).comparesABranch},
+		{"answer approvals on a phone", (*ui).answersOnAPhone},
+		{"push notification without an open page", (*ui).notifiesWithoutPage},
+		{"keyboard navigation", (*ui).goesByKeys},
+		{"viewers cannot change anything", (*ui).onlyLooks},
+		{"missing optional features are not red", (*ui).staysCalm},
+		{"hostile names", (*ui).showsNames},
+		{"hostile hosts", (*ui).showsHosts},
+		{"hostile output", (*ui).showsOutput},
+		{"hostile questions", (*ui).showsQuestions},
+		{"hostile runs", (*ui).showsRuns},
+		{"scheduled runs", (*ui).plansRuns},
+		{"update a bundle", (*ui).updatesABundle},
+		{"trust a host program", (*ui).trustsAProgram},
 		{"pages fit on a phone", (*ui).fitsOnAPhone},
-		{"a policy is drafted", (*ui).draftsAPolicy},
-		{"what went wrong is said", (*ui).saysWhatWentWrong},
-		{"everybody can use it", (*ui).isForEverybody},
-		{"a bad network loses and repeats nothing", (*ui).goesOnOverABadNetwork},
-		{"a page that follows much does not grow", (*ui).doesNotGrow},
+		{"draft a policy", (*ui).draftsAPolicy},
+		{"failures are shown", (*ui).showsFailures},
+		{"accessibility", (*ui).isAccessible},
+		{"bad network", (*ui).survivesBadNetwork},
+		{"page memory is bounded", (*ui).doesNotGrow},
 	} {
 		t.Run(part.name, func(t *testing.T) { part.try(u.of(t)) })
 	}

@@ -21,7 +21,7 @@ func (u *ui) snapshot(j id.Jail, name string) wire.Snapshot {
 	return s
 }
 
-// branches are the jails that began from a snapshot.
+// branches returns the jails that were created from a snapshot.
 func (u *ui) branches(s id.Snapshot) (list []wire.Jail) {
 	u.Helper()
 	all, err := client.Collect(u.Jails(u.Context(), client.JailFilter{}))
@@ -44,30 +44,30 @@ func (u *ui) goesBackInTime() {
 	u.sh(j.ID, "sleep 0.5; echo grown > /root/tree; sleep 0.4")
 	tree := u.events(j.ID, "type:file op:create path:/root/tree")
 	if len(tree) == 0 {
-		u.Fatal("the record has nothing of the file")
+		u.Fatal("the event log lacks the file")
 	}
-	// Between the two, and far from both: the slider has a thousand steps.
+	// A moment between the two, and far from both: the slider has a thousand steps.
 	between := (s.CreatedAt.UnixMilli() + tree[0].TS) / 2
 
 	p := u.page
-	// Before the snapshot there is nothing to begin from.
+	// Before the snapshot there is nothing to branch from.
 	p.open(fmt.Sprintf("%s&at=%d", at(j.ID, "processes"), s.CreatedAt.Add(-10*time.Millisecond).UnixMilli()))
-	p.sees("running then")
-	p.sees("nothing can branch from here")
+	p.waitText("running then")
+	p.waitText("nothing can branch from here")
 
-	// The slider goes back, step by step, and the page with it.
+	// The slider moves back in steps, and the page follows.
 	p.open(at(j.ID, "processes"))
 	p.until("have a slider", fmt.Sprintf(`(e => e && Number(e.max) > %d && (e.value = %d, e.dispatchEvent(new Event("input", { bubbles: true })), true))(document.querySelector("input[aria-label=Moment]"))`, tree[0].TS, between))
-	p.sees("As of ")
-	p.sees("running then")
+	p.waitText("As of ")
+	p.waitText("running then")
 	p.press("[role=tab]", "Files")
 	p.until("say that the file was made", `[...document.querySelectorAll("tr")].some(e => e.innerText.includes("/root/seed") && e.querySelector(".sign.added"))`)
 	if p.says("/root/tree") {
-		u.Errorf("a file of later is shown as one of then:\n%s", p.text())
+		u.Errorf("a file is shown at a moment before its creation:\n%s", p.text())
 	}
 
-	// So does a click in the chart; a drag in it looks closer. What goes on meanwhile
-	// draws the chart anew, and the address comes after the page.
+	// A click in the chart moves as well, and a drag zooms in. New events redraw the chart, and
+	// the address is updated after the page.
 	tries := func(what, condition string, gesture func(x, y, width float64)) {
 		u.Helper()
 		if !within(30*time.Second, func() bool {
@@ -75,13 +75,13 @@ func (u *ui) goesBackInTime() {
 			gesture(box.X, box.Y, box.Width)
 			return p.comes(2*time.Second, condition)
 		}) {
-			u.Fatalf("%s does nothing:\n%s", what, p.text())
+			u.Fatalf("%s has no effect:\n%s", what, p.text())
 		}
 	}
 	tries("a click in the chart", fmt.Sprintf(`Number(new URLSearchParams(location.search).get("at")) > %d`, between+50), func(x, y, width float64) {
 		p.run(chromedp.MouseEvent(input.DispatchMouseEventTypeMouseMoved, x+width-20, y), chromedp.MouseClickXY(x+width-20, y))
 	})
-	p.sees("sown")
+	p.waitText("sown")
 	tries("a drag in the chart", `new URLSearchParams(location.search).get("from")`, func(x, y, _ float64) {
 		p.run(chromedp.DragAndDropXY(x+100, y, x+300, y, 4))
 	})
@@ -91,11 +91,11 @@ func (u *ui) goesBackInTime() {
 	p.until("show the branch", fmt.Sprintf(`location.pathname.startsWith("/jails/j-") && !location.pathname.endsWith(%s)`, quoted(string(j.ID))))
 	list := u.branches(s.ID)
 	if len(list) != 1 {
-		u.Fatalf("there are %d branches of the snapshot", len(list))
+		u.Fatalf("got %d branches of the snapshot, want 1", len(list))
 	}
 	p.until("show it as it is now", fmt.Sprintf(`location.pathname === "/jails/%s" && !location.search.includes("at=")`, list[0].ID))
 	if got := u.sh(list[0].ID, "cat /root/seed; ls /root"); got != "sown\nseed" {
-		u.Errorf("in the branch there is %q", got)
+		u.Errorf("files of the branch: got %q", got)
 	}
 }
 
@@ -110,15 +110,15 @@ func (u *ui) comparesABranch() {
 	p.press("button", "seed")
 	p.press("button", "Branch from here")
 	p.until("compare the two", `document.querySelector("[aria-label=Comparison]")`)
-	p.sees("No differences.")
+	p.waitText("No differences.")
 	if len(u.branches(s.ID)) != 1 {
-		u.Errorf("there are %d branches of the snapshot", len(u.branches(s.ID)))
+		u.Errorf("got %d branches of the snapshot, want 1", len(u.branches(s.ID)))
 	}
 	p.open("/lineage?at=" + string(s.ID) + "&with=" + string(j.ID))
-	p.sees("/root/notes.txt")
+	p.waitText("/root/notes.txt")
 	p.press("summary", "/root/notes.txt")
 	p.until("show what was added", `[...document.querySelectorAll("[aria-label=Comparison] *")].some(e => e.innerText?.trim() === "two")`)
 	for _, says := range []string{"Processes and network", "Events", "Used"} {
-		p.sees(says)
+		p.waitText(says)
 	}
 }

@@ -8,16 +8,16 @@ import (
 	"syscall"
 	"time"
 
-	_ "modernc.org/sqlite" // the database of a daemon
+	_ "modernc.org/sqlite" // the database driver of the daemon
 
 	"glasshouse/api/wire"
 	"glasshouse/id"
 )
 
-// nowhere is where nobody listens.
+// nowhere is an address without a listener.
 const nowhere = "http://127.0.0.1:9/"
 
-// unlucky is the configuration of a daemon that reaches nobody.
+// unlucky is the configuration of a daemon that can reach no server.
 const unlucky = `
   connectors:
     posts:
@@ -28,15 +28,15 @@ approvals:
 observe: {ring_kb: 64}
 `
 
-// saysWhatWentWrong shows what one hopes never to see: of a daemon of its own, whose
-// database is changed behind its back.
-func (u *ui) saysWhatWentWrong() {
+// showsFailures shows failures, on a separate daemon whose database is modified while it is
+// stopped.
+func (u *ui) showsFailures() {
 	h := open(u.T, tools()+models(u.T, modelThatCounts)+unlucky, "--listen", "127.0.0.1:0")
-	own := &ui{house: h, browser: u.browser}
+	own := &ui{daemonHarness: h, browser: u.browser}
 	p := h.login(u.T, u.browser, "admin")
 	own.page = p
 
-	// A jail that is faster than its record, and runs on.
+	// A jail that produces events faster than they are recorded, and continues.
 	fast := h.running(wire.CreateJail{Name: "fast", Observe: wire.Observe{OnOverload: "count"}})
 	h.watchedByKernel(fast.ID)
 	h.losesRecords(fast.ID)
@@ -45,9 +45,9 @@ func (u *ui) saysWhatWentWrong() {
 	p.until("list the gaps", `[...document.querySelectorAll("[role=option] .line")].some(e => e.innerText.includes("gap") && e.innerText.includes("are missing"))`)
 	p.until("mark them in the timeline", `document.querySelector("[aria-label=Timeline] [role=img]").ariaLabel.includes("missing")`)
 	p.open("/doctor?view=records")
-	p.sees("the gaps in its record")
+	p.waitText("the gaps in its record")
 
-	// A notice and a message that nobody takes.
+	// A notification and a message that cannot be delivered.
 	h.allows(own.asks(own.careful("careful"), wire.Question{Action: "bash", Resource: "git push"}))
 	const says = `bash -c 'exec 3<>/dev/tcp/127.0.0.1/4097; printf "POST /run/messages HTTP/1.1\r\nHost: localhost:4097\r\nContent-Type: application/json\r\nContent-Length: 28\r\nConnection: close\r\n\r\n{\"text\":\"is anybody there?\"}" >&3; cat <&3'`
 	r, err := h.StartRun(h.Context(), wire.StartRun{Goal: "say something", Session: "sess-loud", Agent: shellRun(says, func(*wire.RunAgent) {})})
@@ -55,10 +55,10 @@ func (u *ui) saysWhatWentWrong() {
 		u.Fatal(err)
 	}
 	if now := h.settled(r.ID, "done", "failed"); now.State != "done" {
-		u.Fatalf("the agent that says something: %+v", now)
+		u.Fatalf("run of the agent that sends a message: %+v", now)
 	}
 	own.asksFromItsRun()
-	h.behindItsBack(func(db *sql.DB) {
+	h.modifyDatabase(func(db *sql.DB) {
 		given := func(table, set, where string) {
 			u.Helper()
 			if !within(20*time.Second, func() bool {
@@ -69,7 +69,7 @@ func (u *ui) saysWhatWentWrong() {
 				n, err := done.RowsAffected()
 				return err == nil && n > 0
 			}) {
-				u.Fatalf("nothing is in %s", table)
+				u.Fatalf("table %s is empty", table)
 			}
 		}
 		given("approval_notices", `document = json_set(document, '$.dead', json('true'), '$.attempts', 12, '$.error', 'nobody answers the pager')`, "true")
@@ -80,37 +80,37 @@ func (u *ui) saysWhatWentWrong() {
 	p.enter(h, "admin")
 
 	p.open("/doctor?view=deliveries")
-	p.sees("nobody answers the pager")
-	p.sees("nobody takes it")
+	p.waitText("nobody answers the pager")
+	p.waitText("nobody takes it")
 	const dead = `document.querySelectorAll("[aria-label='Dead notices'] tbody tr").length`
 	before := evaluate[int](p, dead)
 	p.press("[aria-label='Dead notices'] button", "Try the notice")
-	p.sees("It is tried again")
+	p.waitText("It is tried again")
 	p.until("have a dead notice less", fmt.Sprintf("%s === %d", dead, before-1))
 	p.open("/connectors?name=ops&state=dead")
-	p.sees("nobody takes it")
+	p.waitText("nobody takes it")
 	p.press("button", "Try all dead ones anew")
 	p.until("have no dead delivery", `!document.body.innerText.includes("nobody takes it")`)
 
-	// An entry that says something else than it did is named, above everything else.
+	// An audit log entry that was modified is reported above everything else.
 	p.open("/chain")
 	p.press("button", "Verify all")
-	p.sees("The chain is broken at entry ")
+	p.waitText("The chain is broken at entry ")
 	told := evaluate[struct{ Role, Link string }](p, `(e => ({ Role: e.getAttribute("role"), Link: e.querySelector("a").pathname }))(document.querySelector("[aria-label=Verification] .says"))`)
 	if told.Role != "alert" || told.Link == "" {
-		u.Errorf("that the chain is broken is said as %q, with a link to %q", told.Role, told.Link)
+		u.Errorf("the broken audit log is reported with role %q and a link to %q", told.Role, told.Link)
 	}
 	p.press("[aria-label=Verification] a", "Show the entry")
-	p.sees("approval.asked")
-	p.sees("git pull")
+	p.waitText("approval.asked")
+	p.waitText("git pull")
 }
 
-// behindItsBack changes the database of a daemon that does not run.
-func (h *house) behindItsBack(change func(db *sql.DB)) {
+// modifyDatabase stops the daemon and modifies its database.
+func (h *daemonHarness) modifyDatabase(change func(db *sql.DB)) {
 	h.Helper()
 	h.cmd.Process.Signal(syscall.SIGTERM)
 	if err := h.cmd.Wait(); err != nil {
-		h.Errorf("the daemon ended with %v:\n%s", err, h.log.tail(2000))
+		h.Errorf("the daemon exited: %v:\n%s", err, h.log.tail(2000))
 	}
 	db, err := sql.Open("sqlite", filepath.Join(h.data, "glasshouse.db"))
 	if err != nil {
@@ -123,8 +123,8 @@ func (h *house) behindItsBack(change func(db *sql.DB)) {
 	h.start()
 }
 
-// losesRecords has a jail do more than there is room for while the daemon reads nothing.
-func (h *house) losesRecords(j id.Jail) {
+// losesRecords has a jail produce more events than fit the buffer while the daemon reads none.
+func (h *daemonHarness) losesRecords(j id.Jail) {
 	h.Helper()
 	if !within(time.Minute, func() bool {
 		const mark = "345678"
@@ -136,15 +136,15 @@ func (h *house) losesRecords(j id.Jail) {
 		h.cmd.Process.Signal(syscall.SIGCONT)
 		now, err := h.Jail(h.Context(), j)
 		if err != nil || !over {
-			h.Fatalf("the storm is over: %v, %v", over, err)
+			h.Fatalf("the load ended too early: %v, %v", over, err)
 		}
 		return now.Observation.Sources["kernel"].Lost > 0
 	}) {
-		h.Fatal("nothing is lost of a jail that is faster than its record")
+		h.Fatal("no events are lost although the daemon is stopped")
 	}
 }
 
-// asksFromItsRun has a run wait for a person, and answers where the run is looked at.
+// asksFromItsRun has a run wait for an approval, and answers on the page of the run.
 func (u *ui) asksFromItsRun() {
 	asks := wire.Policy{Level: 1, Files: []wire.PolicyFile{{Name: "opencode.json", Text: `{"permission":{"bash":{"*":"ask"}}}`}}}
 	r, err := u.StartRun(u.Context(), wire.StartRun{Goal: "count to three", Session: "sess-asks", Agent: &wire.RunAgent{Jail: &wire.CreateJail{Policy: &asks}}, Budget: map[string]int64{"steps": 40}})
@@ -155,21 +155,21 @@ func (u *ui) asksFromItsRun() {
 	p.open("/chat/run/" + string(r.ID))
 	for _, command := range []string{"echo one", "echo two", "echo three"} {
 		p.press(".asked a", "")
-		p.sees("Why it is asked")
-		p.sees(command)
+		p.waitText("Why it is asked")
+		p.waitText(command)
 		p.press("form button", "Allow")
-		p.sees("Allowed by")
+		p.waitText("Allowed by")
 		p.open("/chat/run/" + string(r.ID))
 	}
-	p.sees("Result")
+	p.waitText("Result")
 	amounts := evaluate[[]string](p, `[...document.querySelectorAll("[aria-label=Budget] .amount")].map(e => e.innerText)`)
 	for _, amount := range amounts {
 		if !strings.Contains(amount, " no limit") && !strings.Contains(amount, " of ") {
-			u.Errorf("the budget says %q", amount)
+			u.Errorf("budget shows %q", amount)
 		}
 	}
 	if len(amounts) == 0 || !strings.HasSuffix(amounts[0], " of 40") {
-		u.Errorf("of 40 steps the budget says %q", amounts)
+		u.Errorf("budget of 40 steps shows %q", amounts)
 	}
 }
 
@@ -177,7 +177,7 @@ func (u *ui) draftsAPolicy() {
 	const policy = "{\n  \"permission\": {\n    \"bash\": {\n      \"*\": \"ask\",\n      \"git status\": %q\n    }\n  }\n}\n"
 	p := u.page
 	p.open("/governance?view=policy")
-	p.sees("This is a draft")
+	p.waitText("This is a draft")
 	marked := func(class string) string {
 		return fmt.Sprintf(`document.querySelector(".gutter .%s")?.innerText === "5" && document.querySelector("[aria-label=Findings] .tag.%s")`, class, class)
 	}
@@ -187,22 +187,22 @@ func (u *ui) draftsAPolicy() {
 	p.until("take it", `!document.querySelector(".gutter .bad")`)
 	p.fill("this", "git status")
 	p.press("button", "What would happen?")
-	p.sees("It would be allowed")
+	p.waitText("It would be allowed")
 	p.fill("Text of opencode.json", fmt.Sprintf(policy, "deny"))
-	p.sees("It would be refused") // without being asked again
+	p.waitText("It would be refused") // without a new request
 	p.fill("Text of opencode.json", "{\"permission\": {\"bash\": {\"*\": \"ask\",\n\n\n\n\"rm -rf *\": \"deny\", \"git push\": \"allow\"}}}")
 	p.until("mark what does not do what it seems to", marked("wait"))
 	p.fill("Text of opencode.json", "")
-	p.sees("There is nothing to look at yet")
+	p.waitText("There is nothing to look at yet")
 }
 
-// staysCalm looks at the findings of the doctor on a host that lacks optional features.
-// Nothing has to be done about those, so nothing on the page is red.
+// staysCalm checks the page of the doctor on a host that lacks optional features. These need no
+// action, so nothing on the page is red.
 func (u *ui) staysCalm() {
 	p := u.page
 	p.open("/doctor")
-	p.sees("Findings")
-	// The host of the test may have all features.
+	p.waitText("Findings")
+	// The test host may have all features.
 	p.do(`(() => {
 		const real = window.fetch, answer = (body) => new Response(JSON.stringify(body), { headers: { "Content-Type": "application/json" } });
 		window.fetch = async (to, how) => {
@@ -217,8 +217,8 @@ func (u *ui) staysCalm() {
 		};
 	})()`)
 	p.press("button", "Check again")
-	p.sees("2 of 3 features not available")
-	p.sees("runsc is not installed")
+	p.waitText("2 of 3 features not available")
+	p.waitText("runsc is not installed")
 	red := evaluate[[]string](p, `(() => {
 		const probe = document.body.appendChild(document.createElement("i"));
 		const reds = ["--red", "--red-soft"].map((name) => (probe.style.color = "var(" + name + ")", getComputedStyle(probe).color));
@@ -229,6 +229,6 @@ func (u *ui) staysCalm() {
 		}).map((e) => e.outerHTML.slice(0, 200));
 	})()`)
 	if len(red) > 0 {
-		u.Errorf("of optional features that are missing these are red: %q", red)
+		u.Errorf("missing optional features shown in red: %q", red)
 	}
 }

@@ -11,8 +11,8 @@ import (
 	"testing"
 )
 
-// All sizes are powers of two, in errors, in help and in descriptions of the API.
-func TestTextsNameBinaryUnits(t *testing.T) {
+// Sizes in errors, help and API descriptions use binary units.
+func TestTextsUseBinaryUnits(t *testing.T) {
 	decimal := regexp.MustCompile(`\b([KMGT]B|(kilo|mega|giga)bytes?)\b`)
 	err := filepath.WalkDir("..", func(name string, d fs.DirEntry, err error) error {
 		switch {

@@ -16,11 +16,11 @@ import (
 	"time"
 )
 
-// nobodyKnown is a user whom the host does not know by name, nor any other process of
-// tests: a test counts and ends the processes of its user.
-var nobodyKnown = 10_000_000 + os.Getpid()
+// unknownUser is a user id without a name on the host that no other test process uses, because a
+// test counts and kills the processes of its user.
+var unknownUser = 10_000_000 + os.Getpid()
 
-// An ordinary user has a home directory and no daemon.
+// An ordinaryUser has a home directory and no daemon.
 type ordinaryUser struct {
 	*testing.T
 	bin, home, project string
@@ -38,7 +38,7 @@ func newUser(t *testing.T) *ordinaryUser {
 	if err := os.Chmod(filepath.Dir(bin), 0o755); err != nil {
 		t.Fatal(err)
 	}
-	dir, err := os.MkdirTemp("", "gh-user-") // t.TempDir lies where other users may not look
+	dir, err := os.MkdirTemp("", "gh-user-") // other users cannot access the directory of t.TempDir
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -60,12 +60,12 @@ func newUser(t *testing.T) *ordinaryUser {
 			t.Fatal(err)
 		}
 	}
-	os.Chown(u.home, nobodyKnown, nobodyKnown)
-	os.Chown(u.project, nobodyKnown, nobodyKnown)
+	os.Chown(u.home, unknownUser, unknownUser)
+	os.Chown(u.project, unknownUser, unknownUser)
 	return u
 }
 
-// write makes a file of the user's.
+// write creates a file of the user.
 func (u *ordinaryUser) write(name, text string, mode os.FileMode) string {
 	u.Helper()
 	path := filepath.Join(u.home, name)
@@ -76,7 +76,7 @@ func (u *ordinaryUser) write(name, text string, mode os.FileMode) string {
 		u.Fatal(err)
 	}
 	for p := path; p != u.home; p = filepath.Dir(p) {
-		os.Chown(p, nobodyKnown, nobodyKnown)
+		os.Chown(p, unknownUser, unknownUser)
 	}
 	return path
 }
@@ -86,12 +86,12 @@ func (u *ordinaryUser) read(name string) string {
 	return string(data)
 }
 
-// command is glasshouse, called by the user in the project.
+// command returns a glasshouse command that runs as the user in the project directory.
 func (u *ordinaryUser) command(args ...string) *exec.Cmd {
 	cmd := exec.Command(u.bin, args...)
 	cmd.Dir = u.project
 	cmd.Env = []string{"PATH=/usr/local/bin:/usr/bin:/bin", "HOME=" + u.home, "SECRET=of the user's shell"}
-	cmd.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: uint32(nobodyKnown), Gid: uint32(nobodyKnown)}}
+	cmd.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: uint32(unknownUser), Gid: uint32(unknownUser)}}
 	return cmd
 }
 
@@ -110,12 +110,13 @@ func (u *ordinaryUser) glasshouse(args ...string) (stdout, stderr string, code i
 	return o.String(), e.String(), 0
 }
 
-// noTrace fails the test if a process of the user's is left, or a mount.
+// noTrace fails the test if a process or a mount of the user is left.
 func (u *ordinaryUser) noTrace() {
 	u.Helper()
 	var left []string
 	for end := time.Now().Add(30 * time.Second); time.Now().Before(end); time.Sleep(10 * time.Millisecond) {
-		if left = u.traces(); len(left) == 0 {
+		left = u.traces()
+		if len(left) == 0 {
 			return
 		}
 	}
@@ -126,7 +127,7 @@ func (u *ordinaryUser) noTrace() {
 	u.Errorf("left on the host: %q", left)
 }
 
-// processes lists what runs as the user.
+// processes returns the user's processes.
 func (u *ordinaryUser) processes() []int {
 	var pids []int
 	dirs, _ := filepath.Glob("/proc/[0-9]*")
@@ -134,12 +135,12 @@ func (u *ordinaryUser) processes() []int {
 		var pid int
 		fmt.Sscanf(dir, "/proc/%d", &pid)
 		fi, err := os.Stat(dir)
-		if err != nil || fi.Sys().(*syscall.Stat_t).Uid != uint32(nobodyKnown) {
+		if err != nil || fi.Sys().(*syscall.Stat_t).Uid != uint32(unknownUser) {
 			continue
 		}
 		stat, _ := os.ReadFile(dir + "/stat")
 		if _, after, _ := strings.Cut(string(stat), ") "); strings.HasPrefix(after, "Z 1 ") {
-			continue // it has ended, and the host's init has yet to hear of it
+			continue // a zombie that the host's init has yet to reap
 		}
 		pids = append(pids, pid)
 	}
@@ -161,7 +162,7 @@ func (u *ordinaryUser) traces() []string {
 	return left
 }
 
-func TestAnOrdinaryUserRunsACommandInAJail(t *testing.T) {
+func TestUnprivilegedRun(t *testing.T) {
 	u := newUser(t)
 	u.write("project/a", "old\n", 0o644)
 	u.write("project/b", "b\n", 0o600)
@@ -172,7 +173,7 @@ func TestAnOrdinaryUserRunsACommandInAJail(t *testing.T) {
 	}
 	for _, want := range []string{"modified  a", "deleted   b", "added     d/c", "glasshouse apply j-", "no limit on disk: "} {
 		if !strings.Contains(stderr, want) {
-			t.Errorf("stderr does not say %q:\n%s", want, stderr)
+			t.Errorf("stderr lacks %q:\n%s", want, stderr)
 		}
 	}
 	if got := u.read("project/a"); got != "old\n" {
@@ -193,16 +194,16 @@ func TestAnOrdinaryUserRunsACommandInAJail(t *testing.T) {
 		t.Errorf("run --apply: exit code %d\n%s", code, stderr)
 	}
 	fi, err := os.Stat(filepath.Join(u.project, "a"))
-	if err != nil || u.read("project/a") != "newer\n" || fi.Mode().Perm() != 0o700 || fi.Sys().(*syscall.Stat_t).Uid != uint32(nobodyKnown) {
+	if err != nil || u.read("project/a") != "newer\n" || fi.Mode().Perm() != 0o700 || fi.Sys().(*syscall.Stat_t).Uid != uint32(unknownUser) {
 		t.Errorf("after run --apply: %q, %v, %v", u.read("project/a"), fi, err)
 	}
 	left, _ := filepath.Glob(filepath.Join(u.home, ".local/share/glasshouse/jails/*"))
 	if len(left) > 0 {
-		t.Errorf("jails are left: %q", left)
+		t.Errorf("jails left: %q", left)
 	}
 }
 
-func TestAUsersJailCannotReachWhatTheUserCan(t *testing.T) {
+func TestUnprivilegedJailIsolation(t *testing.T) {
 	u := newUser(t)
 	secret := u.write(".ssh/id_ed25519", "secret of the user's", 0o600)
 	l, err := net.Listen("tcp", "127.0.0.1:0")
@@ -229,21 +230,21 @@ rm link; exit 0
 `, secret, u.home, port), 0o644)
 	stdout, stderr, code := u.glasshouse("run", "--", "bash", "tries")
 	if stdout != "" || code != 0 {
-		t.Errorf("a jail of the user's: %q, exit code %d\n%s", stdout, code, stderr)
+		t.Errorf("escapes from the user's jail: got %q, exit code %d\n%s", stdout, code, stderr)
 	}
 }
 
-func TestAUsersJailEndsWithTheUsersCommand(t *testing.T) {
+func TestUnprivilegedJailEndsWithCommand(t *testing.T) {
 	u := newUser(t)
-	// What the command leaves behind ends with the jail.
+	// Background processes of the command end with the jail.
 	if _, stderr, code := u.glasshouse("run", "--", "sh", "-c", "setsid sleep 1000 & exit 0"); code != 0 {
 		t.Errorf("exit code %d\n%s", code, stderr)
 	}
 	u.noTrace()
 
-	// So it does when the user has had enough, or loses the whole session.
+	// The jail also ends if the user interrupts the command or the session ends.
 	for _, sig := range []syscall.Signal{syscall.SIGINT, syscall.SIGTERM, syscall.SIGKILL} {
-		// Debian's sh, dash, loses an interrupt in the moment it forks.
+		// Debian's sh, dash, loses an interrupt that arrives while it forks.
 		cmd := u.command("run", "--", "sh", "-c", "echo up; exec sleep 1000")
 		out, err := cmd.StdoutPipe()
 		if err != nil {
@@ -253,7 +254,7 @@ func TestAUsersJailEndsWithTheUsersCommand(t *testing.T) {
 			t.Fatal(err)
 		}
 		if n, err := out.Read(make([]byte, 10)); n == 0 {
-			t.Errorf("the jail is not up: %v", err)
+			t.Errorf("the jail did not start: %v", err)
 		}
 		cmd.Process.Signal(sig)
 		ended := make(chan error, 1)
@@ -265,13 +266,14 @@ func TestAUsersJailEndsWithTheUsersCommand(t *testing.T) {
 			cmd.Process.Kill()
 			<-ended
 		}
-		if sig == syscall.SIGKILL { // then the jail goes on, and its user finds it
+		if sig == syscall.SIGKILL { // after SIGKILL the jail keeps running, and the user can find it
 			left, stderr, _ := u.glasshouse("jail", "ls", "-q")
-			if left = strings.TrimSpace(left); strings.Count(left, "j-") != 1 {
-				t.Fatalf("after a kill there is not one jail but %q\n%s", left, stderr)
+			left = strings.TrimSpace(left)
+			if strings.Count(left, "j-") != 1 {
+				t.Fatalf("after a kill: got jails %q, want one\n%s", left, stderr)
 			}
 			if out, stderr, code := u.glasshouse("jail", "exec", left, "--", "echo", "alive"); out != "alive\n" {
-				t.Errorf("the jail answers %q, %d\n%s", out, code, stderr)
+				t.Errorf("command in the jail: got %q, exit code %d\n%s", out, code, stderr)
 			}
 			if _, stderr, code := u.glasshouse("jail", "rm", left); code != 0 {
 				t.Errorf("jail rm: exit code %d\n%s", code, stderr)
@@ -281,8 +283,8 @@ func TestAUsersJailEndsWithTheUsersCommand(t *testing.T) {
 	}
 }
 
-// Commands of one user at once share a daemon that none of them is.
-func TestRunsOfAUserDoNotEndEachOther(t *testing.T) {
+// Concurrent commands of one user share a daemon.
+func TestConcurrentUnprivilegedRuns(t *testing.T) {
 	u := newUser(t)
 	var wg sync.WaitGroup
 	for i := range 5 {
@@ -300,7 +302,7 @@ func TestRunsOfAUserDoNotEndEachOther(t *testing.T) {
 	u.noTrace()
 }
 
-func TestAUserIsToldWhyNoDaemonStarts(t *testing.T) {
+func TestUnprivilegedStartErrors(t *testing.T) {
 	u := newUser(t)
 	file := u.write("file", "", 0o644)
 	for want, args := range map[string][]string{
@@ -315,7 +317,7 @@ func TestAUserIsToldWhyNoDaemonStarts(t *testing.T) {
 			fails = 125
 		}
 		if _, stderr, code := u.glasshouse(args...); code != fails || !strings.Contains(strings.ToLower(stderr), strings.ToLower(want)) || time.Since(begun) > 30*time.Second {
-			t.Errorf("%q after %v: exit code %d, %q; want %d and %q", args, time.Since(begun), code, stderr, fails, want)
+			t.Errorf("%q after %v: got exit code %d, %q; want %d and %q", args, time.Since(begun), code, stderr, fails, want)
 		}
 	}
 	u.noTrace()

@@ -17,8 +17,8 @@ import (
 	"glasshouse/jailinit/protocol"
 )
 
-// attacks are what an agent that wants out would try, from a shell that is root
-// in its jail. Some need the jail dead at the end, those come last.
+// attacks are typical escape attempts of an agent with a root shell in its jail. Attacks that
+// kill the jail come last.
 func (s *suite) attacks(t *testing.T) {
 	b := s.newBox(t)
 	for _, a := range []struct {
@@ -45,8 +45,7 @@ func (s *suite) attacks(t *testing.T) {
 	s.living(t, &b).kill(t)
 }
 
-// living returns a jail to attack: the one there is, or a new one if the last
-// attack was its death.
+// living returns a jail to attack: the current one, or a new one if the last attack killed it.
 func (s *suite) living(t *testing.T, b **box) *box {
 	t.Helper()
 	select {
@@ -57,7 +56,7 @@ func (s *suite) living(t *testing.T, b **box) *box {
 	return *b
 }
 
-// forbiddenCalls makes one clause of each system call that is to be refused.
+// forbiddenCalls runs one clause for each system call that must be refused.
 func (s *suite) forbiddenCalls(t *testing.T, b *box) {
 	out := b.sh(t, "probe calls")
 	n := 0
@@ -66,7 +65,7 @@ func (s *suite) forbiddenCalls(t *testing.T, b *box) {
 		n++
 		s.clause(t, name, func(t *testing.T) {
 			if errno := atoi(t, answer); errno == 0 {
-				t.Errorf("the call is let through")
+				t.Errorf("the call is allowed")
 			}
 		})
 	}
@@ -109,7 +108,7 @@ func writeKernelSettings(t *testing.T, b *box) {
 		"/sys/kernel/uevent_helper", "/sys/kernel/mm/transparent_hugepage/enabled", "/sys/power/state", "/sys/fs/cgroup/cgroup.procs", "/sys/fs/cgroup/release_agent",
 		"/sys/class/net/lo/mtu", "/sys/block/vda/queue/scheduler", "/sys/module/kernel/parameters/panic", "/sys/firmware/efi/vars/del_var", "/sys/kernel/debug/x", "/sys/new",
 	} {
-		// A file that is masked by /dev/null takes everything and does nothing.
+		// A file that is masked by /dev/null accepts writes without effect.
 		if r := b.try(t, fmt.Sprintf("test ! -c %[1]s && { echo 1 > %[1]s; } 2>&1", file)); r.status.Code == 0 {
 			t.Errorf("%s can be written", file)
 		}
@@ -122,7 +121,7 @@ func writeKernelSettings(t *testing.T, b *box) {
 	}
 }
 
-// settings are some of the host's that an attack would change.
+// settings returns host settings that an attack would change.
 func settings(t *testing.T) string {
 	t.Helper()
 	var b strings.Builder
@@ -149,8 +148,7 @@ func openDevices(t *testing.T, b *box) {
 	}
 }
 
-// setuidPrograms has a user of the jail run a program that belongs to root and
-// has the setuid bit.
+// setuidPrograms has a user of the jail run a set-user-ID program of root.
 func setuidPrograms(t *testing.T, b *box) {
 	b.sh(t, "cp /usr/bin/setuid-probe /tmp/setuid-probe; chmod 4755 /tmp/setuid-probe")
 	for _, program := range []string{"/usr/bin/setuid-probe", "/tmp/setuid-probe"} {
@@ -164,8 +162,8 @@ func setuidPrograms(t *testing.T, b *box) {
 	}
 }
 
-// powerful are the capabilities, by number, of which the user namespace alone
-// does not take the danger: they open kernel code, or the machine.
+// powerful are the capabilities, by number, that are dangerous even in a user namespace: they
+// reach kernel code or the whole machine.
 var powerful = map[int]string{
 	12: "NET_ADMIN", 13: "NET_RAW", 16: "SYS_MODULE", 17: "SYS_RAWIO", 19: "SYS_PTRACE", 20: "SYS_PACCT", 21: "SYS_ADMIN", 22: "SYS_BOOT",
 	23: "SYS_NICE", 24: "SYS_RESOURCE", 25: "SYS_TIME", 26: "SYS_TTY_CONFIG", 27: "MKNOD", 30: "AUDIT_CONTROL", 32: "MAC_OVERRIDE", 33: "MAC_ADMIN",
@@ -203,7 +201,7 @@ func processesOfTheHost(t *testing.T, b *box) {
 		fmt.Sprintf("cat /proc/%d/cmdline", os.Getpid()),
 	} {
 		if r := b.try(t, script); r.status.Code == 0 {
-			t.Errorf("a process of the host is in reach: %s: %v", script, r)
+			t.Errorf("a process of the host is reachable: %s: %v", script, r)
 		}
 	}
 	b.try(t, "probe kill-all")
@@ -211,7 +209,7 @@ func processesOfTheHost(t *testing.T, b *box) {
 		t.Errorf("kill -9 -1 in the jail reached a process of the host: %v", err)
 	}
 	if got, want := b.sh(t, "echo alive"), "alive"; got != want {
-		t.Errorf("after kill -9 -1 the jail says %q, want %q", got, want)
+		t.Errorf("after kill -9 -1 the jail printed %q, want %q", got, want)
 	}
 	if r := b.try(t, "kill -9 1; sleep 0.1; echo alive"); r.stdout != "alive\n" {
 		t.Errorf("the jail's root killed its init: %v", r)
@@ -274,8 +272,8 @@ true`)
 	}
 }
 
-// reachInit has root in the jail try to slow, starve, stop and change the jail's
-// init. Whatever it tries, the daemon can run commands, and their time limits hold.
+// reachInit has root in the jail try to slow, starve, stop and change the jail's init. The
+// daemon must still run commands and enforce their timeouts.
 func reachInit(t *testing.T, b *box) {
 	for line := range strings.Lines(b.try(t, "probe reach").stdout) {
 		name, _, _ := strings.Cut(line, " ")
@@ -287,15 +285,15 @@ func reachInit(t *testing.T, b *box) {
 	initAnswers(t, b)
 }
 
-// unusedByGVisor are the calls whose values gVisor's kernel keeps and does not use
-// (pkg/sentry/syscalls/linux/sys_sched.go, sys_task.go), and its
-// /proc/1/ns, whose links lead nowhere since setns is refused.
+// unusedByGVisor are the calls whose values gVisor's kernel stores without using them
+// (pkg/sentry/syscalls/linux/sys_sched.go, sys_task.go), and its /proc/1/ns, whose links are
+// useless because setns is refused.
 var unusedByGVisor = map[string]bool{
 	"setpriority": true, "sched_setscheduler": true, "sched_setparam": true, "sched_setattr": true, "sched_setaffinity": true,
 	"ioprio_set": true, "ioprio_set-user": true, "ioprio_set-group": true, "open-ns/net": true,
 }
 
-// stopInit has root in the jail send init SIGSTOP by every call that can.
+// stopInit has root in the jail send init SIGSTOP by every possible call.
 func stopInit(t *testing.T, b *box) {
 	b.sh(t, "probe signal stop")
 	initAnswers(t, b)
@@ -308,12 +306,12 @@ func signalInit(t *testing.T, b *box) {
 	initAnswers(t, b)
 }
 
-// initAnswers checks that commands run and that their time limits hold.
+// initAnswers checks that commands run and that their timeouts are enforced.
 func initAnswers(t *testing.T, b *box) {
 	t.Helper()
 	begun := time.Now()
 	if got, want := b.sh(t, "echo alive"), "alive"; got != want {
-		t.Errorf("after the attempts on its init the jail says %q, want %q", got, want)
+		t.Errorf("after the attempts on its init the jail printed %q, want %q", got, want)
 	}
 	r := b.exec(t, protocol.Exec{Argv: []string{"/bin/sleep", "60"}, Timeout: 500 * time.Millisecond})
 	if !r.status.TimedOut {
@@ -324,8 +322,8 @@ func initAnswers(t *testing.T, b *box) {
 	}
 }
 
-// replaceTheControlSocket puts links to a socket of the host where the daemon
-// looks for init's: it must not talk to that one.
+// replaceTheControlSocket replaces init's control socket with links to a socket of the host. The
+// daemon must not connect to that one.
 func replaceTheControlSocket(t *testing.T, b *box) {
 	file := filepath.Join(shortTempDir(t), "victim.sock")
 	victim, err := net.Listen("unix", file)
@@ -345,14 +343,14 @@ func replaceTheControlSocket(t *testing.T, b *box) {
 	b.tryExec(t, protocol.Exec{Argv: []string{"/bin/true"}})
 	select {
 	case <-reached:
-		t.Error("the daemon talked to a socket of the host in the name of the jail")
+		t.Error("the daemon connected to a host socket instead of the jail's")
 	case <-time.After(200 * time.Millisecond):
 	}
 	b.kill(t)
 }
 
-// linksBeforeARestart turns what a backend touches at the next start into links
-// that lead out of the jail.
+// linksBeforeARestart replaces files that a backend touches at the next start by links that lead
+// out of the jail.
 func (s *suite) linksBeforeARestart(t *testing.T) {
 	outside := shortTempDir(t)
 	if err := os.Chmod(outside, 0o777); err != nil {

@@ -1,8 +1,8 @@
-// Package backendtest is the contract of jail.Backend as tests.
+// Package backendtest is the conformance suite of jail.Backend.
 //
-// A backend's whole test is a call of Run. What is tested is what the people of
-// a jail and of its host can see: what a command inside finds, what is left on
-// the host, whose the files are. How a backend achieves it is its own affair.
+// A backend's whole test is a call of Run. The suite tests what the users of a jail and of its
+// host can observe: the view of a command inside, leftovers on the host, and file ownership. It
+// does not test how a backend achieves it.
 package backendtest
 
 import (
@@ -16,33 +16,32 @@ import (
 	"glasshouse/jail"
 )
 
-// Options is what a run of the suite has to know of the backend.
+// Options describes the backend for a run of the suite.
 type Options struct {
-	Runtime string // of every Plan
+	Runtime string // of each Plan
 
-	// IDs overrides the range of host ids that the suite gives to each jail.
+	// IDs overrides the host id range that the suite gives to each jail.
 	IDs *jail.IDRange
 
-	// Differs names clauses of the contract that this backend is allowed to
-	// break, each with the reason. A clause is the name of a test below Run's,
-	// as go test prints it: "Attacks/mount-proc". A clause that is named here and
-	// does not exist fails the run, so that no excuse outlives its cause.
+	// Differs names clauses of the contract that this backend may violate, each with the reason.
+	// A clause is the name of a test below Run's, as go test prints it: "Attacks/mount-proc". A
+	// name that does not exist fails the run, so that no exception outlives its cause.
 	Differs map[string]string
 
-	// Checkpoint has only that part of the contract checked: what a Checkpointer
-	// keeps however else it was set up.
+	// Checkpoint restricts the run to the clauses of jail.Checkpointer, for a backend whose
+	// other clauses another run checks.
 	Checkpoint bool
 
-	// Without names clauses that are left out, with all below them: another run
-	// checks them, and this one would only repeat it.
+	// Without excludes clauses and their subtests, because another run checks them.
 	Without []string
 }
 
-// Thorough has tests do what takes long or repeats, such as the whole contract with every
-// backend and in every setting of it.
+// Thorough enables long and repetitive tests, such as the whole contract with each backend in
+// each configuration.
 var Thorough = os.Getenv("GLASSHOUSE_TEST") == "all"
 
-// moments returns at how many moments of an operation something is killed: n, or a third.
+// moments returns at how many moments of an operation the suite kills something: n, or a third
+// of it.
 func moments(n int) int {
 	if Thorough {
 		return n
@@ -50,9 +49,9 @@ func moments(n int) int {
 	return n / 3
 }
 
-// Run checks the backend that open returns against the contract documented on
-// jail.Backend. open is called once for each daemon that a scenario has: two
-// calls are two daemons, and what one leaves the other must find.
+// Run checks the backend that open returns against the contract documented on jail.Backend. open
+// is called once for each daemon of a scenario: two calls are two daemons, and the second must
+// find what the first has left.
 func Run(t *testing.T, open func(t *testing.T) jail.Backend, opts Options) {
 	if childMakes(t, open) {
 		return
@@ -100,7 +99,7 @@ func Run(t *testing.T, open func(t *testing.T) jail.Backend, opts Options) {
 	s.clause(t, "Checkpoint", s.checkpoint)
 
 	if filtered() {
-		return // not every clause has had its turn
+		return // not all clauses have run
 	}
 	for name, reason := range opts.Differs {
 		if !slices.Contains(s.clauses, name) && !slices.ContainsFunc(opts.Without, func(left string) bool { return strings.HasPrefix(name+"/", left+"/") }) {
@@ -116,13 +115,13 @@ type suite struct {
 	opts    Options
 	lower   string
 	init    string
-	clauses []string // that were reached, below the name of Run's test
+	clauses []string // the clauses that ran, relative to the name of Run's test
 	prefix  string
 
-	restored bool // new jails are made by Restore
+	restored bool // new jails are created by Restore
 }
 
-// clause runs one clause of the contract, unless the backend is excused from it.
+// clause runs one clause of the contract, unless the backend may differ.
 func (s *suite) clause(t *testing.T, name string, f func(t *testing.T)) {
 	outer := s.prefix
 	full := outer + name
@@ -140,7 +139,7 @@ func (s *suite) clause(t *testing.T, name string, f func(t *testing.T)) {
 	})
 }
 
-// lacks skips the test if the backend says that it cannot hold the thing named.
+// lacks skips the test if the backend reports that it lacks a feature.
 func (s *suite) lacks(t *testing.T, thing string) {
 	t.Helper()
 	if reason, ok := s.backend.Lacks()[thing]; ok {

@@ -9,8 +9,8 @@ import (
 	"glasshouse/jail"
 )
 
-// changesTellWhatTheJailDid is the contract of jail.Differ, for backends that
-// can tell: the same list while the jail lives and when it is stopped.
+// changesTellWhatTheJailDid is the contract of jail.Differ, for backends that implement it: the
+// list is the same for a running and a stopped jail.
 func (s *suite) changesTellWhatTheJailDid(t *testing.T) {
 	d, ok := s.backend.(jail.Differ)
 	if !ok {

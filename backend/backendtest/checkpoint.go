@@ -16,11 +16,11 @@ import (
 	"glasshouse/jailinit/control"
 )
 
-// checkpoint is the contract of jail.Checkpointer, for backends that are one.
+// checkpoint is the contract of jail.Checkpointer, for backends that implement it.
 func (s *suite) checkpoint(t *testing.T) {
 	cp, ok := s.backend.(jail.Checkpointer)
 	if !ok {
-		t.Skip("jails of this backend cannot be written down")
+		t.Skip("this backend cannot checkpoint jails")
 	}
 	s.clause(t, "SealLayerAtRest", s.sealAtRest)
 	s.clause(t, "SealLayerThenCrash", s.sealThenCrash)
@@ -48,7 +48,7 @@ func (s *suite) checkpoint(t *testing.T) {
 	s.clause(t, "Restored", s.restoredJails)
 }
 
-// cannotCheckpoint has a backend that cannot write down what runs do so.
+// cannotCheckpoint checks that a backend without checkpoint support returns unsupported.
 func (s *suite) cannotCheckpoint(t *testing.T) {
 	cp := s.backend.(jail.Checkpointer)
 	b := s.newBox(t)
@@ -66,18 +66,18 @@ func (s *suite) cannotCheckpoint(t *testing.T) {
 	}
 	mustNotLeak(t, p)
 	if got := b.sh(t, "cat /root/a"); got != "one" {
-		t.Errorf("afterwards the jail has %q", got)
+		t.Errorf("file after the refused operations = %q, want one", got)
 	}
 	b.kill(t)
 }
 
-// checkpointer returns the backend as one that writes jails down, and skips the
-// test if it is none, or not on this host.
+// checkpointer returns the backend's Checkpointer. It skips the test if checkpoints are not
+// supported by the backend or on this host.
 func (s *suite) checkpointer(t *testing.T) jail.Checkpointer {
 	t.Helper()
 	cp, ok := s.backend.(jail.Checkpointer)
 	if !ok {
-		t.Skip("jails of this backend cannot be written down")
+		t.Skip("this backend cannot checkpoint jails")
 	}
 	switch err := cp.CanCheckpoint(t.Context()); {
 	case errors.Is(err, fault.Unsupported):
@@ -91,9 +91,8 @@ func (s *suite) checkpointer(t *testing.T) jail.Checkpointer {
 	return cp
 }
 
-// restoredJails runs what is demanded of any jail against jails that were
-// written down as soon as they were made, and made again from there. A backend
-// may differ where its other jails do.
+// restoredJails runs the general contract with jails that were dumped after their creation and
+// restored. A backend may differ where its other jails do.
 func (s *suite) restoredJails(t *testing.T) {
 	s.restored = true
 	defer func() { s.restored = false }()
@@ -115,8 +114,8 @@ func (s *suite) restoredJails(t *testing.T) {
 	s.clause(t, "Attacks", s.attacks)
 }
 
-// cleanInTheMiddleOfRestore is cleanInTheMiddleOfCreate for daemons that make a
-// jail from images.
+// cleanInTheMiddleOfRestore is cleanInTheMiddleOfCreate for daemons that restore a jail from
+// images.
 func (s *suite) cleanInTheMiddleOfRestore(t *testing.T) {
 	b := s.newBox(t)
 	b.start(t, "exec probe fork 6")
@@ -131,15 +130,15 @@ func (s *suite) cleanInTheMiddleOfRestore(t *testing.T) {
 	b.kill(t)
 }
 
-// An image is what was taken of a jail: its processes and its files.
+// An image is a checkpoint of a jail: its processes and its files.
 type image struct {
 	dir   string
 	layer string
-	plan  jail.Plan // of the jail it was taken of
+	plan  jail.Plan // of the source jail
 }
 
-// newImage makes room for one, and insists when the test ends that nothing is
-// mounted of it any more.
+// newImage prepares a directory for an image, and checks at the end of the test that nothing of
+// it is still mounted.
 func (s *suite) newImage(t *testing.T, p jail.Plan) *image {
 	t.Helper()
 	base := shortTempDir(t)
@@ -153,20 +152,19 @@ func (s *suite) newImage(t *testing.T, p jail.Plan) *image {
 			time.Sleep(10 * time.Millisecond)
 		}
 		if len(left) > 0 {
-			t.Errorf("the host still holds of the layer: %v", left)
+			t.Errorf("resources of the layer left on the host: %v", left)
 		}
 		entries, err := os.ReadDir(base)
 		for _, e := range entries {
 			if e.Name() != "images" && e.Name() != "layer.img" {
-				t.Errorf("beside the images there is %s, %v", e.Name(), err)
+				t.Errorf("unexpected file %s next to the images, %v", e.Name(), err)
 			}
 		}
 	})
 	return img
 }
 
-// hold parks init and freezes the jail where it is steady, as is demanded before a
-// Dump.
+// hold parks init and freezes the jail in a steady state, as Dump requires.
 func (b *box) hold(t *testing.T) {
 	t.Helper()
 	if err := b.tryHold(t); err != nil {
@@ -197,7 +195,7 @@ func (b *box) letGo(t *testing.T) {
 	b.ctl.Unpark()
 }
 
-// take writes down a held jail.
+// take dumps a held jail.
 func (b *box) take(t *testing.T) *image {
 	t.Helper()
 	cp, img := b.suite.checkpointer(t), b.suite.newImage(t, b.plan)
@@ -213,7 +211,7 @@ func (b *box) take(t *testing.T) *image {
 	return img
 }
 
-// snapshot takes a jail, which goes on.
+// snapshot takes an image of a jail and lets it continue.
 func (b *box) snapshot(t *testing.T) *image {
 	t.Helper()
 	b.hold(t)
@@ -222,7 +220,7 @@ func (b *box) snapshot(t *testing.T) *image {
 	return img
 }
 
-// plan plans another jail from img: with ids, a name and a directory of its own.
+// plan returns a plan for another jail from img, with new ids, name and directory.
 func (img *image) newPlan(t *testing.T, s *suite, change ...func(*jail.Plan)) jail.Plan {
 	t.Helper()
 	return s.newPlan(t, append([]func(*jail.Plan){func(p *jail.Plan) {
@@ -231,7 +229,7 @@ func (img *image) newPlan(t *testing.T, s *suite, change ...func(*jail.Plan)) ja
 	}}, change...)...)
 }
 
-// frozen makes a jail from img, which waits.
+// frozen restores a frozen jail from img.
 func (s *suite) frozen(t *testing.T, img *image, p jail.Plan) *box {
 	t.Helper()
 	inst, err := s.checkpointer(t).Restore(deadline(t, time.Minute), p, img.dir)
@@ -242,7 +240,7 @@ func (s *suite) frozen(t *testing.T, img *image, p jail.Plan) *box {
 	return &box{suite: s, plan: p, inst: inst, ctl: control.Dial(inst.Control())}
 }
 
-// restore makes a jail from img, which goes on.
+// restore restores a jail from img and thaws it.
 func (s *suite) restore(t *testing.T, img *image, change ...func(*jail.Plan)) *box {
 	t.Helper()
 	b := s.frozen(t, img, img.newPlan(t, s, change...))
@@ -260,7 +258,7 @@ func (b *box) thaw(t *testing.T) {
 	}
 }
 
-// recreate is create by way of another jail that is written down and ended.
+// recreate creates a jail by dumping and removing another jail and restoring it.
 func (s *suite) recreate(t *testing.T, p jail.Plan) *box {
 	t.Helper()
 	cp := s.checkpointer(t)
@@ -288,7 +286,7 @@ func (s *suite) recreate(t *testing.T, p jail.Plan) *box {
 	return again
 }
 
-// isNew reports whether the jail of p has never been made.
+// isNew reports whether the jail of p was never created.
 func isNew(t *testing.T, p jail.Plan) bool {
 	t.Helper()
 	entries, err := os.ReadDir(p.Dir)
@@ -298,6 +296,6 @@ func isNew(t *testing.T, p jail.Plan) bool {
 	return len(entries) == 0
 }
 
-// contract is the name by which Options.Differs knows a clause: what restored
-// jails may do differently is what others may.
+// contract returns the name by which Options.Differs knows a clause: restored jails may differ
+// where other jails may.
 func contract(clause string) string { return strings.TrimPrefix(clause, "Checkpoint/Restored/") }

@@ -20,24 +20,24 @@ import (
 	"glasshouse/jail"
 )
 
-// failedDump gives directories in which nothing can be written.
+// failedDump dumps to directories that cannot be written.
 func (s *suite) failedDump(t *testing.T) {
 	b, file := s.counts(t)
 	cp := s.checkpointer(t)
-	b.start(t, "exec probe hold 32") // more than there is room for
+	b.start(t, "exec probe hold 32") // more than the directory can hold
 	fails := func(t *testing.T, dir string) {
 		t.Helper()
 		b.hold(t)
 		at := countIn(file)
 		err := cp.Dump(deadline(t, time.Minute), b.plan, b.inst, dir)
 		if err == nil {
-			t.Error("Dump says that it worked")
+			t.Error("Dump succeeded, want an error")
 		}
 		b.stillHeld(t, file, at)
 		b.letGo(t)
 		moves(t, file)
 		if got := b.sh(t, "echo fine"); got != "fine" {
-			t.Errorf("after a failed Dump the jail says %q", got)
+			t.Errorf("after a failed Dump the jail printed %q", got)
 		}
 	}
 	s.clause(t, "no-directory", func(t *testing.T) { fails(t, filepath.Join(shortTempDir(t), "absent")) })
@@ -57,7 +57,7 @@ func (s *suite) failedDump(t *testing.T) {
 			b.letGo(t)
 			moves(t, file)
 			if err == nil {
-				t.Logf("Dump was done within %d ms", i*6)
+				t.Logf("Dump finished within %d ms", i*6)
 			}
 		}
 	})
@@ -70,10 +70,10 @@ func (s *suite) failedDump(t *testing.T) {
 	b.kill(t)
 }
 
-// A stranger is an instance of no backend.
+// A stranger is an instance of another backend.
 type stranger struct{ jail.Instance }
 
-// stillHeld insists that a Dump has left the jail frozen, where it was.
+// stillHeld checks that a Dump has left the jail frozen and unchanged.
 func (b *box) stillHeld(t *testing.T, file, at string) {
 	t.Helper()
 	stands(t, file, countIn(file))
@@ -87,20 +87,19 @@ func (b *box) stillHeld(t *testing.T, file, at string) {
 	}
 }
 
-// snapshotStillWorks takes a jail after all that was done to it.
+// snapshotStillWorks takes a snapshot of a jail after the failed attempts.
 func (s *suite) snapshotStillWorks(t *testing.T, b *box, file string) {
 	t.Helper()
 	img := b.snapshot(t)
 	copied := s.restore(t, img)
 	if got := copied.sh(t, "echo fine"); got != "fine" {
-		t.Errorf("a copy says %q", got)
+		t.Errorf("the copy printed %q", got)
 	}
 	copied.kill(t)
 	moves(t, file)
 }
 
-// smallMemory mounts a filesystem in memory that is too small, or not to be
-// written.
+// smallMemory mounts a tmpfs that is too small or read-only.
 func smallMemory(t *testing.T, flags uintptr, options string) string {
 	t.Helper()
 	dir := shortTempDir(t)
@@ -109,14 +108,14 @@ func smallMemory(t *testing.T, flags uintptr, options string) string {
 	}
 	t.Cleanup(func() {
 		if err := unix.Unmount(dir, 0); err != nil {
-			t.Errorf("something keeps the directory of images: %v", err)
+			t.Errorf("the directory of images is still in use: %v", err)
 			unix.Unmount(dir, unix.MNT_DETACH)
 		}
 	})
 	return dir
 }
 
-// failedRestore gives images of which something is missing or damaged.
+// failedRestore restores from incomplete or damaged images.
 func (s *suite) failedRestore(t *testing.T) {
 	b := s.newBox(t)
 	b.start(t, "sleep 300")
@@ -141,7 +140,7 @@ func (s *suite) failedRestore(t *testing.T) {
 		}
 		p := harmed.newPlan(t, s)
 		inst, err := cp.Restore(deadline(t, time.Minute), p, harmed.dir)
-		if err == nil { // what was missing was not needed
+		if err == nil { // the missing file was not needed
 			inst.Kill(deadline(t, 20*time.Second))
 			inst.Close()
 			return
@@ -158,13 +157,13 @@ func (s *suite) failedRestore(t *testing.T) {
 	s.clause(t, "another-mount", func(t *testing.T) {
 		p := img.newPlan(t, s, func(p *jail.Plan) { p.Lower = []string{filepath.Join(p.Dir, "absent")} })
 		if _, err := cp.Restore(t.Context(), p, img.dir); err == nil {
-			t.Error("Restore over a layer that is not there succeeded")
+			t.Error("Restore over a missing layer succeeded")
 		}
 		mustNotLeak(t, p)
 	})
 	for i, e := range names {
 		if i%3 != 0 && len(names) > 12 {
-			continue // a third of them says it
+			continue // a third of them is sufficient
 		}
 		s.clause(t, "missing", func(t *testing.T) {
 			fails(t, func(dir string) error { return os.Remove(filepath.Join(dir, e.Name())) })
@@ -193,16 +192,16 @@ func (s *suite) failedRestore(t *testing.T) {
 			t.Errorf("Restore of a jail that runs = %v, want conflict", err)
 		}
 		if got := copied.sh(t, "echo alive"); got != "alive" {
-			t.Errorf("the jail says %q", got)
+			t.Errorf("the jail printed %q, want alive", got)
 		}
 		copied.kill(t)
 	})
 }
 
-// helpersDie kills the programs that a Dump or Restore starts, at any moment. A
-// Dump cannot promise that the jail survives that: there are instants in which a
-// process of it is in the helper's hands. But they are few, it says that it
-// failed, what lives stays frozen, and nothing is left.
+// helpersDie kills the programs that a Dump or Restore starts, at any moment. Dump cannot
+// guarantee that the jail survives: at some moments the helper controls one of its processes.
+// But such moments are few, Dump reports the failure, surviving processes stay frozen, and
+// nothing is left behind.
 func (s *suite) helpersDie(t *testing.T) {
 	cp := s.checkpointer(t)
 	n := moments(24)
@@ -226,8 +225,7 @@ func (s *suite) helpersDie(t *testing.T) {
 			}
 			img := s.newImage(t, b.plan)
 			if err := b.tryHold(t); err != nil {
-				// A thread of init that was in the helper's hands may crash only when
-				// it next has something to do.
+				// A thread of init that the helper controlled may crash only when it runs again.
 				if !interrupted || !b.ended() {
 					t.Fatalf("moment %d: %v", i, err)
 				}
@@ -246,13 +244,13 @@ func (s *suite) helpersDie(t *testing.T) {
 				continue
 			}
 			if err == nil {
-				t.Fatalf("moment %d: Dump says it worked, and the jail is harmed", i)
+				t.Fatalf("moment %d: Dump succeeded, but the jail is damaged", i)
 			}
 			remove()
 		}
-		t.Logf("in %d of %d dumps a helper was killed, which harmed %d", met, n, harmed)
-		if met == 0 || Thorough && harmed > n/3 { // a few say nothing about the share
-			t.Errorf("a helper was met %d times, and %d times the jail was harmed", met, harmed)
+		t.Logf("a helper was killed in %d of %d dumps, which damaged %d jails", met, n, harmed)
+		if met == 0 || Thorough && harmed > n/3 { // a short run says nothing about the share
+			t.Errorf("a helper was killed %d times, and the jail was damaged %d times", met, harmed)
 		}
 	})
 	s.clause(t, "in-Restore", func(t *testing.T) {
@@ -277,15 +275,16 @@ func (s *suite) helpersDie(t *testing.T) {
 			(&box{suite: s, plan: p, inst: inst}).kill(t)
 			inst.Close()
 		}
-		if t.Logf("%d of %d restores were killed", met, n); met == 0 {
-			t.Error("none of the helpers was met")
+		t.Logf("%d of %d restores were killed", met, n)
+		if met == 0 {
+			t.Error("no helper was killed")
 		}
 	})
 }
 
-// processesDie kills a process of the jail, as the kernel does when memory is short, at any
-// moment of a Dump. The Dump ends. That the jail survives it cannot promise: CRIU may give
-// up while init runs its code.
+// processesDie kills a process of the jail, as the OOM killer does, at any moment of a Dump.
+// Dump must return. It cannot guarantee that the jail survives: CRIU may give up while init runs
+// its parasite code.
 func (s *suite) processesDie(t *testing.T) {
 	cp := s.checkpointer(t)
 	var b *box
@@ -298,7 +297,7 @@ func (s *suite) processesDie(t *testing.T) {
 		b.remove(t)
 		b = nil
 	}
-	// A thread that CRIU left in the middle may crash only when it next runs.
+	// A thread that CRIU left in an intermediate state may crash only when it runs again.
 	late := func(moment int, err error) {
 		if !interrupted || !b.ended() {
 			t.Fatalf("moment %d: %v", moment, err)
@@ -317,7 +316,7 @@ func (s *suite) processesDie(t *testing.T) {
 			continue
 		}
 		var pid int
-		eventually(t, "the process is there", func() bool { pid = b.hostPID("hold", "32"); return pid != 0 })
+		eventually(t, "the process exists", func() bool { pid = b.hostPID("hold", "32"); return pid != 0 })
 		img := s.newImage(t, b.plan)
 		if err := b.tryHold(t); err != nil {
 			late(i, err)
@@ -340,18 +339,18 @@ func (s *suite) processesDie(t *testing.T) {
 			continue
 		}
 		if err == nil {
-			t.Fatalf("moment %d: Dump says it worked, and the jail is harmed", i)
+			t.Fatalf("moment %d: Dump succeeded, but the jail is damaged", i)
 		}
 		remove()
 	}
-	t.Logf("%d of %d dumps failed, which harmed %d jails", failed, n, harmed)
+	t.Logf("%d of %d dumps failed, which damaged %d jails", failed, n, harmed)
 	if b != nil {
 		s.snapshotStillWorks(t, b, file)
 		b.kill(t)
 	}
 }
 
-// remove removes a jail with its layer, and checks that nothing is left.
+// remove removes a jail with its layer, and checks for leftovers.
 func (b *box) remove(t *testing.T) {
 	t.Helper()
 	b.kill(t)
@@ -361,8 +360,8 @@ func (b *box) remove(t *testing.T) {
 	mustNotLeak(t, b.plan)
 }
 
-// hostPID returns the process of the host that is the jail's and was started with these
-// arguments, or 0.
+// hostPID returns the host PID of the jail's process that was started with these arguments, or
+// 0.
 func (b *box) hostPID(args ...string) int {
 	names, _ := filepath.Glob("/proc/[0-9]*/cmdline")
 	for _, name := range names {
@@ -380,7 +379,7 @@ func (b *box) hostPID(args ...string) int {
 	return 0
 }
 
-// ended reports whether init has ended, or does within 20 seconds.
+// ended reports whether init ends within 20 seconds.
 func (b *box) ended() bool {
 	select {
 	case <-b.inst.Done():
@@ -390,7 +389,7 @@ func (b *box) ended() bool {
 	}
 }
 
-// isWell thaws a jail and reports whether all of it goes on.
+// isWell thaws a jail and reports whether all its processes continue.
 func (b *box) isWell(t *testing.T, file string) bool {
 	t.Helper()
 	if !b.goesOn(t, file) {
@@ -407,7 +406,7 @@ func (b *box) isWell(t *testing.T, file string) bool {
 	return err == nil
 }
 
-// goesOn thaws a jail and reports whether its count continues and init answers.
+// goesOn thaws a jail and reports whether its counter continues and init responds.
 func (b *box) goesOn(t *testing.T, file string) bool {
 	t.Helper()
 	b.letGo(t)
@@ -429,8 +428,8 @@ func timed(f func()) time.Duration {
 	return time.Since(began)
 }
 
-// killChildren kills, some time from now, every child of this process that has
-// been started since, and their children, and says how many it was.
+// killChildren kills, after a delay, all children of this process that have been started since,
+// and their descendants. It returns their number.
 func killChildren(after time.Duration) (stop func() int) {
 	old := map[int]bool{}
 	for _, pid := range ownChildren() {
@@ -445,7 +444,7 @@ func killChildren(after time.Duration) (stop func() int) {
 		case <-ctx.Done():
 			return
 		}
-		for ctx.Err() == nil && n == 0 { // one may be on its way
+		for ctx.Err() == nil && n == 0 { // a child may just be starting
 			for _, pid := range ownChildren() {
 				if !old[pid] && syscall.Kill(pid, syscall.SIGKILL) == nil {
 					n++
@@ -457,7 +456,7 @@ func killChildren(after time.Duration) (stop func() int) {
 	return func() int { cancel(); wg.Wait(); return n }
 }
 
-// ownChildren returns the children of this process, of whichever thread.
+// ownChildren returns the children of all threads of this process.
 func ownChildren() []int {
 	files, _ := filepath.Glob("/proc/self/task/*/children")
 	var pids []int
@@ -472,7 +471,7 @@ func ownChildren() []int {
 	return pids
 }
 
-// fullOfProcesses writes down a jail in which no process can be added.
+// fullOfProcesses dumps a jail at its limit of processes.
 func (s *suite) fullOfProcesses(t *testing.T) {
 	s.lacks(t, "pids")
 	const most = 40
@@ -498,13 +497,13 @@ func (s *suite) fullOfProcesses(t *testing.T) {
 	again.kill(t)
 }
 
-// fullOfMemory writes down a jail that has next to no memory left.
+// fullOfMemory dumps a jail with almost no free memory.
 func (s *suite) fullOfMemory(t *testing.T) {
 	s.lacks(t, "memory")
 	b := s.newBox(t, func(p *jail.Plan) { p.Limits.MemoryMB = 128 })
 	b.sh(t, "head -c 32M /dev/zero > /dev/shm/file")
 	x := b.start(t, "probe hold 72 > /tmp/held")
-	eventually(t, "the memory is taken", func() bool { return b.try(t, "test -s /tmp/held").status.Code == 0 })
+	eventually(t, "the memory is allocated", func() bool { return b.try(t, "test -s /tmp/held").status.Code == 0 })
 	st, err := b.inst.Stats(t.Context())
 	if err != nil {
 		t.Fatal(err)
@@ -514,20 +513,20 @@ func (s *suite) fullOfMemory(t *testing.T) {
 	for _, b := range []*box{s.restore(t, img), b} {
 		st, err := b.inst.Stats(t.Context())
 		if err != nil || st.OOMKills > 0 {
-			t.Errorf("%d processes were killed for want of memory, %v", st.OOMKills, err)
+			t.Errorf("the OOM killer killed %d processes, %v", st.OOMKills, err)
 		}
 		if got := b.sh(t, "wc -c < /dev/shm/file"); got != fmt.Sprint(32<<20) {
 			t.Errorf("a file in memory has %s bytes", got)
 		}
 		if st, err := b.ctl.ExecStatus(t.Context(), x); err != nil || st.Ended != nil {
-			t.Errorf("who had the memory: %+v, %v", st, err)
+			t.Errorf("the process that used the memory: %+v, %v", st, err)
 		}
-		if _, ends := s.opts.Differs["Limits/memory-bomb"]; ends { // the jail, at its limit
+		if _, ends := s.opts.Differs["Limits/memory-bomb"]; ends { // the jail, when it reaches the limit
 			b.kill(t)
 			continue
 		}
 		if r := b.try(t, "probe eat 128"); r.status.Code == 0 {
-			t.Errorf("the limit does not hold any more: %v", r)
+			t.Errorf("the limit is no longer enforced: %v", r)
 		}
 		b.kill(t)
 	}

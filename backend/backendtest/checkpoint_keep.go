@@ -24,9 +24,8 @@ import (
 	"glasshouse/jailinit/protocol"
 )
 
-// kept is what processes have, by the name of the probe's keeper that sets it up
-// and looks for it again. All of it must be there in the jail that goes on, and
-// in one made from what was written down.
+// kept lists process state by the name of the probe's keeper that sets it up and checks it. All
+// of it must exist in the source jail after a Dump, and in a restored jail.
 var kept = []string{
 	"identity", "mounts", "memory", "threads", "children", "zombie", "stopped", "session", "pidfd",
 	"files", "deleted", "locks", "fifo", "inotify", "epoll", "timers", "sleep",
@@ -55,7 +54,7 @@ func (s *suite) keeps(t *testing.T) {
 			got := b.sh(t, "cat /tmp/keep/random.drawn")
 			b.kill(t)
 			if other, again := drawn[got]; again || len(got) != 64 {
-				t.Errorf("%s draws %q, want 64 digits that %s did not draw", name, got, other)
+				t.Errorf("%s drew %q, want 64 digits other than those of %s", name, got, other)
 			}
 			drawn[got] = name
 		}
@@ -106,13 +105,13 @@ func (s *suite) keeps(t *testing.T) {
 		b.kill(t)
 		copied.sh(t, ": > /tmp/go; until test -e /tmp/done; do sleep 0.01; done")
 		if got := copied.sh(t, "cat /tmp/said"); got != "of the host" {
-			t.Errorf("what was open in a mount says %q", got)
+			t.Errorf("open file in a mount = %q", got)
 		}
 		if r := copied.try(t, "echo x > /mnt/in/new"); r.status.Code == 0 {
 			t.Error("a read-only mount can be written after Restore")
 		}
 		if got, err := os.ReadFile(filepath.Join(dir, "out/data")); string(got) != "of the host\nmore\n" {
-			t.Errorf("what the copy wrote: %q, %v", got, err)
+			t.Errorf("file written by the copy = %q, %v", got, err)
 		}
 		copied.kill(t)
 	})
@@ -126,13 +125,13 @@ func (s *suite) keeps(t *testing.T) {
 			t.Errorf("files in memory are\n%s\nwant\n%s", got, want)
 		}
 		if got := b.sh(t, look); got != want {
-			t.Errorf("files in memory have become\n%s\nwere\n%s", got, want)
+			t.Errorf("files in memory changed to\n%s\nwant\n%s", got, want)
 		}
 	})
 }
 
-// rare is what processes may have that a backend need not keep. If it does not,
-// it says so, whether it may pass by itself, and what to do, before anything is taken.
+// rare lists process state that a backend need not keep. If it does not, it must refuse the dump
+// before it changes anything, and report a remedy and whether the obstacle is temporary.
 var rare = []string{"semaphore", "traced", "backlog"}
 
 func (s *suite) keepsOrRefuses(t *testing.T) {
@@ -153,7 +152,7 @@ func (s *suite) keepsOrRefuses(t *testing.T) {
 				}
 				s.restore(t, img).looks(t, "copy", name, x)
 			} else if kind := fault.KindOf(err); kind != fault.Unsupported && kind != fault.Unavailable || fault.RemedyOf(err) == "" {
-				t.Errorf("it is refused by %v, want unsupported or unavailable and a remedy", err)
+				t.Errorf("refused with %v, want unsupported or unavailable and a remedy", err)
 			}
 			t.Logf("%v (remedy: %s)", err, fault.RemedyOf(err))
 			b.letGo(t)
@@ -162,9 +161,9 @@ func (s *suite) keepsOrRefuses(t *testing.T) {
 	}
 }
 
-// keep runs a script that ends in a keeper, writes the jail down, and has both
-// the jail and a copy of it look. The copy comes first, and while the jail is
-// there; then a second one comes when the jail is gone.
+// keep runs a script that ends in a keeper, dumps the jail, and has both the jail and its copies
+// check the state. The first copy is checked while the source jail exists, a second one after
+// its removal.
 func (s *suite) keep(t *testing.T, b *box, name, script string) {
 	t.Helper()
 	x := b.hasKept(t, name, script)
@@ -177,21 +176,21 @@ func (s *suite) keep(t *testing.T, b *box, name, script string) {
 	s.restore(t, img).looks(t, "copy", name, x)
 }
 
-// hasKept starts a keeper and waits until it holds what it is to keep.
+// hasKept starts a keeper and waits until it has set up its state.
 func (b *box) hasKept(t *testing.T, name, script string) id.Exec {
 	t.Helper()
 	b.sh(t, "mkdir -p -m 777 /tmp/keep; chmod 777 /tmp/keep")
 	x := b.start(t, script+" 2> /tmp/keep/stderr")
 	eventually(t, "the probe holds "+name, func() bool {
 		if st, err := b.ctl.ExecStatus(t.Context(), x); err != nil || st.Ended != nil {
-			t.Fatalf("the probe cannot set it up: %+v, %v: %s", st, err, b.sh(t, "cat /tmp/keep/stderr"))
+			t.Fatalf("the probe cannot set up the state: %+v, %v: %s", st, err, b.sh(t, "cat /tmp/keep/stderr"))
 		}
 		return b.try(t, "test -e /tmp/keep/"+name+".held").status.Code == 0
 	})
 	return x
 }
 
-// looks has the keeper look, and ends the jail.
+// looks has the keeper check its state, and ends the jail.
 func (b *box) looks(t *testing.T, where, name string, x id.Exec) {
 	t.Helper()
 	b.sh(t, "echo "+where+" > /tmp/keep/"+name+".go")
@@ -202,8 +201,7 @@ func (b *box) looks(t *testing.T, where, name string, x id.Exec) {
 	b.kill(t)
 }
 
-// counts starts a program that counts, in a file of the host, how often it has
-// done so.
+// counts starts a program that writes an increasing counter to a file of the host.
 func (s *suite) counts(t *testing.T) (b *box, file string) {
 	t.Helper()
 	s.lacks(t, "mounts")
@@ -220,19 +218,19 @@ func countIn(file string) string {
 	return string(b)
 }
 
-// moves waits until the count goes on.
+// moves waits until the counter increases.
 func moves(t *testing.T, file string) {
 	t.Helper()
 	at := countIn(file)
-	eventually(t, "the count goes on", func() bool { return countIn(file) > at })
+	eventually(t, "the counter increases", func() bool { return countIn(file) > at })
 }
 
-// stands insists that the count does not go on.
+// stands checks that the counter does not change.
 func stands(t *testing.T, file, at string) {
 	t.Helper()
 	for range 10 {
 		if now := countIn(file); now != at {
-			t.Errorf("the count is %q, want %q: something has run", now, at)
+			t.Errorf("counter = %q, want %q: a process has run", now, at)
 		}
 		time.Sleep(5 * time.Millisecond)
 	}
@@ -256,13 +254,13 @@ func (s *suite) dumpLeavesFrozenAndUnharmed(t *testing.T) {
 		}
 	}
 	if got := b.sh(t, "echo fine"); got != "fine" {
-		t.Errorf("after three dumps the jail says %q", got)
+		t.Errorf("after three dumps the jail printed %q", got)
 	}
 	b.kill(t)
 }
 
-// private insists that only root may read images in a directory that others
-// can reach, or that they can not reach it.
+// private checks that only root can read the images, by the mode of the directory or of its
+// parents.
 func private(t *testing.T, img *image) {
 	t.Helper()
 	st, err := os.Stat(img.dir)
@@ -270,7 +268,7 @@ func private(t *testing.T, img *image) {
 		t.Fatal(err)
 	}
 	if st.Mode().Perm()&0o077 != 0 {
-		t.Errorf("the images' directory has become %v", st.Mode())
+		t.Errorf("mode of the images' directory = %v", st.Mode())
 	}
 }
 
@@ -305,13 +303,13 @@ func (s *suite) restoreIsFrozenUntilThawed(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	// Whoever made the jail is gone from among its processes.
+	// The process that restored the jail is no longer in its cgroup.
 	strangers := processes(func(dir string, _ []byte) bool {
 		ns, err := os.Readlink(filepath.Join(dir, "ns/pid"))
 		return err == nil && ns == ours && strings.Contains(string(readProc(dir, "cgroup")), string(copied.plan.ID))
 	})
 	if len(strangers) > 0 {
-		t.Errorf("in the copy's cgroup there are %v", strangers)
+		t.Errorf("foreign processes in the copy's cgroup: %v", strangers)
 	}
 	copied.thaw(t)
 	moves(t, theirs)
@@ -327,12 +325,12 @@ func (s *suite) restoreIsFrozenUntilThawed(t *testing.T) {
 	}
 }
 
-// severalFromOne makes jails of one image at once, beside their source.
+// severalFromOne concurrently restores several jails from one image while their source runs.
 func (s *suite) severalFromOne(t *testing.T) {
 	b := s.newBox(t)
 	x := b.hasKept(t, "pipe", "probe keep pipe")
 	b.sh(t, "echo before > /root/file")
-	tells := slices.Equal(b.idMaps(t), idMaps(b.plan)) // a kernel of the jail's own has other maps
+	tells := slices.Equal(b.idMaps(t), idMaps(b.plan)) // a jail with its own kernel shows other maps
 	img := b.snapshot(t)
 	b.sh(t, "echo after > /root/file")
 	before := fingerprint(t, img.dir)
@@ -362,7 +360,7 @@ func (s *suite) severalFromOne(t *testing.T) {
 		c := &box{suite: s, plan: plans[i], inst: inst, ctl: control.Dial(inst.Control())}
 		c.thaw(t)
 		if got, want := c.sh(t, "uname -n; cat /root/file"), plans[i].Hostname+"\nbefore"; got != want {
-			t.Errorf("copy %d is %q, want %q", i, got, want)
+			t.Errorf("host name and file of copy %d = %q, want %q", i, got, want)
 		}
 		if got, want := c.idMaps(t), idMaps(plans[i]); tells && !slices.Equal(got, want) {
 			t.Errorf("copy %d has the ids %v, want %v", i, got, want)
@@ -382,7 +380,7 @@ func (s *suite) severalFromOne(t *testing.T) {
 	}
 }
 
-// idMaps is what the jail itself says of its ids on the host.
+// idMaps returns the id maps that the jail's own /proc shows.
 func (b *box) idMaps(t *testing.T) []string {
 	t.Helper()
 	return strings.Fields(b.sh(t, "cat /proc/1/uid_map /proc/1/gid_map"))
@@ -392,7 +390,7 @@ func idMaps(p jail.Plan) []string {
 	return strings.Fields(fmt.Sprintf("0 %[1]d %[2]d 0 %[1]d %[2]d", p.IDs.First, p.IDs.Count))
 }
 
-// copyOfACopy writes down a jail that was itself made by Restore, thrice over.
+// copyOfACopy dumps and restores a restored jail, three times.
 func (s *suite) copyOfACopy(t *testing.T) {
 	b := s.newBox(t)
 	x := b.hasKept(t, "terminal", "probe keep terminal")
@@ -408,8 +406,8 @@ func (s *suite) copyOfACopy(t *testing.T) {
 	b.looks(t, "copy", "terminal", x)
 }
 
-// commandsGoOn is about init's own work: a command whose output is read on, one
-// that waits for input, one on a terminal.
+// commandsGoOn tests init's own state: a command whose output is still read, one that waits for
+// input, one on a terminal.
 func (s *suite) commandsGoOn(t *testing.T) {
 	b := s.newBox(t)
 	talk := protocol.Exec{ID: id.NewExec(), Argv: []string{"/bin/bash", "-c", `read line; echo "got $line"; exit 5`}, Env: path, Stdin: true}
@@ -426,7 +424,7 @@ func (s *suite) commandsGoOn(t *testing.T) {
 	copied := s.restore(t, b.snapshot(t))
 	for _, b := range []*box{copied, b} {
 		if st, err := b.ctl.ExecStatus(t.Context(), finished); err != nil || st.Code != 3 {
-			t.Errorf("what had ended is %+v, %v", st, err)
+			t.Errorf("status of the finished command = %+v, %v", st, err)
 		}
 		for e, code := range map[*protocol.Exec]int{&talk: 5, &shell: 6} {
 			in, err := b.ctl.Stdin(deadline(t, 30*time.Second), e.ID)
@@ -462,7 +460,7 @@ func (s *suite) commandsGoOn(t *testing.T) {
 	}
 }
 
-// outward is about a connection with somebody outside, who notices nothing.
+// outward tests a connection to a peer outside the jail. The peer must not notice the dump.
 func (s *suite) outward(t *testing.T) {
 	s.lacks(t, "network")
 	peer := newPeer(t)
@@ -470,11 +468,11 @@ func (s *suite) outward(t *testing.T) {
 	s.keep(t, b, "outward", "probe keep outward "+peer)
 }
 
-// newPeer starts a server that echoes lines, in a network of its own beyond the
-// host, and returns where.
+// newPeer starts a server that echoes lines, in a network namespace behind the host, and returns
+// its address.
 func newPeer(t *testing.T) string {
 	t.Helper()
-	const host, peer = "198.18.77.1/30", "198.18.77.2/30" // of a range for tests (RFC 2544)
+	const host, peer = "198.18.77.1/30", "198.18.77.2/30" // from the benchmarking range (RFC 2544)
 	link := netlink.NewVeth(netlink.NewLinkAttrs())
 	link.Name, link.PeerName = fmt.Sprintf("ghp%d", os.Getpid()), "eth0"
 	made := make(chan error)
@@ -496,7 +494,7 @@ func newPeer(t *testing.T) string {
 	}
 	defer outside.Close()
 	go func() {
-		runtime.LockOSThread() // and never unlocked: the thread ends in its network
+		runtime.LockOSThread() // never unlocked: the thread ends in its namespace
 		made <- func() (err error) {
 			if err := unix.Unshare(unix.CLONE_NEWNET); err != nil {
 				return err
@@ -527,7 +525,7 @@ func newPeer(t *testing.T) string {
 		}
 	})
 	if err != nil {
-		t.Fatalf("make a network for a peer: %v", err)
+		t.Fatalf("create a network for the peer: %v", err)
 	}
 	var talks sync.WaitGroup
 	talks.Go(func() {

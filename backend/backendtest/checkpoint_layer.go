@@ -13,7 +13,7 @@ import (
 	"glasshouse/jail"
 )
 
-// history is what a jail did to its files, and what they look like then.
+// history changes files of a jail, and look prints the result.
 const (
 	history = `echo one > /root/a; ln /root/a /root/b; echo x >> /etc/issue; rm /usr/bin/nproc; mkdir -m 700 /data; ln -s /nowhere /data/link
 chown 1000:1000 /data; rm -r /home/agent; mkdir /home/agent; mv /etc/group /etc/group.old; truncate -s 1M /data/sparse; touch -d @1000000000 /data/old`
@@ -21,7 +21,7 @@ chown 1000:1000 /data; rm -r /home/agent; mkdir /home/agent; mv /etc/group /etc/
 test /root/a -ef /root/b && echo same; cat /root/a /etc/issue; readlink /data/link; test -e /usr/bin/nproc || echo gone; test -e /etc/group || echo gone; ls -A /home/agent /data`
 )
 
-// copyLayer is about a copy of the files of a jail that keeps its own.
+// copyLayer tests a copy of the layer of a jail that keeps its own.
 func (s *suite) copyLayer(t *testing.T) {
 	b := s.newBox(t)
 	b.sh(t, history)
@@ -60,7 +60,7 @@ func (s *suite) copyLayer(t *testing.T) {
 			t.Error("the layer was copied over a file")
 		}
 		if got, _ := os.ReadFile(to); string(got) != "somebody's\n" {
-			t.Errorf("the file that was there is now %d bytes", len(got))
+			t.Errorf("the existing file now has %d bytes", len(got))
 		}
 		b.letGo(t)
 		b.kill(t)
@@ -73,14 +73,14 @@ func (s *suite) copyLayer(t *testing.T) {
 		to := filepath.Join(dir, "layer.img")
 		err := copyLayer(deadline(t, time.Minute), s.checkpointer(t), b.plan, to)
 		if err != nil && !errors.Is(err, fault.TooLarge) {
-			t.Errorf("the copy = %v, want too large, or none", err)
+			t.Errorf("copy = %v, want too large or no error", err)
 		}
 		if entries, _ := os.ReadDir(dir); err != nil && len(entries) > 0 {
-			t.Errorf("a copy that refused has left %v", entries)
+			t.Errorf("a refused copy has left %v", entries)
 		}
 		b.letGo(t)
 		if got := b.sh(t, "ls /root/many | wc -l"); got != "500" {
-			t.Errorf("the jail has %s files of 500", got)
+			t.Errorf("the jail has %s files, want 500", got)
 		}
 		b.kill(t)
 	})
@@ -93,7 +93,7 @@ func (s *suite) copyLayer(t *testing.T) {
 			t.Error("a copy to a full disk succeeded")
 		}
 		if entries, _ := os.ReadDir(dir); len(entries) > 0 {
-			t.Errorf("a copy that failed has left %v", entries)
+			t.Errorf("a failed copy has left %v", entries)
 		}
 		b.letGo(t)
 		b.sh(t, "test $(wc -c < /root/much) = 4194304; echo more > /root/more")
@@ -101,8 +101,7 @@ func (s *suite) copyLayer(t *testing.T) {
 	})
 }
 
-// sealLayer is about a layer that its jail hands on: the jail goes on as a copy
-// of itself over a new one.
+// sealLayer tests SealLayer: the jail continues as a restored copy over the sealed layer.
 func (s *suite) sealLayer(t *testing.T) {
 	cp := s.checkpointer(t)
 	b := s.newBox(t)
@@ -119,7 +118,7 @@ func (s *suite) sealLayer(t *testing.T) {
 	if err := cp.SealLayer(t.Context(), b.plan, img.layer); err != nil {
 		t.Fatalf("SealLayer: %v", err)
 	}
-	// While the jail still has it mounted.
+	// The jail still has the layer mounted.
 	from := b.plan
 	next := img.newPlan(t, s, func(p *jail.Plan) { p.From = &from })
 	on := s.frozen(t, img, next)
@@ -135,17 +134,17 @@ func (s *suite) sealLayer(t *testing.T) {
 	}
 	on.sh(t, ": > /tmp/go")
 	if st, err := on.ctl.Wait(deadline(t, 20*time.Second), x); err != nil || st.Code != 0 {
-		t.Errorf("what had a file open ended with %+v, %v", st, err)
+		t.Errorf("the process with an open file ended with %+v, %v", st, err)
 	}
 	if got, want := on.sh(t, "cat /root/open /root/a; ls /root"), "one\ntwo\nthree\na\nopen"; got != want {
-		t.Errorf("what the jail wrote after SealLayer is %q, want %q", got, want)
+		t.Errorf("files written after SealLayer = %q, want %q", got, want)
 	}
 	before, err := os.ReadFile(img.layer)
 	if err != nil {
 		t.Fatal(err)
 	}
 
-	// Another from the same, when the first jail is gone.
+	// Restore another jail from the same image after the first is removed.
 	copied := s.restore(t, img)
 	if got := copied.sh(t, look); got != want {
 		t.Errorf("files of another copy are\n%s\nwant\n%s", got, want)
@@ -155,7 +154,7 @@ func (s *suite) sealLayer(t *testing.T) {
 	on.kill(t)
 	third := s.restore(t, second)
 	if got, want := third.sh(t, "cat /root/open /root/a; ls /root; test -e /root/b || echo gone"), "one\ntwo\nthree\na\nopen\ngone"; got != want {
-		t.Errorf("over two sealed layers: %q, want %q", got, want)
+		t.Errorf("files over two sealed layers = %q, want %q", got, want)
 	}
 	third.kill(t)
 	if after, err := os.ReadFile(img.layer); err != nil || !bytes.Equal(before, after) {
@@ -170,8 +169,7 @@ func (s *suite) sealLayer(t *testing.T) {
 	})
 }
 
-// sealAtRest seals the layer of a jail that has no processes, which then starts
-// over it.
+// sealAtRest seals the layer of a stopped jail, which then starts over it.
 func (s *suite) sealAtRest(t *testing.T) {
 	cp := s.backend.(jail.Checkpointer)
 	b := s.newBox(t)
@@ -217,8 +215,8 @@ func (s *suite) sealAtRest(t *testing.T) {
 	}
 }
 
-// sealThenCrash leaves out Shed: the jail's own name for the layer is there yet
-// when it starts over it.
+// sealThenCrash omits Shed: the jail starts over the sealed layer while its own name for it
+// still exists.
 func (s *suite) sealThenCrash(t *testing.T) {
 	b := s.newBox(t)
 	b.sh(t, "echo one > /root/a")
@@ -248,7 +246,7 @@ func (s *suite) sealThenCrash(t *testing.T) {
 	}
 }
 
-// copyLayer copies a layer in one go.
+// copyLayer copies a layer in one call.
 func copyLayer(ctx context.Context, cp jail.Checkpointer, p jail.Plan, to string) error {
 	c, err := cp.BeginCopy(ctx, p, to)
 	if err != nil {

@@ -21,13 +21,13 @@ const idsPerJail = 65536
 
 var nextID atomic.Uint32
 
-// FirstID returns the first of the host ids for 256 jails that no daemon and no other
-// process of tests on this host uses. They belong to this process until it ends.
+// FirstID returns the first host id of a block for 256 jails that no daemon and no other test
+// process on this host uses. The block belongs to this process until it ends.
 func FirstID(t testing.TB) uint32 {
 	t.Helper()
 	block, err := claimed()
 	if errors.Is(err, fault.Unsupported) {
-		return 0x60000000 // there are no cgroups, and so no jails of others
+		return 0x60000000 // without cgroups there are no other jails
 	}
 	if err != nil {
 		t.Fatal(err)
@@ -35,16 +35,16 @@ func FirstID(t testing.TB) uint32 {
 	return block.First
 }
 
-// NextIDs returns a range of host ids of this process for a jail. After 256 jails it
-// returns the first one again.
+// NextIDs returns a range of host ids of this process for a jail. After 256 ranges it starts
+// again with the first.
 func NextIDs(t testing.TB) jail.IDRange {
 	t.Helper()
 	n := nextID.Add(1) % (claims.Block / idsPerJail)
 	return jail.IDRange{First: FirstID(t) + n*idsPerJail, Count: idsPerJail}
 }
 
-// claimed claims a block as a daemon does. The cgroup with the claim, and what stands for
-// a data directory, are removed when this process ends.
+// claimed claims a block as a daemon does. The cgroup with the claim and the placeholder of the
+// data directory are removed when this process ends.
 var claimed = sync.OnceValues(func() (claims.Range, error) {
 	name := "glasshouse-test" + strings.ToLower(rand.Text()[:12])
 	tree, err := cgroup.New(name)

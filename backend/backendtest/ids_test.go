@@ -12,10 +12,10 @@ import (
 
 const claimMode = "GLASSHOUSE_BACKENDTEST_CLAIM"
 
-// TestProcessesOfTestsHaveDistinctIDs claims ids here and in another process.
+// TestProcessesOfTestsHaveDistinctIDs claims ids in this process and in another.
 func TestProcessesOfTestsHaveDistinctIDs(t *testing.T) {
 	if os.Getuid() != 0 {
-		t.Skip("making cgroups needs root")
+		t.Skip("creating cgroups needs root")
 	}
 	first := backendtest.FirstID(t)
 	if os.Getenv(claimMode) != "" {

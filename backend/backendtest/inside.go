@@ -14,7 +14,7 @@ import (
 	"glasshouse/jailinit/protocol"
 )
 
-// inside is what a command sees that looks around.
+// inside checks the view of a command in the jail.
 func (s *suite) inside(t *testing.T) {
 	b := s.newBox(t)
 	check := func(name string, f func(t *testing.T)) { s.clause(t, name, f) }
@@ -24,7 +24,7 @@ func (s *suite) inside(t *testing.T) {
 			t.Errorf("process 1 is %q, want the jail's init", got)
 		}
 		if got, want := b.sh(t, `cd /proc; ls -d [0-9]* | wc -l`), 6; atoi(t, got) > want {
-			t.Errorf("%s processes are seen in an idle jail, want at most %d", got, want)
+			t.Errorf("an idle jail sees %s processes, want at most %d", got, want)
 		}
 	})
 	check("own-hostname", func(t *testing.T) {
@@ -51,7 +51,7 @@ func (s *suite) inside(t *testing.T) {
 		}
 		defer unix.SysvShmCtl(id, unix.IPC_RMID, nil)
 		if got := b.sh(t, "tail -n +2 /proc/sysvipc/shm | wc -l"); got != "0" {
-			t.Errorf("%s segments of shared memory are seen in a new jail, want none", got)
+			t.Errorf("a new jail sees %s shared memory segments, want none", got)
 		}
 	})
 	check("own-mounts", func(t *testing.T) {
@@ -60,7 +60,7 @@ func (s *suite) inside(t *testing.T) {
 			t.Fatal(err)
 		}
 		if r := b.try(t, "test -e "+outside); r.status.Code == 0 {
-			t.Error("the host's /tmp is seen in the jail")
+			t.Error("the host's /tmp is visible in the jail")
 		}
 		if r := b.try(t, "grep -E ' (/oldroot|/home/[^ ]*|/root/[^ ]*) ' /proc/self/mountinfo"); r.status.Code == 0 {
 			t.Errorf("the host's directories are mounted in the jail: %s", r.stdout)
@@ -69,10 +69,10 @@ func (s *suite) inside(t *testing.T) {
 	check("loopback-only", func(t *testing.T) {
 		links := b.sh(t, "tail -n +3 /proc/net/dev | cut -d: -f1 | tr -d ' '")
 		if links != "lo" {
-			t.Errorf("interfaces = %q, want lo alone", links)
+			t.Errorf("interfaces = %q, want only lo", links)
 		}
 		if got, want := b.sh(t, "probe loopback"), "ok"; got != want {
-			t.Errorf("talking to itself over 127.0.0.1 = %q, want %q", got, want)
+			t.Errorf("connection over 127.0.0.1 = %q, want %q", got, want)
 		}
 	})
 	check("own-devices", func(t *testing.T) {
@@ -106,13 +106,13 @@ func (s *suite) inside(t *testing.T) {
 	check("a-terminal", func(t *testing.T) {
 		r := b.exec(t, protocol.Exec{Argv: []string{"/bin/bash", "-c", "test -t 0 && echo yes"}, PTY: &protocol.Size{Cols: 80, Rows: 24}})
 		if strings.TrimSpace(r.stdout) != "yes" {
-			t.Errorf("a command on a terminal finds none: %v", r)
+			t.Errorf("a command on a terminal has no terminal: %v", r)
 		}
 	})
 	b.kill(t)
 }
 
-// owners is about ids: a jail's root is nobody outside.
+// owners checks ids: root in a jail has an unprivileged host id.
 func (s *suite) owners(t *testing.T) {
 	b := s.newBox(t)
 	s.clause(t, "root-inside-is-not-root-outside", func(t *testing.T) {
@@ -145,7 +145,7 @@ func (s *suite) owners(t *testing.T) {
 		b.sh(t, "chown 1000:1000 /home/agent")
 		r := b.exec(t, protocol.Exec{Argv: []string{"/bin/bash", "-c", "id -u; : > /home/agent/x; stat -c %u:%g /home/agent/x; : > /root/x"}, User: "agent"})
 		if got, want := r.stdout, "1000\n1000:1000\n"; got != want || r.status.Code == 0 {
-			t.Errorf("as agent: %v, want %q and no way into /root", r, want)
+			t.Errorf("as agent: %v, want %q and no access to /root", r, want)
 		}
 		b.sh(t, "touch /tmp/chowned; chown 12:34 /tmp/chowned; test $(stat -c %u:%g /tmp/chowned) = 12:34")
 	})
@@ -177,7 +177,7 @@ func (s *suite) writesLandInTheUpper(t *testing.T) {
 	b := s.newBox(t)
 	b.sh(t, `echo x >> /etc/issue; echo x > /etc/new; rm /usr/bin/nproc; mv /usr/bin/sort /usr/bin/sorted; chmod 700 /etc/group; mkdir -p /a/b; rm -rf /var/tmp`)
 	if got := b.sh(t, "cat /etc/new; sorted /dev/null; test ! -e /usr/bin/nproc && echo gone"); got != "x\ngone" {
-		t.Errorf("the jail sees of its own changes: %q", got)
+		t.Errorf("the jail's view of its changes = %q", got)
 	}
 	b.kill(t)
 	if after := fingerprint(t, s.lower); after != before {
@@ -185,7 +185,7 @@ func (s *suite) writesLandInTheUpper(t *testing.T) {
 	}
 }
 
-// fingerprint says what every file of a tree is, but for when it was read.
+// fingerprint describes each file of a tree, except for its access time.
 func fingerprint(t *testing.T, dir string) string {
 	t.Helper()
 	var b strings.Builder
@@ -249,12 +249,12 @@ func (s *suite) mounts(t *testing.T) {
 	}
 	for _, script := range []string{"echo x > /mnt/in/new", "echo x >> /mnt/in/data", "rm /mnt/in/data", "chmod 777 /mnt/in"} {
 		if r := b.try(t, script); r.status.Code == 0 {
-			t.Errorf("a read-only mount lets through: %s", script)
+			t.Errorf("a read-only mount allows: %s", script)
 		}
 	}
 	b.sh(t, "echo from the jail > /mnt/out/new")
 	if got, err := os.ReadFile(filepath.Join(writable, "new")); string(got) != "from the jail\n" {
-		t.Errorf("on the host: %q, %v, want what the jail wrote", got, err)
+		t.Errorf("file on the host = %q, %v, want the content that the jail wrote", got, err)
 	}
 	b.kill(t)
 	if err := s.backend.Clean(t.Context(), b.plan); err != nil {

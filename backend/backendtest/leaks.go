@@ -16,9 +16,9 @@ import (
 	"glasshouse/jail"
 )
 
-// Leaks returns what the host still holds for a jail that has been cleaned:
-// processes, mounts, loop devices, cgroups, network namespaces and links. Other
-// jails of this host, also of other tests, do not count.
+// Leaks returns resources that the host still holds for a cleaned jail: processes, mounts, loop
+// devices, cgroups, network namespaces and links. It ignores other jails of this host, including
+// those of other tests.
 func Leaks(p jail.Plan) []string {
 	var leaks []string
 	for _, find := range finders {
@@ -27,18 +27,18 @@ func Leaks(p jail.Plan) []string {
 	return leaks
 }
 
-// finders find what is left of a jail. Those that take longest are last.
+// finders find leftovers of a jail, the slowest last.
 var finders = []func(jail.Plan) []string{mountsOf, netnsOf, loopsOf, linksOf, cgroupsOf, processesOf}
 
 func mustNotLeak(t *testing.T, p jail.Plan) {
 	t.Helper()
 	if leaks := LeaksAfter(p, 30*time.Second); len(leaks) > 0 {
-		t.Errorf("the host still holds of jail %s:\n\t%s", p.ID, strings.Join(leaks, "\n\t"))
+		t.Errorf("resources of jail %s left on the host:\n\t%s", p.ID, strings.Join(leaks, "\n\t"))
 	}
 }
 
-// LeaksAfter returns what the host holds for a jail for longer than some time. A process
-// that has left its cgroup may take a moment to be gone.
+// LeaksAfter returns resources that the host holds for a jail for longer than some time. A
+// process that has left its cgroup may take a moment to exit.
 func LeaksAfter(p jail.Plan, some time.Duration) []string {
 	end := time.Now().Add(some)
 	for pause := 10 * time.Millisecond; time.Now().Before(end); pause = min(2*pause, 200*time.Millisecond) {
@@ -50,19 +50,18 @@ func LeaksAfter(p jail.Plan, some time.Duration) []string {
 	return Leaks(p)
 }
 
-// processesOf finds the jail's processes on the host: those that run as one of
-// its ids, that were started with its name, that are in a cgroup of its name,
-// or that see its directory mounted.
+// processesOf returns the jail's processes on the host: those with one of its ids, with its name
+// in their arguments, in a cgroup of its name, or with its directory mounted.
 func processesOf(p jail.Plan) []string {
 	ours, _ := os.Readlink("/proc/self/ns/mnt")
-	mounted := map[string]bool{ours: false} // in which mount namespaces the jail's directory is
+	mounted := map[string]bool{ours: false} // whether a mount namespace has the jail's directory mounted
 	return processes(func(dir string, status []byte) bool {
 		return isProcessOf(dir, status, p) || seesMounts(dir, mounted, p) && !isForeign(status)
 	})
 }
 
-// processes describes the processes of the host for which which returns true. Zombies,
-// which hold nothing, and threads of the kernel do not count.
+// processes describes the host's processes for which which returns true. It skips zombies, which
+// hold no resources, and kernel threads.
 func processes(which func(dir string, status []byte) bool) []string {
 	proc, err := os.Open("/proc")
 	if err != nil {
@@ -98,8 +97,8 @@ func isProcessOf(dir string, status []byte, p jail.Plan) bool {
 	return bytes.Contains(readProc(dir, "cgroup"), name)
 }
 
-// seesMounts reports whether a process has the jail's directory mounted, in a mount
-// namespace that is not in mounted with false.
+// seesMounts reports whether a process has the jail's directory mounted, in a mount namespace
+// for which mounted is not false.
 func seesMounts(dir string, mounted map[string]bool, p jail.Plan) bool {
 	namespace, err := os.Readlink(dir + "/ns/mnt")
 	if err != nil {
@@ -109,16 +108,15 @@ func seesMounts(dir string, mounted map[string]bool, p jail.Plan) bool {
 	if !known {
 		mountinfo := readProc(dir, "mountinfo")
 		sees = bytes.Contains(mountinfo, []byte(p.ID))
-		if len(mountinfo) > 0 { // it has not ended meanwhile
+		if len(mountinfo) > 0 { // the process has not exited in the meantime
 			mounted[namespace] = sees
 		}
 	}
 	return sees
 }
 
-// isForeign reports whether a process is the child of somebody who has nothing
-// to do with us: if it has a mount namespace of its own, what it sees of a jail
-// it has copied from the host's.
+// isForeign reports whether a process is a child of an unrelated process. If it has its own
+// mount namespace, the jail's mounts in it are copies of the host's.
 func isForeign(status []byte) bool {
 	for {
 		parent := field(status, "PPid")
@@ -137,8 +135,8 @@ func isForeign(status []byte) bool {
 	return false
 }
 
-// isTest reports whether a process is one of the suite's own children, which
-// have the jail's name in their arguments but are not of it.
+// isTest reports whether a process is a child of the suite that has the jail's name in its
+// arguments but does not belong to it.
 func isTest(dir string) bool {
 	exe, err := os.Readlink(filepath.Join(dir, "exe"))
 	self, _ := os.Executable()
@@ -180,7 +178,7 @@ func cgroupsOf(p jail.Plan) []string {
 	filepath.WalkDir("/sys/fs/cgroup", func(path string, d fs.DirEntry, err error) error {
 		switch {
 		case err != nil || !d.IsDir():
-			return nil // gone since, or not ours to read
+			return nil // already gone, or not readable
 		case strings.Contains(d.Name(), string(p.ID)):
 			found = append(found, "cgroup "+path)
 			return fs.SkipDir
@@ -198,8 +196,8 @@ func netnsOf(p jail.Plan) []string {
 	return found
 }
 
-// linksOf finds the links of the host that are named after the jail. A link's
-// name has room for its distinct part only.
+// linksOf returns the host's links named after the jail. A link's name has room only for the
+// distinct part of the jail's name.
 func linksOf(p jail.Plan) []string {
 	links, _ := net.Interfaces()
 	var found []string
@@ -213,11 +211,11 @@ func linksOf(p jail.Plan) []string {
 }
 
 func readProc(dir, name string) []byte {
-	b, _ := os.ReadFile(filepath.Join(dir, name)) // a process may end while it is looked at
+	b, _ := os.ReadFile(filepath.Join(dir, name)) // a process may exit while it is read
 	return b
 }
 
-// field is the value of one line of a /proc/PID/status.
+// field returns the value of a line of /proc/PID/status.
 func field(status []byte, name string) string {
 	_, rest, _ := bytes.Cut(status, []byte("\n"+name+":"))
 	value, _, _ := bytes.Cut(rest, []byte("\n"))

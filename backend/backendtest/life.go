@@ -30,7 +30,7 @@ func (s *suite) createdJailAnswers(t *testing.T) {
 		t.Errorf("exit 7 ended with %v", r)
 	}
 	if err := syscall.Kill(b.inst.PID(), 0); err != nil {
-		t.Errorf("PID() = %d, which is no process of the host: %v", b.inst.PID(), err)
+		t.Errorf("PID() = %d, which is not a process of the host: %v", b.inst.PID(), err)
 	}
 	select {
 	case <-b.inst.Done():
@@ -40,7 +40,7 @@ func (s *suite) createdJailAnswers(t *testing.T) {
 	b.kill(t)
 }
 
-// stubborn are the ways in which processes have been seen to outlive their end.
+// stubborn are scripts whose processes have been seen to outlive their jail.
 var stubborn = []struct{ name, script string }{
 	{"ordinary", `sleep 300 & sleep 300 & wait`},
 	{"ignores every signal it can", `trap "" TERM INT HUP QUIT USR1 USR2; echo x > /tmp/up; while :; do sleep 1; done`},
@@ -103,7 +103,7 @@ func (s *suite) freezeAndThaw(t *testing.T) {
 	ctx, cancel := context.WithTimeout(t.Context(), 300*time.Millisecond)
 	defer cancel()
 	if _, err := b.ctl.WaitReady(ctx); err == nil {
-		t.Error("init answers while the jail is frozen")
+		t.Error("init responds while the jail is frozen")
 	}
 	if err := b.inst.Freeze(t.Context()); err != nil {
 		t.Errorf("Freeze of a frozen jail: %v", err)
@@ -111,7 +111,7 @@ func (s *suite) freezeAndThaw(t *testing.T) {
 	if err := b.inst.Thaw(t.Context()); err != nil {
 		t.Fatalf("Thaw: %v", err)
 	}
-	eventually(t, "the loop goes on after Thaw", func() bool { return count() != before })
+	eventually(t, "the loop continues after Thaw", func() bool { return count() != before })
 	if err := b.inst.Thaw(t.Context()); err != nil {
 		t.Errorf("Thaw of a jail that is not frozen: %v", err)
 	}
@@ -134,7 +134,7 @@ func (s *suite) openFindsTheJailAgain(t *testing.T) {
 		t.Errorf("Open = pid %d at %s, want pid %d at %s", inst.PID(), inst.Control(), b.inst.PID(), b.inst.Control())
 	}
 	again := s.adopt(t, b.plan, inst)
-	eventually(t, "what ran goes on", func() bool { return again.try(t, "cat /tmp/mark").stdout == "mark\n" })
+	eventually(t, "the running command continues", func() bool { return again.try(t, "cat /tmp/mark").stdout == "mark\n" })
 	if _, err := inst.Stats(t.Context()); err != nil {
 		t.Errorf("Stats of an opened jail: %v", err)
 	}
@@ -145,7 +145,7 @@ func (s *suite) openFindsTheJailAgain(t *testing.T) {
 		t.Errorf("Open of a killed jail = %v, %v, want not found", inst, err)
 	}
 	if _, err := other.Open(t.Context(), s.newPlan(t)); !errors.Is(err, fault.NotFound) {
-		t.Errorf("Open of a jail that never was = %v, want not found", err)
+		t.Errorf("Open of a jail that never existed = %v, want not found", err)
 	}
 }
 
@@ -189,26 +189,25 @@ func (s *suite) cleanAfterEveryDeath(t *testing.T) {
 	}
 	s.clause(t, "never-created", func(t *testing.T) {
 		if err := s.backend.Clean(t.Context(), s.newPlan(t)); err != nil {
-			t.Errorf("Clean of a jail that never was: %v", err)
+			t.Errorf("Clean of a jail that never existed: %v", err)
 		}
 	})
 }
 
-// The daemon that dies in the middle of Create is this test binary, started
-// again with a plan to make.
+// The daemon that dies in the middle of Create is this test binary, started again with a plan.
 const (
 	childPlan = "GLASSHOUSE_BACKENDTEST_PLAN"
 	childTest = "GLASSHOUSE_BACKENDTEST_TEST"
 )
 
-// An order is what such a daemon is to do.
+// An order tells such a daemon what to create.
 type order struct {
 	Plan   jail.Plan
-	Images string // to make the jail from; "" has it created
+	Images string // to restore the jail from; "" to create it
 }
 
-// childMakes makes the jail of the environment's order and reports true, if this
-// process is such a daemon.
+// childMakes creates the jail of the order in the environment and reports true if this process
+// is such a daemon.
 func childMakes(t *testing.T, open func(t *testing.T) jail.Backend) bool {
 	file := os.Getenv(childPlan)
 	if file == "" {
@@ -236,17 +235,17 @@ func childMakes(t *testing.T, open func(t *testing.T) jail.Backend) bool {
 		t.Fatal(err)
 	}
 	fmt.Println("created")
-	syscall.Kill(os.Getpid(), syscall.SIGKILL) // no test's cleanup undoes it
+	syscall.Kill(os.Getpid(), syscall.SIGKILL) // skips the cleanup functions of the tests
 	return true
 }
 
-// cleanInTheMiddleOfCreate kills daemons at moments spread over Create, from
-// its first step to past its end.
+// cleanInTheMiddleOfCreate kills daemons at moments spread over Create, from its first step
+// until after its end.
 func (s *suite) cleanInTheMiddleOfCreate(t *testing.T) {
 	s.cleanInTheMiddle(t, "/CleanInTheMiddleOfCreate", func(t *testing.T) order { return order{Plan: s.newPlan(t)} })
 }
 
-// cleanInTheMiddle does so to daemons with the orders given.
+// cleanInTheMiddle kills daemons with the given orders.
 func (s *suite) cleanInTheMiddle(t *testing.T, clause string, give func(t *testing.T) order) {
 	name, _, _ := strings.Cut(t.Name(), clause)
 	whole := s.dieMaking(t, name, give(t), time.Minute)
@@ -260,10 +259,10 @@ func (s *suite) cleanInTheMiddle(t *testing.T, clause string, give func(t *testi
 			s.dieMaking(t, name, o, after)
 			daemon := s.open(t)
 			if err := daemon.Clean(t.Context(), p); err != nil {
-				t.Fatalf("Clean after death %v into it: %v", after, err)
+				t.Fatalf("Clean after a kill %v after the start: %v", after, err)
 			}
 			mustNotLeak(t, p)
-			time.Sleep(50 * time.Millisecond) // for what may still be on its way
+			time.Sleep(50 * time.Millisecond) // for operations that are still in progress
 			mustNotLeak(t, p)
 			b := s.create(t, p)
 			b.sh(t, "true")
@@ -272,8 +271,8 @@ func (s *suite) cleanInTheMiddle(t *testing.T, clause string, give func(t *testi
 	}
 }
 
-// dieMaking runs a daemon that makes a jail and is killed some time after it
-// began, or when it is done. It returns how long it had.
+// dieMaking runs a daemon that creates a jail and is killed after some time or when it has
+// finished. It returns how long the daemon ran.
 func (s *suite) dieMaking(t *testing.T, name string, o order, after time.Duration) time.Duration {
 	t.Helper()
 	data, err := json.Marshal(o)
@@ -320,12 +319,12 @@ func (s *suite) dieMaking(t *testing.T, name string, o order, after time.Duratio
 	await("the end of its output")
 	cmd.Wait()
 	if status := cmd.ProcessState.Sys().(syscall.WaitStatus); status.Signal() != syscall.SIGKILL {
-		t.Fatalf("making a jail in another process: %v\n%s", cmd.ProcessState, seen.String())
+		t.Fatalf("create a jail in another process: %v\n%s", cmd.ProcessState, seen.String())
 	}
 	return took
 }
 
-// failedCreateLeavesNothing gives plans that cannot be made.
+// failedCreateLeavesNothing creates jails from invalid plans.
 func (s *suite) failedCreateLeavesNothing(t *testing.T) {
 	impossible := []struct {
 		name   string
@@ -358,7 +357,7 @@ func (s *suite) failedCreateLeavesNothing(t *testing.T) {
 				mustNotLeak(t, p)
 				continue
 			}
-			b := s.adopt(t, p, inst) // it was faster
+			b := s.adopt(t, p, inst) // Create finished before the cancellation
 			b.kill(t)
 			inst.Close()
 		}
@@ -438,7 +437,7 @@ func (s *suite) mountShowsAStoppedJail(t *testing.T) {
 			}
 		}
 		if _, err := os.Lstat(filepath.Join(dir, "usr/bin/nproc")); !os.IsNotExist(err) {
-			t.Errorf("what the jail removed is there: %v", err)
+			t.Errorf("a file that the jail removed exists: %v", err)
 		}
 		if err := os.WriteFile(filepath.Join(dir, "root/put"), []byte("from outside\n"), 0o644); err != nil {
 			t.Errorf("write into a stopped jail: %v", err)
@@ -450,7 +449,7 @@ func (s *suite) mountShowsAStoppedJail(t *testing.T) {
 	}
 	b = s.create(t, b.plan)
 	if got, want := b.sh(t, "cat /root/put"), "from outside"; got != want {
-		t.Errorf("what was written from outside = %q, want %q", got, want)
+		t.Errorf("file written from outside = %q, want %q", got, want)
 	}
 	b.kill(t)
 }
@@ -461,12 +460,12 @@ func (s *suite) twoJailsStayApart(t *testing.T) {
 	a.start(t, "exec -a needle sleep 300")
 	for _, look := range []string{"test -e /tmp/mine", "test -e /run/mine", "grep -a needl[e] /proc/[0-9]*/cmdline"} {
 		if r := b.try(t, look); r.status.Code == 0 {
-			t.Errorf("one jail sees the other's: %s: %v", look, r)
+			t.Errorf("a jail sees resources of another: %s: %v", look, r)
 		}
 	}
 	a.kill(t)
 	if got, want := b.sh(t, "echo alive"), "alive"; got != want {
-		t.Errorf("after the other's death: %q, want %q", got, want)
+		t.Errorf("after the kill of the other jail: got %q, want %q", got, want)
 	}
 	b.kill(t)
 }
@@ -490,7 +489,7 @@ func (s *suite) twentyAtOnce(t *testing.T) {
 	}
 }
 
-// liveOnce is a jail's whole life.
+// liveOnce runs the whole life cycle of a jail.
 func (s *suite) liveOnce(ctx context.Context, p jail.Plan) error {
 	inst, err := s.backend.Create(ctx, p)
 	if err != nil {

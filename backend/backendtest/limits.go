@@ -11,20 +11,20 @@ import (
 	"glasshouse/jail"
 )
 
-// limits has one jail take what it can while its neighbour goes about its work.
+// limits has one jail exhaust its resources while its neighbour works.
 func (s *suite) limits(t *testing.T) {
 	neighbour := s.newBox(t)
 	neighbour.start(t, `while :; do echo $((++n)) > /tmp/n; sleep 0.01; done`)
 	unharmed := func(t *testing.T) {
 		t.Helper()
 		at := neighbour.sh(t, "cat /tmp/n")
-		eventually(t, "the neighbour goes on with its work", func() bool { return neighbour.sh(t, "cat /tmp/n") != at })
+		eventually(t, "the neighbour continues to work", func() bool { return neighbour.sh(t, "cat /tmp/n") != at })
 		st, err := neighbour.inst.Stats(t.Context())
 		if err != nil {
 			t.Errorf("Stats of the neighbour: %v", err)
 		}
 		if st.OOMKills > 0 {
-			t.Errorf("the neighbour lost %d processes for want of memory", st.OOMKills)
+			t.Errorf("the OOM killer killed %d processes of the neighbour", st.OOMKills)
 		}
 	}
 
@@ -35,10 +35,11 @@ func (s *suite) limits(t *testing.T) {
 			t.Errorf("a process took 256 MiB in a jail of 64: %v", r)
 		}
 		if got, want := b.sh(t, "echo alive"), "alive"; got != want {
-			t.Errorf("after the memory bomb: %q, want %q", got, want)
+			t.Errorf("after the memory bomb: got %q, want %q", got, want)
 		}
-		// The kernel chooses by size and this value, and init is larger than many commands.
-		// Init raises the value of a command after its start.
+		// The OOM killer selects a process by size and oom_score_adj
+		// (proc_pid_oom_score_adj(5)), and init is larger than many commands. Init raises the
+		// value of a command after its start.
 		const scores = `i=0; until [ "$(cat /proc/$$/oom_score_adj)" = 500 ] || [ $i = 400 ]; do sleep 0.05; i=$((i+1)); done
 			cat /proc/1/oom_score_adj /proc/$$/oom_score_adj`
 		if got, want := b.sh(t, scores), fmt.Sprintf("%d\n500", jail.InitOOMScore); got != want {
@@ -49,7 +50,7 @@ func (s *suite) limits(t *testing.T) {
 			t.Fatal(err)
 		}
 		if !slices.Contains(st.NotMeasured, "oom_kills") && st.OOMKills == 0 {
-			t.Errorf("no process was killed for want of memory, says Stats: %+v", st)
+			t.Errorf("Stats reports no OOM kill: %+v", st)
 		}
 		unharmed(t)
 		b.kill(t)
@@ -62,7 +63,7 @@ func (s *suite) limits(t *testing.T) {
 		}
 		b.try(t, "rm -f /dev/shm/bomb")
 		if got, want := b.sh(t, "echo alive"), "alive"; got != want {
-			t.Errorf("after filling /dev/shm: %q, want %q", got, want)
+			t.Errorf("after filling /dev/shm: got %q, want %q", got, want)
 		}
 		unharmed(t)
 		b.kill(t)
@@ -73,11 +74,11 @@ func (s *suite) limits(t *testing.T) {
 		b := s.newBox(t, func(p *jail.Plan) { p.Limits.MaxPIDs = most })
 		b.start(t, `exec probe fork 200`)
 		time.Sleep(300 * time.Millisecond)
-		if n := len(processesOf(b.plan)); n > most+jail.InitThreads+4 { // the runtime's own
-			t.Errorf("%d processes in a jail of %d", n, most)
+		if n := len(processesOf(b.plan)); n > most+jail.InitThreads+4 { // the runtime's own processes
+			t.Errorf("got %d processes in a jail limited to %d", n, most)
 		}
 		if _, err := b.ctl.WaitReady(deadline(t, 30*time.Second)); err != nil {
-			t.Errorf("init does not answer in a full jail: %v", err)
+			t.Errorf("init does not respond in a full jail: %v", err)
 		}
 		unharmed(t)
 		b.kill(t)
@@ -90,9 +91,9 @@ func (s *suite) limits(t *testing.T) {
 		if err != nil || st.PIDs != 0 {
 			t.Errorf("an idle jail uses %d of its processes, %v; want none", st.PIDs, err)
 		}
-		// The shell itself is one more.
+		// The shell itself counts as a process.
 		if r := b.try(t, fmt.Sprintf("for n in $(seq %d); do sleep 300 > /dev/null 2>&1 & done; exit 0", most-1)); r.status.Code != 0 || r.stderr != "" {
-			t.Errorf("a jail of %d cannot have as many processes as its limit: %v", most, r)
+			t.Errorf("a jail limited to %d processes cannot run that many: %v", most, r)
 		}
 		b.kill(t)
 	})
@@ -115,7 +116,7 @@ func (s *suite) limits(t *testing.T) {
 			t.Fatal(err)
 		}
 		if st.DiskBytes > 33<<20 {
-			t.Errorf("%d bytes are on a disk of 32 MiB", st.DiskBytes)
+			t.Errorf("Stats reports %d bytes on a disk of 32 MiB", st.DiskBytes)
 		}
 		b.sh(t, "rm /root/bomb; sync; echo room again > /root/x")
 		unharmed(t)
@@ -148,8 +149,8 @@ func (s *suite) statsArePlausible(t *testing.T) {
 	}
 	b.sh(t, `head -c 8M /dev/urandom > /root/data; sync`)
 	b.start(t, "sleep 300")
-	// The kernel in gVisor counts time in which a thread waits for a processor of the host
-	// as processor time: there 400 ms are less on a busy host.
+	// gVisor's kernel counts time in which a thread waits for a host processor as processor
+	// time: 400 ms there are less work on a busy host.
 	var st jail.Stats
 	for range 10 {
 		b.sh(t, "probe burn 400")
@@ -181,11 +182,11 @@ func (s *suite) statsArePlausible(t *testing.T) {
 	b.kill(t)
 }
 
-// limitsChange has a jail have more, and then less, while it runs.
+// limitsChange raises and then lowers the limits of a running jail.
 func (s *suite) limitsChange(t *testing.T) {
 	lim, ok := s.backend.(jail.Limiter)
 	if !ok {
-		t.Skip("this backend changes no limits")
+		t.Skip("this backend cannot change limits")
 	}
 	s.lacks(t, "memory")
 	b := s.newBox(t, func(p *jail.Plan) { p.Limits.MemoryMB, p.Limits.MaxPIDs = 224, 64 })
@@ -198,14 +199,14 @@ func (s *suite) limitsChange(t *testing.T) {
 		t.Fatalf("Limit to more: %v", err)
 	}
 	if r := b.try(t, "probe eat 256"); r.status.Code != 0 {
-		t.Errorf("a process did not get 256 MiB in a jail that has 384 now: %v", r)
+		t.Errorf("a process did not get 256 MiB after the limit was raised to 384 MiB: %v", r)
 	}
 	st, err := b.inst.Stats(t.Context())
 	if err != nil {
 		t.Fatal(err)
 	}
 	if !slices.Contains(st.NotMeasured, "processes_max") && st.ProcessesMax != more.MaxPIDs {
-		t.Errorf("Stats say that there may be %d processes, want %d", st.ProcessesMax, more.MaxPIDs)
+		t.Errorf("ProcessesMax = %d, want %d", st.ProcessesMax, more.MaxPIDs)
 	}
 
 	b.plan.Limits = more
@@ -213,18 +214,18 @@ func (s *suite) limitsChange(t *testing.T) {
 	less := more
 	less.MemoryMB = 32
 	if err := lim.Limit(t.Context(), b.plan, b.inst, less); !errors.Is(err, fault.Conflict) {
-		t.Errorf("Limit to less than is in use = %v, want a conflict", err)
+		t.Errorf("Limit to less than is in use = %v, want conflict", err)
 	}
 	if after, err := b.inst.Stats(t.Context()); err != nil || !slices.Contains(st.NotMeasured, "oom_kills") && after.OOMKills != st.OOMKills {
-		t.Errorf("somebody was killed for a limit: %+v, %v; before %+v", after, err, st)
+		t.Errorf("a limit change killed a process: %+v, %v; before %+v", after, err, st)
 	}
 	b.sh(t, "rm /dev/shm/held")
-	eventually(t, "what is free can be taken back", func() bool { return lim.Limit(t.Context(), b.plan, b.inst, less) == nil })
+	eventually(t, "free memory can be reclaimed", func() bool { return lim.Limit(t.Context(), b.plan, b.inst, less) == nil })
 	if got, want := b.sh(t, "echo alive"), "alive"; got != want {
-		t.Errorf("after it has less: %q, want %q", got, want)
+		t.Errorf("after the limits were lowered: got %q, want %q", got, want)
 	}
 
-	// Whoever finds the jail again can put its limits in force again.
+	// A daemon that opens the jail again can enforce its limits again.
 	b.plan.Limits = less
 	again, err := s.backend.Open(t.Context(), b.plan)
 	if err != nil {

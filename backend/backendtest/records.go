@@ -10,7 +10,7 @@ import (
 	"glasshouse/jail"
 )
 
-// Trees are a root filesystem, topmost layer first, for a jail.Manager.
+// Trees is a root filesystem for a jail.Manager, topmost layer first.
 type Trees []string
 
 // Resolve implements jail.Config's Rootfs.
@@ -18,7 +18,7 @@ func (t Trees) Resolve(context.Context, jail.Rootfs) (jail.Layers, error) {
 	return jail.Layers{Dirs: t, Digest: "tree"}, nil
 }
 
-// Records are a jail.Store in memory. The zero value is empty.
+// Records is a jail.Store in memory. The zero value is empty.
 type Records struct {
 	mu sync.Mutex
 	// +checklocks:mu

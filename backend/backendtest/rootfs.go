@@ -21,9 +21,8 @@ import (
 // for all packages, and some tests run as a user who cannot build.
 const Prebuilt = "GLASSHOUSE_BACKENDTEST_BIN"
 
-// tools are the programs of the host that the small root tree is made of.
-// Those that a host does not have are left out; no clause depends on more than
-// bash and coreutils.
+// tools are the host's programs in the small root filesystem. Missing ones are left out; the
+// clauses need only bash and coreutils.
 var tools = []string{
 	"bash", "sh", "ls", "cat", "cp", "mv", "rm", "ln", "mkdir", "rmdir", "mknod", "mkfifo", "touch", "chmod", "chown",
 	"stat", "id", "echo", "true", "false", "sleep", "seq", "head", "tail", "wc", "sort", "tr", "cut", "dd", "df", "du", "sync",
@@ -36,10 +35,9 @@ const (
 	group  = "root:x:0:\nnogroup:x:65534:\nagent:x:1000:\n"
 )
 
-// Rootfs returns a small root tree, made of this host's own programs: bash,
-// coreutils, a few more, and probe, the suite's own program for what no shell
-// can say. It is made once for all that use it at a time: for root, if Prebuilt is
-// set, in that directory for all processes. It may not be written.
+// Rootfs returns a small root filesystem of this host's programs: bash, coreutils, a few more,
+// and the suite's program probe. It is built once per process or, as root with Prebuilt set,
+// once in that directory for all processes. Callers must not write to it.
 func Rootfs(t testing.TB) string {
 	t.Helper()
 	fill := func(dir string) error { return buildRootfs(dir, helper(t, "probe", "./backend/backendtest/probe")) }
@@ -53,8 +51,7 @@ func Rootfs(t testing.TB) string {
 	return tree.get(t, fill)
 }
 
-// fillOnce makes a directory unless another process has made it. Those that come
-// meanwhile wait.
+// fillOnce creates a directory unless another process has created it. Concurrent callers wait.
 func fillOnce(dir string, fill func(dir string) error) error {
 	lock, err := os.OpenFile(dir+".lock", os.O_RDWR|os.O_CREATE, 0o600)
 	if err != nil {
@@ -68,7 +65,7 @@ func fillOnce(dir string, fill func(dir string) error) error {
 		return nil
 	}
 	part := dir + ".part"
-	err = errors.Join(os.RemoveAll(part), os.Mkdir(part, 0o755), os.Chmod(part, 0o755)) // a jail's ids are strangers on the host
+	err = errors.Join(os.RemoveAll(part), os.Mkdir(part, 0o755), os.Chmod(part, 0o755)) // accessible for the host ids of jails
 	if err == nil {
 		err = fill(part)
 	}
@@ -84,8 +81,8 @@ func Init(t testing.TB) string {
 	return helper(t, "glasshouse-init", "./cmd/glasshouse-init")
 }
 
-// Build puts the programs that Rootfs and Init need in dir, which can then be
-// the value of Prebuilt.
+// Build writes the programs that Rootfs and Init need to dir, which can then be the value of
+// Prebuilt.
 func Build(t testing.TB, dir string) {
 	t.Helper()
 	for name, pkg := range map[string]string{"glasshouse-init": "./cmd/glasshouse-init", "probe": "./backend/backendtest/probe"} {
@@ -115,8 +112,8 @@ func Program(t testing.TB) string {
 	return bin
 }
 
-// Find returns the path of the first program, built from a package of this module, in
-// a directory with the others. Each is built once in a process if Prebuilt lacks it.
+// Find returns the path of the first program, built from a package of this module, in a
+// directory with the others. Each is built once per process if Prebuilt lacks it.
 func Find(pkgs ...string) (string, error) {
 	if dir := os.Getenv(Prebuilt); dir != "" {
 		bin := filepath.Join(dir, filepath.Base(pkgs[0]))
@@ -156,7 +153,7 @@ func build(out, pkg string) error {
 	return nil
 }
 
-// A shared directory is made for its first user, and removed when the process ends.
+// A shared directory is created for its first user, and removed when the process ends.
 type shared struct {
 	once sync.Once
 	dir  string
@@ -166,7 +163,7 @@ type shared struct {
 var (
 	tree     shared
 	commands shared
-	building sync.Mutex // of commands
+	building sync.Mutex // serializes builds
 	helpers  = map[string]*shared{"glasshouse-init": {}, "probe": {}}
 )
 
@@ -179,14 +176,14 @@ func (s *shared) get(t testing.TB, fill func(dir string) error) string {
 	return s.dir
 }
 
-// removeAtEnd has a directory removed when this process has ended, however it does.
+// removeAtEnd removes a directory after this process has ended, for any reason.
 func removeAtEnd(dir string) error { return atEnd(`rm -rf "$1"`, dir) }
 
-// atEnd runs a line of shell when this process has ended: the shell waits for the end
-// of a pipe, and only this process has the other side.
+// atEnd runs a shell line after this process has ended: the shell waits for the end of a pipe
+// whose write end only this process has.
 func atEnd(line, arg string) error {
 	cmd := exec.Command("/bin/sh", "-c", "read -r _; "+line, "sh", arg)
-	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true} // who ends us and our group does not end it
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true} // a signal to our process group does not reach it
 	cmd.Dir = "/"
 	if _, err := cmd.StdinPipe(); err != nil {
 		return err
@@ -194,7 +191,7 @@ func atEnd(line, arg string) error {
 	if err := cmd.Start(); err != nil {
 		return err
 	}
-	go cmd.Wait() // it holds the pipe open, too
+	go cmd.Wait() // also keeps the pipe open
 	return nil
 }
 
@@ -203,7 +200,7 @@ func makeDir(fill func(dir string) error) (string, error) {
 	if err != nil {
 		return "", err
 	}
-	err = os.Chmod(dir, 0o755) // a jail's ids are strangers on the host
+	err = os.Chmod(dir, 0o755) // accessible for the host ids of jails
 	if err == nil {
 		err = fill(dir)
 	}
@@ -247,7 +244,7 @@ func buildRootfs(dir, probe string) error {
 	if err := copyFile(filepath.Join(dir, "usr/bin/probe"), probe, 0o755); err != nil {
 		return err
 	}
-	// The same program as a setuid one: it says whose powers it got.
+	// A set-user-ID copy of the program, which prints its privileges.
 	setuid := filepath.Join(dir, "usr/bin/setuid-probe")
 	if err := copyFile(setuid, probe, 0o755); err != nil {
 		return err
@@ -268,7 +265,7 @@ func copyProgram(dir, src, dst string) error {
 	}
 	out, err := exec.Command("ldd", src).Output()
 	if err != nil {
-		return nil // static
+		return nil // statically linked
 	}
 	for _, field := range bytes.Fields(out) {
 		lib := string(field)

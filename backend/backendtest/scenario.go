@@ -26,8 +26,8 @@ type box struct {
 	ctl   *control.Client
 }
 
-// newPlan plans a jail in a directory of its own, which is cleaned, checked for
-// leaks and removed when the test ends.
+// newPlan plans a jail in a new directory. At the end of the test the jail is cleaned, checked
+// for leaks and removed.
 func (s *suite) newPlan(t *testing.T, change ...func(*jail.Plan)) jail.Plan {
 	t.Helper()
 	name := id.NewJail()
@@ -64,8 +64,8 @@ func (s *suite) newPlan(t *testing.T, change ...func(*jail.Plan)) jail.Plan {
 	return p
 }
 
-// shortTempDir is t.TempDir with a name that leaves room for a socket's: the
-// path of one has at most 107 bytes.
+// shortTempDir is t.TempDir with a path that leaves room for the name of a socket: sun_path has
+// 108 bytes, including the final null (unix(7)).
 func shortTempDir(t *testing.T) string {
 	t.Helper()
 	dir, err := os.MkdirTemp("", "gh-")
@@ -74,7 +74,7 @@ func shortTempDir(t *testing.T) string {
 	}
 	t.Cleanup(func() {
 		if err := os.RemoveAll(dir); err != nil {
-			t.Errorf("remove what the jail left: %v", err)
+			t.Errorf("remove the jail's directory: %v", err)
 		}
 	})
 	if err := os.Chmod(dir, 0o755); err != nil {
@@ -83,7 +83,7 @@ func shortTempDir(t *testing.T) string {
 	return dir
 }
 
-// nextIDs is a range of host ids that no other jail of this host has.
+// nextIDs returns a range of host ids that no other jail of this host uses.
 func (s *suite) nextIDs(t testing.TB) jail.IDRange {
 	if s.opts.IDs != nil {
 		return *s.opts.IDs
@@ -91,7 +91,7 @@ func (s *suite) nextIDs(t testing.TB) jail.IDRange {
 	return NextIDs(t)
 }
 
-// newBox creates a jail and waits until its init answers.
+// newBox creates a jail and waits until its init responds.
 func (s *suite) newBox(t *testing.T, change ...func(*jail.Plan)) *box {
 	t.Helper()
 	return s.create(t, s.newPlan(t, change...))
@@ -114,23 +114,23 @@ func (s *suite) adopt(t *testing.T, p jail.Plan, inst jail.Instance) *box {
 	t.Helper()
 	b := &box{suite: s, plan: p, inst: inst, ctl: control.Dial(inst.Control())}
 	if _, err := b.ctl.WaitReady(deadline(t, 30*time.Second)); err != nil {
-		t.Fatalf("init does not answer on %s: %v", inst.Control(), err)
+		t.Fatalf("init does not respond on %s: %v", inst.Control(), err)
 	}
 	return b
 }
 
-// kill kills the jail's processes and insists that none is left.
+// kill kills the jail's processes and checks that none is left.
 func (b *box) kill(t *testing.T) {
 	t.Helper()
 	if err := b.inst.Kill(deadline(t, 30*time.Second)); err != nil {
 		t.Fatalf("Kill: %v", err)
 	}
 	if left := processes(func(dir string, status []byte) bool { return isProcessOf(dir, status, b.plan) }); len(left) > 0 {
-		t.Fatalf("after Kill there are still %v", left)
+		t.Fatalf("processes left after Kill: %v", left)
 	}
 }
 
-// A result is how a command in a jail ended.
+// A result is the outcome of a command in a jail.
 type result struct {
 	stdout, stderr string
 	status         protocol.ExecStatus
@@ -142,7 +142,7 @@ func (r result) String() string {
 
 var path = []string{"PATH=/usr/bin:/bin", "HOME=/root", "LC_ALL=C"}
 
-// exec runs a command to its end.
+// exec runs a command and waits for its end.
 func (b *box) exec(t *testing.T, e protocol.Exec) result {
 	t.Helper()
 	r, err := b.tryExec(t, e)
@@ -170,7 +170,7 @@ func (b *box) tryExec(t *testing.T, e protocol.Exec) (result, error) {
 	var stdout, stderr bytes.Buffer
 	for {
 		chunk, err := stream.Next()
-		if err == io.EOF { // a connection that is lost is another error that wraps it
+		if err == io.EOF { // a lost connection is another error that wraps io.EOF
 			break
 		}
 		if err != nil {
@@ -202,7 +202,7 @@ func (b *box) sh(t *testing.T, script string) string {
 	return strings.TrimSuffix(r.stdout, "\n")
 }
 
-// start runs a shell script and leaves it running.
+// start starts a shell script and does not wait for it.
 func (b *box) start(t *testing.T, script string) id.Exec {
 	t.Helper()
 	x, err := b.tryStart(t, script)
@@ -221,7 +221,7 @@ func (b *box) tryStart(t *testing.T, script string) (id.Exec, error) {
 	return e.ID, nil
 }
 
-// eventually waits until cond holds.
+// eventually waits until cond is true.
 func eventually(t *testing.T, what string, cond func() bool) {
 	t.Helper()
 	for end := time.Now().Add(30 * time.Second); time.Now().Before(end); time.Sleep(10 * time.Millisecond) {
@@ -229,7 +229,7 @@ func eventually(t *testing.T, what string, cond func() bool) {
 			return
 		}
 	}
-	t.Fatalf("30 seconds on, still not: %s", what)
+	t.Fatalf("timed out after 30 seconds: %s", what)
 }
 
 func deadline(t *testing.T, d time.Duration) context.Context {
@@ -239,7 +239,7 @@ func deadline(t *testing.T, d time.Duration) context.Context {
 	return ctx
 }
 
-// filtered reports whether go test was told to run a part of the tests.
+// filtered reports whether go test runs only a part of the tests.
 func filtered() bool {
 	run, skip := flag.Lookup("test.run"), flag.Lookup("test.skip")
 	return strings.Contains(run.Value.String(), "/") || skip.Value.String() != ""

@@ -26,23 +26,22 @@ func file(name, clear string) jail.SecretFile {
 	return jail.SecretFile{Secret: value{name, clear}}
 }
 
-// secrets: a jail sees the secrets that it is given, and nobody in it can do more
-// with them than read.
+// secrets checks that a jail sees the secrets that it is given and can only read them.
 func (s *suite) secrets(t *testing.T) {
-	b := s.newBox(t, func(p *jail.Plan) { p.SecretFiles = !s.restored }) // which not every backend can dump
+	b := s.newBox(t, func(p *jail.Plan) { p.SecretFiles = !s.restored }) // not every backend can dump such a jail
 	holder, ok := b.inst.(jail.SecretHolder)
 	if !ok {
-		t.Fatal("its jails are no SecretHolder")
+		t.Fatal("its instances do not implement SecretHolder")
 	}
 	nobodys := file("KEY", "one")
 	if err := holder.ShowSecrets(t.Context(), []jail.SecretFile{nobodys}); errors.Is(err, fault.Unsupported) {
 		if fault.RemedyOf(err) == "" {
-			t.Errorf("it is refused without a remedy: %v", err)
+			t.Errorf("refused without a remedy: %v", err)
 		}
 		if err := errors.Join(holder.ShowSecrets(t.Context(), nil), holder.HideSecrets(t.Context())); err != nil {
-			t.Errorf("to be given none is refused: %v", err)
+			t.Errorf("ShowSecrets without secrets: %v", err)
 		}
-		t.Logf("it says that it cannot: %v", err)
+		t.Logf("not supported: %v", err)
 		return
 	}
 	show := func(files ...jail.SecretFile) {
@@ -54,7 +53,7 @@ func (s *suite) secrets(t *testing.T) {
 	says := func(script, want string) {
 		t.Helper()
 		if got := strings.TrimSpace(b.try(t, script).stdout); got != want {
-			t.Errorf("%q says %q, want %q", script, got, want)
+			t.Errorf("%q printed %q, want %q", script, got, want)
 		}
 	}
 
@@ -65,7 +64,7 @@ func (s *suite) secrets(t *testing.T) {
 	says("stat -c '%a %u %g' /run/secrets /run/secrets/KEY /run/secrets/THEIRS", "755 0 0\n400 0 0\n400 33 33")
 	flags := "ro,nosuid,nodev,noexec"
 	if s.opts.Runtime == "runsc" {
-		flags = "ro" // gVisor's mountinfo has no nosuid and no nodev
+		flags = "ro" // gVisor's mountinfo lacks nosuid and nodev
 	}
 	says("grep ' /run/secrets ' /proc/self/mountinfo | head -1 | cut -d' ' -f6 | grep -o '^"+flags+"'", flags)
 
@@ -87,17 +86,17 @@ func (s *suite) secrets(t *testing.T) {
 		"another's root":  "chroot /run/secrets /bin/true",
 	} {
 		if r := b.try(t, "("+script+") 2>/dev/null"); r.status.Code == 0 {
-			t.Errorf("%s: it is not refused: %v", what, r)
+			t.Errorf("%s: not refused: %v", what, r)
 		}
 	}
 	says("cat /run/secrets/KEY /run/secrets/THEIRS; ls /run/secrets", "onetwoKEY\nTHEIRS")
 
 	other := s.newBox(t)
 	if got := other.sh(t, "ls /run/secrets"); got != "" {
-		t.Errorf("another jail sees %q", got)
+		t.Errorf("another jail sees secrets %q", got)
 	}
 	if _, err := os.Stat("/run/secrets/KEY"); !errors.Is(err, os.ErrNotExist) {
-		t.Errorf("the host sees it: %v", err)
+		t.Errorf("the secret is visible on the host: %v", err)
 	}
 	b.nothingChanged(t)
 
@@ -112,23 +111,22 @@ func (s *suite) secrets(t *testing.T) {
 		says("ls /run/secrets; cat /run/secrets/KEY", "KEY\nchanged")
 	}
 	show(file("KEY", "one"), theirs)
-	show(jail.SecretFile{Secret: value{"KEY", ""}}) // as it is
+	show(jail.SecretFile{Secret: value{"KEY", ""}}) // unchanged
 	says("ls /run/secrets; cat /run/secrets/KEY", "KEY\none")
 	if err := holder.HideSecrets(t.Context()); err != nil {
 		t.Fatalf("HideSecrets: %v", err)
 	}
-	show(jail.SecretFile{Secret: value{"KEY", ""}}) // as it is: it is not there
+	show(jail.SecretFile{Secret: value{"KEY", ""}}) // unchanged, and absent
 	says("ls /run/secrets", "")
 	show(file("KEY", "again"))
 	says("cat /run/secrets/KEY", "again")
 	b.kill(t)
 	if err := holder.ShowSecrets(t.Context(), []jail.SecretFile{nobodys}); err == nil {
-		t.Error("a jail that has ended is given secrets")
+		t.Error("ShowSecrets of an ended jail succeeded")
 	}
 }
 
-// nothingChanged has the backend tell what the jail changed, which is nothing of
-// its secrets.
+// nothingChanged checks that the jail's changes do not include its secrets.
 func (b *box) nothingChanged(t *testing.T) {
 	t.Helper()
 	d, ok := b.suite.backend.(jail.Differ)

@@ -10,7 +10,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// readHost tries to read files and memory of the host that have one of the values.
+// readHost tries to read files and memory of the host that contain one of the values.
 func readHost(words map[string]string) []attempt {
 	values := list(words, "values")
 	var all []attempt
@@ -23,7 +23,7 @@ func readHost(words map[string]string) []attempt {
 	for _, path := range list(words, "paths") {
 		read("by its path", path)
 		read("through the mount", "/app/../../../../../../.."+path)
-		read("beside the mount", "/app/../"+filepath.Base(path))
+		read("next to the mount", "/app/../"+filepath.Base(path))
 		read("by the root of init", "/proc/1/root"+path)
 		read("by the directory of init", "/proc/1/cwd"+path)
 		all = append(all, attempt{"by a link " + path, func() (string, error) {
@@ -70,13 +70,13 @@ func readHost(words map[string]string) []attempt {
 
 func glob(patterns ...string) (all []string) {
 	for _, p := range patterns {
-		found, _ := filepath.Glob(p) // the patterns are good
+		found, _ := filepath.Glob(p) // the patterns are valid
 		all = append(all, found...)
 	}
 	return all
 }
 
-// firstByte reads a byte, which is more than one should get.
+// firstByte reads one byte, which must already fail.
 func firstByte(path string) (string, error) {
 	fd, err := unix.Open(path, unix.O_RDONLY|unix.O_NONBLOCK, 0)
 	if err != nil {
@@ -90,15 +90,15 @@ func firstByte(path string) (string, error) {
 	return "it can be read", nil
 }
 
-// byHandle opens the root of the filesystem that a mount comes from, which goes by
-// no path and so by no mount.
+// byHandle opens the root of the file system that a mount comes from by file handle, which
+// bypasses paths and mounts (open_by_handle_at(2)).
 func byHandle() (string, error) {
 	mount, err := unix.Open("/app", unix.O_RDONLY|unix.O_DIRECTORY, 0)
 	if err != nil {
 		return "", err
 	}
 	defer unix.Close(mount)
-	inode := []byte{2, 0, 0, 0, 0, 0, 0, 0} // the root's, on ext4
+	inode := []byte{2, 0, 0, 0, 0, 0, 0, 0} // the root inode of ext4
 	fd, err := unix.OpenByHandleAt(mount, unix.NewFileHandle(1, inode), unix.O_RDONLY)
 	if err != nil {
 		return "", err
@@ -107,8 +107,8 @@ func byHandle() (string, error) {
 	return "the root of the host's filesystem can be opened", nil
 }
 
-// writeHost tries to change what is shown read-only, settings of the host, and to write
-// more than the quota.
+// writeHost tries to change read-only mounts and settings of the host, and to write more than
+// the quota.
 func writeHost(words map[string]string) []attempt {
 	file := words["file"] // in the mount
 	change := func(what string, f func() error) attempt {
@@ -127,7 +127,7 @@ func writeHost(words map[string]string) []attempt {
 		change("make a file", func() error { return os.WriteFile("/app/new", nil, 0o644) }),
 		change("make a directory", func() error { return os.Mkdir("/app/dir", 0o755) }),
 		change("make a symbolic link", func() error { return os.Symlink("/etc/passwd", "/app/sym") }),
-		change("open it anew for writing", func() error {
+		change("reopen it for writing", func() error {
 			fd, err := unix.Open(file, unix.O_PATH, 0)
 			if err != nil {
 				return err
@@ -148,7 +148,7 @@ func writeHost(words map[string]string) []attempt {
 		"/sys/fs/cgroup/memory/memory.limit_in_bytes",
 	} {
 		all = append(all, change("the host's "+path, func() error {
-			fd, err := unix.Open(path, unix.O_WRONLY, 0) // not made if it is not there
+			fd, err := unix.Open(path, unix.O_WRONLY, 0) // does not create the file
 			if err != nil {
 				return err
 			}
@@ -159,7 +159,7 @@ func writeHost(words map[string]string) []attempt {
 	return all
 }
 
-// fill writes so many bytes and keeps them.
+// fill writes n bytes and keeps the file.
 func fill(path string, n int) (string, error) {
 	f, err := os.Create(path)
 	if err != nil {
@@ -178,15 +178,15 @@ func fill(path string, n int) (string, error) {
 	return done(f.Sync())
 }
 
-// places are where something would be found again by the next call, if any of it stayed.
+// places are locations where the next call would find leftover files.
 var places = []string{
 	"/tmp/plant", "/var/tmp/plant", "/dev/shm/plant", "/run/plant", "/root/.bashrc", "/root/plant", "/etc/ld.so.preload",
 	"/etc/cron.d/plant", "/etc/profile", "/usr/local/bin/sh", "/bin/sh", "/run/glasshouse/plant", "/usr/share/glasshouse/glasshouse_call.py",
 	"/app/plant", "/run/secrets/plant", "/.glasshouse/plant", "/plant",
 }
 
-// plant leaves things for the next call, and a process that listens. It does not matter
-// what of it succeeds: it is in the jail's own files.
+// plant leaves files for the next call, and a listening process. It may succeed, because it
+// writes to the jail's own files.
 func plant(words map[string]string) []attempt {
 	var all []attempt
 	for _, path := range places {
@@ -198,7 +198,7 @@ func plant(words map[string]string) []attempt {
 	return append(all, attempt{"a process", func() (string, error) { return done(daemonize(words["mark"])) }})
 }
 
-// lookForPlants looks for what another call has left.
+// lookForPlants searches for what another call has left.
 func lookForPlants(words map[string]string) []attempt {
 	mark := []string{words["mark"]}
 	var all []attempt

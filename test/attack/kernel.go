@@ -11,8 +11,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// kernel tries the calls by which kernels were taken over, and tells which kernel it is
-// that answers.
+// kernel makes system calls with a history of kernel exploits, and reports which kernel handles
+// them.
 func kernel(map[string]string) []attempt {
 	runtime.LockOSThread()
 	null := func() uintptr { return 0 }
@@ -76,8 +76,8 @@ func kernel(map[string]string) []attempt {
 	return all
 }
 
-// refused is what became of a call that must not be made at all: that its arguments are
-// wrong is found out by a kernel that has begun with it.
+// refused returns the result of a system call that seccomp must block: an error about its
+// arguments shows that the kernel has started to handle it.
 func refused(errno unix.Errno) (string, error) {
 	switch errno {
 	case unix.EPERM, unix.ENOSYS, unix.EACCES, unix.EOPNOTSUPP:
@@ -85,21 +85,21 @@ func refused(errno unix.Errno) (string, error) {
 	case 0:
 		return "the kernel did it", nil
 	}
-	return "the kernel looked into it: " + errno.Error(), errno
+	return "the kernel checked the arguments: " + errno.Error(), errno
 }
 
-var kept []*byte // for the kernel to read
+var kept []*byte // memory that the kernel reads
 
 func cstring(s string) uintptr {
 	p, err := unix.BytePtrFromString(s)
 	if err != nil {
-		panic(err) // the words are this program's
+		panic(err) // the strings are constants of this program
 	}
 	kept = append(kept, p)
 	return uintptr(unsafe.Pointer(p))
 }
 
-// privilege tries to become more than it is.
+// privilege tries to gain privileges.
 func privilege(map[string]string) []attempt {
 	runtime.LockOSThread()
 	do := func(what string, f func() error) attempt {
@@ -158,7 +158,7 @@ func privilege(map[string]string) []attempt {
 	return append(all, do("out of the root", escapeRoot))
 }
 
-// status is what of its own status should be zero and is not.
+// status returns the fields of its own status that should be zero and are not.
 func status(names ...string) (string, error) {
 	b, err := os.ReadFile("/proc/self/status")
 	if err != nil {
@@ -176,8 +176,8 @@ func status(names ...string) (string, error) {
 
 var errInside = errors.New("still inside")
 
-// escapeRoot is the old way out of a changed root: a second one, below the directory
-// that one stands in.
+// escapeRoot is the classic escape from a chroot: a second chroot to a directory below the
+// working directory (chroot(2)).
 func escapeRoot() error {
 	if err := os.MkdirAll("/tmp/inner", 0o755); err != nil {
 		return err

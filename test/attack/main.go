@@ -1,8 +1,8 @@
-// Command attack is a capability that means harm. It is built by the tests of the same
-// name and runs in the jail of a capability: it reads on its standard input what to try,
-// tries all of that, and writes what became of it.
+// Command attack is a malicious capability. The tests of the same name build it and run it in
+// the jail of a capability: it reads an order from standard input, makes all attempts of it, and
+// writes their results.
 //
-// An attempt that succeeds says what it got. None may.
+// A successful attempt returns what it got. None may succeed.
 package main
 
 import (
@@ -13,19 +13,19 @@ import (
 	"strings"
 )
 
-// An order is what to try.
+// An order selects the attempts.
 type order struct {
 	Do    string            `json:"do"`
-	Words map[string]string `json:"words"` // of the test: paths, addresses, values
+	Words map[string]string `json:"words"` // from the test: paths, addresses, values
 }
 
-// An attempt is one thing to try. What it returns it should not have.
+// An attempt is one attack. Its result must be empty.
 type attempt struct {
 	what string
 	try  func() (got string, err error)
 }
 
-// A try is what became of an attempt.
+// A try is the result of an attempt.
 type try struct {
 	What  string `json:"what"`
 	Got   string `json:"got"`
@@ -63,10 +63,10 @@ func main() {
 	}
 }
 
-// list is the words of one, separated by spaces.
+// list splits a value at spaces.
 func list(words map[string]string, key string) []string { return strings.Fields(words[key]) }
 
-// done says that something could be done that returned no error.
+// done reports an operation that returned no error as a success.
 func done(err error) (string, error) {
 	if err != nil {
 		return "", err
@@ -74,7 +74,7 @@ func done(err error) (string, error) {
 	return "it could be done", nil
 }
 
-// has is what was read, if one of the values is in it.
+// has returns the data if it contains one of the values.
 func has(b []byte, err error, values []string) (string, error) {
 	if err != nil {
 		return "", err

@@ -19,8 +19,8 @@ import (
 	"time"
 )
 
-// secrets looks for values that others were given. They come backwards, so that what
-// brings them here does not count as having told them.
+// secrets searches for values that other capabilities were given. The values are passed
+// reversed, so that the arguments do not contain them.
 func secrets(words map[string]string) []attempt {
 	values := list(words, "backwards")
 	for i, v := range values {
@@ -69,7 +69,7 @@ func everyFile(dirs ...string) (all []string) {
 	return all
 }
 
-// door asks the socket by which capabilities call others.
+// door sends a request to the socket through which capabilities call others.
 func door(method, path string, body []byte) (int, []byte, error) {
 	c := http.Client{Transport: &http.Transport{DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
 		return new(net.Dialer).DialContext(ctx, "unix", os.Getenv("GLASSHOUSE_CALL_SOCKET"))
@@ -87,7 +87,7 @@ func door(method, path string, body []byte) (int, []byte, error) {
 	return resp.StatusCode, b, err
 }
 
-// callOther has another capability do what this one may not: words are its id and the
+// callOther calls another capability to do what this one may not do: words has its id and the
 // input.
 func callOther(words map[string]string) []attempt {
 	return []attempt{{words["id"], func() (string, error) {
@@ -102,8 +102,8 @@ func callOther(words map[string]string) []attempt {
 	}}}
 }
 
-// ask makes requests, as an ordinary program does, and tells what is answered. It does
-// not care who that is.
+// ask sends requests, as an ordinary program does, and returns the responses. It does not verify
+// the server.
 func ask(words map[string]string) []attempt {
 	var all []attempt
 	client := &http.Client{Timeout: 10 * time.Second, Transport: &http.Transport{
@@ -135,15 +135,15 @@ func ask(words map[string]string) []attempt {
 	return all
 }
 
-// hoard keeps the memory that exhaust takes.
+// hoard keeps references to the memory that exhaust allocates.
 var hoard [][]byte
 
-// exhaust takes as much as there is of something.
+// exhaust uses up a resource.
 func exhaust(words map[string]string) []attempt {
 	return []attempt{{words["what"], func() (string, error) {
 		switch words["what"] {
 		case "time":
-			for n := uint(0); ; n++ { // burns the processor
+			for n := uint(0); ; n++ { // burns processor time
 			}
 		case "memory":
 			for {
@@ -155,7 +155,7 @@ func exhaust(words map[string]string) []attempt {
 			}
 		case "processes":
 			for {
-				again(words["mark"], order{Do: "exhaust", Words: words}) // until there can be no more
+				again(words["mark"], order{Do: "exhaust", Words: words}) // until no more processes can be created
 			}
 		case "disk":
 			_, err := fill("/tmp/full", 1<<30)
@@ -173,7 +173,7 @@ func exhaust(words map[string]string) []attempt {
 	}}}
 }
 
-// hold stays, to be looked at from outside.
+// hold blocks, to be inspected from outside.
 func hold(map[string]string) []attempt {
 	return []attempt{{"stay", func() (string, error) {
 		for {
@@ -182,10 +182,10 @@ func hold(map[string]string) []attempt {
 	}}}
 }
 
-// plantAt is where a process that was left behind listens.
+// plantAt is where a left-behind process listens.
 const plantAt = "127.0.0.1:4444"
 
-// daemonize leaves a process that outlives this one, as well as it can.
+// daemonize tries to leave a process that outlives this one.
 func daemonize(mark string) error {
 	l, err := net.Listen("tcp", plantAt)
 	if err != nil {
@@ -198,7 +198,7 @@ func daemonize(mark string) error {
 	return again(mark, order{Do: "hold"}, f)
 }
 
-// again starts this program anew, in a session of its own.
+// again starts this program once more, in a new session.
 func again(mark string, o order, files ...*os.File) error {
 	r, w, err := os.Pipe()
 	if err != nil {

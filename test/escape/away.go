@@ -9,9 +9,9 @@ import (
 	"glasshouse/egress/egresstest"
 )
 
-// away tries what is allowed and what is not, until /root/stop is there, and writes
-// a line to /root/rounds for each round: when, whether what is allowed was carried,
-// and whether anything got out otherwise.
+// away repeats allowed and denied requests until /root/stop exists. For each round it writes a
+// line to /root/rounds: the time, whether the allowed request succeeded, and whether anything
+// escaped.
 func away() {
 	rounds, err := os.Create("/root/rounds")
 	if err != nil {

@@ -16,7 +16,7 @@ import (
 	"glasshouse/egress/egresstest"
 )
 
-// kernel are attempts to have the machine's kernel change the jail's network.
+// kernel returns attempts to change the jail's network through the kernel.
 func kernel() []Attempt {
 	const asked = "type:syscall name:sendto,sendmsg,socket"
 	change := func(name, log string, f func() error) Attempt {
@@ -95,7 +95,8 @@ func kernel() []Attempt {
 				"ipv4/ip_forward": "1", "ipv4/ping_group_range": "0 65535", "ipv4/conf/all/route_localnet": "1",
 				"ipv6/conf/all/disable_ipv6": "0", "ipv6/conf/eth0/disable_ipv6": "0", "ipv4/ip_nonlocal_bind": "1",
 			} {
-				if last = os.WriteFile("/proc/sys/net/"+path, []byte(value), 0); last == nil {
+				last = os.WriteFile("/proc/sys/net/"+path, []byte(value), 0)
+				if last == nil {
 					return nil
 				}
 			}

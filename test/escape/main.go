@@ -1,10 +1,10 @@
 // Command escape tries to get out of a jail of network mode proxy. It is built by
 // the test of the same name and runs in the jail, one attempt at a time:
 //
-//	escape -list     writes the attempts, and how each is recorded
-//	escape -away     tries all ways again and again, while the daemon is away
-//	escape -quick    makes all attempts but the slow ones and writes what became of them
-//	escape NAME      makes one attempt and writes what became of it
+//	escape -list     lists the attempts, and how each is recorded
+//	escape -away     repeats all attempts while the daemon is stopped
+//	escape -quick    makes all attempts but the slow ones and writes their results
+//	escape NAME      makes one attempt and writes its result
 package main
 
 import (
@@ -23,29 +23,28 @@ import (
 	"glasshouse/egress/egresstest"
 )
 
-// An Attempt is one way to get out, and what is recorded of it: one of what is
-// said here.
+// An Attempt is one way to escape, and how it is recorded: by at least one of the fields below.
 type Attempt struct {
 	Name string
 
-	Reasons []egress.Reason // of a refusal in the chain
-	Host    string          // that the refusal names, if it matters
-	Port    uint16          // likewise
-	Packet  bool            // a packet in the chain that the machine's kernel refused
-	Log     string          // filter of the jail's log: it did not get as far as the door
-	Carried string          // to where it was carried after all, though not to where it was meant
+	Reasons []egress.Reason // of a denial in the audit log
+	Host    string          // host of the denial, if it matters
+	Port    uint16          // port of the denial, if it matters
+	Packet  bool            // a packet that the kernel dropped, in the audit log
+	Log     string          // filter of the jail's event log, if the attempt does not reach the proxy
+	Carried string          // the allowed destination to which the proxy forwarded it instead
 
-	Silent bool // nobody answers what is said so
-	Slow   bool // the answer is given only after a long silence
+	Silent bool // the attempt gets no response
+	Slow   bool // the response takes long
 
 	try func() (string, error)
 }
 
-// Outcome is what became of an attempt.
+// Outcome is the result of an attempt.
 type Outcome struct {
 	Answer  string
 	Err     string
-	Timeout bool // there was no answer at all
+	Timeout bool // there was no response
 	Took    time.Duration
 }
 
@@ -53,7 +52,7 @@ func attempts() []Attempt {
 	return slices.Concat(table(), sockets(), kernel(), names(), proxies(), host(), jails(), secrets(), limits())
 }
 
-// table has the attempts that are made on the proxy by itself as well.
+// table returns the attempts that are also tested on the proxy alone.
 func table() []Attempt {
 	var all []Attempt
 	for _, a := range egresstest.Attempts() {
@@ -61,8 +60,8 @@ func table() []Attempt {
 		switch {
 		case len(a.Reasons) > 0:
 		case strings.HasPrefix(a.Name, "UDP"):
-			t.Packet, t.Silent = true, true // the table does not tell that the second datagram could not be sent
-		default: // no such packet can be made in a jail
+			t.Packet, t.Silent = true, true // the sender does not learn that the second datagram was dropped
+		default: // a jail cannot send such packets
 			t.Log = "type:syscall name:socket,connect ret:<0"
 		}
 		all = append(all, t)
@@ -93,7 +92,7 @@ func main() {
 	}
 }
 
-// quick makes the attempts that need not wait long, many at once.
+// quick makes the attempts that do not take long, in parallel.
 func quick() map[string]Outcome {
 	var mu sync.Mutex
 	var wg sync.WaitGroup
@@ -137,17 +136,16 @@ func (a Attempt) make() Outcome {
 	return o
 }
 
-// patience is how long an attempt waits for an answer. One comes promptly in all cases but
-// those that have a limit of their own, so this is for hosts that are busy. With -quick it
-// is less, since it does not matter there how an attempt fails.
+// patience is the response timeout of an attempt. All attempts without a limit of their own get
+// a prompt response, so the timeout matters only on busy hosts. It is shorter with -quick, where
+// the kind of failure does not matter.
 var patience = 20 * time.Second
 
 func dial(network, address string) (net.Conn, error) {
 	return net.DialTimeout(network, address, patience)
 }
 
-// say connects, says one thing after another, and returns what is answered until
-// the end.
+// say connects, sends one message after another, and returns the data received until the end.
 func say(network, address string, what ...string) func() (string, error) {
 	return func() (string, error) { return talk(network, address, patience, what...) }
 }
@@ -165,7 +163,7 @@ func talk(network, address string, d time.Duration, what ...string) (string, err
 func converse(c net.Conn, what ...string) (string, error) {
 	for _, s := range what {
 		if _, err := c.Write([]byte(s)); err != nil {
-			break // it may have answered already
+			break // a response may already be available
 		}
 	}
 	if _, ok := c.(*net.UDPConn); ok {

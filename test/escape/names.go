@@ -9,8 +9,8 @@ import (
 	"glasshouse/egress/egresstest"
 )
 
-// names are files by which programs find hosts, rewritten. What is reached is
-// decided by the name all the same.
+// names returns attempts that rewrite the files of the resolver. The proxy must still decide by
+// name.
 func names() []Attempt {
 	return []Attempt{
 		{Name: "another name server in resolv.conf", Reasons: reasons(egress.ReasonHost), Host: "evil.example",
@@ -26,7 +26,7 @@ func names() []Attempt {
 	}
 }
 
-// rewritten makes an attempt while a file has another text.
+// rewritten makes an attempt while a file has another content.
 func rewritten(path, text string, f func() (string, error)) func() (string, error) {
 	return func() (string, error) {
 		was, err := os.ReadFile(path)
@@ -41,7 +41,7 @@ func rewritten(path, text string, f func() (string, error)) func() (string, erro
 	}
 }
 
-// fetch gets a page as programs do that know nothing of proxies.
+// fetch requests a page without proxy settings.
 func fetch(url string) func() (string, error) {
 	return func() (string, error) {
 		r, err := http.NewRequest("GET", url, nil)
@@ -52,7 +52,7 @@ func fetch(url string) func() (string, error) {
 	}
 }
 
-// do returns the whole answer to a request, as text.
+// do returns the whole response to a request as text.
 func do(t *http.Transport, r *http.Request) (string, error) {
 	t.DisableKeepAlives = !t.ForceAttemptHTTP2
 	defer t.CloseIdleConnections()

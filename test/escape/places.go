@@ -14,16 +14,15 @@ import (
 	"glasshouse/egress/egresstest"
 )
 
-// What the test says of the host: places that nobody in the jail should need to
-// guess.
+// Host locations, passed by the test so that the attempts need not guess them.
 var (
-	apiPort    = os.Getenv("HOST_API")      // of the daemon, on all addresses of the host
+	apiPort    = os.Getenv("HOST_API")      // of the daemon, on all host addresses
 	socket     = os.Getenv("HOST_SOCKET")   // of the daemon
-	abstract   = os.Getenv("HOST_ABSTRACT") // a socket of the host's without a path
+	abstract   = os.Getenv("HOST_ABSTRACT") // an abstract Unix socket of the host
 	neighbours = strings.Fields(os.Getenv("HOST_JAILS"))
 )
 
-// host are attempts on the host itself and on the daemon.
+// host returns attempts on the host itself and on the daemon.
 func host() []Attempt {
 	const refused = "type:syscall name:connect ret:<0"
 	local := func(paths func() []string) func() (string, error) {
@@ -62,8 +61,8 @@ func host() []Attempt {
 	}
 }
 
-// jails are attempts on other jails: one behind the proxy, one of a group, one with
-// a full network.
+// jails returns attempts on other jails: one behind the proxy, one in a network group, one with
+// full network.
 func jails() []Attempt {
 	each := func(f func(addr string) (string, error)) func() (string, error) {
 		return func() (string, error) {
@@ -88,11 +87,11 @@ func jails() []Attempt {
 	}
 }
 
-// canary is how all secrets of the test begin. It stands nowhere in one piece, so
+// canary returns the common prefix of all secrets of the test. It is assembled at run time, so
 // that this program does not find itself.
 func canary() []byte { return []byte(strings.Join([]string{"gh", "canary", ""}, "-")) }
 
-// look reads what /proc and the usual places have of other processes.
+// look reads data of other processes from /proc and common locations.
 func look() (string, error) {
 	var read int
 	var last error

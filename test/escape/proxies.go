@@ -20,7 +20,7 @@ func copyLimited(w io.Writer, r io.Reader) (int64, error) {
 	return io.Copy(w, io.LimitReader(r, 1<<16))
 }
 
-// proxies are misuses of proxies, and other protocols than those that are carried.
+// proxies returns attempts that misuse the proxy or use protocols that it does not forward.
 func proxies() []Attempt {
 	const gateway = egresstest.Gateway
 	silent := func(port string) func() (string, error) {
@@ -55,7 +55,8 @@ func proxies() []Attempt {
 	}
 }
 
-// nonlocal lets a socket have an address that is not the jail's.
+// nonlocal lets a socket bind an address that is not the jail's (IP_FREEBIND or IP_TRANSPARENT,
+// ip(7)).
 var nonlocal = net.ListenConfig{Control: func(_, _ string, c syscall.RawConn) error {
 	return c.Control(func(fd uintptr) {
 		unix.SetsockoptInt(int(fd), unix.SOL_IP, unix.IP_FREEBIND, 1)
@@ -64,12 +65,12 @@ var nonlocal = net.ListenConfig{Control: func(_, _ string, c syscall.RawConn) er
 	})
 }}
 
-// playProxy listens where the proxy does, and asks there.
+// playProxy listens on the proxy's address, and sends requests there.
 func playProxy() (string, error) {
 	for _, at := range []string{egresstest.Proxy, "0.0.0.0:" + egresstest.ProxyPort, egresstest.Gateway + ":80", "0.0.0.0:3129"} {
 		l, err := nonlocal.Listen(context.Background(), "tcp4", at)
 		if err != nil {
-			continue // it may not
+			continue // binding may be denied
 		}
 		defer l.Close()
 		go func() {
@@ -86,7 +87,7 @@ func playProxy() (string, error) {
 	return talk("tcp", egresstest.Proxy, patience, "GET http://evil.example/ HTTP/1.1\r\nHost: evil.example\r\nConnection: close\r\n\r\n")
 }
 
-// playNames answers where the name server does, and asks there.
+// playNames answers on the name server's address, and sends queries there.
 func playNames() (string, error) {
 	for _, at := range []string{egresstest.Gateway + ":53", "0.0.0.0:53"} {
 		c, err := nonlocal.ListenPacket(context.Background(), "udp4", at)

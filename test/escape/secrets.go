@@ -15,10 +15,10 @@ import (
 	"glasshouse/egress/egresstest"
 )
 
-// servers is where the test's own servers are, apart from those of the table.
+// servers are the addresses of the test's own servers, besides those of the table.
 const servers = "198.51.100.20"
 
-// secrets are ways to see a secret that is put into requests on their way out.
+// secrets returns attempts to read a secret that the proxy adds to requests.
 func secrets() []Attempt {
 	const name = "echo.secret.example.com"
 	echo := func(path string, h2 bool, edit func(*http.Request)) func() (string, error) {
@@ -42,7 +42,7 @@ func secrets() []Attempt {
 	return append(all,
 		Attempt{Name: "a secret that comes back by HTTP/2", Carried: servers + ":443", try: echo("/body", true, nil)},
 		Attempt{Name: "a secret that comes back by TRACE", Reasons: reasons(egress.ReasonMethod), Host: name, try: echo("/body", false, func(r *http.Request) { r.Method = "TRACE" })},
-		Attempt{Name: "a secret that comes back packed as nobody asked", Reasons: reasons(egress.ReasonSecret), try: echo("/deflate", false, func(r *http.Request) { r.Header.Set("Accept-Encoding", "deflate") })},
+		Attempt{Name: "a secret echoed with an unsolicited encoding", Reasons: reasons(egress.ReasonSecret), try: echo("/deflate", false, func(r *http.Request) { r.Header.Set("Accept-Encoding", "deflate") })},
 		Attempt{Name: "a secret asked for in the clear", Reasons: reasons(egress.ReasonPort), Host: name, try: say("tcp", servers+":80", plain)},
 		Attempt{Name: "a secret sent to another host inside", Reasons: reasons(egress.ReasonMismatch), try: echo("/body", false, func(r *http.Request) { r.Host = "fields.example.com" })},
 		Attempt{Name: "something taken out by a path", Reasons: reasons(egress.ReasonPath), try: say("tcp", egresstest.Proxy, "GET http://strict.example.com/leak?q=leak HTTP/1.1\r\nHost: strict.example.com\r\nX-Leak: leak\r\nConnection: close\r\n\r\n")},
@@ -50,7 +50,7 @@ func secrets() []Attempt {
 	)
 }
 
-// toServers connects to the test's servers, and trusts whoever answers.
+// toServers connects to the test's servers without verifying their certificates.
 func toServers(h2 bool) *http.Transport {
 	return &http.Transport{
 		DialContext: func(_ context.Context, network, address string) (net.Conn, error) {
@@ -64,7 +64,7 @@ func toServers(h2 bool) *http.Transport {
 	}
 }
 
-// seen says if a secret can be read in an answer.
+// seen reports whether a response reveals a secret.
 func seen(answer string) string {
 	texts := [][]byte{[]byte(answer)}
 	for word := range strings.FieldsSeq(answer) {
@@ -83,7 +83,7 @@ func seen(answer string) string {
 	return answer
 }
 
-// limits are more than is allowed.
+// limits returns attempts to exceed request limits.
 func limits() []Attempt {
 	return []Attempt{
 		{Name: "more bytes than the budget", Reasons: reasons(egress.ReasonBytes), Host: "small.example.com",

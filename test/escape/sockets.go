@@ -16,7 +16,7 @@ import (
 
 const evil = egresstest.Evil
 
-// sockets are other ways to send something than a connection of TCP over IPv4.
+// sockets returns attempts to send data by other means than TCP over IPv4.
 func sockets() []Attempt {
 	const refused = "type:syscall name:socket ret:<0"
 	hello := string(egresstest.Hello("dns.evil.example"))
@@ -59,7 +59,7 @@ func sockets() []Attempt {
 	return all
 }
 
-// briefly does not wait long for an answer that nobody will give.
+// briefly waits only a short time for a response that is not expected.
 func briefly(network, address string, what ...string) func() (string, error) {
 	return func() (string, error) { return talk(network, address, 500*time.Millisecond, what...) }
 }
@@ -69,7 +69,7 @@ func question(name string) string {
 		Header:    dnsmessage.Header{ID: 7, RecursionDesired: true},
 		Questions: []dnsmessage.Question{{Name: dnsmessage.MustNewName(name), Type: dnsmessage.TypeA, Class: dnsmessage.ClassINET}},
 	}
-	b, _ := m.Pack() // which of that form always can be packed
+	b, _ := m.Pack() // packing this message cannot fail
 	return string(b)
 }
 
@@ -80,8 +80,7 @@ func sockaddr(family int, to netip.AddrPort) unix.Sockaddr {
 	return &unix.SockaddrInet4{Addr: to.Addr().As4(), Port: int(to.Port())}
 }
 
-// raw makes a socket without the help of package net, which knows what a socket
-// may be.
+// raw creates a socket without package net, which restricts the kinds of sockets.
 func raw(family, kind, proto int, to netip.AddrPort, what string) func() (string, error) {
 	return func() (string, error) {
 		fd, err := unix.Socket(family, kind|unix.SOCK_CLOEXEC, proto)
@@ -115,7 +114,7 @@ func receive(fd int) (string, error) {
 	return string(b[:max(n, 0)]), err
 }
 
-// fast sends with the first packet of a connection.
+// fast sends data with the first packet of a connection (TCP Fast Open, RFC 7413).
 func fast() (string, error) {
 	fd, err := unix.Socket(unix.AF_INET, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
 	if err != nil {
@@ -131,7 +130,7 @@ func fast() (string, error) {
 	return receive(fd)
 }
 
-// frames are sent below IP, to the other end of the wire.
+// frames are Ethernet frames sent below IP, to the other end of the link.
 func frames() (string, error) {
 	const all = unix.ETH_P_ALL<<8 | unix.ETH_P_ALL>>8
 	fd, err := unix.Socket(unix.AF_PACKET, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC, all)

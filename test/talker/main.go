@@ -1,6 +1,5 @@
-// Command talker is an agent that speaks the Agent Client Protocol and does what its
-// prompts say, line by line. It keeps what it was told, so that another process of it goes
-// on with a session.
+// Command talker is an agent that speaks the Agent Client Protocol and executes its prompts line
+// by line. It saves its prompts, so that another process can resume the session.
 package main
 
 import (
@@ -41,7 +40,7 @@ type talker struct {
 	calls   int
 }
 
-// errTurn ends a turn with the reason in it.
+// errTurn ends a prompt turn with the given stop reason.
 type errTurn acp.StopReason
 
 func (e errTurn) Error() string { return string(e) }
@@ -95,7 +94,7 @@ func note(file, line string) error {
 	return errors.Join(err, f.Close())
 }
 
-// once reports whether something is done for the first time.
+// once reports whether something happens for the first time.
 func once(what string) bool {
 	f, err := os.OpenFile(filepath.Join(kept, "once-"+what), os.O_CREATE|os.O_EXCL, 0o644)
 	if err == nil {
@@ -108,7 +107,7 @@ func (t *talker) do(ctx context.Context, line string) error {
 	word, rest, _ := strings.Cut(line, " ")
 	switch word {
 	case "say":
-		for part := range strings.SplitAfterSeq(rest, " ") { // as models do
+		for part := range strings.SplitAfterSeq(rest, " ") { // stream word by word, as models do
 			if err := t.say(ctx, part); err != nil {
 				return err
 			}
@@ -157,7 +156,7 @@ func (t *talker) do(ctx context.Context, line string) error {
 	case "ask":
 		sibling, text, _ := strings.Cut(rest, " ")
 		return t.askSibling(ctx, sibling, text)
-	case "You": // were interrupted, or not allowed to do something
+	case "You": // notes about an interruption or a denial
 		return t.say(ctx, "going on")
 	case "stop":
 		return errTurn(rest)
@@ -165,7 +164,7 @@ func (t *talker) do(ctx context.Context, line string) error {
 		past, err := os.ReadFile(filepath.Join(kept, string(t.session)))
 		return t.told(ctx, string(past), err)
 	}
-	return nil // words of others
+	return nil // ignore all other text
 }
 
 func (t *talker) tell(ctx context.Context, u acp.SessionUpdate) error {
@@ -176,7 +175,7 @@ func (t *talker) say(ctx context.Context, text string) error {
 	return t.tell(ctx, acp.UpdateAgentMessageText(text))
 }
 
-// told says what came of a request.
+// told sends the result of a request.
 func (t *talker) told(ctx context.Context, text string, err error) error {
 	if err != nil {
 		text = "failed: " + err.Error()
@@ -187,7 +186,7 @@ func (t *talker) told(ctx context.Context, text string, err error) error {
 	return t.say(ctx, text)
 }
 
-// run runs a command of its own. One that is refused ends the turn.
+// run runs a command. A denied command ends the prompt turn.
 func (t *talker) run(ctx context.Context, command string, ask bool) error {
 	t.calls++
 	call := acp.ToolCallId(fmt.Sprint("call-", t.calls))

@@ -9,9 +9,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// An attempt is one call that a jail has to refuse. Its arguments are good ones,
-// or such that the call, were it let through, would do no harm: the host's clock
-// is set to what it says, reboot is given a command that does not exist.
+// An attempt is a system call that a jail must refuse. Its arguments are valid, or such that an
+// allowed call would do no harm: the host's clock is set to its current value, reboot gets an
+// undefined command.
 type attempt struct {
 	name string
 	try  func() unix.Errno
@@ -79,8 +79,8 @@ var attempts = []attempt{
 	{"chroot", func() unix.Errno { return num(unix.Chroot("/tmp")) }},
 }
 
-// through is num for a call that the kernel answers with the errno good when
-// it gets as far as its arguments.
+// through is num for a call that the kernel answers with the errno good if it reaches the check
+// of its arguments.
 func through(good unix.Errno, err error) unix.Errno {
 	if e := num(err); e != good {
 		return e
@@ -88,7 +88,7 @@ func through(good unix.Errno, err error) unix.Errno {
 	return 0
 }
 
-// apart unshares in a thread that ends with its goroutine.
+// apart calls unshare in a thread that ends with its goroutine.
 func apart(flags int) unix.Errno {
 	errno := make(chan unix.Errno)
 	go func() {
@@ -166,7 +166,7 @@ func openByHandle() unix.Errno {
 	return second(unix.OpenByHandleAt(fd, handle, unix.O_RDONLY))
 }
 
-// setLinkDown asks for what needs power over the network namespace.
+// setLinkDown makes a request that needs CAP_NET_ADMIN in the network namespace.
 func setLinkDown() unix.Errno {
 	fd, err := unix.Socket(unix.AF_INET, unix.SOCK_DGRAM, 0)
 	if err != nil {
@@ -194,7 +194,7 @@ func takeCapabilities() unix.Errno {
 	return num(unix.Capset(&header, &all[0]))
 }
 
-// zeros and text are memory that a call reads; kept so that it stays.
+// zeros and text return memory for a system call, and keep it alive.
 var kept []any
 
 func zeros(n int) uintptr {

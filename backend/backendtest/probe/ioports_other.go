@@ -4,5 +4,5 @@ package main
 
 import "golang.org/x/sys/unix"
 
-// ioPorts has nothing to ask for: other machines have no ports.
+// ioPorts has no effect: other architectures have no I/O ports.
 func ioPorts() unix.Errno { return unix.ENOSYS }

@@ -10,8 +10,8 @@ import (
 	"time"
 )
 
-// A keeper sets something up and returns how to tell later whether it still is.
-// copied says that this is another jail than the one it was set up in.
+// A keeper sets up state and returns a function that checks it later. copied reports that the
+// check runs in another jail than the set-up.
 type keeper func(args []string) (check func(copied bool) error, err error)
 
 // keepers by name.
@@ -52,11 +52,11 @@ var keepers = map[string]keeper{
 	"random":     keepRandom,
 }
 
-// keepDir is where keepers and the suite leave each other notes.
+// keepDir has the files through which keepers and the suite communicate.
 const keepDir = "/tmp/keep"
 
-// keep sets up what it is told, notes that it has, waits for a note that says
-// where it is now, "source" or "copy", and notes what it finds.
+// keep sets up the named state, reports that, waits for a note that says where it runs, "source"
+// or "copy", and reports the result of the check.
 func keep(args []string) error {
 	if len(args) == 0 || keepers[args[0]] == nil {
 		return fmt.Errorf("no keeper for %q", args)
@@ -79,7 +79,7 @@ func keep(args []string) error {
 	return check(where == "copy")
 }
 
-// await waits until a file has a full line and returns it.
+// await waits until a file has a complete line and returns it.
 func await(name string) (string, error) {
 	for {
 		b, err := os.ReadFile(name)
@@ -93,7 +93,7 @@ func await(name string) (string, error) {
 	}
 }
 
-// part is a process beside a keeper's own.
+// part runs the additional process of a keeper.
 func part(args []string) error {
 	if len(args) == 0 || parts[args[0]] == nil {
 		return fmt.Errorf("no part for %q", args)
@@ -111,7 +111,7 @@ var parts = map[string]func(args []string) error{
 	"counter":  partCounter,
 }
 
-// same says how two texts differ.
+// same returns an error with the difference of two texts.
 func same(was, is string) error {
 	if was == is {
 		return nil
@@ -133,7 +133,7 @@ func same(was, is string) error {
 	return errors.New(strings.Join(diff, "; "))
 }
 
-// want says that a value is not what it should be.
+// want returns an error unless got equals want.
 func want[T comparable](what string, got, want T) error {
 	if got == want {
 		return nil
@@ -141,7 +141,7 @@ func want[T comparable](what string, got, want T) error {
 	return fmt.Errorf("%s is %v, want %v", what, got, want)
 }
 
-// within fails if f takes longer.
+// within returns an error if f takes longer than d.
 func within(d time.Duration, what string, f func() error) error {
 	done := make(chan error, 1)
 	go func() { done <- f() }()

@@ -15,7 +15,7 @@ import (
 
 func ptrOf(b []byte) uintptr { return uintptr(unsafe.Pointer(&b[0])) }
 
-// keepFiles is about open files: where they are read, how they are written.
+// keepFiles tests open files: their offsets and flags.
 func keepFiles([]string) (func(bool) error, error) {
 	dir := keepDir + "/files.d"
 	if err := os.MkdirAll(dir, 0o755); err != nil {
@@ -31,7 +31,7 @@ func keepFiles([]string) (func(bool) error, error) {
 	if _, err := read.Seek(4, io.SeekStart); err != nil {
 		return nil, err
 	}
-	shared, err := unix.Dup(int(read.Fd())) // one position for both
+	shared, err := unix.Dup(int(read.Fd())) // shares the file offset
 	if err != nil {
 		return nil, err
 	}
@@ -95,7 +95,7 @@ func keepFiles([]string) (func(bool) error, error) {
 	}, nil
 }
 
-// keepDeleted is about files without a name that are open.
+// keepDeleted tests open files that were deleted.
 func keepDeleted([]string) (func(bool) error, error) {
 	var held []*os.File
 	for _, dir := range []string{keepDir, "/dev/shm"} {
@@ -120,7 +120,7 @@ func keepDeleted([]string) (func(bool) error, error) {
 		}
 		held = append(held, f, tmp)
 	}
-	// A name of it is left elsewhere.
+	// Another name of the file remains.
 	linked, err := os.OpenFile(keepDir+"/link-a", os.O_RDWR|os.O_CREATE, 0o640)
 	if err != nil {
 		return nil, err
@@ -157,7 +157,7 @@ func keepDeleted([]string) (func(bool) error, error) {
 	}, nil
 }
 
-// keepLocks is about files that a process has locked, in three ways.
+// keepLocks tests three kinds of file locks.
 func keepLocks([]string) (func(bool) error, error) {
 	var held []*os.File
 	for _, kind := range []string{"flock", "posix", "ofd"} {
@@ -179,7 +179,7 @@ func keepLocks([]string) (func(bool) error, error) {
 				return err
 			}
 			if err := c.Wait(); err != nil {
-				errs = append(errs, fmt.Errorf("the lock by %s: %w", kind, err))
+				errs = append(errs, fmt.Errorf("lock by %s: %w", kind, err))
 			}
 		}
 		return errors.Join(errs...)
@@ -197,19 +197,19 @@ func lock(kind string, f *os.File) error {
 	return unix.FcntlFlock(f.Fd(), unix.F_OFD_SETLK, &l)
 }
 
-// partLock fails if it gets the lock.
+// partLock fails if it acquires the lock.
 func partLock(args []string) error {
 	f, err := os.OpenFile(keepDir+"/lock-"+args[0], os.O_RDWR, 0)
 	if err != nil {
 		return err
 	}
 	if err := lock(args[0], f); err != unix.EAGAIN && err != unix.EACCES {
-		return fmt.Errorf("somebody else gets it: %v", err)
+		return fmt.Errorf("another process acquired the lock: %v", err)
 	}
 	return nil
 }
 
-// keepFIFO is about a named pipe with something in it.
+// keepFIFO tests a named pipe with data in it.
 func keepFIFO([]string) (func(bool) error, error) {
 	if err := unix.Mkfifo(keepDir+"/fifo", 0o600); err != nil {
 		return nil, err
@@ -228,7 +228,7 @@ func keepFIFO([]string) (func(bool) error, error) {
 	}, nil
 }
 
-// keepInotify is about somebody who wants to be told.
+// keepInotify tests an inotify watch.
 func keepInotify([]string) (func(bool) error, error) {
 	dir := keepDir + "/watched"
 	if err := os.MkdirAll(dir, 0o755); err != nil {
@@ -253,7 +253,7 @@ func keepInotify([]string) (func(bool) error, error) {
 	}, nil
 }
 
-// keepEpoll is about descriptors that tell of others.
+// keepEpoll tests epoll, signalfd and similar descriptors.
 func keepEpoll([]string) (func(bool) error, error) {
 	ep, err := unix.EpollCreate1(0)
 	if err != nil {
@@ -301,7 +301,7 @@ func keepEpoll([]string) (func(bool) error, error) {
 	}, nil
 }
 
-// keepTimers is about timers of three kinds that are on their way.
+// keepTimers tests three kinds of running timers.
 func keepTimers([]string) (func(bool) error, error) {
 	c := exec.Command("timeout", "1", "sleep", "300") // timer_create
 	if err := c.Start(); err != nil {
@@ -315,7 +315,7 @@ func keepTimers([]string) (func(bool) error, error) {
 	return func(bool) error {
 		left, err := unix.Getitimer(unix.ITIMER_REAL)
 		if err != nil || left.Value.Sec < 3000 || left.Value.Sec > 3600 {
-			return fmt.Errorf("of an hour are left %d s, %w", left.Value.Sec, err)
+			return fmt.Errorf("an hour's timer has %d s left, %w", left.Value.Sec, err)
 		}
 		return within(30*time.Second, "the end of the timers", func() error {
 			<-goTimer

@@ -16,7 +16,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// keepIdentity is about who the process is and what it may do.
+// keepIdentity tests the credentials of the process.
 func keepIdentity([]string) (func(bool) error, error) {
 	unix.Umask(0o027)
 	signal.Ignore(syscall.SIGUSR2)
@@ -80,7 +80,7 @@ func identity() (string, error) {
 	return b.String(), nil
 }
 
-// keepMounts is about what is mounted where, and how.
+// keepMounts tests mount points and their options.
 func keepMounts([]string) (func(bool) error, error) {
 	before, err := mounts()
 	if err != nil {
@@ -95,8 +95,8 @@ func keepMounts([]string) (func(bool) error, error) {
 	}, nil
 }
 
-// mounts lists mount points with their flags and kinds, sorted: the order says
-// nothing.
+// mounts lists mount points with their flags and types, sorted because their order is
+// irrelevant.
 func mounts() (string, error) {
 	b, err := os.ReadFile("/proc/self/mountinfo")
 	if err != nil {
@@ -109,15 +109,15 @@ func mounts() (string, error) {
 		if len(f) < 6 || len(kind) < 1 {
 			return "", fmt.Errorf("a mount as %q", line)
 		}
-		// A covered file is a device of whichever filesystem has devices.
+		// A masked file is a device of any file system that has devices.
 		all = append(all, f[4]+" "+f[5]+" "+strings.Replace(kind[0], "devtmpfs", "tmpfs", 1))
 	}
 	sort.Strings(all)
 	return strings.Join(all, "\n"), nil
 }
 
-// keepMemory is about what is mapped: a pattern, what was changed of a file's
-// private copy, and what may not be touched.
+// keepMemory tests memory mappings: a pattern, changes of a private file mapping, and protected
+// pages.
 func keepMemory([]string) (func(bool) error, error) {
 	const size = 16 << 20
 	held := make([]byte, size)
@@ -150,7 +150,7 @@ func keepMemory([]string) (func(bool) error, error) {
 				return fmt.Errorf("byte %d of the heap has changed", i)
 			}
 		}
-		_, readErr := unix.Pread(int(f.Fd()), sealed[:1], 0) // into memory that may not be written
+		_, readErr := unix.Pread(int(f.Fd()), sealed[:1], 0) // into read-only memory
 		return errors.Join(
 			want("a private mapping's beginning", string(private[:8]), "minefile"),
 			want("a private mapping's end", string(private[16380:]), "file"),
@@ -160,7 +160,7 @@ func keepMemory([]string) (func(bool) error, error) {
 	}, nil
 }
 
-// keepThreads is about threads that have names and go on counting.
+// keepThreads tests named threads that continue to count.
 func keepThreads([]string) (func(bool) error, error) {
 	const n = 8
 	var counts [n]atomic.Int64
@@ -211,7 +211,7 @@ func keepThreads([]string) (func(bool) error, error) {
 	}, nil
 }
 
-// threads are the named ones' numbers and names.
+// threads returns the ids and names of the named threads.
 func threads() (string, error) {
 	tasks, err := os.ReadDir("/proc/self/task")
 	if err != nil {
@@ -227,7 +227,7 @@ func threads() (string, error) {
 	return strings.Join(all, "\n"), nil
 }
 
-// beside starts a part of a keeper.
+// beside starts the additional process of a keeper.
 func beside(change func(*exec.Cmd), args ...string) (*exec.Cmd, error) {
 	cmd := exec.Command("/proc/self/exe", append([]string{"part"}, args...)...)
 	cmd.Stderr = os.Stderr
@@ -237,7 +237,7 @@ func beside(change func(*exec.Cmd), args ...string) (*exec.Cmd, error) {
 	return cmd, cmd.Start()
 }
 
-// keepChildren is about children that go on, and end as children do.
+// keepChildren tests child processes: they continue, and can be reaped.
 func keepChildren([]string) (func(bool) error, error) {
 	var all []*exec.Cmd
 	for range 5 {
@@ -252,7 +252,8 @@ func keepChildren([]string) (func(bool) error, error) {
 			if err := c.Process.Kill(); err != nil {
 				return err
 			}
-			if c.Wait(); c.ProcessState.Sys().(syscall.WaitStatus).Signal() != syscall.SIGKILL {
+			c.Wait()
+			if c.ProcessState.Sys().(syscall.WaitStatus).Signal() != syscall.SIGKILL {
 				return fmt.Errorf("child %d: %v", c.Process.Pid, c.ProcessState)
 			}
 		}
@@ -260,7 +261,7 @@ func keepChildren([]string) (func(bool) error, error) {
 	}, nil
 }
 
-// keepZombie is about a child that has ended and whom nobody has asked.
+// keepZombie tests a child that has exited but was not reaped.
 func keepZombie([]string) (func(bool) error, error) {
 	c, err := beside(nil, "exit")
 	if err != nil {
@@ -278,7 +279,7 @@ func keepZombie([]string) (func(bool) error, error) {
 	}, nil
 }
 
-// keepStopped is about a child that was stopped.
+// keepStopped tests a stopped child.
 func keepStopped([]string) (func(bool) error, error) {
 	c, err := beside(nil, "wait")
 	if err != nil {
@@ -308,7 +309,7 @@ func keepStopped([]string) (func(bool) error, error) {
 	}, nil
 }
 
-// stateOf is the letter for what a process does.
+// stateOf returns the state letter of a process.
 func stateOf(pid int) string {
 	b, _ := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
 	_, after, _ := strings.Cut(string(b), ") ")
@@ -324,7 +325,7 @@ func untilState(pid int, state string) error {
 	})
 }
 
-// keepSession is about process groups and sessions.
+// keepSession tests process groups and sessions.
 func keepSession([]string) (func(bool) error, error) {
 	leader, err := beside(func(c *exec.Cmd) { c.SysProcAttr = &syscall.SysProcAttr{Setsid: true} }, "wait")
 	if err != nil {
@@ -358,7 +359,7 @@ func keepSession([]string) (func(bool) error, error) {
 	}, nil
 }
 
-// keepSleep is about a command that waits in the kernel for time to pass.
+// keepSleep tests a command that sleeps in the kernel.
 func keepSleep([]string) (func(bool) error, error) {
 	c := exec.Command("sleep", "2")
 	if err := c.Start(); err != nil {
@@ -367,7 +368,7 @@ func keepSleep([]string) (func(bool) error, error) {
 	return func(bool) error { return within(30*time.Second, "the end of a sleep", c.Wait) }, nil
 }
 
-// keepPidfd is about a descriptor of a process.
+// keepPidfd tests a pidfd.
 func keepPidfd([]string) (func(bool) error, error) {
 	c, err := beside(nil, "wait")
 	if err != nil {
@@ -386,7 +387,7 @@ func keepPidfd([]string) (func(bool) error, error) {
 	}, nil
 }
 
-// partCounter writes to a file how often it has done so, without end.
+// partCounter writes an increasing counter to a file forever.
 func partCounter(args []string) error {
 	f, err := os.OpenFile(args[0], os.O_RDWR|os.O_CREATE, 0o666)
 	if err != nil {

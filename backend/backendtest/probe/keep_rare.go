@@ -16,7 +16,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// keepSemaphore is about an eventfd that gives one at a time.
+// keepSemaphore tests an eventfd with EFD_SEMAPHORE.
 func keepSemaphore([]string) (func(bool) error, error) {
 	fd, err := unix.Eventfd(5, unix.EFD_SEMAPHORE)
 	if err != nil {
@@ -29,7 +29,7 @@ func keepSemaphore([]string) (func(bool) error, error) {
 	}, nil
 }
 
-// keepTraced is about a debugger and whom it holds.
+// keepTraced tests a debugger and its tracee.
 func keepTraced([]string) (func(bool) error, error) {
 	c, err := beside(func(*exec.Cmd) {}, "wait")
 	if err != nil {
@@ -37,7 +37,7 @@ func keepTraced([]string) (func(bool) error, error) {
 	}
 	calls, results := make(chan func() error), make(chan error)
 	go func() {
-		runtime.LockOSThread() // who traces is a thread
+		runtime.LockOSThread() // a tracer is a thread (ptrace(2))
 		for f := range calls {
 			results <- f()
 		}
@@ -49,7 +49,7 @@ func keepTraced([]string) (func(bool) error, error) {
 	return func(bool) error {
 		calls <- func() error { return unix.PtraceInterrupt(c.Process.Pid) }
 		if err := <-results; err != nil {
-			return fmt.Errorf("it is not held any more: %w", err)
+			return fmt.Errorf("the tracee is no longer traced: %w", err)
 		}
 		c.Process.Kill()
 		c.Wait()
@@ -57,7 +57,7 @@ func keepTraced([]string) (func(bool) error, error) {
 	}, nil
 }
 
-// keepBacklog is about a connection that the server has not accepted yet.
+// keepBacklog tests a connection that the server has not accepted.
 func keepBacklog([]string) (func(bool) error, error) {
 	l, err := unix.Socket(unix.AF_INET, unix.SOCK_STREAM, 0)
 	if err != nil {
@@ -84,7 +84,7 @@ func keepBacklog([]string) (func(bool) error, error) {
 	}, nil
 }
 
-// keepWiped is about memory that a process keeps from its children, and so from its
+// keepWiped tests memory with MADV_WIPEONFORK, which is zero in children and must be zero in
 // copies.
 func keepWiped([]string) (func(bool) error, error) {
 	b, err := unix.Mmap(-1, 0, 3*os.Getpagesize(), unix.PROT_READ|unix.PROT_WRITE, unix.MAP_PRIVATE|unix.MAP_ANONYMOUS)
@@ -104,8 +104,8 @@ func keepWiped([]string) (func(bool) error, error) {
 	}, nil
 }
 
-// keepRandom notes the random numbers that it draws afterwards, of a generator that
-// has its state by then: Go's asks the vDSO, which keeps it in the process.
+// keepRandom reports random numbers drawn after the checkpoint from an initialized generator: Go
+// uses the vDSO's getrandom, whose state is in process memory.
 func keepRandom([]string) (func(bool) error, error) {
 	b := make([]byte, 32)
 	rand.Read(b)

@@ -17,7 +17,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// partEcho gives back its input, line by line.
+// partEcho echoes its input line by line.
 func partEcho([]string) error {
 	in := bufio.NewReader(os.Stdin)
 	for {
@@ -29,8 +29,7 @@ func partEcho([]string) error {
 	}
 }
 
-// keepPipe is about two processes that talk through pipes, with something said
-// that nobody has heard yet.
+// keepPipe tests two processes that communicate through pipes, with unread data.
 func keepPipe([]string) (func(bool) error, error) {
 	var in io.WriteCloser
 	var out io.ReadCloser
@@ -64,14 +63,14 @@ func keepPipe([]string) (func(bool) error, error) {
 		}
 		b := make([]byte, len(full))
 		if _, err := io.ReadFull(r, b); err != nil || string(b) != full {
-			return fmt.Errorf("what was in a pipe is not, %w", err)
+			return fmt.Errorf("data in a pipe is lost, %w", err)
 		}
 		in.Close()
 		return c.Wait()
 	}, nil
 }
 
-// keepUnix is about socketpairs of each kind, also with somebody else.
+// keepUnix tests socketpairs of each kind, within a process and with another one.
 func keepUnix([]string) (func(bool) error, error) {
 	pairs := map[int][2]int{}
 	for _, kind := range []int{unix.SOCK_STREAM, unix.SOCK_DGRAM, unix.SOCK_SEQPACKET} {
@@ -103,7 +102,7 @@ func keepUnix([]string) (func(bool) error, error) {
 	}, nil
 }
 
-// keepUnixPaths is about sockets with names: of files, in /dev/shm, of none.
+// keepUnixPaths tests Unix sockets with names: in the file system, in /dev/shm, abstract.
 func keepUnixPaths([]string) (func(bool) error, error) {
 	type end struct {
 		at     string
@@ -143,7 +142,7 @@ func keepUnixPaths([]string) (func(bool) error, error) {
 	}, nil
 }
 
-// converse has one end hear the hello that the other has said, and answer.
+// converse has one end read the message that the other has sent, and respond.
 func converse(hears, said net.Conn) error {
 	return within(10*time.Second, "a conversation", func() error {
 		line, err := bufio.NewReader(hears).ReadString('\n')
@@ -158,7 +157,7 @@ func converse(hears, said net.Conn) error {
 	})
 }
 
-// meet connects to a listener anew.
+// meet opens a new connection to a listener.
 func meet(l net.Listener, network, at string) error {
 	return within(10*time.Second, "a new connection", func() error {
 		client, err := net.Dial(network, at)
@@ -178,7 +177,7 @@ func meet(l net.Listener, network, at string) error {
 	})
 }
 
-// keepListener is about a server that nobody has called yet.
+// keepListener tests a listening server without connections.
 func keepListener([]string) (func(bool) error, error) {
 	var all []net.Listener
 	for _, at := range []string{"127.0.0.1:7001", "0.0.0.0:7002", "[::]:7003"} {
@@ -199,7 +198,7 @@ func keepListener([]string) (func(bool) error, error) {
 	}, nil
 }
 
-// keepLoopback is about connections of the jail with itself.
+// keepLoopback tests connections within the jail.
 func keepLoopback([]string) (func(bool) error, error) {
 	l, err := net.Listen("tcp", "127.0.0.1:7010")
 	if err != nil {
@@ -216,7 +215,7 @@ func keepLoopback([]string) (func(bool) error, error) {
 	if _, err := io.WriteString(client, "hello\n"); err != nil {
 		return nil, err
 	}
-	// As much as goes into a connection whose other end does not read.
+	// As much data as fits into a connection whose other end does not read.
 	heavy, err := net.Dial("tcp", l.Addr().String())
 	if err != nil {
 		return nil, err
@@ -243,7 +242,7 @@ func keepLoopback([]string) (func(bool) error, error) {
 				return err
 			}
 			if !bytes.Equal(got, pattern(0, full)) {
-				return errors.New("it is not what was sent")
+				return errors.New("received data differs from the sent data")
 			}
 			if _, err := io.WriteString(slow, "hello\n"); err != nil {
 				return err
@@ -257,7 +256,7 @@ func keepLoopback([]string) (func(bool) error, error) {
 	}, nil
 }
 
-// pattern is n bytes of an endless message, from some place on.
+// pattern returns n bytes of an endless message from an offset.
 func pattern(from, n int) []byte {
 	b := make([]byte, n)
 	for i := range b {
@@ -266,7 +265,7 @@ func pattern(from, n int) []byte {
 	return b
 }
 
-// keepUDP is about sockets that have no connection.
+// keepUDP tests UDP sockets.
 func keepUDP([]string) (func(bool) error, error) {
 	c, err := net.ListenPacket("udp", "127.0.0.1:7020")
 	if err != nil {
@@ -287,7 +286,7 @@ func keepUDP([]string) (func(bool) error, error) {
 	}, nil
 }
 
-// keepNetlink is about a socket that asks the kernel for the network.
+// keepNetlink tests a netlink socket with a pending query.
 func keepNetlink([]string) (func(bool) error, error) {
 	fd, err := unix.Socket(unix.AF_NETLINK, unix.SOCK_RAW, unix.NETLINK_ROUTE)
 	if err != nil {
@@ -297,7 +296,7 @@ func keepNetlink([]string) (func(bool) error, error) {
 		return nil, err
 	}
 	return func(bool) error {
-		req := make([]byte, 17) // RTM_GETLINK of all
+		req := make([]byte, 17) // RTM_GETLINK for all links
 		req[0], req[4], req[6], req[7] = 17, unix.RTM_GETLINK, unix.NLM_F_REQUEST|unix.NLM_F_DUMP&0xff, unix.NLM_F_DUMP>>8
 		if err := unix.Sendto(fd, req, 0, &unix.SockaddrNetlink{Family: unix.AF_NETLINK}); err != nil {
 			return err
@@ -309,8 +308,8 @@ func keepNetlink([]string) (func(bool) error, error) {
 	}, nil
 }
 
-// keepOutward is about a connection that leads out of the jail: the jail goes on
-// with it, a copy finds it closed.
+// keepOutward tests a connection to a peer outside the jail: it continues in the source jail,
+// and is closed in a copy.
 func keepOutward(args []string) (func(bool) error, error) {
 	c, err := net.DialTimeout("tcp", args[0], 10*time.Second)
 	if err != nil {
@@ -324,7 +323,7 @@ func keepOutward(args []string) (func(bool) error, error) {
 		return nil, err
 	}
 	return func(copied bool) error {
-		return within(10*time.Second, "what became of the connection", func() error {
+		return within(10*time.Second, "the end of the connection", func() error {
 			if !copied {
 				if _, err := io.WriteString(c, "again\n"); err != nil {
 					return err
@@ -344,8 +343,7 @@ func keepOutward(args []string) (func(bool) error, error) {
 	}, nil
 }
 
-// keepTerminal is about a pseudoterminal with settings of its own, and a process
-// on it.
+// keepTerminal tests a pseudoterminal with changed settings and a process on it.
 func keepTerminal([]string) (func(bool) error, error) {
 	master, err := os.OpenFile("/dev/ptmx", os.O_RDWR|unix.O_NOCTTY, 0)
 	if err != nil {
@@ -404,7 +402,7 @@ func keepTerminal([]string) (func(bool) error, error) {
 		if err := errors.Join(err, want("the answer", line, "got word\r\n")); err != nil {
 			return err
 		}
-		if _, err := master.Write([]byte{5}); err != nil { // the key for SIGINT
+		if _, err := master.Write([]byte{5}); err != nil { // the VINTR character
 			return err
 		}
 		return within(10*time.Second, "the end of who is on the terminal", func() error {
@@ -414,7 +412,7 @@ func keepTerminal([]string) (func(bool) error, error) {
 	}, nil
 }
 
-// partTerminal answers on its terminal, until SIGINT ends it.
+// partTerminal echoes on its terminal until SIGINT ends it.
 func partTerminal([]string) error {
 	fmt.Println("ready")
 	var line string
@@ -426,8 +424,7 @@ func partTerminal([]string) error {
 	}
 }
 
-// keepShared is about memory that two processes have in common, by a file of
-// /dev/shm and without one.
+// keepShared tests memory that two processes share, by a file in /dev/shm and anonymous.
 func keepShared([]string) (func(bool) error, error) {
 	f, err := os.OpenFile("/dev/shm/shared", os.O_RDWR|os.O_CREATE, 0o666)
 	if err != nil {
@@ -439,7 +436,7 @@ func keepShared([]string) (func(bool) error, error) {
 	return keepMapped(f)
 }
 
-// keepMemfd is about the same by a file that has no place at all.
+// keepMemfd tests shared memory of a memfd.
 func keepMemfd([]string) (func(bool) error, error) {
 	fd, err := unix.MemfdCreate("shared", 0)
 	if err != nil {
@@ -481,7 +478,7 @@ func keepMapped(f *os.File) (func(bool) error, error) {
 	}, nil
 }
 
-// partMapped answers in the memory that it shares by descriptor 3.
+// partMapped responds in the memory that it shares through descriptor 3.
 func partMapped([]string) error {
 	m, err := unix.Mmap(3, 0, 8192, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_SHARED)
 	if err != nil {
@@ -493,7 +490,7 @@ func partMapped([]string) error {
 	}
 }
 
-// keepSysV is about the System V objects: memory, semaphores, messages.
+// keepSysV tests System V shared memory, semaphores and message queues.
 func keepSysV([]string) (func(bool) error, error) {
 	const key = 0x61626364
 	shm, err := unix.SysvShmGet(key, 4096, unix.IPC_CREAT|0o600)

@@ -1,6 +1,5 @@
-// Command probe runs inside a jail under test and does what no shell can: make
-// single system calls and say how the kernel answered, take memory, fork to the
-// limit, be another user.
+// Command probe runs inside a jail under test and does what a shell cannot: make single system
+// calls and print the result, allocate memory, fork up to the limit, change its user.
 package main
 
 import (
@@ -20,7 +19,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// commands by name. Each gets the arguments after it and returns what is wrong.
+// commands by name. Each gets its arguments and returns an error.
 var commands = map[string]func(args []string) error{
 	"as":       as,
 	"burn":     burn,
@@ -56,7 +55,7 @@ func main() {
 	}
 }
 
-// as runs a command as another user and group, in no other group.
+// as runs a command as another user and group, without supplementary groups.
 func as(args []string) error {
 	id, err := strconv.Atoi(args[0])
 	if err != nil {
@@ -78,7 +77,7 @@ func as(args []string) error {
 	return syscall.Exec(path, args[1:], os.Environ())
 }
 
-// burn uses milliseconds of processor time, however long that takes.
+// burn uses a number of milliseconds of processor time.
 func burn(args []string) error {
 	ms, err := strconv.Atoi(args[0])
 	if err != nil {
@@ -95,7 +94,7 @@ func burn(args []string) error {
 	}
 }
 
-// eat takes megabytes of memory, each page of them.
+// eat allocates and touches megabytes of memory.
 func eat(args []string) error {
 	_, err := take(args)
 	return err
@@ -118,7 +117,7 @@ func take(args []string) ([][]byte, error) {
 	return held, nil
 }
 
-// hold is eat, and keeps what it has taken.
+// hold is like eat, but keeps the memory.
 func hold(args []string) error {
 	held, err := take(args)
 	if err != nil {
@@ -129,20 +128,20 @@ func hold(args []string) error {
 	return nil
 }
 
-// fork starts as many children as it is told and can, and keeps them.
+// fork starts up to the given number of children, and keeps them.
 func fork(args []string) error {
 	n, err := strconv.Atoi(args[0])
 	if err != nil {
 		return err
 	}
 	for range n {
-		exec.Command("/bin/sleep", "300").Start() // or not: that is the point
+		exec.Command("/bin/sleep", "300").Start() // a failure is expected at the limit
 	}
 	time.Sleep(5 * time.Minute)
 	return nil
 }
 
-// killAll sends SIGKILL to everything it may.
+// killAll sends SIGKILL to all processes that it may signal.
 func killAll([]string) error {
 	if err := unix.Kill(-1, unix.SIGKILL); err != nil && err != unix.ESRCH {
 		return err
@@ -151,7 +150,7 @@ func killAll([]string) error {
 	return nil
 }
 
-// loopback talks to itself.
+// loopback connects to itself.
 func loopback([]string) error {
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
@@ -173,7 +172,7 @@ func loopback([]string) error {
 	return err
 }
 
-// dial connects, by "tcp" or "unix", and says what it was told.
+// dial connects by "tcp" or "unix" and prints the received data.
 func dial(args []string) error {
 	c, err := net.DialTimeout(args[0], args[1], 2*time.Second)
 	if err != nil {
@@ -184,7 +183,7 @@ func dial(args []string) error {
 	return nil
 }
 
-// powers says as whom it runs and with which capabilities.
+// powers prints its user ids and capabilities.
 func powers([]string) error {
 	status, err := os.ReadFile("/proc/self/status")
 	if err != nil {
@@ -199,8 +198,8 @@ func powers([]string) error {
 	return nil
 }
 
-// calls makes every system call of the table and prints name=errno, 0 for a
-// call that was let through. With names, only those.
+// calls makes each system call of the table, or only the named ones, and prints name=errno, 0
+// for an allowed call.
 func calls(names []string) error {
 	for _, a := range attempts {
 		if len(names) > 0 && !slices.Contains(names, a.name) {

@@ -10,7 +10,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// numbers reads what follows a command.
+// numbers parses the n arguments of a command.
 func numbers(args []string, n int) ([]int, error) {
 	if len(args) != n {
 		return nil, fmt.Errorf("%d arguments, want %d", len(args), n)
@@ -26,7 +26,7 @@ func numbers(args []string, n int) ([]int, error) {
 	return all, nil
 }
 
-// storm makes so many calls of getppid in each of so many threads.
+// storm makes a number of getppid calls in each of a number of threads.
 func storm(args []string) error {
 	n, err := numbers(args, 2)
 	if err != nil {
@@ -45,7 +45,7 @@ func storm(args []string) error {
 	return nil
 }
 
-// forks has so many children, one after the other.
+// forks starts a number of children, one after the other.
 func forks(args []string) error {
 	n, err := numbers(args, 1)
 	if err != nil {
@@ -56,7 +56,7 @@ func forks(args []string) error {
 		if errno != 0 {
 			return errno
 		}
-		if pid == 0 { // only the kernel may be called here
+		if pid == 0 { // only system calls are allowed here
 			unix.RawSyscall(unix.SYS_EXIT_GROUP, 0, 0, 0)
 		}
 		for {
@@ -71,7 +71,7 @@ func forks(args []string) error {
 	return nil
 }
 
-// files makes so many small files in a directory and removes them.
+// files creates small files in a directory and removes them.
 func files(args []string) error {
 	n, err := numbers(args[1:], 1)
 	if err != nil {

@@ -80,7 +80,7 @@ func reach([]string) error {
 		if call(unix.SYS_PIDFD_GETFD, uintptr(fd), 0, 0) == 0 {
 			fmt.Println("pidfd_getfd 1")
 		}
-		iov := [2]uintptr{0x400000, 4096} // struct iovec, of init's memory
+		iov := [2]uintptr{0x400000, 4096} // struct iovec, in init's memory
 		if call(unix.SYS_PROCESS_MADVISE, uintptr(fd), uintptr(unsafe.Pointer(&iov)), 1, unix.MADV_COLD, 0) == 0 {
 			fmt.Println("process_madvise 1")
 		}
@@ -113,7 +113,7 @@ func reach([]string) error {
 	return nil
 }
 
-// reaches are the calls that name a thread, in the order in which /proc says them.
+// reaches are the calls that name a thread, in the order of /proc.
 var reaches = map[string]func(tid int) unix.Errno{
 	"prlimit64": func(tid int) unix.Errno {
 		var last unix.Errno = unix.EPERM
@@ -168,7 +168,7 @@ var reaches = map[string]func(tid int) unix.Errno{
 	},
 }
 
-// vm copies one byte of another process, at the address where the linker puts Go's text.
+// vm copies one byte of another process, at the address where the linker places Go's text.
 func vm(nr uintptr, tid int) unix.Errno {
 	var b byte
 	local := unix.Iovec{Base: &b, Len: 1}
