@@ -480,3 +480,30 @@ func TestAfterADaemonThatLetGoTheNextOneGoesOn(t *testing.T) {
 		t.Errorf("what nobody saw is\n%s", lines(gaps))
 	}
 }
+
+// A process may exit while gVisor lists it, which crashes gVisor (runsc.residents). So what a
+// new daemon knows of processes that run comes from the log.
+func TestProcessesOfARunningJailComeFromTheLog(t *testing.T) {
+	h := newHouse(t)
+	g := h.guest(t)
+	w, k := h.watch(t, g, event.Selection{})
+	g.run(t, "/bin/bash", "-c", "cd /tmp; sleep 986 & disown; exec >&- 2>&- </dev/null")
+	drain(t, w)
+	sleep := program(t, k, "986")
+	must(t, w.Release())
+	g.run(t, "/bin/bash", "-c", "sleep 985 & disown; exec >&- 2>&- </dev/null")
+
+	target := withDefaults(g.target)
+	target.Again = true
+	w, err := h.source.Attach(t.Context(), target, k)
+	must(t, err)
+	drain(t, w)
+	there := k.all(func(e *event.Event) bool { return e.Flags&event.Existing != 0 && e.PID > 1 })
+	if len(there) != 2 || there[0].PID != sleep.PID || !slices.Equal(there[0].Argv, []string{"sleep", "986"}) || there[0].Cwd != "/tmp" || there[0].Begin != sleep.Begin || there[0].Exe != sleep.Exe || there[0].PPID != sleep.PPID || there[0].Flags&event.Unresolved != 0 {
+		t.Errorf("processes of a running jail are\n%swant first that of\n%s", lines(there), lines([]event.Event{sleep}))
+	}
+	if len(there) == 2 && there[1].Flags&event.Unresolved == 0 {
+		t.Errorf("a process that started without a watch is\n%swant it unresolved", lines(there[1:]))
+	}
+	must(t, w.Close())
+}
