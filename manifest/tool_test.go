@@ -47,7 +47,7 @@ func TestAToolWithoutItsServerIsRefused(t *testing.T) {
 		`:stdio :mcp`:                   `runtime.tool: it is missing`,
 		`:stdio :mcp :tool {:name "x"}`: `runtime.tool: it is missing`,
 		`:stdio :mcp :tool {:name "x" :digest "sha256:00"}`:                                    `"sha256:00" is not a digest`,
-		`:stdio :mcp :health-check "/" :tool {:name "x" :digest "` + toolDigest + `"}`:         `runtime.health-check: it is for a server, and there is no port`,
+		`:stdio :mcp :health-check "/" :tool {:name "x" :digest "` + toolDigest + `"}`:         `runtime.health-check: it needs a server, but no port is given`,
 		`:stdio :json :tool {:name "x" :digest "` + toolDigest + `"}`:                          `runtime.tool: it is for a server of tools`,
 		`:tool {:name "x" :digest "` + toolDigest + `"}`:                                       `runtime.tool: it is for a server of tools`,
 		`:stdio :mcp :tool {:name "` + strings.Repeat("x", 129) + `" :digest "sha256:` + `0"}`: `it is longer than 128 bytes`,
