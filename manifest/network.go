@@ -119,7 +119,7 @@ func parseHost(h string) (string, error) {
 	case strings.Contains(h, ":"):
 		return "", errors.New("names a port: ports stand in allowed-ports")
 	case strings.Contains(h, "/"):
-		return "", errors.New("has a path: name the host alone")
+		return "", errors.New("has a path: give the host name only")
 	}
 	below, wild := strings.CutPrefix(h, "*.")
 	if ascii, err := idna.Lookup.ToASCII(below); err == nil {

@@ -78,7 +78,7 @@ func TestWhatIsWrongWithAManifestIsSaid(t *testing.T) {
 		{in(`:input-schema [:map [:a Address]]`), `input-schema: unknown type Address: no value would match`},
 
 		// What runs it.
-		{`(capability "a")`, `nothing says what runs it`},
+		{`(capability "a")`, `the runtime is missing`},
 		{`(capability "a" :runtime {})`, `runtime.type: it is missing; there are rtfs, wasm, container, microvm, native`},
 		{runtime(`:type :docker`), `"docker" is not among what it may be; there are rtfs, wasm`},
 		{runtime(`:type :rtfs`), `implementation: it is missing: (fn [input] …)`},
@@ -132,7 +132,7 @@ func TestWhatIsWrongWithAManifestIsSaid(t *testing.T) {
 		{in(`:network {:mode :proxy}`), `network.allowed-hosts: no host is named`},
 		{in(`:network {:mode :none :allowed-hosts ["x.example"]}`), `network.allowed-hosts: the mode is :none`},
 		{in(`:network {:mode :proxy :allowed-hosts ["x.example"]}`), `network: it reaches hosts, and effects does not say :network`},
-		{in(`:network {:allowed-hosts ["https://x.example/"]}`), `name the host alone`},
+		{in(`:network {:allowed-hosts ["https://x.example/"]}`), `give the host name only`},
 		{in(`:network {:allowed-hosts ["x.example:443"]}`), `ports stand in allowed-ports`},
 		{in(`:network {:allowed-hosts ["x.*.example"]}`), `is neither the name of a host`},
 		{in(`:network {:allowed-hosts ["127.1"]}`), `ends in a number and is no address as it must be written`},

@@ -37,7 +37,7 @@ func TestAToolOfAServerIsNamedWithItsDigest(t *testing.T) {
 		t.Errorf("from %s the tool is %+v, want %+v", twin, again[0].Runtime.Tool, want)
 	}
 	again[0].Runtime.Tool.Digest = "sha256:" + strings.Repeat("0b", 32)
-	if words := manifest.Widens(all[0], again[0]); len(words) != 1 || !strings.Contains(words[0], "its server says other things") {
+	if words := manifest.Widens(all[0], again[0]); len(words) != 1 || !strings.Contains(words[0], "whose server has changed") {
 		t.Errorf("another digest widens it by %q, want what its server says", words)
 	}
 }

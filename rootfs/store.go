@@ -78,8 +78,8 @@ func (p *Provider) sweep() {
 	}
 }
 
-// load reads every image.json. A directory without a readable one is no image:
-// it is skipped, and replaced if its content is ever made again.
+// load reads every image.json. A directory without a readable one is no image: it is skipped,
+// and replaced if its content is ever created again.
 func (p *Provider) load() error {
 	entries, err := os.ReadDir(p.cfg.Dir)
 	if err != nil {
