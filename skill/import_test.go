@@ -130,9 +130,9 @@ func TestTheUnsafePatternBecomesGovernedCapabilities(t *testing.T) {
 
 	left := dropped(im)
 	for what, why := range map[string]string{
-		"allowed-tools: Bash, Read": "no others", "license": "nothing that can be held", "node_modules/": "a tool's directory", "scripts/__pycache__/": "belongs to a tool",
+		"allowed-tools: Bash, Read": "no others", "license": "nothing that can be held", "node_modules/": "a tool's directory", "scripts/__pycache__/": "a tool's directory",
 		"scripts/old.ts": "TypeScript", "scripts/odd": "unsupported interpreter", "src/local_places/__init__.py": "library of other scripts",
-		"src/local_places/main.py": "library of other scripts", "scripts/test_find.py": "for other scripts",
+		"src/local_places/main.py": "library of other scripts", "scripts/test_find.py": "library of other scripts",
 	} {
 		if !strings.Contains(left[what], why) {
 			t.Errorf("%s was left out because %q, want %q", what, left[what], why)
