@@ -272,9 +272,9 @@ func (p *Provider) List() []Image {
 	return list
 }
 
-// Prune removes the images whose digest is not in inUse and that nobody resolved
-// within the grace period, so that a jail about to be recorded keeps its layer.
-// It returns what it removed.
+// Prune removes the images whose digest is not in inUse and that no request has resolved
+// within the grace period, so that a jail about to be recorded keeps its layer. It returns
+// what it removed.
 func (p *Provider) Prune(ctx context.Context, inUse []string) ([]Image, error) {
 	var removed []Image
 	var errs []error
