@@ -7,18 +7,18 @@ import (
 	"glasshouse/id"
 )
 
-// A Caller is who a request comes from. The listener fills it in, never the
-// request's own words.
+// A Caller is the authenticated origin of a request. The listener fills it in; it never comes
+// from the request's content.
 type Caller struct {
 	Role  Role
-	Name  string   // the token's or login's name, or the user's on the socket
-	Token id.Token // of who brings one
-	Login id.Login // of a browser that is logged in
-	Local bool     // came over the unix socket
+	Name  string   // of the token, the login or the user of a local caller
+	Token id.Token // if authenticated by a token
+	Login id.Login // if authenticated by a browser login
+	Local bool     // connected over the unix socket
 	UID   int      // of a local caller
 }
 
-// ID tells callers apart: by their token, login or user.
+// ID identifies the caller by its token, login or user.
 func (c Caller) ID() string {
 	switch {
 	case c.Token != "":
@@ -36,7 +36,7 @@ func WithCaller(ctx context.Context, c Caller) context.Context {
 	return context.WithValue(ctx, callerKey{}, c)
 }
 
-// CallerOf returns the caller that ctx carries, or one that may do nothing.
+// CallerOf returns the caller that ctx carries, or one without a role.
 func CallerOf(ctx context.Context) Caller {
 	c, _ := ctx.Value(callerKey{}).(Caller)
 	return c

@@ -14,8 +14,8 @@ import (
 	"glasshouse/fault"
 )
 
-// A Peer is the process at the other end of a unix socket, as it was when it
-// connected and as the kernel tells it.
+// A Peer is the process at the other end of a unix socket, with the credentials that the
+// kernel recorded when it connected (SO_PEERCRED, unix(7)).
 type Peer struct {
 	PID, UID, GID int
 	Groups        []int
@@ -49,8 +49,8 @@ func PeerOf(c net.Conn) (Peer, error) {
 	return p, credErr
 }
 
-// peerGroups returns the supplementary groups of a socket's peer. The process's
-// own are asked for, not /etc/group's, which may have changed since.
+// peerGroups returns the supplementary groups of a socket's peer. It returns the process's own
+// groups, not those of /etc/group, which may have changed since (SO_PEERGROUPS).
 func peerGroups(fd uintptr) ([]int, error) {
 	buf := make([]uint32, 32)
 	for {
@@ -75,10 +75,10 @@ func peerGroups(fd uintptr) ([]int, error) {
 // Peers decides the role of callers on the unix socket: root and the daemon's
 // own user are admins, members of Group are operators, and others are refused.
 type Peers struct {
-	Group string // a name or a gid; empty is none
+	Group string // a name or a gid; empty: none
 }
 
-// Caller returns who p is, or fault.Denied.
+// Caller returns the caller for p, or fault.Denied.
 func (ps Peers) Caller(p Peer) (Caller, error) {
 	c := Caller{Name: userName(p.UID), Local: true, UID: p.UID}
 	if p.UID == 0 || p.UID == os.Geteuid() {
@@ -89,7 +89,7 @@ func (ps Peers) Caller(p Peer) (Caller, error) {
 		c.Role = Operator
 		return c, nil
 	}
-	remedy := "use a token, or have the daemon's configuration name a group for its socket"
+	remedy := "use a token, or configure a group for the daemon's socket"
 	if ps.Group != "" {
 		remedy = "use a token, or join the group " + ps.Group
 	}

@@ -1,5 +1,5 @@
-// Package access says who may do what: roles, the callers that hold them, and
-// the bearer tokens and socket peers that callers are known by.
+// Package access defines roles, the callers that hold them, and how callers authenticate:
+// bearer tokens, browser logins and unix socket peers.
 package access
 
 import (
@@ -8,18 +8,18 @@ import (
 	"glasshouse/fault"
 )
 
-// A Role is what a caller may do. Its zero value may do nothing.
+// A Role is the set of operations that a caller may perform. The zero value allows none.
 type Role string
 
 const (
 	Admin    Role = "admin"    // everything
 	Operator Role = "operator" // make jails and run commands in them
-	Viewer   Role = "viewer"   // look, change nothing
-	Agent    Role = "agent"    // what a jailed agent's own door gives it, and nothing else
+	Viewer   Role = "viewer"   // read-only
+	Agent    Role = "agent"    // the endpoint in the agent's jail only
 )
 
-// ladder is every role that includes the ones before it. Agent is not on it:
-// it includes no other role and no other role needs it.
+// ladder is every role that includes the ones before it. Agent is not on it: it includes no
+// other role and no other role includes it.
 var ladder = []Role{Viewer, Operator, Admin}
 
 // ParseRole returns the role with this name.
@@ -30,8 +30,8 @@ func ParseRole(s string) (Role, error) {
 	return "", fault.Fieldf("access.ParseRole", "role", "%q is not one of admin, operator, viewer, agent", s)
 }
 
-// Allows reports whether r may do what needs the role need. Nothing allows the
-// zero Role.
+// Allows reports whether r may perform an operation that needs the role need. Nothing allows
+// the zero Role.
 func (r Role) Allows(need Role) bool {
 	if need == Agent {
 		return r == Agent || r == Admin

@@ -17,19 +17,18 @@ import (
 	"glasshouse/id"
 )
 
-// A Token is what is kept of a bearer token: all but the secret.
+// A Token is a stored bearer token, without its secret.
 type Token struct {
 	ID      id.Token
 	Name    string
 	Role    Role
 	Hash    string // hex SHA-256 of the secret
 	Created time.Time
-	Expires *time.Time // nil is never
+	Expires *time.Time // nil: never
 }
 
-// A Store keeps tokens. Add returns fault.Conflict for an ID or Hash it has;
-// ByHash and Delete return fault.NotFound for what it has not. List is ordered
-// by creation, then ID.
+// A Store stores tokens. Add returns fault.Conflict for a duplicate ID or Hash; ByHash and
+// Delete return fault.NotFound for an unknown one. List is ordered by creation, then ID.
 type Store interface {
 	Add(ctx context.Context, t Token) error
 	ByHash(ctx context.Context, hash string) (Token, error)
@@ -37,8 +36,8 @@ type Store interface {
 	Delete(ctx context.Context, t id.Token) error
 }
 
-// Tokens makes, checks and revokes bearer tokens. It is safe for concurrent use
-// if its Store is.
+// Tokens creates, checks and revokes bearer tokens. It is safe for concurrent use if its Store
+// is.
 type Tokens struct {
 	Store Store
 }
@@ -47,10 +46,10 @@ const (
 	prefix   = "gh_"
 	keyMark  = "e2b_" // of keys: what their clients look for
 	maxName  = 64
-	maxToken = 256 // no secret of ours is longer; do not hash a stranger's megabyte
+	maxToken = 256 // no valid secret is longer; bounds the cost of hashing untrusted input
 )
 
-// Create makes a token and returns it with its secret, which is kept nowhere.
+// Create creates a token and returns it with its secret, which is not stored.
 func (ts *Tokens) Create(ctx context.Context, name string, role Role, expires *time.Time) (Token, string, error) {
 	return ts.create(ctx, name, role, expires, secretOf(prefix))
 }
@@ -64,18 +63,18 @@ func (ts *Tokens) create(ctx context.Context, name string, role Role, expires *t
 		return Token{}, "", err
 	}
 	if expires != nil && !expires.After(time.Now()) {
-		return Token{}, "", fault.Fieldf(op, "expires_at", "%s is over", expires.Format(time.RFC3339))
+		return Token{}, "", fault.Fieldf(op, "expires_at", "%s is in the past", expires.Format(time.RFC3339))
 	}
 	t := minted(name, role, expires, secret)
 	if err := ts.Store.Add(ctx, t); err != nil {
-		return Token{}, "", fmt.Errorf("keep token %s: %w", t.ID, err)
+		return Token{}, "", fmt.Errorf("store token %s: %w", t.ID, err)
 	}
 	return t, secret, nil
 }
 
-// CreateKey makes a token that opens nothing but the door for clients of the E2B
-// protocol, as an operator, and returns it with its secret, which has the form that
-// those clients want.
+// CreateKey creates an API key for clients of the E2B protocol and returns it with its secret,
+// which has the format that those clients expect. The key has the operator role and is
+// accepted by the E2B endpoints only. The secret is not stored.
 func (ts *Tokens) CreateKey(ctx context.Context, name string, expires *time.Time) (Token, string, error) {
 	var b [20]byte
 	rand.Read(b[:]) // never fails
@@ -103,17 +102,17 @@ func hash(secret string) string {
 // List returns every token, oldest first.
 func (ts *Tokens) List(ctx context.Context) ([]Token, error) { return ts.Store.List(ctx) }
 
-// Revoke ends a token; the next request that brings it is refused.
+// Revoke revokes a token: the next request that uses it is refused.
 func (ts *Tokens) Revoke(ctx context.Context, t id.Token) error { return ts.Store.Delete(ctx, t) }
 
-// Check returns the caller that secret stands for, or fault.Unauthenticated. A key is no
-// secret here.
+// Check returns the caller authenticated by secret, or fault.Unauthenticated. E2B keys are not
+// accepted.
 func (ts *Tokens) Check(ctx context.Context, secret string) (Caller, error) {
 	return ts.check(ctx, secret, prefix)
 }
 
-// CheckKey returns the caller whose key it is, or fault.Unauthenticated. Other tokens are
-// no keys.
+// CheckKey returns the caller authenticated by an E2B key, or fault.Unauthenticated. Other
+// tokens are not accepted.
 func (ts *Tokens) CheckKey(ctx context.Context, key string) (Caller, error) {
 	return ts.check(ctx, key, keyMark)
 }
@@ -121,7 +120,7 @@ func (ts *Tokens) CheckKey(ctx context.Context, key string) (Caller, error) {
 func (ts *Tokens) check(ctx context.Context, secret, prefix string) (Caller, error) {
 	const op = "access.Check"
 	if !strings.HasPrefix(secret, prefix) || len(secret) > maxToken {
-		return Caller{}, fault.Newf(fault.Unauthenticated, op, "", "the token is not one of this daemon's")
+		return Caller{}, fault.Newf(fault.Unauthenticated, op, "", "the token does not belong to this daemon")
 	}
 	h := hash(secret)
 	t, err := ts.Store.ByHash(ctx, h)
@@ -138,11 +137,11 @@ func (ts *Tokens) check(ctx context.Context, secret, prefix string) (Caller, err
 	return Caller{Role: t.Role, Name: t.Name, Token: t.ID}, nil
 }
 
-// First makes an admin token and writes its secret to file, mode 0600, if no
-// token exists yet; it reports whether it did.
+// First creates an admin token and writes its secret to file, mode 0600, if no token exists
+// yet; it reports whether it did.
 //
-// The file is written before the token is kept, so that a crash between the
-// two leaves no token nobody knows: the next First writes the file anew.
+// The file is written before the token is stored. A crash between the two leaves a file with
+// an invalid token, which the next First replaces, and never a token whose secret is lost.
 func (ts *Tokens) First(ctx context.Context, file string) (bool, error) {
 	all, err := ts.Store.List(ctx)
 	if err != nil {
@@ -157,13 +156,12 @@ func (ts *Tokens) First(ctx context.Context, file string) (bool, error) {
 		return false, fmt.Errorf("write the first token: %w", err)
 	}
 	if err := ts.Store.Add(ctx, t); err != nil {
-		return false, fmt.Errorf("keep the first token: %w", err)
+		return false, fmt.Errorf("store the first token: %w", err)
 	}
 	return true, nil
 }
 
-// writePrivate replaces file in one step; nobody but its owner can read it at
-// any moment.
+// writePrivate replaces file atomically; it is readable by its owner only at all times.
 func writePrivate(file, content string) (err error) {
 	f, err := os.CreateTemp(filepath.Dir(file), ".token-") // mode 0600
 	if err != nil {

@@ -9,34 +9,34 @@ import (
 	"glasshouse/rtfs/form"
 )
 
-// A Dimension is one kind of thing that is spent.
+// A Dimension is a resource that a budget limits.
 type Dimension string
 
 const (
 	Steps   Dimension = "steps"          // calls
-	Wall    Dimension = "wall-clock-ms"  // from a request's being forwarded until its answer
+	Wall    Dimension = "wall-clock-ms"  // from forwarding a request until its response
 	CPU     Dimension = "sandbox-cpu-ms" // of sandboxes, by their cgroups
 	Network Dimension = "network-bytes"  // through the proxy
 	Tokens  Dimension = "llm-tokens"     //
-	Cost    Dimension = "cost-micros"    // millionths of the currency that prices are in
+	Cost    Dimension = "cost-micros"    // millionths of the currency of the prices
 	Storage Dimension = "storage-bytes"  // written
 )
 
-// dimensions is all of them, in the order in which they are printed.
+// dimensions lists all dimensions in display order.
 var dimensions = []Dimension{Steps, Wall, CPU, Network, Tokens, Cost, Storage}
 
-// Amounts says of dimensions how much. What it does not name is none of an amount,
-// and no limit.
+// Amounts maps dimensions to amounts. A missing dimension is zero as an amount and unlimited
+// as a limit.
 type Amounts map[Dimension]int64
 
-// check refuses what was not meant: unknown names, and less than nothing.
+// check refuses unknown dimensions and negative amounts.
 func (a Amounts) check(op, field string) error {
 	for d, n := range a {
 		if !slices.Contains(dimensions, d) {
-			return fault.Fieldf(op, field, "unknown dimension %q; there are %s", string(d), names())
+			return fault.Fieldf(op, field, "unknown dimension %q; use one of %s", string(d), names())
 		}
 		if n < 0 {
-			return fault.Fieldf(op, field+"."+string(d), "%d is less than 0", n)
+			return fault.Fieldf(op, field+"."+string(d), "must not be negative, got %d", n)
 		}
 	}
 	return nil
@@ -50,7 +50,7 @@ func names() string {
 	return strings.Join(all, ", ")
 }
 
-// value is a as RTFS has it: {:steps 1 …}.
+// value returns a as an RTFS map: {:steps 1 …}.
 func (a Amounts) value() *form.Map {
 	var pairs []form.Value
 	for _, d := range dimensions {
@@ -61,7 +61,7 @@ func (a Amounts) value() *form.Map {
 	return form.NewMap(pairs...)
 }
 
-// add counts up to the largest number and not beyond.
+// add returns a+b, saturating at the largest int64.
 func add(a, b int64) int64 {
 	if a > math.MaxInt64-b {
 		return math.MaxInt64

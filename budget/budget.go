@@ -1,8 +1,8 @@
-// Package budget meters what calls, runs and sessions spend, and refuses what could
-// spend more than is left.
+// Package budget meters what calls, runs and sessions spend and refuses calls that could
+// exceed the remaining budget.
 //
-// What a call may cost at worst is reserved before it starts and settled when it
-// has ended, so that two calls at once cannot both take the last of something.
+// The worst-case cost of a call is reserved before it starts and settled when it ends, so that
+// concurrent calls cannot spend the same units twice.
 package budget
 
 import (
@@ -14,30 +14,30 @@ import (
 	"glasshouse/rtfs/form"
 )
 
-// A Budget is what a call, a run or a session may spend. It is safe for concurrent
-// use. What a call spends its run has spent too, and its session.
+// A Budget limits what a call, a run or a session may spend. It is safe for concurrent use.
+// Amounts that a call spends are also counted for its run and its session.
 type Budget struct {
 	name   string
 	parent *Budget // nil: none
 	warn   func(Warning)
 
-	mu sync.Mutex // a child's is locked before its parent's
+	mu sync.Mutex // lock order: a child before its parent
 	// +checklocks:mu
-	limits Amounts // the map itself never changes
+	limits Amounts // the map is immutable
 	// +checklocks:mu
 	consumed Amounts
 	// +checklocks:mu
-	held Amounts // of what is limited
+	held Amounts // reserved, for limited dimensions
 }
 
-// A State is what is kept of a budget: a record of a run holds its JSON.
+// A State is the stored form of a budget; the record of a run contains its JSON.
 type State struct {
 	Limits   Amounts `json:"limits"`
 	Consumed Amounts `json:"consumed,omitempty"`
-	Held     Amounts `json:"held,omitempty"` // reserved by calls that were under way
+	Held     Amounts `json:"held,omitempty"` // reserved by calls in progress
 }
 
-// A Warning says that a part of a limit is spent.
+// A Warning reports that a part of a limit is spent.
 type Warning struct {
 	Budget    string    `json:"budget"`
 	Dimension Dimension `json:"dimension"`
@@ -46,17 +46,17 @@ type Warning struct {
 	Limit     int64     `json:"limit"`
 }
 
-// percents is when is warned.
+// percents are the thresholds of warnings.
 var percents = []int64{50, 80, 100}
 
-// An Exceeded is why a reservation was refused. It comes wrapped in an error of
-// kind fault.Exhausted.
+// An Exceeded is the reason of a refused reservation. It is wrapped in an error of kind
+// fault.Exhausted.
 type Exceeded struct {
 	Budget    string
 	Dimension Dimension
 	Needed    int64
 	Remaining int64 // of the limit
-	Reserved  int64 // of what remains, by others
+	Reserved  int64 // of Remaining, by other calls
 }
 
 func (e *Exceeded) Error() string {
@@ -67,11 +67,10 @@ func (e *Exceeded) Error() string {
 	return s
 }
 
-// New returns the budget with a name, for messages, that draws from a parent if
-// there is one. A State with nothing but limits is a new budget's. One that was kept
-// goes on where it was: what was reserved then counts as spent, for a call that was
-// cut off may have spent it. Each part of each limit is told to warn once, by who
-// spends it; nil: to nobody.
+// New returns a budget that draws from parent, which may be nil. The name is used in messages.
+// A new budget has a State with limits only. For a stored State, reserved amounts count as
+// spent, because an interrupted call may have spent them. warn is called once for each
+// threshold of each limit, in the goroutine that spends; it may be nil.
 func New(name string, parent *Budget, s State, warn func(Warning)) (*Budget, error) {
 	const op = "budget.New"
 	for field, a := range map[string]Amounts{"limits": s.Limits, "consumed": s.Consumed, "held": s.Held} {
@@ -87,9 +86,9 @@ func New(name string, parent *Budget, s State, warn func(Warning)) (*Budget, err
 	return b, nil
 }
 
-// Reserve sets aside what something will need at worst, here and in all that b draws
-// from, or changes nothing and returns an error that holds an *Exceeded. What worst
-// does not name needs nothing.
+// Reserve reserves the worst-case amounts in b and in all budgets that b draws from. If one of
+// them has too little left, Reserve changes nothing and returns an error that wraps an
+// *Exceeded.
 func (b *Budget) Reserve(worst Amounts) (*Hold, error) {
 	if err := worst.check("budget.Reserve", "worst"); err != nil {
 		return nil, err
@@ -140,12 +139,12 @@ func (b *Budget) hold(worst Amounts, sign int64) {
 func (b *Budget) refuse(e *Exceeded) error {
 	remedy := "raise the limit, or call something that declares less"
 	if e.Needed <= e.Remaining {
-		remedy = "wait until a call that is under way has ended"
+		remedy = "retry after a call in progress has ended"
 	}
 	return &fault.Error{Op: "budget.Reserve", On: b.name, Kind: fault.Exhausted, Remedy: remedy, Err: e}
 }
 
-// Raise raises limits. What is not limited stays so: what is reserved of it is not
+// Raise raises limits. Unlimited dimensions stay unlimited, because their reservations are not
 // counted.
 func (b *Budget) Raise(limits Amounts) error {
 	if err := limits.check("budget.Raise", "limits"); err != nil {
@@ -155,7 +154,7 @@ func (b *Budget) Raise(limits Amounts) error {
 	defer b.mu.Unlock()
 	for d, n := range limits {
 		if was, limited := b.limits[d]; !limited || n < was {
-			return fault.Fieldf("budget.Raise", "limits."+string(d), "%s is no limit that is lower", d)
+			return fault.Fieldf("budget.Raise", "limits."+string(d), "cannot raise %s: its limit is not lower", d)
 		}
 	}
 	next := maps.Clone(b.limits)
@@ -164,15 +163,14 @@ func (b *Budget) Raise(limits Amounts) error {
 	return nil
 }
 
-// A Hold is a reservation. It ends with Commit or Release, whichever is first.
+// A Hold is a reservation. The first call of Commit or Release ends it.
 type Hold struct {
 	budget *Budget
 	worst  Amounts
 	once   sync.Once
 }
 
-// Commit counts what was spent, which may be more than was reserved, and gives the
-// rest back.
+// Commit counts used, which may exceed the reservation, as spent and returns the rest.
 func (h *Hold) Commit(used Amounts) {
 	h.once.Do(func() {
 		for b := h.budget; b != nil; b = b.parent {
@@ -183,10 +181,10 @@ func (h *Hold) Commit(used Amounts) {
 	})
 }
 
-// Release gives everything back: nothing was spent.
+// Release cancels the reservation; nothing was spent.
 func (h *Hold) Release() { h.Commit(nil) }
 
-// settle returns what there is to warn of.
+// settle replaces a reservation by the spent amounts and returns the warnings.
 func (b *Budget) settle(worst, used Amounts) []Warning {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -206,8 +204,8 @@ func (b *Budget) settle(worst, used Amounts) []Warning {
 	return warnings
 }
 
-// passed returns a warning for each part of a limit that was not spent before, and is now.
-// The caller holds b.mu.
+// passed returns a warning for each threshold of a limit between before and the amount spent
+// now. The caller holds b.mu.
 //
 // +checklocks:b.mu
 func (b *Budget) passed(d Dimension, limit, before int64) []Warning {
@@ -220,36 +218,36 @@ func (b *Budget) passed(d Dimension, limit, before int64) []Warning {
 	return warnings
 }
 
-// part is so many percent of a limit, at least 1: nothing spent is no part of
-// anything.
+// part returns percent of a limit, at least 1, so that a zero amount never reaches a
+// threshold.
 func part(limit, percent int64) int64 {
 	whole, rest := limit/100, limit%100
 	return max(1, whole*percent+(rest*percent+99)/100)
 }
 
-// left is what remains of a limit. Who spent more than he had has nothing left.
+// left returns the remainder of a limit, or 0 if it is exceeded.
 func left(limit, consumed int64) int64 { return max(0, limit-consumed) }
 
-// Consumed is what was spent: of all that is limited, and of what else was.
+// Consumed returns the amounts spent in all dimensions.
 func (b *Budget) Consumed() Amounts { return b.Report().Consumed }
 
-// Remaining is what is left of all that is limited, reserved or not.
+// Remaining returns the remainder of all limits, including reserved amounts.
 func (b *Budget) Remaining() Amounts { return b.Report().Remaining }
 
-// State is what to keep of b.
+// State returns the state of b for storage.
 func (b *Budget) State() State {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	return State{Limits: maps.Clone(b.limits), Consumed: maps.Clone(b.consumed), Held: maps.Clone(b.held)}
 }
 
-// A Report is how a run's budget stands.
+// A Report is the current state of a run's budget.
 type Report struct {
 	Consumed  Amounts `json:"run-budget-consumed"`
 	Remaining Amounts `json:"run-budget-remaining"`
 }
 
-// Report is how b stands at this moment.
+// Report returns the current state of b.
 func (b *Budget) Report() Report {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -266,7 +264,7 @@ func (b *Budget) Report() Report {
 	return r
 }
 
-// Value is r as RTFS has it: {:run-budget-consumed {…} :run-budget-remaining {…}}.
+// Value returns r as an RTFS map: {:run-budget-consumed {…} :run-budget-remaining {…}}.
 func (r Report) Value() form.Value {
 	return form.NewMap(
 		form.Keyword("run-budget-consumed"), r.Consumed.value(),

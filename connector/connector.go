@@ -1,11 +1,12 @@
-// Package connector joins sessions to what is outside of them.
+// Package connector implements inbound and outbound webhooks for sessions, and relays between
+// sessions.
 //
 //	others ──▶ Hook ──▶ inbox, run          outbox ──▶ Post ──▶ others
 //	                       ▲                   │
 //	                       └────── Relay ◀─────┘
 //
-// What comes in is kept before it is answered, and the same twice is one message. What
-// goes out is delivered at least once, always under the same id.
+// An inbound message is stored before the response, and duplicates are detected. An outbound
+// message is delivered at least once, always with the same id.
 package connector
 
 import (
@@ -28,45 +29,45 @@ import (
 	"glasshouse/run"
 )
 
-// A Hook takes what others post to it, if they sign it.
+// A Hook is an inbound webhook, which accepts signed requests.
 type Hook struct {
 	Name   string
 	Scheme webhook.Scheme
-	Secret string           // name of the secret that they sign with
-	Labels []manifest.Label // of what comes; none: pii
+	Secret string           // name of the secret that verifies signatures
+	Labels []manifest.Label // of inbound data; none: pii
 	Entry
 }
 
-// An Entry says what becomes of what comes: a message in the inbox of a session, and a
-// run that reads it, if there is a goal. In Session, Text and Goal, {{a.b}} stands for
-// the field b of the field a of what comes, which is JSON then.
+// An Entry defines how an inbound message is processed: as a message in a session's inbox and,
+// if there is a goal, a run that reads it. In Session, Text and Goal, {{a.b}} is replaced by
+// the field b of the field a of the JSON body.
 type Entry struct {
-	Session string          // "", with a goal: one of its own for each run
-	Text    string          // of the message; "": all that came
-	Goal    string          // "": no run is begun
+	Session string          // "", with a goal: a new session for each run
+	Text    string          // of the message; "": the whole body
+	Goal    string          // "": no run is started
 	Agent   json.RawMessage // of the run; nil: the session's
 	Limits  budget.Amounts  // of the run
 }
 
-// A Post has what is said in sessions posted to an address.
+// A Post is an outbound webhook, which delivers messages of sessions to an address.
 type Post struct {
 	Name     string
 	Sessions []string // names, or patterns with *
 	URL      string
-	Secret   string           // name of the secret that it is signed with; "": it is not signed
-	Networks []netip.Prefix   // where it may go besides the Internet
-	Labels   []manifest.Label // what it may have as it is; of all else that is personal it has the handle
+	Secret   string           // name of the signing secret; "": unsigned
+	Networks []netip.Prefix   // allowed destinations in addition to the Internet
+	Labels   []manifest.Label // classes that are delivered in plain text; other personal data is replaced by its handle
 }
 
-// A Relay tells one session what is said in others.
+// A Relay forwards messages of sessions to another session.
 type Relay struct {
 	Name     string
 	Sessions []string         // names, or patterns with *
-	Labels   []manifest.Label // as a Post's
+	Labels   []manifest.Label // as in Post
 	Entry
 }
 
-// Runs is where sessions are. *run.Manager is one.
+// Runs manages sessions. *run.Manager implements it.
 type Runs interface {
 	Send(ctx context.Context, m run.Message) (run.Message, error)
 	Message(ctx context.Context, mid id.Message) (run.Message, error)
@@ -81,18 +82,18 @@ type Runs interface {
 	Undelivered(ctx context.Context, to string, s run.DeliveryState) (int64, error)
 }
 
-// Config is what Connectors work with.
+// Config configures Connectors.
 type Config struct {
 	Hooks  []Hook
 	Posts  []Post
 	Relays []Relay
 
-	Address string // where others find hooks: https://host/hooks/; for who configures them
+	Address string // public base address of inbound webhooks, https://host/hooks/; for display
 
 	Runs  Runs
-	Start func(ctx context.Context, q run.Request) (run.Run, error)                 // begins a run
-	Key   func(ctx context.Context, connector, secret, host string) ([]byte, error) // lends a secret; host is where it goes, if it does
-	Reach func(a netip.Addr) error                                                  // refuses an address that is not on the Internet
+	Start func(ctx context.Context, q run.Request) (run.Run, error)                 // starts a run
+	Key   func(ctx context.Context, connector, secret, host string) ([]byte, error) // returns a secret; host is its destination, or empty
+	Reach func(a netip.Addr) error                                                  // refuses addresses that are not on the Internet
 
 	Log *slog.Logger
 }
@@ -103,13 +104,13 @@ type Connectors struct {
 	hooks  map[string]*hook
 	outs   []*out
 	keys   keys
-	busy   chan struct{} // has room for those whose bodies are read
+	busy   chan struct{} // semaphore for requests whose bodies are being read
 	ctx    context.Context
 	cancel context.CancelFunc
 	wg     sync.WaitGroup
 }
 
-// Kind is what a connector is.
+// Kind is the kind of a connector.
 type Kind string
 
 const (
@@ -118,13 +119,13 @@ const (
 	KindRelay Kind = "relay"
 )
 
-// An Info is what is shown of a connector.
+// An Info describes a connector.
 type Info struct {
 	Name     string
 	Kind     Kind
-	Address  string // of a hook: where it is found; of a post: whose host it goes to
+	Address  string // of a hook: its URL; of a post: its host
 	Sessions []string
-	Session  string // that is told, as it is configured
+	Session  string // destination, as configured
 	Goal     string
 	Pending  int64
 	Dead     int64
@@ -132,7 +133,7 @@ type Info struct {
 
 var nameForm = regexp.MustCompile(`^[a-z0-9]([a-z0-9-]{0,38}[a-z0-9])?$`)
 
-// New returns Connectors that do nothing before Open.
+// New returns Connectors. They deliver nothing before Open.
 func New(cfg Config) (*Connectors, error) {
 	if cfg.Log == nil {
 		cfg.Log = slog.New(slog.DiscardHandler)
@@ -183,14 +184,14 @@ func New(cfg Config) (*Connectors, error) {
 	return c, nil
 }
 
-// Open begins to deliver.
+// Open starts deliveries.
 func (c *Connectors) Open() {
 	for _, o := range c.outs {
 		c.wg.Go(func() { c.deliverLoop(o) })
 	}
 }
 
-// Close ends what is on its way: it is delivered again by whoever opens next.
+// Close cancels deliveries in progress. They are retried after the next Open.
 func (c *Connectors) Close() error {
 	c.cancel()
 	c.wg.Wait()
@@ -202,7 +203,7 @@ func (c *Connectors) Close() error {
 	return nil
 }
 
-// List returns all connectors, with what of theirs waits.
+// List returns all connectors with the number of pending deliveries.
 func (c *Connectors) List(ctx context.Context) ([]Info, error) {
 	var all []Info
 	for _, h := range c.cfg.Hooks {
@@ -221,7 +222,7 @@ func (c *Connectors) List(ctx context.Context) ([]Info, error) {
 	return all, nil
 }
 
-// For returns the connectors that what is said in a session goes to.
+// For returns the connectors that receive the messages of a session.
 func (c *Connectors) For(session string) []string {
 	var names []string
 	for _, o := range c.outs {
@@ -232,10 +233,10 @@ func (c *Connectors) For(session string) []string {
 	return names
 }
 
-// checkSessions refuses patterns that could match nothing.
+// checkSessions refuses patterns that match nothing.
 func checkSessions(field string, patterns []string) error {
 	if len(patterns) == 0 {
-		return fault.Fieldf("connector", field+".sessions", "it is not said whose words it carries")
+		return fault.Fieldf("connector", field+".sessions", "no sessions are configured")
 	}
 	for _, p := range patterns {
 		if _, err := path.Match(p, ""); err != nil || p == "" {
@@ -254,18 +255,18 @@ func checkLabels(field string, labels []manifest.Label) error {
 	return nil
 }
 
-// hostOf is the host of an address, which is all of it that is shown: the rest may hold
-// a secret.
+// hostOf returns the host of an address. The rest of the address may contain a secret and is
+// not shown.
 func hostOf(field, address string) (string, error) {
 	u, err := url.Parse(address)
 	if err != nil || u.Scheme != "http" && u.Scheme != "https" || u.Hostname() == "" {
-		return "", fault.Fieldf("connector", field+".url", "it is not an address such as https://host/path")
+		return "", fault.Fieldf("connector", field+".url", "not a URL such as https://host/path")
 	}
 	return u.Hostname(), nil
 }
 
-// keys are secrets that were asked for a moment ago. Each use of a secret is recorded:
-// strangers who send garbage must not fill the record.
+// keys caches secrets briefly. Each use of a secret is logged, and requests with invalid
+// signatures must not flood the audit log.
 type keys struct {
 	fetch func(ctx context.Context, connector, secret, host string) ([]byte, error)
 
@@ -279,7 +280,7 @@ type keptKey struct {
 	until time.Time
 }
 
-const keyTime = 30 * time.Second // after which a secret that was changed counts
+const keyTime = 30 * time.Second // delay until a changed secret takes effect
 
 func (k *keys) get(ctx context.Context, connector, secret, host string) ([]byte, error) {
 	k.mu.Lock()

@@ -18,10 +18,10 @@ import (
 	"glasshouse/run"
 )
 
-// MaxBody is the most bytes that a hook takes.
+// MaxBody is the maximum size of an inbound request in bytes.
 const MaxBody = 1 << 20
 
-// atOnce bounds the strangers whose bodies are read at one time.
+// atOnce is the maximum number of bodies that are read concurrently.
 const atOnce = 64
 
 type hook struct {
@@ -29,7 +29,7 @@ type hook struct {
 	entry
 }
 
-// An entry is an Entry that was read.
+// An entry is a parsed Entry.
 type entry struct {
 	Entry
 	session, text, goal template
@@ -41,7 +41,7 @@ func newHook(field string, h Hook) (*hook, error) {
 	case h.Scheme != webhook.Standard && h.Scheme != webhook.GitHub:
 		return nil, fault.Fieldf("connector", field+".scheme", "%.40q is neither standard nor github", string(h.Scheme))
 	case h.Secret == "":
-		return nil, fault.Fieldf("connector", field+".secret", "it is not said with which secret others sign")
+		return nil, fault.Fieldf("connector", field+".secret", "secret is required")
 	}
 	if len(h.Labels) == 0 {
 		h.Labels = []manifest.Label{manifest.PII}
@@ -66,35 +66,35 @@ func newEntry(field string, e Entry) (entry, error) {
 	}
 	switch {
 	case e.Session == "" && e.Goal == "":
-		return made, fault.Fieldf("connector", field+".session", "it is not said whom it tells, and it begins no run")
+		return made, fault.Fieldf("connector", field+".session", "session or goal is required")
 	case e.Session != "" && !made.session.fields() && !id.ValidSession(e.Session):
 		return made, fault.Fieldf("connector", field+".session", "%.140q is no name of a session: 1 to 128 of A-Z a-z 0-9 . _ : -", e.Session)
 	case e.Goal == "" && (e.Agent != nil || len(e.Limits) > 0):
-		return made, fault.Fieldf("connector", field+".goal", "there is none, and something else says how it is pursued")
+		return made, fault.Fieldf("connector", field+".goal", "goal is required when agent or limits are set")
 	}
 	return made, nil
 }
 
-// A Received is what came of what came in.
+// A Received is the result of an inbound message.
 type Received struct {
 	Session string
 	Message id.Message
-	Run     id.Run // "": none was begun
+	Run     id.Run // "": no run was started
 }
 
-// Enter has who would send something wait for room, or refuses it. The caller calls
-// leave when the body was read.
+// Enter waits for a free slot to read a body, or refuses the request. The caller must call
+// leave after it has read the body.
 func (c *Connectors) Enter(ctx context.Context) (leave func(), err error) {
 	select {
 	case c.busy <- struct{}{}:
 		return func() { <-c.busy }, nil
 	default:
-		return nil, fault.Newf(fault.Exhausted, "connector.Receive", "", "%d are sending at this moment", atOnce)
+		return nil, fault.Newf(fault.Exhausted, "connector.Receive", "", "%d requests are in progress", atOnce)
 	}
 }
 
-// Receive takes what was posted to a hook. When it returns it is kept. Who cannot sign
-// does not learn whether there is such a hook.
+// Receive processes a request to an inbound webhook. The message is stored when it returns.
+// The error is the same for an invalid signature and for an unknown webhook.
 func (c *Connectors) Receive(ctx context.Context, name string, h http.Header, body []byte) (Received, error) {
 	to := c.hooks[name]
 	if to == nil {
@@ -109,11 +109,11 @@ func (c *Connectors) Receive(ctx context.Context, name string, h http.Header, bo
 		return Received{}, err
 	}
 	if err != nil {
-		c.cfg.Log.Error("a webhook cannot be verified", "connector", name, "err", err)
-		return Received{}, fault.Newf(fault.Unavailable, "connector.Receive", "", "it cannot be verified now; the daemon's log says why")
+		c.cfg.Log.Error("cannot verify an inbound webhook", "connector", name, "err", err)
+		return Received{}, fault.Newf(fault.Unavailable, "connector.Receive", "", "the signature cannot be verified at the moment; see the daemon's log")
 	}
 	if !utf8.Valid(body) {
-		return Received{}, fault.Newf(fault.Invalid, "connector.Receive", "", "what came is no UTF-8")
+		return Received{}, fault.Newf(fault.Invalid, "connector.Receive", "", "the body is not UTF-8")
 	}
 	got := &arrival{connector: name, key: hexOf(delivery), text: string(body), body: body, labels: to.Labels}
 	return c.enter(ctx, &to.entry, got)
@@ -124,16 +124,16 @@ func hexOf(s string) string {
 	return hex.EncodeToString(sum[:])
 }
 
-// An arrival is something that has come, and is what it says it is.
+// An arrival is an authenticated inbound message.
 type arrival struct {
 	connector string
-	key       string // the same for the same
+	key       string // idempotency key
 	text      string
-	body      []byte // JSON, if a template wants a field of it
+	body      []byte // JSON, if a template refers to a field
 	labels    []manifest.Label
 }
 
-// enter puts what has come where it belongs. Done again it does nothing more.
+// enter stores a message and starts its run. It is idempotent.
 func (c *Connectors) enter(ctx context.Context, e *entry, a *arrival) (Received, error) {
 	var doc any
 	if e.session.fields() || e.text.fields() || e.goal.fields() {

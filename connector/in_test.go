@@ -206,7 +206,7 @@ func TestWhatCannotBeTakenIsRefusedWithItsReason(t *testing.T) {
 		{Name: "b", Secret: "key-a", Labels: public, Entry: connector.Entry{Session: "closed"}},
 	}})
 	for body, want := range map[string]string{
-		`{"a": 1}`: "no a.b", `{`: "not JSON", `{} {}`: "more comes", "\xff": "UTF-8", `{"a": {"b": ""}}`: "", `{"a": {"b": "` + strings.Repeat("x", 300) + `"}}`: "session",
+		`{"a": 1}`: "no field a.b", `{`: "not JSON", `{} {}`: "unexpected data", "\xff": "UTF-8", `{"a": {"b": ""}}`: "", `{"a": {"b": "` + strings.Repeat("x", 300) + `"}}`: "session",
 	} {
 		_, err := h.Receive(t.Context(), "a", h.signed("the key of a", fmt.Sprint(len(body)), body), []byte(body))
 		if want == "" && err != nil || want != "" && (!errors.Is(err, fault.Invalid) || !strings.Contains(err.Error(), want)) {

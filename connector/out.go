@@ -17,16 +17,16 @@ import (
 	"glasshouse/run"
 )
 
-// An out is a Post or a Relay at work.
+// An out is an active Post or Relay.
 type out struct {
 	info    Info
 	labels  []manifest.Label
-	wake    chan struct{}   // has room for one
-	sender  *webhook.Sender // of a Post
+	wake    chan struct{}   // capacity 1
+	sender  *webhook.Sender // for a Post
 	deliver func(ctx context.Context, d run.Delivery, m run.Message) error
 }
 
-// A Posted is the body of what a Post sends.
+// A Posted is the body of an outbound request.
 type Posted struct {
 	Type string     `json:"type"` // session.message
 	At   time.Time  `json:"timestamp"`
@@ -73,7 +73,7 @@ func (c *Connectors) newPost(field string, p Post) (*out, error) {
 	o.deliver = func(ctx context.Context, d run.Delivery, m run.Message) error {
 		var key []byte
 		if p.Secret != "" {
-			var err error // of this delivery: there are several at once
+			var err error // local to this delivery, because several run concurrently
 			if key, err = c.keys.get(ctx, p.Name, p.Secret, host); err != nil {
 				return err
 			}
@@ -101,7 +101,7 @@ func (c *Connectors) newRelay(field string, r Relay) (*out, error) {
 		return nil, err
 	}
 	if !e.session.fields() && o.wants(r.Session) {
-		return nil, fault.Fieldf("connector", field+".session", "%q would be told what it says itself", r.Session)
+		return nil, fault.Fieldf("connector", field+".session", "session %q would receive its own messages", r.Session)
 	}
 	o.deliver = func(ctx context.Context, d run.Delivery, m run.Message) error {
 		body, err := json.Marshal(postedOf(m).Data)
@@ -110,7 +110,7 @@ func (c *Connectors) newRelay(field string, r Relay) (*out, error) {
 		}
 		labels := m.Labels
 		if run.IsHandle(m.Text) {
-			labels = nil // it is nothing personal by itself
+			labels = nil // not personal data by itself
 		}
 		_, err = c.enter(ctx, &e, &arrival{connector: r.Name, key: hexOf(d.ID), text: m.Text, body: body, labels: labels})
 		return err
@@ -120,12 +120,12 @@ func (c *Connectors) newRelay(field string, r Relay) (*out, error) {
 
 func (o *out) wants(session string) bool {
 	return slices.ContainsFunc(o.info.Sessions, func(p string) bool {
-		ok, _ := path.Match(p, session) // New has read them
+		ok, _ := path.Match(p, session) // New has validated the patterns
 		return ok
 	})
 }
 
-// Wake has it looked at once whether there is something to deliver.
+// Wake triggers a check for pending deliveries.
 func (c *Connectors) Wake() {
 	for _, o := range c.outs {
 		select {
@@ -136,18 +136,18 @@ func (c *Connectors) Wake() {
 }
 
 const (
-	lookEvery = time.Second // for what is tried again, and what others have left
-	together  = 4           // deliveries to one connector at once
+	lookEvery = time.Second // poll interval for retries and for deliveries of other processes
+	together  = 4           // concurrent deliveries to one connector
 )
 
-// deliverLoop delivers what is for one connector.
+// deliverLoop delivers the messages for one connector.
 func (c *Connectors) deliverLoop(o *out) {
 	tick := time.NewTicker(lookEvery)
 	defer tick.Stop()
 	for {
 		list, err := c.cfg.Runs.Take(c.ctx, o.info.Name, together)
 		if err != nil && c.ctx.Err() == nil {
-			c.cfg.Log.Error("what is to be delivered cannot be looked for", "connector", o.info.Name, "err", err)
+			c.cfg.Log.Error("cannot list pending deliveries", "connector", o.info.Name, "err", err)
 		}
 		var wg sync.WaitGroup
 		for _, d := range list {
@@ -166,24 +166,24 @@ func (c *Connectors) deliverLoop(o *out) {
 	}
 }
 
-// attempt delivers once, and keeps what came of it.
+// attempt makes one delivery attempt and records its outcome.
 func (c *Connectors) attempt(o *out, d run.Delivery) {
 	err := c.carry(o, d)
 	log := c.cfg.Log.With("connector", o.info.Name, "delivery", d.ID)
 	ctx := context.WithoutCancel(c.ctx)
 	if err == nil {
 		if err := c.cfg.Runs.Delivered(ctx, d); err != nil {
-			log.Error("what was delivered is not recorded so, and will be delivered again", "err", err)
+			log.Error("cannot record a delivery; it will be repeated", "err", err)
 		}
 		return
 	}
 	if c.ctx.Err() != nil {
-		return // it was broken off, may have arrived, and is delivered again under the same id
+		return // interrupted: it may have arrived, and is repeated with the same id
 	}
 	now, kerr := c.cfg.Runs.NotDelivered(ctx, d, err)
 	switch {
 	case kerr != nil:
-		log.Error("what was not delivered is not recorded so", "err", errors.Join(err, kerr))
+		log.Error("cannot record a failed delivery", "err", errors.Join(err, kerr))
 	case now.State == run.Dead:
 		log.Error("a message cannot be delivered", "attempts", now.Attempts, "err", err)
 	}
@@ -198,22 +198,22 @@ func (c *Connectors) carry(o *out, d run.Delivery) error {
 		text, err := c.cfg.Runs.Reveal(c.ctx, m.Text, run.Reader{Name: "connector " + o.info.Name, Labels: o.labels})
 		if err == nil {
 			m.Text = text
-		} else if !errors.Is(err, fault.NotFound) { // its time was over
+		} else if !errors.Is(err, fault.NotFound) { // it has expired
 			return err
 		}
 	}
 	return o.deliver(c.ctx, d, m)
 }
 
-// Deliveries lists what is or was to be delivered to a connector.
+// Deliveries lists the deliveries of a connector.
 func (c *Connectors) Deliveries(ctx context.Context, f run.DeliveryFilter) ([]run.Delivery, error) {
 	if !slices.ContainsFunc(c.outs, func(o *out) bool { return o.info.Name == f.To }) {
-		return nil, fault.Newf(fault.NotFound, "connector.Deliveries", sessionWord(f.To), "there is no connector of that name that delivers anything")
+		return nil, fault.Newf(fault.NotFound, "connector.Deliveries", sessionWord(f.To), "no outbound connector has this name")
 	}
 	return c.cfg.Runs.DeliveriesTo(ctx, f)
 }
 
-// Redeliver tries a dead letter anew.
+// Redeliver retries a dead letter.
 func (c *Connectors) Redeliver(ctx context.Context, did string) (run.Delivery, error) {
 	d, err := c.cfg.Runs.Delivery(ctx, did)
 	if err == nil {

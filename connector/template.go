@@ -12,16 +12,16 @@ import (
 	"glasshouse/fault"
 )
 
-// A template is a text with the fields of a JSON value in it.
+// A template is a text with references to fields of a JSON value.
 type template []part
 
-// A part is a text, or the way to a field.
+// A part is a text, or the path of a field.
 type part struct {
 	text string
 	way  []string
 }
 
-// parseTemplate reads "a {{b.c}} d".
+// parseTemplate parses "a {{b.c}} d".
 func parseTemplate(s string) (template, error) {
 	var t template
 	for s != "" {
@@ -34,12 +34,12 @@ func parseTemplate(s string) (template, error) {
 		}
 		inside, after, closed := strings.Cut(rest, "}}")
 		if !closed {
-			return nil, errors.New("a {{ is not closed")
+			return nil, errors.New("missing }} after {{")
 		}
 		way := strings.Split(strings.TrimSpace(inside), ".")
 		for _, word := range way {
 			if word == "" || strings.ContainsAny(word, " \t\n{}") {
-				return nil, fmt.Errorf("{{%.60s}} is no field: want names with dots between, such as {{repository.name}}", inside)
+				return nil, fmt.Errorf("invalid field {{%.60s}}: want names separated by dots, such as {{repository.name}}", inside)
 			}
 		}
 		t, s = append(t, part{way: way}), after
@@ -47,7 +47,7 @@ func parseTemplate(s string) (template, error) {
 	return t, nil
 }
 
-// fields reports whether a template has any.
+// fields reports whether a template refers to fields.
 func (t template) fields() bool {
 	for _, p := range t {
 		if p.way != nil {
@@ -57,7 +57,7 @@ func (t template) fields() bool {
 	return false
 }
 
-// fill returns the text with each field's value as of turns it into.
+// fill returns the text with each field's value converted by as.
 func (t template) fill(doc any, as func(string) string) (string, error) {
 	var b strings.Builder
 	for _, p := range t {
@@ -74,7 +74,7 @@ func (t template) fill(doc any, as func(string) string) (string, error) {
 	return b.String(), nil
 }
 
-// field is the text of what is found on a way: a string's own, else its JSON.
+// field returns the value at a path: a string, or else its JSON.
 func field(doc any, way []string) (string, error) {
 	for i, word := range way {
 		found := false
@@ -87,7 +87,7 @@ func field(doc any, way []string) (string, error) {
 			}
 		}
 		if !found {
-			return "", fault.Newf(fault.Invalid, "connector", "", "what came has no %s", strings.Join(way[:i+1], "."))
+			return "", fault.Newf(fault.Invalid, "connector", "", "the body has no field %s", strings.Join(way[:i+1], "."))
 		}
 	}
 	if s, ok := doc.(string); ok {
@@ -97,23 +97,23 @@ func field(doc any, way []string) (string, error) {
 	return string(text), err
 }
 
-// decode reads one JSON value, its numbers as they are written.
+// decode parses one JSON value and keeps numbers in their original form.
 func decode(body []byte) (any, error) {
 	dec := json.NewDecoder(bytes.NewReader(body))
 	dec.UseNumber()
 	var doc any
 	if err := dec.Decode(&doc); err != nil {
-		return nil, fault.Newf(fault.Invalid, "connector", "", "what came is not JSON")
+		return nil, fault.Newf(fault.Invalid, "connector", "", "the body is not JSON")
 	}
 	if _, err := dec.Token(); err != io.EOF {
-		return nil, fault.Newf(fault.Invalid, "connector", "", "more comes after the JSON")
+		return nil, fault.Newf(fault.Invalid, "connector", "", "unexpected data after the JSON value")
 	}
 	return doc, nil
 }
 
 func verbatim(s string) string { return s }
 
-// sessionWord is a value as a part of a session's name.
+// sessionWord converts a value to a part of a session's name.
 func sessionWord(s string) string {
 	return strings.Map(func(r rune) rune {
 		if r >= 'a' && r <= 'z' || r >= 'A' && r <= 'Z' || r >= '0' && r <= '9' || strings.ContainsRune("._:-", r) {

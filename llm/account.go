@@ -7,20 +7,20 @@ import (
 	"glasshouse/fault"
 )
 
-// An account is what one call holds of its caller's budget.
+// An account is the reservation of one call in its caller's budget.
 type account struct {
-	budget *budget.Budget // nil: nothing is limited
+	budget *budget.Budget // nil: no limits
 	price  Price
 	holds  []*budget.Hold
-	tokens int64 // held
-	cost   int64 // held
+	tokens int64 // reserved
+	cost   int64 // reserved
 }
 
-// more is how many tokens a call that goes beyond its reservation reserves at a time,
-// so that not each event asks.
+// more is the number of tokens that a call beyond its reservation reserves at a time, to avoid
+// a reservation per event.
 const more = 256
 
-// open reserves what a request is likely to take in, and all it may be answered.
+// open reserves the estimated input of a request and the limit of its answer.
 func (a *account) open(in, out int64) error {
 	return a.reserve(in+out, a.price.Cost(Usage{Input: in, Output: out}))
 }
@@ -39,8 +39,8 @@ func (a *account) reserve(tokens, cost int64) error {
 	return nil
 }
 
-// covers makes sure that what was used so far is held, and returns the budget's
-// refusal if that is more than there is.
+// covers extends the reservation to the usage so far. It returns the budget's error if too
+// little is left.
 func (a *account) covers(u Usage) error {
 	if a.budget == nil {
 		return nil
@@ -55,8 +55,8 @@ func (a *account) covers(u Usage) error {
 	return a.beyond(a.reserve(tokens, cost))
 }
 
-// beyond is a refusal to a call that holds something already: all that it needs counts,
-// and what is reserved by others only.
+// beyond corrects the amounts in a refusal for a call that already holds a reservation: they
+// include all that the call needs, and exclude its own reservation.
 func (a *account) beyond(err error) error {
 	e, ok := errors.AsType[*budget.Exceeded](err)
 	if !ok {
@@ -68,14 +68,14 @@ func (a *account) beyond(err error) error {
 	}
 	own = min(own, e.Reserved)
 	why := &budget.Exceeded{Budget: e.Budget, Dimension: e.Dimension, Needed: e.Needed + own, Remaining: e.Remaining, Reserved: e.Reserved - own}
-	remedy := "raise the limit, or ask for less"
+	remedy := "raise the limit, or request less"
 	if why.Needed <= why.Remaining {
-		remedy = "wait until a call that is under way has ended"
+		remedy = "retry after a call in progress has ended"
 	}
 	return &fault.Error{Op: "llm", On: e.Budget, Kind: fault.Exhausted, Remedy: remedy, Err: why}
 }
 
-// settle counts what was used and gives the rest back.
+// settle commits the usage and returns the rest of the reservation.
 func (a *account) settle(u Usage) {
 	for i, h := range a.holds {
 		if i == 0 {
@@ -87,7 +87,7 @@ func (a *account) settle(u Usage) {
 	a.holds = nil
 }
 
-// release gives back what is still held.
+// release cancels the remaining reservation.
 func (a *account) release() {
 	for _, h := range a.holds {
 		h.Release()
@@ -95,7 +95,7 @@ func (a *account) release() {
 	a.holds = nil
 }
 
-// overdrawn reports whether a budget is spent so far that waiting does not help.
+// overdrawn reports whether the budget is exhausted, so that waiting does not help.
 func overdrawn(err error) bool {
 	e, ok := errors.AsType[*budget.Exceeded](err)
 	return ok && e.Needed > e.Remaining

@@ -9,16 +9,16 @@ import (
 	"glasshouse/fault"
 )
 
-// A field is one of an object, and where in the object's text its value stands.
+// A field is a field of a JSON object and the position of its value in the object's text.
 type field struct {
 	name       string
 	value      json.RawMessage
 	start, end int
 }
 
-// object finds the fields of a JSON object, so that one can be changed and the rest
-// stays as it was written. Two fields of one name are refused: who is behind could
-// read the other one. Values are parts of text, not copies.
+// object finds the fields of a JSON object, so that one can be changed while the other bytes
+// stay the same. It refuses duplicate names, because the provider might use the other value.
+// Values are slices of text, not copies.
 func object(text []byte) ([]field, error) {
 	if !json.Valid(text) {
 		var v any
@@ -27,11 +27,11 @@ func object(text []byte) ([]field, error) {
 	s := scanner{text: text}
 	s.space()
 	if s.text[s.at] != '{' {
-		return nil, notJSON(nil, "it is no object")
+		return nil, notJSON(nil, "not an object")
 	}
 	var fields []field
 	seen := map[string]bool{}
-	for s.at++; ; s.at++ { // behind the brace, and behind each comma
+	for s.at++; ; s.at++ { // after the brace, and after each comma
 		s.space()
 		if s.text[s.at] == '}' {
 			return fields, nil
@@ -42,7 +42,7 @@ func object(text []byte) ([]field, error) {
 		}
 		name := strings.ToLower(f.name)
 		if seen[name] {
-			return nil, notJSON(nil, "it has the field "+quoted(f.name)+" twice")
+			return nil, notJSON(nil, "duplicate field "+quoted(f.name)+" twice")
 		}
 		seen[name] = true
 		s.space()
@@ -58,7 +58,7 @@ func object(text []byte) ([]field, error) {
 	}
 }
 
-// A scanner walks over JSON that is known to be valid.
+// A scanner walks over valid JSON.
 type scanner struct {
 	text []byte
 	at   int
@@ -70,7 +70,7 @@ func (s *scanner) space() {
 	}
 }
 
-// value returns the value that begins here, and stands behind it.
+// value returns the value that begins at the current position and moves behind it.
 func (s *scanner) value() []byte {
 	start := s.at
 	for depth := 0; s.at < len(s.text); {
@@ -90,7 +90,7 @@ func (s *scanner) value() []byte {
 			s.at++
 		default:
 			s.at++
-			continue // a number or a word goes on
+			continue // within a number or a word
 		}
 		if depth == 0 {
 			return s.text[start:s.at]
@@ -99,8 +99,8 @@ func (s *scanner) value() []byte {
 	return s.text[start:s.at]
 }
 
-// literal stands behind a string: behind the next quote that is not escaped, which is
-// one behind an even number of backslashes.
+// literal moves behind a string: behind the next quote that follows an even number of
+// backslashes.
 func (s *scanner) literal() {
 	for s.at++; ; s.at++ {
 		s.at += bytes.IndexByte(s.text[s.at:], '"')
@@ -122,7 +122,7 @@ func notJSON(err error, why string) error {
 	return fault.Newf(fault.Invalid, "llm", "", "the body is not a JSON object that can be passed on: %s", why)
 }
 
-// find returns the field of this very name, or nil.
+// find returns the field with exactly this name, or nil.
 func find(fields []field, name string) *field {
 	for i := range fields {
 		if fields[i].name == name {
@@ -132,8 +132,8 @@ func find(fields []field, name string) *field {
 	return nil
 }
 
-// set returns an object's text with one field's value replaced, or put first where it
-// was not there.
+// set returns an object's text with the value of one field replaced. A missing field is
+// inserted first.
 func set(text []byte, name string, value []byte) ([]byte, error) {
 	fields, err := object(text)
 	if err != nil {
@@ -154,19 +154,19 @@ func set(text []byte, name string, value []byte) ([]byte, error) {
 	return bytes.Join([][]byte{text[:at], put, text[at:]}, nil), nil
 }
 
-// An ask is what a request says that matters here.
+// An ask is the part of a request that the gateway interprets.
 type ask struct {
 	model  string
 	stream bool
-	usage  bool  // chat completions: it asks for a chunk with the usage
-	limit  int64 // of tokens to answer with; 0: it sets none
-	input  int64 // tokens of what it says, estimated
+	usage  bool  // chat completions: stream_options.include_usage is set
+	limit  int64 // maximum tokens of the answer; 0: none
+	input  int64 // estimated tokens of the input
 
-	choices int64 // how many answers it wants; 0: one
+	choices int64 // number of alternative answers; 0: one
 }
 
-// read understands as much of a request as has to be. model is that of the path, if
-// the API has it there.
+// read parses the relevant part of a request. model is the model in the path, if the API has
+// it there.
 func (f *format) read(body []byte, model string) (ask, error) {
 	fields, err := object(body)
 	if err != nil {
@@ -188,7 +188,7 @@ func (f *format) read(body []byte, model string) (ask, error) {
 		}
 	}
 	if len(a.model) > 256 || strings.ContainsFunc(a.model, func(r rune) bool { return r <= ' ' || r == utf8.RuneError || r == 0x7f }) {
-		return ask{}, fault.Fieldf("llm", "model", "%s cannot be a model's name", quoted(a.model))
+		return ask{}, fault.Fieldf("llm", "model", "%s is not a valid model name", quoted(a.model))
 	}
 	if err := f.limits(fields, &a); err != nil {
 		return ask{}, err
@@ -196,36 +196,36 @@ func (f *format) read(body []byte, model string) (ask, error) {
 	return a, nil
 }
 
-// watched are the fields that are read here, of whatever API.
+// watched are the fields of all APIs that the gateway reads.
 var watched = []string{"model", "stream", "stream_options", "max_tokens", "max_completion_tokens", "max_output_tokens", "n", "background", "generationConfig"}
 
-// strictNames refuses fields that are called like one that is read here, but for the
-// case of letters: some servers take them for it.
+// strictNames refuses fields whose names differ from those that are read only in case: some
+// servers match field names case-insensitively.
 func strictNames(fields []field) error {
 	for _, f := range fields {
 		for _, name := range watched {
 			if f.name != name && strings.EqualFold(f.name, name) {
-				return fault.Fieldf("llm", name, "it is written %s", quoted(f.name))
+				return fault.Fieldf("llm", name, "the field must be spelled %s", quoted(f.name))
 			}
 		}
 	}
 	return nil
 }
 
-// decode reads one field, if it is there and not null.
+// decode decodes a field if it is present and not null.
 func decode(fields []field, name string, into any) error {
 	f := find(fields, name)
 	if f == nil || string(f.value) == "null" {
 		return nil
 	}
 	if err := json.Unmarshal(f.value, into); err != nil {
-		return fault.Fieldf("llm", name, "%s is not what it should be", quoted(string(f.value)))
+		return fault.Fieldf("llm", name, "%s has the wrong type", quoted(string(f.value)))
 	}
 	return nil
 }
 
-// most returns the largest number among fields; requests may limit their answer in
-// an old and in a new way.
+// most returns the largest of the given fields; requests can limit their answer with an old
+// and a new field.
 func most(fields []field, names ...string) (int64, error) {
 	var largest int64
 	for _, name := range names {
@@ -241,8 +241,8 @@ func most(fields []field, names ...string) (int64, error) {
 	return largest, nil
 }
 
-// estimate is how many tokens a text is likely to be: four letters of Latin script to
-// one, other scripts a token for each sign.
+// estimate returns the estimated number of tokens of a text: one per four characters of Latin
+// script, and one per character of other scripts.
 func estimate(text string) int64 {
 	var ascii, other int64
 	for i := 0; i < len(text); i++ {
@@ -256,15 +256,15 @@ func estimate(text string) int64 {
 	return (ascii+3)/4 + other
 }
 
-// image is what a picture or a file in a request is counted as, and blob the length
-// from which letters without a space are taken for one.
+// image is the estimate in tokens of an image or file, and blob the minimum length of a run
+// without spaces that counts as one.
 const (
 	image = 1600
 	blob  = 2048
 )
 
-// estimateRequest is how many tokens a request is likely to be read as. Its JSON is
-// counted along: so are the schemas of tools, and models read those too.
+// estimateRequest estimates the input tokens of a request. It includes the JSON syntax and the
+// schemas of tools, which models read as well.
 func estimateRequest(body []byte) int64 {
 	var total, run, other int64
 	flush := func() {

@@ -13,31 +13,31 @@ import (
 	"glasshouse/id"
 )
 
-// An exchange is one request and its answer.
+// An exchange is one request with its response.
 type exchange struct {
 	g      *Gateway
 	f      *format
 	caller Caller
 	header http.Header // the caller's
-	url    string      // path and query behind the provider's base, for the journal
-	in     []byte      // the request as it came
-	out    []byte      // as it is forwarded
+	url    string      // path and query relative to the provider's base, for the journal
+	in     []byte      // the original request
+	out    []byte      // the forwarded request
 	ask    ask
 	to     target
 
-	key    string // of the journal; empty: the answer is not kept
+	key    string // idempotency key for the journal; empty: the answer is not stored
 	digest string // of the request, for the journal
 
 	account  account
-	reserved int64 // tokens, at the provider's turnstile
+	reserved int64 // tokens reserved in the provider's rate limiter
 	tally    tally
 	call     Call
-	sum      hash.Hash // of what was sent to the caller
-	kept     []byte    // what was sent to the caller, if it is wanted
-	sent     bool      // a provider is at work on it, or was
+	sum      hash.Hash // of the bytes sent to the caller
+	kept     []byte    // the bytes sent to the caller, if they are stored or recorded
+	sent     bool      // a provider has started to process it
 }
 
-// serve answers one request of a format.
+// serve handles a request of a format.
 func (g *Gateway) serve(w http.ResponseWriter, r *http.Request, f *format, model, path string) {
 	x, err := g.accept(w, r, f, model, path)
 	if err != nil {
@@ -58,7 +58,7 @@ func (g *Gateway) serve(w http.ResponseWriter, r *http.Request, f *format, model
 	}
 }
 
-// accept understands a request.
+// accept parses a request.
 func (g *Gateway) accept(w http.ResponseWriter, r *http.Request, f *format, model, path string) (*exchange, error) {
 	c, err := g.cfg.Caller(r)
 	if err != nil {
@@ -68,8 +68,8 @@ func (g *Gateway) accept(w http.ResponseWriter, r *http.Request, f *format, mode
 		return nil, err
 	}
 	if e := r.Header.Get("Content-Encoding"); e != "" && e != "identity" {
-		return nil, &fault.Error{Op: "llm", Kind: fault.Unsupported, Field: "Content-Encoding", Remedy: "send it as it is",
-			Err: fmt.Errorf("a request in %s cannot be read", quoted(e))}
+		return nil, &fault.Error{Op: "llm", Kind: fault.Unsupported, Field: "Content-Encoding", Remedy: "send it without Content-Encoding",
+			Err: fmt.Errorf("unsupported Content-Encoding %s", quoted(e))}
 	}
 	x := &exchange{g: g, f: f, caller: c, header: r.Header, sum: sha256.New()}
 	if x.in, err = readBody(w, r); err != nil {
@@ -99,7 +99,8 @@ func (g *Gateway) accept(w http.ResponseWriter, r *http.Request, f *format, mode
 	return x, nil
 }
 
-// rewrite is the request as it is forwarded: as it came, but for what has to change.
+// rewrite returns the request to forward, which differs from the original only where
+// necessary.
 func (x *exchange) rewrite() (body []byte, err error) {
 	body = x.in
 	if x.to.model != x.ask.model && x.f.api != Gemini {
@@ -113,8 +114,8 @@ func (x *exchange) rewrite() (body []byte, err error) {
 	return body, nil
 }
 
-// run waits for its turn, reserves, forwards and answers. An error it returns is still
-// to be told; all else has been.
+// run waits for the rate limits, reserves budget, forwards the request and passes on the
+// answer. The caller must report the returned error; all other errors have been reported.
 func (x *exchange) run(w http.ResponseWriter, r *http.Request) error {
 	out := x.answerLimit()
 	leave, err := x.g.callers.of(x.caller.who()).enter(r.Context(), "this caller", x.ask.input+out, x.g.cfg.Wait)
@@ -128,7 +129,7 @@ func (x *exchange) run(w http.ResponseWriter, r *http.Request) error {
 	}
 	defer left()
 	x.reserved = x.ask.input + out
-	defer x.account.release() // of what nobody settled
+	defer x.account.release() // of the part that was not settled
 	if err := x.reserve(out); err != nil {
 		x.exceeded(r.Context(), err)
 		x.to.provider.turn.correct(x.reserved, 0)
@@ -137,7 +138,7 @@ func (x *exchange) run(w http.ResponseWriter, r *http.Request) error {
 	return x.forward(w, r)
 }
 
-// answerLimit is how many tokens the answer is taken to have at most.
+// answerLimit returns the assumed maximum number of tokens of the answer.
 func (x *exchange) answerLimit() int64 {
 	switch x.ask.limit {
 	case none:
@@ -148,8 +149,8 @@ func (x *exchange) answerLimit() int64 {
 	return min(x.ask.limit, maxTokens)
 }
 
-// reserve holds what the call may take. A stream that sets itself no limit can be
-// ended at any time, so it begins with less if there is not enough.
+// reserve reserves budget for the call. A stream without a limit can be ended at any time, so
+// it starts with a smaller reservation if necessary.
 func (x *exchange) reserve(out int64) error {
 	if x.f.free {
 		return nil
@@ -167,15 +168,15 @@ func (x *exchange) reserve(out int64) error {
 	return err
 }
 
-// exceeded tells who is to know that a budget does not allow a call.
+// exceeded calls Config.Exceeded for a call that the budget does not allow.
 func (x *exchange) exceeded(ctx context.Context, err error) {
 	if overdrawn(err) && x.g.cfg.Exceeded != nil {
 		x.g.cfg.Exceeded(context.WithoutCancel(ctx), x.caller, err)
 	}
 }
 
-// finish settles what the call took and records it. It is called once, before the
-// caller sees the end of the answer.
+// finish settles and records the call. It is called once, before the caller sees the end of
+// the answer.
 func (x *exchange) finish(ctx context.Context, how Outcome, problem string) error {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), time.Minute)
 	defer cancel()
@@ -195,42 +196,42 @@ func (x *exchange) finish(ctx context.Context, how Outcome, problem string) erro
 		return nil
 	}
 	if err := x.g.cfg.Record(ctx, *c); err != nil {
-		x.g.cfg.Log.Error("a call of a model is not recorded", "call", c.ID, "run", c.Caller.Run, "error", err)
+		x.g.cfg.Log.Error("cannot record a model call", "call", c.ID, "run", c.Caller.Run, "error", err)
 		return notRecorded()
 	}
 	return nil
 }
 
-// keep remembers an answer for the journal, before the caller sees its end.
+// keep stores an answer in the journal, before the caller sees its end.
 func (x *exchange) keep(ctx context.Context, status int, contentType string) error {
 	if x.key == "" {
 		return nil
 	}
 	if len(x.kept) > maxKept {
-		x.g.cfg.Log.Warn("an answer is too long to be kept", "call", x.call.ID, "run", x.caller.Run)
+		x.g.cfg.Log.Warn("a model answer is too long for the journal", "call", x.call.ID, "run", x.caller.Run)
 		return nil
 	}
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), time.Minute)
 	defer cancel()
 	err := x.caller.Journal.End(ctx, x.key, x.digest, Recorded{Status: status, ContentType: contentType, Body: x.kept})
 	if err != nil {
-		x.g.cfg.Log.Error("an answer of a model is not kept", "call", x.call.ID, "run", x.caller.Run, "error", err)
+		x.g.cfg.Log.Error("cannot store a model answer in the journal", "call", x.call.ID, "run", x.caller.Run, "error", err)
 		return notRecorded()
 	}
 	return nil
 }
 
-// note has what is sent to the caller digested, and kept as far as that is wanted.
+// note adds bytes sent to the caller to the digest, and stores them if needed.
 func (x *exchange) note(part []byte) {
 	x.sum.Write(part)
 	room := x.g.cfg.RecordBodies
 	if x.key != "" {
-		room = maxKept + 1 // one more shows that it is too long
+		room = maxKept + 1 // the extra byte shows that it is too long
 	}
 	x.kept = append(x.kept, part[:min(len(part), max(room-len(x.kept), 0))]...)
 }
 
-// maxHeader bounds what is read of a request's header.
+// maxHeader is the maximum size of a request header.
 const maxHeader = 64 << 10
 
 func checkHeader(h http.Header) error {
@@ -246,7 +247,7 @@ func checkHeader(h http.Header) error {
 	return nil
 }
 
-// hint is what an agent says its session is.
+// hint returns the session name that the agent sends.
 func hint(h http.Header) string {
 	for _, name := range []string{"X-Session-Id", "X-Claude-Code-Session-Id"} {
 		if v := h.Get(name); v != "" {

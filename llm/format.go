@@ -11,33 +11,33 @@ import (
 	"glasshouse/fault"
 )
 
-// A format is one kind of request of an API: how it is limited, how what it took is
-// read from the answer, and how it is told that something is wrong.
+// A format is one kind of request of an API: its limits, how usage is read from the answer,
+// and how errors are encoded.
 type format struct {
 	api     API
 	name    string // for records
-	path    string // behind the provider's base; empty: made of the model
-	action  string // Gemini: behind the model
-	streams bool   // it always does
-	free    bool   // providers take nothing for it
+	path    string // relative to the provider's base; empty: derived from the model
+	action  string // Gemini: suffix of the model
+	streams bool   // always a stream
+	free    bool   // not charged by providers
 
-	limits func(fields []field, a *ask) error // reads what limits the answer
-	whole  func(t *tally, body []byte)        // counts one whole answer
+	limits func(fields []field, a *ask) error // reads the limits of the answer
+	whole  func(t *tally, body []byte)        // counts a complete answer
 	event  func(t *tally, ev sse)             // counts one event of a stream
 	broken func(t *tally, p problem) []byte   // ends a stream with an error
 }
 
-// A problem is an error as an API tells it.
+// A problem is an error in a form that an API can encode.
 type problem struct {
 	status  int
 	kind    fault.Kind
 	message string
-	wait    time.Duration // 0: not said
-	spent   bool          // a budget is
+	wait    time.Duration // 0: unknown
+	spent   bool          // a budget is exhausted
 }
 
-// problemOf is what the caller is told of an error. Of one without a kind he learns
-// nothing.
+// problemOf returns the problem that the caller sees. An error without a kind is internal and
+// its text is not shown.
 func problemOf(err error) problem {
 	p := problem{kind: fault.KindOf(err), message: plain(err)}
 	switch p.kind {
@@ -62,7 +62,7 @@ func problemOf(err error) problem {
 	case fault.Timeout:
 		p.status = http.StatusGatewayTimeout
 	default:
-		p.status, p.message = http.StatusInternalServerError, "something is wrong with the model gateway; its log says what"
+		p.status, p.message = http.StatusInternalServerError, "internal error of the model gateway; see the daemon's log"
 	}
 	if overdrawn(err) {
 		p.status, p.spent = http.StatusPaymentRequired, true
@@ -76,7 +76,7 @@ func problemOf(err error) problem {
 	return p
 }
 
-// plain is what an error says of the matter, without where in this program it was.
+// plain returns the message of an error without its operation.
 func plain(err error) string {
 	e, ok := errors.AsType[*fault.Error](err)
 	if !ok || e.Err == nil {
@@ -91,19 +91,19 @@ func plain(err error) string {
 	return said
 }
 
-// refuse answers with an error before anything else was answered.
+// refuse responds with an error. No part of the response may have been written.
 func (f *format) refuse(w http.ResponseWriter, err error) {
 	p := problemOf(err)
 	if p.wait > 0 {
 		w.Header().Set("Retry-After", strconv.Itoa(int((p.wait+time.Second-1)/time.Second)))
 	}
 	if p.spent || p.status < 500 && p.status != http.StatusTooManyRequests && p.status != http.StatusConflict {
-		w.Header().Set("X-Should-Retry", "false") // SDKs of OpenAI and Anthropic heed it
+		w.Header().Set("X-Should-Retry", "false") // understood by the OpenAI and Anthropic SDKs
 	}
 	writeJSON(w, p.status, f.api.problem(p))
 }
 
-// problem is an error as the API's bodies have it.
+// problem encodes an error as the body that the API uses.
 func (a API) problem(p problem) any {
 	switch a {
 	case Anthropic:
@@ -172,11 +172,11 @@ func geminiStatus(p problem) string {
 	return "INTERNAL"
 }
 
-// event writes a server-sent event.
+// event encodes a server-sent event.
 func event(name string, data any) []byte {
 	text, err := json.Marshal(data)
 	if err != nil {
-		return nil // what is written here are strings and numbers
+		return nil // data has only strings and numbers, so this cannot happen
 	}
 	if name == "" {
 		return fmt.Appendf(nil, "data: %s\n\n", text)

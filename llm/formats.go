@@ -7,7 +7,7 @@ import (
 	"glasshouse/fault"
 )
 
-// The formats there are.
+// The supported formats.
 var (
 	chat = &format{
 		api: OpenAI, name: "chat.completions", path: "/chat/completions",
@@ -43,7 +43,7 @@ var (
 	}
 )
 
-// none is the limit of requests that are answered without tokens.
+// none is the limit of requests whose answers have no tokens.
 const none = -1
 
 func noOutput(_ []field, a *ask) error {
@@ -61,7 +61,7 @@ func chatLimits(fields []field, a *ask) (err error) {
 		return err
 	}
 	if a.choices > 128 {
-		return fault.Fieldf("llm", "n", "%d answers at once are too many", a.choices)
+		return fault.Fieldf("llm", "n", "too many alternative answers: %d", a.choices)
 	}
 	a.limit *= max(a.choices, 1)
 	var options struct {
@@ -78,8 +78,8 @@ func responseLimits(fields []field, a *ask) (err error) {
 		return err
 	}
 	if background {
-		return &fault.Error{Op: "llm", Kind: fault.Unsupported, Field: "background", Remedy: "leave it out, and wait for the answer",
-			Err: fmt.Errorf("what is answered in the background cannot be counted")}
+		return &fault.Error{Op: "llm", Kind: fault.Unsupported, Field: "background", Remedy: "remove this field; the answer is returned in the response",
+			Err: fmt.Errorf("background responses are not supported: their usage cannot be counted")}
 	}
 	a.limit, err = most(fields, "max_output_tokens")
 	return err
@@ -105,8 +105,8 @@ func geminiLimits(fields []field, a *ask) error {
 	return nil
 }
 
-// withUsage has a chat completion's stream end with what it took. Other formats do so
-// without being asked.
+// withUsage makes a chat completion's stream end with its usage. Other formats always report
+// it.
 func withUsage(body []byte) ([]byte, error) {
 	fields, err := object(body)
 	if err != nil {
@@ -121,7 +121,7 @@ func withUsage(body []byte) ([]byte, error) {
 	return set(body, "stream_options", options)
 }
 
-// withModel has a request name the model as its provider calls it.
+// withModel replaces the model in a request by the provider's name for it.
 func withModel(body []byte, model string) ([]byte, error) {
 	name, err := json.Marshal(model)
 	if err != nil {

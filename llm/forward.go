@@ -19,12 +19,12 @@ import (
 	"glasshouse/fault"
 )
 
-// What ends a request to a provider from here.
+// Causes for which the gateway cancels a request to a provider.
 var (
-	errSilent = errors.New("the provider is silent")
+	errSilent = errors.New("the provider sends no data")
 )
 
-// An answer is a provider's, whose first byte is there.
+// An answer is a provider's response whose first byte has arrived.
 type answer struct {
 	*http.Response
 	body   *bufio.Reader
@@ -36,7 +36,7 @@ func (a *answer) close() {
 	a.Body.Close()
 }
 
-// forward makes the request, again if that can help, and passes the answer on.
+// forward sends the request, with retries, and passes the answer on.
 func (x *exchange) forward(w http.ResponseWriter, r *http.Request) error {
 	x.call.Began = time.Now()
 	ctx, cancel := context.WithCancelCause(r.Context())
@@ -69,7 +69,7 @@ func (x *exchange) forward(w http.ResponseWriter, r *http.Request) error {
 	}
 }
 
-// attempt makes the request once and waits for the first byte of its answer.
+// attempt sends the request once and waits for the first byte of the response.
 func (x *exchange) attempt(ctx context.Context, cancel context.CancelCauseFunc) (*answer, error) {
 	req, err := x.request(ctx)
 	if err != nil {
@@ -77,7 +77,7 @@ func (x *exchange) attempt(ctx context.Context, cancel context.CancelCauseFunc) 
 	}
 	timeout := x.to.provider.Timeout
 	silent := time.AfterFunc(timeout, func() { cancel(errSilent) })
-	x.sent = true // until it is known that nobody was at work
+	x.sent = true // until it is known that no provider processed it
 	res, err := x.g.transport.RoundTrip(req)
 	if err != nil {
 		silent.Stop()
@@ -96,30 +96,30 @@ func (x *exchange) attempt(ctx context.Context, cancel context.CancelCauseFunc) 
 	}
 	if _, err := a.body.Peek(1); err != nil && x.sent {
 		a.close()
-		return nil, fmt.Errorf("the answer ended before it began: %w", err)
+		return nil, fmt.Errorf("the response has no body: %w", err)
 	}
 	x.call.FirstByte = time.Since(x.call.Began)
 	return a, nil
 }
 
-// readable is an answer's body as it can be counted, also of a provider that packs
-// what nobody asked it to.
+// readable returns a response's body without compression, so that usage can be counted. Some
+// providers compress without being asked.
 func readable(res *http.Response, body io.Reader) (*bufio.Reader, error) {
 	switch res.Header.Get("Content-Encoding") {
 	case "", "identity":
 	case "gzip":
 		unpacked, err := gzip.NewReader(body)
 		if err != nil {
-			return nil, fmt.Errorf("unpack the answer: %w", err)
+			return nil, fmt.Errorf("decompress the response: %w", err)
 		}
 		body = unpacked
 	default:
-		return nil, fmt.Errorf("the answer is encoded as %.40q", res.Header.Get("Content-Encoding"))
+		return nil, fmt.Errorf("the response has the unsupported encoding %.40q", res.Header.Get("Content-Encoding"))
 	}
 	return bufio.NewReaderSize(body, 32<<10), nil
 }
 
-// heard puts a timer off whenever something is read.
+// heard resets a timer on each read.
 type heard struct {
 	r     io.Reader
 	timer *time.Timer
@@ -134,18 +134,18 @@ func (h *heard) Read(p []byte) (int, error) {
 	return n, err
 }
 
-// A keyError is a provider's key that is not to be had. What went wrong is for the
-// log; it may say more than a jail should know.
+// A keyError reports that a provider's key is not available. The cause is logged only, because
+// it may contain details that a jail must not see.
 type keyError struct{ err error }
 
-func (e *keyError) Error() string { return "its key is not to be had: " + e.err.Error() }
+func (e *keyError) Error() string { return "its key is not available: " + e.err.Error() }
 
-// request is what goes to the provider.
+// request builds the request to the provider.
 func (x *exchange) request(ctx context.Context) (*http.Request, error) {
 	p := x.to.provider
 	req, err := http.NewRequestWithContext(ctx, http.MethodPost, p.base.String()+x.url, bytes.NewReader(x.out))
 	if err != nil {
-		return nil, fault.Newf(fault.Invalid, "llm", "model "+quoted(x.to.model), "no request can be made for it")
+		return nil, fault.Newf(fault.Invalid, "llm", "model "+quoted(x.to.model), "cannot build a request for it")
 	}
 	req.Header = passedOn(x.header, requestHeaders)
 	req.Header.Set("Content-Type", "application/json")
@@ -175,9 +175,9 @@ func (x *exchange) request(ctx context.Context) (*http.Request, error) {
 	return req, nil
 }
 
-// What of a request's header goes to a provider, and what of an answer's comes back.
-// A * at the end is whatever follows. Who is asking, and for whose account, is not
-// among it.
+// Headers that are passed from a request to a provider, and from its response to the caller. A
+// trailing * matches any suffix. Headers that identify the caller or an account are not
+// included.
 var (
 	requestHeaders = []string{"accept", "user-agent", "anthropic-*", "openai-beta", "x-stainless-*", "x-goog-api-client", "originator"}
 	answerHeaders  = []string{"content-type", "cache-control", "retry-after", "retry-after-ms", "request-id", "x-request-id", "x-should-retry",
@@ -194,7 +194,7 @@ func passedOn(from http.Header, names []string) http.Header {
 	return to
 }
 
-// upstreamPath is where a request goes behind a provider's base.
+// upstreamPath returns the path of a request relative to a provider's base.
 func upstreamPath(f *format, path, model string) string {
 	if f.action != "" {
 		return "/v1beta/models/" + url.PathEscape(model) + f.action
@@ -202,7 +202,7 @@ func upstreamPath(f *format, path, model string) string {
 	return path
 }
 
-// query is what of a query is passed on: all but keys.
+// query returns the query to pass on, without keys.
 func query(q url.Values) string {
 	for _, secret := range []string{"key", "api_key", "api-key", "access_token"} {
 		q.Del(secret)
@@ -213,14 +213,14 @@ func query(q url.Values) string {
 	return "?" + q.Encode()
 }
 
-// Waits between tries.
+// Delays between retries.
 const (
 	firstWait   = 500 * time.Millisecond
 	longestWait = 8 * time.Second
-	patience    = time.Minute // with a provider that says when to come again
+	patience    = time.Minute // maximum Retry-After of a provider that is waited for
 )
 
-// again reports whether another try makes sense, and after what time.
+// again reports whether to retry, and after which delay.
 func (x *exchange) again(ctx context.Context, try int, a *answer, err error) (time.Duration, bool) {
 	if try >= x.g.cfg.Retries || ctx.Err() != nil {
 		return 0, false
@@ -246,7 +246,7 @@ func (x *exchange) again(ctx context.Context, try int, a *answer, err error) (ti
 	return wait, true
 }
 
-// retryAfter is when a provider says to come again.
+// retryAfter returns the delay that a provider requests (RFC 9110, section 10.2.3).
 func retryAfter(h http.Header, now time.Time) (time.Duration, bool) {
 	if ms, err := strconv.ParseFloat(h.Get("Retry-After-Ms"), 64); err == nil && ms >= 0 && ms < 1e12 {
 		return time.Duration(ms * float64(time.Millisecond)), true
@@ -272,31 +272,31 @@ func sleep(ctx context.Context, d time.Duration) error {
 	}
 }
 
-// unanswered ends a call to which no answer came.
+// unanswered ends a call without a response.
 func (x *exchange) unanswered(ctx context.Context, err error) error {
 	how, name := Failed, x.to.provider.Name
-	told := fault.Newf(fault.Unavailable, "llm", "provider "+name, "it cannot be reached")
+	told := fault.Newf(fault.Unavailable, "llm", "provider "+name, "the provider cannot be reached")
 	_, noKey := errors.AsType[*keyError](err)
 	switch {
 	case errors.Is(context.Cause(ctx), errSilent):
-		told = fault.Newf(fault.Timeout, "llm", "provider "+name, "it has not answered for %v", x.to.provider.Timeout)
+		told = fault.Newf(fault.Timeout, "llm", "provider "+name, "no response for %v", x.to.provider.Timeout)
 	case ctx.Err() != nil:
-		how, err = Cancelled, errors.New("the caller went away")
-		told = fault.Newf(fault.Unavailable, "llm", "", "the request was given up")
+		how, err = Cancelled, errors.New("the caller disconnected")
+		told = fault.Newf(fault.Unavailable, "llm", "", "the request was cancelled")
 	case noKey:
-		told = fault.Newf(fault.Unavailable, "llm", "provider "+name, "its key is not to be had; the daemon's log says why")
+		told = fault.Newf(fault.Unavailable, "llm", "provider "+name, "the provider's key is not available; see the daemon's log")
 	case fault.KindOf(err) != "":
 		told = err
 	}
-	x.g.cfg.Log.Warn("a model was not called", "call", x.call.ID, "provider", name, "model", x.to.model, "outcome", how, "error", err)
+	x.g.cfg.Log.Warn("a model call failed", "call", x.call.ID, "provider", name, "model", x.to.model, "outcome", how, "error", err)
 	if err := x.finish(ctx, how, told.Error()); err != nil {
 		return err
 	}
 	return told
 }
 
-// passError passes a provider's error on. Of one about the daemon's key only that is
-// told, and nowhere does the key itself come back.
+// passError passes a provider's error on. Errors about the daemon's credentials are replaced
+// by their status, and the key itself is removed from all texts.
 func (x *exchange) passError(ctx context.Context, w http.ResponseWriter, a *answer) error {
 	name := x.to.provider.Name
 	body, err := io.ReadAll(io.LimitReader(a.body, maxProblem))
@@ -306,8 +306,8 @@ func (x *exchange) passError(ctx context.Context, w http.ResponseWriter, a *answ
 		if err := x.finish(ctx, Failed, problem); err != nil {
 			return err
 		}
-		return &fault.Error{Op: "llm", On: "provider " + name, Kind: fault.Unavailable, Remedy: "the daemon's operator looks after its key and address",
-			Err: fmt.Errorf("it answered %d to the daemon", a.StatusCode)}
+		return &fault.Error{Op: "llm", On: "provider " + name, Kind: fault.Unavailable, Remedy: "ask the daemon's operator to check the provider's key and address",
+			Err: fmt.Errorf("the provider responded to the daemon with status %d", a.StatusCode)}
 	}
 	body = x.withoutKey(ctx, body)
 	x.note(body)
@@ -320,7 +320,7 @@ func (x *exchange) passError(ctx context.Context, w http.ResponseWriter, a *answ
 	return nil
 }
 
-// withoutKey is a text in which the provider's key does not stand.
+// withoutKey removes the provider's key from a text.
 func (x *exchange) withoutKey(ctx context.Context, text []byte) []byte {
 	if x.to.provider.Key == nil {
 		return text
@@ -332,25 +332,25 @@ func (x *exchange) withoutKey(ctx context.Context, text []byte) []byte {
 	return bytes.ReplaceAll(text, key, []byte("[key]"))
 }
 
-// giveHeader gives the answer's header to the caller.
+// giveHeader writes the response header for the caller.
 func (x *exchange) giveHeader(w http.ResponseWriter, a *answer) {
 	for name, values := range passedOn(a.Header, answerHeaders) {
 		w.Header()[name] = values
 	}
 }
 
-// passWhole passes on an answer that is no stream, once it is counted, kept and
+// passWhole passes on a response that is not a stream, after it was counted, stored and
 // recorded.
 func (x *exchange) passWhole(ctx context.Context, w http.ResponseWriter, a *answer) error {
 	body, err := io.ReadAll(io.LimitReader(a.body, maxAnswer+1))
 	x.f.whole(&x.tally, body)
 	switch {
 	case len(body) > maxAnswer:
-		return x.broke(ctx, fault.Newf(fault.Unavailable, "llm", "provider "+x.to.provider.Name, "its answer has more than %d bytes", maxAnswer))
+		return x.broke(ctx, fault.Newf(fault.Unavailable, "llm", "provider "+x.to.provider.Name, "the response has more than %d bytes", maxAnswer))
 	case err != nil && ctx.Err() != nil:
 		return x.unanswered(ctx, err)
 	case err != nil:
-		return x.broke(ctx, fault.Newf(fault.Unavailable, "llm", "provider "+x.to.provider.Name, "its answer broke off"))
+		return x.broke(ctx, fault.Newf(fault.Unavailable, "llm", "provider "+x.to.provider.Name, "the response is truncated"))
 	}
 	x.note(body)
 	if err := x.finish(ctx, Answered, ""); err != nil {
@@ -367,7 +367,7 @@ func (x *exchange) passWhole(ctx context.Context, w http.ResponseWriter, a *answ
 	return nil
 }
 
-// broke ends a call whose answer is not whole, and not passed on.
+// broke ends a call whose response is incomplete and is not passed on.
 func (x *exchange) broke(ctx context.Context, why error) error {
 	if err := x.finish(ctx, Broken, why.Error()); err != nil {
 		return err

@@ -10,36 +10,35 @@ import (
 	"glasshouse/fault"
 )
 
-// A Journal keeps what a run was answered, so that a run that goes on after a crash is
-// answered the same again. What it has been told is durable when it returns.
+// A Journal stores the answers of a run, so that a run that resumes after a crash gets the
+// same answers. Methods return after their data is durable.
 //
-// A request that had begun and not ended when the daemon died is made again. Nothing
-// is done twice by that: what a model says changes nothing in the world before the
-// agent acts on it, and the agent has not seen it, for End comes before the end of
-// the answer. It costs its tokens twice, no more.
+// A request that was in flight when the daemon died is sent again. This has no side effects
+// besides the cost of its tokens: a model's answer has no effect before the agent acts on it,
+// and the agent has not seen the end of the answer, because End is called before it is sent.
 type Journal interface {
-	// Begin says that a request with this key and digest is to be made. If one was
-	// answered that answer is returned; if it was another request, by its digest,
-	// the error is fault.Mismatch.
+	// Begin starts a request with this key and digest. If the same request was answered, Begin
+	// returns that answer; if the key belongs to a request with another digest, the error is
+	// fault.Mismatch.
 	Begin(ctx context.Context, key, digest string) (*Recorded, error)
 
-	// End keeps the answer. It comes at most once for each Begin: not if there is
-	// no whole answer.
+	// End stores the answer. It is called at most once for each Begin, and not if the answer
+	// is incomplete.
 	End(ctx context.Context, key, digest string, r Recorded) error
 }
 
-// A Recorded is an answer as it was given, byte for byte. It is a whole one: errors
-// are not kept, and what broke off is not either.
+// A Recorded is a stored answer, byte for byte. Errors and incomplete answers are not stored.
 type Recorded struct {
 	Status      int    `json:"status"`
 	ContentType string `json:"content_type"`
 	Body        []byte `json:"body"`
 }
 
-// maxKept bounds an answer that is kept. Longer ones are given, and not kept.
+// maxKept is the maximum size of a stored answer. Longer answers are passed on without being
+// stored.
 const maxKept = 16 << 20
 
-// replayed marks an answer that was given before.
+// replayed is the response header of an answer from the journal.
 const replayed = "Idempotent-Replay"
 
 func (r *Recorded) answer(w http.ResponseWriter) {
@@ -49,15 +48,15 @@ func (r *Recorded) answer(w http.ResponseWriter) {
 	w.Write(r.Body)
 }
 
-// flights are the requests with keys that are under way, so that the same one does
-// not go out twice.
+// flights tracks the keys of requests in flight, so that the same request is not sent twice
+// concurrently.
 type flights struct {
 	mu sync.Mutex
 	// +checklocks:mu
-	all map[string]chan struct{} // closed when it has ended
+	all map[string]chan struct{} // closed when the request has ended
 }
 
-// board waits until nobody else is under way with this key.
+// board waits until no other request with this key is in flight.
 func (f *flights) board(ctx context.Context, key string) (leave func(), err error) {
 	for {
 		f.mu.Lock()
@@ -85,14 +84,15 @@ func (f *flights) board(ctx context.Context, key string) (leave func(), err erro
 	}
 }
 
-// recall asks the journal, if the request has a key and the caller one.
+// recall looks up the answer in the journal, if the request has a key and the caller a
+// journal.
 func (x *exchange) recall(ctx context.Context, key string) (was *Recorded, leave func(), err error) {
 	leave = func() {}
 	if key == "" || x.caller.Journal == nil {
 		return nil, leave, nil
 	}
 	if len(key) > maxKey {
-		return nil, leave, fault.Fieldf("llm", "Idempotency-Key", "it has more than %d bytes", maxKey)
+		return nil, leave, fault.Fieldf("llm", "Idempotency-Key", "more than %d bytes", maxKey)
 	}
 	if leave, err = x.g.flights.board(ctx, x.caller.who()+"\x00"+key); err != nil {
 		return nil, func() {}, err

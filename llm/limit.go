@@ -10,22 +10,22 @@ import (
 	"glasshouse/fault"
 )
 
-// A Limit is how much may be asked. Of what it leaves 0 there is no limit.
+// A Limit is a rate limit. A zero field means no limit.
 type Limit struct {
-	Requests   int   // a minute
-	Tokens     int64 // a minute: of requests and of the answers reserved for
-	Concurrent int   // at once
+	Requests   int   // per minute
+	Tokens     int64 // per minute: of requests and reserved for answers
+	Concurrent int   // concurrent requests
 }
 
-// A bucket fills evenly and holds a minute's worth.
+// A bucket is a token bucket with a capacity of one minute.
 type bucket struct {
-	size float64 // 0: without limit
+	size float64 // 0: no limit
 	have float64
 	at   time.Time
 }
 
-// wait is how long it is until n are there. More than it can hold is never there; who
-// asks for that has to wait until it is full.
+// wait returns the time until n are available. If n exceeds the capacity, it is the time until
+// the bucket is full.
 func (b *bucket) wait(now time.Time, n float64) time.Duration {
 	if b.size == 0 {
 		return 0
@@ -50,7 +50,7 @@ func (b *bucket) take(n float64) {
 	}
 }
 
-// A turnstile lets in as many as a Limit allows.
+// A turnstile is the rate limiter for a Limit.
 type turnstile struct {
 	concurrent int
 
@@ -62,15 +62,15 @@ type turnstile struct {
 	// +checklocks:mu
 	inside int //
 	// +checklocks:mu
-	left chan struct{} // closed when a request leaves; nil without a waiter
+	left chan struct{} // closed when a request leaves; nil without waiters
 }
 
 func newTurnstile(l Limit) *turnstile {
 	return &turnstile{concurrent: l.Concurrent, requests: bucket{size: float64(l.Requests)}, tokens: bucket{size: float64(l.Tokens)}}
 }
 
-// enter waits until a request of so many tokens may be made, for at most patience, and
-// returns how to leave. Who waits longer is told when to come again.
+// enter waits up to patience until a request of this many tokens may be sent, and returns the
+// function that ends it. If the wait would be longer, the error has the time for a retry.
 func (t *turnstile) enter(ctx context.Context, of string, tokens int64, patience time.Duration) (leave func(), err error) {
 	timer := time.NewTimer(patience)
 	defer timer.Stop()
@@ -98,7 +98,7 @@ func (t *turnstile) enter(ctx context.Context, of string, tokens int64, patience
 	}
 }
 
-// try enters, or returns how long or for what to wait.
+// try enters, or returns the time or the channel to wait for.
 func (t *turnstile) try(tokens int64) (wait time.Duration, left <-chan struct{}) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -128,7 +128,7 @@ func (t *turnstile) leave() {
 	}
 }
 
-// correct gives back tokens that were not used, or takes those that were used beyond.
+// correct adjusts the token bucket to the actual usage.
 func (t *turnstile) correct(reserved, used int64) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -137,7 +137,7 @@ func (t *turnstile) correct(reserved, used int64) {
 	}
 }
 
-// A waitError says when to come again.
+// A waitError has the time after which to retry.
 type waitError struct {
 	wait time.Duration
 	text string
@@ -155,10 +155,10 @@ func waitOf(err error) (time.Duration, bool) {
 func limited(of string, wait time.Duration) error {
 	wait = wait.Round(time.Second) + time.Second
 	return &fault.Error{Op: "llm", On: of, Kind: fault.Exhausted, Remedy: fmt.Sprintf("try again in %v", wait),
-		Err: &waitError{wait, "as much was asked as is allowed in a minute or at once"}}
+		Err: &waitError{wait, "rate limit exceeded: too many requests or tokens per minute, or too many concurrent requests"}}
 }
 
-// callers counts each caller apart.
+// callers has a rate limiter for each caller.
 type callers struct {
 	limit Limit
 
@@ -167,7 +167,7 @@ type callers struct {
 	all map[string]*turnstile
 }
 
-// manyCallers is when those are forgotten of whom nothing has to be remembered.
+// manyCallers is the number of limiters above which idle ones are removed.
 const manyCallers = 1024
 
 func (c *callers) of(who string) *turnstile {
@@ -191,7 +191,7 @@ func (c *callers) of(who string) *turnstile {
 	return t
 }
 
-// idle reports whether t is as a new one would be.
+// idle reports whether t is equivalent to a new turnstile.
 func (t *turnstile) idle() bool {
 	t.mu.Lock()
 	defer t.mu.Unlock()

@@ -1,12 +1,11 @@
-// Package llm is the model gateway: the one way from a jail to language models.
+// Package llm is the model gateway: the proxy through which jails reach language models.
 //
 //	agent ──▶ caller ▸ model ▸ journal ▸ limits ▸ budget ──▶ provider
 //	      ◀── meters ◀ record ◀ journal ◀ settled ◀ counted ◀──┘
 //
-// Agents speak the APIs they know: OpenAI's, Anthropic's, Google's Gemini. Nothing is
-// translated; a request goes to a provider that speaks the same API, byte for byte
-// where nothing has to change, and so does the answer, event by event. What the
-// provider's key is only the gateway knows.
+// Agents use the APIs of OpenAI, Anthropic or Google Gemini. Requests are not translated: each
+// goes to a provider with the same API, with as few changes as possible, and the answer is
+// passed on event by event. Only the gateway has the provider's key.
 package llm
 
 import (
@@ -34,78 +33,78 @@ const (
 	Gemini    API = "gemini"    // generateContent
 )
 
-// A Provider answers requests for models.
+// A Provider is a server of models.
 type Provider struct {
 	Name string
 	API  API
 
-	// BaseURL is what an SDK of this API would be given: with the version for
-	// OpenAI, "https://api.openai.com/v1", and without one for the others.
+	// BaseURL is the base URL that an SDK of this API expects: with the version for OpenAI,
+	// "https://api.openai.com/v1", and without it for the others.
 	BaseURL string
 
-	// Key returns the secret that requests are made with. It is asked for each, so
-	// that a new one counts at once. nil: none is needed.
+	// Key returns the provider's API key. It is called for each request, so that a new key
+	// takes effect immediately. nil: no key.
 	Key func(ctx context.Context) ([]byte, error)
 
-	Models  []string          // names, or patterns in which * is any run of characters
+	Models  []string          // names, or patterns in which * matches any characters
 	Headers map[string]string // added to each request
-	Timeout time.Duration     // how long it may be silent, at first and later; 0 is 10 minutes
-	Limit   Limit             // of all that is asked of it
+	Timeout time.Duration     // maximum time without data; 0: 10 minutes
+	Limit   Limit             // of all requests to the provider
 }
 
-// An Alias is another name for a model.
+// An Alias is an alternative name of a model.
 type Alias struct {
 	Name     string // or a pattern
-	Provider string // empty: whichever has the model and speaks the caller's API
-	Model    string // what the provider calls it; empty: what the caller does
+	Provider string // empty: any provider of the model with the caller's API
+	Model    string // the provider's name of the model; empty: the requested name
 }
 
-// A Caller is who makes a request. All of it comes from the door it came through.
+// A Caller is the origin of a request. All fields are set by the endpoint that received it.
 type Caller struct {
 	Session string
 	Run     string
 	Branch  string
 	Jail    id.Jail
 	Agent   string
-	Parent  int64 // the entry of the chain that calls are recorded under
+	Parent  int64 // audit log entry that causes the entries of calls
 
-	Models  []string       // names and patterns it may use; empty: all
-	Budget  *budget.Budget // what it may spend; nil: without limit
-	Journal Journal        // what it was answered; nil: not kept
+	Models  []string       // allowed names and patterns; empty: all
+	Budget  *budget.Budget // nil: no limit
+	Journal Journal        // nil: answers are not stored
 }
 
-// who tells callers apart whose rates are counted.
+// who returns the key of the caller's rate limiter.
 func (c Caller) who() string { return string(c.Jail) + "\x00" + c.Session + "\x00" + c.Run }
 
-// Config is what a Gateway works with.
+// Config configures a Gateway.
 type Config struct {
 	Providers []Provider
 	Aliases   []Alias
-	Prices    []Price // the first that names a model counts; nil: DefaultPrices
+	Prices    []Price // the first match counts; nil: DefaultPrices
 	Limit     Limit   // of each caller
 
-	// Caller says who is asking. Its errors are answered.
+	// Caller identifies the caller of a request. Its error is returned to the client.
 	Caller func(r *http.Request) (Caller, error)
 
-	// Record keeps a call before its end is seen by the caller. What cannot be
-	// recorded is not answered, or, of a stream, ends with an error. nil: no record.
+	// Record records a call before the caller sees the end of the answer. If it fails, the
+	// answer is not sent, or its stream ends with an error. nil: calls are not recorded.
 	Record func(ctx context.Context, c Call) error
 
-	// Exceeded is told of each call that was refused or ended because too little is
-	// left of its budget, before the caller is; not of one that only has to wait until
-	// others have ended. It must not wait for the caller. nil: nobody is told.
+	// Exceeded is called for each call that is refused or ended because its budget is
+	// exhausted, before the caller is notified. It is not called if the call only has to wait
+	// for other calls. It must not block on the caller. It may be nil.
 	Exceeded func(ctx context.Context, c Caller, err error)
 
-	RecordBodies int           // bytes of a request and of its answer that Record is given; 0: none
-	Output       int64         // tokens reserved for an answer that the request does not limit; 0 is 8192
-	Retries      int           // how often a request is made again; 0 is 3, less than 0 never
-	Wait         time.Duration // for how long a caller waits its turn at a limit; 0 is 30 seconds
+	RecordBodies int           // bytes of request and answer passed to Record; 0: none
+	Output       int64         // tokens reserved for an answer without a limit; 0: 8192
+	Retries      int           // number of retries; 0: 3, negative: none
+	Wait         time.Duration // longest wait for a rate limit; 0: 30 seconds
 
-	Transport http.RoundTripper // nil: a usual one
-	Log       *slog.Logger      // nil: nothing is logged
+	Transport http.RoundTripper // nil: a default transport
+	Log       *slog.Logger      // nil: no log
 }
 
-// What is never exceeded.
+// Size limits.
 const (
 	maxRequest = 32 << 20  // bytes of a request
 	maxAnswer  = 64 << 20  // bytes of an answer that is not a stream
@@ -127,19 +126,18 @@ type Gateway struct {
 	flights   flights
 }
 
-// provider is a Provider with what is counted of it.
+// provider is a Provider with its rate limiter.
 type provider struct {
 	Provider
 	base *url.URL
 	turn *turnstile
 }
 
-// New returns the gateway to cfg's providers, or an error that says which of its
-// settings makes no sense. It makes no request.
+// New returns a gateway, or an error that names the invalid setting. It sends no requests.
 func New(cfg Config) (*Gateway, error) {
 	const op = "llm.New"
 	if cfg.Caller == nil {
-		return nil, fault.Fieldf(op, "caller", "nobody says who is calling")
+		return nil, fault.Fieldf(op, "caller", "Caller is not set")
 	}
 	cfg.Output = cmp.Or(cfg.Output, 8192)
 	cfg.Retries = cmp.Or(cfg.Retries, 3)
@@ -158,7 +156,7 @@ func New(cfg Config) (*Gateway, error) {
 	}
 	if g.transport == nil {
 		t := http.DefaultTransport.(*http.Transport).Clone()
-		t.DisableCompression = true // what is counted has to be read
+		t.DisableCompression = true // usage must be read from the body
 		t.MaxResponseHeaderBytes = 64 << 10
 		g.transport = t
 	}
@@ -172,7 +170,7 @@ func New(cfg Config) (*Gateway, error) {
 		}
 		for _, other := range g.providers {
 			if other.Name == made.Name && other.API == made.API {
-				return nil, fault.Fieldf(op, "providers."+p.Name, "there are two of this name for the API of %s", p.API)
+				return nil, fault.Fieldf(op, "providers."+p.Name, "duplicate provider for the API of %s", p.API)
 			}
 		}
 		g.providers = append(g.providers, made)
@@ -198,11 +196,11 @@ func newProvider(op string, p Provider) (*provider, error) {
 	}
 	base, err := url.Parse(strings.TrimSuffix(p.BaseURL, "/"))
 	if err != nil || base.Host == "" || base.Scheme != "http" && base.Scheme != "https" || base.User != nil || base.RawQuery != "" {
-		// The text is not repeated: who put a key into it shall not find it in a log.
+		// The error does not repeat the URL, which might contain a key and would be logged.
 		return nil, fault.Fieldf(op, "providers."+p.Name+".base_url", "want http:// or https:// with a host, without a user and without a query")
 	}
 	if len(p.Models) == 0 {
-		return nil, fault.Fieldf(op, "providers."+p.Name+".models", "it has no models")
+		return nil, fault.Fieldf(op, "providers."+p.Name+".models", "no models configured")
 	}
 	p.Timeout = cmp.Or(p.Timeout, 10*time.Minute)
 	return &provider{Provider: p, base: base, turn: newTurnstile(p.Limit)}, nil
@@ -218,7 +216,7 @@ func (g *Gateway) checkAlias(op string, a Alias) error {
 	return nil
 }
 
-// ServeHTTP answers one request.
+// ServeHTTP handles one request.
 func (g *Gateway) ServeHTTP(w http.ResponseWriter, r *http.Request) { g.mux.ServeHTTP(w, r) }
 
 func (g *Gateway) routes() *http.ServeMux {
@@ -234,12 +232,12 @@ func (g *Gateway) routes() *http.ServeMux {
 	return mux
 }
 
-// call returns the handler of one format.
+// call returns the handler of a format.
 func (g *Gateway) call(f *format) http.HandlerFunc {
 	return func(w http.ResponseWriter, r *http.Request) { g.serve(w, r, f, "", f.path) }
 }
 
-// gemini is called with the model and what to do in its path.
+// gemini handles requests whose path has the model and the action.
 func (g *Gateway) gemini(w http.ResponseWriter, r *http.Request) {
 	call := r.PathValue("call")
 	i := strings.LastIndexByte(call, ':')
@@ -250,13 +248,13 @@ func (g *Gateway) gemini(w http.ResponseWriter, r *http.Request) {
 		":generateContent": generate, ":streamGenerateContent": generateStream, ":countTokens": countGemini,
 	}[call[i:]]
 	if f == nil {
-		generate.refuse(w, fault.Newf(fault.NotFound, "llm", "", "of a model there are :generateContent, :streamGenerateContent and :countTokens"))
+		generate.refuse(w, fault.Newf(fault.NotFound, "llm", "", "use :generateContent, :streamGenerateContent or :countTokens"))
 		return
 	}
 	g.serve(w, r, f, call[:i], "")
 }
 
-// readBody reads a request of bounded size.
+// readBody reads a request body of limited size.
 func readBody(w http.ResponseWriter, r *http.Request) ([]byte, error) {
 	if r.ContentLength > maxRequest {
 		return nil, tooLarge()

@@ -10,14 +10,13 @@ import (
 	"glasshouse/fault"
 )
 
-// A target is where a request goes.
+// A target is the provider of a request and its name for the model.
 type target struct {
 	provider *provider
-	model    string // what the provider calls it
+	model    string // the provider's name of the model
 }
 
-// matches reports whether a model's name is meant by a pattern, in which * is any run
-// of characters and all else is itself.
+// matches reports whether a model's name matches a pattern, in which * matches any characters.
 func matches(pattern, name string) bool {
 	first, rest, wild := strings.Cut(pattern, "*")
 	if !wild {
@@ -42,8 +41,7 @@ func matches(pattern, name string) bool {
 
 func isPattern(s string) bool { return strings.Contains(s, "*") }
 
-// has reports whether one of names means the model: by its name if exact, by a
-// pattern if not.
+// has reports whether one of names matches the model: by name if exact, else by pattern.
 func has(names []string, model string, exact bool) bool {
 	return slices.ContainsFunc(names, func(n string) bool {
 		return isPattern(n) != exact && matches(n, model)
@@ -59,17 +57,17 @@ func (g *Gateway) named(name string) *provider {
 	return nil
 }
 
-// allowed reports whether c may use what it calls by this name.
+// allowed reports whether c may use a model by this name.
 func (c Caller) allowed(model string) bool {
 	return len(c.Models) == 0 || has(c.Models, model, true) || has(c.Models, model, false)
 }
 
-// resolve finds who serves a model to a caller that speaks an API. A name said in
-// full goes before a pattern, and among equals what was configured first.
+// resolve finds the provider of a model for a caller with this API. Exact names take
+// precedence over patterns, and earlier configuration over later.
 func (g *Gateway) resolve(c Caller, api API, model string) (target, error) {
 	if !c.allowed(model) {
 		return target{}, &fault.Error{Op: "llm", On: "model " + quoted(model), Kind: fault.Denied, Remedy: "use one of these: " + g.known(c),
-			Err: fmt.Errorf("this caller may not use it")}
+			Err: fmt.Errorf("this caller may not use the model")}
 	}
 	var others []string
 	for _, exact := range []bool{true, false} {
@@ -81,14 +79,14 @@ func (g *Gateway) resolve(c Caller, api API, model string) (target, error) {
 		}
 	}
 	if len(others) > 0 {
-		return target{}, &fault.Error{Op: "llm", On: "model " + quoted(model), Kind: fault.NotFound, Remedy: "call it with that API, or use a model of another provider",
-			Err: fmt.Errorf("it is served by %s; this request speaks that of %s", others[0], api)}
+		return target{}, &fault.Error{Op: "llm", On: "model " + quoted(model), Kind: fault.NotFound, Remedy: "use that API, or a model of another provider",
+			Err: fmt.Errorf("the model is served by %s; this request uses the API of %s", others[0], api)}
 	}
 	return target{}, &fault.Error{Op: "llm", On: "model " + quoted(model), Kind: fault.NotFound, Remedy: "use one of these: " + g.known(c),
 		Err: fmt.Errorf("there is no such model")}
 }
 
-// candidates is who serves a model, whatever they speak.
+// candidates returns the providers of a model with any API.
 func (g *Gateway) candidates(model string, exact bool) []target {
 	var found []target
 	for _, a := range g.cfg.Aliases {
@@ -104,7 +102,7 @@ func (g *Gateway) candidates(model string, exact bool) []target {
 	return found
 }
 
-// meant is what an alias stands for. Aliases of aliases there are none.
+// meant returns the targets of an alias. Aliases are not resolved recursively.
 func (g *Gateway) meant(a Alias, asked string) []target {
 	model := a.Model
 	if model == "" {
@@ -112,7 +110,7 @@ func (g *Gateway) meant(a Alias, asked string) []target {
 	}
 	if a.Provider != "" {
 		var found []target
-		for _, p := range g.providers { // of one name there may be one for each API
+		for _, p := range g.providers { // providers of the same name can exist for each API
 			if p.Name == a.Provider {
 				found = append(found, target{p, model})
 			}
@@ -130,14 +128,14 @@ func (g *Gateway) meant(a Alias, asked string) []target {
 	return found
 }
 
-// A model is what is told of one.
+// A model is an entry of the model list.
 type model struct {
 	name   string
 	owner  string
-	gemini bool // it can be called with that API
+	gemini bool // can be called with the Gemini API
 }
 
-// models is what a caller may use: all that has a name, and patterns apart.
+// models returns the models that a caller may use, and patterns separately.
 func (g *Gateway) models(c Caller) (list []model, patterns []string) {
 	add := func(name string, p *provider) {
 		if isPattern(name) {
@@ -168,7 +166,7 @@ func (g *Gateway) models(c Caller) (list []model, patterns []string) {
 	return list, slices.Compact(patterns)
 }
 
-// known is the names and patterns that a caller may use, for a message.
+// known lists the names and patterns that a caller may use, for a message.
 func (g *Gateway) known(c Caller) string {
 	list, patterns := g.models(c)
 	var names []string
@@ -184,10 +182,10 @@ func (g *Gateway) known(c Caller) string {
 	return strings.Join(names, ", ")
 }
 
-// quoted is a stranger's word in a message.
+// quoted returns untrusted text for a message.
 func quoted(s string) string { return fmt.Sprintf("%.100q", s) }
 
-// listModels answers in one shape that OpenAI's and Anthropic's clients both read.
+// listModels responds in a format that clients of OpenAI and Anthropic both accept.
 func (g *Gateway) listModels(w http.ResponseWriter, r *http.Request) {
 	c, err := g.cfg.Caller(r)
 	if err != nil {

@@ -4,18 +4,18 @@ import (
 	"glasshouse/fault"
 )
 
-// Usage is what a call took, in tokens. What was read from a provider's cache or
-// written there is not part of Input.
+// Usage is the number of tokens of a call. Input does not include tokens read from or written
+// to the provider's cache.
 type Usage struct {
 	Input      int64 `json:"input_tokens"`
 	Output     int64 `json:"output_tokens"`
 	CacheRead  int64 `json:"cache_read_tokens,omitempty"`
 	CacheWrite int64 `json:"cache_write_tokens,omitempty"`
 	Reasoning  int64 `json:"reasoning_tokens,omitempty"` // part of Output
-	Estimated  bool  `json:"estimated,omitempty"`        // the provider did not report all of it
+	Estimated  bool  `json:"estimated,omitempty"`        // partly estimated, because the provider's report is incomplete
 }
 
-// Total is what counts against budget.Tokens.
+// Total returns the tokens that count against budget.Tokens.
 func (u Usage) Total() int64 { return u.Input + u.Output + u.CacheRead + u.CacheWrite }
 
 func (u Usage) plus(v Usage) Usage {
@@ -25,20 +25,20 @@ func (u Usage) plus(v Usage) Usage {
 	}
 }
 
-// maxTokens is more than any call takes; no report of a provider is believed beyond.
+// maxTokens is the upper bound for a provider's report.
 const maxTokens = 1_000_000_000
 
-// tokens is a number of them that a stranger told.
+// tokens clamps an untrusted number of tokens.
 func tokens(n int64) int64 { return min(max(n, 0), maxTokens) }
 
-// A Price is what a million tokens of a model cost, in millionths of a currency unit.
+// A Price is the price of a million tokens of a model, in millionths of a currency unit.
 type Price struct {
-	Model      string // a name, or a pattern in which * is any run of characters
+	Model      string // a name, or a pattern in which * matches any characters
 	Input      int64
 	Output     int64
 	CacheRead  int64
 	CacheWrite int64
-	Source     string // who says so, and when
+	Source     string // source and date of the price
 }
 
 // maxPrice keeps the cost of maxTokens within an int64.
@@ -53,7 +53,7 @@ func (p Price) check(op string) error {
 	return nil
 }
 
-// Cost is the price of what was used, rounded up to a millionth.
+// Cost returns the cost of a usage, rounded up to a millionth.
 func (p Price) Cost(u Usage) int64 {
 	var micros int64
 	for _, part := range [][2]int64{{u.Input, p.Input}, {u.Output, p.Output}, {u.CacheRead, p.CacheRead}, {u.CacheWrite, p.CacheWrite}} {
@@ -62,8 +62,7 @@ func (p Price) Cost(u Usage) int64 {
 	return (micros + 999_999) / 1_000_000
 }
 
-// price is what a model costs by the first price that names it, and whether there is
-// one.
+// price returns the first price that matches a model, and whether there is one.
 func (g *Gateway) price(model string) (Price, bool) {
 	for _, p := range g.prices {
 		if matches(p.Model, model) {
@@ -73,16 +72,15 @@ func (g *Gateway) price(model string) (Price, bool) {
 	return Price{Model: model}, false
 }
 
-// The prices that vendors listed for what is not cached for longer than minutes, of
-// short contexts, in US dollars.
+// List prices of vendors in US dollars, for short contexts and short-lived caches.
 const (
 	listed = "the vendor's price list, as third parties listed it in March 2026"
 	dollar = 1_000_000
 	cent   = dollar / 100
 )
 
-// DefaultPrices is a small table to begin with. Vendors change theirs; an operator
-// who counts money gives his own.
+// DefaultPrices returns a small default table. Prices change; configure current prices for
+// accurate cost limits.
 func DefaultPrices() []Price {
 	return []Price{
 		{"claude-opus-4-6*", 5 * dollar, 25 * dollar, 50 * cent, 625 * cent, "Anthropic: " + listed},

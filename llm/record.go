@@ -21,29 +21,29 @@ type Outcome string
 
 const (
 	Answered  Outcome = "answered"
-	Failed    Outcome = "failed"    // the provider answered with an error, or not at all
-	Broken    Outcome = "broken"    // its answer broke off
-	Cut       Outcome = "cut"       // the budget was spent before the answer was whole
+	Failed    Outcome = "failed"    // error or no response
+	Broken    Outcome = "broken"    // the answer was truncated
+	Cut       Outcome = "cut"       // ended early because the budget was exhausted
 	Cancelled Outcome = "cancelled" // the caller went away
 )
 
-// A Call is what is recorded of one call of a model.
+// A Call is the record of a model call.
 type Call struct {
 	ID     id.LLMCall
 	Caller Caller
-	Hint   string // what the agent says its session is; nobody has checked that
+	Hint   string // the agent's name of its session, unverified
 
 	Format   string // "chat.completions"
-	Model    string // as the caller called it
-	Served   string // as the provider does
+	Model    string // name in the request
+	Served   string // the provider's name
 	Provider string
 	Stream   bool
 
-	Kept    bool // the caller's Journal knows it: it came with a key
-	Free    bool // nothing was to be answered: tokens were counted
+	Kept    bool // has an idempotency key and is stored in the caller's Journal
+	Free    bool // counting tokens, without an answer
 	Outcome Outcome
-	Status  int    // of the provider's last answer; 0: there was none
-	Problem string // what went wrong, in one line
+	Status  int    // of the provider's last response; 0: none
+	Problem string // error, one line
 	Retries int
 
 	Usage  Usage
@@ -52,18 +52,18 @@ type Call struct {
 
 	Began     time.Time
 	Took      time.Duration
-	FirstByte time.Duration // until the answer began; 0: it did not
+	FirstByte time.Duration // until the answer began; 0: it did not begin
 
-	RequestDigest chain.Hash // of what the caller sent
-	AnswerDigest  chain.Hash // of what he was sent
-	Request       []byte     // its beginning, if Config.RecordBodies says so
+	RequestDigest chain.Hash // of the original request
+	AnswerDigest  chain.Hash // of the answer sent to the caller
+	Request       []byte     // its first Config.RecordBodies bytes
 	Answer        []byte
 }
 
-// maxText bounds what an entry of the chain holds of each body, as JSON.
+// maxText is the maximum size of each body in an audit log entry, as JSON.
 const maxText = 24 << 10
 
-// Entry is c as it is recorded in the chain.
+// Entry returns the audit log entry of c.
 func (c Call) Entry() chain.Entry {
 	body := map[string]any{
 		"id": c.ID, "format": c.Format, "model": c.Model, "served": c.Served, "provider": c.Provider, "stream": c.Stream,
@@ -82,7 +82,7 @@ func (c Call) Entry() chain.Entry {
 	}
 	text, err := json.Marshal(body)
 	if err != nil {
-		text = []byte("{}") // strings and numbers can be written
+		text = []byte("{}") // cannot happen: it has only strings and numbers
 	}
 	return chain.Entry{
 		Kind: chain.LLMCalled, Parent: c.Caller.Parent, Jail: c.Caller.Jail, Session: c.Caller.Session, Run: c.Caller.Run,
@@ -90,9 +90,9 @@ func (c Call) Entry() chain.Entry {
 	}
 }
 
-// clip is the beginning of a body as text that takes at most so many bytes of JSON.
+// clip returns the beginning of a body as text of at most longest bytes of JSON.
 func clip(body []byte, longest int) string {
-	body = body[:min(len(body), longest+utf8.UTFMax)] // Prefix looks at the character that is cut
+	body = body[:min(len(body), longest+utf8.UTFMax)] // Prefix needs the character at the cut
 	s := strings.ToValidUTF8(text.Prefix(string(body), longest), "\uFFFD")
 	for {
 		written, err := json.Marshal(s)
@@ -103,28 +103,28 @@ func clip(body []byte, longest int) string {
 	}
 }
 
-// A Key is what usage is counted by.
+// A Key groups usage.
 type Key struct {
 	Session string `json:"session,omitempty"`
 	Run     string `json:"run,omitempty"`
 	Branch  string `json:"branch,omitempty"`
-	Model   string `json:"model,omitempty"` // as the caller called it
+	Model   string `json:"model,omitempty"` // name in the request
 }
 
-// A Total is what calls of one Key took.
+// A Total is the usage of all calls with one Key.
 type Total struct {
 	Key
 	Calls    int64 `json:"calls"`
 	Usage    Usage `json:"usage"`
 	Cost     int64 `json:"cost_micros"`
-	Unpriced int64 `json:"unpriced,omitempty"` // calls of models whose price is not known
+	Unpriced int64 `json:"unpriced,omitempty"` // calls of models without a known price
 }
 
-// maxTotals is how many keys are told apart. Beyond, those that were used longest ago
-// are counted by their model only.
+// maxTotals is the maximum number of keys. Above it, the least recently used keys are merged
+// into their models.
 const maxTotals = 10_000
 
-// meters counts what was used since the gateway was made.
+// meters counts usage since the gateway was created.
 type meters struct {
 	mu sync.Mutex
 	// +checklocks:mu
@@ -135,7 +135,7 @@ type meters struct {
 
 type metered struct {
 	Total
-	used int64 // at which tick it was last
+	used int64 // tick of the last use
 }
 
 func (m *meters) add(c Call) {
@@ -168,8 +168,8 @@ func (m *meters) count(k Key, t Total) {
 	at.Total = at.plus(t)
 }
 
-// forget folds a tenth of the keys, those that were used longest ago, into their
-// models'. The caller holds m.mu.
+// forget merges the least recently used tenth of the keys into their models. The caller holds
+// m.mu.
 //
 // +checklocks:m.mu
 func (m *meters) forget() {
@@ -190,8 +190,8 @@ func (t Total) plus(u Total) Total {
 	return Total{Key: t.Key, Calls: t.Calls + u.Calls, Usage: t.Usage.plus(u.Usage), Cost: t.Cost + u.Cost, Unpriced: t.Unpriced + u.Unpriced}
 }
 
-// Usage is what was used since the gateway was made, for each session, run, branch and
-// model. The chain has the calls themselves, and those of before.
+// Usage returns the usage since the gateway was created, by session, run, branch and model.
+// The audit log has all calls, including earlier ones.
 func (g *Gateway) Usage() []Total {
 	g.meters.mu.Lock()
 	defer g.meters.mu.Unlock()
@@ -203,8 +203,8 @@ func (g *Gateway) Usage() []Total {
 	return list
 }
 
-// Sum adds totals up by what by leaves of their keys: func(k Key) Key { return
-// Key{Run: k.Run} } has one total for each run.
+// Sum adds up the totals whose keys are equal after by, for example func(k Key) Key { return
+// Key{Run: k.Run} } for one total per run.
 func Sum(totals []Total, by func(Key) Key) []Total {
 	sums := map[Key]Total{}
 	for _, t := range totals {
@@ -227,8 +227,8 @@ func sortTotals(list []Total) {
 	})
 }
 
-// notRecorded is what the caller learns when a record could not be kept.
+// notRecorded returns the error that the caller sees if a call could not be recorded.
 func notRecorded() error {
-	return &fault.Error{Op: "llm", Kind: fault.Unavailable, Remedy: "try again, and look at the daemon's log",
-		Err: errors.New("the call could not be recorded, and is not answered")}
+	return &fault.Error{Op: "llm", Kind: fault.Unavailable, Remedy: "retry, and check the daemon's log",
+		Err: errors.New("the call could not be recorded, so its answer is withheld")}
 }

@@ -6,16 +6,16 @@ import (
 	"errors"
 )
 
-// An sse is one event of a stream, as it came and as it reads.
+// An sse is one server-sent event, raw and parsed.
 type sse struct {
-	raw  []byte // with the empty line that ends it
+	raw  []byte // including the empty line that ends it
 	name string // of "event:"; empty: none
 	data []byte // of its "data:" lines, joined
 }
 
-var errEvent = errors.New("an event of the stream is too long")
+var errEvent = errors.New("a server-sent event is too long")
 
-// An events reads server-sent events. What it returns is good until the next read.
+// An events reads server-sent events. A returned event is valid until the next read.
 type events struct {
 	r   *bufio.Reader
 	max int
@@ -25,8 +25,8 @@ type events struct {
 
 func newEvents(r *bufio.Reader, longest int) *events { return &events{r: r, max: longest} }
 
-// next returns the next event. At the end of the stream it returns what is left, which
-// nothing ended, with io.EOF; on an error what came before it.
+// next returns the next event. At the end of the stream it returns the unterminated rest with
+// io.EOF, and after an error the bytes read before it.
 func (e *events) next() (sse, error) {
 	e.raw = e.raw[:0]
 	for start := 0; ; start = len(e.raw) {
@@ -41,13 +41,13 @@ func (e *events) next() (sse, error) {
 	}
 }
 
-// ready reports whether another event is here already, without waiting for one.
+// ready reports whether another event is buffered.
 func (e *events) ready() bool {
 	here, err := e.r.Peek(e.r.Buffered())
 	return err == nil && (bytes.Contains(here, []byte("\n\n")) || bytes.Contains(here, []byte("\r\n\r\n")))
 }
 
-// line appends one line and its end.
+// line reads one line with its end.
 func (e *events) line() error {
 	for {
 		part, err := e.r.ReadSlice('\n')
@@ -61,7 +61,7 @@ func (e *events) line() error {
 	}
 }
 
-// event reads what was gathered.
+// event parses the buffered lines.
 func (e *events) event() sse {
 	ev := sse{raw: e.raw}
 	several := false
@@ -76,7 +76,7 @@ func (e *events) event() sse {
 			ev.name = string(value)
 		case "data":
 			if ev.data == nil {
-				ev.data = value // of one line, which is the rule, nothing is copied
+				ev.data = value // the usual case, a single line, is not copied
 				continue
 			}
 			if !several {

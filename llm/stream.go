@@ -11,47 +11,47 @@ import (
 	"glasshouse/fault"
 )
 
-// tail is how long a provider may take to end a stream of which all was said.
+// tail is how long a provider may take to close a stream after its last event.
 const tail = 2 * time.Second
 
-// A stream is an answer that is passed on event by event. What may be its last event
-// is held back until the call is settled, recorded and kept: who has seen the end of
-// an answer can rely on being answered the same again.
+// A stream is an answer that is passed on event by event. The event that may be the last is
+// held back until the call is settled, recorded and stored: a caller that has seen the end of
+// an answer gets the same answer on a retry.
 type stream struct {
 	*exchange
 	w      http.ResponseWriter
 	out    *http.ResponseController
 	answer *answer
 	passed int64
-	unsent bool // something is written that was not flushed
+	unsent bool // written but not flushed
 	held   []byte
-	leave  func() // ends waiting for the provider
+	leave  func() // stops waiting for the provider
 }
 
 func (x *exchange) stream(ctx context.Context, cancel context.CancelCauseFunc, w http.ResponseWriter, a *answer) {
 	s := &stream{exchange: x, w: w, out: http.NewResponseController(w), answer: a}
 	s.leave = func() { cancel(errSilent) }
 	x.giveHeader(w, a)
-	w.Header().Set("X-Accel-Buffering", "no") // for a proxy between
+	w.Header().Set("X-Accel-Buffering", "no") // disables buffering in nginx
 	w.WriteHeader(a.StatusCode)
-	defer s.out.SetWriteDeadline(time.Time{}) // the connection may be used again
+	defer s.out.SetWriteDeadline(time.Time{}) // the connection may be reused
 	how, err := s.pass()
-	cancel(nil) // the provider need say no more
+	cancel(nil) // the rest of the provider's response is not needed
 	s.end(ctx, how, err)
 }
 
-// pass passes events on until there are no more, or something ends it.
+// pass passes events on until the stream ends or is ended.
 func (s *stream) pass() (Outcome, error) {
 	in := newEvents(s.answer.body, maxEvent)
 	for {
-		if s.unsent && !in.ready() { // events that came together go together
+		if s.unsent && !in.ready() { // buffered events are flushed together
 			s.unsent = false
 			if err := s.out.Flush(); err != nil {
 				return Cancelled, err
 			}
 		}
 		ev, err := in.next()
-		if err == nil || err == io.EOF { // some leave out the empty line behind the last
+		if err == nil || err == io.EOF { // some providers omit the last empty line
 			s.f.event(&s.tally, ev)
 		}
 		if err == nil || err == io.EOF && (s.tally.done || s.tally.failed) {
@@ -60,7 +60,7 @@ func (s *stream) pass() (Outcome, error) {
 			}
 		}
 		if err != nil {
-			return s.over(err) // half an event is nothing to pass on
+			return s.over(err) // an incomplete event is not passed on
 		}
 	}
 }
@@ -68,7 +68,7 @@ func (s *stream) pass() (Outcome, error) {
 // one passes on one event.
 func (s *stream) one(ev sse) (Outcome, error) {
 	if s.passed += int64(len(ev.raw)); s.passed > maxStream {
-		return Broken, fault.Newf(fault.Unavailable, "llm", "provider "+s.to.provider.Name, "its stream has more than %d bytes", maxStream)
+		return Broken, fault.Newf(fault.Unavailable, "llm", "provider "+s.to.provider.Name, "the stream has more than %d bytes", maxStream)
 	}
 	if err := s.account.covers(s.tally.usage()); err != nil && !s.tally.done {
 		return Cut, err
@@ -91,8 +91,8 @@ func (s *stream) one(ev sse) (Outcome, error) {
 	return "", nil
 }
 
-// write sends something to the caller with the next flush. Who does not read holds up
-// nobody for longer than a provider may be silent.
+// write queues bytes for the next flush. A caller that does not read blocks it for at most the
+// provider's timeout.
 func (s *stream) write(part []byte) error {
 	s.out.SetWriteDeadline(time.Now().Add(s.to.provider.Timeout))
 	s.unsent = true
@@ -100,32 +100,32 @@ func (s *stream) write(part []byte) error {
 	return err
 }
 
-// over is what it means that nothing more comes.
+// over returns the outcome at the end of the provider's stream.
 func (s *stream) over(err error) (Outcome, error) {
 	name := "provider " + s.to.provider.Name
 	switch {
 	case s.tally.done:
-		return Answered, nil // that it did not close in time does not matter
+		return Answered, nil // a late close does not matter
 	case s.tally.failed:
-		return Failed, nil // it has said so
+		return Failed, nil // the provider has sent an error
 	case errors.Is(err, errEvent):
-		return Broken, fault.Newf(fault.Unavailable, "llm", name, "an event of its stream has more than %d bytes", maxEvent)
+		return Broken, fault.Newf(fault.Unavailable, "llm", name, "an event of the stream has more than %d bytes", maxEvent)
 	case err == io.EOF:
-		return Broken, fault.Newf(fault.Unavailable, "llm", name, "its stream broke off")
+		return Broken, fault.Newf(fault.Unavailable, "llm", name, "the stream is truncated")
 	}
 	return Broken, fmt.Errorf("read a stream: %w", err)
 }
 
-// end settles a stream and sends what was held back, or an error.
+// end settles a stream and sends the events that were held back, or an error.
 func (s *stream) end(ctx context.Context, how Outcome, err error) {
 	switch cause := context.Cause(ctx); {
 	case how != Broken:
 	case errors.Is(cause, errSilent):
-		err = fault.Newf(fault.Timeout, "llm", "provider "+s.to.provider.Name, "nothing has come for %v", s.to.provider.Timeout)
+		err = fault.Newf(fault.Timeout, "llm", "provider "+s.to.provider.Name, "no data for %v", s.to.provider.Timeout)
 	case errors.Is(err, context.Canceled):
 		how = Cancelled
 	case fault.KindOf(err) == "":
-		err = fault.Newf(fault.Unavailable, "llm", "provider "+s.to.provider.Name, "its stream broke off")
+		err = fault.Newf(fault.Unavailable, "llm", "provider "+s.to.provider.Name, "the stream is truncated")
 	}
 	last := s.held
 	if how == Cancelled {
@@ -147,7 +147,7 @@ func (s *stream) end(ctx context.Context, how Outcome, err error) {
 		failed = s.keep(ctx, s.answer.StatusCode, s.answer.Header.Get("Content-Type"))
 	}
 	if failed != nil {
-		last = s.f.broken(&s.tally, problemOf(failed)) // to who is gone it does no harm
+		last = s.f.broken(&s.tally, problemOf(failed)) // harmless if the caller has disconnected
 	}
 	if len(last) > 0 {
 		s.write(last)

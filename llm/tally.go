@@ -4,24 +4,23 @@ import (
 	"encoding/json"
 )
 
-// A tally is what is known of an answer while it comes.
+// A tally is the state of an answer while it is received.
 type tally struct {
 	ask  ask
 	used Usage // as reported
-	seen bool  // something was reported of what went in
-	full bool  // all was reported
+	seen bool  // the input was reported
+	full bool  // the report is complete
 
-	said   int64  // tokens of what was answered, estimated
-	done   bool   // it is complete
-	failed bool   // it ended with an error of the provider's
-	answer string // Responses: its id
-	last   int64  // Responses: its last event's number
-	shown  int64  // Responses: that of the last the caller was sent
-	strip  bool   // this event only answers what the gateway asked
+	said   int64  // estimated tokens of the answer
+	done   bool   // the answer is complete
+	failed bool   // the answer ended with an error of the provider
+	answer string // Responses: response id
+	last   int64  // Responses: sequence number of the last event
+	shown  int64  // Responses: sequence number of the last event sent to the caller
+	strip  bool   // this event exists only because the gateway requested it
 }
 
-// usage is what the call took as far as is known: as reported, and where nothing was,
-// as estimated.
+// usage returns the usage so far: as reported, or else estimated.
 func (t *tally) usage() Usage {
 	u := t.used
 	if t.full {
@@ -37,10 +36,10 @@ func (t *tally) usage() Usage {
 
 func (t *tally) say(text string) { t.said += estimate(text) }
 
-// parse reads JSON of a stranger's as far as it can be understood.
+// parse parses untrusted JSON as far as possible.
 func parse(data []byte, into any) bool { return json.Unmarshal(data, into) == nil }
 
-// chatUsage is what chat completions and embeddings report.
+// chatUsage is the usage report of chat completions and embeddings.
 type chatUsage struct {
 	Prompt     int64 `json:"prompt_tokens"`
 	Completion int64 `json:"completion_tokens"`
@@ -61,7 +60,7 @@ func (t *tally) chat(u *chatUsage) {
 	t.seen, t.full = true, true
 }
 
-// chatSaid is what a model says in a chat completion, in a delta or in whole.
+// chatSaid is the text of a chat completion, in a delta or complete.
 type chatSaid struct {
 	Content          flexible `json:"content"`
 	Refusal          flexible `json:"refusal"`
@@ -75,7 +74,7 @@ type chatSaid struct {
 	} `json:"tool_calls"`
 }
 
-// flexible is a text where others may write something else, which counts as nothing.
+// flexible is a string that ignores values of other types.
 type flexible string
 
 func (f *flexible) UnmarshalJSON(data []byte) error {
@@ -130,7 +129,7 @@ func chatEvent(t *tally, ev sse) {
 	}
 	for _, c := range a.Choices {
 		t.chatSaid(c.Delta)
-		// Not every server says [DONE]. With several choices others may go on.
+		// Not every server sends [DONE]. With several choices, others may continue.
 		t.done = t.done || c.Finish != nil && t.ask.choices <= 1
 	}
 	t.chat(a.Usage)
@@ -138,7 +137,7 @@ func chatEvent(t *tally, ev sse) {
 	t.strip = a.Usage != nil && len(a.Choices) == 0 && !t.ask.usage
 }
 
-// responseUsage is what the Responses API reports.
+// responseUsage is the usage report of the Responses API.
 type responseUsage struct {
 	Input   int64 `json:"input_tokens"`
 	Output  int64 `json:"output_tokens"`
@@ -201,7 +200,7 @@ func responseEvent(t *tally, ev sse) {
 		return
 	}
 	t.last = max(t.last, e.Number)
-	t.say(string(e.Delta)) // what other events hold was in deltas before
+	t.say(string(e.Delta)) // other events repeat the text of the deltas
 	if e.Response.ID != "" {
 		t.answer = e.Response.ID
 	}
@@ -215,8 +214,8 @@ func responseEvent(t *tally, ev sse) {
 	}
 }
 
-// messageUsage is what Anthropic's API reports. In a stream it comes in parts, and
-// what is told later replaces what was told before.
+// messageUsage is the usage report of Anthropic's API. In a stream it comes in parts, and
+// later values replace earlier ones.
 type messageUsage struct {
 	Input      *int64 `json:"input_tokens"`
 	Output     *int64 `json:"output_tokens"`
@@ -299,7 +298,7 @@ func messageEvent(t *tally, ev sse) {
 	}
 }
 
-// geminiAnswer is a whole answer of Gemini's API, and each part of one.
+// geminiAnswer is a complete answer of Gemini's API, or one part of it.
 type geminiAnswer struct {
 	Candidates []struct {
 		Content struct {
@@ -333,7 +332,7 @@ func (t *tally) gemini(a geminiAnswer) {
 	}
 	t.done = t.done || a.Feedback.Block != ""
 	t.failed = t.failed || len(a.Error) > 0
-	if u := a.Usage; u != nil { // of the whole up to here
+	if u := a.Usage; u != nil { // cumulative
 		cached := min(tokens(u.Cached), tokens(u.Prompt))
 		t.used = Usage{
 			Input: tokens(u.Prompt) - cached + tokens(u.Tools), CacheRead: cached,
@@ -343,7 +342,7 @@ func (t *tally) gemini(a geminiAnswer) {
 	}
 }
 
-// geminiWhole reads one answer, or the list of parts that a stream without alt=sse is.
+// geminiWhole reads a single answer, or the list of parts of a stream without alt=sse.
 func geminiWhole(t *tally, body []byte) {
 	var parts []geminiAnswer
 	if parse(body, &parts) {

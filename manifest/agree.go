@@ -5,7 +5,7 @@ import (
 	"time"
 )
 
-// agree finds what in different keys does not go together.
+// agree checks that different keys are consistent.
 func (s *sections) agree() {
 	s.agreeRuntime()
 	s.agreeNetwork()
@@ -29,7 +29,7 @@ func (s *sections) agreeFiles() {
 	}
 }
 
-// agreeReach refuses what a runtime cannot give, or cannot be held to.
+// agreeReach refuses settings that a runtime cannot provide or enforce.
 func (s *sections) agreeReach() {
 	c := s.c
 	refuse := func(key, why string, given bool) {
@@ -52,7 +52,7 @@ func (s *sections) agreeReach() {
 	}
 }
 
-// agreeEstimates finds estimates that the limits would cut off.
+// agreeEstimates reports estimates that exceed the limits.
 func (s *sections) agreeEstimates() {
 	n, c := s.at["resource-estimates"], s.c
 	if n == nil {
@@ -66,8 +66,8 @@ func (s *sections) agreeEstimates() {
 	}
 }
 
-// agreeClasses settles whether it lowers labels. Who names an output below an input
-// has said so.
+// agreeClasses derives whether the capability declassifies. An output class below an input
+// class implies it.
 func (s *sections) agreeClasses() {
 	d, n := &s.c.DataClasses, s.at["declassifier"]
 	lowers := len(d.lowered()) > 0
@@ -80,7 +80,7 @@ func (s *sections) agreeClasses() {
 	d.Declassifies = lowers
 }
 
-// lowered are the labels of the input that the output is not to have any more.
+// lowered returns the labels of the input that the output no longer has.
 func (d DataClasses) lowered() []Label {
 	var all []Label
 	for _, in := range d.Input {

@@ -7,10 +7,10 @@ import (
 	"glasshouse/rtfs/form"
 )
 
-// noVersion is that of a manifest which says none.
+// noVersion is the version of a manifest without one.
 const noVersion = "0.0.0"
 
-// capability reads a manifest of keys and values in turn.
+// capability parses a manifest of alternating keys and values.
 func (r *reader) capability(whole, id *form.Node, items []*form.Node) *Capability {
 	c := &Capability{
 		Version:    noVersion,
@@ -39,11 +39,11 @@ func (r *reader) capability(whole, id *form.Node, items []*form.Node) *Capabilit
 	return c
 }
 
-// sections reads the keys of one manifest.
+// sections parses the keys of one manifest.
 type sections struct {
 	*reader
 	c  *Capability
-	at map[string]*form.Node // where each key's value stands; "" the whole
+	at map[string]*form.Node // node of each key's value; "" is the manifest
 }
 
 func (s *sections) keys() keys {
@@ -78,7 +78,7 @@ func (s *sections) version(n *form.Node) {
 	s.c.Version = v
 }
 
-// Effects are what a capability may say that it does.
+// Effects are the effects that a capability can declare.
 var Effects = []string{"network", "fs", "state", "secrets", "exec"}
 
 func (s *sections) effects(n *form.Node) {
@@ -97,8 +97,8 @@ func (s *sections) approval(n *form.Node) {
 	})
 }
 
-// The bounds of what may be asked for. They are for slips: what a host gives, its
-// operator says.
+// Upper bounds of requested resources. They catch mistakes; the host's limits are set by its
+// operator.
 const (
 	maxMegabytes = 1 << 20
 	maxBytes     = 1 << 50
@@ -108,15 +108,15 @@ const (
 func (s *sections) resources(n *form.Node) {
 	l := &s.c.Resources
 	s.entries(n, "resources", keys{
-		"cpu-shares":    func(n *form.Node) { l.CPUShares = int(s.whole(n, "resources.cpu-shares", 2, 262144)) },
-		"memory-mb":     func(n *form.Node) { l.MemoryMB = int(s.whole(n, "resources.memory-mb", 1, maxMegabytes)) },
+		"cpu-shares":    func(n *form.Node) { l.CPUShares = int(s.integer(n, "resources.cpu-shares", 2, 262144)) },
+		"memory-mb":     func(n *form.Node) { l.MemoryMB = int(s.integer(n, "resources.memory-mb", 1, maxMegabytes)) },
 		"timeout-ms":    func(n *form.Node) { l.Timeout = s.millis(n, "resources.timeout-ms") },
-		"network-bytes": func(n *form.Node) { l.NetworkBytes = s.whole(n, "resources.network-bytes", 1, maxBytes) },
-		"pids":          func(n *form.Node) { l.PIDs = int(s.whole(n, "resources.pids", 1, 1<<22)) },
+		"network-bytes": func(n *form.Node) { l.NetworkBytes = s.integer(n, "resources.network-bytes", 1, maxBytes) },
+		"pids":          func(n *form.Node) { l.PIDs = int(s.integer(n, "resources.pids", 1, 1<<22)) },
 	})
 }
 
-// Dimensions are what a call may cost, as budgets count it.
+// Dimensions are the dimensions of cost estimates, as in budgets.
 var Dimensions = []string{"steps", "wall-clock-ms", "sandbox-cpu-ms", "network-bytes", "storage-bytes", "llm-tokens", "cost-micros"}
 
 func (s *sections) estimates(n *form.Node) {
@@ -134,14 +134,14 @@ func (s *sections) estimates(n *form.Node) {
 func (s *sections) estimate(n *form.Node, name string) {
 	field := "resource-estimates." + name
 	if n.Kind == form.AtomNode && n.Atom == nil {
-		return // it does not apply
+		return // not applicable
 	}
 	if n.Kind != form.VectorNode || len(n.Items) != 2 {
 		s.problem(n, field, "it is [typical worst], two whole numbers, or nil where it does not apply")
 		return
 	}
 	before := len(s.problems)
-	e := Estimate{Typical: s.whole(n.Items[0], field, 0, maxBytes), Worst: s.whole(n.Items[1], field, 0, maxBytes)}
+	e := Estimate{Typical: s.integer(n.Items[0], field, 0, maxBytes), Worst: s.integer(n.Items[1], field, 0, maxBytes)}
 	if e.Typical > e.Worst && len(s.problems) == before {
 		s.problem(n, field, "what is typical, %d, is more than the worst, %d", e.Typical, e.Worst)
 	}
@@ -173,7 +173,7 @@ func (s *sections) labels(n *form.Node, field string) []Label {
 	return all
 }
 
-// metadata is plain data, the same from both spellings: keywords become strings.
+// metadata converts plain data to the same form for both syntaxes: keywords become strings.
 func (s *sections) metadata(n *form.Node) {
 	if n.Kind != form.MapNode {
 		s.problem(n, "metadata", "it is a map, not %s", s.name(n))
@@ -186,7 +186,7 @@ func (s *sections) metadata(n *form.Node) {
 			continue
 		}
 		if _, twice := s.c.Metadata[key]; twice {
-			s.problem(n.Items[i], join("metadata", key), "it is there twice")
+			s.problem(n.Items[i], join("metadata", key), "duplicate key")
 		}
 		s.c.Metadata[key] = s.plain(n.Items[i+1], join("metadata", key))
 		s.at[join("metadata", key)] = n.Items[i+1]
@@ -222,7 +222,7 @@ func (s *sections) plain(n *form.Node, field string) form.Value {
 				continue
 			}
 			if _, twice := m[key]; twice {
-				s.problem(n.Items[i], join(field, key), "it is there twice")
+				s.problem(n.Items[i], join(field, key), "duplicate key")
 			}
 			m[key] = s.plain(n.Items[i+1], join(field, key))
 		}

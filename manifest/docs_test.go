@@ -47,7 +47,7 @@ func TestTheReferenceNamesEveryKey(t *testing.T) {
 		"data-classes.": `(capability "a" :data-classes {` + odd + `})`,
 	} {
 		_, err := manifest.Read("x", []byte(text))
-		m := regexp.MustCompile(`nobody knows this key; there are (.*)`).FindStringSubmatch(err.Error())
+		m := regexp.MustCompile(`unknown key; there are (.*)`).FindStringSubmatch(err.Error())
 		if m == nil {
 			t.Fatalf("Read(%s) = %v, want the keys", text, err)
 		}

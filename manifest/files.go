@@ -15,11 +15,11 @@ func (s *sections) filesystem(n *form.Node) {
 			f.Mode = Mode(s.oneOf(n, "filesystem.mode", string(Ephemeral), string(Session), string(Persistent)))
 		},
 		"mounts":   s.mounts,
-		"quota-mb": func(n *form.Node) { f.QuotaMB = int(s.whole(n, "filesystem.quota-mb", 1, maxMegabytes)) },
+		"quota-mb": func(n *form.Node) { f.QuotaMB = int(s.integer(n, "filesystem.quota-mb", 1, maxMegabytes)) },
 	})
 }
 
-// reserved are the places inside a sandbox where something stands already.
+// reserved are the directories of a sandbox that are already in use.
 var reserved = []string{"/proc", "/sys", "/dev", "/run/secrets", "/.glasshouse"}
 
 func (s *sections) mounts(n *form.Node) {
@@ -40,7 +40,7 @@ func (s *sections) mounts(n *form.Node) {
 			}
 		}
 		if m.Guest != "" && slices.ContainsFunc(s.c.Filesystem.Mounts, func(o Mount) bool { return o.Guest == m.Guest }) {
-			s.problem(item, at+".guest", "something is mounted at %s already", m.Guest)
+			s.problem(item, at+".guest", "duplicate mount at %s", m.Guest)
 		}
 		s.c.Filesystem.Mounts = append(s.c.Filesystem.Mounts, m)
 	}
@@ -58,7 +58,7 @@ func (s *sections) guest(n *form.Node, field string) string {
 	return p
 }
 
-// under reports whether a path is another or below it.
+// under reports whether p is dir or a path below it.
 func under(p, dir string) bool {
 	return p == dir || strings.HasPrefix(p, strings.TrimSuffix(dir, "/")+"/") || dir == "."
 }

@@ -6,12 +6,11 @@ import (
 	"glasshouse/rtfs/form"
 )
 
-// Before manifests had keys of their own for it, what a sandbox is was written as
-// JSON into metadata, by programs whose words differ a little. It is read where the
-// key itself is absent.
+// Early manifests had no keys for sandboxes and contained them as JSON in metadata, with
+// slightly different names. This form is read if the key itself is absent.
 
-// interimWords are the words of those programs, and what they are here. Before they
-// are looked up, _ becomes -.
+// interimWords maps the names in that JSON to keys of a manifest. Before the lookup, _ is
+// replaced by -.
 var interimWords = map[string]string{
 	"host-path":            "host",
 	"guest-path":           "guest",
@@ -20,7 +19,7 @@ var interimWords = map[string]string{
 	"entry-point":          "entrypoint",
 }
 
-// interimValues are what stands behind mode and type.
+// interimValues maps the values of mode and type.
 var interimValues = map[string]string{"readonly": "ro", "readwrite": "rw"}
 
 func (s *sections) interim() {
@@ -60,8 +59,8 @@ func (s *sections) interim() {
 	}
 }
 
-// translate puts a node into the words of a manifest, and at the place of the string
-// that held it. What is null, or zero, was not set.
+// translate converts a node to the names of a manifest, with the position of the string that
+// contained it. Null and zero values are omitted.
 func translate(n, at *form.Node) *form.Node {
 	n.Pos, n.End = at.Pos, at.End
 	if n.Kind == form.VectorNode {

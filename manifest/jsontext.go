@@ -12,19 +12,19 @@ import (
 	"glasshouse/rtfs/form"
 )
 
-// nested is how deep a JSON text may be.
+// nested is the maximum nesting depth of a JSON text.
 const nested = 100
 
-// A jsonText reads JSON into the nodes that a text of RTFS is read into, so that
-// both are checked by the same rules and errors have their place.
+// A jsonText parses JSON into the same nodes as RTFS text, so that both are checked by the
+// same rules and errors have positions.
 type jsonText struct {
 	file string
 	src  []byte
 	dec  *json.Decoder
-	last form.Pos // the place that was asked for last
+	last form.Pos // the last position requested
 }
 
-// nodeOfJSON reads one JSON value. Keys of objects become keywords.
+// nodeOfJSON parses one JSON value. Keys of objects become keywords.
 func nodeOfJSON(file string, src []byte) (*form.Node, *problem.Problem) {
 	t := &jsonText{file: file, src: src, dec: json.NewDecoder(bytes.NewReader(src)), last: form.Pos{File: file, Line: 1, Col: 1}}
 	t.dec.UseNumber()
@@ -39,7 +39,7 @@ func nodeOfJSON(file string, src []byte) (*form.Node, *problem.Problem) {
 	return n, nil
 }
 
-// pos goes on from the place that was asked for last: a text may be one long line.
+// pos continues from the last requested position, because the text may be a single long line.
 func (t *jsonText) pos(offset int) form.Pos {
 	if offset < t.last.Offset {
 		t.last = form.Pos{File: t.file, Line: 1, Col: 1}
@@ -61,7 +61,7 @@ func (t *jsonText) problem(offset int, format string, args ...any) *problem.Prob
 	return &p
 }
 
-// next is where the next token begins.
+// next returns the offset of the next token.
 func (t *jsonText) next() int {
 	at := int(t.dec.InputOffset())
 	for at < len(t.src) && bytes.IndexByte([]byte(" \t\r\n:,"), t.src[at]) >= 0 {
@@ -103,7 +103,7 @@ func (t *jsonText) value(depth int) (*form.Node, *problem.Problem) {
 	return n, p
 }
 
-// inside reads what is in an array or object.
+// inside parses the content of an array or object.
 func (t *jsonText) inside(n *form.Node, open json.Delim, depth int) *problem.Problem {
 	n.Kind = form.VectorNode
 	if open == '{' {

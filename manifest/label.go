@@ -8,21 +8,21 @@ import (
 	"glasshouse/internal/problem"
 )
 
-// A Label says how far data may go: its class, and with dots what of that class it
-// is, such as pii.chat.message. The zero value is Public.
+// A Label is a data classification: a class with an optional dotted subclass, such as
+// pii.chat.message. The zero value is Public.
 type Label string
 
-// The classes, each above the one before.
+// The classes in ascending order.
 const (
 	Public   Label = "public"
 	Redacted Label = "redacted" // was of a higher class, and has lost what made it so
-	PII      Label = "pii"      // tells of a person
+	PII      Label = "pii"      // personal data
 	Secret   Label = "secret"
 )
 
 var classes = []Label{Public, Redacted, PII, Secret}
 
-// ParseLabel reads a label.
+// ParseLabel parses a label.
 func ParseLabel(s string) (Label, error) {
 	class, _, _ := strings.Cut(s, ".")
 	if !slices.Contains(classes, Label(class)) {
@@ -35,7 +35,7 @@ func ParseLabel(s string) (Label, error) {
 	return Label(s), nil
 }
 
-// Class is the label without what is behind its first dot.
+// Class returns the class of the label, without the subclass.
 func (l Label) Class() Label {
 	if l == "" {
 		return Public
@@ -44,8 +44,7 @@ func (l Label) Class() Label {
 	return Label(class)
 }
 
-// rank orders the classes. What is no label is above all: nobody may have it by a
-// slip.
+// rank orders the classes. An invalid label ranks above all, so that no mistake grants access.
 func (l Label) rank() int {
 	if i := slices.Index(classes, l.Class()); i >= 0 {
 		return i
@@ -53,8 +52,8 @@ func (l Label) rank() int {
 	return len(classes)
 }
 
-// Covers reports whether who may have l may have m: m is of a lower class, or of the
-// same and within what l names.
+// Covers reports whether clearance for l includes m: m has a lower class, or the same class
+// and a subclass within l.
 func (l Label) Covers(m Label) bool {
 	if l.rank() != m.rank() {
 		return l.rank() > m.rank()
@@ -62,8 +61,7 @@ func (l Label) Covers(m Label) bool {
 	return l.Class() == m.Class() && (m == l || l == l.Class() || l == "" || strings.HasPrefix(string(m), string(l)+"."))
 }
 
-// Join is the lowest label that covers both: what is made of two pieces of data has
-// it.
+// Join returns the lowest label that covers both. Data derived from two inputs has this label.
 func (l Label) Join(m Label) Label {
 	switch {
 	case l.Covers(m):
@@ -86,7 +84,7 @@ func (l Label) orPublic() Label {
 	return l
 }
 
-// Join is the lowest label that covers all of them; of none it is Public.
+// Join returns the lowest label that covers all of labels, or Public if there are none.
 func Join(labels ...Label) Label {
 	if len(labels) == 0 {
 		return Public
@@ -98,7 +96,7 @@ func Join(labels ...Label) Label {
 	return all
 }
 
-// Covered reports whether one of the labels covers m. No labels are as Public.
+// Covered reports whether one of the labels covers m. No labels means Public.
 func Covered(labels []Label, m Label) bool {
 	return Public.Covers(m) || slices.ContainsFunc(labels, func(l Label) bool { return l.Covers(m) })
 }

@@ -1,6 +1,5 @@
-// Package manifest is what a capability says of itself: what it takes and gives,
-// what runs it, what it may touch, and what it takes to be allowed. All of it is
-// read, and what nobody knows is an error.
+// Package manifest parses and checks the manifests of capabilities: input and output types,
+// runtime, effects, resources and required approval. An unknown key is an error.
 package manifest
 
 import (
@@ -10,18 +9,17 @@ import (
 	"glasshouse/schema"
 )
 
-// A Runtime is what runs a capability.
+// A Runtime is the execution environment of a capability.
 type Runtime string
 
 const (
-	RTFS      Runtime = "rtfs"      // in this process, pure
-	WASM      Runtime = "wasm"      // a module of WASI preview 1
+	RTFS      Runtime = "rtfs"      // in this process, without side effects
+	WASM      Runtime = "wasm"      // a WASI preview 1 module
 	Container Runtime = "container" // a jail
-	MicroVM   Runtime = "microvm"   // a jail with a kernel of its own
-	Native    Runtime = "native"    // a process of the host, which an operator trusts
+	MicroVM   Runtime = "microvm"   // a jail with its own kernel
+	Native    Runtime = "native"    // a process on the host, trusted by an operator
 
-	// Builtin is a part of this program. No manifest can name it: who has one of
-	// these has it from here.
+	// Builtin is a part of this program. Manifests cannot name it.
 	Builtin Runtime = "builtin"
 )
 
@@ -38,70 +36,70 @@ type Capability struct {
 
 	Filesystem Filesystem
 	Network    Network
-	Secrets    []string // all it needs; SecretFiles are those it is given itself
+	Secrets    []string // all that it needs; SecretFiles returns those that are mounted as files
 	Resources  Resources
 	Approval   Approval
 
 	DataClasses DataClasses
-	NoEgress    bool // :egress [:none] closes the network whatever Network says
+	NoEgress    bool // :egress [:none] disables the network regardless of Network
 	Estimates   map[string]Estimate
 
 	Metadata map[string]form.Value
 
-	Source string // the manifest as it was given
+	Source string // the original manifest
 }
 
 // A Spec is the :runtime of a manifest.
 type Spec struct {
 	Type           Runtime
 	Image          string // of a container or microvm
-	Rootfs         string // in its place: a directory relative to the workspace, or "debian"
+	Rootfs         string // instead of Image: a directory relative to the workspace, or "debian"
 	Module         string // of wasm: relative to the workspace
 	Entrypoint     []string
 	Env            map[string]string
 	Workdir        string
-	Port           int    // 0: no server: one process a call
-	Stdio          Stdio  // how that process is spoken to
-	Tool           Tool   // of MCPStdio
-	Path           string // of the request; empty: "/" and the id with slashes for dots
+	Port           int    // 0: not a server; one process per call
+	Stdio          Stdio  // protocol of that process
+	Tool           Tool   // for MCPStdio
+	Path           string // of the request; empty: "/" and the id with slashes instead of dots
 	StartupTimeout time.Duration
-	HealthCheck    string     // a path; empty: a connection to Port is enough
-	Digest         string     // of native: what the operator trusts
+	HealthCheck    string     // a path; empty: a connection to Port is sufficient
+	Digest         string     // of native: the digest that the operator trusts
 	Code           *form.Node // of rtfs: (fn [input] …), :implementation
-	code           string     // Code as it was written
+	code           string     // source text of Code
 	Warm           Warm
 }
 
-// Stdio is how a process of one call is spoken to.
+// Stdio is the protocol between the engine and the process of a call.
 type Stdio string
 
 const (
 	// JSON on standard input, JSON on standard output.
 	JSONStdio Stdio = "json"
 
-	// As a script that knows nothing of capabilities: of the input {:args […]
-	// :stdin "…"} the arguments are added to the entrypoint. The output is {:stdout
-	// "…" :stderr "…" :exit_code n}, whatever the exit code is.
+	// For scripts that are not written as capabilities: the arguments of the input {:args […]
+	// :stdin "…"} are appended to the entrypoint. The output is {:stdout "…" :stderr "…"
+	// :exit_code n} for any exit code.
 	TextStdio Stdio = "text"
 
-	// The Model Context Protocol: the process is a server of tools, which is asked
-	// for one of them and may go on from call to call.
+	// The Model Context Protocol: the process is a server of tools, one of which is called. It
+	// may be reused for further calls.
 	MCPStdio Stdio = "mcp"
 )
 
-// A Tool is one of a server that speaks the Model Context Protocol.
+// A Tool is a tool of a server that speaks the Model Context Protocol.
 type Tool struct {
-	Name   string // as the server has it
-	Digest string // of all that the server says of it; the same name with another is another tool
+	Name   string // the server's name of the tool
+	Digest string // of the server's description of the tool; a change makes it another tool
 }
 
-// Warm is how many sandboxes wait for calls, and how long.
+// Warm is the number and lifetime of idle sandboxes in the warm pool.
 type Warm struct {
 	Max int           // 0: none are kept
-	TTL time.Duration // 0: the engine's own
+	TTL time.Duration // 0: the engine's default
 }
 
-// A Mode says how long what a capability writes is kept.
+// A Mode is the lifetime of files that a capability writes.
 type Mode string
 
 const (
@@ -114,10 +112,10 @@ const (
 type Filesystem struct {
 	Mode    Mode
 	Mounts  []Mount
-	QuotaMB int // 0: the engine's own
+	QuotaMB int // 0: the engine's default
 }
 
-// A Mount shows a directory of the workspace.
+// A Mount mounts a directory of the workspace.
 type Mount struct {
 	Host  string // relative to the workspace
 	Guest string // absolute
@@ -129,13 +127,13 @@ type Network struct {
 	Mode  string // ModeNone or ModeProxy
 	Hosts []string
 	Ports []uint16
-	Rate  int // requests in a minute; 0: the kernel's own
+	Rate  int // requests per minute; 0: the default
 
 	Inject []Inject
 }
 
-// An Inject has the proxy put a secret into requests, so that the capability never
-// has it: {:secret :KEY :host "h" :header "X-Goog-Api-Key"}.
+// An Inject makes the proxy add a secret to requests, so that the capability does not have it:
+// {:secret :KEY :host "h" :header "X-Goog-Api-Key"}.
 type Inject struct {
 	Secret string
 	Host   string // empty: every allowed host
@@ -145,37 +143,37 @@ type Inject struct {
 
 // Resources are the limits of one call.
 type Resources struct {
-	CPUShares    int           // relative to others, of 1024; code that runs in this process has no share of its own
-	MemoryMB     int           // 0, here and below: the engine's own
-	Timeout      time.Duration // of one call, whole
-	NetworkBytes int64         // both ways together
-	PIDs         int           // processes and threads at once
+	CPUShares    int           // relative to 1024; code that runs in this process has no own share
+	MemoryMB     int           // 0, here and below: the engine's default
+	Timeout      time.Duration // of one call in total
+	NetworkBytes int64         // sum of both directions
+	PIDs         int           // processes and threads
 }
 
-// A Tier is who has to agree.
+// A Tier is the approval that a capability needs.
 type Tier string
 
 const (
 	Preapproved Tier = "preapproved" // nobody
 	Standard    Tier = "standard"    // a person
-	Elevated    Tier = "elevated"    // a person who may more
+	Elevated    Tier = "elevated"    // a person with more authority
 )
 
-// An Approval is what it takes to be allowed. What a manifest says of itself is not
-// what counts: EffectiveTier is.
+// An Approval is the approval that a manifest requests. EffectiveTier returns the one that is
+// required.
 type Approval struct {
 	Tier   Tier
-	PerUse bool // a person agrees to each call
+	PerUse bool // each call needs approval
 }
 
-// DataClasses say what of people's data a capability takes, and what comes out.
+// DataClasses are the data classes of a capability's input and output.
 type DataClasses struct {
-	Input        []Label // what it may be given; none: what is public
-	Output       []Label // what it gives; none: as its input was
-	Declassifies bool    // its output may be labelled lower than its input; elevated
+	Input        []Label // accepted classes; none: public
+	Output       []Label // none: as the input
+	Declassifies bool    // the output may have a lower class than the input; needs elevated approval
 }
 
-// An Estimate is what a call may cost.
+// An Estimate is the estimated cost of a call.
 type Estimate struct {
 	Typical, Worst int64
 }

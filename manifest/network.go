@@ -28,7 +28,7 @@ func (s *sections) network(n *form.Node) {
 		"allowed-hosts": func(n *form.Node) { w.Hosts = s.set(n, "network.allowed-hosts", s.host) },
 		"allowed-ports": s.ports,
 		"egress-rate-limit": func(n *form.Node) {
-			w.Rate = int(s.whole(n, "network.egress-rate-limit", 1, 1_000_000))
+			w.Rate = int(s.integer(n, "network.egress-rate-limit", 1, 1_000_000))
 		},
 		"inject": s.inject,
 	}) {
@@ -53,9 +53,9 @@ func (s *sections) ports(n *form.Node) {
 	const field = "network.allowed-ports"
 	for i, item := range s.list(n, field) {
 		at := fmt.Sprintf("%s[%d]", field, i)
-		p := uint16(s.whole(item, at, 1, 65535))
+		p := uint16(s.integer(item, at, 1, 65535))
 		if p != 0 && slices.Contains(s.c.Network.Ports, p) {
-			s.problem(item, at, "%d is there twice", p)
+			s.problem(item, at, "duplicate port %d", p)
 		} else if p != 0 {
 			s.c.Network.Ports = append(s.c.Network.Ports, p)
 		}
@@ -64,7 +64,7 @@ func (s *sections) ports(n *form.Node) {
 
 var secretName = regexp.MustCompile(`^[A-Za-z_][A-Za-z0-9_.-]{0,127}$`)
 
-// secret reads the name of one.
+// secret parses the name of a secret.
 func (s *sections) secret(n *form.Node, field string) string {
 	w := s.word(n, field)
 	if w == "" {
@@ -77,7 +77,7 @@ func (s *sections) secret(n *form.Node, field string) string {
 	return w
 }
 
-// CheckSecret reports what is wrong with the name of a secret.
+// CheckSecret returns an error if the name of a secret is invalid.
 func CheckSecret(name string) error {
 	if !secretName.MatchString(name) {
 		return fmt.Errorf("%.80q is not the name of a secret: a letter or _, then letters, digits, _ . -", name)
@@ -85,8 +85,8 @@ func CheckSecret(name string) error {
 	return nil
 }
 
-// host reads a host as the proxy's rules take it: a name, *. and a name for all
-// below it, * for every name, an address, or a prefix of addresses.
+// host parses a host in the proxy's syntax: a name, *.NAME for all subdomains, * for every
+// name, an address, or an address prefix.
 func (s *sections) host(n *form.Node, field string) string {
 	h := s.str(n, field)
 	if h == "" {
@@ -102,7 +102,7 @@ func (s *sections) host(n *form.Node, field string) string {
 
 var errHost = errors.New("is neither the name of a host, nor *. and a name, nor an address")
 
-// parseHost returns a host in the one way in which it is written.
+// parseHost returns the canonical form of a host.
 func parseHost(h string) (string, error) {
 	if h == "*" {
 		return h, nil
@@ -115,11 +115,11 @@ func parseHost(h string) (string, error) {
 	}
 	switch {
 	case strings.Contains(h, "://"):
-		return "", errors.New("is an address of a page: name the host alone, without what is before and behind it")
+		return "", errors.New("is a URL: give the host name only")
 	case strings.Contains(h, ":"):
 		return "", errors.New("names a port: ports stand in allowed-ports")
 	case strings.Contains(h, "/"):
-		return "", errors.New("has a path: name the host alone")
+		return "", errors.New("has a path: give the host name only")
 	}
 	below, wild := strings.CutPrefix(h, "*.")
 	if ascii, err := idna.Lookup.ToASCII(below); err == nil {
@@ -142,7 +142,7 @@ func checkName(name string) error {
 	if len(name) > 253 || slices.ContainsFunc(labels, func(l string) bool { return !hostLabel.MatchString(l) }) {
 		return errHost
 	}
-	// What programs that read addresses liberally take for one.
+	// Lenient parsers interpret such a name as an IPv4 address.
 	last := labels[len(labels)-1]
 	if strings.Trim(last, "0123456789") == "" || strings.HasPrefix(last, "0x") && strings.Trim(last[2:], "0123456789abcdef") == "" {
 		return errors.New("ends in a number and is no address as it must be written")
@@ -150,7 +150,7 @@ func checkName(name string) error {
 	return nil
 }
 
-// coversHost reports whether all that host names is named by pattern too.
+// coversHost reports whether pattern matches every host that host matches.
 func coversHost(pattern, host string) bool {
 	if pattern == host {
 		return true
@@ -179,7 +179,7 @@ func prefixOf(host string) (netip.Prefix, bool) {
 	return netip.Prefix{}, false
 }
 
-// inject reads how the proxy puts secrets into requests.
+// inject parses how the proxy adds secrets to requests.
 func (s *sections) inject(n *form.Node) {
 	const field = "network.inject"
 	for i, item := range s.list(n, field) {
@@ -220,15 +220,15 @@ func (s *sections) inject(n *form.Node) {
 	}
 }
 
-// framing are the headers that say where a message ends or who it is for.
+// framing are the headers that delimit or route a message.
 var framing = []string{"host", "content-length", "transfer-encoding", "connection", "trailer", "te", "upgrade", "keep-alive", "proxy-connection"}
 
 func headerForSecret(name string) bool {
 	return httpguts.ValidHeaderFieldName(name) && !slices.Contains(framing, strings.ToLower(name))
 }
 
-// SecretFiles are the secrets that a capability is given, as files. Those that the
-// proxy puts into requests it never has.
+// SecretFiles returns the secrets that are mounted as files. Secrets that the proxy adds to
+// requests are not included.
 func (c *Capability) SecretFiles() []string {
 	return slices.DeleteFunc(slices.Clone(c.Secrets), func(name string) bool {
 		return slices.ContainsFunc(c.Network.Inject, func(in Inject) bool { return in.Secret == name })
@@ -249,7 +249,7 @@ func (s *sections) egress(n *form.Node) {
 	s.c.NoEgress = len(words) == 1
 }
 
-// agreeNetwork finds what of :network does not go together.
+// agreeNetwork checks the consistency of :network.
 func (s *sections) agreeNetwork() {
 	w, n := s.c.Network, s.at["network"]
 	if n == nil || n.Kind != form.MapNode {

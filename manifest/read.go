@@ -15,7 +15,7 @@ import (
 	"glasshouse/rtfs/form"
 )
 
-// MaxText bounds the bytes of a text of manifests.
+// MaxText is the maximum size of a text of manifests in bytes.
 const MaxText = 1 << 20
 
 const opRead = "manifest.Read"
@@ -61,7 +61,7 @@ func read(r *reader) ([]*Capability, error) {
 func (r *reader) readRTFS() []*Capability {
 	nodes, err := form.Read(r.file, r.src)
 	if err != nil {
-		// Its message shows the line already.
+		// The message already has the line.
 		p := problem.Problem{Message: err.Error()}
 		if e, ok := err.(*form.Error); ok {
 			p.Pos, p.Message = e.Pos, e.Message
@@ -114,14 +114,14 @@ func (r *reader) readJSON() []*Capability {
 	return all
 }
 
-// twin reads an object, in which the id is one key of all.
+// twin parses an object, in which the id is an ordinary key.
 func (r *reader) twin(n *form.Node) *Capability {
 	var id *form.Node
 	var rest []*form.Node
 	for i := 0; i+1 < len(n.Items); i += 2 {
 		if n.Items[i].Atom == form.Value(form.Keyword("capability")) {
 			if id != nil {
-				r.problem(n.Items[i], "capability", "it is there twice")
+				r.problem(n.Items[i], "capability", "duplicate key")
 			}
 			id = n.Items[i+1]
 			continue
@@ -135,29 +135,29 @@ func (r *reader) twin(n *form.Node) *Capability {
 	return r.capability(n, id, rest)
 }
 
-// unique refuses an id that is there twice.
+// unique refuses duplicate ids.
 func (r *reader) unique(nodes []*form.Node, all []*Capability) {
 	if len(all) != len(nodes) {
-		return // something else is wrong
+		return // another error was reported
 	}
 	seen := map[string]bool{}
 	for i, c := range all {
 		if c.ID != "" && seen[c.ID] {
-			r.problem(nodes[i], "", "%s is in this text twice", c.ID)
+			r.problem(nodes[i], "", "duplicate id %s", c.ID)
 		}
 		seen[c.ID] = true
 	}
 }
 
-// dotted are words with dots between. Words do not begin or end with what joins
-// them, so that __ can stand for a dot where dots may not be.
+// dotted matches words joined by dots. Words do not begin or end with - or _, so that __ can
+// replace a dot in tool names.
 var dotted = regexp.MustCompile(`^[a-z][a-z0-9]*(?:[-_][a-z0-9]+)*(?:\.[a-z0-9]+(?:[-_][a-z0-9]+)*)*$`)
 
-// maxID bounds an id in which a dot counts twice: the tools that models are given
-// have names of so many letters, without dots.
+// maxID is the maximum length of an id, in which a dot counts twice: tool names of model APIs
+// have this limit and cannot contain dots.
 const maxID = 64
 
-// CheckID reports what is wrong with the id of a capability.
+// CheckID returns an error if the id of a capability is invalid.
 func CheckID(id string) error {
 	switch {
 	case !dotted.MatchString(id):
@@ -168,8 +168,8 @@ func CheckID(id string) error {
 	return nil
 }
 
-// maxDescription bounds the runes of a description: a person reads it before he
-// agrees, and a model with each request.
+// maxDescription is the maximum length of a description in runes: people read it before
+// approval, and models with each request.
 const maxDescription = 4096
 
 func (r *reader) description(n *form.Node, field string) string {
@@ -178,12 +178,12 @@ func (r *reader) description(n *form.Node, field string) string {
 		r.problem(n, field, "it is longer than %d letters", maxDescription)
 	}
 	if strings.ContainsFunc(s, func(c rune) bool { return text.Covert(c) || unicode.IsControl(c) && c != '\n' && c != '\t' }) {
-		r.problem(n, field, "it contains characters that cannot be seen")
+		r.problem(n, field, "contains invisible characters")
 	}
 	return s
 }
 
-// source is a node as it stands in the text.
+// source returns the source text of a node.
 func (r *reader) source(n *form.Node) string {
 	if n.Pos.Offset < 0 || n.End > len(r.src) || n.Pos.Offset >= n.End {
 		return ""

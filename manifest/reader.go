@@ -9,12 +9,12 @@ import (
 	"glasshouse/rtfs/form"
 )
 
-// A reader goes through the nodes of one text and notes all that is wrong.
+// A reader processes the nodes of one text and collects all problems.
 type reader struct {
 	file     string
 	src      []byte
-	server   bool // it is of a server, whose tools nobody knows yet
-	json     bool // the nodes were JSON: what is a keyword in RTFS is a string here
+	server   bool // a server's manifest, without a tool
+	json     bool // the nodes were JSON: strings stand for keywords
 	problems problem.List
 }
 
@@ -22,7 +22,7 @@ func (r *reader) problem(n *form.Node, field, format string, args ...any) {
 	r.problems = append(r.problems, problem.At(r.src, n.Pos, field, format, args...))
 }
 
-// adopt notes a problem that somebody else found, at its own place if it has one.
+// adopt adds a problem reported by another package, at its own position if it has one.
 func (r *reader) adopt(n *form.Node, field string, err error) {
 	if e, ok := err.(*form.Error); ok && e.Pos.Line > 0 {
 		at := *n
@@ -33,7 +33,7 @@ func (r *reader) adopt(n *form.Node, field string, err error) {
 	r.problem(n, field, "%v", err)
 }
 
-// bare refuses what ^ writes before something: outside of code nobody would read it.
+// bare refuses ^ metadata, which has no meaning outside of code.
 func (r *reader) bare(n *form.Node) {
 	if len(n.Meta) > 0 {
 		r.problem(n, "", "what ^ says of it has no meaning here")
@@ -46,7 +46,7 @@ func (r *reader) bare(n *form.Node) {
 	}
 }
 
-// keys are what a map may hold, with what reads each.
+// keys maps the allowed keys of a map to their parsers.
 type keys map[string]func(n *form.Node)
 
 func (k keys) names() []string {
@@ -58,7 +58,7 @@ func (k keys) names() []string {
 	return names
 }
 
-// gone are keys that others use for what is said otherwise here.
+// gone maps keys of other formats to the remedy.
 var gone = map[string]string{
 	"name":            "the id is its name, and what it does stands in description",
 	"id":              "the id stands behind capability",
@@ -76,7 +76,7 @@ var gone = map[string]string{
 	"implementations": "there is one implementation",
 }
 
-// entries reads a map: each of its keys once, and none but the known.
+// entries parses a map. Each key must be known and may occur once.
 func (r *reader) entries(n *form.Node, field string, known keys) bool {
 	if n.Kind != form.MapNode {
 		r.problem(n, field, "it is a map, not %s", r.name(n))
@@ -86,7 +86,7 @@ func (r *reader) entries(n *form.Node, field string, known keys) bool {
 	return true
 }
 
-// pairs reads keys and values in turn.
+// pairs parses alternating keys and values.
 func (r *reader) pairs(items []*form.Node, field string, known keys) {
 	seen := map[string]bool{}
 	for i := 0; i < len(items); i += 2 {
@@ -101,7 +101,7 @@ func (r *reader) pairs(items []*form.Node, field string, known keys) {
 		case i+1 == len(items):
 			r.problem(items[i], join(field, name), "it has no value")
 		case seen[name]:
-			r.problem(items[i], join(field, name), "it is there twice")
+			r.problem(items[i], join(field, name), "duplicate key")
 		case read == nil:
 			r.unknown(items[i], field, name, known)
 		default:
@@ -119,7 +119,7 @@ func (r *reader) unknown(n *form.Node, field, name string, known keys) {
 	if hint == "" {
 		hint = "; there are " + strings.Join(known.names(), ", ")
 	}
-	r.problem(n, join(field, fmt.Sprintf("%.60s", name)), "nobody knows this key%s", hint)
+	r.problem(n, join(field, fmt.Sprintf("%.60s", name)), "unknown key%s", hint)
 }
 
 func join(field, name string) string {
@@ -129,7 +129,7 @@ func join(field, name string) string {
 	return field + "." + name
 }
 
-// name is what a node is, for a message.
+// name describes a node for a message.
 func (r *reader) name(n *form.Node) string {
 	switch n.Kind {
 	case form.ListNode:
@@ -159,7 +159,7 @@ func (r *reader) name(n *form.Node) string {
 	return fmt.Sprintf("%.60v", n.Atom)
 }
 
-// str reads a string that is not empty.
+// str parses a non-empty string.
 func (r *reader) str(n *form.Node, field string) string {
 	s, ok := n.Atom.(string)
 	switch {
@@ -175,7 +175,7 @@ func (r *reader) str(n *form.Node, field string) string {
 	return ""
 }
 
-// word reads a keyword, which in JSON is a string.
+// word parses a keyword, which in JSON is a string.
 func (r *reader) word(n *form.Node, field string) string {
 	if n.Kind == form.AtomNode {
 		switch v := n.Atom.(type) {
@@ -201,7 +201,7 @@ func (r *reader) word(n *form.Node, field string) string {
 	return ""
 }
 
-// oneOf reads one of some words; "" if it is none.
+// oneOf parses one of some words; "" if invalid.
 func (r *reader) oneOf(n *form.Node, field string, words ...string) string {
 	before := len(r.problems)
 	s := r.word(n, field)
@@ -216,8 +216,8 @@ func (r *reader) oneOf(n *form.Node, field string, words ...string) string {
 	return s
 }
 
-// whole reads a whole number within bounds; 0 if it is none.
-func (r *reader) whole(n *form.Node, field string, least, most int64) int64 {
+// integer parses an integer within bounds; 0 if invalid.
+func (r *reader) integer(n *form.Node, field string, least, most int64) int64 {
 	i, ok := n.Atom.(int64)
 	switch {
 	case !ok || n.Kind != form.AtomNode:
@@ -238,7 +238,7 @@ func (r *reader) flag(n *form.Node, field string) bool {
 	return b
 }
 
-// most bounds the elements of a list.
+// most is the maximum length of a list.
 const most = 256
 
 // list returns the elements of a vector.
@@ -254,15 +254,14 @@ func (r *reader) list(n *form.Node, field string) []*form.Node {
 	return n.Items
 }
 
-// set reads the elements of a vector, each of which is there once. read returns ""
-// for what it has refused.
+// set parses a vector without duplicates. read returns "" for an element that it has refused.
 func (r *reader) set(n *form.Node, field string, read func(n *form.Node, field string) string) []string {
 	var all []string
 	for i, item := range r.list(n, field) {
 		at := fmt.Sprintf("%s[%d]", field, i)
 		s := read(item, at)
 		if s != "" && slices.Contains(all, s) {
-			r.problem(item, at, "%s is there twice", s)
+			r.problem(item, at, "duplicate element %s", s)
 			continue
 		}
 		if s != "" {

@@ -31,35 +31,35 @@ func TestWhatIsWrongWithAManifestIsSaid(t *testing.T) {
 		{`(capability "a..b" :implementation (fn [x] x))`, `is not an id`},
 		{`(capability "a__b" :implementation (fn [x] x))`, `is not an id`},
 		{`(capability "` + strings.Repeat("a.", 22) + `a" :implementation (fn [x] x))`, `is too long`},
-		{`(capability "a" :implementation (fn [x] x)) (capability "a" :implementation (fn [x] x))`, `a is in this text twice`},
+		{`(capability "a" :implementation (fn [x] x)) (capability "a" :implementation (fn [x] x))`, `duplicate id a`},
 
 		// Keys.
-		{in(`:efects []`), `efects: nobody knows this key; did you mean effects?`},
-		{in(`:input_schema [:map]`), `input_schema: nobody knows this key; did you mean input-schema?`},
-		{in(`:permissions []`), `permissions: nobody knows this key; say in effects what it does`},
-		{in(`:zzz 1`), `zzz: nobody knows this key; there are approval, data-classes`},
-		{in(`:effects [] :effects [:fs]`), `effects: it is there twice`},
+		{in(`:efects []`), `efects: unknown key; did you mean effects?`},
+		{in(`:input_schema [:map]`), `input_schema: unknown key; did you mean input-schema?`},
+		{in(`:permissions []`), `permissions: unknown key; say in effects what it does`},
+		{in(`:zzz 1`), `zzz: unknown key; there are approval, data-classes`},
+		{in(`:effects [] :effects [:fs]`), `effects: duplicate key`},
 		{in(`:effects`), `effects: it has no value`},
 		{in(`"effects" []`), `a key is a keyword, such as :approval, not the string "effects"`},
-		{runtime(server + `:startup-timeout 5`), `runtime.startup-timeout: nobody knows this key; did you mean startup-timeout-ms?`},
-		{runtime(server + `:code "x"`), `runtime.code: nobody knows this key`},
-		{in(`:network {:allowed_hosts []}`), `network.allowed_hosts: nobody knows this key; did you mean allowed-hosts?`},
+		{runtime(server + `:startup-timeout 5`), `runtime.startup-timeout: unknown key; did you mean startup-timeout-ms?`},
+		{runtime(server + `:code "x"`), `runtime.code: unknown key`},
+		{in(`:network {:allowed_hosts []}`), `network.allowed_hosts: unknown key; did you mean allowed-hosts?`},
 
 		{in(`:network ^{:strict true} {:mode :none}`), `what ^ says of it has no meaning here`},
 		{`^:x (capability "a" :implementation (fn [x] x))`, `what ^ says of it has no meaning here`},
-		{in(`:metadata {:a {:b 1 "b" 2}}`), `metadata.a.b: it is there twice`},
+		{in(`:metadata {:a {:b 1 "b" 2}}`), `metadata.a.b: duplicate key`},
 
 		// Types of values.
 		{in(`:description 5`), `description: it is a string, not the number 5`},
-		{in(":description \"a\u202eb\""), `description: it contains characters that cannot be seen`},
-		{in(":description \"a\x1b[2Jb\""), `description: it contains characters that cannot be seen`},
+		{in(":description \"a\u202eb\""), `description: contains invisible characters`},
+		{in(":description \"a\x1b[2Jb\""), `description: contains invisible characters`},
 		{in(`:description " "`), `description: it is empty`},
 		{in(`:description "` + strings.Repeat("x", 5000) + `"`), `description: it is longer than 4096 letters`},
 		{in(`:effects :network`), `effects: it is a vector, not the keyword :network`},
 		{in(`:effects ["network"]`), `effects[0]: it is a keyword, :network, not a string`},
 		{in(`:effects [:netwrok]`), `effects[0]: "netwrok" is not among what it may be; did you mean network?`},
-		{in(`:effects [:fs :fs]`), `effects[1]: fs is there twice`},
-		{in(`:runtime 5`), `runtime: it is there twice`},
+		{in(`:effects [:fs :fs]`), `effects[1]: duplicate element fs`},
+		{in(`:runtime 5`), `runtime: duplicate key`},
 		{`(capability "a" :runtime 5)`, `runtime: it is a map, not the number 5`},
 		{in(`:version "1.0"`), `version: "1.0" is not a version`},
 		{in(`:version "v1.0.0"`), `is not a version`},
@@ -70,15 +70,15 @@ func TestWhatIsWrongWithAManifestIsSaid(t *testing.T) {
 		{in(`:resources {:memory-mb 1.5}`), `resources.memory-mb: it is a whole number, not the number 1.5`},
 		{in(`:resources {:memory-mb 0}`), `resources.memory-mb: 0 is not from 1 to 1048576`},
 		{in(`:resources {:timeout-ms -1}`), `resources.timeout-ms: -1 is not from 1`},
-		{in(`:resources {:memory 5}`), `resources.memory: nobody knows this key; did you mean memory-mb?`},
+		{in(`:resources {:memory 5}`), `resources.memory: unknown key; did you mean memory-mb?`},
 		{in(`:metadata {:f (fn [x] x)}`), `metadata.f: it is plain data, not a list`},
 		{in(`:metadata {1 2}`), `metadata: a key is a keyword or a string, not the number 1`},
 		{in(`:input-schema [:mapp]`), `input-schema: `},
 		{in(`:output-schema [:map [:a :strin]]`), `output-schema: `},
-		{in(`:input-schema [:map [:a Address]]`), `input-schema: nobody knows Address: no value would fit`},
+		{in(`:input-schema [:map [:a Address]]`), `input-schema: unknown type Address: no value would match`},
 
 		// What runs it.
-		{`(capability "a")`, `nothing says what runs it`},
+		{`(capability "a")`, `the runtime is missing`},
 		{`(capability "a" :runtime {})`, `runtime.type: it is missing; there are rtfs, wasm, container, microvm, native`},
 		{runtime(`:type :docker`), `"docker" is not among what it may be; there are rtfs, wasm`},
 		{runtime(`:type :rtfs`), `implementation: it is missing: (fn [input] …)`},
@@ -90,21 +90,21 @@ func TestWhatIsWrongWithAManifestIsSaid(t *testing.T) {
 		{runtime(`:type :wasm`), `runtime.module: it is missing`},
 		{runtime(`:type :wasm :module "/etc/x.wasm"`), `runtime.module: "/etc/x.wasm" is not relative to the workspace`},
 		{runtime(`:type :wasm :module "a/../../x.wasm"`), `runtime.module: "a/../../x.wasm" leaves the workspace`},
-		{runtime(`:type :container :entrypoint ["x"]`), `image or rootfs says what it runs in; both are missing`},
-		{runtime(server + `:rootfs "debian"`), `it is said twice what it runs in: image and rootfs`},
+		{runtime(`:type :container :entrypoint ["x"]`), `image or rootfs is required`},
+		{runtime(server + `:rootfs "debian"`), `image and rootfs are mutually exclusive`},
 		{runtime(`:type :container :image "x"`), `runtime.entrypoint: it is missing`},
 		{runtime(`:type :container :image "x" :entrypoint []`), `runtime.entrypoint: it is empty`},
 		{runtime(`:type :container :image "x" :entrypoint [5]`), `runtime.entrypoint[0]: it is a string, not the number 5`},
 		{runtime(`:type :container :image "-v /:/x" :entrypoint ["x"]`), `is not the name of an image`},
 		{runtime(`:type :container :image "/images/../etc" :entrypoint ["x"]`), `runtime.image: "/images/../etc" is not a path`},
 		{runtime(server + `:port 70000`), `runtime.port: 70000 is not from 1 to 65535`},
-		{runtime(server + `:health-check "/ping"`), `runtime.health-check: it is for a server, and there is no port`},
+		{runtime(server + `:health-check "/ping"`), `runtime.health-check: it needs a server, but no port is given`},
 		{runtime(server + `:port 80 :health-check "ping"`), `runtime.health-check: "ping" is not the path of a request`},
 		{runtime(server + `:port 80 :path "//evil.example/"`), `is not the path of a request`},
 		{runtime(server + `:port 80 :stdio :text`), `runtime.stdio: a server with a port is spoken to by HTTP`},
 		{runtime(server + `:workdir "app"`), `runtime.workdir: "app" is not absolute`},
 		{runtime(server + `:env {:A 5}`), `runtime.env.A: it is a string, not the number 5`},
-		{runtime(server + `:env {"A=B" "x"}`), `"A=B" is not the name of a variable`},
+		{runtime(server + `:env {"A=B" "x"}`), `"A=B" is not a valid variable name`},
 		{`(capability "a" :secrets [:KEY] :runtime {` + server + `:env {:KEY "x"}})`, `runtime.env.KEY: a secret is never in the environment: it is in the file /run/secrets/KEY`},
 		{runtime(server + `:warm {:max 1000}`), `runtime.warm.max: 1000 is not from 0 to 64`},
 		{runtime(server + `:warm {:ttl-ms 5}`), `runtime.warm: none are kept`},
@@ -122,7 +122,7 @@ func TestWhatIsWrongWithAManifestIsSaid(t *testing.T) {
 		{in(`:filesystem {:mounts [{:host "a" :guest "/a/../proc"}]}`), `is not a path`},
 		{in(`:filesystem {:mounts [{:host "a"}]}`), `filesystem.mounts[0].guest: it is missing`},
 		{in(`:filesystem {:mounts [{:host "a" :guest "/x" :mode :wo}]}`), `filesystem.mounts[0].mode: "wo" is not among what it may be`},
-		{in(`:filesystem {:mounts [{:host "a" :guest "/x"} {:host "b" :guest "/x/"}]}`), `something is mounted at /x already`},
+		{in(`:filesystem {:mounts [{:host "a" :guest "/x"} {:host "b" :guest "/x/"}]}`), `duplicate mount at /x`},
 		{in(`:filesystem {:mounts [{:host "a" :guest "/x" :mode :rw}]}`), `it writes into the workspace, and effects does not say :fs`},
 		{in(`:filesystem {:mode :persistent}`), `effects says neither :state nor :fs`},
 		{in(`:filesystem {:quota-mb 0}`), `filesystem.quota-mb: 0 is not from 1`},
@@ -132,13 +132,13 @@ func TestWhatIsWrongWithAManifestIsSaid(t *testing.T) {
 		{in(`:network {:mode :proxy}`), `network.allowed-hosts: no host is named`},
 		{in(`:network {:mode :none :allowed-hosts ["x.example"]}`), `network.allowed-hosts: the mode is :none`},
 		{in(`:network {:mode :proxy :allowed-hosts ["x.example"]}`), `network: it reaches hosts, and effects does not say :network`},
-		{in(`:network {:allowed-hosts ["https://x.example/"]}`), `name the host alone`},
+		{in(`:network {:allowed-hosts ["https://x.example/"]}`), `give the host name only`},
 		{in(`:network {:allowed-hosts ["x.example:443"]}`), `ports stand in allowed-ports`},
 		{in(`:network {:allowed-hosts ["x.*.example"]}`), `is neither the name of a host`},
 		{in(`:network {:allowed-hosts ["127.1"]}`), `ends in a number and is no address as it must be written`},
-		{in(`:network {:allowed-hosts ["x.example" "X.example"]}`), `network.allowed-hosts[1]: x.example is there twice`},
+		{in(`:network {:allowed-hosts ["x.example" "X.example"]}`), `network.allowed-hosts[1]: duplicate element x.example`},
 		{in(`:network {:allowed-ports [0]}`), `network.allowed-ports[0]: 0 is not from 1 to 65535`},
-		{in(`:network {:allowed-ports [443 443]}`), `443 is there twice`},
+		{in(`:network {:allowed-ports [443 443]}`), `duplicate port 443`},
 		{in(`:network {:egress-rate-limit 0}`), `network.egress-rate-limit: 0 is not from 1`},
 		{in(`:egress ["x.example"]`), `egress[0]: it is a keyword`},
 		{in(`:egress [:proxy]`), `egress[0]: it is [:none]`},
@@ -177,7 +177,7 @@ func TestWhatIsWrongWithAManifestIsSaid(t *testing.T) {
 		// The words of before.
 		{`(capability "a" :metadata {:sandbox_runtime {:type :wasm}})`, `metadata.sandbox_runtime: it is a string that holds JSON, not a map`},
 		{in(`:metadata {:sandbox_resources "{"}`), `metadata.sandbox_resources: it is not JSON`},
-		{in(`:metadata {:sandbox_resources "{\"memory_gb\":1}"}`), `resources.memory-gb: nobody knows this key; did you mean memory-mb?`},
+		{in(`:metadata {:sandbox_resources "{\"memory_gb\":1}"}`), `resources.memory-gb: unknown key; did you mean memory-mb?`},
 		{in(`:metadata {:sandbox_filesystem "{\"mounts\":[{\"host_path\":\"/etc\",\"guest_path\":\"/x\"}]}"}`), `filesystem.mounts[0].host: "/etc" is not relative to the workspace`},
 
 		// The JSON twin.
@@ -185,7 +185,7 @@ func TestWhatIsWrongWithAManifestIsSaid(t *testing.T) {
 		{`{"capability":"a",}`, `it is not JSON`},
 		{`{"capability":"a"} x`, `there is more text behind the end`},
 		{`{"version":"1.0.0"}`, `capability: the id is missing`},
-		{`{"capability":"a","capability":"b"}`, `capability: it is there twice`},
+		{`{"capability":"a","capability":"b"}`, `capability: duplicate key`},
 		{`{"capability":"a","effects":[":network"]}`, `effects[0]: in JSON it is written without a colon, "network"`},
 		{`{"capability":"a","runtime":{"type":"container","image":null}}`, `runtime.image: it is a string, not null`},
 		{`{"capability":"a","implementation":"(fn [x]"}`, `implementation: `},
@@ -215,7 +215,7 @@ func TestAllThatIsWrongIsToldWithItsPlace(t *testing.T) {
 	want := `manifest.Read: version: invalid: m.rtfs:2:12: version: "one" is not a version: three numbers with dots between, such as 1.0.0, and what semver allows behind them
   2 |   :version "one"
     |            ^
-m.rtfs:4:2: efects: nobody knows this key; did you mean effects?
+m.rtfs:4:2: efects: unknown key; did you mean effects?
   4 |  :efects [:network])
     |  ^`
 	if err == nil || err.Error() != want {
@@ -232,7 +232,7 @@ m.rtfs:4:2: efects: nobody knows this key; did you mean effects?
 
 func TestThePlaceInJSONIsToldToo(t *testing.T) {
 	_, err := manifest.Read("m.json", []byte("{\"capability\": \"a\",\n \"description\": \"ü\", \"vers\": 5}"))
-	if want := "m.json:2:22: vers: nobody knows this key; did you mean version?\n  2 |  \"description\": \"ü\", \"vers\": 5}\n    |                      ^"; err == nil || !strings.Contains(err.Error(), want) {
+	if want := "m.json:2:22: vers: unknown key; did you mean version?\n  2 |  \"description\": \"ü\", \"vers\": 5}\n    |                      ^"; err == nil || !strings.Contains(err.Error(), want) {
 		t.Errorf("Read =\n%v\nwant\n%s", err, want)
 	}
 }

@@ -13,8 +13,8 @@ import (
 	"glasshouse/rtfs/form"
 )
 
-// runtimeKeys says which runtimes a key of :runtime is for. What would have no
-// effect is an error: whoever wrote it expects one.
+// runtimeKeys maps each key of :runtime to the runtimes that use it. A key without effect is
+// an error.
 var runtimeKeys = map[string][]Runtime{
 	"image":              {Container, MicroVM},
 	"rootfs":             {Container, MicroVM},
@@ -32,7 +32,7 @@ var runtimeKeys = map[string][]Runtime{
 	"warm":               {WASM, Container, MicroVM},
 }
 
-// runtimes are all there are.
+// runtimes lists all runtimes.
 var runtimes = []string{string(RTFS), string(WASM), string(Container), string(MicroVM), string(Native)}
 
 func (s *sections) runtime(n *form.Node) {
@@ -47,7 +47,7 @@ func (s *sections) runtime(n *form.Node) {
 		"workdir":            func(n *form.Node) { spec.Workdir = s.absolute(n, "runtime.workdir") },
 		"stdio":              func(n *form.Node) { spec.Stdio = Stdio(s.oneOf(n, "runtime.stdio", "json", "text", "mcp")) },
 		"tool":               s.tool,
-		"port":               func(n *form.Node) { spec.Port = int(s.whole(n, "runtime.port", 1, 65535)) },
+		"port":               func(n *form.Node) { spec.Port = int(s.integer(n, "runtime.port", 1, 65535)) },
 		"path":               func(n *form.Node) { spec.Path = s.urlPath(n, "runtime.path") },
 		"startup-timeout-ms": func(n *form.Node) { spec.StartupTimeout = s.millis(n, "runtime.startup-timeout-ms") },
 		"health-check":       func(n *form.Node) { spec.HealthCheck = s.urlPath(n, "runtime.health-check") },
@@ -67,11 +67,11 @@ func (s *sections) runtime(n *form.Node) {
 	}
 }
 
-// imageForm is a name of an image, with what may be behind it.
+// imageForm matches the name of an image with an optional tag and digest.
 var imageForm = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9._:/@+-]{0,511}$`)
 
-// image reads the name of an image, or the path of one on this host: where images may
-// lie its operator says.
+// image parses the name of an image or its path on this host. The operator configures where
+// image files may be.
 func (s *sections) image(n *form.Node) string {
 	v := s.str(n, "runtime.image")
 	if path.IsAbs(v) {
@@ -84,7 +84,7 @@ func (s *sections) image(n *form.Node) string {
 	return v
 }
 
-// maxArguments and the like bound what a process is started with.
+// maxArgument and the following constants limit the arguments and environment of a process.
 const maxArgument = 128 << 10
 
 func (s *sections) entrypoint(n *form.Node) {
@@ -126,9 +126,9 @@ func (s *sections) env(n *form.Node) {
 		switch {
 		case !ok:
 		case !envName.MatchString(key):
-			s.problem(n.Items[i], field, "%.60q is not the name of a variable", key)
+			s.problem(n.Items[i], field, "%.60q is not a valid variable name", key)
 		case twice:
-			s.problem(n.Items[i], join(field, key), "it is there twice")
+			s.problem(n.Items[i], join(field, key), "duplicate variable")
 		case !isString || n.Items[i+1].Kind != form.AtomNode:
 			s.problem(n.Items[i+1], join(field, key), "it is a string, not %s", s.name(n.Items[i+1]))
 		case strings.ContainsRune(value, 0):
@@ -150,7 +150,7 @@ func (s *sections) digest(n *form.Node, field string) string {
 	return v
 }
 
-// maxTool bounds the name of a tool of others.
+// maxTool is the maximum length of a tool's name at an MCP server.
 const maxTool = 128
 
 func (s *sections) tool(n *form.Node) {
@@ -165,7 +165,7 @@ func (s *sections) tool(n *form.Node) {
 	})
 }
 
-// agreeTool finds a tool without a server that has tools, and the other way round.
+// agreeTool reports a tool without an MCP server, or the reverse.
 func (s *sections) agreeTool(spec *Spec, n *form.Node) {
 	at := s.at["runtime.tool"]
 	switch {
@@ -178,13 +178,13 @@ func (s *sections) agreeTool(spec *Spec, n *form.Node) {
 	}
 }
 
-// maxWarm bounds the sandboxes that wait for one capability.
+// maxWarm is the maximum size of a warm pool.
 const maxWarm = 64
 
 func (s *sections) warm(n *form.Node) {
 	w := &s.c.Runtime.Warm
 	s.entries(n, "runtime.warm", keys{
-		"max":    func(n *form.Node) { w.Max = int(s.whole(n, "runtime.warm.max", 0, maxWarm)) },
+		"max":    func(n *form.Node) { w.Max = int(s.integer(n, "runtime.warm.max", 0, maxWarm)) },
 		"ttl-ms": func(n *form.Node) { w.TTL = s.millis(n, "runtime.warm.ttl-ms") },
 	})
 	if w.Max == 0 && w.TTL > 0 {
@@ -193,10 +193,10 @@ func (s *sections) warm(n *form.Node) {
 }
 
 func (s *sections) millis(n *form.Node, field string) time.Duration {
-	return time.Duration(s.whole(n, field, 1, dayMS)) * time.Millisecond
+	return time.Duration(s.integer(n, field, 1, dayMS)) * time.Millisecond
 }
 
-// implementation reads the code of :rtfs. In JSON it is its text.
+// implementation parses the code of :rtfs. In JSON it is a string.
 func (s *sections) implementation(n *form.Node) {
 	const field = "implementation"
 	code := n
@@ -215,7 +215,8 @@ func (s *sections) implementation(n *form.Node) {
 	s.c.Runtime.Code = code
 }
 
-// parameters counts those of a function. One may have a type behind it: [x : T].
+// parameters returns the number of parameters of a function. A parameter may have a type: [x :
+// T].
 func parameters(n *form.Node) int {
 	if n.Kind != form.VectorNode {
 		return 0
@@ -229,7 +230,7 @@ func parameters(n *form.Node) int {
 	return count
 }
 
-// embedded reads RTFS that stands in a string of JSON.
+// embedded parses RTFS in a JSON string.
 func (s *sections) embedded(n *form.Node, field string) *form.Node {
 	text := s.str(n, field)
 	if text == "" {
@@ -247,13 +248,13 @@ func (s *sections) embedded(n *form.Node, field string) *form.Node {
 	return nil
 }
 
-// agreeRuntime finds what of :runtime does not go together.
+// agreeRuntime checks the consistency of :runtime.
 func (s *sections) agreeRuntime() {
 	spec, n := &s.c.Runtime, s.at["runtime"]
 	if n == nil {
 		n = s.at[""]
 		if s.at["implementation"] == nil {
-			s.problem(n, "runtime", "nothing says what runs it: runtime, or implementation with code of RTFS")
+			s.problem(n, "runtime", "the runtime is missing: give runtime, or implementation with RTFS code")
 			return
 		}
 		spec.Type = RTFS
@@ -277,7 +278,7 @@ func (s *sections) agreeRuntime() {
 				continue
 			}
 			if at := s.at["runtime."+key]; at != nil && slices.Contains(runtimeKeys[key], spec.Type) {
-				s.problem(at, "runtime."+key, "it is for a server, and there is no port")
+				s.problem(at, "runtime."+key, "it needs a server, but no port is given")
 			}
 		}
 	} else if at := s.at["runtime.stdio"]; at != nil {
@@ -290,7 +291,7 @@ func (s *sections) agreeRuntime() {
 	}
 }
 
-// needs finds what a runtime cannot be without.
+// needs reports missing keys of a runtime.
 func (s *sections) needs(spec *Spec, n *form.Node) {
 	missing := func(field, format string, args ...any) {
 		if s.at[field] == nil {
@@ -306,9 +307,9 @@ func (s *sections) needs(spec *Spec, n *form.Node) {
 		image, rootfs := s.at["runtime.image"], s.at["runtime.rootfs"]
 		switch {
 		case image == nil && rootfs == nil:
-			s.problem(n, "runtime.image", "image or rootfs says what it runs in; both are missing")
+			s.problem(n, "runtime.image", "image or rootfs is required")
 		case image != nil && rootfs != nil:
-			s.problem(rootfs, "runtime.rootfs", "it is said twice what it runs in: image and rootfs")
+			s.problem(rootfs, "runtime.rootfs", "image and rootfs are mutually exclusive")
 		}
 		missing("runtime.entrypoint", "it is missing: the program and its arguments")
 		if spec.Port == 0 && spec.Stdio == "" {
@@ -330,7 +331,7 @@ func list(types []Runtime) string {
 	return strings.Join(names, ", ")
 }
 
-// within reads a path that is relative to the workspace and stays in it.
+// within parses a path relative to the workspace that does not leave it.
 func (s *sections) within(n *form.Node, field string) string {
 	p := s.str(n, field)
 	switch {
@@ -348,7 +349,7 @@ func (s *sections) within(n *form.Node, field string) string {
 	return ""
 }
 
-// absolute reads a path inside the sandbox.
+// absolute parses an absolute path in the sandbox.
 func (s *sections) absolute(n *form.Node, field string) string {
 	p := s.str(n, field)
 	switch {

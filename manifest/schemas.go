@@ -7,8 +7,8 @@ import (
 	"glasshouse/schema"
 )
 
-// schema reads a type. In JSON it is the text of one, or the same in arrays, or an
-// object that is a JSON Schema.
+// schema parses a type. In JSON it is the text of a type, the same in arrays, or a JSON Schema
+// object.
 func (s *sections) schema(n *form.Node, field string) *schema.Type {
 	t := n
 	switch {
@@ -24,7 +24,7 @@ func (s *sections) schema(n *form.Node, field string) *schema.Type {
 	typ, err := schema.Compile(t)
 	switch {
 	case err == nil && len(typ.Unknown()) > 0:
-		s.problem(n, field, "nobody knows %s: no value would fit", strings.Join(typ.Unknown(), ", "))
+		s.problem(n, field, "unknown type %s: no value would match", strings.Join(typ.Unknown(), ", "))
 	case err == nil:
 		return typ
 	case s.json && n.Kind == form.AtomNode: // its places are those of another text
@@ -41,20 +41,20 @@ func (s *sections) jsonSchema(n *form.Node, field string) *schema.Type {
 	case err != nil:
 		s.problem(n, field, "%v", err)
 	case len(lost) > 0:
-		s.problem(n, field, "what it says cannot be checked in full: %s", strings.Join(lost, "; "))
+		s.problem(n, field, "parts of the schema cannot be checked: %s", strings.Join(lost, "; "))
 	default:
 		return typ
 	}
 	return nil
 }
 
-// literals are the heads behind which a string is a string.
+// literals are the operators whose string arguments are string values.
 var literals = map[string]bool{
 	"enum": true, "val": true, "=": true, "!=": true, "matches-regex": true, "has-key": true, "required-keys": true,
 }
 
-// typeNode turns arrays of JSON into a type: a string is a keyword, with its colon
-// or without, unless it stands where a value does.
+// typeNode converts JSON arrays to a type: a string is a keyword, with or without a colon,
+// unless it is in the position of a value.
 func typeNode(n *form.Node, literal bool) *form.Node {
 	t := *n
 	switch n.Kind {
@@ -85,7 +85,7 @@ func typeNode(n *form.Node, literal bool) *form.Node {
 	return &t
 }
 
-// keyword is a name as a keyword, or what it was if no program could write that.
+// keyword returns a name as a keyword, or unchanged if it is not a valid keyword.
 func keyword(name, was string) form.Value {
 	if n, err := form.Read("", []byte(":"+name)); err == nil && len(n) == 1 && n[0].Atom == form.Value(form.Keyword(name)) {
 		return form.Keyword(name)
@@ -93,7 +93,7 @@ func keyword(name, was string) form.Value {
 	return was
 }
 
-// schemaJSON writes a type as arrays, or as its text where arrays cannot say it.
+// schemaJSON encodes a type as arrays, or as its text if arrays cannot represent it.
 func schemaJSON(t *schema.Type) ([]byte, error) {
 	f := t.Form()
 	b, err := marshal(arrays(f))

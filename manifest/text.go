@@ -15,8 +15,8 @@ import (
 	"glasshouse/schema"
 )
 
-// JSON is a manifest's JSON twin: what Read reads is the same manifest, and the same
-// manifest has the same twin.
+// JSON returns the canonical JSON form of the manifest. Read accepts it and returns an equal
+// manifest.
 func (c *Capability) JSON() (json.RawMessage, error) {
 	var b bytes.Buffer
 	if err := writeJSON(&b, c.written()); err != nil {
@@ -25,7 +25,7 @@ func (c *Capability) JSON() (json.RawMessage, error) {
 	return b.Bytes(), nil
 }
 
-// Text is a manifest as it is written in RTFS, each key on a line.
+// Text returns the manifest in RTFS, with one key per line.
 func (c *Capability) Text() string {
 	var b strings.Builder
 	for i, e := range c.written() {
@@ -39,7 +39,7 @@ func (c *Capability) Text() string {
 	return b.String()
 }
 
-// Digest is that of what a manifest says, however it was written down.
+// Digest returns the digest of the manifest's content, independent of its syntax.
 func (c *Capability) Digest() (string, error) {
 	b, err := c.JSON()
 	if err != nil {
@@ -49,8 +49,8 @@ func (c *Capability) Digest() (string, error) {
 	return "sha256:" + hex.EncodeToString(sum[:]), nil
 }
 
-// An object is a map of which the order is kept. Values are those of package form,
-// other objects, types of package schema, and code.
+// An object is an ordered map. Its values are those of package form, other objects, types of
+// package schema, and code.
 type object []entry
 
 type entry struct {
@@ -58,12 +58,12 @@ type entry struct {
 	value any
 }
 
-// code is a program as it was written.
+// code is the source text of a program.
 type code string
 
 func (o *object) put(key string, value any) { *o = append(*o, entry{key, value}) }
 
-// number puts what is not zero.
+// number adds n unless it is zero.
 func (o *object) number(key string, n int64) {
 	if n != 0 {
 		o.put(key, n)
@@ -106,8 +106,7 @@ func texts(all []string) form.Vector {
 	return v
 }
 
-// written are the keys of a manifest and their values. What is as it would be
-// without the key is left out.
+// written returns the keys and values of the manifest without defaults.
 func (c *Capability) written() object {
 	var o object
 	o.put("capability", c.ID)
@@ -185,7 +184,7 @@ func (s Spec) written() object {
 	return o
 }
 
-// implementation is the code as it was written, or as it would be.
+// implementation returns the source text of the code.
 func (s Spec) implementation() string {
 	if s.code == "" && s.Code != nil {
 		return form.Text(s.Code.Value())
@@ -275,7 +274,7 @@ func (d DataClasses) written() object {
 	return o
 }
 
-// writeJSON writes a value of an object. The keys of objects keep their order.
+// writeJSON encodes a value of an object. The keys keep their order.
 func writeJSON(b *bytes.Buffer, v any) error {
 	var text []byte
 	var err error
@@ -317,7 +316,7 @@ func writeAll(b *bytes.Buffer, brackets string, n int, one func(i int) error) er
 	return nil
 }
 
-// marshal writes JSON that people read: with < and & as they are.
+// marshal encodes JSON without escaping < and &.
 func marshal(v any) ([]byte, error) {
 	var b bytes.Buffer
 	e := json.NewEncoder(&b)
@@ -326,7 +325,7 @@ func marshal(v any) ([]byte, error) {
 	return bytes.TrimSuffix(b.Bytes(), []byte("\n")), err
 }
 
-// rtfs writes a value of an object as a program would.
+// rtfs returns a value of an object in RTFS syntax.
 func rtfs(v any) string {
 	switch v := v.(type) {
 	case object:
@@ -349,8 +348,8 @@ func rtfs(v any) string {
 	return form.Text(v)
 }
 
-// keyText is a key as a keyword if it can be one, and else as a string, which counts
-// as the same in env and metadata.
+// keyText returns a key as a keyword if possible, else as a string, which is equivalent in env
+// and metadata.
 func keyText(key string) string {
 	if dotted.MatchString(key) || envName.MatchString(key) {
 		return ":" + key

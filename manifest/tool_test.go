@@ -37,7 +37,7 @@ func TestAToolOfAServerIsNamedWithItsDigest(t *testing.T) {
 		t.Errorf("from %s the tool is %+v, want %+v", twin, again[0].Runtime.Tool, want)
 	}
 	again[0].Runtime.Tool.Digest = "sha256:" + strings.Repeat("0b", 32)
-	if words := manifest.Widens(all[0], again[0]); len(words) != 1 || !strings.Contains(words[0], "its server says other things") {
+	if words := manifest.Widens(all[0], again[0]); len(words) != 1 || !strings.Contains(words[0], "whose server has changed") {
 		t.Errorf("another digest widens it by %q, want what its server says", words)
 	}
 }
@@ -47,7 +47,7 @@ func TestAToolWithoutItsServerIsRefused(t *testing.T) {
 		`:stdio :mcp`:                   `runtime.tool: it is missing`,
 		`:stdio :mcp :tool {:name "x"}`: `runtime.tool: it is missing`,
 		`:stdio :mcp :tool {:name "x" :digest "sha256:00"}`:                                    `"sha256:00" is not a digest`,
-		`:stdio :mcp :health-check "/" :tool {:name "x" :digest "` + toolDigest + `"}`:         `runtime.health-check: it is for a server, and there is no port`,
+		`:stdio :mcp :health-check "/" :tool {:name "x" :digest "` + toolDigest + `"}`:         `runtime.health-check: it needs a server, but no port is given`,
 		`:stdio :json :tool {:name "x" :digest "` + toolDigest + `"}`:                          `runtime.tool: it is for a server of tools`,
 		`:tool {:name "x" :digest "` + toolDigest + `"}`:                                       `runtime.tool: it is for a server of tools`,
 		`:stdio :mcp :tool {:name "` + strings.Repeat("x", 129) + `" :digest "sha256:` + `0"}`: `it is longer than 128 bytes`,

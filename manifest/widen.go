@@ -7,9 +7,9 @@ import (
 	"strings"
 )
 
-// EffectiveTier is who has to agree to a capability: those whom its manifest names,
-// or more if what it may do asks for them. A manifest cannot agree to itself, so what
-// may do anything at all is not preapproved by its own word.
+// EffectiveTier returns the approval that a capability needs: the tier of its manifest, or a
+// higher one if its effects require that. A manifest cannot approve itself: a capability with
+// effects is never preapproved.
 func (c *Capability) EffectiveTier() Tier {
 	needs := Preapproved
 	switch {
@@ -24,11 +24,10 @@ func (c *Capability) EffectiveTier() Tier {
 	return c.Approval.Tier
 }
 
-// Covers reports whether who may agree to what is of tier t may agree to what is of
-// tier u.
+// Covers reports whether authority to approve tier t includes tier u.
 func (t Tier) Covers(u Tier) bool { return t.rank() >= u.rank() }
 
-// rank orders tiers. None is as Standard.
+// rank orders tiers. An empty tier counts as Standard.
 func (t Tier) rank() int {
 	switch t {
 	case Preapproved:
@@ -39,9 +38,9 @@ func (t Tier) rank() int {
 	return 1
 }
 
-// Widens is what a new version of a capability may do that the old could not, for
-// the person who has to agree. Nothing means that nobody has to be asked again. A nil
-// old could do nothing: it is then all that the new one may do.
+// Widens describes the effects of a new version that the old one did not have, for its
+// approver. An empty result means that no new approval is needed. If old is nil, all effects
+// are listed.
 func Widens(old, new *Capability) []string {
 	w := &widening{first: old == nil, old: old, new: new}
 	if w.first {
@@ -83,11 +82,11 @@ func (w *widening) runtime() {
 		w.say("runs as :%s and no longer as :%s", is, was)
 	}
 	if !w.first && w.new.Runtime.Stdio == MCPStdio && w.old.Runtime.Tool != w.new.Runtime.Tool {
-		w.say("is a tool of which its server says other things than before")
+		w.say("is a tool whose server has changed its description")
 	}
 }
 
-// effectWords are what an effect means to who agrees.
+// effectWords describes effects for approvers.
 var effectWords = map[string]string{
 	"network": "uses the network (:network)",
 	"fs":      "changes files (:fs)",
@@ -104,7 +103,7 @@ func (w *widening) effects() {
 	}
 }
 
-// reach are the hosts and ports that a capability really reaches.
+// reach returns the hosts and ports that a capability can reach.
 func (c *Capability) reach() (hosts []string, ports []uint16) {
 	if c.NoEgress || c.Network.Mode != ModeProxy || len(c.Network.Hosts) == 0 {
 		return nil, nil
@@ -147,7 +146,7 @@ func (w *widening) network() {
 	}
 }
 
-// hosts are those to which a secret is sent.
+// hosts returns the hosts to which a secret is sent.
 func (in Inject) hosts(allowed []string) []string {
 	if in.Host != "" {
 		return []string{in.Host}
@@ -155,14 +154,14 @@ func (in Inject) hosts(allowed []string) []string {
 	return allowed
 }
 
-// sends reports whether a secret is put into requests to a host.
+// sends reports whether a secret is added to requests to a host.
 func (c *Capability) sends(secret, host string) bool {
 	return slices.ContainsFunc(c.Network.Inject, func(in Inject) bool {
 		return in.Secret == secret && slices.ContainsFunc(in.hosts(c.Network.Hosts), func(h string) bool { return coversHost(h, host) })
 	})
 }
 
-// hostWords is a host, and what has to be known of it.
+// hostWords describes a host and its risks.
 func hostWords(h string) string {
 	p, address := prefixOf(h)
 	switch {
@@ -221,7 +220,7 @@ func (w *widening) classes() {
 	was, is := w.old.DataClasses, w.new.DataClasses
 	for _, l := range is.Input {
 		if !Covered(was.Input, l) {
-			w.say("is given data that is %s", l)
+			w.say("receives data of class %s", l)
 		}
 	}
 	gives := was.Output
@@ -230,7 +229,7 @@ func (w *widening) classes() {
 	}
 	for _, l := range is.Output {
 		if !Covered(gives, l) && !(w.first && Covered(is.Input, l)) {
-			w.say("gives data that is %s", l)
+			w.say("returns data of class %s", l)
 		}
 	}
 	if !is.Declassifies {
@@ -261,8 +260,8 @@ func (w *widening) limits() {
 	w.number("processes", int64(was.PIDs), int64(is.PIDs))
 }
 
-// number says that a limit is higher, or another's. 0 is the host's own, of which a
-// manifest does not know whether it is higher.
+// number describes a raised or newly unlimited limit. 0 is the host's default, whose value a
+// manifest does not know.
 func (w *widening) number(what string, was, is int64) {
 	switch {
 	case was == is || was != 0 && is != 0 && is < was:

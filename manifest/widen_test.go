@@ -70,8 +70,8 @@ var changes = []struct {
 	{`:requires-per-use true`, ``, []string{"is no longer asked about at each use"}},
 
 	{`[:pii.chat]`, `[:pii.chat.message]`, nil},
-	{`[:pii.chat]`, `[:pii]`, []string{"is given data that is pii"}},
-	{`[:pii.chat]}`, `[:pii.chat] :output [:secret]}`, []string{"gives data that is secret"}},
+	{`[:pii.chat]`, `[:pii]`, []string{"receives data of class pii"}},
+	{`[:pii.chat]}`, `[:pii.chat] :output [:secret]}`, []string{"returns data of class secret"}},
 	{`[:pii.chat]}`, `[:pii.chat] :output [:redacted]}`, []string{"makes redacted of data that is pii.chat: it lowers what protects it"}},
 }
 

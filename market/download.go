@@ -13,18 +13,18 @@ import (
 )
 
 const (
-	// stall is how long a server may say nothing.
+	// stall is the longest time without data from the server.
 	stall = 30 * time.Second
 
-	// longest is how long all of an answer may take.
+	// longest is the timeout of a whole response.
 	longest = 15 * time.Minute
 
 	maxRedirects = 3
 )
 
-var errStalled = errors.New("the server said nothing for too long")
+var errStalled = errors.New("the server sent no data for too long")
 
-// download asks a web server for a file of the market.
+// download fetches a file of the market from a web server.
 func (m *Market) download(ctx context.Context, name string, most int64, to io.Writer) error {
 	base, err := url.Parse(m.Base)
 	if err != nil || base.Host == "" || base.User != nil || base.RawQuery != "" || base.Fragment != "" {
@@ -49,7 +49,7 @@ func (m *Market) get(ctx context.Context, base *url.URL, name string, most int64
 	if err != nil {
 		return err
 	}
-	// What is packed already is not packed again, and what is not should say its size.
+	// Bundles are already compressed, and other responses should have a Content-Length.
 	req.Header.Set("Accept-Encoding", "identity")
 	client := http.Client{Transport: m.Transport, CheckRedirect: sameHost(base)}
 	resp, err := client.Do(req)
@@ -59,29 +59,29 @@ func (m *Market) get(ctx context.Context, base *url.URL, name string, most int64
 	defer resp.Body.Close()
 	switch {
 	case resp.StatusCode == http.StatusNotFound:
-		return fault.Newf(fault.NotFound, "market", "", "there is no %s", name)
+		return fault.Newf(fault.NotFound, "market", "", "%s does not exist", name)
 	case resp.StatusCode != http.StatusOK:
-		return fault.Newf(fault.Unavailable, "market", "", "the server answers %s with %d", name, resp.StatusCode)
+		return fault.Newf(fault.Unavailable, "market", "", "the server responds to %s with status %d", name, resp.StatusCode)
 	case resp.ContentLength > most:
 		return refuse(TooLarge, "", "%s has %d bytes, more than %d", name, resp.ContentLength, most)
 	}
 	return copyUpTo(to, resp.Body, most, name)
 }
 
-// sameHost follows redirections that stay where the market is.
+// sameHost follows only redirects within the market's host.
 func sameHost(base *url.URL) func(*http.Request, []*http.Request) error {
 	return func(req *http.Request, via []*http.Request) error {
 		if req.URL.Host != base.Host || req.URL.Scheme != base.Scheme {
-			return refuse(OffHost, "", "it redirects to %q", fmt.Sprintf("%.200s", req.URL.Redacted()))
+			return refuse(OffHost, "", "the server redirects to %q", fmt.Sprintf("%.200s", req.URL.Redacted()))
 		}
 		if len(via) > maxRedirects {
-			return refuse(OffHost, "", "it redirects more than %d times", maxRedirects)
+			return refuse(OffHost, "", "more than %d redirects", maxRedirects)
 		}
 		return nil
 	}
 }
 
-// A patient writer starts the clock anew with everything that comes.
+// A patient writer restarts the timeout with each write.
 type patient struct {
 	to    io.Writer
 	timer *time.Timer

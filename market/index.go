@@ -1,8 +1,8 @@
-// Package market is the index of bundles that others offer: a file beside them,
-// signed, in a directory or behind a web server.
+// Package market implements the index of bundles that others offer: a signed file next to the
+// bundles, in a directory or on a web server.
 //
-// The index vouches for which bundles there are, and that none is withheld. It
-// does not vouch for what they do: whoever installs one trusts its publisher.
+// The index authenticates which bundles exist, so that none can be withheld. It says nothing
+// about what the bundles do: installing one requires trust in its publisher.
 package market
 
 import (
@@ -21,28 +21,28 @@ import (
 )
 
 const (
-	// IndexFile is the index's name, in the directory of the bundles.
+	// IndexFile is the file name of the index, in the directory of the bundles.
 	IndexFile = "index.json"
 
-	// Format is the first word of what is signed.
+	// Format is the prefix of the signed text.
 	Format = "glasshouse-market/1"
 
 	maxIndex   = 8 << 20
 	maxOffers  = 20_000
 	maxArchive = 256 << 20
 
-	// skew is how far the clock of who made an index may be ahead.
+	// skew is how far the clock of an index's creator may be ahead.
 	skew = 10 * time.Minute
 )
 
-// An Index is what a market offers, at one moment.
+// An Index is the list of offers of a market at one time.
 type Index struct {
 	Format    string           `json:"format"`
-	Serial    int64            `json:"serial"`  // never goes back
+	Serial    int64            `json:"serial"`  // never decreases
 	Made      string           `json:"made"`    // RFC 3339, UTC
-	Expires   string           `json:"expires"` // from then on it is no news
+	Expires   string           `json:"expires"` // the index is rejected after this time
 	Key       bundle.PublicKey `json:"key"`
-	Offers    []Offer          `json:"offers"` // by name, the newest version first
+	Offers    []Offer          `json:"offers"` // by name, newest version first
 	Signature string           `json:"signature,omitempty"`
 }
 
@@ -51,7 +51,7 @@ type Offer struct {
 	bundle.Metadata
 	Digest string           `json:"digest"` // of the content
 	Signer bundle.PublicKey `json:"signer"` // of the bundle
-	File   string           `json:"file"`   // beside the index
+	File   string           `json:"file"`   // in the same directory as the index
 	Size   int64            `json:"size"`
 	SHA256 string           `json:"sha256"` // of the file
 }
@@ -61,8 +61,8 @@ var (
 	sumForm  = regexp.MustCompile(`^[0-9a-f]{64}$`)
 )
 
-// parse reads an index that a key must have signed. Whether it is fresh is another
-// question.
+// parse parses an index and verifies its signature by key. It does not check whether the index
+// is current.
 func parse(text []byte, key bundle.PublicKey) (*Index, error) {
 	x := &Index{}
 	if err := bundle.Exact(text, x); err != nil {
@@ -71,7 +71,7 @@ func parse(text []byte, key bundle.PublicKey) (*Index, error) {
 	unsigned := *x
 	unsigned.Signature = ""
 	if x.Key != key || !key.VerifyJSON(unsigned, x.Signature) {
-		return nil, refuse(WrongKey, "", "key %s did not sign this", key.ID())
+		return nil, refuse(WrongKey, "", "the signature is not by key %s", key.ID())
 	}
 	if err := x.check(); err != nil {
 		return nil, refuse(BadIndex, "", "%w", err)
@@ -81,18 +81,18 @@ func parse(text []byte, key bundle.PublicKey) (*Index, error) {
 
 func (x *Index) check() error {
 	if x.Format != Format {
-		return fmt.Errorf("its format is %q, not %s", x.Format, Format)
+		return fmt.Errorf("format %q is not %s", x.Format, Format)
 	}
 	if x.Serial < 1 {
-		return fmt.Errorf("its serial is %d", x.Serial)
+		return fmt.Errorf("invalid serial %d", x.Serial)
 	}
 	for _, text := range []string{x.Made, x.Expires} {
 		if _, err := time.Parse(time.RFC3339, text); err != nil {
-			return fmt.Errorf("%q is not a time", text)
+			return fmt.Errorf("invalid time %q", text)
 		}
 	}
 	if len(x.Offers) > maxOffers {
-		return fmt.Errorf("it has %d offers, more than %d", len(x.Offers), maxOffers)
+		return fmt.Errorf("%d offers, more than %d", len(x.Offers), maxOffers)
 	}
 	seen := map[[2]string]bool{}
 	for _, o := range x.Offers {
@@ -101,30 +101,30 @@ func (x *Index) check() error {
 		}
 		id := [2]string{o.Name, o.Version}
 		if seen[id] {
-			return fmt.Errorf("%s %s is there twice", o.Name, o.Version)
+			return fmt.Errorf("%s %s is listed twice", o.Name, o.Version)
 		}
 		seen[id] = true
 	}
 	return nil
 }
 
-// check refuses an offer that leads anywhere but to a file beside the index.
+// check refuses an offer whose file is not in the directory of the index.
 func (o *Offer) check() error {
 	if err := o.Metadata.Check(); err != nil {
 		return err
 	}
 	switch {
 	case !fileForm.MatchString(o.File) || !bundle.IsArchive(o.File):
-		return fmt.Errorf("%s %s: %q is not the name of a packed bundle", o.Name, o.Version, o.File)
+		return fmt.Errorf("%s %s: %q is not a valid name of a packed bundle", o.Name, o.Version, o.File)
 	case o.Size < 1 || o.Size > maxArchive:
-		return fmt.Errorf("%s %s: its size is %d", o.Name, o.Version, o.Size)
+		return fmt.Errorf("%s %s: invalid size %d", o.Name, o.Version, o.Size)
 	case !sumForm.MatchString(o.SHA256) || !sumForm.MatchString(o.Digest):
-		return fmt.Errorf("%s %s: it has no digest", o.Name, o.Version)
+		return fmt.Errorf("%s %s: the digest is missing", o.Name, o.Version)
 	}
 	return nil
 }
 
-// fresh refuses an index that is none any more, or not yet.
+// fresh returns an error if the index has expired or its creation time is in the future.
 func (x *Index) fresh(now time.Time) error {
 	made, err1 := time.Parse(time.RFC3339, x.Made)
 	expires, err2 := time.Parse(time.RFC3339, x.Expires)
@@ -139,8 +139,8 @@ func (x *Index) fresh(now time.Time) error {
 	return nil
 }
 
-// Search returns the newest version of every bundle in whose name, publisher or
-// description all words occur, in whatever case.
+// Search returns the newest version of every bundle whose name, publisher or description
+// contains all words, ignoring case.
 func (x *Index) Search(words ...string) []Offer {
 	found := []Offer{}
 	for _, o := range x.newest() {
@@ -152,7 +152,8 @@ func (x *Index) Search(words ...string) []Offer {
 	return found
 }
 
-// newest is the newest version of each bundle, by name: one that is done, if there is.
+// newest returns the newest version of each bundle, by name. It prefers releases over
+// pre-releases.
 func (x *Index) newest() []Offer {
 	best := map[string]Offer{}
 	for _, o := range x.Offers {
@@ -175,10 +176,10 @@ func (o Offer) newer(was Offer) bool {
 	return manifest.CompareVersions(o.Version, was.Version) > 0
 }
 
-// unfinished is whether it is a version such as 1.0.0-rc.1.
+// unfinished reports whether the version is a pre-release such as 1.0.0-rc.1.
 func (o Offer) unfinished() bool { return semver.Prerelease("v"+o.Version) != "" }
 
-// Find returns a version of a bundle; without a version it is the newest.
+// Find returns a version of a bundle; without a version, the newest.
 func (x *Index) Find(name, version string) (Offer, error) {
 	offers := x.Offers
 	if version == "" {
@@ -186,20 +187,19 @@ func (x *Index) Find(name, version string) (Offer, error) {
 	}
 	i := slices.IndexFunc(offers, func(o Offer) bool { return o.Name == name && (version == "" || o.Version == version) })
 	if i < 0 {
-		return Offer{}, refuse(Absent, strings.TrimSpace(name+" "+version), "nobody offers it")
+		return Offer{}, refuse(Absent, strings.TrimSpace(name+" "+version), "no such version is offered")
 	}
 	return offers[i], nil
 }
 
-// An Update is a bundle of which there is a newer version than the installed one.
+// An Update is an installed bundle with a newer version on offer.
 type Update struct {
 	Name      string `json:"name"`
 	Installed string `json:"installed"`
 	Newest    Offer  `json:"newest"`
 }
 
-// Outdated returns what is installed and offered in a newer version, by the same
-// publisher.
+// Outdated returns the installed bundles for which the same publisher offers a newer version.
 func (x *Index) Outdated(installed []bundle.Installed) []Update {
 	updates := []Update{}
 	newest := x.newest()

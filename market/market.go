@@ -21,26 +21,26 @@ import (
 	"glasshouse/internal/atomicfile"
 )
 
-// A Market is where an index is, and whose it is. It is safe for concurrent use;
-// one process owns its state.
+// A Market is the location of an index and its signing key. It is safe for concurrent use.
+// Only one process may use its State.
 type Market struct {
-	Base  string           // a directory, or a URL with http or https
-	Key   bundle.PublicKey // that signs the index
-	State string           // the file that remembers the newest index that was seen
+	Base  string           // a directory, or an http or https URL
+	Key   bundle.PublicKey // verifies the index
+	State string           // file that stores the newest index seen
 
-	// Transport asks web servers; nil is Go's own.
+	// Transport sends HTTP requests; nil means http.DefaultTransport.
 	Transport http.RoundTripper
 
-	mu sync.Mutex // while State is looked at and written
+	mu sync.Mutex // held while State is read and written
 }
 
-// seen is what is remembered of the newest index.
+// seen identifies the newest index that was seen.
 type seen struct {
 	Serial int64  `json:"serial"`
 	SHA256 string `json:"sha256"` // of its text
 }
 
-// Index fetches the index, and refuses one that is not signed, not fresh, or older
+// Index fetches the index. It refuses an index that is not signed, has expired, or is older
 // than one that was seen.
 func (m *Market) Index(ctx context.Context) (*Index, error) {
 	x, err := m.index(ctx)
@@ -66,7 +66,7 @@ func (m *Market) index(ctx context.Context) (*Index, error) {
 	return x, m.remember(seen{Serial: x.Serial, SHA256: hex.EncodeToString(sum[:])})
 }
 
-// on puts the market that it is about into a refusal.
+// on adds the market to an error.
 func (m *Market) on(err error) error {
 	if e, ok := errors.AsType[*fault.Error](err); ok && e.On == "" && ReasonOf(err) != "" {
 		named := *e
@@ -76,8 +76,8 @@ func (m *Market) on(err error) error {
 	return fmt.Errorf("market %s: %w", m.Base, err)
 }
 
-// remember refuses an index that is older than, or not the same as, the one that
-// was seen.
+// remember stores the index that was seen. It refuses one that is older, or another one with
+// the same serial.
 func (m *Market) remember(now seen) error {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -86,33 +86,33 @@ func (m *Market) remember(now seen) error {
 	switch {
 	case errors.Is(err, os.ErrNotExist):
 	case err != nil:
-		return fmt.Errorf("read what was seen of the market: %w", err)
+		return fmt.Errorf("read the market's state: %w", err)
 	default:
 		if err := json.Unmarshal(text, &was); err != nil {
-			return fmt.Errorf("read what was seen of the market in %s: %w", m.State, err)
+			return fmt.Errorf("read the market's state in %s: %w", m.State, err)
 		}
 	}
 	switch {
 	case now == was:
 		return nil
 	case now.Serial < was.Serial:
-		return refuse(Rollback, "", "it is number %d, and %d was seen", now.Serial, was.Serial)
+		return refuse(Rollback, "", "serial %d is lower than %d, which was seen before", now.Serial, was.Serial)
 	case now.Serial == was.Serial:
-		return refuse(Forked, "", "another index has the number %d, too", now.Serial)
+		return refuse(Forked, "", "another index with serial %d was seen before", now.Serial)
 	}
 	text, err = json.Marshal(now)
 	if err != nil {
 		return err
 	}
 	if err := atomicfile.Durable(m.State, append(text, '\n'), 0o644); err != nil {
-		return fmt.Errorf("remember what was seen of the market: %w", err)
+		return fmt.Errorf("write the market's state: %w", err)
 	}
 	return nil
 }
 
-// Fetch fetches what the index offers into a new file in dir, which has the name that
-// the file has in the market. The caller removes it. It is the bundle that was
-// promised; whether its publisher is trusted is the installer's question.
+// Fetch downloads an offered bundle into dir, under its file name in the market, and verifies
+// that it is the bundle in the index. The caller removes the file. Whether its publisher is
+// trusted is checked by the installer.
 func (m *Market) Fetch(ctx context.Context, o Offer, dir string) (file string, err error) {
 	if err := o.check(); err != nil {
 		return "", m.on(refuse(BadIndex, "", "%w", err))
@@ -132,19 +132,19 @@ func (m *Market) Fetch(ctx context.Context, o Offer, dir string) (file string, e
 		return "", err
 	}
 	if hex.EncodeToString(sum.Sum(nil)) != o.SHA256 {
-		return "", refuse(WrongBytes, "", "%s is not what the index promised", o.File)
+		return "", refuse(WrongBytes, "", "%s does not match its digest in the index", o.File)
 	}
 	b, err := bundle.Open(f.Name())
 	if err != nil {
 		return "", err
 	}
 	if b.Metadata.Name != o.Name || b.Metadata.Version != o.Version || b.Digest() != o.Digest {
-		return "", refuse(OtherThing, "", "%s is %s %s, and the index promised %s %s", o.File, b.Metadata.Name, b.Metadata.Version, o.Name, o.Version)
+		return "", refuse(OtherThing, "", "%s is %s %s, but the index lists %s %s", o.File, b.Metadata.Name, b.Metadata.Version, o.Name, o.Version)
 	}
 	return f.Name(), nil
 }
 
-// fetch copies a file of the market, which must not be larger than most.
+// fetch copies a file of the market of at most most bytes.
 func (m *Market) fetch(ctx context.Context, name string, most int64, to io.Writer) error {
 	if strings.HasPrefix(m.Base, "http://") || strings.HasPrefix(m.Base, "https://") {
 		return m.download(ctx, name, most, to)
@@ -162,7 +162,7 @@ func (m *Market) fetch(ctx context.Context, name string, most int64, to io.Write
 		return err
 	}
 	if !st.Mode().IsRegular() {
-		return refuse(BadIndex, "", "%s is not a file", name)
+		return refuse(BadIndex, "", "%s is not a regular file", name)
 	}
 	f, err := root.Open(name)
 	if err != nil {

@@ -20,12 +20,12 @@ import (
 	"glasshouse/manifest"
 )
 
-// Publish writes the index of the packed bundles in dir, signed, good for a while.
-// A bundle that an installer would refuse whatever it trusts is an error.
+// Publish writes a signed index of the packed bundles in dir that is valid for good. A bundle
+// that every installer would refuse is an error.
 func Publish(dir string, k *bundle.SecretKey, good time.Duration) (*Index, error) {
 	const op = "market.Publish"
 	if good <= 0 {
-		return nil, fault.Newf(fault.Invalid, op, dir, "an index that is good for %v is good for nobody", good)
+		return nil, fault.Newf(fault.Invalid, op, dir, "index validity must be positive, got %v", good)
 	}
 	all, err := os.ReadDir(dir)
 	if err != nil {
@@ -80,8 +80,8 @@ func Publish(dir string, k *bundle.SecretKey, good time.Duration) (*Index, error
 	return x, nil
 }
 
-// nextSerial is beyond that of the index that is there. It is a time, so that it
-// grows though the index was lost.
+// nextSerial returns a serial higher than that of the existing index. It is a time, so that it
+// increases even if the index was lost.
 func nextSerial(dir string) (int64, error) {
 	serial := time.Now().Unix()
 	text, err := os.ReadFile(filepath.Join(dir, IndexFile))
@@ -94,8 +94,8 @@ func nextSerial(dir string) (int64, error) {
 	var was Index
 	if err := json.Unmarshal(text, &was); err != nil {
 		return 0, &fault.Error{
-			Op: "market.Publish", On: filepath.Join(dir, IndexFile), Kind: fault.Conflict, Err: fmt.Errorf("it is there, and not an index: %w", err),
-			Remedy: "move it away",
+			Op: "market.Publish", On: filepath.Join(dir, IndexFile), Kind: fault.Conflict, Err: fmt.Errorf("the existing file is not an index: %w", err),
+			Remedy: "move the file to another directory",
 		}
 	}
 	return max(serial, was.Serial+1), nil
@@ -122,11 +122,11 @@ func offer(file string) (Offer, error) {
 	}, err
 }
 
-// sameOwners refuses a name that two publishers have.
+// sameOwners refuses a name that has two publishers.
 func (x *Index) sameOwners() error {
 	for i, o := range x.Offers {
 		if i > 0 && x.Offers[i-1].Name == o.Name && x.Offers[i-1].Publisher != o.Publisher {
-			return fmt.Errorf("%s is offered by %s and by %s", o.Name, x.Offers[i-1].Publisher, o.Publisher)
+			return fmt.Errorf("%s is offered by both %s and %s", o.Name, x.Offers[i-1].Publisher, o.Publisher)
 		}
 	}
 	return nil

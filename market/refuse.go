@@ -7,24 +7,24 @@ import (
 	"glasshouse/fault"
 )
 
-// A Reason is why an index, or what it offers, is refused. It is an error itself:
-// errors.Is(err, market.Rollback) works at any depth of wrapping.
+// A Reason is why an index or an offer is refused. It is an error: errors.Is(err,
+// market.Rollback) works at any depth of wrapping.
 type Reason string
 
 func (r Reason) Error() string { return string(r) }
 
 const (
-	BadIndex   Reason = "bad index"       // it cannot be read, or says what no index may say
+	BadIndex   Reason = "bad index"       // malformed or invalid
 	WrongKey   Reason = "wrong signature" // not the market's key signed it
-	Expired    Reason = "expired"         // nobody has signed it anew for too long
+	Expired    Reason = "expired"         // the validity period is over
 	NotYet     Reason = "made in the future"
-	Rollback   Reason = "rollback"          // a newer one was seen already
-	Forked     Reason = "forked"            // another one with the same number was seen
-	TooLarge   Reason = "too large"         // more bytes than there may be, or than were said
-	Slow       Reason = "too slow"          // the server keeps us waiting
-	OffHost    Reason = "leads elsewhere"   // a redirection to another host
-	WrongBytes Reason = "wrong digest"      // not the bytes that the index promised
-	OtherThing Reason = "another bundle"    // not the bundle that the index promised
+	Rollback   Reason = "rollback"          // a newer index was seen before
+	Forked     Reason = "forked"            // another index with the same serial was seen
+	TooLarge   Reason = "too large"         // more bytes than the limit or the declared size
+	Slow       Reason = "too slow"          // the server sends too slowly
+	OffHost    Reason = "leads elsewhere"   // redirect to another host
+	WrongBytes Reason = "wrong digest"      // the bytes do not match the digest in the index
+	OtherThing Reason = "another bundle"    // the bundle is not the one in the index
 	Absent     Reason = "not in the market" // nobody offers it
 )
 
@@ -32,18 +32,18 @@ var rules = map[Reason]struct {
 	kind   fault.Kind
 	remedy string
 }{
-	BadIndex:   {fault.Invalid, "tell who keeps the market; glasshouse market index writes a right one"},
-	WrongKey:   {fault.Denied, "ask who keeps the market, on another way, whether the key has changed"},
-	Expired:    {fault.Denied, "tell who keeps the market: glasshouse market index signs it anew"},
-	NotYet:     {fault.Denied, "look at the clocks, here and there"},
-	Rollback:   {fault.Denied, "somebody shows an old index: look at the way to the market, and ask who keeps it"},
-	Forked:     {fault.Denied, "somebody shows different people different indexes: ask who keeps the market"},
-	TooLarge:   {fault.TooLarge, "tell who keeps the market"},
+	BadIndex:   {fault.Invalid, "ask the market's maintainer to write a new index with glasshouse market index"},
+	WrongKey:   {fault.Denied, "ask the market's maintainer over another channel whether the key has changed"},
+	Expired:    {fault.Denied, "ask the market's maintainer to sign a new index with glasshouse market index"},
+	NotYet:     {fault.Denied, "check the clocks of this host and of the market"},
+	Rollback:   {fault.Denied, "an old index was served: check the connection and ask the market's maintainer"},
+	Forked:     {fault.Denied, "different clients are served different indexes: ask the market's maintainer"},
+	TooLarge:   {fault.TooLarge, "report this to the market's maintainer"},
 	Slow:       {fault.Timeout, "try again later"},
-	OffHost:    {fault.Denied, "ask who keeps the market where it is now"},
-	WrongBytes: {fault.Denied, "do not use it: the index does not vouch for it"},
-	OtherThing: {fault.Denied, "tell who keeps the market"},
-	Absent:     {fault.NotFound, "glasshouse market search shows what there is"},
+	OffHost:    {fault.Denied, "ask the market's maintainer for its new address"},
+	WrongBytes: {fault.Denied, "do not use this file: it is not the one in the index"},
+	OtherThing: {fault.Denied, "report this to the market's maintainer"},
+	Absent:     {fault.NotFound, "run glasshouse market search to list the offers"},
 }
 
 func refuse(r Reason, on, format string, args ...any) error {
@@ -54,7 +54,7 @@ func refuse(r Reason, on, format string, args ...any) error {
 	}
 }
 
-// ReasonOf returns why something was refused, or "" if that is not what err says.
+// ReasonOf returns the reason of a refusal, or "" if err has none.
 func ReasonOf(err error) Reason {
 	r, _ := errors.AsType[Reason](err)
 	return r

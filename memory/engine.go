@@ -17,8 +17,7 @@ import (
 	"glasshouse/schema"
 )
 
-// An Engine remembers. It runs the capabilities of Installed, and is safe for
-// concurrent use.
+// An Engine implements the memory capabilities of Installed. It is safe for concurrent use.
 type Engine struct {
 	store  Store
 	limits Limits
@@ -26,16 +25,16 @@ type Engine struct {
 
 var _ engine.Engine = (*Engine)(nil)
 
-// New returns an engine that remembers in a store.
+// New returns an engine that keeps its entries in s.
 func New(s Store, l Limits) *Engine { return &Engine{s, l.orDefault()} }
 
-// Prepare does nothing: there is nothing to prepare.
+// Prepare does nothing.
 func (m *Engine) Prepare(context.Context, *engine.Installed) error { return nil }
 
-// Drop does nothing: there are no sandboxes, and what is remembered is the sessions'.
+// Drop does nothing: there are no sandboxes, and entries belong to sessions.
 func (m *Engine) Drop(context.Context, *engine.Installed, bool) error { return nil }
 
-// EndSession forgets what a session that has ended remembered.
+// EndSession deletes the entries of an ended session.
 func (m *Engine) EndSession(ctx context.Context, session string) error {
 	return m.Delete(ctx, SessionScope(session))
 }
@@ -43,7 +42,7 @@ func (m *Engine) EndSession(ctx context.Context, session string) error {
 // Close does nothing: calls end with their contexts.
 func (m *Engine) Close() error { return nil }
 
-// An input is that of any of the capabilities.
+// An input is the union of the inputs of all capabilities.
 type input struct {
 	Scope   string          `json:"scope"`
 	Key     string          `json:"key"`
@@ -57,7 +56,7 @@ type input struct {
 	Limit   int             `json:"limit"`
 }
 
-// An answer is what one of the capabilities gives, and the label of all that is in it.
+// An answer is the result of a capability with the label of all data in it.
 type answer struct {
 	output any
 	label  manifest.Label
@@ -80,11 +79,11 @@ func (m *Engine) Call(ctx context.Context, call *engine.Call) (engine.Result, er
 	}
 	text, err := json.Marshal(a.output)
 	if err != nil {
-		return engine.Result{}, fmt.Errorf("write what is remembered: %w", err)
+		return engine.Result{}, fmt.Errorf("write memory: %w", err)
 	}
 	out, err := call.Capability.Output.FromJSON(text)
 	if err != nil {
-		return engine.Result{}, fmt.Errorf("read what is remembered: %w", err)
+		return engine.Result{}, fmt.Errorf("read memory: %w", err)
 	}
 	return engine.Result{Output: out, Label: a.label, Usage: usage}, nil
 }
@@ -105,7 +104,7 @@ func (m *Engine) do(ctx context.Context, call *engine.Call, do func(context.Cont
 	return do(ctx, s, in, call)
 }
 
-// failure makes of what the caller can mend a failure of the capability.
+// failure converts errors that the caller can fix into failures of the capability.
 func failure(ctx context.Context, err error, u engine.Usage) error {
 	if ctx.Err() != nil {
 		kind := engine.Cancelled
@@ -128,8 +127,8 @@ func failure(ctx context.Context, err error, u engine.Usage) error {
 	return &engine.Failure{Kind: engine.Failed, Reason: reason, Usage: u, Err: err}
 }
 
-// scopeOf is whose memory a call is about: the caller's session's, or its run's. It
-// cannot name another's.
+// scopeOf returns the scope of a call: the caller's session or its run. A call cannot name the
+// scope of another session or run.
 func scopeOf(call *engine.Call, which string) (Scope, error) {
 	switch {
 	case which == "run" && call.Run != "":
@@ -138,8 +137,8 @@ func scopeOf(call *engine.Call, which string) (Scope, error) {
 		return SessionScope(call.Session), nil
 	}
 	return "", &fault.Error{Op: call.Capability.ID, Kind: fault.Conflict,
-		Err:    fmt.Errorf("the caller has no %s to remember anything in", cmp.Or(which, "session")),
-		Remedy: "call from a run of a session"}
+		Err:    fmt.Errorf("the caller has no %s, which owns the memory", cmp.Or(which, "session")),
+		Remedy: "call it from a run of a session"}
 }
 
 func (m *Engine) callPut(ctx context.Context, s Scope, in input, call *engine.Call) (answer, error) {
@@ -178,7 +177,7 @@ func (m *Engine) callGet(ctx context.Context, s Scope, in input, _ *engine.Call)
 	return answer{output: out, label: e.Label}, nil
 }
 
-// shown is what lists have of an entry.
+// shown returns an entry as lists show it.
 func shown(e Entry) map[string]any {
 	out := map[string]any{"key": e.Key, "label": e.Label, "version": e.Version, "bytes": e.Bytes(), "updated": e.Updated}
 	if len(e.Tags) > 0 {
@@ -187,7 +186,7 @@ func shown(e Entry) map[string]any {
 	return out
 }
 
-// all returns what a scope holds, by key.
+// all returns the entries of a scope, sorted by key.
 func (m *Engine) all(ctx context.Context, s Scope) ([]Entry, Usage, error) {
 	all, u, err := m.store.All(ctx, s)
 	slices.SortFunc(all, func(a, b Entry) int { return cmp.Compare(a.Key, b.Key) })
@@ -201,7 +200,7 @@ func (m *Engine) callSearch(ctx context.Context, s Scope, in input, _ *engine.Ca
 	}
 	q := query{words: words(in.Query), tags: in.Tags, prefix: in.Prefix}
 	if len(q.words) == 0 && strings.TrimSpace(in.Query) != "" {
-		all = nil // what is looked for is no word, and stands nowhere
+		all = nil // no searchable word in the query: no entry matches
 	}
 	hits := q.search(all)
 	found := []map[string]any{}
@@ -215,7 +214,7 @@ func (m *Engine) callSearch(ctx context.Context, s Scope, in input, _ *engine.Ca
 	return answer{output: map[string]any{"found": found, "total": len(hits)}, label: label}, nil
 }
 
-// excerpt is the beginning of a value.
+// excerpt returns the beginning of a value.
 func excerpt(value json.RawMessage) string {
 	const most = 240
 	return safetext.Clip(string(value), most)

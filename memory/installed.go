@@ -16,7 +16,7 @@ const (
 	listLimit   = 100
 )
 
-// A capability is one of memory's, as it is described to agents.
+// A capability is a memory capability with its description for agents.
 type capability struct {
 	id, description string
 	input, output   string
@@ -25,57 +25,57 @@ type capability struct {
 }
 
 const (
-	scopeType = `[:scope {:optional true :description "session: what all runs of this session share, which is so if nothing is said; run: of this run alone"} [:enum "session" "run"]]`
-	keyType   = `[:key {:description "Its name: 1 to 256 bytes of text. Names with slashes group well: user/name"} [:and :string [:min-length 1] [:max-length 256]]]`
+	scopeType = `[:scope {:optional true :description "session (default): shared by all runs of this session; run: private to this run"} [:enum "session" "run"]]`
+	keyType   = `[:key {:description "Name of the entry: 1 to 256 bytes of text. Use slashes to group entries: user/name"} [:and :string [:min-length 1] [:max-length 256]]]`
 	entryType = `[:key :string] [:label :string] [:version :int] [:bytes :int] [:updated :string] [:tags {:optional true} [:vector :string]]`
 	tagsType  = `[:vector :string]`
 )
 
 var capabilities = []capability{{
 	id: "memory.put",
-	description: "Remembers a value by a key, in place of what was there. It stays until it is forgotten, across runs of the session, restarts and checkpoints. " +
+	description: "Stores a value under a key and replaces an existing one. The entry persists across runs of the session, restarts and checkpoints until it is deleted. " +
 		"A value is at most 64 KiB of JSON; secrets are refused.",
 	input: `[:map ` + keyType + ` [:value {:description "Any JSON"} :any]
-		[:tags {:optional true :description "At most 16 words to find it by"} ` + tagsType + `]
-		[:label {:optional true :description "Says that it is of a higher class than what it was made of: pii or redacted, with dots what of it"} :string]
-		[:if_version {:optional true :description "Only if this is its version now; 0: only if there is none"} [:and :int [:>= 0]]]
+		[:tags {:optional true :description "At most 16 tags for search"} ` + tagsType + `]
+		[:label {:optional true :description "Raises the data class of the value above that of its inputs: pii or redacted, with dots for subclasses"} :string]
+		[:if_version {:optional true :description "Store only if the entry has this version; 0: only if there is no entry"} [:and :int [:>= 0]]]
 		` + scopeType + ` [:* :never]]`,
 	output:  `[:map [:key :string] [:version :int] [:bytes :int] [:label :string]]`,
 	effects: []string{"state"}, takes: []manifest.Label{highest},
 }, {
 	id:          "memory.get",
-	description: "Returns what is remembered by a key: its value, who put it there and when. found is false if there is nothing. What comes out has the label it was put with.",
+	description: "Returns the entry of a key: its value, its author and its time. found is false if there is no entry. The result has the label with which the value was stored.",
 	input:       `[:map ` + keyType + ` ` + scopeType + ` [:* :never]]`,
 	output: `[:map [:found :bool] [:key {:optional true} :string] [:value {:optional true} :any] [:label {:optional true} :string]
 		[:version {:optional true} :int] [:tags {:optional true} ` + tagsType + `] [:from {:optional true} [:map]]]`,
 	takes: []manifest.Label{highest},
 }, {
 	id: "memory.search",
-	description: "Finds what is remembered by words in keys, tags and values, best first: a word counts more in a key than in a tag, and there more than in a value, and half if it only begins one. " +
-		"All words must be there, in any case; there is no search by meaning. Gives the beginning of each value: get it for the whole.",
-	input: `[:map [:query {:optional true :description "Words; none finds all that the rest allows"} [:and :string [:max-length 1024]]]
-		[:tags {:optional true :description "All of these"} ` + tagsType + `] [:prefix {:optional true :description "How the key begins"} :string]
-		[:limit {:optional true :description "10 if nothing is said"} [:and :int [:in-range 1 100]]] ` + scopeType + ` [:* :never]]`,
+	description: "Searches entries for words in keys, tags and values, best match first. Matches in keys rank above tags, and tags above values; a prefix match counts half. " +
+		"All words must match, ignoring case; there is no semantic search. Returns the beginning of each value; use get for the full value.",
+	input: `[:map [:query {:optional true :description "Search words; without words all entries match"} [:and :string [:max-length 1024]]]
+		[:tags {:optional true :description "Tags that must all match"} ` + tagsType + `] [:prefix {:optional true :description "Prefix of the key"} :string]
+		[:limit {:optional true :description "Default: 10"} [:and :int [:in-range 1 100]]] ` + scopeType + ` [:* :never]]`,
 	output: `[:map [:total :int] [:found [:vector [:map ` + entryType + ` [:score :int] [:excerpt :string]]]]]`,
 	takes:  []manifest.Label{highest},
 }, {
 	id:          "memory.list",
-	description: "Lists what is remembered, by key, without the values, and how much room is left.",
-	input: `[:map [:prefix {:optional true :description "How keys begin"} :string] [:after {:optional true :description "Those behind this key"} :string]
-		[:limit {:optional true :description "100 if nothing is said"} [:and :int [:in-range 1 1000]]] ` + scopeType + ` [:* :never]]`,
+	description: "Lists entries by key, without values, and the remaining space.",
+	input: `[:map [:prefix {:optional true :description "Prefix of the keys"} :string] [:after {:optional true :description "List keys after this one"} :string]
+		[:limit {:optional true :description "Default: 100"} [:and :int [:in-range 1 1000]]] ` + scopeType + ` [:* :never]]`,
 	output: `[:map [:entries [:vector [:map ` + entryType + `]]] [:more :bool]
 		[:holds [:map [:entries :int] [:bytes :int] [:entries_limit :int] [:bytes_limit :int]]]]`,
 	takes: []manifest.Label{highest},
 }, {
 	id:          "memory.forget",
-	description: "Forgets what is remembered by a key. What is not there is forgotten already.",
+	description: "Deletes the entry of a key. It is not an error if there is no entry.",
 	input:       `[:map ` + keyType + ` ` + scopeType + ` [:* :never]]`,
 	output:      `[:map [:key :string]]`,
 	effects:     []string{"state"}, takes: []manifest.Label{highest},
 }}
 
-// Installed returns memory's capabilities, for an Engine to run. They are part of this
-// program, and nobody need allow them; whether an agent may call them its rules say.
+// Installed returns the memory capabilities for an Engine. They are built in and need no
+// approval; policy rules decide whether an agent may call them.
 func Installed() []*engine.Installed {
 	var all []*engine.Installed
 	for _, c := range capabilities {

@@ -1,9 +1,9 @@
-// Package memory is what agents keep in mind beyond a conversation: values by key, in
-// a scope that a session or a run has to itself.
+// Package memory provides persistent memory for agents: key-value entries in a scope that
+// belongs to one session or one run.
 //
-// It is offered as capabilities, so that what is put and got is decided, recorded
-// and labelled like anything else. A scope can be captured whole and put
-// elsewhere, so that it belongs to checkpoints, and branches of a run do not share it.
+// It is offered as capabilities, so that reads and writes are authorised, logged and labelled
+// like other calls. A scope can be captured and restored as a unit, so that it is part of
+// checkpoints and branches of a run do not share it.
 package memory
 
 import (
@@ -22,28 +22,28 @@ import (
 	"glasshouse/schema"
 )
 
-// A Scope is whose memory it is.
+// A Scope names the owner of entries: a session or a run.
 type Scope string
 
-// SessionScope is what all runs of a session share.
+// SessionScope returns the scope that all runs of a session share.
 func SessionScope(session string) Scope { return Scope("session/" + session) }
 
-// RunScope is what one run has to itself.
+// RunScope returns the private scope of a run.
 func RunScope(run string) Scope { return Scope("run/" + run) }
 
-// An Entry is one thing that is remembered.
+// An Entry is one key with its value.
 type Entry struct {
 	Key     string          `json:"key"`
 	Value   json.RawMessage `json:"value"`
-	Label   manifest.Label  `json:"label"` // of all of it, its key too
+	Label   manifest.Label  `json:"label"` // of the entry, including its key
 	Tags    []string        `json:"tags,omitempty"`
 	From    From            `json:"from"`
-	Version int64           `json:"version"` // of its scope when it was put: never given twice
+	Version int64           `json:"version"` // version of its scope at the write; never reused
 	Created time.Time       `json:"created"`
 	Updated time.Time       `json:"updated"`
 }
 
-// From is who put it there.
+// From identifies the writer of an entry.
 type From struct {
 	Run   string `json:"run,omitempty"`
 	Call  string `json:"call,omitempty"`
@@ -52,7 +52,7 @@ type From struct {
 	Jail  string `json:"jail,omitempty"`
 }
 
-// Bytes is what it counts.
+// Bytes returns the size that counts towards the limits.
 func (e Entry) Bytes() int64 {
 	n := len(e.Key) + len(e.Value)
 	for _, t := range e.Tags {
@@ -61,9 +61,9 @@ func (e Entry) Bytes() int64 {
 	return int64(n)
 }
 
-// Usage is what a scope holds.
+// Usage is the number and size of the entries of a scope.
 type Usage struct {
-	Version int64 // the last that was given
+	Version int64 // last version used
 	Entries int64
 	Bytes   int64
 }
@@ -73,23 +73,22 @@ type Store interface {
 	Get(ctx context.Context, s Scope, key string) (Entry, error) // fault.NotFound
 	All(ctx context.Context, s Scope) ([]Entry, Usage, error)    // in any order
 
-	// Change has f say what becomes of an entry, while nobody else changes the scope.
-	// old is nil if there is none; rest is what the scope holds without it. What f
-	// returns is kept; nil is forgotten, and old itself is left as it is.
+	// Change replaces an entry atomically with the result of f. old is nil if there is no
+	// entry; rest is the usage of the scope without it. If f returns nil, the entry is
+	// deleted; if it returns old, nothing is written.
 	Change(ctx context.Context, s Scope, key string, f func(old *Entry, rest Usage) (*Entry, error)) error
 
-	// Replace puts entries in place of all there are. The version of the scope does not
-	// become less.
+	// Replace replaces all entries of a scope. It never decreases the version of the scope.
 	Replace(ctx context.Context, s Scope, entries []Entry, version int64) error
 
 	Delete(ctx context.Context, s Scope) error
 }
 
-// Limits are how much is remembered. Zero is the default.
+// Limits are the size limits of memory. A zero field selects the default.
 type Limits struct {
 	Value   int64 // bytes of one value; 64 KiB
-	Entries int64 // in a scope; 1024
-	Bytes   int64 // of a scope; 4 MiB
+	Entries int64 // entries in a scope; 1024
+	Bytes   int64 // bytes of a scope; 4 MiB
 }
 
 func (l Limits) orDefault() Limits {
@@ -111,58 +110,58 @@ const (
 	maxTags = 16
 )
 
-// check finds what an entry cannot be.
+// check returns an error if an entry is invalid.
 func (l Limits) check(e Entry) error {
 	const op = "memory.put"
 	switch {
 	case e.Key == "" || len(e.Key) > maxKey || !printable(e.Key):
-		return fault.Fieldf(op, "key", "%.40q is no key: it is text of 1 to %d bytes", e.Key, maxKey)
+		return fault.Fieldf(op, "key", "invalid key %.40q: must be text of 1 to %d bytes", e.Key, maxKey)
 	case !json.Valid(e.Value):
-		return fault.Fieldf(op, "value", "it is not JSON")
+		return fault.Fieldf(op, "value", "not valid JSON")
 	case int64(len(e.Value)) > l.Value:
-		return &fault.Error{Op: op, Kind: fault.TooLarge, Field: "value", Remedy: "put it in a file, and remember where",
-			Err: fmt.Errorf("it takes %d bytes as JSON, and may take %d", len(e.Value), l.Value)}
+		return &fault.Error{Op: op, Kind: fault.TooLarge, Field: "value", Remedy: "store the value in a file and its path in memory",
+			Err: fmt.Errorf("the value has %d bytes as JSON, at most %d are allowed", len(e.Value), l.Value)}
 	case len(e.Tags) > maxTags:
-		return fault.Fieldf(op, "tags", "there are %d, and may be %d", len(e.Tags), maxTags)
+		return fault.Fieldf(op, "tags", "%d tags, at most %d are allowed", len(e.Tags), maxTags)
 	}
 	for _, t := range e.Tags {
 		if t == "" || len(t) > maxTag || !printable(t) {
-			return fault.Fieldf(op, "tags", "%.40q is no tag: it is text of 1 to %d bytes", t, maxTag)
+			return fault.Fieldf(op, "tags", "invalid tag %.40q: must be text of 1 to %d bytes", t, maxTag)
 		}
 	}
 	if _, err := manifest.ParseLabel(string(e.Label)); err != nil {
 		return fault.Fieldf(op, "label", "%v", err)
 	}
 	if !highest.Covers(e.Label) {
-		return &fault.Error{Op: op, Kind: fault.Denied, Field: "label", Remedy: "keep secrets with glasshouse secret",
-			Err: fmt.Errorf("what is %s is not remembered", e.Label)}
+		return &fault.Error{Op: op, Kind: fault.Denied, Field: "label", Remedy: "store secrets with glasshouse secret",
+			Err: fmt.Errorf("data of class %s cannot be stored in memory", e.Label)}
 	}
 	return nil
 }
 
-// highest is the label of what may be remembered.
+// highest is the highest label that can be stored.
 const highest = manifest.PII
 
 func printable(s string) bool {
 	return utf8.ValidString(s) && !strings.ContainsFunc(s, unicode.IsControl)
 }
 
-// room finds out whether a scope with usage rest can take an entry.
+// room returns an error if an entry exceeds the limits of a scope with the usage rest.
 func (l Limits) room(e Entry, rest Usage) error {
 	var what error
 	switch {
 	case rest.Entries >= l.Entries:
-		what = fmt.Errorf("%d entries are remembered, and no more may be", rest.Entries)
+		what = fmt.Errorf("memory is full: %d entries, which is the limit", rest.Entries)
 	case rest.Bytes+e.Bytes() > l.Bytes:
-		what = fmt.Errorf("%d bytes are remembered, and of %d more only %d fit", rest.Bytes, e.Bytes(), max(0, l.Bytes-rest.Bytes))
+		what = fmt.Errorf("memory is full: %d bytes used, %d more needed, %d available", rest.Bytes, e.Bytes(), max(0, l.Bytes-rest.Bytes))
 	default:
 		return nil
 	}
-	return &fault.Error{Op: "memory.put", Kind: fault.Exhausted, Err: what, Remedy: "forget what is no longer needed"}
+	return &fault.Error{Op: "memory.put", Kind: fault.Exhausted, Err: what, Remedy: "delete entries that are no longer needed"}
 }
 
-// put keeps an entry. A version other than nil is the one it must have now, 0 that
-// there is none.
+// put stores an entry. If version is not nil, the existing entry must have this version; 0
+// means no entry.
 func (m *Engine) put(ctx context.Context, s Scope, e Entry, version *int64) (Entry, error) {
 	if err := m.limits.check(e); err != nil {
 		return Entry{}, err
@@ -172,7 +171,7 @@ func (m *Engine) put(ctx context.Context, s Scope, e Entry, version *int64) (Ent
 		kept = e
 		if old != nil && e.From.Step != "" && old.From.Step == e.From.Step && old.From.Run == e.From.Run {
 			kept = *old
-			return old, nil // this very call has put it already
+			return old, nil // retry of the same call
 		}
 		var have int64
 		if old != nil {
@@ -180,7 +179,7 @@ func (m *Engine) put(ctx context.Context, s Scope, e Entry, version *int64) (Ent
 		}
 		if version != nil && *version != have {
 			return nil, &fault.Error{Op: "memory.put", On: e.Key, Kind: fault.Conflict,
-				Err: fmt.Errorf("it has version %d, not %d", have, *version), Remedy: "get it again, and decide anew"}
+				Err: fmt.Errorf("it has version %d, not %d", have, *version), Remedy: "read the entry again and retry"}
 		}
 		if err := m.limits.room(kept, rest); err != nil {
 			return nil, err
@@ -191,21 +190,21 @@ func (m *Engine) put(ctx context.Context, s Scope, e Entry, version *int64) (Ent
 	return kept, err
 }
 
-// Forget forgets an entry. One that is not there is forgotten already.
+// Forget deletes an entry. It is not an error if there is none.
 func (m *Engine) Forget(ctx context.Context, s Scope, key string) error {
 	return m.store.Change(ctx, s, key, func(*Entry, Usage) (*Entry, error) { return nil, nil })
 }
 
-// Delete forgets all of a scope.
+// Delete deletes all entries of a scope.
 func (m *Engine) Delete(ctx context.Context, s Scope) error { return m.store.Delete(ctx, s) }
 
-// captured is a scope at one moment.
+// captured is the serialised state of a scope.
 type captured struct {
 	Version int64   `json:"version"`
 	Entries []Entry `json:"entries"`
 }
 
-// Capture returns all that a scope holds, for Restore.
+// Capture returns the serialised entries of a scope, for Restore.
 func (m *Engine) Capture(ctx context.Context, s Scope) (json.RawMessage, error) {
 	all, u, err := m.all(ctx, s)
 	if err == nil {
@@ -217,14 +216,13 @@ func (m *Engine) Capture(ctx context.Context, s Scope) (json.RawMessage, error) 
 	return nil, fmt.Errorf("capture memory: %w", err)
 }
 
-// Restore makes a scope hold what was captured, and nothing else: of the same scope,
-// to go back, or of another, to go on beside it. Limits that were made lower since do
-// not hold for it.
+// Restore replaces the entries of a scope by captured ones. They may come from the same scope,
+// for a rewind, or from another one, for a branch. Current limits are not applied to them.
 func (m *Engine) Restore(ctx context.Context, s Scope, text json.RawMessage) error {
 	const op = "memory.Restore"
 	var c captured
 	if err := json.Unmarshal(text, &c); err != nil {
-		return fault.New(fault.Invalid, op, string(s), fmt.Errorf("not what Capture gave: %w", err))
+		return fault.New(fault.Invalid, op, string(s), fmt.Errorf("invalid captured memory: %w", err))
 	}
 	seen := map[string]bool{}
 	for i, e := range c.Entries {
@@ -232,9 +230,9 @@ func (m *Engine) Restore(ctx context.Context, s Scope, text json.RawMessage) err
 		switch {
 		case err != nil:
 		case seen[e.Key]:
-			err = errors.New("it is there twice")
+			err = errors.New("duplicate key")
 		case e.Version <= 0 || e.Version > c.Version:
-			err = fmt.Errorf("version %d is not one of %d", e.Version, c.Version)
+			err = fmt.Errorf("version %d exceeds the scope's version %d", e.Version, c.Version)
 		default: // whoever kept the text may have written it otherwise
 			c.Entries[i].Value, err = canonical(e.Value)
 		}
@@ -249,7 +247,7 @@ func (m *Engine) Restore(ctx context.Context, s Scope, text json.RawMessage) err
 	return nil
 }
 
-// canonical is the value as a call has it written.
+// canonical returns the value in canonical JSON.
 func canonical(value json.RawMessage) (json.RawMessage, error) {
 	var anything *schema.Type
 	v, err := anything.FromJSON(value)

@@ -9,29 +9,28 @@ import (
 	"unicode"
 )
 
-// What a word is worth by where it stands; half as much where only its beginning is
-// what was asked for.
+// Weights of a match by its position. A prefix match counts half.
 const (
 	inKey   = 8
 	inTag   = 4
 	inValue = 2
 )
 
-// A query is what is looked for. Each of the words must be there, or begin one that
-// is; each of the tags must be one of the entry's.
+// A query is a search request. Each word must equal a word of the entry or be a prefix of one;
+// each tag must be a tag of the entry.
 type query struct {
 	words  []string
 	tags   []string
 	prefix string // of the key
 }
 
-// A hit is an entry that was found.
+// A hit is a matching entry.
 type hit struct {
 	Entry
 	score int
 }
 
-// search returns what is found, the best first; of equals the newest.
+// search returns the matches, best first; newer ones first among equals.
 func (q query) search(all []Entry) []hit {
 	var hits []hit
 	for _, e := range all {
@@ -82,13 +81,13 @@ func count(worth map[string]int, words []string, n int) {
 	}
 }
 
-// words are the runs of letters and digits, in lower case.
+// words returns the runs of letters and digits in lower case.
 func words(s string) []string {
 	return strings.FieldsFunc(strings.ToLower(s), func(r rune) bool { return !unicode.IsLetter(r) && !unicode.IsDigit(r) && !unicode.IsMark(r) })
 }
 
-// valueText is what stands in a value: its strings, numbers and words, and the names
-// in its objects.
+// valueText returns the searchable text of a value: its strings, numbers and words, and the
+// names in its objects.
 func valueText(value json.RawMessage) string {
 	var b strings.Builder
 	dec := json.NewDecoder(bytes.NewReader(value))

@@ -11,16 +11,16 @@ import (
 	"glasshouse/id"
 )
 
-// A Batch is what is sent together. Its zero value is empty.
+// A Batch is a set of signals that are sent together. Its zero value is empty.
 type Batch struct {
 	spans map[id.Jail][]*tracepb.Span
 	logs  map[id.Jail][]*logspb.LogRecord
 
 	nspans, nlogs int
-	size          int // bytes, about
+	size          int // bytes, approximately
 }
 
-// Add adds what a record became.
+// Add adds the signals of a record.
 func (b *Batch) Add(s Signals) {
 	if b.spans == nil {
 		b.spans, b.logs = map[id.Jail][]*tracepb.Span{}, map[id.Jail][]*logspb.LogRecord{}
@@ -37,14 +37,14 @@ func (b *Batch) Add(s Signals) {
 	b.nlogs += len(s.Logs)
 }
 
-// Count is how many spans and log records there are.
+// Count returns the number of spans and log records.
 func (b *Batch) Count() (spans, logs int) { return b.nspans, b.nlogs }
 
-// Full is whether it should be sent before more is added: collectors refuse what
-// is very large.
+// Full reports whether the batch should be sent before more is added: collectors refuse large
+// requests.
 func (b *Batch) Full() bool { return b.nspans+b.nlogs >= 1000 || b.size >= 1<<20 }
 
-// Source is whose telemetry it is.
+// Source identifies the origin of telemetry.
 type Source struct {
 	Service string // service.name
 	Host    string // host.name; empty if not known
@@ -62,8 +62,8 @@ func (s Source) resource(j id.Jail) *resourcepb.Resource {
 	return &resourcepb.Resource{Attributes: a}
 }
 
-// traces is the body of a request to /v1/traces. TracesData has the encoding of
-// ExportTraceServiceRequest, whose package brings all of gRPC with it.
+// traces returns the body of a request to /v1/traces. TracesData has the same encoding as
+// ExportTraceServiceRequest, whose package depends on gRPC.
 func (b *Batch) traces(from Source) *tracepb.TracesData {
 	out := &tracepb.TracesData{}
 	for j, spans := range b.spans {
@@ -75,7 +75,7 @@ func (b *Batch) traces(from Source) *tracepb.TracesData {
 	return out
 }
 
-// records is that of a request to /v1/logs, likewise.
+// records returns the body of a request to /v1/logs, likewise.
 func (b *Batch) records(from Source) *logspb.LogsData {
 	out := &logspb.LogsData{}
 	for j, records := range b.logs {

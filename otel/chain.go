@@ -15,14 +15,14 @@ import (
 	"glasshouse/id"
 )
 
-// began is which kind of entry begins what another ends: the two are one span,
-// told of when it has ended.
+// began maps the kind of an entry that ends a span to the kind that begins it. The span is
+// exported when it has ended.
 var began = map[string]string{
 	"session.closed": "session.opened", "run.ended": "run.started", "call.ended": "call.started",
 	"approval.answered": "approval.asked", "approval.expired": "approval.asked",
 }
 
-// begins is whether an entry of this kind begins a span.
+// begins is the set of kinds that begin a span.
 var begins = func() map[string]bool {
 	all := map[string]bool{}
 	for _, start := range began {
@@ -31,28 +31,28 @@ var begins = func() map[string]bool {
 	return all
 }()
 
-// whole are the kinds whose entry is a span by itself. So is a call.ended without
-// a call.started: a call that nothing but this process takes part in has one entry.
+// whole is the set of kinds whose entry alone is a span. A call.ended without a call.started
+// is a span as well: a call that stays within this process has one entry.
 var whole = map[string]bool{"llm.called": true, "call.ended": true}
 
 const (
-	maxDepth = 100   // causes that are followed for the span that something is below
-	maxKept  = 10000 // entries remembered, so that they are not asked for again
+	maxDepth = 100   // causes that are followed to find the parent span
+	maxKept  = 10000 // entries that are cached
 )
 
-// Chain maps entries of the causal chain, given in their order.
+// Chain maps entries of the causal chain to signals. Entries must be given in order.
 type Chain struct {
 	get  func(seq int64) (wire.ChainEntry, error)
 	kept map[int64]wire.ChainEntry // without bodies
 }
 
-// NewChain returns a mapper that asks get for the causes of entries.
+// NewChain returns a mapper that fetches the causes of entries with get.
 func NewChain(get func(seq int64) (wire.ChainEntry, error)) *Chain {
 	return &Chain{get: get, kept: map[int64]wire.ChainEntry{}}
 }
 
-// Map maps one entry: to a log record, and to a span if it ends one. The errors
-// are those of asking for its causes.
+// Map maps an entry to a log record, and to a span if the entry ends one. Its errors are those
+// of fetching causes.
 func (c *Chain) Map(e wire.ChainEntry) (Signals, error) {
 	c.keep(e)
 	at, err := entryTime(e)
@@ -86,8 +86,7 @@ func (c *Chain) keep(e wire.ChainEntry) {
 	c.kept[e.Seq] = e
 }
 
-// cause is the entry that caused e. There may be none, or none that the caller may
-// see.
+// cause returns the entry that caused e. It may be missing, or not visible to the caller.
 func (c *Chain) cause(e wire.ChainEntry) (wire.ChainEntry, bool, error) {
 	if e.Parent <= 0 || e.Parent >= e.Seq {
 		return wire.ChainEntry{}, false, nil
@@ -106,8 +105,8 @@ func (c *Chain) cause(e wire.ChainEntry) (wire.ChainEntry, bool, error) {
 	return p, true, nil
 }
 
-// place is the span that an entry is of: the one it begins, ends or is, or else
-// that of its cause; or else its jail.
+// place returns the span that an entry belongs to: its own, or else that of its cause, or else
+// that of its jail.
 func (c *Chain) place(e wire.ChainEntry, depth int) (place, error) {
 	if begins[e.Kind] {
 		return place{entryTrace(e), entrySpan(e)}, nil
@@ -131,7 +130,7 @@ func (c *Chain) place(e wire.ChainEntry, depth int) (place, error) {
 	return place{}, nil
 }
 
-// span is the one that ends with an entry, or nil.
+// span returns the span that ends with an entry, or nil.
 func (c *Chain) span(e wire.ChainEntry, at uint64) (*tracepb.Span, error) {
 	if e.Kind == "jail.created" && e.Jail != "" {
 		return c.jail(e, at), nil
@@ -164,7 +163,7 @@ func (c *Chain) span(e wire.ChainEntry, at uint64) (*tracepb.Span, error) {
 	return s, c.below(s, start)
 }
 
-// below puts the span that begins with an entry under that of what caused it.
+// below makes the span that begins with an entry a child of the span of its cause.
 func (c *Chain) below(s *tracepb.Span, start wire.ChainEntry) error {
 	cause, ok, err := c.cause(start)
 	if err != nil {
@@ -183,8 +182,8 @@ func (c *Chain) below(s *tracepb.Span, start wire.ChainEntry) error {
 	return nil
 }
 
-// jail is the span that stands for a jail. It is one instant long, since a jail has
-// no end before it is deleted, and what it did should not wait for that.
+// jail returns the span that represents a jail. Its duration is zero, because a jail has no
+// end before its deletion and its children should not wait for that.
 func (c *Chain) jail(e wire.ChainEntry, at uint64) *tracepb.Span {
 	p := jailPlace(id.Jail(e.Jail))
 	return &tracepb.Span{
@@ -193,7 +192,7 @@ func (c *Chain) jail(e wire.ChainEntry, at uint64) *tracepb.Span {
 	}
 }
 
-// Steps are the spans of what a run did, below the run that ended with an entry.
+// Steps returns the spans of a run's steps, below the run that ended with an entry.
 func (c *Chain) Steps(e wire.ChainEntry, actions []wire.RunAction) (Signals, error) {
 	out := Signals{Jail: id.Jail(e.Jail)}
 	run, err := c.place(e, maxDepth)
@@ -245,7 +244,8 @@ func (c *Chain) attributes(e wire.ChainEntry) attributes {
 	return a
 }
 
-// entryTrace is one trace for a run, or else for a session, a jail, or the entry.
+// entryTrace returns the trace id of an entry: one trace per run, else per session, jail or
+// entry.
 func entryTrace(e wire.ChainEntry) []byte {
 	switch {
 	case e.Run != "":
@@ -258,7 +258,8 @@ func entryTrace(e wire.ChainEntry) []byte {
 	return traceID("entry", e.Hash)
 }
 
-// entrySpan is told apart by the entry's hash: every daemon's chain counts from 1.
+// entrySpan derives the span id from the hash of the entry: sequence numbers are not unique
+// across daemons.
 func entrySpan(e wire.ChainEntry) []byte {
 	if h, err := hex.DecodeString(e.Hash); err == nil && len(h) >= 8 && string(h[:8]) != string(make([]byte, 8)) {
 		return h[:8]
@@ -269,12 +270,12 @@ func entrySpan(e wire.ChainEntry) []byte {
 func entryTime(e wire.ChainEntry) (uint64, error) {
 	t, err := time.Parse(time.RFC3339, e.Time)
 	if err != nil {
-		return 0, fault.Newf(fault.Mismatch, "otel", fmt.Sprintf("entry %d", e.Seq), "its time is %.40q", e.Time)
+		return 0, fault.Newf(fault.Mismatch, "otel", fmt.Sprintf("entry %d", e.Seq), "invalid time %.40q", e.Time)
 	}
 	return unixNano(t), nil
 }
 
-// said is what of bodies has a meaning here.
+// said has the fields of entry bodies that are mapped.
 type said struct {
 	State   string `json:"state"`
 	To      string `json:"to"`
@@ -288,8 +289,7 @@ type said struct {
 	TookMS  int64  `json:"took_ms"`
 }
 
-// saidBy is that of an entry. A field that has another meaning in its body is
-// another type there, perhaps, and stays empty.
+// saidBy parses the body of an entry. A field of another type than expected stays empty.
 func saidBy(e wire.ChainEntry) said {
 	var b said
 	_ = json.Unmarshal(e.Body, &b)
@@ -315,7 +315,7 @@ func spanName(e wire.ChainEntry) string {
 	return "approval"
 }
 
-// outcome is an error if it went wrong, or was not let.
+// outcome returns an error status if the operation failed or was denied.
 func outcome(e wire.ChainEntry) *tracepb.Status {
 	b := saidBy(e)
 	switch {

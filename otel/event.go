@@ -20,16 +20,16 @@ import (
 	"glasshouse/id"
 )
 
-// semantic is what OpenTelemetry's conventions call fields that they have. The
-// others are glasshouse.*, by their names in the record.
+// semantic maps fields to the names of the OpenTelemetry semantic conventions. Other fields
+// are exported as glasshouse.NAME.
 var semantic = map[string]string{
 	"pid": "process.pid", "ppid": "process.parent_pid", "tid": "thread.id", "comm": "thread.name",
 	"exe": "process.executable.path", "argv": "process.command_args", "cwd": "process.working_directory",
 	"exit_code": "process.exit.code", "iface": "network.interface.name", "proto": "network.transport",
 }
 
-// Events maps the records of one jail, given in their order. It keeps the jail's
-// living processes, and nothing else.
+// Events maps the events of one jail to signals. Events must be given in order. It keeps the
+// running processes of the jail in memory.
 type Events struct {
 	jail id.Jail
 	live map[int32]process
@@ -41,8 +41,8 @@ type process struct {
 	argv  []string
 }
 
-// NewEvents returns what maps a jail's records from an instant on at which these
-// were its processes.
+// NewEvents returns a mapper for the events of a jail from an instant at which alive were its
+// processes.
 func NewEvents(j id.Jail, alive []wire.Process) *Events {
 	m := &Events{jail: j, live: map[int32]process{}}
 	for _, p := range alive {
@@ -51,8 +51,7 @@ func NewEvents(j id.Jail, alive []wire.Process) *Events {
 	return m
 }
 
-// Map maps one record, as the API has it: to a log record, and to a span if it is
-// of a process that ended.
+// Map maps an event in the API's format to a log record, and to a span if it ends a process.
 func (m *Events) Map(record []byte) (Signals, error) {
 	var e event.Event
 	if err := event.Parse(record, &e); err != nil {
@@ -77,7 +76,7 @@ func (m *Events) Map(record []byte) (Signals, error) {
 	return out, nil
 }
 
-// place is the process that a record is of, or else the jail.
+// place returns the process of an event, or else its jail.
 func (m *Events) place(e *event.Event) place {
 	p := jailPlace(m.jail)
 	if e.PID == 0 {
@@ -95,14 +94,14 @@ func (m *Events) processID(pid int32, begin int64) []byte {
 	return spanID("process", string(m.jail), strconv.Itoa(int(pid)), strconv.FormatInt(begin, 10))
 }
 
-// process follows a process, and returns its span when it has ended.
+// process tracks a process and returns its span when it has ended.
 func (m *Events) process(e *event.Event, at uint64) *tracepb.Span {
 	p, known := m.live[e.PID]
 	if !known || p.begin != e.Begin {
 		p = process{begin: e.Begin}
 	}
 	if parent, ok := m.live[e.PPID]; ok && e.Op == event.OpFork && p.exe == "" {
-		p.exe, p.argv = parent.exe, parent.argv // until it runs a program of its own
+		p.exe, p.argv = parent.exe, parent.argv // until it calls execve
 	}
 	if e.Exe != "" {
 		p.exe = e.Exe
@@ -161,7 +160,7 @@ func (m *Events) ended(e *event.Event, p process, at uint64) *tracepb.Span {
 	return s
 }
 
-// fieldsOf are the fields of a record, in the order of their names.
+// fieldsOf returns the fields of an event, sorted by name.
 func fieldsOf(record []byte) (attributes, error) {
 	dec := json.NewDecoder(bytes.NewReader(record))
 	dec.UseNumber()
@@ -186,8 +185,8 @@ func fieldsOf(record []byte) (attributes, error) {
 	return a, nil
 }
 
-// value is a JSON value. Registers are of 64 bits without a sign, which OTLP's
-// numbers do not hold: they are strings, and so is seq.
+// value converts a JSON value. Registers are unsigned 64-bit numbers, which OTLP integers
+// cannot represent: they are exported as strings, and so is seq.
 func value(key string, v any) *commonpb.AnyValue {
 	switch v := v.(type) {
 	case string:
@@ -218,7 +217,7 @@ func severity(e *event.Event) logspb.SeverityNumber {
 	return logspb.SeverityNumber_SEVERITY_NUMBER_INFO
 }
 
-// summary is a record in a few words.
+// summary describes an event in a few words.
 func summary(e *event.Event) string {
 	var words []string
 	switch e.Type {

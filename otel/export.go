@@ -16,7 +16,7 @@ import (
 	"glasshouse/id"
 )
 
-// Daemon is what is read. *client.Client is one.
+// Daemon is the part of the API that is exported. *client.Client implements it.
 type Daemon interface {
 	Jails(ctx context.Context, f client.JailFilter) iter.Seq2[wire.Jail, error]
 	Events(ctx context.Context, j id.Jail, q client.EventQuery) iter.Seq2[client.Record, error]
@@ -26,36 +26,36 @@ type Daemon interface {
 	RunActions(ctx context.Context, r id.Run) iter.Seq2[wire.RunAction, error]
 }
 
-// Cursor is how far every stream of records has been taken, by its name.
+// Cursor maps the name of each stream to its exported position.
 type Cursor map[string]uint64
 
-// An Exporter reads a daemon's records and sends them.
+// An Exporter reads the events and audit log of a daemon and sends them.
 type Exporter struct {
 	Daemon Daemon
-	Send   func(context.Context, *Batch) error // *Sender's, say
+	Send   func(context.Context, *Batch) error // such as (*Sender).Send
 
-	Jails  []id.Jail // none is all, and the entries that are of no jail
-	Run    id.Run    // only what the chain has of this run
-	Filter string    // of the jails' records, as in docs/events.md
+	Jails  []id.Jail // none: all jails, and entries without a jail
+	Run    id.Run    // only audit log entries of this run
+	Filter string    // of events, as in docs/events.md
 	From   time.Time
 	To     time.Time
 	Follow bool
 
-	Cursor Cursor             // where to begin; it is changed as batches are sent
-	Keep   func(Cursor) error // called after each batch that was sent; may be nil
+	Cursor Cursor             // initial position; updated after each batch
+	Keep   func(Cursor) error // called after each batch; may be nil
 
-	Every time.Duration // how long a record waits for others, and the chain is left alone; 0 is a second
+	Every time.Duration // flush and poll interval; 0: one second
 }
 
-// item is a record on its way, and where it was.
+// item is a record and its position in a stream.
 type item struct {
 	signals Signals
 	stream  string
-	at      uint64 // 0 is nowhere
+	at      uint64 // 0: no position
 }
 
-// Export sends all there is to send and, to follow, what comes until ctx ends. Then
-// it has sent what it had read.
+// Export sends all existing records and, if Follow is set, new ones until ctx ends. It sends
+// the records that it has already read before it returns.
 func (x *Exporter) Export(ctx context.Context) error {
 	if x.Every <= 0 {
 		x.Every = time.Second
@@ -63,7 +63,7 @@ func (x *Exporter) Export(ctx context.Context) error {
 	if x.Cursor == nil {
 		x.Cursor = Cursor{}
 	}
-	begin := Cursor{} // the readers', while the cursor moves on
+	begin := Cursor{} // of the readers; x.Cursor advances meanwhile
 	for k, v := range x.Cursor {
 		begin[k] = v
 	}
@@ -72,7 +72,7 @@ func (x *Exporter) Export(ctx context.Context) error {
 	r.read(reading)
 	err := x.drain(ctx, r)
 	stop(nil)
-	for range r.items { // so that no reader waits to be heard
+	for range r.items { // drain, so that no reader blocks
 	}
 	if err == nil && r.err != nil && ctx.Err() == nil {
 		err = r.err
@@ -80,10 +80,10 @@ func (x *Exporter) Export(ctx context.Context) error {
 	return err
 }
 
-// grace is how long the last batch has once ctx has ended.
+// grace is the time limit for the last batch after ctx has ended.
 const grace = 10 * time.Second
 
-// drain sends what is read, until there is no more.
+// drain sends the read records until the readers have ended.
 func (x *Exporter) drain(ctx context.Context, r *reader) error {
 	tick := time.NewTicker(x.Every)
 	defer tick.Stop()
@@ -133,18 +133,18 @@ func (x *Exporter) drain(ctx context.Context, r *reader) error {
 	}
 }
 
-// reader reads the streams at once.
+// reader reads the streams concurrently.
 type reader struct {
 	*Exporter
 	begin Cursor
-	items chan item // closed when all have ended
+	items chan item // closed when all streams have ended
 	stop  context.CancelCauseFunc
 	wg    sync.WaitGroup
 
 	mu sync.Mutex
 	// +checklocks:mu
 	seen map[id.Jail]bool
-	err  error // the first. guarded by mu until items is closed
+	err  error // the first error; guarded by mu until items is closed
 }
 
 func (r *reader) read(ctx context.Context) {
@@ -167,8 +167,8 @@ func (r *reader) fail(err error) {
 	r.stop(err)
 }
 
-// put hands an item on. It waits for the collector: so does the daemon, whose log
-// is on its disk.
+// put passes an item to the sender. It blocks while the collector is slow; the daemon keeps
+// the records on disk.
 func (r *reader) put(ctx context.Context, it item) error {
 	select {
 	case r.items <- it:
@@ -178,8 +178,7 @@ func (r *reader) put(ctx context.Context, it item) error {
 	}
 }
 
-// all begins with the jails there are, and goes on with the chain, which tells of
-// new ones.
+// all reads the existing jails and then the audit log, whose entries announce new jails.
 func (r *reader) all(ctx context.Context) error {
 	jails := r.Jails
 	if len(jails) == 0 && r.Run == "" {
@@ -202,7 +201,7 @@ func (r *reader) all(ctx context.Context) error {
 	return nil
 }
 
-// jail begins to read the records of a jail, once.
+// jail starts to read the events of a jail, once.
 func (r *reader) jail(ctx context.Context, j id.Jail) {
 	r.mu.Lock()
 	again := r.seen[j]
@@ -214,7 +213,7 @@ func (r *reader) jail(ctx context.Context, j id.Jail) {
 	r.wg.Go(func() {
 		err := r.events(ctx, j)
 		if errors.Is(err, fault.NotFound) {
-			return // it was deleted, with its log; the chain still has its part
+			return // deleted with its event log; its audit log entries are still exported
 		}
 		r.fail(err)
 	})
@@ -254,7 +253,7 @@ func (r *reader) events(ctx context.Context, j id.Jail) error {
 	return nil
 }
 
-// chain reads the entries of one jail, or of all, or of one run.
+// chain reads the entries of one jail, of all, or of one run.
 func (r *reader) chain(ctx context.Context, j id.Jail) error {
 	q := url.Values{"limit": {"500"}}
 	for k, v := range map[string]string{"jail": string(j), "run": string(r.Run)} {
@@ -280,7 +279,7 @@ func (r *reader) chain(ctx context.Context, j id.Jail) error {
 				err = r.entry(ctx, m, e, stream)
 			}
 			if r.Follow && errors.Is(err, fault.Unavailable) {
-				break // the daemon is started anew, say
+				break // such as a restart of the daemon
 			}
 			if err != nil {
 				return err
@@ -298,7 +297,7 @@ func (r *reader) chain(ctx context.Context, j id.Jail) error {
 	}
 }
 
-// entry hands on an entry of the chain, and what a run did that ended with it.
+// entry passes on an entry of the audit log, and the steps of a run if the entry ends one.
 func (r *reader) entry(ctx context.Context, m *Chain, e wire.ChainEntry, stream string) error {
 	if r.Follow && e.Kind == "jail.created" && len(r.Jails) == 0 && r.Run == "" {
 		r.jail(ctx, id.Jail(e.Jail))

@@ -10,8 +10,9 @@ import (
 	"google.golang.org/protobuf/proto"
 )
 
-// marshalJSON encodes a request as OTLP has it in JSON: as protobuf's JSON, but with
-// enumerations as numbers, and the ids of traces and spans in hexadecimal.
+// marshalJSON encodes a request as OTLP/JSON: the JSON mapping of protobuf, but with
+// enumerations as numbers and trace and span ids in hexadecimal (OTLP specification, JSON
+// Protobuf Encoding).
 func marshalJSON(m proto.Message) ([]byte, error) {
 	text, err := protojson.MarshalOptions{UseEnumNumbers: true}.Marshal(m)
 	if err != nil {
@@ -27,8 +28,8 @@ func marshalJSON(m proto.Message) ([]byte, error) {
 	return json.Marshal(tree)
 }
 
-// hexIDs puts ids below a value into hexadecimal. Attributes are lists of keys and
-// values, so that none of theirs has such a name.
+// hexIDs converts the ids in a value to hexadecimal. Attributes are lists of keys and values,
+// so they cannot have a field of that name.
 func hexIDs(at any) error {
 	switch at := at.(type) {
 	case []any:

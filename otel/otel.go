@@ -1,8 +1,8 @@
-// Package otel says in the messages of OpenTelemetry what jails did and what the
-// causal chain records, and brings these to a collector.
+// Package otel converts the events of jails and the audit log to OpenTelemetry spans and log
+// records and sends them to a collector.
 //
-// Everything follows from the records alone: whoever exports them again makes the
-// same spans, with the same ids and times.
+// The conversion depends on the records alone: a repeated export produces the same spans with
+// the same ids and times.
 package otel
 
 import (
@@ -19,20 +19,20 @@ import (
 	"glasshouse/id"
 )
 
-// scope names who made the messages.
+// scope is the name of the instrumentation scope.
 const scope = "glasshouse"
 
-// Signals are what one record becomes. They are of Jail, which may be none.
+// Signals are the telemetry of one record. They belong to Jail, which may be empty.
 type Signals struct {
 	Jail  id.Jail
 	Logs  []*logspb.LogRecord
 	Spans []*tracepb.Span
 }
 
-// place is where in the traces something is.
+// place is a position in a trace.
 type place struct{ trace, span []byte }
 
-// digest is of parts that are told apart.
+// digest returns the hash of parts. Different lists of parts have different encodings.
 func digest(parts []string) [sha256.Size]byte {
 	h := sha256.New()
 	for _, p := range parts {
@@ -54,12 +54,12 @@ func spanID(parts ...string) []byte {
 	return d[:8]
 }
 
-// jailPlace is the span that stands for a jail, at the root of its trace.
+// jailPlace returns the root span of a jail's trace.
 func jailPlace(j id.Jail) place {
 	return place{traceID("jail", string(j)), spanID("jail", string(j))}
 }
 
-// under puts s below p: as its child in one trace, by a link across two.
+// under puts s below p: as a child in the same trace, or with a link to another trace.
 func under(s *tracepb.Span, p place) {
 	switch {
 	case p.span == nil:
@@ -70,8 +70,7 @@ func under(s *tracepb.Span, p place) {
 	}
 }
 
-// nanos is milliseconds since 1970 as OTLP has times. What does not fit is the
-// nearest that does.
+// nanos converts milliseconds since 1970 to OTLP nanoseconds and clamps values out of range.
 func nanos(ms int64) uint64 {
 	const most = math.MaxInt64 / int64(time.Millisecond)
 	return uint64(min(max(ms, 0), most)) * uint64(time.Millisecond)
@@ -79,7 +78,7 @@ func nanos(ms int64) uint64 {
 
 func unixNano(t time.Time) uint64 { return nanos(t.UnixMilli()) + uint64(t.Nanosecond()%1e6) }
 
-// before is d nanoseconds before at, and not before 1970.
+// before returns at minus d nanoseconds, but not before 1970.
 func before(at uint64, d int64) uint64 {
 	if d <= 0 || uint64(d) > at {
 		return at
@@ -87,7 +86,7 @@ func before(at uint64, d int64) uint64 {
 	return at - uint64(d)
 }
 
-// text is s as OTLP takes it: what is not UTF-8 is replaced.
+// text returns s with invalid UTF-8 replaced, as OTLP requires.
 func text(s string) string { return strings.ToValidUTF8(s, "\uFFFD") }
 
 func str(s string) *commonpb.AnyValue {
@@ -106,7 +105,7 @@ func list(all []string) *commonpb.AnyValue {
 	return &commonpb.AnyValue{Value: &commonpb.AnyValue_ArrayValue{ArrayValue: &commonpb.ArrayValue{Values: values}}}
 }
 
-// attributes gathers what is known: what is empty is left out.
+// attributes collects attributes and omits empty ones.
 type attributes []*commonpb.KeyValue
 
 func (a *attributes) add(key string, v *commonpb.AnyValue) {

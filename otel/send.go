@@ -20,38 +20,39 @@ import (
 	"glasshouse/fault"
 )
 
-// DefaultEndpoint is where a collector listens that was told nothing else.
+// DefaultEndpoint is the default OTLP/HTTP endpoint of a collector on this host.
 const DefaultEndpoint = "http://localhost:4318"
 
-// A Sender brings batches to a collector, by OTLP over HTTP, in protobuf or JSON.
+// A Sender sends batches to a collector by OTLP over HTTP, in protobuf or JSON.
 type Sender struct {
 	Endpoint string      // https://collector:4318; /v1/traces and /v1/logs are added
 	Header   http.Header // sent with each request
 	From     Source
 	JSON     bool // instead of protobuf
 
-	// Patience is how long a collector that is away or busy is asked again; 0 is
-	// until the context ends.
+	// Patience is how long a request to an unavailable collector is retried; 0 means until the
+	// context ends.
 	Patience time.Duration
 
-	// Rejected is told of what a collector took the rest without. It is not sent
-	// again: the collector would say the same.
+	// Rejected is called with the number of items that the collector rejected from an accepted
+	// request, and with its reason. They are not sent again, because the collector would
+	// reject them again.
 	Rejected func(items int64, why string)
 
 	client http.Client
 }
 
-// Check says whether the endpoint is one, before anything is read for it.
+// Check validates the endpoint. Call it before reading any records.
 func (s *Sender) Check() error {
 	u, err := url.Parse(s.Endpoint)
 	if err != nil || u.Host == "" || u.Scheme != "http" && u.Scheme != "https" {
-		return fault.Fieldf("otel", "endpoint", "%q is not an address such as %s", s.Endpoint, DefaultEndpoint)
+		return fault.Fieldf("otel", "endpoint", "%q is not a URL such as %s", s.Endpoint, DefaultEndpoint)
 	}
 	return nil
 }
 
-// Send returns when the collector has taken all of b. What it has taken when Send
-// fails is not known; b may be sent again.
+// Send sends b and returns when the collector has accepted all of it. After an error it is
+// unknown what the collector has accepted; b may be sent again.
 func (s *Sender) Send(ctx context.Context, b *Batch) error {
 	if len(b.spans) > 0 {
 		if err := s.post(ctx, "/v1/traces", b.traces(s.From)); err != nil {
@@ -64,18 +65,18 @@ func (s *Sender) Send(ctx context.Context, b *Batch) error {
 	return nil
 }
 
-// attempt bounds one request.
+// attempt is the timeout of one request.
 const attempt = 30 * time.Second
 
-// The waits between tries grow from the first to the last, unless the collector
-// says how long.
+// The delay between retries grows from the first to the last value, unless the collector sends
+// Retry-After.
 const (
 	firstWait = 500 * time.Millisecond
 	lastWait  = 30 * time.Second
-	mostWait  = 10 * time.Minute // that a collector can ask for
+	mostWait  = 10 * time.Minute // upper bound for Retry-After
 )
 
-// post sends until it was taken, refused, or there is no more patience.
+// post sends a request until the collector accepts or rejects it, or Patience is exceeded.
 func (s *Sender) post(ctx context.Context, path string, m proto.Message) error {
 	encode := proto.Marshal
 	if s.JSON {
@@ -98,7 +99,7 @@ func (s *Sender) post(ctx context.Context, path string, m proto.Message) error {
 		if !errors.As(err, &later) {
 			return err
 		}
-		pause := wait/2 + rand.N(wait) // not all exporters at one moment
+		pause := wait/2 + rand.N(wait) // jitter, so that exporters do not retry simultaneously
 		if again > 0 {
 			pause = min(again, mostWait)
 		}
@@ -113,13 +114,12 @@ func (s *Sender) post(ctx context.Context, path string, m proto.Message) error {
 	}
 }
 
-// tryLater is why a request may succeed another time.
+// tryLater is an error after which a retry may succeed.
 type tryLater struct{ error }
 
 func (t *tryLater) Unwrap() error { return t.error }
 
-// once makes one request. The duration is how long the collector asks to be left
-// alone, if it does.
+// once makes one request. The duration is the value of Retry-After, if present.
 func (s *Sender) once(ctx context.Context, path string, body []byte) (time.Duration, error) {
 	ctx, cancel := context.WithTimeout(ctx, attempt)
 	defer cancel()
@@ -154,12 +154,12 @@ func (s *Sender) once(ctx context.Context, path string, body []byte) (time.Durat
 	case http.StatusTooManyRequests, http.StatusBadGateway, http.StatusServiceUnavailable, http.StatusGatewayTimeout:
 		return retryAfter(resp.Header.Get("Retry-After"), time.Now()), &tryLater{err}
 	case http.StatusUnauthorized, http.StatusForbidden:
-		return 0, &fault.Error{Op: "otel", Kind: fault.Denied, Err: err, Remedy: "give the collector's key in OTEL_EXPORTER_OTLP_HEADERS"}
+		return 0, &fault.Error{Op: "otel", Kind: fault.Denied, Err: err, Remedy: "set the collector's API key in OTEL_EXPORTER_OTLP_HEADERS"}
 	}
 	return 0, fault.New(fault.Invalid, "otel", "", err)
 }
 
-// retryAfter reads that header: seconds, or a date.
+// retryAfter parses Retry-After: seconds or a date (RFC 9110, section 10.2.3).
 func retryAfter(h string, now time.Time) time.Duration {
 	if n, err := strconv.ParseUint(h, 10, 31); err == nil {
 		return time.Duration(n) * time.Second
@@ -170,8 +170,8 @@ func retryAfter(h string, now time.Time) time.Duration {
 	return 0
 }
 
-// partial tells of what was not taken. The answers to traces and to logs have the
-// same form: field 1 is a message of a count (1) and a reason (2).
+// partial reports rejected items. The responses for traces and logs have the same form: field
+// 1 is a message with a count (1) and a reason (2).
 func (s *Sender) partial(answer []byte) {
 	inner, _ := field(answer, 1)
 	_, n := field(inner, 1)
@@ -181,7 +181,7 @@ func (s *Sender) partial(answer []byte) {
 	}
 }
 
-// partialJSON is partial, of an answer in JSON, where the count is a string or a number.
+// partialJSON is partial for a JSON response, in which the count is a string or a number.
 func (s *Sender) partialJSON(answer []byte) {
 	var a struct {
 		Partial struct {
@@ -191,7 +191,7 @@ func (s *Sender) partialJSON(answer []byte) {
 		} `json:"partialSuccess"`
 	}
 	if json.Unmarshal(answer, &a) != nil || s.Rejected == nil {
-		return // it was taken, whatever is said of it
+		return // the request was accepted with status 200
 	}
 	count := func(n json.RawMessage) int64 {
 		i, _ := strconv.ParseInt(strings.Trim(string(n), `"`), 10, 64)
@@ -202,7 +202,7 @@ func (s *Sender) partialJSON(answer []byte) {
 	}
 }
 
-// field is the last field of this number in a message: its bytes, or its number.
+// field returns the last field with this number in a message: its bytes or its number.
 func field(message []byte, number protowire.Number) (data []byte, n uint64) {
 	for len(message) > 0 {
 		num, kind, size := protowire.ConsumeTag(message)
@@ -226,8 +226,8 @@ func field(message []byte, number protowire.Number) (data []byte, n uint64) {
 	return data, n
 }
 
-// ParseHeaders reads OTEL_EXPORTER_OTLP_HEADERS: key=value with commas between, the
-// values percent-encoded.
+// ParseHeaders parses OTEL_EXPORTER_OTLP_HEADERS: comma-separated key=value pairs with
+// percent-encoded values.
 func ParseHeaders(s string) (http.Header, error) {
 	h := http.Header{}
 	for pair := range strings.SplitSeq(s, ",") {
@@ -238,7 +238,7 @@ func ParseHeaders(s string) (http.Header, error) {
 		k = strings.TrimSpace(k)
 		v, err := url.PathUnescape(strings.TrimSpace(v))
 		if !ok || k == "" || err != nil || strings.ContainsAny(k+v, "\r\n") {
-			// The value is likely a key, and no thing to print.
+			// The value may be an API key: do not print it.
 			return nil, fault.Fieldf("otel", "headers", "the header %.40q is not KEY=VALUE, with the value percent-encoded", k)
 		}
 		h.Set(k, v)

@@ -8,8 +8,8 @@ import (
 	"unicode/utf8"
 )
 
-// A layered is a rule with where it comes from and how near to the question
-// its source is: rules of a higher tier are looked at first.
+// A layered is a rule with its origin and the tier of its source: rules of a higher tier take
+// precedence.
 type layered struct {
 	Rule
 	origin string
@@ -17,15 +17,15 @@ type layered struct {
 }
 
 const (
-	tierDefaults = iota // OpenCode's, its agents', the level's
-	tierFiles           // what files say
-	tierOff             // a tool or agent that is switched off
+	tierDefaults = iota // of OpenCode, its agents and the level
+	tierFiles           // from permission files
+	tierOff             // a tool or agent that is disabled
 )
 
-// originFiles is the origin of what files say.
+// originFiles is the origin of rules from permission files.
 const originFiles = "permissions"
 
-// names are what a rule of a named set says of where it is written.
+// named adds the name of a built-in set to its rules.
 func named(set string, tier int, rules []Rule) []layered {
 	var all []layered
 	for _, r := range rules {
@@ -35,7 +35,7 @@ func named(set string, tier int, rules []Rule) []layered {
 	return all
 }
 
-// A merged is what all files say together.
+// A merged is the combination of all permission files.
 type merged struct {
 	permission   permission
 	tools        []toolSwitch
@@ -43,8 +43,8 @@ type merged struct {
 	defaultAgent string
 }
 
-// merge puts files over each other, later ones over earlier. A key keeps the
-// place of its first appearance.
+// merge merges files; later ones take precedence. A key keeps the position of its first
+// occurrence.
 func merge(files []*Permissions) merged {
 	var m merged
 	for _, f := range files {
@@ -90,8 +90,8 @@ func (m *merged) agent(name string) *agentBlock {
 	return &agentBlock{name: name}
 }
 
-// under returns p with over put over it: patterns of a tool that both have as
-// objects are joined, all else is replaced in its place.
+// under returns p overridden by over: patterns of a tool that are objects in both are joined,
+// other entries are replaced in place.
 func (p permission) under(over permission) permission {
 	p = slices.Clone(p)
 	for _, t := range over {
@@ -117,7 +117,7 @@ func (p permission) under(over permission) permission {
 	return p
 }
 
-// replacedBy is under without the joining.
+// replacedBy is under without joining patterns.
 func (p permission) replacedBy(over permission) permission {
 	p = slices.Clone(p)
 	for _, t := range over {
@@ -142,7 +142,7 @@ func underTools(tools, over []toolSwitch) []toolSwitch {
 	return tools
 }
 
-// asPermission is what today's OpenCode makes of the older switches.
+// asPermission converts the older "tools" switches as current OpenCode does.
 func asPermission(tools []toolSwitch) permission {
 	var p permission
 	for _, t := range tools {
@@ -159,7 +159,7 @@ func (t toolSwitch) effect() Effect {
 	return Deny
 }
 
-// editTools are tools that today's OpenCode asks about as edits.
+// editTools are the tools that current OpenCode authorises as edits.
 var editTools = []string{"edit", "write", "patch", "multiedit", "apply_patch"}
 
 func editTool(tool string) string {
@@ -169,8 +169,8 @@ func editTool(tool string) string {
 	return tool
 }
 
-// javaScriptOrder puts keys that are whole numbers first, by size, as
-// JavaScript does with those of every object.
+// javaScriptOrder sorts integer keys first, in ascending order, as JavaScript does for all
+// objects.
 func javaScriptOrder[T any](all []T, key func(T) string) []T {
 	place := func(t T) uint64 {
 		n, err := strconv.ParseUint(key(t), 10, 32)
@@ -194,7 +194,7 @@ func (p permission) rules() []layered {
 	return all
 }
 
-// assemble returns what decides for one agent, what decides first first.
+// assemble returns the rules for one agent in order of precedence.
 func (m *merged) assemble(agent string, match Match, level Level) []layered {
 	native := openCodeAgents[agent]
 	all := named(setOpenCode, tierDefaults, openCodeDefaults)
@@ -219,7 +219,7 @@ func (m *merged) assemble(agent string, match Match, level Level) []layered {
 	return all
 }
 
-// longer orders rules of one tier as Longest says.
+// longer orders the rules of one tier for the match mode Longest.
 func longer(a, b layered) int {
 	return cmp.Or(
 		cmp.Compare(utf8.RuneCountInString(b.Pattern), utf8.RuneCountInString(a.Pattern)),
@@ -228,7 +228,7 @@ func longer(a, b layered) int {
 	)
 }
 
-// exactness orders patterns over tools: those that name one tool first.
+// exactness orders action patterns: literal names first.
 func exactness(action string) int {
 	n := utf8.RuneCountInString(action)
 	if p := compilePattern(action, ""); p.literal {
@@ -237,7 +237,7 @@ func exactness(action string) int {
 	return n
 }
 
-// last are the rules of the files as OpenCode 1.18 lines them up.
+// last returns the rules of the files in the order of OpenCode 1.18.
 func (m *merged) last(a *agentBlock) []layered {
 	all := asPermission(m.tools).under(m.permission).rules()
 	all = append(all, asPermission(a.tools).replacedBy(a.permission).rules()...)
@@ -250,10 +250,10 @@ func (m *merged) last(a *agentBlock) []layered {
 	return all
 }
 
-// longest are the rules of the files for the older reading. The agent's block
-// and the global one are one set, in which the agent's effect counts where both
-// have a pattern. A switch that is off removes the tool; one that is on allows
-// what the permissions say nothing of, and cancels none of their patterns.
+// longest returns the rules of the files for the match mode Longest. The agent's block and the
+// global one form one set, in which the agent's effect counts if both have the same pattern. A
+// disabled tool is removed; an enabled one is allowed where the permissions have no rule,
+// without overriding their patterns.
 func (m *merged) longest(a *agentBlock) []layered {
 	p := m.permission.patterned().under(a.permission.patterned())
 	all := p.rules()
@@ -282,8 +282,8 @@ func patternsOf(tool string, rules []Rule) []Rule {
 	return all
 }
 
-// patterned takes one word for a tool as the pattern "*", so that it joins
-// other patterns and does not replace them.
+// patterned converts a single effect for a tool to the pattern "*", so that it is joined with
+// other patterns.
 func (p permission) patterned() permission {
 	p = slices.Clone(p)
 	for i := range p {

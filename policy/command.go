@@ -8,8 +8,8 @@ import (
 	"glasshouse/policy/shell"
 )
 
-// command decides one command of a line: by the rules for commands, and for
-// the files that the shell opens for it and that it is known to write.
+// command decides one command of a line, by the rules for commands and for the files that the
+// shell opens for it or that it is known to write.
 func (j *judge) command(c *command) {
 	switch {
 	case len(c.Argv) > 0:
@@ -28,7 +28,7 @@ func (j *judge) command(c *command) {
 	}
 }
 
-// program decides what a command starts.
+// program decides which program a command starts.
 func (j *judge) program(c *command) {
 	x := c.subject
 	v := j.weigh(&x)
@@ -45,8 +45,7 @@ func (j *judge) program(c *command) {
 	j.add(v, c.shown)
 }
 
-// redirect decides what the shell opens for a command: a file, or what bash
-// takes for a connection.
+// redirect decides a redirection: a file, or a name that bash opens as a connection.
 func (j *judge) redirect(action, name, cwd string) {
 	hostport, connects := network(name)
 	switch {
@@ -59,19 +58,19 @@ func (j *judge) redirect(action, name, cwd string) {
 	}
 }
 
-// commandSubject is a command in the forms that rules are written in: as it is
-// written, as it is started, and by the name of its program.
+// commandSubject returns a command in the forms that rules use: as written, as executed, and
+// with the base name of its program.
 func commandSubject(c *shell.Command) subject {
 	x := subject{action: ActionRun, argv: c.Argv}
 	plain := slashes(strings.Join(c.Argv, " "))
 	program := c.Argv[0]
 	if strings.ContainsAny(program, " \t\n") {
-		// A file may be called "npm test": nothing that is allowed is meant.
+		// A file may be called "npm test": such a name matches no rule that allows.
 		x.loose[0] = plain
 	} else {
 		x.forms[0] = plain
 	}
-	if len(c.Via) == 0 { // else the text is that of what starts it
+	if len(c.Via) == 0 { // otherwise the text is that of the command it starts
 		x.forms[1] = slashes(c.Text)
 	}
 	if base := shell.Base(program); base != program {
@@ -80,8 +79,8 @@ func commandSubject(c *shell.Command) subject {
 	return x
 }
 
-// guess makes of an allowed command a question if what is not known of it could
-// be what another rule asks or denies.
+// guess changes the verdict on an allowed command to a question if its unknown parts could
+// match another rule that asks or denies.
 func (j *judge) guess(c *command, x *subject, v verdict) verdict {
 	without := strings.ReplaceAll(x.forms[0], " "+shell.Hole, "")
 	may := func(e *entry) bool {
@@ -107,7 +106,7 @@ func (j *judge) guess(c *command, x *subject, v verdict) verdict {
 	}
 	for _, e := range j.v.base.entries {
 		if e == v.base {
-			break // what follows counts less
+			break // later entries have no effect
 		}
 		if may(e) {
 			return ask(e)
@@ -116,8 +115,8 @@ func (j *judge) guess(c *command, x *subject, v verdict) verdict {
 	return v
 }
 
-// operand decides a file that a command is known to write or to go to. A rule
-// over all files says nothing of it: the command's own rule does.
+// operand decides a file that a command is known to write or a directory that it enters. Rules
+// over all files do not apply, because the rule for the command does.
 func (j *judge) operand(c *command, name string) {
 	if strings.Contains(name, shell.Hole) || strings.Contains(c.Cwd, shell.Hole) {
 		return
@@ -133,20 +132,20 @@ func (j *judge) operand(c *command, name string) {
 	}
 }
 
-// reads are commands that OpenCode asks external_directory for and that write
-// nothing.
+// reads are commands that OpenCode checks with external_directory and that write nothing.
 var reads = map[string]bool{"cd": true, "chdir": true, "pushd": true, "popd": true, "cat": true}
 
-// writes are commands that write all their arguments.
+// writes are commands that write to all their arguments.
 var writes = map[string]bool{
 	"rm": true, "rmdir": true, "unlink": true, "shred": true, "mkdir": true, "touch": true, "truncate": true,
 	"tee": true, "chmod": true, "chown": true, "chgrp": true,
 }
 
-// copies are commands that write their last argument, or into it.
+// copies are commands that write to their last argument, or into it if it is a directory.
 var copies = map[string]bool{"cp": true, "mv": true, "ln": true, "install": true}
 
-// operands returns the files that a command is known to write, or to go to.
+// operands returns the files that a command is known to write, and the directory that it
+// enters.
 func operands(argv []string) []string {
 	base := shell.Base(argv[0])
 	switch {
@@ -166,7 +165,7 @@ func operands(argv []string) []string {
 	return nil
 }
 
-// arguments are those of argv that are no options.
+// arguments returns the elements of argv that are not options.
 func arguments(argv []string) []string {
 	var all []string
 	for i, a := range argv[1:] {
@@ -180,8 +179,8 @@ func arguments(argv []string) []string {
 	return all
 }
 
-// targets are the files that a copy writes: its target, and if that is a
-// directory the files in it. What is moved is written too.
+// targets returns the files that a copy writes: its target and, in case that is a directory,
+// the files in it. A move also writes its sources.
 func targets(base string, argv []string) []string {
 	names := arguments(argv)
 	dir := ""

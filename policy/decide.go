@@ -2,18 +2,18 @@ package policy
 
 import "fmt"
 
-// A verdict is a decision in the making.
+// A verdict is an intermediate decision.
 type verdict struct {
 	effect Effect
-	by     *entry // nil if no rule is about it
-	base   *entry // the rule of files and defaults, whether it is by or not
-	why    string // besides what by says
+	by     *entry // nil if no rule matches
+	base   *entry // the rule of files and defaults, even if another rule decides
+	why    string // explanation in addition to that of by
 	part   string // of the question
 	listed bool
 	final  bool
 }
 
-// worse reports whether v is to be told rather than w.
+// worse reports whether v takes precedence over w.
 func (v verdict) worse(w verdict) bool {
 	if v.effect != w.effect {
 		return v.effect.rank() > w.effect.rank()
@@ -21,7 +21,7 @@ func (v verdict) worse(w verdict) bool {
 	return v.final && !w.final
 }
 
-// A judge answers one question.
+// A judge evaluates one question.
 type judge struct {
 	s *Set
 	v *view
@@ -32,11 +32,11 @@ type judge struct {
 	commands int
 	unlisted bool // a command is not pre-approved
 
-	trace *[]Considered // if somebody wants to know
+	trace *[]Considered // nil: no trace is wanted
 }
 
-// Decide answers a question. It is pure: it looks at nothing but the rules and
-// the question, and never waits.
+// Decide answers a question. It is pure: it depends only on the rules and the question, and
+// never blocks.
 func (s *Set) Decide(q Question) Decision {
 	j := judge{s: s, v: s.viewOf(q.Subject.Agent), q: &q}
 	j.question()
@@ -78,7 +78,7 @@ func (j *judge) add(v verdict, part string) {
 	j.parts++
 }
 
-// weigh decides one subject by all the rules there are.
+// weigh decides one subject by all rules.
 func (j *judge) weigh(x *subject) verdict {
 	asked := x.action
 	x.action = editTool(asked)
@@ -109,9 +109,9 @@ func (j *judge) weigh(x *subject) verdict {
 	return v
 }
 
-// base is the rule of files and defaults that decides. In the older reading
-// the tools that write have keys of their own, and the strictest of those that
-// say something counts, because a file that is written tells not by which.
+// base returns the deciding rule of files and defaults. In match mode Longest the tools that
+// write have their own keys, and the strictest matching rule counts, because a file change
+// does not show which tool made it.
 func (j *judge) base(x *subject, asked string) *entry {
 	b := j.v.base
 	if x.action != ActionEdit || j.s.config.Match == Last {
@@ -147,18 +147,18 @@ func (x *index) namedIn(root *node, s *subject) bool {
 	return best < len(x.entries) && x.entries[best].origin == originFiles
 }
 
-// line decides what a command line runs.
+// line decides a command line.
 func (j *judge) line(line string) {
 	l := j.s.lines.get(line)
 	opaque := l.opaque
 	if opaque == "" && j.q.Attributes["cut"] == "true" {
-		opaque = "it goes on, and what follows is not known"
+		opaque = "it is truncated, and the rest is unknown"
 	}
 	for i := range l.commands {
 		j.command(&l.commands[i])
 	}
 	if j.parts == 0 || opaque != "" {
-		// What is written is all there is to go by.
+		// The text is the only information.
 		x := subject{action: ActionRun, forms: [2]string{slashes(line)}}
 		j.add(j.opaque(j.weigh(&x), opaque), line)
 		j.unlisted = true
@@ -166,8 +166,8 @@ func (j *judge) line(line string) {
 	j.verdict.listed = j.verdict.effect == Allow && j.commands > 0 && !j.unlisted
 }
 
-// answered lets an answer for just this question count, for all its parts and
-// also where what it runs is not understood: a person has seen it.
+// answered applies a remembered answer to this exact question to all its parts, even if the
+// line cannot be parsed: a person has seen it.
 func (j *judge) answered() {
 	if j.verdict.effect != Ask || j.verdict.final {
 		return
@@ -180,8 +180,8 @@ func (j *judge) answered() {
 	}
 }
 
-// opaque makes v at least a question, if there is something that cannot be
-// understood. Who allows all of bash without exception allows that too.
+// opaque raises v to a question if something cannot be parsed. A rule that allows all of bash
+// without exception also allows that.
 func (j *judge) opaque(v verdict, why string) verdict {
 	if why == "" || v.effect != Allow || j.s.free(j.v) {
 		return v
@@ -189,11 +189,11 @@ func (j *judge) opaque(v verdict, why string) verdict {
 	return verdict{effect: Ask, by: notUnderstood, why: why}
 }
 
-// notUnderstood is the rule that what cannot be understood is asked.
+// notUnderstood is the rule that asks about commands that cannot be parsed.
 var notUnderstood = &entry{
 	rule:   Rule{Action: ActionRun, Pattern: "*", Effect: Ask, File: setKernel},
 	origin: setKernel,
-	reason: "what cannot be understood needs a person's answer",
+	reason: "the command cannot be analysed, so it needs approval",
 	remedy: "write the command plainly: names and arguments as they are, no eval, no variables for what runs",
 }
 
@@ -202,7 +202,7 @@ func (j *judge) decision() Decision {
 	d := Decision{Effect: v.effect, Listed: v.listed, Final: v.final}
 	if v.by == nil {
 		d.Rule = Rule{Action: j.q.Action, Pattern: "*", Effect: Ask}
-		d.Reason = "no rule is about it, so it needs a person's answer"
+		d.Reason = "no rule matches, so it needs approval"
 		return d
 	}
 	d.Rule, d.Reason, d.Remedy = v.by.rule, v.by.reason, v.by.remedy

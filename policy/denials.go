@@ -5,10 +5,10 @@ import (
 	"strings"
 )
 
-// Denials returns the rules that deny an agent all that they match, so that no
-// other rule and no answer makes an exception: what may be refused without asking.
-// Patterns have the home directory put in, and those of edits are absolute where the
-// workspace is known. The kernel's own rules are not among them.
+// Denials returns the rules that deny an agent everything they match, without exceptions by
+// other rules or remembered answers: these can be refused without a decision. The home
+// directory is expanded in patterns, and those of edits are absolute if the workspace is
+// known. Built-in rules are not included.
 func (s *Set) Denials(agent string) []Rule {
 	var all []Rule
 	take := func(e *entry) {
@@ -35,8 +35,8 @@ func (s *Set) Denials(agent string) []Rule {
 	return all
 }
 
-// excepts reports whether f, which counts before e, may let through some of what e
-// denies. It may say so of one that does not.
+// excepts reports whether f, which takes precedence over e, may allow something that e denies.
+// False positives are possible.
 func (s *Set) excepts(f, e *entry) bool {
 	if f.rule.Effect == Deny || !f.action.mayMatch(unknown(e.action.text)) && !(edits(f) && edits(e)) {
 		return false
@@ -49,10 +49,10 @@ func (s *Set) excepts(f, e *entry) bool {
 	return slices.ContainsFunc(texts, func(text string) bool { return text != "" && f.on.mayMatch(unknown(text)) })
 }
 
-// edits reports whether an entry is about files that are changed.
+// edits reports whether an entry applies to file changes.
 func edits(e *entry) bool { return slices.ContainsFunc(editTools, e.action.matches) }
 
-// unknown is a pattern as a text of which its wildcards are not known.
+// unknown returns a pattern as a text whose wildcards are unknown parts.
 func unknown(pattern string) string {
 	return strings.NewReplacer("*", string(rune(hole)), "?", string(rune(hole))).Replace(pattern)
 }

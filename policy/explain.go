@@ -1,17 +1,17 @@
 package policy
 
-// A Considered is one rule that was looked at for a part of a question.
+// A Considered is a rule that was evaluated for a part of a question.
 type Considered struct {
 	Part    string `json:"part"` // "bash: rm -rf x", "edit: src/a.ts"
 	Rule    Rule   `json:"rule"`
-	Set     string `json:"set"`     // the rule set it belongs to
-	Matches bool   `json:"matches"` // it is about that part
-	Decides bool   `json:"decides"` // it decided that part
+	Set     string `json:"set"`     // the rule set of the rule
+	Matches bool   `json:"matches"` // whether it matches the part
+	Decides bool   `json:"decides"` // whether it decided the part
 }
 
-// Explain decides a question and returns the rules that were looked at for it,
-// part by part, those that count most first: what tightens, then files and
-// defaults, then what is pre-approved and what is remembered.
+// Explain decides a question and returns the evaluated rules by part and in order of
+// precedence: first those that tighten, then files and defaults, then pre-approvals and
+// remembered answers.
 func (s *Set) Explain(q Question) (Decision, []Considered) {
 	var all []Considered
 	j := judge{s: s, v: s.viewOf(q.Subject.Agent), q: &q, trace: &all}
@@ -19,7 +19,7 @@ func (s *Set) Explain(q Question) (Decision, []Considered) {
 	return j.decision(), all
 }
 
-// considered writes down what was looked at for x, of which v came.
+// considered records the rules that were evaluated for x, with the verdict v.
 func (j *judge) considered(x *subject, v verdict) {
 	part := x.action + ": " + printable(x.forms[0])
 	for _, set := range []*index{j.s.strict, j.v.base, j.s.listed, j.s.remember} {

@@ -8,15 +8,14 @@ import (
 	"glasshouse/policy/shell"
 )
 
-// A located is a path in the forms that rules are written in.
+// A located is a path in the forms that rules use.
 type located struct {
 	subject
-	outside string // its absolute path, if it is not in the workspace
-	unknown bool   // parts of it are not known
+	outside string // absolute path, if outside the workspace
+	unknown bool   // parts of it are unknown
 }
 
-// locate makes a path ready to match. cwd is where it starts; "" is the
-// workspace.
+// locate prepares a path for matching. cwd is its base directory; "" is the workspace.
 func (s *Set) locate(action, name, cwd string) located {
 	at := located{subject: subject{action: action}}
 	name = expandHome(slashes(name), s.config.Home)
@@ -24,7 +23,7 @@ func (s *Set) locate(action, name, cwd string) located {
 		name = expandHome(slashes(cwd), s.config.Home) + "/" + name
 	}
 	if i := strings.LastIndexByte(name, hole); i >= 0 {
-		// What stands before a step up tells nothing either.
+		// The path before ".." is unknown as well.
 		rest := strings.TrimPrefix(name[i+1:], "/")
 		if up := strings.LastIndex(rest, "../"); up >= 0 {
 			rest = rest[up+len("../"):]
@@ -61,10 +60,11 @@ func (s *Set) locate(action, name, cwd string) located {
 	return at
 }
 
-// leads reports whether a clean relative path leads out of where it starts.
+// leads reports whether a clean relative path leaves its base directory.
 func leads(name string) bool { return name == ".." || strings.HasPrefix(name, "../") }
 
-// relative is the path from root to abs, as OpenCode names files outside.
+// relative returns the path from root to abs, the form in which OpenCode names files outside
+// the workspace.
 func relative(root, abs string) string {
 	up := ""
 	for root != "/" {
@@ -77,13 +77,13 @@ func relative(root, abs string) string {
 	return up + strings.TrimPrefix(abs, "/")
 }
 
-// Which rules are looked at for a file.
+// The rules that apply to a file.
 const (
 	everyRule = iota
-	someFiles // those that are about some files, not about all
+	someFiles // only rules about some files, not about all
 )
 
-// file decides that a file is read or written. cwd is where its name starts.
+// file decides access to a file. cwd is the base of its name.
 func (j *judge) file(action, name, cwd string, which int) {
 	at := j.s.locate(action, name, j.start(cwd))
 	looked := 0
@@ -108,8 +108,8 @@ func (j *judge) file(action, name, cwd string, which int) {
 	}
 }
 
-// guessFile makes a question of a file of which not all is known. Who allows
-// all of bash is asked only if a rule that is not the kernel's may be about it.
+// guessFile changes the verdict to a question if parts of the path are unknown. If all of bash
+// is allowed, it asks only if a rule other than a built-in one could match.
 func (j *judge) guessFile(x *subject, v verdict) verdict {
 	const why = "which file it is follows from what the line does not tell"
 	if !j.s.free(j.v) {
@@ -123,7 +123,7 @@ func (j *judge) guessFile(x *subject, v verdict) verdict {
 	}
 	for _, e := range j.v.base.entries {
 		if e == v.base {
-			break // what follows counts less
+			break // later entries have no effect
 		}
 		if may(e) {
 			return verdict{effect: Ask, by: e, why: why}
@@ -132,7 +132,7 @@ func (j *judge) guessFile(x *subject, v verdict) verdict {
 	return v
 }
 
-// start is where names of files start in a command that runs in cwd.
+// start returns the base directory of file names for a command that runs in cwd.
 func (j *judge) start(cwd string) string {
 	began := j.q.Attributes["cwd"]
 	switch {
@@ -144,17 +144,17 @@ func (j *judge) start(cwd string) string {
 	return began + "/" + cwd
 }
 
-// outside decides that something outside the workspace is touched.
+// outside decides access to a path outside the workspace.
 func (j *judge) outside(at located) {
 	x := subject{action: ActionOutside, forms: [2]string{at.outside}}
 	v := j.weigh(&x)
 	j.add(j.seen(v, x.forms), ActionOutside+" "+at.outside)
 }
 
-// seen makes of a verdict on something outside the workspace that on what the
-// machine saw there: every file of every program, of which nobody could answer
-// all. What no file says counts as a question to the agent only, and a rule
-// over everything outside is not about where programs keep what is theirs.
+// seen adjusts a verdict on a path outside the workspace for accesses observed by the Linux
+// kernel. Those are too many for approval, since they include every file of every program:
+// without a rule in a file the question counts as answered, and a rule over all outside paths
+// does not apply to temporary files and caches.
 func (j *judge) seen(v verdict, forms [2]string) verdict {
 	if j.q.Attributes["observed"] != "true" || v.by == nil || v.final && v.by.origin != originFiles {
 		return v
@@ -173,12 +173,11 @@ var seenOutside = &entry{
 	reason: "what programs do outside the workspace is asked of the agent that starts them",
 }
 
-// caches are directories under the home in which programs keep what they could
-// make again.
+// caches are directories in the home directory with data that programs can recreate.
 var caches = []string{".cache", ".npm", ".pnpm-store", ".yarn", ".bun/install", ".cargo/registry", ".cargo/git", ".gradle/caches",
 	".m2/repository", ".local/state", ".local/share/pnpm", "go/pkg"}
 
-// scratch reports whether programs keep temporary files and caches there.
+// scratch reports whether a path is in a directory for temporary files or caches.
 func (j *judge) scratch(abs string) bool {
 	under := func(dir string) bool { return abs == dir || strings.HasPrefix(abs, dir+"/") }
 	home := j.s.config.Home
@@ -186,15 +185,15 @@ func (j *judge) scratch(abs string) bool {
 		home != "" && slices.ContainsFunc(caches, func(dir string) bool { return under(home + "/" + dir) })
 }
 
-// everybodys allows what is no file but what every program has.
+// everybodys allows the devices that every program has.
 var everybodys = &entry{
 	rule:   Rule{Action: "*", Pattern: "/dev/*", Effect: Allow, File: setKernel},
 	origin: setKernel,
 	on:     compilePattern("/dev/*", ""),
-	reason: "it is no file but a device that every program has",
+	reason: "it is a device that every program may use",
 }
 
-// device reports whether a name is no file but what every program has.
+// device reports whether a name is a device that every program has.
 func device(name string) bool {
 	rest, ok := strings.CutPrefix(name, "/dev/")
 	switch {
@@ -207,7 +206,7 @@ func device(name string) bool {
 	return ok && n != "" && strings.Trim(n, "0123456789") == ""
 }
 
-// network reports whether bash takes a redirection for a connection.
+// network reports whether bash opens a redirection as a connection.
 func network(name string) (hostport string, ok bool) {
 	rest, ok := strings.CutPrefix(name, "/dev/tcp/")
 	if !ok {
@@ -219,5 +218,5 @@ func network(name string) (hostport string, ok bool) {
 	return host + ":" + port, ok
 }
 
-// printable shows what is not known as an ellipsis.
+// printable replaces unknown parts by an ellipsis.
 func printable(s string) string { return strings.ReplaceAll(s, "\x00", "…") }

@@ -2,7 +2,7 @@ package policy
 
 import "fmt"
 
-// A Finding is something in the files that does not do what it seems to.
+// A Finding is a rule in the files that does not do what it appears to do.
 type Finding struct {
 	Kind    FindingKind `json:"kind"`
 	File    string      `json:"file"`
@@ -11,19 +11,19 @@ type Finding struct {
 	Remedy  string      `json:"remedy,omitempty"`
 }
 
-// A FindingKind says what is wrong with a rule.
+// A FindingKind is the kind of problem with a rule.
 type FindingKind string
 
 const (
-	Reading  FindingKind = "reading"   // the other way to read the file would change it
-	Never    FindingKind = "never"     // it can never decide anything
+	Reading  FindingKind = "reading"   // depends on the match mode
+	Never    FindingKind = "never"     // can never decide
 	NoEffect FindingKind = "no effect" // nothing looks at it
-	Evaded   FindingKind = "evaded"    // known ways lead around it
-	Weak     FindingKind = "weak"      // exactness with OpenCode makes it weaker than it looks
-	TooMany  FindingKind = "too many"  // there was more to look at than is looked at
+	Evaded   FindingKind = "evaded"    // can be bypassed by known means
+	Weak     FindingKind = "weak"      // compatibility with OpenCode makes it weaker than it appears
+	TooMany  FindingKind = "too many"  // the limit of comparisons was reached
 )
 
-// String is the finding in one line.
+// String returns the finding in one line.
 func (f Finding) String() string {
 	s := fmt.Sprintf("%s:%d: %s: %s", f.File, f.Line, f.Kind, f.Message)
 	if f.Remedy != "" {

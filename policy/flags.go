@@ -7,25 +7,23 @@ import (
 	"glasshouse/policy/shell"
 )
 
-// A flags is what the pattern of a command says when its options are taken for
-// options: "rm -rf *" is about rm with -r and -f, whether they are written
-// -rf, -fr, -r -f or --recursive --force, and wherever they stand.
+// A flags is the pattern of a command with its options interpreted: "rm -rf *" matches rm with
+// -r and -f, whether they are written -rf, -fr, -r -f or --recursive --force, at any position.
 type flags struct {
 	program string
-	words   []string // that stand among the arguments, in this order: "push"
+	words   []string // literal arguments in this order: "push"
 	short   []rune
 	long    []string
-	rest    []pattern // what some argument each must match
+	rest    []pattern // patterns that some argument must match
 }
 
-// longNames are the long names of short options, as far as programs agree.
+// longNames are the long names of short options on which programs agree.
 var longNames = map[rune][]string{
 	'f': {"force"}, 'r': {"recursive"}, 'R': {"recursive"}, 'd': {"delete", "dir"}, 'D': {"delete"},
 	'i': {"in-place", "interactive"}, 'a': {"all"}, 'n': {"dry-run"}, 'v': {"verbose"},
 }
 
-// compileFlags reads the pattern of a command, and returns nil if it names no
-// option of a program.
+// compileFlags parses the pattern of a command. It returns nil if the pattern has no options.
 func compileFlags(text string) *flags {
 	all := strings.Fields(text)
 	if len(all) < 2 || strings.ContainsAny(all[0], "*?") {
@@ -41,7 +39,7 @@ func compileFlags(text string) *flags {
 		case w == "*":
 		case strings.ContainsAny(w, "*?"):
 			if strings.HasPrefix(w, "-") {
-				return nil // an option that is a pattern is matched as text
+				return nil // an option with a wildcard is matched as text
 			}
 			f.rest = append(f.rest, compilePattern(w, ""))
 		case strings.HasPrefix(w, "--") && len(w) > 2:
@@ -55,12 +53,12 @@ func compileFlags(text string) *flags {
 		}
 	}
 	if options == 0 {
-		return nil // as text it says the same
+		return nil // equivalent to the text pattern
 	}
 	return f
 }
 
-// key is a word that must be among the arguments, or "".
+// key returns a word that must be among the arguments, or "".
 func (f *flags) key() string {
 	if len(f.words) > 0 {
 		return f.words[0]
@@ -102,9 +100,8 @@ func (f *flags) match(argv []string) bool {
 	return true
 }
 
-// mayMatch reports whether there are texts for the holes in argv with which it
-// would be matched. A hole is taken for an option anywhere, and for what the
-// program is to do only in the first place.
+// mayMatch reports whether some texts for the holes in argv would match. A hole can be an
+// option at any position, but a subcommand only in the first.
 func (f *flags) mayMatch(argv []string) bool {
 	if len(argv) < 2 || shell.Base(argv[0]) != f.program {
 		return false
@@ -121,7 +118,7 @@ func (f *flags) mayMatch(argv []string) bool {
 	return len(words) == 0
 }
 
-// hasShort reports whether the option is given, by its letter or a long name.
+// hasShort reports whether the option is present, by its letter or a long name.
 func hasShort(argv []string, c rune) bool {
 	return hasCluster(argv, c) || c == 'r' && hasCluster(argv, 'R') || c == 'R' && hasCluster(argv, 'r') ||
 		slices.ContainsFunc(longNames[c], func(name string) bool { return hasLong(argv, name) })
@@ -133,7 +130,7 @@ func hasCluster(argv []string, c rune) bool {
 	})
 }
 
-// hasLong knows that long options can be shortened.
+// hasLong also recognises abbreviated long options (getopt_long(3)).
 func hasLong(argv []string, name string) bool {
 	return slices.ContainsFunc(argv, func(a string) bool {
 		given, ok := strings.CutPrefix(a, "--")

@@ -7,7 +7,8 @@ import (
 	safetext "glasshouse/internal/text"
 )
 
-// A Framework is what an AGENTS.md says of what its agent decides alone.
+// A Framework is the decision framework of an AGENTS.md: what its agent may decide without
+// asking.
 type Framework struct {
 	File    string  `json:"file"`
 	Entries []Entry `json:"entries"`
@@ -72,18 +73,18 @@ func ReadFramework(name string, data []byte) (*Framework, error) {
 	return r.f, nil
 }
 
-// A frameworkReader reads a document line by line.
+// A frameworkReader parses a document line by line.
 type frameworkReader struct {
 	f       *Framework
-	at      int       // the line that is read
-	section EntryKind // what the heading says of its list
-	fence   string    // the fence that closes the code block that is open
-	comment bool      // in <!-- -->
+	at      int       // the current line
+	section EntryKind // kind of the list under the current heading
+	fence   string    // closing fence of the open code block
+	comment bool      // within <!-- -->
 
-	open   *Entry // that may go on in the next line
+	open   *Entry // may continue in the next line
 	isItem bool
-	rules  int // in all entries
-	long   int // the line of an entry that is too long to be read
+	rules  int // total of all entries
+	long   int // line of an entry that exceeds the limit
 }
 
 var (
@@ -121,7 +122,7 @@ func (r *frameworkReader) line(s string) {
 		text := item.FindStringSubmatch(s)[1]
 		r.open, r.isItem = &Entry{Text: text, File: r.f.File, Line: r.at}, true
 	case r.open != nil:
-		if len(r.open.Text) < maxEntry { // the rest of a very long one is for no reader
+		if len(r.open.Text) < maxEntry { // the rest of an oversized entry is ignored
 			r.open.Text += " " + strings.TrimSpace(s)
 		}
 	default:
@@ -129,8 +130,8 @@ func (r *frameworkReader) line(s string) {
 	}
 }
 
-// uncommented is s without what is in comments, which the reader does not see
-// and no rule may come from.
+// uncommented returns s without comments. Readers do not see them, so they must not contain
+// rules.
 func (r *frameworkReader) uncommented(s string) string {
 	var b strings.Builder
 	for {
@@ -150,7 +151,7 @@ func (r *frameworkReader) uncommented(s string) string {
 	}
 }
 
-// flush takes the entry that is open.
+// flush adds the open entry.
 func (r *frameworkReader) flush() {
 	e := r.open
 	if r.open = nil; e == nil || r.rules > maxRules {
@@ -206,7 +207,7 @@ func kindOfHeading(title string) EntryKind {
 	return Advice
 }
 
-// answered is a question with the answer for yes: "Is this …? → YES: Ask".
+// answered matches a question with the answer for yes: "Is this …? → YES: Ask".
 var answered = regexp.MustCompile(`(?i)^(.+?\?)\s*(?:→|->|=>|—|–|:)?\s*(?:if )?\byes\b\s*[:,→–—-]*>?\s*(.+)$`)
 
 func cutQuestion(s string) (question, answer string, ok bool) {

@@ -8,8 +8,8 @@ import (
 	"glasshouse/fault"
 )
 
-// A Holder holds the set of rules that counts now. What changes it counts for
-// the next decision, everywhere. It is safe for concurrent use.
+// A Holder holds the current rule set. A change takes effect for the next decision everywhere.
+// It is safe for concurrent use.
 type Holder struct {
 	now atomic.Pointer[Set]
 
@@ -18,20 +18,20 @@ type Holder struct {
 	ceiling Level
 }
 
-// A Role is on whose behalf a change is made. The caller knows it from where
-// the request came in.
+// A Role is the authority on whose behalf a change is made. The caller derives it from the
+// origin of the request.
 type Role int
 
 const (
-	Agent    Role = iota // and whoever is not known to be an operator
-	Operator             // who may raise what was tightened
+	Agent    Role = iota // also for unknown callers
+	Operator             // may loosen what was tightened
 )
 
-// Hold returns a holder of s, whose level may be raised up to ceiling. s is
-// put at the ceiling if it is above it.
+// Hold returns a holder of s, whose level can be raised up to ceiling. If s is above the
+// ceiling, its level is lowered.
 func Hold(s *Set, ceiling Level) (*Holder, error) {
 	if !ceiling.Valid() {
-		return nil, fault.Newf(fault.Invalid, "policy.Hold", "", "%d is no level of autonomy", ceiling)
+		return nil, fault.Newf(fault.Invalid, "policy.Hold", "", "invalid autonomy level %d", ceiling)
 	}
 	h := &Holder{ceiling: ceiling}
 	if s.Level() > ceiling {
@@ -44,35 +44,35 @@ func Hold(s *Set, ceiling Level) (*Holder, error) {
 	return h, nil
 }
 
-// Set returns the rules that count now.
+// Set returns the current rules.
 func (h *Holder) Set() *Set { return h.now.Load() }
 
-// Ceiling returns the level above which nobody raises.
+// Ceiling returns the highest level to which Raise may go.
 func (h *Holder) Ceiling() Level {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	return h.ceiling
 }
 
-// Decide answers a question by the rules that count now.
+// Decide answers a question by the current rules.
 func (h *Holder) Decide(q Question) Decision { return h.now.Load().Decide(q) }
 
-// Tighten lowers the level, or leaves it, and adds rules that ask and deny,
-// which hold whatever files and remembered answers say. Anybody may. It fails
-// with fault.Denied, and changes nothing, if that would loosen.
+// Tighten lowers or keeps the level and adds rules that ask or deny. They take precedence over
+// files and remembered answers. Every role may tighten. If the change would loosen the rules,
+// Tighten changes nothing and returns fault.Denied.
 func (h *Holder) Tighten(to Level, rules ...Rule) error {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	s := h.now.Load()
 	switch {
 	case !to.Valid():
-		return fault.Newf(fault.Invalid, "policy.Tighten", "", "%d is no level of autonomy", to)
+		return fault.Newf(fault.Invalid, "policy.Tighten", "", "invalid autonomy level %d", to)
 	case to > s.Level():
-		return denied("policy.Tighten", "%v is above %v, which holds", to, s.Level())
+		return denied("policy.Tighten", "%v is above the current %v", to, s.Level())
 	}
 	for _, r := range rules {
 		if r.Effect != Ask && r.Effect != Deny {
-			return denied("policy.Tighten", "%v allows, which tightens nothing", r)
+			return denied("policy.Tighten", "rule %v allows; only rules that ask or deny can be added", r)
 		}
 		if len(r.Pattern) > maxPattern || len(r.Action) > maxPattern {
 			return fault.Newf(fault.Invalid, "policy.Tighten", "", "a pattern of more than %d bytes", maxPattern)
@@ -91,7 +91,7 @@ func (h *Holder) Tighten(to Level, rules ...Rule) error {
 	return nil
 }
 
-// Raise raises the level. Only an operator may, and only up to the ceiling.
+// Raise raises the level. Only an operator may raise it, up to the ceiling.
 func (h *Holder) Raise(to Level, by Role) error {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -110,7 +110,8 @@ func (h *Holder) Raise(to Level, by Role) error {
 	}
 }
 
-// Lower lowers the ceiling, and the level with it if it is above. Anybody may.
+// Lower lowers the ceiling, and the level if it is above the new ceiling. Every role may lower
+// it.
 func (h *Holder) Lower(ceiling Level) error {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -128,16 +129,15 @@ func (h *Holder) Lower(ceiling Level) error {
 	return nil
 }
 
-// Remember adds an answer that a person wants remembered.
+// Remember adds an answer that a person chose to remember.
 func (h *Holder) Remember(r Rule) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	h.now.Store(h.now.Load().Remember(r))
 }
 
-// Replace puts other rules in place, as when an operator has the files read
-// again. What was tightened by rules is gone with the old ones; the ceiling
-// holds.
+// Replace replaces the rules, for example after an operator reloads the files. Rules added by
+// Tighten are removed; the ceiling stays.
 func (h *Holder) Replace(s *Set, by Role) error {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -152,5 +152,5 @@ func (h *Holder) Replace(s *Set, by Role) error {
 }
 
 func denied(op, format string, args ...any) error {
-	return &fault.Error{Op: op, Kind: fault.Denied, Remedy: "have an operator do it", Err: fmt.Errorf(format, args...)}
+	return &fault.Error{Op: op, Kind: fault.Denied, Remedy: "ask an operator", Err: fmt.Errorf(format, args...)}
 }

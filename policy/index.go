@@ -8,27 +8,26 @@ import (
 	"glasshouse/policy/shell"
 )
 
-// An entry is a rule made ready to match, with what is said when it decides.
+// An entry is a rule compiled for matching, with its messages.
 type entry struct {
 	rule   Rule
 	action pattern
 	on     pattern
-	flags  *flags // another way to match a command, if there is one
-	origin string // the rule set it belongs to
-	final  bool   // no remembered answer changes it
+	flags  *flags // alternative match of a command, may be nil
+	origin string // the rule set of the rule
+	final  bool   // cannot be overridden by remembered answers
 	reason string
 	remedy string
 }
 
-// A subject is what entries are matched with: one resource in its forms.
+// A subject is the resource to match, in all its forms.
 type subject struct {
 	action string
 
-	// forms are texts for the same thing. Any rule that matches one counts.
+	// forms are equivalent texts. A rule that matches either of them applies.
 	forms [2]string
 
-	// loose are further ones that only what tightens is matched with: the
-	// program by its name without a directory.
+	// loose are further forms for rules that tighten only: the program by its base name.
 	loose [2]string
 
 	argv []string // of a command
@@ -43,7 +42,7 @@ func (s *subject) formed(e *entry) bool {
 	return false
 }
 
-// matches reports whether e matches, its action aside.
+// matches reports whether e matches s, without regard to the action.
 func (e *entry) matches(s *subject) bool {
 	if s.formed(e) || s.forms == [2]string{} && e.on.matches("") {
 		return true
@@ -59,15 +58,14 @@ func (e *entry) matches(s *subject) bool {
 	return e.flags != nil && e.flags.match(s.argv)
 }
 
-// An index finds the first of its entries that matches, without looking at
-// those that begin with something else.
+// An index finds the first matching entry without comparing entries with another prefix.
 type index struct {
 	entries []*entry
-	exact   map[string]*node // by action, for entries of one action
-	wild    *node            // for entries with a wildcard over actions
+	exact   map[string]*node // entries with a literal action, by action
+	wild    *node            // entries with a wildcard in the action
 
-	// options are entries that are about options of a program: by program, and
-	// by a word that must be among the arguments, if there is one.
+	// options are the entries with program options: by program, and by a word that must be
+	// among the arguments, or "".
 	options map[string]map[string][]int
 }
 
@@ -93,7 +91,7 @@ func newIndex(entries []*entry) *index {
 	return x
 }
 
-// find returns the first entry that matches, or nil.
+// find returns the first matching entry, or nil.
 func (x *index) find(s *subject) *entry {
 	best := len(x.entries)
 	for _, root := range [2]*node{x.exact[s.action], x.wild} {
@@ -118,8 +116,8 @@ func (x *index) find(s *subject) *entry {
 	return x.entries[best]
 }
 
-// optioned returns the place of the first entry before best that is about the
-// options of the command s, or best.
+// optioned returns the position of the first entry before best with options that match the
+// command s, or best.
 func (x *index) optioned(s *subject, best int) int {
 	byWord := x.options[shell.Base(s.argv[0])]
 	if byWord == nil {
@@ -145,8 +143,8 @@ func (x *index) optioned(s *subject, best int) int {
 	return best
 }
 
-// walk goes down the tree along text and returns the place of the first entry
-// before best that matches s, or best.
+// walk descends the tree along text and returns the position of the first entry before best
+// that matches s, or best.
 func (x *index) walk(n *node, text string, s *subject, best int) int {
 	for n != nil && strings.HasPrefix(text, n.prefix) {
 		text = text[len(n.prefix):]
@@ -165,10 +163,10 @@ func (x *index) walk(n *node, text string, s *subject, best int) int {
 	return best
 }
 
-// A node of a tree over the beginnings of patterns.
+// A node is a node of a radix tree of pattern prefixes.
 type node struct {
 	prefix   string
-	entries  []int   // whose patterns begin with the way to here, in order
+	entries  []int   // whose prefix ends here, in order
 	children []*node // by the first byte of their prefix
 }
 
@@ -186,7 +184,7 @@ func (n *node) child(text string) *node {
 	return nil
 }
 
-// add puts entry i where text leads to. Entries come in order.
+// add adds entry i at the prefix text. Entries are added in order.
 func (n *node) add(text string, i int) {
 	for {
 		if text == "" {
@@ -203,7 +201,7 @@ func (n *node) add(text string, i int) {
 		for same < len(k.prefix) && same < len(text) && k.prefix[same] == text[same] {
 			same++
 		}
-		if same < len(k.prefix) { // a node between
+		if same < len(k.prefix) { // split the edge
 			n.children[at] = &node{prefix: k.prefix[:same], children: []*node{k}}
 			k.prefix = k.prefix[same:]
 		}

@@ -11,24 +11,24 @@ import (
 	"glasshouse/internal/text"
 )
 
-// Limits of a file that is read. They are far above what people write, and low
-// enough that a stranger's file costs little.
+// Limits of a permission file. They are far above usual sizes and bound the cost of an
+// untrusted file.
 const (
 	maxFile    = 1 << 20 // bytes
-	maxDepth   = 64      // of values in values
+	maxDepth   = 64      // nesting of values
 	maxPattern = 4096    // bytes of one pattern
 	maxRules   = 5_000   // in one file
 	maxAgents  = 100     // in one file
 	maxEntry   = 4096    // bytes of one entry of a decision framework
 )
 
-// A value is one JSON value and the line it begins on.
+// A value is a JSON value with its first line.
 type value struct {
 	kind    kind
 	line    int
-	text    string // of a string, and of a number as written
+	text    string // of a string or, unparsed, of a number
 	truth   bool
-	members []member // in the order they are written
+	members []member // in source order
 	items   []value
 }
 
@@ -49,7 +49,7 @@ const (
 	kindNull   kind = "null"
 )
 
-// parseJSONC reads JSON with comments and commas before closing brackets.
+// parseJSONC parses JSON with comments and trailing commas.
 func parseJSONC(name string, data []byte) (value, error) {
 	if len(data) > maxFile {
 		return value{}, invalid(name, 0, "make it smaller: permissions need a few KiB",
@@ -65,7 +65,7 @@ func parseJSONC(name string, data []byte) (value, error) {
 	return v, p.err
 }
 
-// A jsonc is a reader of one file. After the first error it reads no more.
+// A jsonc is a parser of one file. It stops at the first error.
 type jsonc struct {
 	name string
 	s    string
@@ -111,7 +111,7 @@ func (p *jsonc) space() {
 	}
 }
 
-// next skips space and takes c, if it is there.
+// next skips space and consumes c, if present.
 func (p *jsonc) next(c byte) bool {
 	p.space()
 	if p.i < len(p.s) && p.s[p.i] == c {
@@ -179,7 +179,7 @@ func (p *jsonc) close(c byte) {
 	}
 }
 
-// word reads a number, true, false or null.
+// word parses a number, true, false or null.
 func (p *jsonc) word(v *value) {
 	start := p.i
 	for p.i < len(p.s) && !strings.ContainsRune(" \t\r\n,:]}[{\"/", rune(p.s[p.i])) {
@@ -198,8 +198,7 @@ func (p *jsonc) word(v *value) {
 	}
 }
 
-// isNumber reports whether w is a number as JSON writes it, which is less than
-// Go reads.
+// isNumber reports whether w is a JSON number; strconv accepts more.
 func isNumber(w string) bool {
 	digits := strings.TrimPrefix(w, "-")
 	if digits == "" || digits[0] < '0' || digits[0] > '9' || strings.ContainsAny(digits, "_xXpPbBoO") {
@@ -217,11 +216,11 @@ func isNumber(w string) bool {
 	return err == nil
 }
 
-// str reads a string. p stands on its opening quote.
+// str parses a string. p is at its opening quote.
 func (p *jsonc) str() string {
 	p.i++
 	start := p.i
-	for i := p.i; i < len(p.s); i++ { // most have no escapes
+	for i := p.i; i < len(p.s); i++ { // fast path for strings without escapes
 		switch c := p.s[i]; {
 		case c == '"':
 			p.i = i + 1
@@ -239,7 +238,7 @@ func (p *jsonc) str() string {
 
 var escapes = map[byte]byte{'"': '"', '\\': '\\', '/': '/', 'b': '\b', 'f': '\f', 'n': '\n', 'r': '\r', 't': '\t'}
 
-// escaped reads the rest of a string that has an escape at i.
+// escaped parses the rest of a string with an escape at i.
 func (p *jsonc) escaped(start, i int) string {
 	var b strings.Builder
 	b.WriteString(p.s[start:i])
@@ -269,7 +268,7 @@ func (p *jsonc) escaped(start, i int) string {
 	return ""
 }
 
-// unicode reads one \u escape, or two that are one character together.
+// unicode parses a \u escape, or a surrogate pair of two.
 func (p *jsonc) unicode(b *strings.Builder) {
 	unit := func() (rune, bool) {
 		if !strings.HasPrefix(p.s[p.i:], `\u`) || len(p.s) < p.i+6 {
@@ -294,7 +293,7 @@ func (p *jsonc) unicode(b *strings.Builder) {
 	b.WriteRune(r)
 }
 
-// snippet is the begin of s, for messages.
+// snippet returns the beginning of s for messages.
 func snippet(s string) string {
 	if i := strings.IndexByte(s, '\n'); i >= 0 {
 		s = s[:i]
@@ -302,7 +301,7 @@ func snippet(s string) string {
 	return strconv.Quote(text.Clip(s, 20))
 }
 
-// invalid is the error of a file that cannot be used as it is.
+// invalid returns the error of an invalid file.
 func invalid(name string, line int, remedy, format string, args ...any) error {
 	on := name
 	if line > 0 {

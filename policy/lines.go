@@ -8,7 +8,7 @@ import (
 	"glasshouse/policy/shell"
 )
 
-// A line is a command line that was understood, ready to be decided.
+// A line is a parsed command line, prepared for decisions.
 type line struct {
 	commands []command
 	opaque   string
@@ -20,9 +20,8 @@ type command struct {
 	operands []string
 	shown    string
 
-	// beside says that a rule over all commands says nothing of it: it does
-	// nothing but start others, which are decided, or go to a directory, which
-	// is decided as one.
+	// beside is set if rules over all commands do not apply, because the command only starts
+	// other commands or changes the directory, which are decided separately.
 	beside bool
 }
 
@@ -40,14 +39,14 @@ func understand(text string) *line {
 	return l
 }
 
-// moves reports whether c is the shell going to another directory, which
-// OpenCode asks about as external_directory only.
+// moves reports whether c changes the shell's directory, which OpenCode checks as
+// external_directory only.
 func moves(c *shell.Command) bool {
 	return c.Builtin && slices.Contains([]string{"cd", "pushd", "popd"}, c.Argv[0])
 }
 
-// starts reports whether c, a wrapper, starts one of the commands after it. A
-// file somewhere that has a wrapper's name is none.
+// starts reports whether c is a wrapper that starts one of the commands after it. A file with
+// the name of a wrapper in another directory is not a wrapper.
 func starts(c *shell.Command, after []shell.Command) bool {
 	dir, base := path.Split(c.Argv[0])
 	if dir != "" && !slices.Contains(systemPath, path.Clean(dir)) {
@@ -59,12 +58,11 @@ func starts(c *shell.Command, after []shell.Command) bool {
 	})
 }
 
-// systemPath is where a system's programs are.
+// systemPath has the directories of a system's programs.
 var systemPath = []string{"/bin", "/sbin", "/usr/bin", "/usr/sbin", "/usr/local/bin", "/usr/local/sbin"}
 
-// lines are command lines that were understood before: agents run the same
-// ones again and again, and to parse one takes longer than to decide it. The
-// zero value is ready to use.
+// lines caches parsed command lines: agents repeat them, and parsing is more expensive than
+// deciding. The zero value is ready to use.
 type lines struct {
 	mu sync.Mutex
 	// +checklocks:mu

@@ -10,9 +10,9 @@ import (
 	"glasshouse/policy/shell"
 )
 
-// Lint returns what in the files does not do what it seems to: rules that the
-// other way of reading would change, that can never decide, that nothing looks
-// at, that known ways lead around, or that are weaker than they look.
+// Lint returns the rules that do not do what they appear to do: rules that depend on the match
+// mode, can never decide, are never evaluated, can be bypassed, or are weaker than they
+// appear.
 func (s *Set) Lint() []Finding {
 	l := &linter{s: s, seen: map[string]bool{}}
 	l.other = s.readAs(l.otherMatch())
@@ -26,7 +26,7 @@ func (s *Set) Lint() []Finding {
 		l.agent(a.name)
 	}
 	l.frameworks()
-	if l.tired(0) && len(s.config.Permissions) > 0 {
+	if l.exhausted(0) && len(s.config.Permissions) > 0 {
 		l.add(Finding{Kind: TooMany, File: s.config.Permissions[0].name, Line: 1,
 			Message: "there are so many rules that not all were compared", Remedy: "use wildcards, and fewer rules for each agent"})
 	}
@@ -43,7 +43,7 @@ func (s *Set) otherMatch() Match {
 	return Last
 }
 
-// readAs returns the same rules read in that way.
+// readAs returns the same rules with another match mode.
 func (s *Set) readAs(m Match) *Set {
 	t := *s
 	t.config.Match = m
@@ -55,16 +55,16 @@ func (s *Set) readAs(m Match) *Set {
 type linter struct {
 	s, other *Set
 	findings []Finding
-	seen     map[string]bool // one finding of a kind for a line
-	work     int             // comparisons made
+	seen     map[string]bool // one finding per kind and line
+	work     int             // number of comparisons
 }
 
-// maxWork bounds what lint compares: a file of a thousand rules and ten agents
-// stays far below.
+// maxWork limits the comparisons of Lint. A file of a thousand rules and ten agents is far
+// below.
 const maxWork = 3_000_000
 
-// tired reports whether n comparisons more would be too many.
-func (l *linter) tired(n int) bool {
+// exhausted counts n comparisons and reports whether maxWork is exceeded.
+func (l *linter) exhausted(n int) bool {
 	l.work += n
 	return l.work > maxWork
 }
@@ -83,16 +83,16 @@ func (l *linter) about(r Rule, kind FindingKind, remedy, format string, args ...
 	l.add(Finding{Kind: kind, File: r.File, Line: r.Line, Message: fmt.Sprintf(format, args...), Remedy: remedy})
 }
 
-// agent looks at all rules of files that hold for an agent.
+// agent checks all file rules that apply to an agent.
 func (l *linter) agent(name string) {
-	if l.tired(0) {
+	if l.exhausted(0) {
 		return
 	}
 	here, there := l.s.viewOf(name), l.other.viewOf(name)
 	l.work += 20 * len(here.base.entries)
 	own := l.ownLines(name)
 	for i, e := range here.base.entries {
-		if l.tired(0) {
+		if l.exhausted(0) {
 			return
 		}
 		if e.origin != originFiles {
@@ -107,13 +107,13 @@ func (l *linter) agent(name string) {
 		l.reading(name, e)
 	}
 	for _, e := range there.base.entries {
-		if e.origin == originFiles && !l.tired(0) {
+		if e.origin == originFiles && !l.exhausted(0) {
 			l.readingThere(name, e)
 		}
 	}
 }
 
-// ownLines are the lines that an agent's own block takes.
+// ownLines returns the lines of an agent's own block.
 func (l *linter) ownLines(name string) map[place]bool {
 	own := map[place]bool{}
 	a := l.s.merged.agent(name)
@@ -128,7 +128,7 @@ func (l *linter) ownLines(name string) map[place]bool {
 	return own
 }
 
-// never names a rule that another one covers.
+// never reports a rule that is covered by another.
 func (l *linter) never(v *view, i int) {
 	e := v.base.entries[i]
 	if d := v.base.covering(i); d != nil {
@@ -140,7 +140,7 @@ func (l *linter) never(v *view, i int) {
 	}
 }
 
-// covering returns the entry before i that matches all that i matches.
+// covering returns the entry before i that matches everything that i matches.
 func (x *index) covering(i int) *entry {
 	e := x.entries[i]
 	for _, root := range [2]*node{x.exact[e.action.text], x.wild} {
@@ -161,7 +161,7 @@ func (x *index) covering(i int) *entry {
 	return nil
 }
 
-// cancels names a rule that allows all and takes other rules' effect with it.
+// cancels reports a rule that allows everything and overrides other rules.
 func (l *linter) cancels(name string, v *view, i int, own map[place]bool) {
 	e := v.base.entries[i]
 	if e.rule.Effect != Allow || !own[place{e.rule.File, e.rule.Line}] && name != l.s.merged.defaultAgent {
@@ -192,13 +192,12 @@ func (l *linter) cancels(name string, v *view, i int, own map[place]bool) {
 	l.about(e.rule, Weak, "write these again behind it if they should hold", "it also lifts defaults: %s", strings.Join(gone, "; "))
 }
 
-// holds reports whether the same rule counts over the entry in place i.
+// holds reports whether the same rule takes precedence over the entry at position i.
 func (x *index) holds(d *entry, i int) bool {
 	return slices.ContainsFunc(x.entries[:i], func(e *entry) bool { return e.rule == d.rule })
 }
 
-// reading names a rule that decides something which the other way of reading
-// would decide otherwise.
+// reading reports a rule that decides something differently in the other match mode.
 func (l *linter) reading(agent string, e *entry) {
 	tool := witnesses(&e.action)[0]
 	for _, w := range l.examples(agent, e) {
@@ -213,7 +212,7 @@ func (l *linter) reading(agent string, e *entry) {
 	}
 }
 
-// readingThere names a rule that decides only in the other way of reading.
+// readingThere reports a rule that decides only in the other match mode.
 func (l *linter) readingThere(agent string, e *entry) {
 	tool := witnesses(&e.action)[0]
 	for _, w := range l.examples(agent, e) {
@@ -232,8 +231,8 @@ func (l *linter) settle() string {
 	return fmt.Sprintf("set match: %s, and write the file so that both say the same", l.s.config.Match)
 }
 
-// examples are resources that a rule is about: such as its pattern is, the same
-// options written otherwise, and of a rule about all those of narrower rules.
+// examples returns resources that match a rule: instances of its pattern, the same options in
+// other spellings and, for a rule over everything, those of narrower rules.
 func (l *linter) examples(agent string, e *entry) []string {
 	all := witnesses(&e.on)
 	defer func() { l.work += 20 * len(all) }()
@@ -254,7 +253,7 @@ func (l *linter) examples(agent string, e *entry) []string {
 	return all
 }
 
-// filed is the rule of files and defaults that decides, all else aside.
+// filed returns the deciding rule of files and defaults.
 func (s *Set) filed(agent, tool, resource string) *entry {
 	j := judge{s: s, v: s.viewOf(agent)}
 	x := subject{action: editTool(tool), forms: [2]string{resource}}
@@ -264,7 +263,7 @@ func (s *Set) filed(agent, tool, resource string) *entry {
 	return j.base(&x, tool)
 }
 
-// witnesses are texts that a pattern matches.
+// witnesses returns texts that match a pattern.
 func witnesses(p *pattern) []string {
 	fill := func(star string) string {
 		return strings.ReplaceAll(strings.ReplaceAll(p.text, "*", star), "?", "x")
@@ -278,13 +277,13 @@ func witnesses(p *pattern) []string {
 	return all
 }
 
-// short is a rule without its place.
+// short returns a rule without its location.
 func short(r Rule) string {
 	r.File, r.Line = "", 0
 	return r.String()
 }
 
-// likely are names for tools that no tool has, and the one that is meant.
+// likely maps wrong names of tools to the intended ones.
 var likely = map[string]string{
 	"shell": ActionRun, "exec": ActionRun, "terminal": ActionRun, "command": ActionRun, "sh": ActionRun, "run": ActionRun,
 	"fetch": ActionFetch, "http": ActionFetch, "web_fetch": ActionFetch, "web": ActionFetch,
@@ -296,10 +295,10 @@ var knownTools = append([]string{"read", "edit", "glob", "grep", "list", "bash",
 	"question", "webfetch", "websearch", "codesearch", "lsp", "doom_loop", "skill", "plan_enter", "plan_exit",
 	ActionConnect, ActionSecret, ActionCall, ActionCoordinate, ActionResources}, editTools...)
 
-// oneWord are tools for which OpenCode itself takes no patterns.
+// oneWord are tools for which OpenCode itself accepts no patterns.
 var oneWord = []string{"todowrite", "question", "webfetch", "websearch", "doom_loop"}
 
-// spelling names keys and patterns that nothing looks at as they are written.
+// spelling reports keys and patterns that never match as they are written.
 func (l *linter) spelling(e *entry) {
 	r := e.rule
 	meant := likely[strings.ToLower(r.Action)]
@@ -324,7 +323,7 @@ func (l *linter) spelling(e *entry) {
 	}
 }
 
-// frameworks names what is pre-approved and denied all the same.
+// frameworks reports pre-approved actions that are denied.
 func (l *linter) frameworks() {
 	for _, f := range l.s.config.Frameworks {
 		for _, e := range f.Entries {
@@ -346,21 +345,21 @@ func (l *linter) frameworks() {
 	}
 }
 
-// mojibake is UTF-8 of an arrow or a dash that was read as Windows-1252 or ISO 8859-1 and
-// written as UTF-8 again, or what is left of bytes that are no UTF-8: U+2192 is E2 86 92.
+// mojibake matches UTF-8 of an arrow or a dash that was decoded as Windows-1252 or ISO 8859-1
+// and encoded again, or the rest of invalid UTF-8. U+2192 is E2 86 92.
 var mojibake = regexp.MustCompile(`\x{00e2}[\x{0080}-\x{00bf}\x{0192}\x{02c6}\x{02dc}\x{2013}-\x{203a}\x{20ac}\x{2122}]{1,2}|\x{fffd}`)
 
-// misencoded reports whether a question with its answer could not be read for that reason:
-// the arrow separates a question from its answer.
+// misencoded reports whether a question with its answer was not recognised because its arrow
+// is wrongly encoded.
 func misencoded(text string) bool {
 	_, _, read := cutQuestion(text)
 	return !read && mojibake.MatchString(text) && asks.MatchString(text)
 }
 
-// asks is a question with an answer for yes, whatever is between them.
+// asks matches a question with an answer for yes and any separator.
 var asks = regexp.MustCompile(`(?i)\?.{1,12}\byes\b`)
 
-// evaded names rules over commands that known forms lead around.
+// evaded reports rules over commands that known forms bypass.
 func (l *linter) evaded(agent string, e *entry) {
 	if !e.action.matches(ActionRun) || e.on.any {
 		return
@@ -387,7 +386,7 @@ func (l *linter) evaded(agent string, e *entry) {
 	}
 }
 
-// ways are command lines that do what a rule is against, and that are allowed.
+// ways returns command lines that have the effect of a denied command but are allowed.
 func (l *linter) ways(agent string, e *entry, program string) []string {
 	tries := slices.Clone(equals[program])
 	if f := compileFlags(e.on.text); f != nil {
@@ -407,7 +406,7 @@ func (l *linter) ways(agent string, e *entry, program string) []string {
 	return ways
 }
 
-// equals are other ways to do what a program does.
+// equals maps programs to commands with the same effect.
 var equals = map[string][]string{
 	"rm":     {"unlink x", "find . -delete", "git clean -fdx", "truncate -s 0 x", "mv x /tmp/x", "python3 x.py"},
 	"unlink": {"rm x"},
@@ -418,7 +417,7 @@ var equals = map[string][]string{
 	"cat":    {"head x", "less x", "tail x", "sed p x", "awk 1 x", "grep . x"},
 }
 
-// spellings are other ways to give the same options.
+// spellings returns other spellings of the same options.
 func (f *flags) spellings() []string {
 	var apart, turned, long []string
 	head := strings.Join(append([]string{f.program}, f.words...), " ")
@@ -444,8 +443,8 @@ func (f *flags) spellings() []string {
 	return all
 }
 
-// runners are programs that run what they are given or find, which no pattern
-// over commands sees, and an example.
+// runners maps programs that run other programs, which command patterns cannot see, to an
+// example.
 var runners = map[string]string{
 	"npm": "npm run x", "pnpm": "pnpm run x", "yarn": "yarn run x", "npx": "npx x", "bun": "bun run x", "deno": "deno run x.ts",
 	"node": "node x.js", "python": "python x.py", "python3": "python3 x.py", "perl": "perl x.pl", "ruby": "ruby x.rb", "php": "php x.php",
@@ -453,7 +452,7 @@ var runners = map[string]string{
 	"docker": "docker run x", "podman": "podman run x", "ssh": "ssh x", "gradle": "gradle x", "mvn": "mvn x", "just": "just x",
 }
 
-// lets names what is allowed with a program that runs others.
+// lets reports rules that allow a program that runs others.
 func (l *linter) lets(agent string, e *entry, program string) {
 	example := runners[program]
 	if example == "" || !e.on.matches(example) {

@@ -5,42 +5,41 @@ import (
 	"slices"
 )
 
-// A Match says which of several rules that match counts. OpenCode has changed
-// it: files that are written for one reading mean something else in the other.
+// A Match selects the rule that decides if several match. OpenCode has changed it: a file
+// written for one mode has another meaning in the other.
 type Match string
 
 const (
-	// Longest: the longest pattern counts, in whatever order they are written,
-	// and of two as long the one over the more exact tool, then the stricter.
-	// OpenCode before 1.1 read files so.
+	// Longest: the longest pattern decides, regardless of the order; among equal lengths the
+	// one with the more exact tool, then the stricter one. OpenCode before 1.1 works this way.
 	Longest Match = "longest"
 
-	// Last: the rule that is written last counts, as in OpenCode 1.18.
+	// Last: the last matching rule decides, as in OpenCode 1.18.
 	Last Match = "last"
 )
 
-// A sign is something in a file that tells for which reading it was written.
+// A sign is an indication in a file of the match mode for which it was written.
 type sign struct {
 	match  Match
-	weight int // the heavier sign counts
+	weight int // the sign with the highest weight decides
 	what   string
 	at     place
 }
 
 const (
-	hint  = iota // an order that means the same in both readings
-	usual        // a key of one era
-	sure         // an order that in the other reading makes rules dead
+	hint  = iota // an order that has the same meaning in both modes
+	usual        // a key of one OpenCode era
+	sure         // an order that would make rules ineffective in the other mode
 )
 
 func (r *reader) sign(line int, m Match, weight int, format string, args ...any) {
 	r.p.signs = append(r.p.signs, sign{m, weight, fmt.Sprintf(format, args...), r.at(line)})
 }
 
-// newTools are keys that OpenCode did not know when the longest pattern won.
+// newTools are keys that OpenCode did not have while the longest pattern decided.
 var newTools = []string{"read", "glob", "grep", "list", "lsp", "task", "todowrite", "question", "websearch"}
 
-// oldTools are keys that today's OpenCode never asks about.
+// oldTools are keys that current OpenCode never checks.
 var oldTools = []string{"write", "patch", "multiedit"}
 
 func (r *reader) signOfKey(m *member) {
@@ -52,8 +51,8 @@ func (r *reader) signOfKey(m *member) {
 	}
 }
 
-// signOfOrder looks where "*" stands. Nobody writes patterns, and behind them
-// one that makes them all dead.
+// signOfOrder derives a sign from the position of "*". A file is unlikely to end with a
+// pattern that makes all others ineffective.
 func (r *reader) signOfOrder(t toolRules) {
 	i := slices.IndexFunc(t.rules, func(p patternRule) bool { return p.pattern == "*" })
 	switch {
@@ -65,8 +64,8 @@ func (r *reader) signOfOrder(t toolRules) {
 	}
 }
 
-// detect tells for which reading the files were written, and by which sign.
-// Of two signs as heavy, that for today's OpenCode counts.
+// detect returns the match mode for which the files were written, and the sign. With equal
+// weights, current OpenCode is assumed.
 func detect(files []*Permissions) (Match, string) {
 	var best *sign
 	for _, f := range files {

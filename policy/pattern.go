@@ -5,15 +5,15 @@ import (
 	"unicode/utf8"
 )
 
-// A pattern is a wildcard over resources or actions, made ready to match. "*"
-// is any text, also with slashes and newlines, "?" is one character, all else
-// is itself. A pattern that ends in " *" matches without the arguments too.
-// Backslashes are slashes, in the pattern and in what is matched.
+// A pattern is a compiled wildcard over resources or actions. "*" matches any text, including
+// slashes and newlines, "?" matches one character, other characters match themselves. A
+// pattern that ends in " *" also matches without arguments. Backslashes are treated as slashes
+// in the pattern and in the text.
 type pattern struct {
 	text   string // expanded, with slashes
-	bare   string // text without the " *" at its end, if optional
-	prefix string // what every match begins with
-	suffix string // what every match ends with, unless optional
+	bare   string // text without a trailing " *", if optional
+	prefix string // prefix of every match
+	suffix string // suffix of every match, unless optional
 
 	optional bool // ends in " *"
 	any      bool // matches everything
@@ -38,7 +38,7 @@ func compilePattern(src, home string) pattern {
 	return p
 }
 
-// matches reports whether s, which has no backslashes, is matched.
+// matches reports whether the pattern matches s, which has no backslashes.
 func (p *pattern) matches(s string) bool {
 	switch {
 	case p.any:
@@ -53,14 +53,14 @@ func (p *pattern) matches(s string) bool {
 	return wild(p.text, s)
 }
 
-// Matches reports whether a pattern, as permission files have them, matches s.
+// Matches reports whether a pattern of a permission file matches s.
 func Matches(pattern, s string) bool {
 	p := compilePattern(pattern, "")
 	return p.matches(slashes(s))
 }
 
-// wild matches s with pattern. It goes back only to the last star, which is
-// enough because a star takes anything.
+// wild matches s with pattern. Backtracking to the last star suffices, because a star matches
+// anything.
 func wild(pattern, s string) bool {
 	star, from := -1, 0
 	p, i := 0, 0
@@ -85,7 +85,7 @@ func wild(pattern, s string) bool {
 		if star < 0 {
 			return false
 		}
-		// By whole characters, or "?" would match half of one.
+		// A "?" must not match part of a character.
 		_, n := utf8.DecodeRuneInString(s[from:])
 		from += n
 		p, i = star+1, from
@@ -93,12 +93,11 @@ func wild(pattern, s string) bool {
 	return strings.Trim(pattern[p:], "*") == ""
 }
 
-// hole stands in a resource for text that nobody knows. Only a star matches
-// it, so that what is known to match matches whatever the text is.
+// hole represents unknown text in a resource. Only a star matches it, so that a match holds
+// for every text.
 const hole = 0
 
-// mayMatch reports whether there is a text for the holes of s with which it
-// would be matched.
+// mayMatch reports whether some texts for the holes of s would match.
 func (p *pattern) mayMatch(s string) bool {
 	if p.any || p.optional && meets(p.bare, s) {
 		return true
@@ -106,10 +105,9 @@ func (p *pattern) mayMatch(s string) bool {
 	return meets(p.text, s)
 }
 
-// meets reports whether pattern and s, whose holes are stars, have a match in
-// common.
+// meets reports whether pattern and s, whose holes are stars, have a common match.
 func meets(pattern, s string) bool {
-	// reach[j]: what of s was read can be met by the first j bytes of pattern.
+	// reach[j]: the first j bytes of pattern can match the part of s that was read.
 	reach := make([]bool, len(pattern)+1)
 	next := make([]bool, len(pattern)+1)
 	reach[0] = true
@@ -124,7 +122,7 @@ func meets(pattern, s string) bool {
 	for i := 0; i < len(s); {
 		clear(next)
 		n := 1
-		if s[i] == hole { // takes any of the pattern, also nothing
+		if s[i] == hole { // matches any part of the pattern, including none
 			seen := false
 			for j := range reach {
 				seen = seen || reach[j]
@@ -151,8 +149,8 @@ func meets(pattern, s string) bool {
 	return reach[len(pattern)]
 }
 
-// covers reports that all that q matches, p matches too. It may miss some
-// pairs of which that is true; it never claims one of which it is not.
+// covers reports that p matches everything that q matches. It has false negatives, but no
+// false positives.
 func (p *pattern) covers(q *pattern) bool {
 	if p.any || p.text == q.text {
 		return true
@@ -163,8 +161,8 @@ func (p *pattern) covers(q *pattern) bool {
 	return covered(q.text) && (!q.optional || covered(q.bare))
 }
 
-// coversText matches the text of one pattern with another: a star of s is met
-// only by a star, its "?" by "?" or a star.
+// coversText matches the text of a pattern with another pattern: a star of s matches only a
+// star, its "?" a "?" or a star.
 func coversText(pattern, s string) bool {
 	star, from := -1, 0
 	p, i := 0, 0
@@ -196,8 +194,7 @@ func coversText(pattern, s string) bool {
 	return strings.Trim(pattern[p:], "*") == ""
 }
 
-// expandHome puts the home directory in for a leading "~" or "$HOME". Without
-// one to put in the pattern stays as it is.
+// expandHome replaces a leading "~" or "$HOME" by the home directory, if that is known.
 func expandHome(s, home string) string {
 	if home == "" {
 		return s

@@ -6,25 +6,25 @@ import (
 	"strings"
 )
 
-// Permissions is what one opencode.json or opencode.jsonc says of permissions.
-// What else is in the file is left alone.
+// Permissions is the permission part of one opencode.json or opencode.jsonc. Other parts of
+// the file are ignored.
 type Permissions struct {
 	name         string
 	permission   permission
 	tools        []toolSwitch
 	agents       []agentBlock
 	defaultAgent string
-	signs        []sign    // of the era the file was written for
-	findings     []Finding // what reading it noticed
+	signs        []sign    // indications of the match mode
+	findings     []Finding // found while parsing
 }
 
 // A permission is a permission block, in the order of its keys.
 type permission []toolRules
 
-// toolRules are what a permission block says under one key.
+// toolRules are the rules under one key of a permission block.
 type toolRules struct {
 	tool  string // pattern over tools
-	whole bool   // one word for the tool, no patterns
+	whole bool   // a single effect without patterns
 	rules []patternRule
 }
 
@@ -34,7 +34,7 @@ type patternRule struct {
 	at      place
 }
 
-// A toolSwitch is one of the older "tools" booleans.
+// A toolSwitch is a boolean of the older "tools" setting.
 type toolSwitch struct {
 	tool string
 	on   bool
@@ -62,9 +62,9 @@ type place struct {
 
 func (p place) String() string { return fmt.Sprintf("%s:%d", p.file, p.line) }
 
-// ReadPermissions reads the permissions of an opencode.json or opencode.jsonc.
-// name is what rules of it are said to be written in. What it does not know it
-// leaves alone; what it knows and cannot use is an error with line and remedy.
+// ReadPermissions parses the permissions of an opencode.json or opencode.jsonc. name is the
+// file name in rules and messages. Unknown keys are ignored; invalid values of known keys are
+// errors with line and remedy.
 func ReadPermissions(name string, data []byte) (*Permissions, error) {
 	root, err := parseJSONC(name, data)
 	if err != nil {
@@ -87,7 +87,7 @@ func ReadPermissions(name string, data []byte) (*Permissions, error) {
 	return r.p, nil
 }
 
-// A reader fills Permissions from the values of a file, until the first error.
+// A reader fills Permissions from the values of a file. It stops at the first error.
 type reader struct {
 	p     *Permissions
 	rules int
@@ -108,7 +108,7 @@ func (r *reader) note(line int, kind FindingKind, remedy, format string, args ..
 	})
 }
 
-// want reports whether m is of that kind, and fails if it is not.
+// want reports whether m has the given kind, and fails otherwise.
 func (r *reader) want(m *member, k kind) bool {
 	if m.kind != k {
 		r.fail(m.value.line, fmt.Sprintf("write %s, or remove %q", k, m.key), "%q is %s, and must be %s", m.key, m.kind, k)
@@ -116,8 +116,8 @@ func (r *reader) want(m *member, k kind) bool {
 	return m.kind == k
 }
 
-// each calls do with every member of v that counts, in the order in which the
-// keys are first written. Of a key that is written twice the last value counts.
+// each calls do with every effective member of v, in the order of the first occurrence of its
+// key. The last value of a duplicate key is effective.
 func (r *reader) each(v *value, do func(m *member)) {
 	seen := make(map[string]int, len(v.members))
 	var order []*member
@@ -177,7 +177,7 @@ func (r *reader) agent(m *member) {
 			} else {
 				r.sign(m.line, Last, usual, `"steps"`)
 			}
-			if a.steps == nil || m.key == "steps" { // the newer name counts
+			if a.steps == nil || m.key == "steps" { // the newer name takes precedence
 				a.steps = &steps{n, r.at(m.line)}
 			}
 		}
@@ -209,7 +209,7 @@ func (r *reader) tools(m *member) []toolSwitch {
 	return all
 }
 
-// permission reads a block: one word for all tools, or an object.
+// permission parses a block: one effect for all tools, or an object.
 func (r *reader) permission(m *member) permission {
 	switch m.kind {
 	case kindString:
@@ -268,7 +268,7 @@ func (r *reader) effect(m *member) Effect {
 	return Deny
 }
 
-// pattern reports whether the key of m can be a pattern.
+// pattern reports whether the key of m is a valid pattern.
 func (r *reader) pattern(m *member) bool {
 	r.rules++
 	switch {

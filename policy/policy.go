@@ -1,6 +1,6 @@
-// Package policy answers one question in one way: may this subject do this to
-// that? It is pure: the same rules and the same question give the same answer,
-// and nothing is asked, written or waited for.
+// Package policy decides whether a subject may perform an action on a resource. It is pure:
+// the same rules and the same question give the same decision, without I/O and without
+// blocking.
 package policy
 
 import (
@@ -9,8 +9,8 @@ import (
 	"glasshouse/id"
 )
 
-// An Effect is what a rule or a decision says. They are ordered: of several
-// that apply at once the strictest counts.
+// An Effect is the effect of a rule or a decision. Effects are ordered: if several apply, the
+// strictest counts.
 type Effect string
 
 const (
@@ -19,8 +19,7 @@ const (
 	Deny  Effect = "deny"
 )
 
-// Stricter returns the stricter of two effects. What is no effect at all is a
-// denial.
+// Stricter returns the stricter of two effects. An invalid effect counts as a denial.
 func Stricter(a, b Effect) Effect {
 	if a.rank() > b.rank() {
 		return a
@@ -38,8 +37,7 @@ func (e Effect) rank() int {
 	return 2
 }
 
-// Actions that the kernel itself asks about. Any other action is the name of a
-// tool, as its agent calls it.
+// Actions of the policy engine. Any other action is the name of an agent's tool.
 const (
 	ActionRun        = "bash"               // Resource: a command line
 	ActionEdit       = "edit"               // Resource: a path that is written, created or removed
@@ -50,11 +48,11 @@ const (
 	ActionSecret     = "secret"             // Resource: a secret's name
 	ActionCall       = "call"               // Resource: a capability's id
 	ActionCoordinate = "coordinate_sibling" // Resource: a jail or session
-	ActionResources  = "request_resources"  // Resource: what is asked for: "memory=4096"
+	ActionResources  = "request_resources"  // Resource: the request, such as "memory=4096"
 )
 
-// A Subject is who asks. It follows from where the question came from, never
-// from what the asker says of itself.
+// A Subject is the origin of a question. It is derived from the connection, never from claims
+// of the agent.
 type Subject struct {
 	Jail    id.Jail `json:"jail,omitempty"`
 	Session string  `json:"session,omitempty"`
@@ -62,30 +60,29 @@ type Subject struct {
 	Agent   string  `json:"agent,omitempty"` // the agent whose rules apply: "worker"
 }
 
-// A Question is one thing somebody wants to do.
+// A Question is a request to perform one action.
 type Question struct {
 	Subject  Subject `json:"subject"`
 	Action   string  `json:"action"`
 	Resource string  `json:"resource"`
 
-	// Attributes are what else is known. The caller sets them; none are taken
-	// from the asker's word. Decide looks at "cwd", where relative paths and the
-	// command line start, if that is not the workspace; "observed", which is
-	// "true" if the machine's kernel saw it, so that it is no claim of the
-	// agent's; and "cut", which is "true" if the command line goes on.
+	// Attributes are further facts, set by the caller and never taken from the agent. Decide
+	// uses "cwd", the base of relative paths and the directory of the command line if it is
+	// not the workspace; "observed", which is "true" if the Linux kernel reported the access;
+	// and "cut", which is "true" if the command line is truncated.
 	Attributes map[string]string `json:"attributes,omitempty"`
 }
 
-// A Rule says what it decides and where it is written.
+// A Rule is a rule with its location.
 type Rule struct {
 	Action  string `json:"action"`  // pattern over actions
 	Pattern string `json:"pattern"` // pattern over resources
 	Effect  Effect `json:"effect"`
-	File    string `json:"file,omitempty"` // "opencode.json"; "level 1" and the like for what no file says
+	File    string `json:"file,omitempty"` // "opencode.json"; "level 1" and similar for built-in rules
 	Line    int    `json:"line,omitempty"`
 }
 
-// String is the rule as people read it: what it says, and where.
+// String returns the rule and its location for people.
 func (r Rule) String() string {
 	s := fmt.Sprintf("%s %q: %s", r.Action, r.Pattern, r.Effect)
 	switch {
@@ -97,17 +94,17 @@ func (r Rule) String() string {
 	return s
 }
 
-// A Decision is the answer, and why.
+// A Decision is the result of a question with its reason.
 type Decision struct {
 	Effect Effect `json:"effect"`
-	Rule   Rule   `json:"rule"`             // that decided
+	Rule   Rule   `json:"rule"`             // the rule that decided
 	Reason string `json:"reason"`           // for people
-	Remedy string `json:"remedy,omitempty"` // what the asker can do instead, if anything
+	Remedy string `json:"remedy,omitempty"` // an alternative for the agent, if any
 
-	// Listed says that an entry of the list of pre-approved actions allowed it,
-	// which the trail tells from what the permissions allow anyway.
+	// Listed is set if an entry of the pre-approved actions allowed it. The audit log
+	// distinguishes that from permissions.
 	Listed bool `json:"listed,omitempty"`
 
-	// Final says that no remembered answer may change it.
+	// Final is set if remembered answers cannot change the decision.
 	Final bool `json:"final,omitempty"`
 }

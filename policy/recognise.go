@@ -6,9 +6,8 @@ import (
 	"strings"
 )
 
-// recognise returns the rules that an entry of a list of that kind means, or
-// none if it cannot tell. What allows is taken narrowly, what asks or denies
-// widely.
+// recognise returns the rules for an entry of a list of that kind, or none if it is not
+// recognised. Entries that allow are interpreted narrowly, those that ask or deny broadly.
 func recognise(text string, kind EntryKind) []Rule {
 	e := &reading{kind: kind, text: text, low: strings.ToLower(text)}
 	e.tools()
@@ -20,7 +19,7 @@ func recognise(text string, kind EntryKind) []Rule {
 	return e.rules
 }
 
-// A reading is one entry that is being recognised.
+// A reading is the recognition of one entry.
 type reading struct {
 	kind  EntryKind
 	text  string
@@ -37,10 +36,10 @@ func (e *reading) add(action string, patterns ...string) {
 	}
 }
 
-// namedTool is a tool by its name: "via create_task tool", "the `task` tool".
+// namedTool matches a tool by its name: "via create_task tool", "the `task` tool".
 var namedTool = regexp.MustCompile("`?([A-Za-z][A-Za-z0-9-]*(?:_[A-Za-z0-9-]+)+|[A-Za-z][A-Za-z0-9_-]*)`?\\s+tools?\\b")
 
-// notTools are words that stand before "tool" and name none.
+// notTools are words before "tool" that are not names.
 var notTools = []string{"a", "an", "the", "any", "all", "this", "my", "authorized", "authorised", "other", "external", "custom",
 	"these", "which", "each", "no", "every", "mcp", "build", "dev", "cli", "new", "allowed", "approved"}
 
@@ -52,7 +51,7 @@ func (e *reading) tools() {
 	}
 }
 
-// code is what is written as code: `npm test`.
+// code matches code spans: `npm test`.
 var code = regexp.MustCompile("`([^`]+)`")
 
 // programs are names that begin a command in plain text.
@@ -61,10 +60,10 @@ var programs = strings.Fields(`npm pnpm yarn npx bun node deno git gh go cargo r
 	mv cp chmod chown sudo ssh scp rsync psql mysql sqlite3 redis-cli mvn gradle bundle rake composer php dotnet swift eslint prettier tsc
 	vitest jest apt apt-get brew systemctl kill pkill`)
 
-// ends are words behind which a command in plain text does not go on.
+// ends are words that end a command in plain text.
 var ends = strings.Fields("to before after and or for in on with when if unless while as is are then commands command that which by from at the a any all only")
 
-// ordinary are programs whose names are words too: only what follows tells.
+// ordinary are programs whose names are also common words; the next word decides.
 var ordinary = map[string]bool{"go": true, "make": true, "node": true, "black": true, "bundle": true, "kill": true, "swift": true, "helm": true, "git": true, "yarn": true, "brew": true, "composer": true}
 
 func (e *reading) commands() {
@@ -98,9 +97,8 @@ func (e *reading) commands() {
 	}
 }
 
-// command adds a command that is named. Of one that needs approval the first
-// two words count, so that words of the sentence that were taken for arguments
-// do not narrow it.
+// command adds a command. If it needs approval, only its first two words count, so that words
+// of the sentence do not narrow the rule.
 func (e *reading) command(words []string) {
 	if last := len(words) - 1; words[last] == "*" {
 		words = words[:last]
@@ -114,8 +112,7 @@ func (e *reading) command(words []string) {
 	e.add(ActionRun, strings.Join(words, " ")+" *")
 }
 
-// fileName is a path as people write it: with a slash, an ending, or a dot
-// before it.
+// fileName matches a path in text: with a slash, an extension or a leading dot.
 var fileName = regexp.MustCompile(`(?:^|[\s(\x60"'])((?:~|\.{0,2})?/?(?:[\w@.*?-]+/)+[\w@.*?-]*|[\w@*?-][\w@.*?-]*\.[A-Za-z*][A-Za-z0-9*]{0,9}|\.[A-Za-z][\w.-]*)`)
 
 var (
@@ -150,8 +147,8 @@ func abbreviation(p string) bool {
 	return slices.Contains([]string{"e.g", "i.e", "etc", "and/or", "n/a", "N/A", "yes/no", "read/write", "ci/cd", "CI/CD", "Node.js", "Next.js", "Vue.js"}, p)
 }
 
-// filePatterns are the patterns that a path means: a directory is all in it.
-// What needs approval is meant in every directory.
+// filePatterns returns the patterns for a path: a directory includes its contents. A path that
+// needs approval is matched in every directory.
 func (e *reading) filePatterns(p string) []string {
 	p = strings.TrimPrefix(p, "./")
 	p = strings.ReplaceAll(p, "**", "*")
@@ -166,12 +163,11 @@ func (e *reading) filePatterns(p string) []string {
 	return all
 }
 
-// A topic is something that entries are about without naming a file or a
-// command, and the rules it means.
+// A topic is a subject that entries name without a file or a command, with its rules.
 type topic struct {
 	words string // a regular expression over whole words, lower case
 	wide  []Rule // if it needs approval or is forbidden
-	near  []Rule // if it is pre-approved; nil if that would be too much
+	near  []Rule // if it is pre-approved; nil if that would allow too much
 }
 
 func run(patterns ...string) []Rule { return rules("", ActionRun, patterns) }
@@ -212,7 +208,7 @@ var (
 		"pom.xml", "build.gradle*", "pnpm-workspace.yaml", "turbo.json", ".github/*", ".gitlab-ci.yml", ".circleci/*")...)
 )
 
-// everywhere are files of these names in every directory.
+// everywhere returns patterns for files of these names in every directory.
 func everywhere(names ...string) []string {
 	var all []string
 	for _, n := range names {
@@ -247,7 +243,7 @@ var topics = []topic{
 	{`outside\b.*\b(?:workspace|project|repo|repository|directory)`, on(ActionOutside, "*"), nil},
 }
 
-// subjects adds what is not named but meant.
+// subjects adds the rules of topics.
 func (e *reading) subjects() {
 	for i, t := range topics {
 		if !topicWords[i].MatchString(e.low) {

@@ -1,25 +1,26 @@
 package policy
 
-// A Level is how much an agent does without a person.
+// A Level is an autonomy level: how much an agent may do without approval.
 type Level int
 
 const (
-	// Guided: within boundaries. What no file allows is asked, what destroys is
-	// denied, and the list of pre-approved actions lifts no question.
+	// Guided: actions that no file allows need approval, destructive ones are denied, and
+	// pre-approved actions have no effect.
 	Guided Level = 1
 
-	// Intelligent: the decision framework counts. What it pre-approves is not
-	// asked; siblings and resources are, unless a file allows them.
+	// Intelligent: the decision framework applies. Actions that it pre-approves need no
+	// approval; peer messages and resource requests do, unless a file allows them.
 	Intelligent Level = 2
 
-	// Full: as Intelligent, and siblings and resources are the agent's own
-	// affair, within its budgets. What files ask or deny stays so.
+	// Full: like Intelligent, and peer messages and resource requests need no approval within
+	// the agent's budgets. Rules in files that ask or deny still apply.
 	Full Level = 3
 )
 
 var levelNames = map[Level]string{Guided: "guided", Intelligent: "intelligent", Full: "full"}
 
-// String is "level 1 (guided)", which is also the name of its rules.
+// String returns for example "level 1 (guided)", which is also the name of the level's rule
+// set.
 func (l Level) String() string {
 	if name, ok := levelNames[l]; ok {
 		return "level " + string('0'+byte(l)) + " (" + name + ")"
@@ -27,11 +28,10 @@ func (l Level) String() string {
 	return "no level"
 }
 
-// Valid reports whether l is one of the three.
+// Valid reports whether l is one of the three levels.
 func (l Level) Valid() bool { return levelNames[l] != "" }
 
-// The named rule sets that no file holds. Rules of a set that has files' rules
-// behind it are defaults: they count where no file says anything.
+// The names of built-in rule sets. Sets with lower precedence than files are defaults.
 const (
 	setOpenCode   = "OpenCode defaults"
 	setKernel     = "kernel"
@@ -59,10 +59,10 @@ func join(sets ...[]Rule) []Rule {
 	return all
 }
 
-// toolOutput is where OpenCode keeps long outputs of tools for the agent.
+// toolOutput is where OpenCode stores long outputs of tools.
 const toolOutput = "~/.local/share/opencode/tool-output/*"
 
-// openCodeDefaults are what OpenCode 1.18 begins with, for every agent.
+// openCodeDefaults are the default rules of OpenCode 1.18 for every agent.
 var openCodeDefaults = join(
 	allow("*", "*"),
 	ask("doom_loop", "*"),
@@ -76,8 +76,7 @@ var openCodeDefaults = join(
 	allow(ActionRead, "*.env.example"),
 )
 
-// openCodeAgents are what the agents that OpenCode comes with begin with, after
-// the defaults.
+// openCodeAgents are the rules of OpenCode's built-in agents, which follow the defaults.
 var openCodeAgents = map[string][]Rule{
 	"build": join(allow("question", "*"), allow("plan_enter", "*")),
 	"plan": join(allow("question", "*"), allow("plan_exit", "*"),
@@ -92,7 +91,7 @@ var openCodeAgents = map[string][]Rule{
 	"summary":    deny("*", "*"),
 }
 
-// levelDefaults are what a level asks where no file says anything.
+// levelDefaults are the default rules of each level.
 var levelDefaults = map[Level][]Rule{
 	Guided: join(
 		ask(ActionRun, "*"), ask(ActionEdit, "*"), ask(ActionFetch, "*"), ask("websearch", "*"), ask("task", "*"),
@@ -102,7 +101,7 @@ var levelDefaults = map[Level][]Rule{
 	Intelligent: join(ask(ActionCoordinate, "*"), ask(ActionResources, "*")),
 }
 
-// levelFloors are what a level denies whatever files say.
+// levelFloors are the rules of each level that take precedence over files.
 var levelFloors = map[Level][]Rule{
 	Guided: deny(ActionRun,
 		"rm -r -f *", "shred *", "mkfs*", "wipefs *", "dd * of=/dev/*",
@@ -112,20 +111,20 @@ var levelFloors = map[Level][]Rule{
 	),
 }
 
-// policyFiles are the files that this package and the agent's harness take
-// rules and code from.
+// policyFiles are the files from which this package and the agent's harness read rules and
+// code.
 var policyFiles = []string{
 	"opencode.json", "*/opencode.json", "opencode.jsonc", "*/opencode.jsonc",
 	"AGENTS.md", "*/AGENTS.md", ".opencode/*", "*/.opencode/*",
 	"*/.config/opencode/*", "/etc/opencode/*",
 }
 
-// kernelRules hold whatever files, levels and remembered answers say.
+// kernelRules take precedence over files, levels and remembered answers.
 var kernelRules = join(
 	ask(ActionEdit, policyFiles...),
 	deny(ActionEdit, "/.glasshouse", "/.glasshouse/*", "/run/secrets", "/run/secrets/*"),
 	deny(ActionRead, "/.glasshouse", "/.glasshouse/*"),
-	// Another process's files as it sees them, its memory and its environment.
+	// Another process's root and working directory, memory and environment (proc(5)).
 	deny(ActionEdit, "/proc/*/root/*", "/proc/*/cwd/*", "/proc/*/mem", "/proc/*/environ"),
 	deny(ActionRead, "/proc/*/root/*", "/proc/*/mem", "/proc/1/environ"),
 )

@@ -10,60 +10,57 @@ import (
 	"glasshouse/fault"
 )
 
-// A Config is what a Set is made of.
+// A Config configures a Set.
 type Config struct {
-	// Permissions are files in the order of their precedence: later ones count
-	// over earlier ones.
+	// Permissions are files in ascending order of precedence.
 	Permissions []*Permissions
 
-	// Frameworks are the decision frameworks that hold, all of them at once.
+	// Frameworks are the decision frameworks. All of them apply.
 	Frameworks []*Framework
 
-	// Match says how the files are read. Empty: as they were written for,
-	// which Set.Match tells.
+	// Match is the match mode. Empty: detected from the files; Set.Match returns it.
 	Match Match
 
-	// Level is the level of autonomy. Zero is Guided.
+	// Level is the autonomy level. Zero means Guided.
 	Level Level
 
-	// Home is the home directory in the jail, for "~" and "$HOME" in patterns
-	// and command lines. Empty: they stand for themselves.
+	// Home is the home directory in the jail for "~" and "$HOME" in patterns and command
+	// lines. Empty: they are not expanded.
 	Home string
 
-	// Workspace is the project's directory in the jail. Patterns of files are
-	// relative to it, and what is not under it is outside. Empty: relative
-	// paths are in it, and absolute ones outside.
+	// Workspace is the project's directory in the jail. File patterns are relative to it, and
+	// other paths are outside. Empty: relative paths are inside and absolute ones outside.
 	Workspace string
 }
 
-// A Set is rules ready to decide. It never changes: what would change it
-// returns another. It is safe for concurrent use.
+// A Set is a compiled set of rules. It is immutable; changes return a new Set. It is safe for
+// concurrent use.
 type Set struct {
 	config Config
-	why    string // of the match
+	why    string // reason of the match mode
 	merged merged
 
-	lines *lines // shared by the sets that are made of each other
+	lines *lines // shared by derived sets
 
-	views map[string]*view // by agent; "" is an agent that has nothing of its own
+	views map[string]*view // by agent; "" is for agents without their own rules
 
-	strict   *index // what tightens: the strictest first
-	listed   *index // what the framework pre-approves
+	strict   *index // rules that tighten, strictest first
+	listed   *index // pre-approved actions
 	remember *index // remembered answers that allow
 
 	tightened  []Rule
 	remembered []Rule
 }
 
-// A view is what files and defaults decide for one agent. It is made when it is
-// first asked, and shared by the sets in which it is the same.
+// A view has the rules of files and defaults for one agent. It is built on first use and
+// shared by the sets in which it is the same.
 type view struct {
 	once sync.Once
 	base *index
-	off  bool // bash is denied by one rule, and none is about a part of it
+	off  bool // bash is denied by one rule without exceptions
 }
 
-// Compile makes a set of rules. It fails if the configuration has no meaning.
+// Compile compiles a set of rules. It fails if the configuration is invalid.
 func Compile(c Config) (*Set, error) {
 	s := &Set{config: c, merged: merge(c.Permissions), lines: &lines{}}
 	s.config.Home, s.config.Workspace = cleanDir(c.Home), cleanDir(c.Workspace)
@@ -74,14 +71,14 @@ func Compile(c Config) (*Set, error) {
 		s.why = "chosen"
 	default:
 		return nil, &fault.Error{Op: "policy.Compile", Kind: fault.Invalid, Field: "match", Remedy: "use longest or last",
-			Err: fmt.Errorf("%q is no way to match", c.Match)}
+			Err: fmt.Errorf("invalid match mode %q", c.Match)}
 	}
 	if c.Level == 0 {
 		s.config.Level = Guided
 	}
 	if !s.config.Level.Valid() {
 		return nil, &fault.Error{Op: "policy.Compile", Kind: fault.Invalid, Field: "level", Remedy: "use 1, 2 or 3",
-			Err: fmt.Errorf("%d is no level of autonomy", c.Level)}
+			Err: fmt.Errorf("invalid autonomy level %d", c.Level)}
 	}
 	s.compile()
 	return s, nil
@@ -94,7 +91,7 @@ func cleanDir(dir string) string {
 	return path.Clean(dir)
 }
 
-// compile makes all of s from its configuration.
+// compile fills s from its configuration.
 func (s *Set) compile() {
 	s.compileStrict()
 	s.compileListed()
@@ -108,14 +105,14 @@ func (s *Set) compile() {
 	}
 }
 
-// HasAgent reports whether a permission file defines an agent, or OpenCode comes with it.
-// The rules of all other agents are the general ones.
+// HasAgent reports whether a permission file or OpenCode defines an agent. Other agents have
+// the general rules.
 func (s *Set) HasAgent(name string) bool {
 	_, ok := s.views[name]
 	return ok
 }
 
-// viewOf is what decides for the agent that asks. "" is the default agent.
+// viewOf returns the view of an agent. "" is the default agent.
 func (s *Set) viewOf(agent string) *view {
 	if agent == "" {
 		agent = s.merged.defaultAgent
@@ -141,7 +138,7 @@ func (s *Set) fill(v *view, agent string) {
 
 func aboutRuns(e *entry) bool { return e.action.matches(ActionRun) }
 
-// free reports whether all of bash is allowed, with no exception anywhere.
+// free reports whether all of bash is allowed without exceptions.
 func (s *Set) free(v *view) bool {
 	if slices.ContainsFunc(s.strict.entries, aboutRuns) {
 		return false
@@ -164,7 +161,7 @@ func (s *Set) entry(r Rule, origin string) *entry {
 		on:     compilePattern(r.Pattern, s.config.Home),
 		origin: origin,
 	}
-	if origin != originFiles { // elsewhere all tools that write are one
+	if origin != originFiles { // elsewhere all tools that write are one action
 		e.action = compilePattern(editTool(r.Action), "")
 	}
 	exact := origin == originFiles && s.config.Match == Last
@@ -175,7 +172,7 @@ func (s *Set) entry(r Rule, origin string) *entry {
 	return e
 }
 
-// compileStrict collects what tightens whatever the files say.
+// compileStrict collects the rules that take precedence over files.
 func (s *Set) compileStrict() {
 	var all []*entry
 	add := func(origin string, final bool, rules ...Rule) {
@@ -239,13 +236,13 @@ func (s *Set) compileRemembered() {
 	s.remember = newIndex(all)
 }
 
-// Match returns how the files are read, and why so.
+// Match returns the match mode and the reason for it.
 func (s *Set) Match() (m Match, why string) { return s.config.Match, s.why }
 
-// Level returns the level of autonomy that holds.
+// Level returns the current autonomy level.
 func (s *Set) Level() Level { return s.config.Level }
 
-// Steps returns how many steps an agent may take, if a file says so.
+// Steps returns the maximum number of steps of an agent, if a file limits it.
 func (s *Set) Steps(agent string) (n int, limited bool) {
 	if agent == "" {
 		agent = s.merged.defaultAgent
@@ -256,8 +253,8 @@ func (s *Set) Steps(agent string) (n int, limited bool) {
 	return 0, false
 }
 
-// Advice returns what the decision frameworks say that is no rule, for the
-// agent to read.
+// Advice returns the entries of the decision frameworks that are not rules, for the agent to
+// read.
 func (s *Set) Advice() []Entry {
 	var all []Entry
 	for _, f := range s.config.Frameworks {
@@ -274,7 +271,7 @@ func (s *Set) Advice() []Entry {
 func (s *Set) At(l Level) (*Set, error) {
 	if !l.Valid() {
 		return nil, &fault.Error{Op: "policy.At", Kind: fault.Invalid, Field: "level", Remedy: "use 1, 2 or 3",
-			Err: fmt.Errorf("%d is no level of autonomy", l)}
+			Err: fmt.Errorf("invalid autonomy level %d", l)}
 	}
 	t := *s
 	t.config.Level = l
@@ -282,9 +279,8 @@ func (s *Set) At(l Level) (*Set, error) {
 	return &t, nil
 }
 
-// Remember returns the same rules with an answer that a person wants
-// remembered. One that allows answers what would be asked. It changes no
-// denial, and no question that the kernel, a level or a tightening asks; one
+// Remember returns the same rules with a remembered answer. An answer that allows replaces
+// questions, but no denial and no question of a built-in rule, a level or a tightening; one
 // that asks or denies tightens.
 func (s *Set) Remember(r Rule) *Set {
 	t := *s
@@ -300,10 +296,10 @@ func (s *Set) Remember(r Rule) *Set {
 	return &t
 }
 
-// Remembered returns the answers that are remembered, in order.
+// Remembered returns the remembered answers in order.
 func (s *Set) Remembered() []Rule { return slices.Clone(s.remembered) }
 
-// tighten returns the same rules with others that only deny and ask.
+// tighten returns the same rules with additional rules that ask or deny.
 func (s *Set) tighten(rules []Rule) *Set {
 	t := *s
 	t.tightened = append(slices.Clip(s.tightened), rules...)
@@ -311,7 +307,7 @@ func (s *Set) tighten(rules []Rule) *Set {
 	return &t
 }
 
-// say writes down what is said when the entry decides.
+// say sets the messages of the entry.
 func (e *entry) say() {
 	r := e.rule
 	where := r.File
@@ -322,7 +318,7 @@ func (e *entry) say() {
 	if r.Pattern == "*" {
 		what = r.Action
 		if r.Action == "*" {
-			what = "everything that no other rule is about"
+			what = "everything that no other rule matches"
 		}
 	}
 	switch r.Effect {

@@ -21,18 +21,18 @@ import (
 	"glasshouse/policy"
 )
 
-// A Bundle is one that is installed, or that somebody is asked about, as the store
-// has it. An update that waits stands in Next.
+// A Bundle is a stored bundle record: an installed bundle, a pending installation, or both.
+// Next holds a pending update.
 type Bundle struct {
 	Name string            `json:"name"`
 	Now  *bundle.Installed `json:"now,omitempty"`
 	Next *Install          `json:"next,omitempty"`
 
-	Capabilities []string `json:"capabilities,omitempty"` // id@version, of what is installed
+	Capabilities []string `json:"capabilities,omitempty"` // id@version of the installed capabilities
 	Skill        string   `json:"skill,omitempty"`
 }
 
-// An Install is an installation on its way, or how the last one ended.
+// An Install is a pending installation, or the outcome of the last one.
 type Install struct {
 	Version  string      `json:"version"`
 	Digest   string      `json:"digest"`
@@ -49,9 +49,10 @@ func bundleName(ref string) string {
 	return name
 }
 
-// Install begins to install the bundle at path: an archive or a directory, of which a
-// copy is kept when it returns. What is wrong with it is said at once; then a person is asked, and
-// Bundles shows what became of it. One that is installed already is so at once.
+// Install starts to install the bundle at path, which is an archive or a directory. When it
+// returns, the registry has its own copy. Install returns validation errors; approval is
+// asynchronous and Bundles reports its outcome. A bundle that is already installed is returned
+// unchanged.
 func (r *Registry) Install(ctx context.Context, path, by string) (Bundle, error) {
 	b, err := r.installer.Verify(path)
 	if err != nil {
@@ -62,15 +63,15 @@ func (r *Registry) Install(ctx context.Context, path, by string) (Bundle, error)
 	}
 	name := b.Metadata.Name
 	next := &Install{Version: b.Metadata.Version, Digest: b.Digest(), Path: path, State: Pending, By: by, Created: time.Now().UTC()}
-	r.turn.Lock()
+	r.changeMu.Lock()
 	rec, _ := r.bundle(name)
 	if rec.Next != nil && rec.Next.State == Pending && rec.Next.Digest == next.Digest {
-		r.turn.Unlock()
+		r.changeMu.Unlock()
 		return rec, nil
 	}
 	rec.Name, rec.Next = name, next
 	err = r.keepBundle(ctx, rec)
-	r.turn.Unlock()
+	r.changeMu.Unlock()
 	if err != nil {
 		return rec, err
 	}
@@ -78,7 +79,7 @@ func (r *Registry) Install(ctx context.Context, path, by string) (Bundle, error)
 	return r.settled(ctx, name)
 }
 
-// settled waits until a person is asked, or until nobody has to be.
+// settled waits until an approval is requested, or until the installation ends without one.
 func (r *Registry) settled(ctx context.Context, name string) (Bundle, error) {
 	for {
 		r.mu.RLock()
@@ -98,19 +99,19 @@ func (r *Registry) settled(ctx context.Context, name string) (Bundle, error) {
 	}
 }
 
-// install goes on with an installation until it ends, or the registry does.
+// install continues an installation until it ends or the registry is closed.
 func (r *Registry) install(rec Bundle) {
 	path := rec.Next.Path
 	if _, err := os.Stat(path); err != nil {
-		path = filepath.Join(r.cfg.Bundles, rec.Next.Digest) // it was kept there before somebody was asked
+		path = filepath.Join(r.cfg.Bundles, rec.Next.Digest) // copied before the approval was requested
 	}
 	r.wg.Go(func() {
 		_, err := r.installer.Install(r.ctx, path)
 		if r.ctx.Err() != nil {
-			return // it goes on at the next start
+			return // the next start of the daemon resumes it
 		}
-		r.turn.Lock()
-		defer r.turn.Unlock()
+		r.changeMu.Lock()
+		defer r.changeMu.Unlock()
 		if r.ended(rec, err) {
 			r.mu.Lock()
 			a, ok := r.answers[rec.Next.Digest]
@@ -123,7 +124,8 @@ func (r *Registry) install(rec Bundle) {
 	})
 }
 
-// ended records how an installation ended, and reports whether it could. r.turn is held.
+// ended records the outcome of an installation and reports whether that succeeded. The caller
+// holds r.changeMu.
 func (r *Registry) ended(rec Bundle, err error) bool {
 	now, _ := r.bundle(rec.Name)
 	if now.Next == nil || now.Next.Digest != rec.Next.Digest {
@@ -131,17 +133,17 @@ func (r *Registry) ended(rec Bundle, err error) bool {
 	}
 	next := *now.Next
 	if now.Next = &next; err == nil {
-		now.Next = nil // it was installed already
+		now.Next = nil // already installed
 	} else {
 		next.State, next.Why = Refused, err.Error()
 	}
 	kept := r.keepBundle(r.ctx, now)
 	if kept != nil {
-		r.cfg.Log.Error("how an installation ended is not recorded: the next start goes on with it", "bundle", rec.Name, "err", kept)
+		r.cfg.Log.Error("cannot record the outcome of a bundle installation; the next start resumes it", "bundle", rec.Name, "err", kept)
 		r.mu.Lock()
 		defer r.mu.Unlock()
-		r.holdBundle(now)
-		r.tell()
+		r.setBundle(now)
+		r.notifyBundles()
 	}
 	return kept == nil
 }
@@ -157,21 +159,21 @@ func (r *Registry) keepBundle(ctx context.Context, b Bundle) error {
 	return r.changeBundle(ctx, Change{Bundle: b})
 }
 
-// A Change is what comes and goes with a bundle.
+// A Change is the set of records that are added and removed with a bundle.
 type Change struct {
-	Bundle    Bundle // as it is from now on
-	Forget    bool   // it is gone
+	Bundle    Bundle // the new record
+	Forget    bool   // delete the record of the bundle
 	Put       []Record
 	Gone      []Record
-	Skill     *Skill // nil: none comes
-	GoneSkill string // empty: none goes
+	Skill     *Skill // nil: none is added
+	GoneSkill string // empty: none is removed
 
-	installed map[string]*engine.Installed // of Put, by id@version
-	asked     []Record                     // of which nobody need be asked any more
+	installed map[string]*engine.Installed // capabilities of Put, by id@version
+	asked     []Record                     // records whose pending approvals are withdrawn
 }
 
-// changeBundle has a change count, all of it at once. What it names as gone is gone;
-// what was kept for it is not yet.
+// changeBundle applies a change atomically. Removed records take effect immediately; the
+// caller deletes the files and other resources that were kept for them.
 func (r *Registry) changeBundle(ctx context.Context, c Change) error {
 	if r.cfg.Changed != nil {
 		for _, rec := range c.Put {
@@ -191,7 +193,7 @@ func (r *Registry) changeBundle(ctx context.Context, c Change) error {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	for _, rec := range c.Put {
-		r.place(rec, c.installed[rec.ref()])
+		r.insert(rec, c.installed[rec.ref()])
 	}
 	for _, rec := range c.Gone {
 		r.displace(rec)
@@ -204,24 +206,24 @@ func (r *Registry) changeBundle(ctx context.Context, c Change) error {
 		delete(r.bundles, c.Bundle.Name)
 		delete(r.warrants, c.Bundle.Name)
 	} else {
-		r.holdBundle(c.Bundle)
+		r.setBundle(c.Bundle)
 	}
-	r.tell()
+	r.notifyBundles()
 	return nil
 }
 
-// tell wakes who waits for a bundle to change. r.mu is held.
+// notifyBundles wakes the goroutines that wait for a bundle to change. The caller holds r.mu.
 //
 // +checklocks:r.mu
-func (r *Registry) tell() {
+func (r *Registry) notifyBundles() {
 	close(r.changed)
 	r.changed = make(chan struct{})
 }
 
-// holdBundle has a bundle's record count. r.mu is held.
+// setBundle makes a bundle's record the current one. The caller holds r.mu.
 //
 // +checklocks:r.mu
-func (r *Registry) holdBundle(b Bundle) {
+func (r *Registry) setBundle(b Bundle) {
 	r.bundles[b.Name] = b
 	delete(r.warrants, b.Name)
 	if b.Now == nil {
@@ -229,26 +231,27 @@ func (r *Registry) holdBundle(b Bundle) {
 	}
 	w, err := b.Now.Warrant()
 	if err != nil {
-		r.cfg.Log.Error("nobody vouches for a bundle that is installed: its signature cannot be read", "bundle", b.Name, "err", err)
+		r.cfg.Log.Error("the signature of an installed bundle cannot be read; its capabilities are not callable", "bundle", b.Name, "err", err)
 		return
 	}
 	r.warrants[b.Name] = w
 }
 
-// Barred says why nothing of an installed bundle is called at this moment; nil: it is.
+// Barred returns the reason why the capabilities of an installed bundle cannot be called at
+// the moment, or nil if they can.
 func (r *Registry) Barred(name string) error {
 	r.mu.RLock()
 	defer r.mu.RUnlock()
 	return r.barred(name)
 }
 
-// barred is Barred for who has r.mu.
+// barred is Barred for callers that hold r.mu.
 //
 // +checklocksread:r.mu
 func (r *Registry) barred(name string) error {
 	b, ok := r.bundles[name]
 	if ok && b.Now == nil {
-		return nil // nothing of it is there
+		return nil // not installed
 	}
 	w, ok := r.warrants[name]
 	if !ok {
@@ -257,22 +260,22 @@ func (r *Registry) barred(name string) error {
 	return r.cfg.Trust.Holds(w)
 }
 
-var errUnvouched = errors.New("nobody vouches for it any more")
+var errUnvouched = errors.New("the bundle is not trusted any longer")
 
-// TrustChanged ends what waits for calls of bundles that are not trusted any more. That
-// they are not called is so from the moment of the change.
+// TrustChanged withdraws the pending approvals of calls to bundles that are no longer trusted.
+// Such calls are refused from the moment of the trust change, also without it.
 func (r *Registry) TrustChanged(ctx context.Context) error {
-	r.turn.Lock()
-	defer r.turn.Unlock()
+	r.changeMu.Lock()
+	defer r.changeMu.Unlock()
 	var errs []error
 	for _, b := range r.Bundles() {
 		why := r.Barred(b.Name)
 		if why == nil {
 			continue
 		}
-		r.cfg.Log.Warn("nothing of a bundle is called from now on", "bundle", b.Name, "err", why)
+		r.cfg.Log.Warn("the capabilities of a bundle cannot be called: it is no longer trusted", "bundle", b.Name, "err", why)
 		for _, ref := range b.Capabilities {
-			if _, in, err := r.kept(ref); err == nil {
+			if _, in, err := r.findStored(ref); err == nil {
 				errs = append(errs, r.drop(ctx, in, false))
 			}
 		}
@@ -280,7 +283,7 @@ func (r *Registry) TrustChanged(ctx context.Context) error {
 	return errors.Join(errs...)
 }
 
-// Bundles lists what is installed or on its way, by name.
+// Bundles returns the installed bundles and the pending installations, sorted by name.
 func (r *Registry) Bundles() []Bundle {
 	r.mu.RLock()
 	defer r.mu.RUnlock()
@@ -293,26 +296,26 @@ func (r *Registry) Bundles() []Bundle {
 
 // RemoveBundle removes a bundle with its capabilities and its skill.
 func (r *Registry) RemoveBundle(ctx context.Context, name string) error {
-	if b, ok := r.bundle(name); ok && b.Now == nil { // nothing of it is installed
-		r.turn.Lock()
-		defer r.turn.Unlock()
+	if b, ok := r.bundle(name); ok && b.Now == nil { // not installed
+		r.changeMu.Lock()
+		defer r.changeMu.Unlock()
 		r.withdrawBundle(ctx, b)
 		return r.changeBundle(ctx, Change{Bundle: b, Forget: true})
 	}
 	return r.installer.Remove(ctx, name)
 }
 
-// withdrawBundle asks nobody about a bundle any more.
+// withdrawBundle withdraws the pending approval of a bundle.
 func (r *Registry) withdrawBundle(ctx context.Context, b Bundle) {
 	if b.Next == nil || b.Next.Approval == "" || b.Next.State != Pending {
 		return
 	}
 	if _, err := r.cfg.Approvals.Withdraw(ctx, b.Next.Approval, "it was removed"); err != nil {
-		r.cfg.Log.Warn("a question about a bundle is still asked", "bundle", b.Name, "approval", b.Next.Approval, "err", err)
+		r.cfg.Log.Warn("cannot withdraw the approval request of a bundle", "bundle", b.Name, "approval", b.Next.Approval, "err", err)
 	}
 }
 
-// installed is the registry as bundle.Installer wants it.
+// installed implements bundle.Installer on the registry.
 type installed struct{ r *Registry }
 
 func (i installed) Installed(_ context.Context, name string) (*bundle.Installed, error) {
@@ -320,19 +323,19 @@ func (i installed) Installed(_ context.Context, name string) (*bundle.Installed,
 	return b.Now, nil
 }
 
-// Register makes the capabilities and the skill of a bundle available, and takes away
-// what it has no longer: all at once or not at all.
+// Register makes the capabilities and the skill of a bundle available and removes those that
+// the new version no longer has, as one transaction.
 func (i installed) Register(ctx context.Context, in *bundle.Installed, b *bundle.Bundle, replaces string) error {
 	r := i.r
-	r.turn.Lock()
-	defer r.turn.Unlock()
+	r.changeMu.Lock()
+	defer r.changeMu.Unlock()
 	rec, _ := r.bundle(in.Name)
 	was := ""
 	if rec.Now != nil {
 		was = rec.Now.Digest
 	}
 	if was != replaces && was != in.Digest {
-		return fault.Newf(fault.Conflict, "registry.Register", in.Name, "another version was installed meanwhile")
+		return fault.Newf(fault.Conflict, "registry.Register", in.Name, "another version was installed in the meantime")
 	}
 	c, err := r.collect(ctx, rec, in, b)
 	if err == nil {
@@ -350,8 +353,8 @@ func (i installed) Register(ctx context.Context, in *bundle.Installed, b *bundle
 	return r.dropAll(ctx, c.Gone)
 }
 
-// collect is what changes when a bundle takes the place of rec. It returns also what it
-// has prepared before it failed.
+// collect returns the change that replaces rec by a bundle. If it fails, it also returns what
+// it has prepared until then.
 func (r *Registry) collect(ctx context.Context, rec Bundle, in *bundle.Installed, b *bundle.Bundle) (Change, error) {
 	from := in.Name + "@" + in.Version
 	c := Change{installed: map[string]*engine.Installed{}}
@@ -359,10 +362,10 @@ func (r *Registry) collect(ctx context.Context, rec Bundle, in *bundle.Installed
 	taken := map[string][]byte{}
 	for _, m := range b.Capabilities {
 		ref := m.ID + "@" + m.Version
-		if old, _, missing := r.kept(ref); missing == nil && old.State == Approved && old.Bundle != "" && bundleName(old.Bundle) != in.Name {
+		if old, _, missing := r.findStored(ref); missing == nil && old.State == Approved && old.Bundle != "" && bundleName(old.Bundle) != in.Name {
 			return c, fault.Newf(fault.Conflict, "registry.Register", ref, "it came with the bundle %s", old.Bundle)
 		}
-		if old, _, err := r.kept(ref); err == nil && old.State == Pending {
+		if old, _, err := r.findStored(ref); err == nil && old.State == Pending {
 			c.asked = append(c.asked, old)
 		}
 		got, prepared, err := r.admit(ctx, Request{Text: []byte(m.Source), Dir: b.Path(), By: rec.by(), Bundle: from, allowed: true, Again: true, taken: taken}, m)
@@ -390,7 +393,8 @@ func (r *Registry) collect(ctx context.Context, rec Bundle, in *bundle.Installed
 	return c, nil
 }
 
-// lookup is what the skill of a bundle is held against: what comes with it, too.
+// lookup returns the function by which the skill of a bundle finds capabilities, including
+// those of the same change.
 func (c Change) lookup(r *Registry) func(string) (*manifest.Capability, bool) {
 	return func(cid string) (*manifest.Capability, bool) {
 		for ref, in := range c.installed {
@@ -398,7 +402,7 @@ func (c Change) lookup(r *Registry) func(string) (*manifest.Capability, bool) {
 				return in.Capability, true
 			}
 		}
-		rec, in, err := r.kept(cid)
+		rec, in, err := r.findStored(cid)
 		if err != nil {
 			return nil, false
 		}
@@ -406,11 +410,11 @@ func (c Change) lookup(r *Registry) func(string) (*manifest.Capability, bool) {
 	}
 }
 
-// cameWith lists what came with a bundle, but for what is to stay. What was registered
-// by itself is not the bundle's.
+// cameWith lists the records of the capabilities that came with a bundle, except those in
+// stay. Capabilities that were registered separately are not included.
 func (r *Registry) cameWith(b Bundle, stay []string) (all []Record) {
 	for _, ref := range b.Capabilities {
-		rec, _, err := r.kept(ref)
+		rec, _, err := r.findStored(ref)
 		if err == nil && bundleName(rec.Bundle) == b.Name && !slices.Contains(stay, ref) {
 			all = append(all, rec)
 		}
@@ -427,8 +431,8 @@ func (b Bundle) by() string {
 
 func (i installed) Forget(ctx context.Context, name string) error {
 	r := i.r
-	r.turn.Lock()
-	defer r.turn.Unlock()
+	r.changeMu.Lock()
+	defer r.changeMu.Unlock()
 	b, ok := r.bundle(name)
 	if !ok {
 		return fault.Newf(fault.NotFound, "registry.Forget", name, "no bundle of that name is installed")
@@ -441,7 +445,7 @@ func (i installed) Forget(ctx context.Context, name string) error {
 	return r.dropAll(ctx, gone)
 }
 
-// approver has a person look at a bundle.
+// approver requests the approval of a bundle.
 type approver struct{ r *Registry }
 
 func (a approver) Approve(ctx context.Context, v *bundle.Review) error {
@@ -467,20 +471,20 @@ func (a approver) Approve(ctx context.Context, v *bundle.Review) error {
 	return fault.Newf(fault.Denied, "registry.Install", v.Name, "it was refused: %s", answer.Outcome)
 }
 
-// noteAsked has the record say by what approval a person is asked.
+// noteAsked stores the id of the approval request in the bundle's record.
 func (r *Registry) noteAsked(ctx context.Context, v *bundle.Review, aid id.Approval) error {
-	r.turn.Lock()
-	defer r.turn.Unlock()
+	r.changeMu.Lock()
+	defer r.changeMu.Unlock()
 	b, _ := r.bundle(v.Name)
 	if b.Next == nil || b.Next.Digest != v.Digest {
-		return fault.Newf(fault.Conflict, "registry.Install", v.Name, "something else is installed now")
+		return fault.Newf(fault.Conflict, "registry.Install", v.Name, "another installation of this bundle is in progress")
 	}
 	next := *b.Next
 	next.Approval, b.Next = aid, &next
 	return r.keepBundle(ctx, b)
 }
 
-// reviewed is what a person is asked about a bundle.
+// reviewed returns the approval request for a bundle.
 func reviewed(v *bundle.Review) approval.Request {
 	attributes := map[string]string{"publisher": v.Publisher, "key": v.Key, "digest": v.Digest, "tier": string(v.Tier)}
 	for name, list := range map[string][]string{"effects": v.Effects, "hosts": v.Hosts, "secrets": v.Secrets, "data in": v.Input, "data out": v.Output} {
@@ -498,7 +502,7 @@ func reviewed(v *bundle.Review) approval.Request {
 	return approval.Request{
 		Question: policy.Question{Action: ActionInstall, Resource: "bundle " + v.Name + "@" + v.Version, Attributes: attributes},
 		Rule:     policy.Rule{Action: ActionInstall, Pattern: "*", Effect: policy.Ask, File: "registry"},
-		Reason:   "what a bundle's capabilities may do has to be allowed before it is installed",
+		Reason:   "the capabilities of a bundle must be approved before it is installed",
 		Tier:     tier, Context: help, Scopes: []approval.Scope{approval.Once},
 		Expires: time.Now().Add(approvalTime),
 	}

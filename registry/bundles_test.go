@@ -16,14 +16,14 @@ import (
 	"glasshouse/registry"
 )
 
-// A press makes signed bundles.
+// A press builds signed bundles.
 type press struct {
 	t     *testing.T
 	key   *bundle.SecretKey
-	until time.Time // that signatures are good; zero: for ever
+	until time.Time // expiry of the signatures; zero: none
 }
 
-// newPress is a press whose bundles s takes.
+// newPress returns a press whose key s trusts.
 func newPress(s *shop) *press {
 	s.t.Helper()
 	k, err := bundle.GenerateKey()
@@ -32,13 +32,13 @@ func newPress(s *shop) *press {
 	return &press{t: s.t, key: k}
 }
 
-// places makes a version of a bundle, whose capability reaches hosts.
+// places builds a version of a bundle whose capability may reach hosts.
 func (p *press) places(version, capability string, hosts ...string) string {
 	p.t.Helper()
 	return p.pack(p.dir(version, capability, hosts...))
 }
 
-// dir is places in a directory, not yet signed.
+// dir is places in a directory, without a signature.
 func (p *press) dir(version, capability string, hosts ...string) string {
 	p.t.Helper()
 	dir := p.t.TempDir()
@@ -74,7 +74,7 @@ func (s *shop) install(path string) registry.Bundle {
 	return b
 }
 
-// says answers what a bundle waits for.
+// says answers the pending approval of a bundle.
 func (s *shop) says(b registry.Bundle, v approval.Verdict) {
 	s.t.Helper()
 	_, err := s.queue.Answer(s.t.Context(), b.Next.Approval, approval.Answer{
@@ -83,7 +83,7 @@ func (s *shop) says(b registry.Bundle, v approval.Verdict) {
 	must(s.t, err)
 }
 
-// installed waits until nothing of a bundle waits.
+// installed waits until a bundle has no pending installation.
 func (s *shop) installed(name string) registry.Bundle {
 	s.t.Helper()
 	for end := time.Now().Add(30 * time.Second); time.Now().Before(end); time.Sleep(time.Millisecond) {
@@ -93,7 +93,7 @@ func (s *shop) installed(name string) registry.Bundle {
 			}
 		}
 	}
-	s.t.Fatalf("%s still waits", name)
+	s.t.Fatalf("%s is still pending", name)
 	return registry.Bundle{}
 }
 
@@ -106,44 +106,44 @@ func (s *shop) find(name string) (registry.Bundle, bool) {
 	return all[i], true
 }
 
-func TestABundleIsInstalledWhenAPersonHasSeenWhatItMayDo(t *testing.T) {
+func TestBundleIsInstalledAfterApproval(t *testing.T) {
 	s := newShop(t)
 	p := newPress(s)
 	b := s.install(p.places("1.0.0", "places.search", "a.example.com"))
 	if b.Next == nil || b.Next.State != registry.Pending || b.Now != nil {
-		t.Fatalf("it is %+v", b)
+		t.Fatalf("bundle = %+v", b)
 	}
 	if _, err := s.Resolve("places.search"); fault.KindOf(err) != fault.NotFound {
-		t.Errorf("its capability, before: %v", err)
+		t.Errorf("Resolve before the approval = %v", err)
 	}
 	asked, err := s.queue.Get(t.Context(), b.Next.Approval)
 	must(t, err)
 	if !strings.Contains(string(asked.Context), "a.example.com") || asked.Question.Attributes["publisher"] != "acme" {
-		t.Errorf("who is asked sees %v, %s", asked.Question.Attributes, asked.Context)
+		t.Errorf("the approval request shows %v, %s", asked.Question.Attributes, asked.Context)
 	}
 	s.says(b, approval.Allow)
 	if b = s.installed("local-places"); b.Now == nil || b.Now.Version != "1.0.0" {
-		t.Fatalf("then it is %+v", b)
+		t.Fatalf("bundle after the approval = %+v", b)
 	}
 	c, err := s.Resolve("places.search")
 	must(t, err)
 	if text, err := os.ReadFile(filepath.Join(c.Dir, "src/main.py")); string(text) != "print('1.0.0')\n" {
-		t.Errorf("its program is %q, %v", text, err)
+		t.Errorf("content of its program = %q, %v", text, err)
 	}
 	if _, _, k, err := s.Skill("local-places"); err != nil || len(k.Capabilities) != 1 {
-		t.Errorf("its skill is %+v, %v", k, err)
+		t.Errorf("Skill = %+v, %v", k, err)
 	}
 }
 
-func TestARefusedBundleLeavesNothing(t *testing.T) {
+func TestRefusedBundleLeavesNothing(t *testing.T) {
 	s := newShop(t)
 	p := newPress(s)
 	s.says(s.install(p.places("1.0.0", "places.search", "a.example.com")), approval.Deny)
 	if b := s.installed("local-places"); b.Now != nil || b.Next.State != registry.Refused || !strings.Contains(b.Next.Why, "because") {
-		t.Errorf("it is %+v", b.Next)
+		t.Errorf("bundle = %+v", b.Next)
 	}
 	if len(s.List()) != 0 || len(s.Skills()) != 0 {
-		t.Errorf("there are %v, %v", s.List(), s.Skills())
+		t.Errorf("capabilities and skills = %v, %v, want none", s.List(), s.Skills())
 	}
 	must(t, s.RemoveBundle(t.Context(), "local-places"))
 	if len(s.Bundles()) != 0 {
@@ -151,26 +151,26 @@ func TestARefusedBundleLeavesNothing(t *testing.T) {
 	}
 }
 
-func TestAnUpdateTakesThePlaceOfWhatWasThere(t *testing.T) {
+func TestUpdateReplacesInstalledVersion(t *testing.T) {
 	s := newShop(t)
 	p := newPress(s)
 	s.says(s.install(p.places("1.0.0", "places.search", "a.example.com")), approval.Allow)
 	s.installed("local-places")
 	b := s.install(p.places("2.0.0", "places.find", "b.example.com"))
 	if b.Now.Version != "1.0.0" || b.Next.Version != "2.0.0" {
-		t.Errorf("until then it is %+v", b)
+		t.Errorf("bundle before the approval = %+v", b)
 	}
 	s.says(b, approval.Allow)
 	if b = s.installed("local-places"); b.Now.Version != "2.0.0" {
-		t.Fatalf("then it is %+v", b.Now)
+		t.Fatalf("bundle after the approval = %+v", b.Now)
 	}
 	if _, err := s.Resolve("places.search"); fault.KindOf(err) != fault.NotFound {
-		t.Errorf("what it has no longer is %v", err)
+		t.Errorf("Resolve of the removed capability = %v", err)
 	}
 	_, err := s.Resolve("places.find")
 	must(t, err)
 	if _, err := s.Install(t.Context(), p.places("1.5.0", "places.find", "b.example.com"), "anna"); err == nil || bundle.ReasonOf(err) != bundle.Downgrade && !strings.Contains(err.Error(), "2.0.0") {
-		t.Errorf("to go back is %v", err)
+		t.Errorf("install of the older version = %v", err)
 	}
 	must(t, s.RemoveBundle(t.Context(), "local-places"))
 	if len(s.List()) != 0 || len(s.Skills()) != 0 || len(s.Bundles()) != 0 {
@@ -178,31 +178,31 @@ func TestAnUpdateTakesThePlaceOfWhatWasThere(t *testing.T) {
 	}
 }
 
-func TestABundleOfAStrangerIsRefusedAtOnce(t *testing.T) {
+func TestBundleOfUnknownPublisherIsRefused(t *testing.T) {
 	s := newShop(t)
 	k, err := bundle.GenerateKey()
 	must(t, err)
 	_, err = s.Install(t.Context(), (&press{t: t, key: k}).places("1.0.0", "places.search", "a.example.com"), "anna")
 	if bundle.ReasonOf(err) != bundle.UnknownPublisher {
-		t.Errorf("it is %v", err)
+		t.Errorf("Install = %v", err)
 	}
 	if len(s.queue.Pending()) != 0 {
-		t.Error("a person is asked")
+		t.Error("an approval was requested")
 	}
 }
 
-func TestAnInstallationOutlivesTheDaemon(t *testing.T) {
+func TestInstallationSurvivesRestart(t *testing.T) {
 	s := newShop(t)
 	p := newPress(s)
 	file := p.places("1.0.0", "places.search", "a.example.com")
 	b := s.install(file)
-	must(t, os.Remove(file)) // what was uploaded is gone
-	must(t, s.Close())       // as if it had been killed
+	must(t, os.Remove(file)) // the upload was deleted
+	must(t, s.Close())       // as if the daemon had been killed
 	s.says(b, approval.Allow)
 	must(t, errors.Join(s.queue.Close(), s.store.Close()))
 	s.open()
 	if b = s.installed("local-places"); b.Now == nil {
-		t.Fatalf("it is %+v", b.Next)
+		t.Fatalf("bundle = %+v", b.Next)
 	}
 	s.close()
 	s.open()
@@ -210,11 +210,11 @@ func TestAnInstallationOutlivesTheDaemon(t *testing.T) {
 	must(t, err)
 }
 
-func TestASkillWhoseCapabilityWasRevokedIsRefused(t *testing.T) {
+func TestSkillWithRevokedCapabilityIsRefused(t *testing.T) {
 	s := newShop(t)
 	text := []byte("---\nname: doubling\ndescription: Double numbers\nversion: \"1.0.0\"\nccos:\n  capabilities: [math.double]\n---\n\nUse math.double.\n")
 	if _, _, err := s.AddSkill(t.Context(), "SKILL.md", text, "anna", ""); fault.KindOf(err) != fault.Denied || !strings.Contains(err.Error(), "math.double") {
-		t.Errorf("before its capability is there: %v", err)
+		t.Errorf("AddSkill without its capability = %v", err)
 	}
 	s.register(double)
 	_, _, err := s.AddSkill(t.Context(), "SKILL.md", text, "anna", "")
@@ -222,17 +222,17 @@ func TestASkillWhoseCapabilityWasRevokedIsRefused(t *testing.T) {
 	_, err = s.Revoke(t.Context(), "math.double", "wrong")
 	must(t, err)
 	if _, _, _, err := s.Skill("doubling"); fault.KindOf(err) != fault.Denied {
-		t.Errorf("then it is %v", err)
+		t.Errorf("Check of the skill after revocation = %v", err)
 	}
 	s.close()
 	s.open()
 	if all := s.Skills(); len(all) != 1 || all[0].Name != "doubling" {
-		t.Errorf("after a start there are %v", all)
+		t.Errorf("skills after a restart = %v", all)
 	}
 	must(t, s.RemoveSkill(t.Context(), "doubling"))
 }
 
-func TestWhatIsTrustedNoLongerIsCalledNoLonger(t *testing.T) {
+func TestBundleWithoutTrustIsNotCallable(t *testing.T) {
 	s := newShop(t)
 	p := newPress(s)
 	file := p.places("1.0.0", "places.search", "a.example.com")
@@ -251,17 +251,17 @@ func TestWhatIsTrustedNoLongerIsCalledNoLonger(t *testing.T) {
 			return
 		}
 		if fault.KindOf(err) != fault.Denied || !strings.Contains(err.Error(), string(why)) || bundle.ReasonOf(s.Barred("local-places")) != why {
-			t.Errorf("it is %v, want %s", err, why)
+			t.Errorf("Resolve = %v, want %s", err, why)
 		}
 		if _, _, _, err := s.Skill("local-places"); err == nil {
-			t.Error("agents are still given its skill")
+			t.Error("its skill is still offered to agents")
 		}
 		if r, _, err := s.Find("places.search"); err != nil || r.State != registry.Revoked {
-			t.Errorf("it is listed as %s, %v", r.State, err)
+			t.Errorf("listed with state %s, %v", r.State, err)
 		}
 	}
 	called("")
-	must(t, s.cfg.Trust.Rotate(key, fresh.Public())) // what the old one signed stays good
+	must(t, s.cfg.Trust.Rotate(key, fresh.Public())) // signatures of the old key stay valid
 	called("")
 	must(t, s.cfg.Trust.Add("acme", bundle.ReadOnly, fresh.Public()))
 	called(bundle.TierExceeded)
@@ -269,7 +269,7 @@ func TestWhatIsTrustedNoLongerIsCalledNoLonger(t *testing.T) {
 	called(bundle.UnknownPublisher)
 	s.close()
 	s.open()
-	called(bundle.UnknownPublisher) // also at the next start
+	called(bundle.UnknownPublisher) // also after a restart
 	must(t, s.cfg.Trust.Add("acme", bundle.Standard, key))
 	called("")
 	must(t, s.cfg.Trust.RevokeBundle(b.Now.Digest, "it is wrong"))
@@ -282,7 +282,7 @@ func TestWhatIsTrustedNoLongerIsCalledNoLonger(t *testing.T) {
 	}
 }
 
-func TestABundleWhoseTimeIsOverIsCalledNoLongerUntilItIsSignedAnew(t *testing.T) {
+func TestExpiredBundleIsNotCallableUntilSignedAgain(t *testing.T) {
 	s := newShop(t)
 	p := newPress(s)
 	p.until = time.Now().Add(6 * time.Second).Truncate(time.Second)
@@ -291,20 +291,20 @@ func TestABundleWhoseTimeIsOverIsCalledNoLongerUntilItIsSignedAnew(t *testing.T)
 	s.installed("local-places")
 	for end := time.Now().Add(30 * time.Second); s.Barred("local-places") == nil; time.Sleep(10 * time.Millisecond) {
 		if time.Now().After(end) {
-			t.Fatal("it is good for ever")
+			t.Fatal("its signature does not expire")
 		}
 	}
 	if _, err := s.Resolve("places.search"); bundle.ReasonOf(s.Barred("local-places")) != bundle.Expired || fault.KindOf(err) != fault.Denied {
-		t.Errorf("it is %v", err)
+		t.Errorf("Resolve = %v", err)
 	}
 	p.until = time.Time{}
-	s.install(p.pack(dir)) // the same content: nobody is asked
+	s.install(p.pack(dir)) // the same content needs no new approval
 	s.installed("local-places")
 	_, err := s.Resolve("places.search")
 	must(t, err)
 }
 
-func TestABundleTakesNothingAwayThatWasRegisteredByItself(t *testing.T) {
+func TestBundleKeepsSeparatelyRegisteredCapabilities(t *testing.T) {
 	s := newShop(t)
 	p := newPress(s)
 	dir := p.dir("1.0.0", "places.search", "a.example.com")
@@ -313,16 +313,16 @@ func TestABundleTakesNothingAwayThatWasRegisteredByItself(t *testing.T) {
 	all, err := s.Register(t.Context(), registry.Request{File: "m.rtfs", Text: text, Dir: dir, By: "bert"})
 	must(t, err)
 	if all[0].State != registry.Pending {
-		t.Fatalf("it is %s", all[0].State)
+		t.Fatalf("state = %s", all[0].State)
 	}
 	s.says(s.install(p.pack(dir)), approval.Allow)
 	s.installed("local-places")
-	// What was asked before is withdrawn once the bundle is recorded.
+	// Pending approval requests are withdrawn after the bundle is recorded.
 	for end := time.Now().Add(30 * time.Second); len(s.queue.Pending()) != 0 && time.Now().Before(end); {
 		time.Sleep(time.Millisecond)
 	}
 	if _, err := s.Resolve("places.search"); err != nil || len(s.queue.Pending()) != 0 {
-		t.Errorf("what was allowed with the bundle: %v; still asked: %v", err, s.queue.Pending())
+		t.Errorf("Resolve of a capability approved with the bundle = %v; pending approvals: %v", err, s.queue.Pending())
 	}
 	must(t, s.RemoveBundle(t.Context(), "local-places"))
 
@@ -336,7 +336,7 @@ func TestABundleTakesNothingAwayThatWasRegisteredByItself(t *testing.T) {
 	must(t, err)
 }
 
-func TestAnOlderVersionInPlaceOfARevokedOneIsCalledWithAWarning(t *testing.T) {
+func TestFallbackFromRevokedVersionWarns(t *testing.T) {
 	s := newShop(t)
 	p := newPress(s)
 	s.register(double)
@@ -364,9 +364,9 @@ func TestAnOlderVersionInPlaceOfARevokedOneIsCalledWithAWarning(t *testing.T) {
 	must(t, s.TrustChanged(t.Context()))
 	resolves("math.double", "1.0.0", "version 2.0.0 is revoked", "it was lost", "version 1.0.0", "registered by itself", "capability revoke math.double@1.0.0")
 	resolves("math.double@1.0.0", "1.0.0")
-	resolves("math.double", "1.0.0", "2.0.0") // the version itself was not changed by the first warning
+	resolves("math.double", "1.0.0", "2.0.0") // the first warning did not modify the version itself
 
-	// A newer version that is good is called without a warning.
+	// A newer approved version is called without a warning.
 	s.register(strings.Replace(double, "1.0.0", "3.0.0", 1))
 	resolves("math.double", "3.0.0")
 }

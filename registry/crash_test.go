@@ -13,15 +13,15 @@ import (
 	"glasshouse/registry"
 )
 
-// A dying store is that of a daemon that is killed at one of its writes: before it, or
-// when it is done and nobody has heard of it yet.
+// A dying store simulates a daemon that is killed at one of its writes, before the write or
+// after it but before its result was seen.
 type dying struct {
 	registry.Store
 	after bool
 
 	mu sync.Mutex
 	// +checklocks:mu
-	left int // writes until it dies
+	left int // remaining writes
 }
 
 var errKilled = errors.New("killed")
@@ -67,7 +67,7 @@ func (d *dying) DeleteSkill(ctx context.Context, name string) error {
 	return d.write(func() error { return d.Store.DeleteSkill(ctx, name) })
 }
 
-// whole fails the test unless a version of the bundle is there as it should be, or none.
+// whole fails the test unless one version of the bundle is completely installed, or none.
 func (s *shop) whole() string {
 	s.t.Helper()
 	version := ""
@@ -81,33 +81,33 @@ func (s *shop) whole() string {
 	for _, r := range s.List() {
 		listed = append(listed, r.ID+"@"+r.Version)
 		if _, err := s.Resolve(r.ID + "@" + r.Version); err != nil {
-			s.t.Errorf("%s is there, and is not called: %v", r.ID, err)
+			s.t.Errorf("%s is registered but not callable: %v", r.ID, err)
 		}
 	}
 	if !slices.Equal(has, listed) {
-		s.t.Errorf("of version %q there are %v, and it has %v", version, listed, has)
+		s.t.Errorf("version %q has the capabilities %v, want %v", version, listed, has)
 	}
 	if skills := s.Skills(); len(skills) > 1 || (len(skills) == 1) != (version != "") {
 		s.t.Errorf("version %q has the skills %v", version, skills)
 	} else if version != "" && skills[0].Bundle != "local-places@"+version {
-		s.t.Errorf("the skill of version %s is that of %s", version, skills[0].Bundle)
+		s.t.Errorf("the skill of version %s belongs to %s", version, skills[0].Bundle)
 	}
 	return version
 }
 
-// soon waits until something is so.
+// soon waits until a condition holds.
 func (s *shop) soon(is func() bool) {
 	s.t.Helper()
 	for end := time.Now().Add(30 * time.Second); !is(); time.Sleep(time.Millisecond) {
 		if time.Now().After(end) {
-			s.t.Fatal("it still waits")
+			s.t.Fatal("the condition does not hold after the timeout")
 		}
 	}
 }
 
-// What is killed at any write of an update leaves the one version whole or the other,
-// and the next daemon goes on without asking anybody again.
-func TestADaemonKilledDuringAnUpdateLeavesOneVersionWhole(t *testing.T) {
+// A daemon that is killed at any write of an update leaves either the old or the new version
+// completely installed, and the next daemon continues without a new approval.
+func TestCrashDuringUpdateLeavesOneCompleteVersion(t *testing.T) {
 	for _, after := range []bool{false, true} {
 		for writes := 1; ; writes++ {
 			var d *dying
@@ -130,12 +130,12 @@ func TestADaemonKilledDuringAnUpdateLeavesOneVersionWhole(t *testing.T) {
 
 				s.open()
 				if s.whole() == "" {
-					t.Error("what was installed is gone")
+					t.Error("the installed version is lost")
 				}
 				s.soon(func() bool {
 					if asked := s.queue.Pending(); len(asked) > 0 {
 						if answered {
-							t.Error("a person is asked again")
+							t.Error("the approval was requested again")
 						}
 						s.says(registry.Bundle{Next: &registry.Install{Approval: asked[0].ID}}, approval.Allow)
 					}
@@ -143,11 +143,11 @@ func TestADaemonKilledDuringAnUpdateLeavesOneVersionWhole(t *testing.T) {
 					return b.Next == nil || b.Next.State != registry.Pending
 				})
 				if version := s.whole(); answered && version != "2.0.0" {
-					t.Errorf("what was allowed is not installed: %q is", version)
+					t.Errorf("the approved version is not installed: %q is", version)
 				}
 			})
 			if !d.dead() {
-				break // it has lived to the end
+				break // it survived until the end
 			}
 		}
 	}

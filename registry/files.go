@@ -23,7 +23,7 @@ import (
 	"glasshouse/manifest"
 )
 
-// What a capability may bring along.
+// Limits on the files of one capability.
 const (
 	maxFiles = 20_000
 	maxBytes = 512 << 20
@@ -33,14 +33,14 @@ func (r *Registry) dirOf(digest string) string {
 	return filepath.Join(r.cfg.Dir, strings.TrimPrefix(digest, "sha256:"))
 }
 
-// take copies the files that a manifest names to where nobody changes them, and
-// returns the digest of both, and that of the files alone, under which their copy lies:
-// capabilities that bring the same files share it. Files whose copy lies there already
-// are not copied, and those that have not changed since they were read are not read.
+// take copies the files that a manifest names to a read-only directory of the registry. It
+// returns the digest of manifest and files, and the digest of the files alone, which names the
+// copy: capabilities with the same files share one copy. Files that are copied already are not
+// copied again, and files that have not changed since they were read are not read again.
 func (r *Registry) take(ctx context.Context, req Request, c *manifest.Capability) (digest, files string, err error) {
 	paths := named(c)
 	if len(paths) > 0 && req.Dir == "" {
-		return "", "", fault.Newf(fault.Invalid, "registry.Register", c.ID, "the manifest names %s, and no directory was given that it is in", paths[0])
+		return "", "", fault.Newf(fault.Invalid, "registry.Register", c.ID, "the manifest names %s, but no directory was given", paths[0])
 	}
 	key := strings.Join(paths, "\x00")
 	listing, have := req.taken[key]
@@ -64,7 +64,7 @@ func filesDigest(listing []byte) string {
 	return "sha256:" + hex.EncodeToString(sum[:])
 }
 
-// takeFiles has a copy of files, and returns what lists them with their digests.
+// takeFiles copies files and returns a listing of them with their digests.
 func (r *Registry) takeFiles(ctx context.Context, dir string, paths []string, cid string) ([]byte, error) {
 	if err := os.MkdirAll(r.cfg.Dir, 0o711); err != nil {
 		return nil, err
@@ -78,7 +78,7 @@ func (r *Registry) takeFiles(ctx context.Context, dir string, paths []string, ci
 		}
 		defer from.Close()
 		for _, p := range paths {
-			if err := findable(from, dir, p, cid); err != nil {
+			if err := checkPath(from, dir, p, cid); err != nil {
 				return nil, err
 			}
 		}
@@ -97,7 +97,7 @@ func (r *Registry) takeFiles(ctx context.Context, dir string, paths []string, ci
 		return nil, err
 	}
 	defer os.RemoveAll(temp)
-	if err := os.Chmod(temp, 0o755); err != nil { // programs in jails are other users
+	if err := os.Chmod(temp, 0o755); err != nil { // programs in jails run as other users
 		return nil, err
 	}
 	to, err := os.OpenRoot(temp)
@@ -117,24 +117,24 @@ func (r *Registry) takeFiles(ctx context.Context, dir string, paths []string, ci
 	return t.listing.Bytes(), nil
 }
 
-// findable returns an error that tells the caller what is wrong with a path that a
-// manifest names, if something is.
-func findable(from *os.Root, dir, p, cid string) error {
+// checkPath returns an error with a remedy if a path of a manifest cannot be opened below
+// from.
+func checkPath(from *os.Root, dir, p, cid string) error {
 	_, err := from.Stat(p)
 	switch {
 	case err == nil:
 		return nil
 	case errors.Is(err, fs.ErrNotExist):
 		return &fault.Error{Op: "registry.Register", On: cid, Kind: fault.Invalid,
-			Err: fmt.Errorf("the manifest names %s, which is not in %s", p, dir), Remedy: "build it, or put it there"}
+			Err: fmt.Errorf("the manifest names %s, which is not in %s", p, dir), Remedy: "build the file or copy it to this directory"}
 	}
-	// os.Root refuses what leads out of it, with an error that has no name.
+	// os.Root refuses paths that leave its directory, with an unexported error.
 	return &fault.Error{Op: "registry.Register", On: cid, Kind: fault.Invalid,
 		Err:    fmt.Errorf("the manifest names %s, which cannot be used below %s: %w", p, dir, err),
-		Remedy: "name a file or directory inside that directory, without a symbolic link that leads out of it"}
+		Remedy: "name a file or directory inside that directory, without a symbolic link that leaves it"}
 }
 
-// named returns the paths that a manifest names, in their order, none below another.
+// named returns the paths that a manifest names, in order, without paths below another one.
 func named(c *manifest.Capability) []string {
 	var all []string
 	for _, m := range c.Filesystem.Mounts {
@@ -155,19 +155,18 @@ func named(c *manifest.Capability) []string {
 	})
 }
 
-// A taking is a copy in progress, or, without a place to copy to, a look at what is known
-// of files without reading them. It reads and writes below two directories, and nowhere
-// else.
+// A taking is a copy of files in progress. Without a destination it computes the listing from
+// known digests and reads no file. It accesses only its two directories.
 type taking struct {
 	ctx      context.Context
-	from, to *os.Root // to is nil: nothing is copied, and an unknown file is errUnread
+	from, to *os.Root // to is nil: copy nothing; an unknown file is errUnread
 	sums     *fileSums
 	listing  bytes.Buffer
 	files    int
 	bytes    int64
 }
 
-// errUnread says that a file has to be read.
+// errUnread is returned for a file whose digest is not known without reading it.
 var errUnread = errors.New("a file has to be read")
 
 func (t *taking) all(paths []string) error {
@@ -207,18 +206,18 @@ func (t *taking) tree(p string) error {
 		case 0:
 			return t.file(name)
 		}
-		return fault.Newf(fault.Invalid, "registry.Register", name, "it is neither a file, a directory nor a symbolic link")
+		return fault.Newf(fault.Invalid, "registry.Register", name, "not a file, directory or symbolic link")
 	})
 }
 
-// link copies a symbolic link that leads to what is copied too.
+// link copies a symbolic link whose target is copied as well.
 func (t *taking) link(name string) error {
 	target, err := t.from.Readlink(name)
 	if err != nil {
 		return err
 	}
 	if at := path.Join(path.Dir(name), target); path.IsAbs(target) || at == ".." || strings.HasPrefix(at, "../") {
-		return fault.Newf(fault.Invalid, "registry.Register", name, "it is a symbolic link to %s, outside of what belongs to the capability", target)
+		return fault.Newf(fault.Invalid, "registry.Register", name, "symbolic link to %s, which is not part of the capability", target)
 	}
 	fmt.Fprintf(&t.listing, "link %q %q\n", name, target)
 	if t.to == nil {
@@ -228,7 +227,7 @@ func (t *taking) link(name string) error {
 }
 
 func (t *taking) file(name string) error {
-	in, err := t.from.OpenFile(name, os.O_RDONLY|syscall.O_NONBLOCK, 0) // which does not wait at a pipe
+	in, err := t.from.OpenFile(name, os.O_RDONLY|syscall.O_NONBLOCK, 0) // O_NONBLOCK: do not block on a FIFO (open(2))
 	if err != nil {
 		return err
 	}
@@ -238,7 +237,7 @@ func (t *taking) file(name string) error {
 		return err
 	}
 	if !st.Mode().IsRegular() {
-		return fault.Newf(fault.Invalid, "registry.Register", name, "it changed while it was read")
+		return fault.Newf(fault.Invalid, "registry.Register", name, "the file changed while it was read")
 	}
 	mode := fs.FileMode(0o444)
 	if st.Mode()&0o111 != 0 {
@@ -273,7 +272,7 @@ func (t *taking) file(name string) error {
 	return nil
 }
 
-// list adds a file to the listing.
+// list appends a file to the listing.
 func (t *taking) list(name string, mode fs.FileMode, n int64, sum [sha256.Size]byte) error {
 	if t.bytes += n; t.bytes > maxBytes {
 		return fault.Newf(fault.Exhausted, "registry.Register", name, "more than %d MiB of files", maxBytes>>20)
@@ -282,17 +281,17 @@ func (t *taking) list(name string, mode fs.FileMode, n int64, sum [sha256.Size]b
 	return nil
 }
 
-// fileSums are the digests of files that were read in this daemon's life. It is safe for
-// concurrent use.
+// fileSums caches the digests of files that this process has read. It is safe for concurrent
+// use.
 type fileSums struct {
-	read atomic.Int64 // bytes that were read, in all
+	read atomic.Int64 // bytes read in total
 
 	mu sync.Mutex
 	// +checklocks:mu
 	sums map[fileKey][sha256.Size]byte
 }
 
-// A fileKey names the contents of a file: a change of them changes its ctime, which no
+// A fileKey identifies the contents of a file: writing to a file changes its ctime, which no
 // process can set (inode(7)).
 type fileKey struct {
 	dev, ino     uint64
@@ -301,13 +300,14 @@ type fileKey struct {
 }
 
 func keyOf(st fs.FileInfo) fileKey {
-	sys := st.Sys().(*syscall.Stat_t) // of os.File on Linux
+	sys := st.Sys().(*syscall.Stat_t) // os.File.Stat returns this type on Linux
 	return fileKey{uint64(sys.Dev), sys.Ino, sys.Size, sys.Mtim, sys.Ctim}
 }
 
 const (
-	// settledAfter is how old the last change of a file has to be: a change within the
-	// granularity of time stamps, which is 2 s on some filesystems, shows in none of them.
+	// settledAfter is the minimum age of a file's last change before its digest is cached. Two
+	// changes within the granularity of time stamps, which is 2 s on some filesystems, cannot
+	// be distinguished.
 	settledAfter = 2 * time.Second
 
 	maxFileSums = 10 * maxFiles
@@ -320,7 +320,7 @@ func (f *fileSums) get(st fs.FileInfo) ([sha256.Size]byte, bool) {
 	return sum, ok
 }
 
-// put keeps the digest of a file that was read from an instant on.
+// put caches the digest of a file that was read starting at began.
 func (f *fileSums) put(st fs.FileInfo, began time.Time, sum [sha256.Size]byte) {
 	key := keyOf(st)
 	if began.Sub(time.Unix(key.ctime.Unix())) < settledAfter {
@@ -334,7 +334,7 @@ func (f *fileSums) put(st fs.FileInfo, began time.Time, sum [sha256.Size]byte) {
 	f.sums[key] = sum
 }
 
-// tidy removes the files of what is not registered any more.
+// tidy deletes the files of capabilities that are no longer registered.
 func (r *Registry) tidy() error {
 	entries, err := os.ReadDir(r.cfg.Dir)
 	if errors.Is(err, fs.ErrNotExist) {

@@ -16,40 +16,40 @@ import (
 	"glasshouse/policy"
 )
 
-// A Request is what somebody wants registered.
+// A Request is a request to register capabilities.
 type Request struct {
-	File   string // the manifest's name, for what is said of it
-	Text   []byte // the manifest: one capability or more
-	Dir    string // that the manifest's paths are relative to; empty: it may name none
+	File   string // name of the manifest, for messages
+	Text   []byte // the manifest, with one or more capabilities
+	Dir    string // base of the manifest's relative paths; empty: the manifest may name no files
 	By     string
-	Bundle string // name@version, if it comes with one
-	Again  bool   // ask again about a version that was refused or revoked
+	Bundle string // name@version of the bundle, if the capability belongs to one
+	Again  bool   // request approval again for a refused or revoked version
 
-	allowed bool // with the bundle that it comes with
+	allowed bool // approved together with its bundle
 
-	// taken lists the files that were copied for this request, by the paths that
-	// manifests name: capabilities with the same paths have the same files.
+	// taken lists the files that were copied for this request, by the paths in the manifests:
+	// capabilities with the same paths have the same files.
 	taken map[string][]byte
 }
 
-// ActionInstall is the action that people are asked about before what a capability
-// may do counts. The resource is id@version.
+// ActionInstall is the action of approval requests for the effects of a capability. The
+// resource is id@version.
 const ActionInstall = "install"
 
-// Register takes up the capabilities of a manifest. Those that may do no more than
-// an approved version of theirs, or nothing at all, are approved at once; about the
-// others a person is asked, and until then they are pending. To register the same
-// again is no error, and asks nobody again.
+// Register registers the capabilities of a manifest. A capability without effects, or with no
+// more effects than an approved version of it, is approved immediately. The others are pending
+// until a person has approved them. Registering the same version again is not an error and
+// does not request approval again.
 func (r *Registry) Register(ctx context.Context, req Request) ([]Record, error) {
 	all, err := manifest.Read(req.File, req.Text)
 	if err != nil {
 		return nil, err
 	}
 	if len(all) == 0 {
-		return nil, fault.Newf(fault.Invalid, "registry.Register", req.File, "it has no (capability …) form")
+		return nil, fault.Newf(fault.Invalid, "registry.Register", req.File, "the manifest has no (capability …) form")
 	}
-	r.turn.Lock()
-	defer r.turn.Unlock()
+	r.changeMu.Lock()
+	defer r.changeMu.Unlock()
 	req.taken = map[string][]byte{}
 	var out []Record
 	for _, c := range all {
@@ -82,9 +82,9 @@ func (r *Registry) register(ctx context.Context, req Request, c *manifest.Capabi
 	return rec, nil
 }
 
-// admit takes a copy of a capability and its files, and prepares it. It returns its
-// record as it should be from now on, pending if a person is to be asked, or as it is
-// and nothing to settle, if it is registered already.
+// admit copies a capability and its files and prepares it. It returns the new record, which is
+// pending if it needs approval. If the version is registered already, it returns the existing
+// record and nil.
 func (r *Registry) admit(ctx context.Context, req Request, c *manifest.Capability) (Record, *engine.Installed, error) {
 	digest, files, err := r.take(ctx, req, c)
 	if err != nil {
@@ -92,20 +92,20 @@ func (r *Registry) admit(ctx context.Context, req Request, c *manifest.Capabilit
 	}
 	var was *manifest.Capability
 	trust := false
-	if old, _, err := r.kept(c.ID + "@" + c.Version); err == nil {
+	if old, _, err := r.findStored(c.ID + "@" + c.Version); err == nil {
 		trust = old.Trust && old.Digest == digest
 		switch {
 		case old.Digest != digest && old.State != Refused:
 			return old, nil, &fault.Error{Op: "registry.Register", On: c.ID, Kind: fault.Conflict,
-				Err: fmt.Errorf("version %s is registered with other contents", c.Version), Remedy: "give what has changed another version"}
+				Err: fmt.Errorf("version %s is registered with other contents", c.Version), Remedy: "increase the version of the changed capability"}
 		case old.Digest == digest && (old.State == Approved || old.State == Pending && !req.allowed):
 			return old, nil, nil
 		case old.Digest == digest && old.State != Pending && !req.Again:
 			return old, nil, &fault.Error{Op: "registry.Register", On: c.ID, Kind: fault.Denied,
-				Err: fmt.Errorf("version %s was %s: %s", c.Version, old.State, old.Why), Remedy: "say that it is to be asked about again"}
+				Err: fmt.Errorf("version %s was %s: %s", c.Version, old.State, old.Why), Remedy: "register it again with the option to request approval again"}
 		}
 	}
-	if last, installed, err := r.kept(c.ID); err == nil && last.State == Approved {
+	if last, installed, err := r.findStored(c.ID); err == nil && last.State == Approved {
 		if compare(c.Version, last.Version) < 0 {
 			return last, nil, &fault.Error{Op: "registry.Register", On: c.ID, Kind: fault.Conflict,
 				Err: fmt.Errorf("%s is older than the installed %s", c.Version, last.Version), Remedy: "remove the newer version first"}
@@ -129,7 +129,7 @@ func (r *Registry) admit(ctx context.Context, req Request, c *manifest.Capabilit
 	return rec, in, nil
 }
 
-// settle keeps a record as it is from now on.
+// settle stores a new record and makes it the current one.
 func (r *Registry) settle(ctx context.Context, rec Record, in *engine.Installed) error {
 	if r.cfg.Changed != nil {
 		if err := r.cfg.Changed(ctx, rec, in.Capability); err != nil {
@@ -143,7 +143,7 @@ func (r *Registry) settle(ctx context.Context, rec Record, in *engine.Installed)
 	return nil
 }
 
-// question is what a person is asked about a version.
+// question returns the approval request for a version.
 func (r *Registry) question(rec Record, c *manifest.Capability) approval.Request {
 	attributes := map[string]string{"digest": rec.Digest, "runtime": string(c.Runtime.Type)}
 	for name, list := range map[string][]string{
@@ -164,20 +164,20 @@ func (r *Registry) question(rec Record, c *manifest.Capability) approval.Request
 	return approval.Request{
 		Question: policy.Question{Action: ActionInstall, Resource: rec.ID + "@" + rec.Version, Attributes: attributes},
 		Rule:     policy.Rule{Action: ActionInstall, Pattern: "*", Effect: policy.Ask, File: "registry"},
-		Reason:   "what a capability may do has to be allowed before it is called",
+		Reason:   "the effects of a capability must be approved before it is called",
 		Tier:     tier, Context: help, Scopes: []approval.Scope{approval.Once},
 		Expires: time.Now().Add(approvalTime),
 	}
 }
 
-// attribute adds a list to what a person is shown, unless it is empty.
+// attribute adds a list to the attributes of an approval request, unless it is empty.
 func attribute(to map[string]string, name string, list []string) {
 	if len(list) > 0 {
 		to[name] = strings.Join(list, ", ")
 	}
 }
 
-// number adds what would be new, in its order.
+// number adds the new effects in order.
 func number(to map[string]string, widens []string) {
 	for i, w := range widens {
 		to[fmt.Sprintf("new %02d", i+1)] = w
@@ -191,24 +191,24 @@ func words(labels []manifest.Label) (all []string) {
 	return all
 }
 
-// approvalTime is how long a registration waits for a person.
+// approvalTime is the lifetime of an approval request for a registration.
 const approvalTime = 30 * 24 * time.Hour
 
-// await waits for the answer about a pending version, and has it count.
+// await waits for the approval of a pending version and applies its outcome.
 func (r *Registry) await(rec Record, c *manifest.Capability) {
 	r.wg.Go(func() {
 		a, err := r.answer(r.ctx, r.question(rec, c))
 		if err != nil {
 			if r.ctx.Err() == nil {
-				r.cfg.Log.Error("nobody can be asked about a capability", "capability", rec.ID, "version", rec.Version, "err", err)
+				r.cfg.Log.Error("cannot request approval for a capability", "capability", rec.ID, "version", rec.Version, "err", err)
 			}
 			return
 		}
-		r.turn.Lock()
-		defer r.turn.Unlock()
-		now, in, err := r.kept(rec.ID + "@" + rec.Version)
+		r.changeMu.Lock()
+		defer r.changeMu.Unlock()
+		now, in, err := r.findStored(rec.ID + "@" + rec.Version)
 		if err != nil || now.State != Pending || now.Digest != rec.Digest {
-			return // it was removed meanwhile
+			return // removed in the meantime
 		}
 		at := time.Now().UTC()
 		now.Approval, now.Settled = a.ID, &at
@@ -219,15 +219,15 @@ func (r *Registry) await(rec Record, c *manifest.Capability) {
 			now.State, now.Why = Refused, a.Outcome
 		}
 		if err := r.settle(r.ctx, now, in); err != nil {
-			r.cfg.Log.Error("an answer about a capability does not count yet; it will at the next start", "capability", rec.ID, "version", rec.Version, "err", err)
+			r.cfg.Log.Error("cannot apply the approval of a capability; the next start retries", "capability", rec.ID, "version", rec.Version, "err", err)
 			return
 		}
 		r.taken(a)
 	})
 }
 
-// answer puts a question and waits for the answer. It is there to be had, by a daemon
-// that comes after this one too, until it is taken: when it counts.
+// answer opens an approval request and waits for its outcome. The outcome remains in the
+// queue, also for the next daemon, until it was applied and taken is called.
 func (r *Registry) answer(ctx context.Context, q approval.Request) (approval.Request, error) {
 	asked, err := r.cfg.Approvals.Open(ctx, q)
 	if err != nil {
@@ -240,18 +240,18 @@ func (r *Registry) answer(ctx context.Context, q approval.Request) (approval.Req
 	return a, err
 }
 
-// taken has an answer that counts be nobody's any more.
+// taken removes an applied outcome from the approval queue.
 func (r *Registry) taken(a approval.Request) {
 	if _, err := r.cfg.Approvals.Take(r.ctx, a.ID, a.Question); err != nil && r.ctx.Err() == nil {
-		r.cfg.Log.Warn("an answer that counts could be taken again", "approval", a.ID, "err", err)
+		r.cfg.Log.Warn("cannot remove an applied approval from the queue; it could be applied again", "approval", a.ID, "err", err)
 	}
 }
 
-// Revoke has a version no longer be called.
+// Revoke revokes a version: it can no longer be called.
 func (r *Registry) Revoke(ctx context.Context, ref, why string) (Record, error) {
-	r.turn.Lock()
-	defer r.turn.Unlock()
-	rec, in, err := r.kept(ref)
+	r.changeMu.Lock()
+	defer r.changeMu.Unlock()
+	rec, in, err := r.findStored(ref)
 	if err != nil {
 		return rec, err
 	}
@@ -269,18 +269,18 @@ func (r *Registry) Revoke(ctx context.Context, ref, why string) (Record, error) 
 	return rec, r.drop(ctx, in, false)
 }
 
-// Trust says whether an operator trusts a version, by its digest, to run on the
-// host itself.
+// Trust sets whether an operator trusts a version, identified by its digest, to run directly
+// on the host.
 func (r *Registry) Trust(ctx context.Context, ref, digest string, trust bool) (Record, error) {
-	r.turn.Lock()
-	defer r.turn.Unlock()
-	rec, in, err := r.kept(ref)
+	r.changeMu.Lock()
+	defer r.changeMu.Unlock()
+	rec, in, err := r.findStored(ref)
 	if err != nil {
 		return rec, err
 	}
 	if digest != rec.Digest {
 		return rec, &fault.Error{Op: "registry.Trust", On: ref, Kind: fault.Conflict,
-			Err: errors.New("its digest is another one"), Remedy: "look at what has changed; it is " + rec.Digest}
+			Err: errors.New("the digest does not match"), Remedy: "review the changes; the digest is " + rec.Digest}
 	}
 	rec.Trust = trust
 	trusted := *in
@@ -288,15 +288,15 @@ func (r *Registry) Trust(ctx context.Context, ref, digest string, trust bool) (R
 	return rec, r.settle(ctx, rec, &trusted)
 }
 
-// Remove forgets a version, and everything that was kept for it.
+// Remove deletes a version and its files.
 func (r *Registry) Remove(ctx context.Context, ref string) error {
-	r.turn.Lock()
-	defer r.turn.Unlock()
+	r.changeMu.Lock()
+	defer r.changeMu.Unlock()
 	return r.remove(ctx, ref)
 }
 
 func (r *Registry) remove(ctx context.Context, ref string) error {
-	rec, _, err := r.kept(ref)
+	rec, _, err := r.findStored(ref)
 	if err != nil {
 		return err
 	}
@@ -312,7 +312,7 @@ func (r *Registry) remove(ctx context.Context, ref string) error {
 	return r.dropAll(ctx, []Record{rec})
 }
 
-// displace has a record count no longer. r.mu is held.
+// displace removes a record from the index. The caller holds r.mu.
 //
 // +checklocks:r.mu
 func (r *Registry) displace(rec Record) {
@@ -322,7 +322,7 @@ func (r *Registry) displace(rec Record) {
 	}
 }
 
-// dropAll removes what was kept for versions that are gone.
+// dropAll deletes the files and resources of removed versions.
 func (r *Registry) dropAll(ctx context.Context, gone []Record) error {
 	var errs []error
 	for _, rec := range gone {
@@ -341,7 +341,7 @@ func (r *Registry) dropAll(ctx context.Context, gone []Record) error {
 
 func (r *Registry) withdraw(ctx context.Context, rec Record, why string) {
 	if _, err := r.cfg.Approvals.Withdraw(ctx, rec.Approval, why); err != nil {
-		r.cfg.Log.Warn("a question about a capability is still asked", "capability", rec.ID, "approval", rec.Approval, "err", err)
+		r.cfg.Log.Warn("cannot withdraw the approval request of a capability", "capability", rec.ID, "approval", rec.Approval, "err", err)
 	}
 }
 

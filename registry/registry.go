@@ -1,9 +1,9 @@
-// Package registry knows which capabilities are installed: their manifests, the
-// files that belong to them, and whether a person has allowed what they may do.
+// Package registry stores the installed capabilities: their manifests, their files and whether
+// a person has approved their effects.
 //
-// What is registered is a copy. Neither its manifest nor a file can change after
-// somebody has allowed it: what changes is another version, and what that may do
-// beyond the one before is allowed anew.
+// The registry keeps a copy of each manifest and file, so that neither can change after its
+// approval. A changed capability is a new version; effects that the previous version did not
+// have need a new approval.
 package registry
 
 import (
@@ -30,31 +30,31 @@ import (
 	"glasshouse/policy"
 )
 
-// A State is how far a version has come.
+// A State is the approval state of a version.
 type State string
 
 const (
-	Pending  State = "pending"  // a person is asked
+	Pending  State = "pending"  // an approval request is pending
 	Approved State = "approved" // it can be called
-	Refused  State = "refused"  // a person said no, or nobody answered
-	Revoked  State = "revoked"  // it could be called, and can no longer
+	Refused  State = "refused"  // denied, or the approval expired
+	Revoked  State = "revoked"  // was callable and no longer is
 )
 
-// A Record is a version of a capability, as the store has it.
+// A Record is the stored record of a version of a capability.
 type Record struct {
 	ID      string `json:"id"`
 	Version string `json:"version"`
 	Digest  string `json:"digest"` // of manifest and files
-	Files   string `json:"files"`  // digest of the files alone, under which their copy lies; "": Digest, in records of before
-	Source  string `json:"source"` // the manifest as it was given
+	Files   string `json:"files"`  // digest of the files alone, which names their copy; "" in old records: the same as Digest
+	Source  string `json:"source"` // the original manifest
 	State   State  `json:"state"`
 
-	Approval id.Approval `json:"approval,omitempty"` // that it waits for, or had
-	Widens   []string    `json:"widens,omitempty"`   // what a person has to allow
-	Why      string      `json:"why,omitempty"`      // of a refusal
-	Trust    bool        `json:"trust,omitempty"`    // an operator trusts this digest to run on the host itself
-	Bundle   string      `json:"bundle,omitempty"`   // it came with: name@version
-	By       string      `json:"by,omitempty"`       // who registered it
+	Approval id.Approval `json:"approval,omitempty"` // pending or last approval
+	Widens   []string    `json:"widens,omitempty"`   // effects that need approval
+	Why      string      `json:"why,omitempty"`      // reason of a refusal
+	Trust    bool        `json:"trust,omitempty"`    // an operator trusts this digest to run directly on the host
+	Bundle   string      `json:"bundle,omitempty"`   // name@version of the bundle it came with
+	By       string      `json:"by,omitempty"`       // the caller that registered it
 
 	Created time.Time  `json:"created"`
 	Settled *time.Time `json:"settled,omitempty"`
@@ -64,7 +64,8 @@ func (r Record) files() string { return cmp.Or(r.Files, r.Digest) }
 
 func (r Record) ref() string { return r.ID + "@" + r.Version }
 
-// A Store keeps records. What it returned from outlives a power cut.
+// A Store persists records. A write is durable, also after a power failure, when its method
+// returns.
 type Store interface {
 	Capabilities(ctx context.Context) ([]Record, error)
 	PutCapability(ctx context.Context, r Record) error
@@ -75,10 +76,10 @@ type Store interface {
 	DeleteSkill(ctx context.Context, name string) error
 
 	Bundles(ctx context.Context) ([]Bundle, error)
-	ChangeBundle(ctx context.Context, c Change) error // all of it, or nothing
+	ChangeBundle(ctx context.Context, c Change) error // atomic
 }
 
-// Approvals is where people are asked. *approval.Queue is one.
+// Approvals is the approval queue as the registry uses it. *approval.Queue implements it.
 type Approvals interface {
 	Open(ctx context.Context, r approval.Request) (approval.Request, error)
 	Wait(ctx context.Context, aid id.Approval) (approval.Request, error)
@@ -86,45 +87,46 @@ type Approvals interface {
 	Withdraw(ctx context.Context, aid id.Approval, reason string) (approval.Request, error)
 }
 
-// Config is what a Registry works with.
+// Config configures a Registry.
 type Config struct {
 	Store     Store
 	Approvals Approvals
-	Dir       string // where files of capabilities are kept, by digest
-	Bundles   string // where bundles are kept, by digest
+	Dir       string // files of capabilities, by digest
+	Bundles   string // bundles, by digest
 	Trust     *bundle.Trust
 
-	// Prepare does what a version needs before its first call, and fails if it
-	// could never be called here. Dropped ends what was kept for it.
+	// Prepare prepares a version for its first call; it fails if the version cannot run on
+	// this host. Dropped releases the resources of a version.
 	Prepare func(ctx context.Context, c *engine.Installed) error
 	Dropped func(ctx context.Context, c *engine.Installed, purge bool) error
 
-	// Changed is told of every version that has come to another state, before it
-	// counts. If it fails, it does not.
+	// Changed is called for every change of a version's state, before the change takes effect.
+	// An error prevents the change.
 	Changed func(ctx context.Context, r Record, c *manifest.Capability) error
 
-	// Installed is told of every bundle that is installed, before it counts, with who
-	// asked for it. Its error keeps it from counting.
+	// Installed is called for every installed bundle, before the installation takes effect,
+	// with the caller that requested it. An error prevents the installation.
 	Installed func(ctx context.Context, b Bundle, by string) error
 
 	Log *slog.Logger
 }
 
-// A Registry holds what is installed. It is safe for concurrent use.
+// A Registry manages the installed capabilities, bundles and skills. It is safe for concurrent
+// use.
 type Registry struct {
 	cfg  Config
 	ctx  context.Context
 	stop context.CancelFunc
 	wg   sync.WaitGroup
 
-	turn sync.Mutex // one change after the other
+	changeMu sync.Mutex // serialises changes; acquired before mu
 
 	installer *bundle.Installer
-	sums      fileSums // of files that capabilities brought
+	sums      fileSums // digests of the files of capabilities
 
 	mu sync.RWMutex
 	// +checklocks:mu
-	known map[string][]*version // by id, the newest version first
+	known map[string][]*version // by id, newest version first
 	// +checklocks:mu
 	skills map[string]Skill
 	// +checklocks:mu
@@ -132,18 +134,18 @@ type Registry struct {
 	// +checklocks:mu
 	warrants map[string]bundle.Warrant // of installed bundles, by name
 	// +checklocks:mu
-	answers map[string]approval.Request // about bundles, by digest, until they count
+	answers map[string]approval.Request // outcomes about bundles, by digest, until they are applied
 	// +checklocks:mu
-	changed chan struct{} // closed when a bundle has changed
+	changed chan struct{} // closed when a bundle changes
 }
 
-// A version is a record, and what it says. It is replaced, never changed.
+// A version is a record and its parsed capability. It is immutable; changes replace it.
 type version struct {
 	Record
 	installed *engine.Installed
 }
 
-// Open reads what is kept, and goes on asking about what nobody has answered.
+// Open loads the stored records and resumes pending approvals and installations.
 func Open(ctx context.Context, cfg Config) (*Registry, error) {
 	if cfg.Log == nil {
 		cfg.Log = slog.New(slog.DiscardHandler)
@@ -158,7 +160,7 @@ func Open(ctx context.Context, cfg Config) (*Registry, error) {
 	for _, rec := range all {
 		c, err := r.read(rec)
 		if err != nil {
-			cfg.Log.Error("a capability that was registered cannot be read any more", "capability", rec.ID, "version", rec.Version, "err", err)
+			cfg.Log.Error("cannot parse the stored manifest of a capability", "capability", rec.ID, "version", rec.Version, "err", err)
 			continue
 		}
 		r.put(rec, c)
@@ -167,14 +169,14 @@ func Open(ctx context.Context, cfg Config) (*Registry, error) {
 		return nil, err
 	}
 	if err := r.tidy(); err != nil {
-		cfg.Log.Warn("files of capabilities that are gone may still be there", "err", err)
+		cfg.Log.Warn("cannot delete the files of removed capabilities", "err", err)
 	}
 	r.resume()
 	return r, nil
 }
 
-// resume asks again about what is pending, and continues installations. An answer may
-// change r.known at once, so the goroutines start when all of it has been read.
+// resume requests the outstanding approvals again and continues installations. An outcome may
+// change r.known immediately, so the goroutines start after all of it was read.
 func (r *Registry) resume() {
 	var pending []*version
 	r.mu.RLock()
@@ -196,7 +198,7 @@ func (r *Registry) resume() {
 	}
 }
 
-// openBundles reads which skills and bundles there are.
+// openBundles loads the stored skills and bundles.
 func (r *Registry) openBundles(ctx context.Context) error {
 	skills, err := r.cfg.Store.Skills(ctx)
 	if err != nil {
@@ -212,9 +214,9 @@ func (r *Registry) openBundles(ctx context.Context) error {
 		r.skills[s.Name] = s
 	}
 	for _, b := range bundles {
-		r.holdBundle(b)
+		r.setBundle(b)
 		if why := r.barred(b.Name); why != nil {
-			r.cfg.Log.Warn("nothing of a bundle is called: it is not trusted any more", "bundle", b.Name, "err", why)
+			r.cfg.Log.Warn("the capabilities of a bundle cannot be called: it is no longer trusted", "bundle", b.Name, "err", why)
 		}
 		if b.Now != nil {
 			keep = append(keep, b.Now.Digest)
@@ -225,41 +227,41 @@ func (r *Registry) openBundles(ctx context.Context) error {
 	}
 	r.mu.Unlock()
 	if err := r.installer.Sweep(keep); err != nil {
-		r.cfg.Log.Warn("files of bundles that are gone may still be there", "err", err)
+		r.cfg.Log.Warn("cannot delete the files of removed bundles", "err", err)
 	}
 	return nil
 }
 
-// Close ends what waits for people. Their answers count at the next Open.
+// Close stops waiting for approvals. The next Open applies their outcomes.
 func (r *Registry) Close() error {
 	r.stop()
 	r.wg.Wait()
 	return nil
 }
 
-// read makes of a record what can be called.
+// read parses the manifest of a record.
 func (r *Registry) read(rec Record) (*engine.Installed, error) {
 	all, err := manifest.Read(rec.ID, []byte(rec.Source))
 	if err != nil {
 		return nil, err
 	}
 	if len(all) != 1 {
-		return nil, fmt.Errorf("%d manifests where there was one", len(all))
+		return nil, fmt.Errorf("the stored manifest has %d capabilities, want 1", len(all))
 	}
 	return &engine.Installed{Capability: all[0], Dir: r.dirOf(rec.files()), Digest: rec.Digest, Trust: rec.Trust}, nil
 }
 
-// put has a record count from now on.
+// put makes a record the current one of its version.
 func (r *Registry) put(rec Record, c *engine.Installed) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	r.place(rec, c)
+	r.insert(rec, c)
 }
 
-// place is put for who has r.mu. The caller holds r.mu.
+// insert is put for callers that hold r.mu.
 //
 // +checklocks:r.mu
-func (r *Registry) place(rec Record, c *engine.Installed) {
+func (r *Registry) insert(rec Record, c *engine.Installed) {
 	versions := slices.Clone(r.known[rec.ID])
 	versions = slices.DeleteFunc(versions, func(v *version) bool { return v.Version == rec.Version })
 	versions = append(versions, &version{rec, c})
@@ -271,25 +273,25 @@ func compare(a, b string) int {
 	return cmp.Or(semver.Compare("v"+a, "v"+b), strings.Compare(a, b))
 }
 
-// List returns all versions, by id, the newest first.
+// List returns all versions, sorted by id, newest first.
 func (r *Registry) List() []Record {
 	r.mu.RLock()
 	defer r.mu.RUnlock()
 	var all []Record
 	for _, versions := range r.known {
 		for _, v := range versions {
-			all = append(all, r.seen(v))
+			all = append(all, r.effective(v))
 		}
 	}
 	slices.SortStableFunc(all, func(a, b Record) int { return strings.Compare(a.ID, b.ID) })
 	return all
 }
 
-// seen is a version as it counts at this moment: what came with a bundle that is not
-// trusted any more is revoked as long as that is so.
+// effective returns the record of a version with its effective state: versions of a bundle
+// that is not trusted at the moment are reported as revoked.
 //
 // +checklocksread:r.mu
-func (r *Registry) seen(v *version) Record {
+func (r *Registry) effective(v *version) Record {
 	rec := v.Record
 	if rec.State != Approved || rec.Bundle == "" {
 		return rec
@@ -300,8 +302,8 @@ func (r *Registry) seen(v *version) Record {
 	return rec
 }
 
-// Find returns a version by "id" or "id@version". Without a version it is the
-// newest that can be called or, if none can, the newest.
+// Find returns a version by "id" or "id@version". Without a version it returns the newest
+// callable version or, if none is callable, the newest.
 func (r *Registry) Find(ref string) (Record, *engine.Installed, error) {
 	r.mu.RLock()
 	defer r.mu.RUnlock()
@@ -309,11 +311,11 @@ func (r *Registry) Find(ref string) (Record, *engine.Installed, error) {
 	if err != nil {
 		return Record{}, nil, err
 	}
-	return r.seen(v), v.installed, nil
+	return r.effective(v), v.installed, nil
 }
 
-// kept is Find by what is recorded, whatever is trusted at this moment.
-func (r *Registry) kept(ref string) (Record, *engine.Installed, error) {
+// findStored is Find without regard to the current trust in bundles.
+func (r *Registry) findStored(ref string) (Record, *engine.Installed, error) {
 	r.mu.RLock()
 	defer r.mu.RUnlock()
 	v, err := r.find(ref, false)
@@ -323,8 +325,8 @@ func (r *Registry) kept(ref string) (Record, *engine.Installed, error) {
 	return v.Record, v.installed, nil
 }
 
-// find finds a version, the newest approved one if none is named. With trusted, versions
-// of bundles that are not trusted at the moment do not count as approved.
+// find returns a version, or the newest approved one if none is named. With trusted set,
+// versions of bundles that are not trusted at the moment do not count as approved.
 //
 // +checklocksread:r.mu
 func (r *Registry) find(ref string, trusted bool) (*version, error) {
@@ -342,7 +344,7 @@ func (r *Registry) find(ref string, trusted bool) (*version, error) {
 		return versions[i], nil
 	}
 	for _, v := range versions {
-		if v.State == Approved && (!trusted || r.seen(v).State == Approved) {
+		if v.State == Approved && (!trusted || r.effective(v).State == Approved) {
 			return v, nil
 		}
 	}
@@ -363,32 +365,32 @@ func (r *Registry) Resolve(ref string) (*engine.Installed, error) {
 		}
 		return c, nil
 	}
-	why, remedy := "nobody has allowed it yet", "answer the approval "+string(rec.Approval)
+	why, remedy := "its approval is pending", "answer the approval "+string(rec.Approval)
 	switch {
 	case rec.State == Refused:
-		why, remedy = "it was refused: "+rec.Why, "register it again, to ask again"
+		why, remedy = "it was refused: "+rec.Why, "register it again to request a new approval"
 	case rec.State == Revoked && rec.Bundle != "":
 		why, remedy = "it was revoked: "+rec.Why, "see glasshouse bundle ls"
 	case rec.State == Revoked:
-		why, remedy = "it was revoked: "+rec.Why, "register it again, to ask again"
+		why, remedy = "it was revoked: "+rec.Why, "register it again to request a new approval"
 	}
 	return nil, &fault.Error{Op: "registry.Resolve", On: rec.ID + "@" + rec.Version, Kind: fault.Denied, Err: errors.New(why), Remedy: remedy}
 }
 
-// fallback returns the warning for a call that does not name a version and that an older
-// version serves because a newer one is revoked; "" if that is not the case. A newer
-// version that was never approved is no reason: callers have not seen it.
+// fallback returns the warning for a call without a version that an older version serves
+// because a newer one is revoked, or "". A newer version that was never approved causes no
+// warning: callers have not seen it.
 func (r *Registry) fallback(ref string, used Record) string {
 	if strings.Contains(ref, "@") {
 		return ""
 	}
 	r.mu.RLock()
 	defer r.mu.RUnlock()
-	for _, v := range r.known[used.ID] { // the newest first
+	for _, v := range r.known[used.ID] { // newest first
 		if v.Version == used.Version {
 			break
 		}
-		newer := r.seen(v)
+		newer := r.effective(v)
 		if newer.State != Revoked {
 			continue
 		}
@@ -402,7 +404,7 @@ func (r *Registry) fallback(ref string, used Record) string {
 	return ""
 }
 
-// unknown says that there is no such capability, and which one may be meant.
+// unknown returns a not-found error that suggests a similar name.
 //
 // +checklocksread:r.mu
 func (r *Registry) unknown(name string) error {

@@ -23,8 +23,8 @@ import (
 	"glasshouse/store/storetest"
 )
 
-// A shop is a registry on a real database and a real queue. Open and close may be
-// called again, as a daemon's next life.
+// A shop is a registry on a real database and a real approval queue. open and close can be
+// called repeatedly to simulate restarts of the daemon.
 type shop struct {
 	*registry.Registry
 	t     *testing.T
@@ -47,7 +47,7 @@ func (s *shop) open() {
 	s.openOn(func(real registry.Store) registry.Store { return real })
 }
 
-// openOn is open with something between the registry and its database.
+// openOn is open with a wrapper around the store.
 func (s *shop) openOn(between func(registry.Store) registry.Store) {
 	s.t.Helper()
 	var err error
@@ -100,49 +100,49 @@ func (s *shop) becomes(ref string, want registry.State) registry.Record {
 			return r
 		}
 		if time.Now().After(end) {
-			s.t.Fatalf("%s is %s, and not %s", ref, r.State, want)
+			s.t.Fatalf("state of %s = %s, want %s", ref, r.State, want)
 		}
 	}
 }
 
-// double is a capability that does nothing but compute.
+// double is a capability without effects.
 const double = `(capability "math.double" :version "1.0.0" :effects []
   :runtime {:type :rtfs} :implementation (fn [x] (* 2 x)))`
 
-// fetch is one that reaches hosts.
+// fetch returns the manifest of a capability that reaches hosts.
 func fetch(version string, hosts ...string) string {
 	return fmt.Sprintf(`(capability "web.fetch" :version %q :effects [:network]
   :runtime {:type :container :image "python:3.12-slim" :entrypoint ["python3" "/app/main.py"]}
   :network {:mode :proxy :allowed-hosts ["%s"]})`, version, strings.Join(hosts, `" "`))
 }
 
-func TestWhatTouchesNothingCanBeCalledAtOnce(t *testing.T) {
+func TestCapabilityWithoutEffectsNeedsNoApproval(t *testing.T) {
 	s := newShop(t)
 	if r := s.register(double); r.State != registry.Approved {
-		t.Fatalf("it is %s: %v", r.State, r.Widens)
+		t.Fatalf("state = %s: %v", r.State, r.Widens)
 	}
 	c, err := s.Resolve("math.double")
 	must(t, err)
 	if c.Version != "1.0.0" || c.Digest == "" {
-		t.Errorf("it is version %q, digest %q", c.Version, c.Digest)
+		t.Errorf("version = %q, digest = %q", c.Version, c.Digest)
 	}
 	if len(s.queue.Pending()) != 0 {
-		t.Error("a person is asked")
+		t.Error("an approval was requested")
 	}
 }
 
-func TestWhatReachesTheNetworkIsCalledWhenAPersonHasAllowedIt(t *testing.T) {
+func TestNetworkCapabilityNeedsApproval(t *testing.T) {
 	s := newShop(t)
 	r := s.register(fetch("1.0.0", "a.example.com"))
 	if r.State != registry.Pending || !slices.ContainsFunc(r.Widens, func(w string) bool { return strings.Contains(w, "a.example.com") }) {
-		t.Fatalf("it is %s, and would be able to %q", r.State, r.Widens)
+		t.Fatalf("state = %s, widens = %q", r.State, r.Widens)
 	}
 	_, err := s.Resolve("web.fetch")
 	if fault.KindOf(err) != fault.Denied || !strings.Contains(fault.RemedyOf(err), string(r.Approval)) {
-		t.Errorf("to call it before is %v (%s)", err, fault.RemedyOf(err))
+		t.Errorf("Resolve before the approval = %v (%s)", err, fault.RemedyOf(err))
 	}
 	if again := s.register(fetch("1.0.0", "a.example.com")); again.Approval != r.Approval || len(s.queue.Pending()) != 1 {
-		t.Error("to register the same again asks again")
+		t.Error("registering the same version again requested another approval")
 	}
 	s.answer(r, approval.Allow)
 	s.becomes("web.fetch", registry.Approved)
@@ -150,56 +150,56 @@ func TestWhatReachesTheNetworkIsCalledWhenAPersonHasAllowedIt(t *testing.T) {
 	must(t, err)
 }
 
-func TestWhatIsRefusedIsNotCalled(t *testing.T) {
+func TestRefusedCapabilityIsNotCallable(t *testing.T) {
 	s := newShop(t)
 	r := s.register(fetch("1.0.0", "a.example.com"))
 	s.answer(r, approval.Deny)
 	if r = s.becomes("web.fetch", registry.Refused); !strings.Contains(r.Why, "because") {
-		t.Errorf("it says %q", r.Why)
+		t.Errorf("reason = %q", r.Why)
 	}
 	if _, err := s.Resolve("web.fetch"); fault.KindOf(err) != fault.Denied {
-		t.Errorf("to call it is %v", err)
+		t.Errorf("Resolve = %v", err)
 	}
 	_, err := s.Register(t.Context(), registry.Request{Text: []byte(fetch("1.0.0", "a.example.com"))})
 	if fault.KindOf(err) != fault.Denied {
-		t.Errorf("to register it again is %v", err)
+		t.Errorf("registering it again = %v", err)
 	}
 	all, err := s.Register(t.Context(), registry.Request{Text: []byte(fetch("1.0.0", "a.example.com")), Again: true})
 	must(t, err)
 	if all[0].State != registry.Pending {
-		t.Errorf("asked again it is %s", all[0].State)
+		t.Errorf("state after the second approval = %s", all[0].State)
 	}
 }
 
-func TestAVersionThatWantsMoreIsAskedAbout(t *testing.T) {
+func TestWiderVersionNeedsApproval(t *testing.T) {
 	s := newShop(t)
 	s.answer(s.register(fetch("1.0.0", "a.example.com")), approval.Allow)
 	s.becomes("web.fetch", registry.Approved)
 	if r := s.register(fetch("1.0.1", "a.example.com")); r.State != registry.Approved {
-		t.Errorf("a version that may do the same is %s: %q", r.State, r.Widens)
+		t.Errorf("state of a version with the same effects = %s: %q", r.State, r.Widens)
 	}
 	r := s.register(fetch("1.1.0", "a.example.com", "b.example.com"))
 	if r.State != registry.Pending || len(r.Widens) != 1 || !strings.Contains(r.Widens[0], "b.example.com") {
-		t.Errorf("one more host is %s: %q", r.State, r.Widens)
+		t.Errorf("state of a version with one more host = %s: %q", r.State, r.Widens)
 	}
 	c, err := s.Resolve("web.fetch")
 	must(t, err)
 	if c.Version != "1.0.1" {
-		t.Errorf("until then %s is called", c.Version)
+		t.Errorf("Resolve before the approval = %s", c.Version)
 	}
 }
 
-func TestAVersionDoesNotChange(t *testing.T) {
+func TestVersionIsImmutable(t *testing.T) {
 	s := newShop(t)
 	s.answer(s.register(fetch("1.0.0", "a.example.com")), approval.Allow)
 	s.becomes("web.fetch", registry.Approved)
 	_, err := s.Register(t.Context(), registry.Request{Text: []byte(fetch("1.0.0", "b.example.com"))})
 	if fault.KindOf(err) != fault.Conflict {
-		t.Errorf("other contents under the same version are %v", err)
+		t.Errorf("Register of other contents with the same version = %v", err)
 	}
 	_, err = s.Register(t.Context(), registry.Request{Text: []byte(fetch("0.9.0", "a.example.com"))})
 	if fault.KindOf(err) != fault.Conflict {
-		t.Errorf("an older version is %v", err)
+		t.Errorf("Register of an older version = %v", err)
 	}
 }
 
@@ -224,18 +224,18 @@ func TestFilesAreCopiedAndStayAsTheyWere(t *testing.T) {
 		}
 	}
 	if st, err := os.Stat(filepath.Join(c.Dir, "code/main.py")); err != nil || st.Mode().Perm() != 0o555 {
-		t.Errorf("the program's mode is %v, %v", st.Mode(), err)
+		t.Errorf("mode of the program = %v, %v", st.Mode(), err)
 	}
 	if _, err := s.Register(t.Context(), registry.Request{Text: []byte(text), Dir: src}); fault.KindOf(err) != fault.Conflict {
-		t.Errorf("the same version with another file is %v", err)
+		t.Errorf("Register of the same version with another file = %v", err)
 	}
 	must(t, s.Remove(t.Context(), "app.run@"+all[0].Version))
 	if left, _ := os.ReadDir(filepath.Join(s.dir, "capabilities")); len(left) != 0 {
-		t.Errorf("left behind: %v", left)
+		t.Errorf("left-over files: %v", left)
 	}
 }
 
-func TestFilesFromElsewhereAreNotTaken(t *testing.T) {
+func TestFilesOutsideDirectoryAreRefused(t *testing.T) {
 	s := newShop(t)
 	for name, link := range map[string]string{"absolute": "/etc/passwd", "upwards": "../../secret"} {
 		t.Run(name, func(t *testing.T) {
@@ -245,28 +245,28 @@ func TestFilesFromElsewhereAreNotTaken(t *testing.T) {
 			_, err := s.Register(t.Context(), registry.Request{Dir: src, Text: []byte(`(capability "app.run" :version "1.0.0" :effects []
   :runtime {:type :container :image "x" :entrypoint ["x"]} :filesystem {:mounts [{:host "code" :guest "/app" :mode :ro}]})`)})
 			if fault.KindOf(err) != fault.Invalid || !strings.Contains(err.Error(), link) {
-				t.Errorf("it is %v", err)
+				t.Errorf("Register = %v", err)
 			}
 		})
 	}
 }
 
-func TestAFileThatIsNotThereIsNamed(t *testing.T) {
+func TestMissingFileIsNamed(t *testing.T) {
 	s := newShop(t)
 	_, err := s.Register(t.Context(), registry.Request{Dir: t.TempDir(), Text: []byte(`(capability "app.run" :version "1.0.0" :effects []
   :runtime {:type :wasm :module "built/app.wasm"})`)})
 	if fault.KindOf(err) != fault.Invalid || !strings.Contains(err.Error(), "built/app.wasm") || fault.RemedyOf(err) == "" {
-		t.Errorf("it is %v", err)
+		t.Errorf("Register = %v", err)
 	}
 	if left, _ := os.ReadDir(filepath.Join(s.dir, "capabilities")); len(left) != 0 {
-		t.Errorf("left behind: %v", left)
+		t.Errorf("left-over files: %v", left)
 	}
 }
 
-func TestAnAnswerThatNobodySawCountsAtTheNextStart(t *testing.T) {
+func TestOutcomeIsAppliedAtNextStart(t *testing.T) {
 	s := newShop(t)
 	r := s.register(fetch("1.0.0", "a.example.com"))
-	must(t, s.Close()) // as if it had been killed: the queue still takes answers
+	must(t, s.Close()) // as if the daemon had been killed: the queue still accepts answers
 	s.answer(r, approval.Allow)
 	must(t, errors.Join(s.queue.Close(), s.store.Close()))
 	s.open()
@@ -274,11 +274,11 @@ func TestAnAnswerThatNobodySawCountsAtTheNextStart(t *testing.T) {
 	s.close()
 	s.open()
 	if _, err := s.Resolve("web.fetch"); err != nil {
-		t.Errorf("after one more start: %v", err)
+		t.Errorf("after another restart: %v", err)
 	}
 }
 
-// pendingStore has capabilities that wait for an approval, and keeps nothing.
+// pendingStore has capabilities with pending approvals and discards writes.
 type pendingStore struct {
 	registry.Store
 	pending []registry.Record
@@ -300,8 +300,8 @@ func (denied) Take(_ context.Context, aid id.Approval, _ policy.Question) (appro
 	return approval.Request{ID: aid}, nil
 }
 
-// An outcome that is known already counts while Open still reads which versions are pending.
-// The race detector reports if Open reads without the lock.
+// An outcome that is already known is applied while Open is still reading the pending
+// versions. The race detector reports if Open reads without the lock.
 func TestOpenWithAnsweredApprovals(t *testing.T) {
 	const count = 50
 	s := pendingStore{}
@@ -314,7 +314,7 @@ func TestOpenWithAnsweredApprovals(t *testing.T) {
 	must(t, err)
 	r, err := registry.Open(t.Context(), registry.Config{Store: s, Approvals: denied{}, Dir: t.TempDir(), Bundles: t.TempDir(), Trust: trust})
 	must(t, err)
-	must(t, r.Close()) // waits until all answers count
+	must(t, r.Close()) // waits until all outcomes are applied
 	for _, rec := range r.List() {
 		if rec.State != registry.Refused {
 			t.Errorf("%s is %s, want %s", rec.ID, rec.State, registry.Refused)
@@ -325,7 +325,7 @@ func TestOpenWithAnsweredApprovals(t *testing.T) {
 	}
 }
 
-func TestWhatIsRevokedIsNotCalled(t *testing.T) {
+func TestRevokedCapabilityIsNotCallable(t *testing.T) {
 	s := newShop(t)
 	var dropped []string
 	s.close()
@@ -338,35 +338,35 @@ func TestWhatIsRevokedIsNotCalled(t *testing.T) {
 	_, err := s.Revoke(t.Context(), "math.double", "it is wrong")
 	must(t, err)
 	if _, err := s.Resolve("math.double"); fault.KindOf(err) != fault.Denied || !strings.Contains(err.Error(), "it is wrong") {
-		t.Errorf("to call it is %v", err)
+		t.Errorf("Resolve = %v", err)
 	}
 	must(t, s.Remove(t.Context(), "math.double"))
 	if want := []string{"math.double false", "math.double true"}; !slices.Equal(dropped, want) {
 		t.Errorf("dropped: %q", dropped)
 	}
 	if _, err := s.Resolve("math.duoble"); fault.KindOf(err) != fault.NotFound {
-		t.Errorf("what is not there is %v", err)
+		t.Errorf("Revoke of an unknown version = %v", err)
 	}
 }
 
-func TestAMisspeltNameIsGuessed(t *testing.T) {
+func TestMisspelledNameGetsSuggestion(t *testing.T) {
 	s := newShop(t)
 	s.register(double)
 	if _, err := s.Resolve("math.doubel"); !strings.Contains(err.Error(), "math.double?") {
-		t.Errorf("it is %v", err)
+		t.Errorf("Resolve = %v", err)
 	}
 }
 
-func TestWhatDoesNotCountIsNotKept(t *testing.T) {
+func TestFailedPrepareRegistersNothing(t *testing.T) {
 	s := newShop(t)
 	s.close()
 	fail := errors.New("no")
 	s.cfg.Changed = func(context.Context, registry.Record, *manifest.Capability) error { return fail }
 	s.open()
 	if _, err := s.Register(t.Context(), registry.Request{Text: []byte(double)}); !errors.Is(err, fail) {
-		t.Errorf("it is %v", err)
+		t.Errorf("Register = %v", err)
 	}
 	if len(s.List()) != 0 {
-		t.Error("it is registered all the same")
+		t.Error("the capability is registered although Prepare failed")
 	}
 }

@@ -12,8 +12,8 @@ import (
 	"glasshouse/registry"
 )
 
-// Tools of one server bring the same files along: they are kept once, for as long as one
-// of them is registered, also over a restart.
+// Tools of one server have the same files. The files are stored once, as long as one of the
+// tools is registered, also after a restart.
 func TestCapabilitiesWithTheSameFilesShareThem(t *testing.T) {
 	s := newShop(t)
 	dir := t.TempDir()
@@ -47,11 +47,11 @@ func TestCapabilitiesWithTheSameFilesShareThem(t *testing.T) {
 		t.Fatal(err)
 	}
 	if n := kept(); n != 1 {
-		t.Errorf("with one of them gone they are kept %d times", n)
+		t.Errorf("after removing one of them they are kept %d times", n)
 	}
 	must(t, s.Remove(t.Context(), "a.y"))
 	if n := kept(); n != 0 {
-		t.Errorf("with both of them gone they are kept %d times", n)
+		t.Errorf("after removing both they are kept %d times", n)
 	}
 }
 
@@ -79,27 +79,27 @@ func TestSharedFilesAreReadOnce(t *testing.T) {
 	if got := s.BytesRead(); got != size {
 		t.Errorf("three capabilities of one manifest read %d bytes, want %d", got, size)
 	}
-	time.Sleep(2100 * time.Millisecond) // contents are believed to be those of a time stamp that is 2 s old
+	time.Sleep(2100 * time.Millisecond) // digests are cached only for time stamps older than 2 s
 	_, err = s.registerShared(t, dir, "1.0.0", "a.d")
 	must(t, err)
 	before := s.BytesRead()
 	second, err := s.registerShared(t, dir, "1.0.0", "a.e")
 	must(t, err)
 	if got := s.BytesRead() - before; got != 0 {
-		t.Errorf("another manifest with files that were read before reads %d bytes, want 0", got)
+		t.Errorf("another manifest with files that were already read reads %d bytes, want 0", got)
 	}
 	if first[0].Files != second[0].Files {
 		t.Errorf("the same files have the digests %s and %s, want one", first[0].Files, second[0].Files)
 	}
-	changed := make([]byte, size) // of the same size
+	changed := make([]byte, size) // same size
 	changed[size-1] = 1
 	must(t, os.WriteFile(file, changed, 0o644))
 	third, err := s.registerShared(t, dir, "1.0.0", "a.f")
 	must(t, err)
 	if third[0].Files == second[0].Files {
-		t.Errorf("changed files have the digest %s of those before, want another", third[0].Files)
+		t.Errorf("changed files have the digest %s of the old ones, want another", third[0].Files)
 	}
-	// A missing copy is restored, also of files that were read before.
+	// A missing copy is restored, also of files that were read earlier.
 	time.Sleep(2100 * time.Millisecond)
 	_, err = s.registerShared(t, dir, "1.0.0", "a.g")
 	must(t, err)
@@ -108,11 +108,11 @@ func TestSharedFilesAreReadOnce(t *testing.T) {
 	_, err = s.registerShared(t, dir, "1.0.0", "a.h")
 	must(t, err)
 	if got, err := os.ReadFile(filepath.Join(stored, "src", "model.bin")); err != nil || len(got) != size || got[size-1] != 1 {
-		t.Errorf("the copy that was gone has %d bytes, %v, want the %d bytes of the file", len(got), err, size)
+		t.Errorf("the restored copy has %d bytes, %v, want the %d bytes of the file", len(got), err, size)
 	}
 }
 
-func TestAMountOutsideOfTheDirectoryIsTheCallersMistake(t *testing.T) {
+func TestMountOutsideDirectoryIsInvalid(t *testing.T) {
 	s := newShop(t)
 	dir := t.TempDir()
 	for name, target := range map[string]string{"relative": "..", "absolute": "/etc", "loop": "src"} {

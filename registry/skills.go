@@ -13,21 +13,21 @@ import (
 	"glasshouse/skill"
 )
 
-// A Skill is a document that agents may be given, as the store has it.
+// A Skill is the stored record of a skill, a document that is offered to agents.
 type Skill struct {
 	Name    string    `json:"name"`
 	File    string    `json:"file"`
 	Text    string    `json:"text"`
-	Bundle  string    `json:"bundle,omitempty"` // it came with: name@version
+	Bundle  string    `json:"bundle,omitempty"` // name@version of the bundle it came with
 	By      string    `json:"by,omitempty"`
 	Created time.Time `json:"created"`
 }
 
-// AddSkill takes up a skill, in place of one of the same name. One that names a
-// capability that nobody has allowed is refused.
+// AddSkill adds a skill or replaces the one with the same name. It refuses a skill that names
+// a capability that is not approved.
 func (r *Registry) AddSkill(ctx context.Context, file string, text []byte, by, from string) (*skill.Skill, *skill.Checked, error) {
-	r.turn.Lock()
-	defer r.turn.Unlock()
+	r.changeMu.Lock()
+	defer r.changeMu.Unlock()
 	return r.addSkill(ctx, Skill{File: file, Text: string(text), By: by, Bundle: from})
 }
 
@@ -45,7 +45,7 @@ func (r *Registry) addSkill(ctx context.Context, rec Skill) (*skill.Skill, *skil
 	return s, k, nil
 }
 
-// admitSkill reads a skill, and fills in its record.
+// admitSkill parses a skill and completes its record.
 func (r *Registry) admitSkill(rec *Skill, lookup func(cid string) (*manifest.Capability, bool)) (*skill.Skill, *skill.Checked, error) {
 	s, err := skill.Read(rec.File, []byte(rec.Text))
 	if err != nil {
@@ -56,13 +56,13 @@ func (r *Registry) admitSkill(rec *Skill, lookup func(cid string) (*manifest.Cap
 		return nil, nil, err
 	}
 	if was, ok := r.skill(s.Name); ok && was.Bundle != "" && bundleName(was.Bundle) != bundleName(rec.Bundle) {
-		return nil, nil, fault.Newf(fault.Conflict, "registry.AddSkill", s.Name, "the bundle %s has a skill of that name", was.Bundle)
+		return nil, nil, fault.Newf(fault.Conflict, "registry.AddSkill", s.Name, "the bundle %s has a skill with the same name", was.Bundle)
 	}
 	rec.Name, rec.Created = s.Name, time.Now().UTC()
 	return s, k, nil
 }
 
-// lookup is what a skill is held against.
+// lookup returns a callable capability for the check of a skill.
 func (r *Registry) lookup(cid string) (*manifest.Capability, bool) {
 	rec, c, err := r.Find(cid)
 	if err != nil {
@@ -78,7 +78,7 @@ func (r *Registry) skill(name string) (Skill, bool) {
 	return s, ok
 }
 
-// Skills lists what was taken up, by name.
+// Skills lists the skills by name.
 func (r *Registry) Skills() []Skill {
 	r.mu.RLock()
 	defer r.mu.RUnlock()
@@ -89,8 +89,8 @@ func (r *Registry) Skills() []Skill {
 	return all
 }
 
-// Skill returns a skill, and what it is now: its capabilities may have changed since
-// it was taken up, and it is refused if one may not be called any more.
+// Skill returns a skill and the result of checking it now: its capabilities may have changed
+// since it was added, and the skill is refused if one of them is no longer callable.
 func (r *Registry) Skill(name string) (Skill, *skill.Skill, *skill.Checked, error) {
 	rec, ok := r.skill(name)
 	if !ok {
@@ -115,10 +115,10 @@ func (r *Registry) skillNames() []string {
 	return slices.Collect(maps.Keys(r.skills))
 }
 
-// RemoveSkill forgets a skill. Its capabilities stay.
+// RemoveSkill removes a skill. Its capabilities stay registered.
 func (r *Registry) RemoveSkill(ctx context.Context, name string) error {
-	r.turn.Lock()
-	defer r.turn.Unlock()
+	r.changeMu.Lock()
+	defer r.changeMu.Unlock()
 	return r.removeSkill(ctx, name)
 }
 

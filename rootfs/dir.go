@@ -41,7 +41,7 @@ func (p *Provider) hostPath(field, path string) (string, fs.FileInfo, error) {
 	if err != nil {
 		judged = filepath.Clean(path)
 	}
-	// Whoever may not use a path does not learn either whether it exists.
+	// The error is the same whether a forbidden path exists or not.
 	if !p.allowed(judged) {
 		return "", nil, &fault.Error{
 			Op: op, On: path, Kind: fault.Denied, Field: field,

@@ -23,14 +23,14 @@ import (
 	"glasshouse/internal/text"
 )
 
-// An extractor unpacks the layers of an image, one tar after the other, into
-// one directory, and trusts none of them.
+// An extractor unpacks the layers of an image, one tar after the other, into one directory,
+// and trusts none of them.
 //
-// Every path is walked by the kernel with the directory as its root
-// (RESOLVE_IN_ROOT), so that a symbolic link leads where it would lead inside a
-// jail and never out. The last component is never followed: what is there is
-// removed and made anew. Device nodes are left out and noted, as jails have a
-// /dev of their own; so are attributes that would steer the overlay mount.
+// Every path is walked by the kernel with the directory as its root (RESOLVE_IN_ROOT), so that
+// a symbolic link leads where it would lead inside a jail and never out. The last component is
+// never followed: what is there is removed and created again. Device nodes are left out and
+// noted, as jails have a /dev of their own; so are attributes that would steer the overlay
+// mount.
 //
 // Nobody else may write to the directory meanwhile.
 type extractor struct {

@@ -78,7 +78,7 @@ func (p *Provider) remoteImage(ctx context.Context, ref string) (Layer, error) {
 	return p.unpack(ctx, pic)
 }
 
-// Pull is Resolve of an image in a registry, for somebody who may not have what is here
+// Pull is Resolve of an image in a registry, for a caller without access to the local image
 // already: the registry is asked in any case, with the login, or with that of the daemon's
 // user if it is nil. A login is kept nowhere.
 func (p *Provider) Pull(ctx context.Context, ref string, login authn.Authenticator) (Layer, error) {

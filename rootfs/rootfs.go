@@ -45,7 +45,7 @@ type Config struct {
 type Layer struct {
 	Dir    string // of the host, not to be written; empty for the host's own tree, which the bwrap backend binds
 	Digest string // "sha256:…" of the image or archive, "dir:…" for a host directory, "host"
-	Source string // what was asked for, with what it was resolved to
+	Source string // the requested name with the resolved digest
 	Config ImageConfig
 }
 

@@ -78,8 +78,8 @@ func (p *Provider) sweep() {
 	}
 }
 
-// load reads every image.json. A directory without a readable one is no image:
-// it is skipped, and replaced if its content is ever made again.
+// load reads every image.json. A directory without a readable one is no image: it is skipped,
+// and replaced if its content is ever created again.
 func (p *Provider) load() error {
 	entries, err := os.ReadDir(p.cfg.Dir)
 	if err != nil {
@@ -272,9 +272,9 @@ func (p *Provider) List() []Image {
 	return list
 }
 
-// Prune removes the images whose digest is not in inUse and that nobody resolved
-// within the grace period, so that a jail about to be recorded keeps its layer.
-// It returns what it removed.
+// Prune removes the images whose digest is not in inUse and that no request has resolved
+// within the grace period, so that a jail about to be recorded keeps its layer. It returns
+// what it removed.
 func (p *Provider) Prune(ctx context.Context, inUse []string) ([]Image, error) {
 	var removed []Image
 	var errs []error

@@ -45,7 +45,7 @@ func (p *Provider) user(ctx context.Context, r jail.Rootfs) (Layer, error) {
 		return base, err
 	}
 	if !strings.HasPrefix(base.Digest, "sha256:") {
-		return Layer{}, fault.Fieldf(opUser, "rootfs.user", "%s is the host's, and nobody is added to it", base.Source)
+		return Layer{}, fault.Fieldf(opUser, "rootfs.user", "cannot add a user: %s is a host directory", base.Source)
 	}
 	key := "user:" + name + ":" + base.Digest
 	digest, err := p.once(ctx, key, func() (string, error) {

@@ -18,7 +18,7 @@ type compiler struct {
 // heads are the words that begin a type in brackets.
 var heads = []string{"and", "array", "dict", "enum", "fn", "map", "map-of", "or", "record", "resource", "tuple", "union", "val", "vector"}
 
-// foreign are words of other languages, and what they are here.
+// foreign maps type names of other languages to those of RTFS.
 var foreign = map[string]string{
 	"array": "[:vector T]", "boolean": ":bool", "date": ":string", "double": ":float", "integer": ":int",
 	"list": "[:vector T]", "long": ":int", "maybe": "[:union T :nil]", "null": ":nil", "number": ":float",
@@ -226,4 +226,4 @@ func (u unknown) ok(form.Value) bool              { return false }
 func (u unknown) take(v form.Value) form.Value    { return v }
 func (u unknown) schema() *form.Map               { return never.schema() }
 func (u unknown) noun() string                    { return "a " + u.name }
-func (u unknown) explain(v form.Value, r *report) { r.addf("nobody knows the %s %s", u.what, u.name) }
+func (u unknown) explain(v form.Value, r *report) { r.addf("unknown %s %s", u.what, u.name) }

@@ -116,7 +116,7 @@ func (p equal) take(v form.Value) form.Value {
 	return v
 }
 
-// worth is form.Equal with numbers compared by what they are worth.
+// worth is form.Equal with numbers compared by value.
 func worth(a, b form.Value) bool {
 	return same(a, b, form.Equal)
 }

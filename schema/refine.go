@@ -234,7 +234,7 @@ func isNumber(v form.Value) bool {
 	return false
 }
 
-// natural reads how many there are to be of something.
+// natural parses a count.
 func natural(n *form.Node) (int, error) {
 	i, ok := n.Atom.(int64)
 	if !ok || i < 0 || i > math.MaxInt {
@@ -292,7 +292,7 @@ func sign(less, more bool) int {
 	return 0
 }
 
-// sized makes a predicate of how many there are to be.
+// sized returns a predicate over the number of elements.
 func sized(of func(n int) size) predicate {
 	return func(n *form.Node, args []*form.Node) (typ, error) {
 		if len(args) != 1 {

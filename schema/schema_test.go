@@ -249,8 +249,8 @@ func TestAnExplanationSaysWhatIsWrongAndWhere(t *testing.T) {
 		{"[:enum 1 2 3 4 5 6 7 8 9 10 11 12 13 14]", "0", "0 is not one of 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, …"},
 		{"[:map-of :string :int]", `{:a 1}`, "at [:a]: the key :a is not a string"},
 		{":never", "1", "nothing is allowed here"},
-		{"[:and :int [:lucky]]", "1", "nobody knows the predicate lucky"},
-		{"Wombat", "1", "nobody knows the type Wombat"},
+		{"[:and :int [:lucky]]", "1", "unknown predicate lucky"},
+		{"Wombat", "1", "unknown type Wombat"},
 		{":int", `"` + strings.Repeat("x", 100) + `"`, `"` + strings.Repeat("x", 60) + `…" is not an int`},
 	} {
 		if got := problem(typeOf(t, c.typ), valueOf(t, c.value)); got != c.want {

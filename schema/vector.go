@@ -21,7 +21,7 @@ func elements(v form.Value) ([]form.Value, bool) {
 // A vector is [:vector T], and one dimension of [:array T [n]].
 type vector struct {
 	elem     typ
-	min, max int // max < 0: there is none
+	min, max int // max < 0: no limit
 }
 
 // array compiles [:array T [3 ?]]: vectors in vectors, as many as there are
@@ -151,7 +151,7 @@ func (t tuple) take(v form.Value) form.Value {
 }
 
 // A size is a predicate on how long something is: [:min-length n], [:count n], …
-type size struct{ min, max int } // max < 0: there is none
+type size struct{ min, max int } // max < 0: no limit
 
 // measure counts characters, elements or entries. What has none has -1.
 func measure(v form.Value) (n int, unit string) {

@@ -12,19 +12,20 @@ import (
 
 const opCheck = "skill.Check"
 
-// Checked is what a skill is, by what its capabilities say and not by what it shows.
+// Checked is the actual tier and data of a skill, derived from its capabilities and not from
+// what the document shows.
 type Checked struct {
 	Capabilities []*manifest.Capability // in the order of the document
 	Tier         Tier
 	Effects      []string
 	Secrets      []string
-	PerUse       bool // a person agrees to each use of one of them
+	PerUse       bool // one of them needs approval for each use
 }
 
-// Check holds a skill against the capabilities it names. lookup returns one, and
-// whether it is approved. If one is unknown or not approved the error is
-// fault.Denied and names them all; if the skill shows less or other than they are it
-// is fault.Invalid and says each.
+// Check compares a skill with the capabilities it names. lookup returns a capability and
+// whether it is approved. If some are unknown or not approved, the error is fault.Denied and
+// names all of them; if the skill shows less or other than they have, it is fault.Invalid and
+// lists each difference.
 func (s *Skill) Check(lookup func(id string) (c *manifest.Capability, approved bool)) (*Checked, error) {
 	k := &Checked{Tier: Informational}
 	var unknown, unapproved []string
@@ -42,8 +43,8 @@ func (s *Skill) Check(lookup func(id string) (c *manifest.Capability, approved b
 	if len(unknown)+len(unapproved) > 0 {
 		return nil, refusal(s.Name, unknown, unapproved)
 	}
-	if lies := s.lies(k); len(lies) > 0 {
-		return nil, fault.New(fault.Invalid, opCheck, s.Name, errors.New(strings.Join(lies, "; ")))
+	if mismatches := s.mismatches(k); len(mismatches) > 0 {
+		return nil, fault.New(fault.Invalid, opCheck, s.Name, errors.New(strings.Join(mismatches, "; ")))
 	}
 	if s.Shown.Tier.rank() > k.Tier.rank() {
 		k.Tier = s.Shown.Tier
@@ -68,7 +69,7 @@ func refusal(name string, unknown, unapproved []string) error {
 	}
 }
 
-// add takes a capability into account.
+// add includes a capability.
 func (k *Checked) add(c *manifest.Capability) {
 	k.Capabilities = append(k.Capabilities, c)
 	for _, e := range c.Effects {
@@ -87,7 +88,7 @@ func (k *Checked) add(c *manifest.Capability) {
 	}
 }
 
-// TierOf is the tier that a skill has by one capability.
+// TierOf returns the tier that a capability gives to a skill.
 func TierOf(c *manifest.Capability) Tier {
 	switch {
 	case c.EffectiveTier() == manifest.Elevated, slices.Contains(c.Effects, "state"), slices.Contains(c.Effects, "fs"):
@@ -98,13 +99,13 @@ func TierOf(c *manifest.Capability) Tier {
 	return ReadOnly
 }
 
-// lies are what a document shows and its capabilities are not. What it does not show
-// is no lie.
-func (s *Skill) lies(k *Checked) []string {
-	var lies []string
-	say := func(format string, args ...any) { lies = append(lies, fmt.Sprintf(format, args...)) }
+// mismatches returns the differences between what a document shows and its capabilities.
+// Values that it does not show are ignored.
+func (s *Skill) mismatches(k *Checked) []string {
+	var mismatches []string
+	say := func(format string, args ...any) { mismatches = append(mismatches, fmt.Sprintf(format, args...)) }
 	if t := s.Shown.Tier; t != "" && t.rank() < k.Tier.rank() {
-		say("it says that its tier is %s, and by its capabilities it is %s%s", t, k.Tier, because(k))
+		say("the document shows the tier %s, but its capabilities require %s%s", t, k.Tier, because(k))
 	}
 	for _, one := range []struct {
 		what        string
@@ -114,17 +115,17 @@ func (s *Skill) lies(k *Checked) []string {
 			continue
 		}
 		if hidden := without(one.real, one.shown); len(hidden) > 0 {
-			say("the %s it shows leave out %s", one.what, strings.Join(hidden, ", "))
+			say("the %s that the document shows do not include %s", one.what, strings.Join(hidden, ", "))
 		}
 		if made := without(one.shown, one.real); len(made) > 0 {
-			say("the %s it shows are none of its capabilities': %s", one.what, strings.Join(made, ", "))
+			say("the document shows %s that its capabilities do not have: %s", one.what, strings.Join(made, ", "))
 		}
 	}
 	for _, c := range k.Capabilities {
 		d := c.DataClasses
 		for _, l := range d.Input {
 			if s.Shown.Input != nil && !manifest.Covered(s.Shown.Input, l) {
-				say("the data it shows as input leaves out %s, which %s is given", l, c.ID)
+				say("the input data that the document shows does not include %s, which %s receives", l, c.ID)
 			}
 		}
 		gives := d.Output
@@ -133,17 +134,17 @@ func (s *Skill) lies(k *Checked) []string {
 		}
 		for _, l := range gives {
 			if s.Shown.Output != nil && !manifest.Covered(s.Shown.Output, l) {
-				say("the data it shows as output leaves out %s, which %s gives", l, c.ID)
+				say("the output data that the document shows does not include %s, which %s returns", l, c.ID)
 			}
 		}
 		if p := s.Shown.PerUse; p != nil && !*p && c.Approval.PerUse {
-			say("it says that nobody is asked at each use, and %s asks", c.ID)
+			say("the document shows no approval for each use, but %s requires it", c.ID)
 		}
 	}
-	return lies
+	return mismatches
 }
 
-// because names the capabilities that make a tier what it is.
+// because names the capabilities that cause a tier.
 func because(k *Checked) string {
 	var ids []string
 	for _, c := range k.Capabilities {

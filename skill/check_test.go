@@ -96,7 +96,7 @@ func TestTheTierIsThatOfTheCapabilities(t *testing.T) {
 			checked, err := of(t, ids, "approval: {tier: "+string(declared)+"}").Check(s.approved)
 			lower := index(declared) < index(want)
 			switch {
-			case lower && (fault.KindOf(err) != fault.Invalid || !strings.Contains(err.Error(), fmt.Sprintf("it says that its tier is %s, and by its capabilities it is %s", declared, want))):
+			case lower && (fault.KindOf(err) != fault.Invalid || !strings.Contains(err.Error(), fmt.Sprintf("the document shows the tier %s, but its capabilities require %s", declared, want))):
 				t.Errorf("[%s] as %s: %v, want a refusal", ids, declared, err)
 			case !lower && (err != nil || checked.Tier != declared):
 				t.Errorf("[%s] as %s: %v, %v, want that tier", ids, declared, checked, err)
@@ -117,13 +117,13 @@ func index(t skill.Tier) int {
 func TestWhatASkillShowsIsWhatItsCapabilitiesAre(t *testing.T) {
 	s := shelve(t, jailed("p", places+` :data-classes {:input [:pii.chat]}`), jailed("q", ``), jailed("asks", `:approval {:requires-per-use true}`))
 	for _, c := range []struct{ ids, more, want string }{
-		{"p", "effects: []", "the effects it shows leave out network"},
-		{"p", "effects: [network, state]", "the effects it shows are none of its capabilities': state"},
-		{"p", "secrets: []", "the secrets it shows leave out GOOGLE_PLACES_API_KEY"},
-		{"q", "secrets: [OTHER]", "the secrets it shows are none of its capabilities': OTHER"},
-		{"p", "data_classes: {input: [public]}", "the data it shows as input leaves out pii.chat, which p is given"},
-		{"p", "data_classes: {output: [redacted]}", "the data it shows as output leaves out pii.chat, which p gives"},
-		{"asks", "approval: {requires_per_use: false}", "it says that nobody is asked at each use, and asks asks"},
+		{"p", "effects: []", "the effects that the document shows do not include network"},
+		{"p", "effects: [network, state]", "the document shows effects that its capabilities do not have: state"},
+		{"p", "secrets: []", "the secrets that the document shows do not include GOOGLE_PLACES_API_KEY"},
+		{"q", "secrets: [OTHER]", "the document shows secrets that its capabilities do not have: OTHER"},
+		{"p", "data_classes: {input: [public]}", "the input data that the document shows does not include pii.chat, which p receives"},
+		{"p", "data_classes: {output: [redacted]}", "the output data that the document shows does not include pii.chat, which p returns"},
+		{"asks", "approval: {requires_per_use: false}", "the document shows no approval for each use, but asks requires it"},
 	} {
 		_, err := of(t, c.ids, c.more).Check(s.approved)
 		if fault.KindOf(err) != fault.Invalid || !strings.Contains(err.Error(), c.want) {

@@ -8,18 +8,17 @@ import (
 	safetext "glasshouse/internal/text"
 )
 
-// A Danger is something in a text that would harm if it were done, or followed,
-// outside a sandbox.
+// A Danger is a text that would do harm if it were executed or followed outside a sandbox.
 type Danger struct {
 	File string
 	Line int
-	Text string // the line, cut
+	Text string // the line, truncated
 	Why  string
 }
 
-// A sign is what a dangerous line looks like.
+// A sign is the pattern of a dangerous line.
 type sign struct {
-	words []string // of which the line has one, in lower case: most lines are past with that
+	words []string // the line contains one of them in lower case; a fast filter
 	form  *regexp.Regexp
 	why   string
 }
@@ -28,74 +27,73 @@ func newSign(why, words, form string) sign {
 	return sign{words: strings.Fields(words), form: regexp.MustCompile(form), why: why}
 }
 
-// dangers are what is looked for in every line. They are for who reads the report:
-// what a sandbox keeps away does not depend on them.
+// dangers are the patterns for every line. They inform the reader of the report; the isolation
+// of the sandbox does not depend on them.
 var dangers = []sign{
-	newSign("it runs whatever a server sends",
+	newSign("runs code from a server without verification",
 		"curl wget fetch",
 		`(?i)\b(?:curl|wget|fetch)\b[^|;]*\|\s*(?:sudo\s+)?(?:/\S*/)?(?:env\s+)?(?:ba|z|da|k)?sh\b`),
-	newSign("it runs whatever a server sends",
+	newSign("runs code from a server without verification",
 		"curl wget fetch",
 		`(?i)\b(?:curl|wget)\b[^|;]*\|\s*(?:sudo\s+)?(?:/\S*/)?(?:python3?|node|perl|ruby)\b`),
-	newSign("it runs whatever a server sends",
+	newSign("runs code from a server without verification",
 		"curl wget fetch",
 		`(?i)(?:\b(?:ba|z)?sh\b|\bsource\b|\beval\b|\.)\s*(?:-c\s*)?["']?(?:<\(|\$\(|`+"`"+`)\s*(?:curl|wget)\b`),
-	newSign("it hides what it runs",
+	newSign("obfuscates the code that it runs",
 		"base64 exec eval",
 		`(?i)base64\s+(?:-d|-D|--decode)\b.*\|\s*(?:ba|z)?sh\b|\bexec\s*\(\s*(?:base64|zlib|codecs|__import__)|\beval\s*\(\s*(?:atob|Buffer)`),
-	newSign("it opens a shell to somebody else",
+	newSign("opens a remote shell",
 		"/dev/tcp nc socat",
 		`/dev/tcp/|\bnc\b[^\n]*\s-[a-z]*e\b|\bncat\b[^\n]*--exec|\bsocat\b[^\n]*\bexec:`),
-	newSign("it reads keys or habits of the user",
+	newSign("reads keys or private data of the user",
 		"/.",
 		`(?i)(?:~|\$HOME|\$\{HOME\}|/home/[^/\s]+|/root)/\.(?:ssh|aws|gnupg|kube|docker|netrc|npmrc|pypirc|git-credentials|config/(?:gcloud|gh|op)|mozilla|bash_history|zsh_history)\b`),
-	newSign("it reads keys or accounts of the host",
+	newSign("reads keys or accounts of the host",
 		"id_ .ssh /etc/ login security",
 		`(?i)\bid_(?:rsa|ed25519|ecdsa|dsa)\b|\.ssh/|/etc/(?:shadow|passwd|sudoers)\b|Login Data|Library/Keychains|\bsecurity\s+find-(?:generic|internet)-password`),
-	newSign("it asks the cloud for the host's own rights",
+	newSign("requests the host's cloud credentials",
 		"169.254 metadata",
 		`169\.254\.169\.254|metadata\.google\.internal`),
-	newSign("it asks for the rights of the administrator",
+	newSign("requests administrator privileges",
 		"sudo doas su",
 		`(?:^|[\s;&|(`+"`"+`])(?:sudo|doas|su\s+-)\s`),
-	newSign("it opens files to everybody, or gives a program rights",
+	newSign("makes files accessible to all users, or gives privileges to a program",
 		"chmod setcap",
 		`\bchmod\s+(?:-R\s+)?(?:0?777|[ugoa]*\+[rwx]*s)\b|\bsetcap\b`),
-	newSign("it removes what is not its own",
+	newSign("deletes files of others",
 		"rm mkfs dd",
 		`\brm\s+(?:-[a-zA-Z]+\s+)*(?:--no-preserve-root\s+)?["']?(?:/|~|\$HOME|\$\{HOME\}|\*)["']?(?:\s|$|/\*|\*)|\bmkfs\b|\bdd\b[^\n]*\bof=/dev/`),
-	newSign("it stays when it should be gone",
+	newSign("installs itself persistently",
 		"crontab systemctl launch /. /etc/cron authorized_keys",
 		`\bcrontab\b|\bsystemctl\s+(?:enable|start)|\blaunchctl\b|>>?\s*(?:~|\$HOME)/\.(?:bashrc|zshrc|profile|bash_profile)|/etc/cron|LaunchAgents|authorized_keys`),
-	newSign("it leaves its sandbox",
+	newSign("tries to escape from its sandbox",
 		"docker nsenter",
 		`\bdocker\b[^\n]*(?:--privileged|-v\s+/:|/var/run/docker\.sock)|\bnsenter\b`),
-	newSign("a secret stands in it, for all to read",
+	newSign("contains a secret in plain text",
 		"akia sk- gh xox aiza private",
 		`AKIA[0-9A-Z]{16}|\bsk-[A-Za-z0-9_-]{20,}|\bgh[pousr]_[A-Za-z0-9]{30,}|\bxox[abprs]-[A-Za-z0-9-]{10,}|AIza[0-9A-Za-z_-]{30,}|-----BEGIN [A-Z ]*PRIVATE KEY-----`),
-	newSign("it tells the agent to hide something, or to follow nobody else",
+	newSign("instructs the agent to conceal actions or to ignore other instructions",
 		"ignore disregard forget not n't never without skip",
 		`(?i)\b(?:ignore|disregard|forget)\b.{0,30}\b(?:previous|prior|above|all|other|system)\b.{0,20}\b(?:instruction|prompt|rule|message)s?\b|\b(?:do not|don't|never|without)\b.{0,20}\b(?:tell|telling|mention|inform|informing|show|asking|ask)\b.{0,20}\b(?:the |your )?user\b|\bskip\b.{0,20}\b(?:approval|confirmation|permission)s?\b`),
 }
 
-// commands are what is looked for where commands stand: in prose the same words are
-// harmless.
+// commands are the patterns for code. In prose the same words are harmless.
 var commands = []sign{
-	newSign("it fetches code when it runs: what is needed belongs into the image",
+	newSign("downloads code at run time: add it to the image instead",
 		"install add get run tool sync dlx npx uvx pipx npm pnpm yarn",
 		`(?i)(?:^|[\s;&|(`+"`"+`])(?:pip3?|pipx|uv|uvx|npm|npx|pnpm|yarn|gem|cargo|go|brew|apt|apt-get|apk|dnf|yum)\s+(?:-\S+\s+)*(?:install|add|i|get|run|tool|sync|dlx)\b|(?:^|[\s;&|(`+"`"+`])(?:npx|uvx|pipx)\s+\S`),
-	newSign("it starts a server beside the agent: a capability with a port does it in a sandbox",
+	newSign("starts a server next to the agent: use a capability with a port, which runs in a sandbox",
 		"uvicorn gunicorn flask http.server nohup &",
 		`\b(?:uvicorn|gunicorn|flask\s+run|http\.server|nohup)\b|(?:^|\s)&\s*$`),
-	newSign("it is a request that nobody governs: a capability makes it, with its hosts named",
+	newSign("sends a request outside the policy: use a capability that declares its hosts",
 		"curl wget",
 		`(?i)(?:^|[\s;&|(`+"`"+`])(?:curl|wget)\s`),
 }
 
-// maxDangers bounds those of one file.
+// maxDangers is the maximum number per file.
 const maxDangers = 50
 
-// look finds the dangers of a script.
+// look returns the dangers of a script.
 func look(file, text string) []Danger {
 	var all []Danger
 	low := strings.ToLower(text)
@@ -113,16 +111,16 @@ func look(file, text string) []Danger {
 	return all
 }
 
-// longest is how long a line may be before nobody reads its end.
+// longest is the maximum length of a line that people read to its end.
 const longest = 4096
 
-// danger is why a line is dangerous, or nothing.
+// danger returns why a line is dangerous, or "".
 func danger(line string, signs []sign) string {
 	if len(line) > longest {
-		return "it is so long that nobody reads its end"
+		return "the line is too long to be reviewed"
 	}
 	if strings.ContainsFunc(line, safetext.Covert) {
-		return "it contains characters that cannot be seen"
+		return "contains invisible characters"
 	}
 	low := strings.ToLower(line)
 	for _, s := range signs {
@@ -137,17 +135,17 @@ func (s sign) near(low string) bool {
 	return slices.ContainsFunc(s.words, func(w string) bool { return strings.Contains(low, w) })
 }
 
-// A scan goes through Markdown and knows what of it is code.
+// A scan tracks which lines of a Markdown text are code.
 type scan struct {
-	fence string // what ends the block of code; empty: there is none
+	fence string // end of the open code block; empty: none
 }
 
 var fence = regexp.MustCompile("^\\s{0,3}(?:[-*>]\\s+|\\d+[.)]\\s+)*(`{3,}|~{3,})")
 
-// starts is a line that begins as commands do.
+// starts matches a line that looks like a command.
 var starts = regexp.MustCompile(`^\s*(?:[$>%]\s+)?(?:cd|curl|wget|pip3?|pipx|uvx?|npm|npx|pnpm|yarn|brew|apt|apt-get|python3?|node|nohup|uvicorn|gunicorn|docker|export|source|bash|sh|go|cargo|gem)\s+\S`)
 
-// isCode reports whether the next line is code, or has some in it.
+// isCode reports whether the next line is code or contains code.
 func (s *scan) isCode(line string) bool {
 	m := fence.FindStringSubmatch(line)
 	switch {
@@ -163,10 +161,10 @@ func (s *scan) isCode(line string) bool {
 	return false
 }
 
-// shown is a line as a report can show it.
+// shown returns a line in printable form for a report.
 func shown(line string) string { return cut(safetext.Visible(strings.TrimSpace(line)), 120) }
 
-// cut is the beginning of a text.
+// cut returns the beginning of a text.
 func cut(s string, n int) string {
 	return safetext.Columns(s, n)
 }

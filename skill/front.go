@@ -19,7 +19,7 @@ import (
 )
 
 const (
-	// MaxText bounds the bytes of a document.
+	// MaxText is the maximum size of a document in bytes.
 	MaxText = 1 << 20
 
 	maxFront = 64 << 10
@@ -27,18 +27,18 @@ const (
 	maxList  = 256
 )
 
-// A front is the YAML before the Markdown of a document, and what is wrong with it.
+// A front is the YAML front matter of a document, with its problems.
 type front struct {
 	file     string
-	text     []byte // the document, whole
-	lines    []int  // where each line of it begins
-	first    int    // how many lines are before the YAML
-	before   int    // how many lines are before the Markdown
+	text     []byte // the whole document
+	lines    []int  // offset of each line
+	first    int    // lines before the YAML
+	before   int    // lines before the Markdown
 	problems problem.List
 }
 
-// open reads the YAML of a document and returns its mapping and the Markdown behind
-// it. A document that is YAML alone has none.
+// open parses the front matter and returns its mapping and the Markdown after it. A document
+// may be YAML only.
 func (f *front) open(op string) (*yaml.Node, string, error) {
 	if len(f.text) > MaxText {
 		return nil, "", fault.Newf(fault.TooLarge, op, f.file, "a skill has at most %d bytes, not %d", MaxText, len(f.text))
@@ -79,7 +79,7 @@ func (f *front) fail(op string, pos form.Pos, format string, args ...any) error 
 	return problem.List{problem.At(f.text, pos, "", format, args...)}.Fault(op)
 }
 
-// seen records the characters that a reader of the document cannot see.
+// seen reports invisible characters.
 func (f *front) seen() {
 	for i, from := range f.lines {
 		line, _, _ := bytes.Cut(f.text[from:], []byte("\n"))
@@ -93,7 +93,7 @@ func (f *front) seen() {
 	}
 }
 
-// split cuts a document into its YAML and its Markdown.
+// split splits a document into its YAML and its Markdown.
 func (f *front) split() (head []byte, body string, err error) {
 	line, rest, _ := bytes.Cut(f.text, []byte("\n"))
 	if string(bytes.TrimRight(line, " \t\r")) != "---" {
@@ -125,7 +125,7 @@ func (f *front) isYAML() bool {
 	return strings.HasSuffix(f.file, ".yaml") || strings.HasSuffix(f.file, ".yml")
 }
 
-// pos is a place of the YAML as one of the document.
+// pos converts a position in the YAML to one in the document.
 func (f *front) pos(line, col int) form.Pos {
 	line += f.first
 	p := form.Pos{File: f.file, Line: line, Col: col}
@@ -141,7 +141,7 @@ func (f *front) pos(line, col int) form.Pos {
 
 var yamlLine = regexp.MustCompile(`line (\d+)`)
 
-// placeOf is the line that an error of the YAML reader names.
+// placeOf returns the line of an error of the YAML parser.
 func (f *front) placeOf(err error) form.Pos {
 	if m := yamlLine.FindStringSubmatch(err.Error()); m != nil {
 		if line, err := strconv.Atoi(m[1]); err == nil && line > 0 {
@@ -155,7 +155,7 @@ func (f *front) problem(n *yaml.Node, field, format string, args ...any) {
 	f.problems = append(f.problems, problem.At(f.text, f.pos(n.Line, n.Column), field, format, args...))
 }
 
-// keys are what a mapping may hold, with what reads each.
+// keys maps the allowed keys of a mapping to their parsers.
 type keys map[string]func(n *yaml.Node)
 
 func (k keys) names() []string {
@@ -167,7 +167,7 @@ func (k keys) names() []string {
 	return names
 }
 
-// entries reads a mapping: each of its keys once, and none but the known.
+// entries parses a mapping. Each key must be known and may occur once.
 func (f *front) entries(n *yaml.Node, field string, known keys) {
 	f.each(n, field, func(key, value *yaml.Node) {
 		read := known[key.Value]
@@ -183,7 +183,7 @@ func (f *front) entries(n *yaml.Node, field string, known keys) {
 		case hint == "":
 			hint = "; there are " + strings.Join(known.names(), ", ")
 		}
-		f.problem(key, at, "nobody knows this key%s", hint)
+		f.problem(key, at, "unknown key%s", hint)
 	})
 }
 
@@ -200,7 +200,7 @@ func (f *front) each(n *yaml.Node, field string, yield func(key, value *yaml.Nod
 		case key.Kind != yaml.ScalarNode || key.ShortTag() != "!!str":
 			f.problem(key, field, "a key is a word, not %s", name(key))
 		case seen[key.Value]:
-			f.problem(key, join(field, clip(key.Value)), "it is there twice")
+			f.problem(key, join(field, clip(key.Value)), "duplicate key")
 		default:
 			seen[key.Value] = true
 			yield(key, n.Content[i+1])
@@ -222,7 +222,7 @@ func clip(s string) string {
 	return text.Clip(s, 60)
 }
 
-// name is what a node is, for a message.
+// name describes a node for a message.
 func name(n *yaml.Node) string {
 	switch n.Kind {
 	case yaml.MappingNode:
@@ -243,7 +243,7 @@ func name(n *yaml.Node) string {
 	return clip(n.Value)
 }
 
-// str reads a string that is not empty.
+// str parses a non-empty string.
 func (f *front) str(n *yaml.Node, field string) string {
 	switch {
 	case n.Kind != yaml.ScalarNode || n.ShortTag() != "!!str":
@@ -265,7 +265,7 @@ func (f *front) flag(n *yaml.Node, field string) *bool {
 	return &b
 }
 
-// list reads strings, each of which is there once. The result is not nil.
+// list parses strings without duplicates. The result is not nil.
 func (f *front) list(n *yaml.Node, field string, check func(s string) error) []string {
 	all := []string{}
 	if n.Kind != yaml.SequenceNode {
@@ -273,7 +273,7 @@ func (f *front) list(n *yaml.Node, field string, check func(s string) error) []s
 		return all
 	}
 	if len(n.Content) > maxList {
-		f.problem(n, field, "it has %d elements, and %d are the most", len(n.Content), maxList)
+		f.problem(n, field, "%d elements, at most %d are allowed", len(n.Content), maxList)
 		return all
 	}
 	for i, item := range n.Content {
@@ -286,7 +286,7 @@ func (f *front) list(n *yaml.Node, field string, check func(s string) error) []s
 		case err != nil:
 			f.problem(item, at, "%v", err)
 		case slices.Contains(all, s):
-			f.problem(item, at, "%s is there twice", s)
+			f.problem(item, at, "duplicate element %s", s)
 		default:
 			all = append(all, s)
 		}

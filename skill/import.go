@@ -23,8 +23,8 @@ import (
 
 const opImport = "skill.Import"
 
-// An Imported is a folder with a SKILL.md, as agents of others have them, made into
-// a skill whose scripts are capabilities.
+// An Imported is a folder with a SKILL.md, in the format of other agents, converted to a skill
+// whose scripts are capabilities.
 type Imported struct {
 	Skill        *Skill
 	Capabilities []*manifest.Capability
@@ -34,13 +34,13 @@ type Imported struct {
 	before int // lines of SKILL.md before its Markdown
 }
 
-// A Report says what came of a folder, to the person who decides about it.
+// A Report describes the result of an import to the person who decides about it.
 type Report struct {
 	Skill    string
 	Tier     Tier
 	Scripts  []Wrapped
-	Programs []string // that it says it needs: they have to be in what its scripts run in
-	Hosts    []string // named in its text, none of which its scripts reach
+	Programs []string // required programs, which must exist in the environment of its scripts
+	Hosts    []string // named in its text; its scripts reach none of them
 	Dropped  []Dropped
 	Dangers  []Danger
 }
@@ -49,23 +49,23 @@ type Report struct {
 type Wrapped struct {
 	ID     string
 	Script string
-	May    []string // what it will be allowed to do; none: to compute
-	Needs  string   // an image that has to be there
+	May    []string // effects; none: it only computes
+	Needs  string   // a required image
 }
 
-// Dropped is something of a folder that is not taken over.
+// Dropped is a part of the folder that was not imported.
 type Dropped struct {
 	What string
 	Why  string
 }
 
-// guest is where a script finds the folder, read-only.
+// guest is the read-only mount point of the folder for scripts.
 const guest = "/skill"
 
-// source is where the files of a folder are, below the directory of the skill.
+// source is the directory of the folder's files in the bundle.
 const source = "src"
 
-// The limits of a script, of which nobody has said what it needs.
+// Default limits of a script.
 const (
 	scriptMemoryMB = 512
 	scriptTimeout  = time.Minute
@@ -73,10 +73,10 @@ const (
 	scriptQuotaMB  = 64
 )
 
-// Import reads a folder. Its scripts become capabilities that run in jails without a
-// network, see the folder read-only, and have the secrets that the document asks
-// for and nothing else. Text that would have an agent run commands of its own is
-// taken out. Nothing is run, and nothing outside the folder is read.
+// Import converts a folder. Its scripts become capabilities that run in jails without network,
+// with a read-only view of the folder and only the secrets that the document requests.
+// Instructions to run commands are removed from the text. Import executes nothing and reads
+// nothing outside the folder.
 func Import(dir string) (*Imported, error) {
 	f, err := readFolder(dir)
 	if err != nil {
@@ -111,7 +111,7 @@ func (im *Imported) drop(what, format string, args ...any) {
 	im.Report.Dropped = append(im.Report.Dropped, Dropped{What: what, Why: fmt.Sprintf(format, args...)})
 }
 
-// document reads SKILL.md and returns the names of the secrets that it asks for.
+// document parses SKILL.md and returns the names of the secrets that it requests.
 func (im *Imported) document(text []byte) (secrets []string, err error) {
 	f := &front{file: "SKILL.md", text: text}
 	top, body, err := f.open(opImport)
@@ -141,7 +141,7 @@ func (im *Imported) document(text []byte) (secrets []string, err error) {
 		case "metadata":
 			secrets = im.requirements(value)
 		default:
-			im.drop(clip(key.Value), "nobody knows this key")
+			im.drop(clip(key.Value), "unknown key")
 		}
 	})
 	if top.Kind == yaml.MappingNode && !has(top, "name") {
@@ -150,8 +150,8 @@ func (im *Imported) document(text []byte) (secrets []string, err error) {
 	return secrets, f.problems.Fault(opImport)
 }
 
-// requirements reads what metadata says a skill requires: directly, or below the
-// name of the program it was written for.
+// requirements parses the requirements in the metadata: at the top level, or under the name of
+// the program it was written for.
 func (im *Imported) requirements(n *yaml.Node) (secrets []string) {
 	var all []*yaml.Node
 	var find func(n *yaml.Node, depth int)
@@ -192,14 +192,14 @@ func (im *Imported) requirements(n *yaml.Node) (secrets []string) {
 					}
 				}
 			default:
-				im.drop("metadata.requires."+clip(key), "nobody knows this key")
+				im.drop("metadata.requires."+clip(key), "unknown key")
 			}
 		}
 	}
 	return secrets
 }
 
-// scalars are the words of a node and of those in it, down to a depth.
+// scalars returns the words of a node and its children, up to a depth.
 func scalars(n *yaml.Node) string {
 	var words []string
 	var walk func(n *yaml.Node, depth int)
@@ -219,14 +219,13 @@ func scalars(n *yaml.Node) string {
 
 var unslug = regexp.MustCompile(`[^a-z0-9]+`)
 
-// slug is a text as part of an id.
+// slug converts a text to a part of an id.
 func slug(s string, most int) string {
 	s = strings.Trim(unslug.ReplaceAllString(strings.ToLower(s), "-"), "-")
 	return strings.Trim(s[:min(len(s), most)], "-")
 }
 
-// take looks at one file: what is dangerous in it, and whether it becomes a
-// capability.
+// take processes one file: its dangers, and whether it becomes a capability.
 func (im *Imported) take(name string, secrets []string) error {
 	f := im.folder.files[name]
 	if name != "SKILL.md" && f.isText() {
@@ -235,12 +234,12 @@ func (im *Imported) take(name string, secrets []string) error {
 	in, why := runs(name, f)
 	switch {
 	case why != "":
-		im.drop(name, "it becomes no capability: %s", why)
+		im.drop(name, "not converted to a capability: %s", why)
 		return nil
 	case in == nil:
 		return nil
 	case im.folder.isLibrary(name):
-		im.drop(name, "it becomes no capability: it is there for other scripts")
+		im.drop(name, "not converted to a capability: a library of other scripts")
 		return nil
 	}
 	c, err := im.wrap(name, in, secrets)
@@ -254,14 +253,14 @@ func (im *Imported) take(name string, secrets []string) error {
 	return nil
 }
 
-// The types of what a script takes and gives.
+// The input and output types of a script.
 const (
 	scriptInput = `[:map [:args {:optional true} [:vector :string]] [:stdin {:optional true} :string]]`
 
 	scriptOutput = `[:map [:stdout :string] [:stderr :string] [:exit_code :int]]`
 )
 
-// wrap is the manifest of a script.
+// wrap returns the manifest of a script.
 func (im *Imported) wrap(name string, in *interpreter, secrets []string) (*manifest.Capability, error) {
 	input, err := schema.Parse("", scriptInput)
 	if err != nil {
@@ -295,8 +294,8 @@ func (im *Imported) wrap(name string, in *interpreter, secrets []string) (*manif
 	if len(secrets) > 0 {
 		c.Effects = []string{"secrets"}
 	}
-	// What is written down is what is read again: whoever wrote the script has no
-	// way to say more than this.
+	// The generated text is parsed again, so that a script's author cannot inject anything
+	// into the manifest.
 	all, err := manifest.Read(c.ID+".rtfs", []byte(c.Text()))
 	if err != nil {
 		return nil, err
@@ -304,8 +303,8 @@ func (im *Imported) wrap(name string, in *interpreter, secrets []string) (*manif
 	return all[0], nil
 }
 
-// id is a free one for a script: of the skill's name and its own, with its folders
-// where that is taken.
+// id returns an unused id for a script: the names of the skill and the script, with its
+// folders if that is taken.
 func (im *Imported) id(name string) string {
 	stem := strings.TrimSuffix(name, path.Ext(name))
 	prefix := im.Skill.Name
@@ -328,12 +327,12 @@ func (im *Imported) id(name string) string {
 	}
 }
 
-// teach takes out of the text what an agent is not to do, and says what there is
+// teach removes instructions that an agent must not follow and describes the capabilities
 // instead.
 func (im *Imported) teach() {
 	var out []string
 	var markdown scan
-	all := slices.Concat(dangers, commands) // the second where commands stand
+	all := slices.Concat(dangers, commands) // commands for lines of code only
 	for i, line := range strings.Split(im.Skill.Body, "\n") {
 		signs := dangers
 		if markdown.isCode(line) {
@@ -345,7 +344,7 @@ func (im *Imported) teach() {
 			continue
 		}
 		im.Report.Dangers = append(im.Report.Dangers, Danger{File: "SKILL.md", Line: im.before + i + 1, Text: shown(line), Why: why})
-		out = append(out, "(A line was left out: "+why+".)")
+		out = append(out, "(A line was removed: "+why+".)")
 	}
 	var b strings.Builder
 	b.WriteString(strings.Join(out, "\n"))
@@ -360,7 +359,7 @@ func (im *Imported) teach() {
 
 var address = regexp.MustCompile(`https?://[A-Za-z0-9.-]+`)
 
-// hosts notes the hosts that the texts of a folder name.
+// hosts records the hosts that the texts of a folder name.
 func (im *Imported) hosts() {
 	for _, name := range im.folder.order {
 		f := im.folder.files[name]
@@ -377,7 +376,7 @@ func (im *Imported) hosts() {
 	slices.Sort(im.Report.Hosts)
 }
 
-// settle says what the skill is, and writes it as a document of its own.
+// settle derives the properties of the skill and writes its document.
 func (im *Imported) settle() error {
 	s := im.Skill
 	if s.Description == "" {
@@ -400,7 +399,7 @@ func (im *Imported) settle() error {
 	return err
 }
 
-// text writes a skill as a document.
+// text returns a skill as a document.
 func (s *Skill) text() ([]byte, error) {
 	type governed struct {
 		Capabilities []string          `yaml:"capabilities"`

@@ -16,8 +16,8 @@ import (
 
 const opRead = "skill.Read"
 
-// Read reads a document: YAML between two lines of ---, and Markdown behind it. An
-// error of kind fault.Invalid wraps a problem.List: all that is wrong.
+// Read parses a document: YAML between two lines of ---, followed by Markdown. An error of
+// kind fault.Invalid wraps a problem.List with all problems.
 func Read(file string, text []byte) (*Skill, error) {
 	f := &front{file: file, text: text}
 	top, body, err := f.open(opRead)
@@ -68,7 +68,7 @@ func has(n *yaml.Node, key string) bool {
 	return false
 }
 
-// governed reads what a document says of its capabilities.
+// governed parses the part about capabilities.
 func (f *front) governed(s *Skill, n *yaml.Node, field string) {
 	f.entries(n, field, keys{
 		"capabilities": func(n *yaml.Node) {
@@ -102,7 +102,7 @@ func (f *front) display(s *Skill, n *yaml.Node) {
 	})
 }
 
-// short reads a string that stands in lists and on terminals.
+// short parses a string for lists and terminals.
 func (f *front) short(n *yaml.Node, field string, most int) string {
 	s := f.str(n, field)
 	if utf8.RuneCountInString(s) > most || strings.ContainsFunc(s, unicode.IsControl) {

@@ -85,10 +85,10 @@ func TestWhatIsWrongWithASkillIsSaid(t *testing.T) {
 		{"---\nversion: \"1.0.0\"\n---\n", "name: it is missing"},
 		{"---\nname: a\n---\n", "description: it is missing"},
 		{"---\nname: a\ndescription: b\n---\nText\nmo\u202ere\n", "SKILL.md:6:3: this character cannot be seen: U+202E"},
-		{front("nmae: x"), "nmae: nobody knows this key; did you mean name?"},
-		{front("effects: []"), "effects: nobody knows this key; there are ccos, description, display, glasshouse, name, version"},
+		{front("nmae: x"), "nmae: unknown key; did you mean name?"},
+		{front("effects: []"), "effects: unknown key; there are ccos, description, display, glasshouse, name, version"},
 		{front("allowed-tools: Bash"), "it is of skills of another kind, which are imported"},
-		{front("name: b"), "it is there twice"},
+		{front("name: b"), "duplicate key"},
 		{front("1: b"), "a key is a word, not the number 1"},
 		{front("version: 1.0"), "version: it is a string, not the number 1.0: put it in quotes"},
 		{front(`version: "1.0"`), `version: "1.0" is not a version`},
@@ -97,11 +97,11 @@ func TestWhatIsWrongWithASkillIsSaid(t *testing.T) {
 		{"---\nname: a\ndescription: " + strings.Repeat("x", 1025) + "\n---\n", "description: it is longer than 1024 letters"},
 		{front("ccos: {}\nglasshouse: {}"), "it is said twice, as ccos and as glasshouse"},
 		{front("ccos: 5"), "ccos: it is a mapping of keys to values, not the number 5"},
-		{front("ccos: {capability: []}"), "ccos.capability: nobody knows this key; did you mean capabilities?"},
-		{front("ccos: {data-classes: {}}"), "ccos.data-classes: nobody knows this key"},
+		{front("ccos: {capability: []}"), "ccos.capability: unknown key; did you mean capabilities?"},
+		{front("ccos: {data-classes: {}}"), "ccos.data-classes: unknown key"},
 		{front("ccos: {capabilities: places.search}"), `ccos.capabilities: it is a list, not "places.search"`},
 		{front("ccos: {capabilities: [Places]}"), `ccos.capabilities[0]: "Places" is not an id`},
-		{front("ccos: {capabilities: [a.b, a.b]}"), `ccos.capabilities[1]: a.b is there twice`},
+		{front("ccos: {capabilities: [a.b, a.b]}"), `ccos.capabilities[1]: duplicate element a.b`},
 		{front("ccos: {effects: [netwrok]}"), `ccos.effects[0]: "netwrok" is not among what it may be; did you mean network?`},
 		{front("ccos: {secrets: [a/b]}"), `ccos.secrets[0]: "a/b" is not the name of a secret`},
 		{front("ccos: {data_classes: {input: [private]}}"), `"private" is no class of data`},
@@ -110,7 +110,7 @@ func TestWhatIsWrongWithASkillIsSaid(t *testing.T) {
 		{front("ccos: &a {}\nglasshouse: *a"), "it is said twice"},
 		{front("x: &a b\nccos: *a"), "ccos: it is a mapping of keys to values, not an alias, which is not read here"},
 		{front("display: {emoji: " + strings.Repeat("x", 17) + "}"), "display.emoji: it is one line of at most 16 letters"},
-		{front("display: {color: red}"), "display.color: nobody knows this key"},
+		{front("display: {color: red}"), "display.color: unknown key"},
 	} {
 		_, err := skill.Read("SKILL.md", []byte(c.text))
 		switch {
@@ -126,7 +126,7 @@ func TestWhatIsWrongWithASkillIsSaid(t *testing.T) {
 
 func TestAllThatIsWrongWithASkillIsToldWithItsPlace(t *testing.T) {
 	_, err := skill.Read("SKILL.md", []byte("---\nname: a\ndescription: b\nccos:\n  efects: []\n  capabilities: [ä]\n---\n"))
-	want := `skill.Read: ccos.efects: invalid: SKILL.md:5:3: ccos.efects: nobody knows this key; did you mean effects?
+	want := `skill.Read: ccos.efects: invalid: SKILL.md:5:3: ccos.efects: unknown key; did you mean effects?
   5 |   efects: []
     |   ^
 SKILL.md:6:18: ccos.capabilities[0]: "ä" is not an id: words in lower case with dots between, such as places.search, and - or _ within words

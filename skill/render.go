@@ -10,23 +10,23 @@ import (
 	"glasshouse/manifest"
 )
 
-// A Tool is a capability as models are told of tools.
+// A Tool is a capability in the form of a model's tool.
 type Tool struct {
-	Name        string // as ToolName makes it
+	Name        string // from ToolName
 	Capability  string // its id
 	Description string
 	Input       json.RawMessage // a JSON Schema of an object
 
-	wrapped bool // what the capability takes is no object, and stands in one as input
+	wrapped bool // the input is not an object and is wrapped in the argument input
 }
 
-// Rendered is a skill as an agent reads it.
+// Rendered is a skill in the form that an agent reads.
 type Rendered struct {
 	Text  string // Markdown
 	Tools []Tool
 }
 
-// Render writes a skill down for an agent, with its capabilities as tools.
+// Render returns a skill for an agent, with its capabilities as tools.
 func Render(s *Skill, capabilities []*manifest.Capability) (*Rendered, error) {
 	r := &Rendered{}
 	var b strings.Builder
@@ -46,7 +46,7 @@ func Render(s *Skill, capabilities []*manifest.Capability) (*Rendered, error) {
 	return r, nil
 }
 
-// ToolOf is a capability as a tool.
+// ToolOf returns a capability as a tool.
 func ToolOf(c *manifest.Capability) (Tool, error) {
 	t := Tool{Name: ToolName(c.ID), Capability: c.ID, Description: c.Description, Input: json.RawMessage(`{"type":"object"}`)}
 	if t.Description == "" {
@@ -71,7 +71,7 @@ func ToolOf(c *manifest.Capability) (Tool, error) {
 	return t, nil
 }
 
-// Arguments is the input of the capability, given what a model called the tool with.
+// Arguments converts the arguments of a tool call to the input of the capability.
 func (t Tool) Arguments(given json.RawMessage) (json.RawMessage, error) {
 	if len(given) == 0 {
 		given = json.RawMessage(`{}`)
@@ -86,8 +86,7 @@ func (t Tool) Arguments(given json.RawMessage) (json.RawMessage, error) {
 	return in.Input, nil
 }
 
-// OpenAI is a tool as the chat completions of OpenAI, and of those that imitate
-// them, take it.
+// OpenAI encodes a tool for the chat completions API of OpenAI and compatible servers.
 func (t Tool) OpenAI() (json.RawMessage, error) {
 	type function struct {
 		Name        string          `json:"name"`
@@ -100,7 +99,7 @@ func (t Tool) OpenAI() (json.RawMessage, error) {
 	}{"function", function{t.Name, t.Description, t.Input}})
 }
 
-// Anthropic is a tool as the messages of Anthropic take it.
+// Anthropic encodes a tool for the messages API of Anthropic.
 func (t Tool) Anthropic() (json.RawMessage, error) {
 	return json.Marshal(struct {
 		Name        string          `json:"name"`
@@ -109,15 +108,15 @@ func (t Tool) Anthropic() (json.RawMessage, error) {
 	}{t.Name, t.Description, t.Input})
 }
 
-// ToolName is an id where no dots may be: places__search of places.search. Ids have
-// no two underscores in a row, so that none is lost.
+// ToolName returns an id without dots: places__search for places.search. The mapping is
+// reversible, because ids have no two consecutive underscores.
 func ToolName(id string) string { return strings.ReplaceAll(id, ".", "__") }
 
-// CapabilityID is the id of which ToolName made a name.
+// CapabilityID is the inverse of ToolName.
 func CapabilityID(tool string) (string, error) {
 	id := strings.ReplaceAll(tool, "__", ".")
 	if err := manifest.CheckID(id); err != nil || ToolName(id) != tool {
-		return "", fault.Newf(fault.NotFound, "skill.CapabilityID", "", "%.80q is the tool of no capability", tool)
+		return "", fault.Newf(fault.NotFound, "skill.CapabilityID", "", "%.80q is not the tool name of a capability", tool)
 	}
 	return id, nil
 }

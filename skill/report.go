@@ -11,7 +11,7 @@ import (
 	safetext "glasshouse/internal/text"
 )
 
-// String is a report for people.
+// String returns the report as text.
 func (r Report) String() string {
 	var b strings.Builder
 	fmt.Fprintf(&b, "%s: %d scripts became capabilities; the skill is %s\n", r.Skill, len(r.Scripts), r.Tier)
@@ -34,8 +34,8 @@ func (r Report) String() string {
 			fmt.Fprintf(&b, "  %s\n", line(i))
 		}
 	}
-	section("It says that it needs these programs; they have to be where its scripts run", len(r.Programs), func(i int) string { return cut(safetext.OneLine(shown(r.Programs[i])), 60) })
-	section("It names these hosts, and reaches none of them; who wants it to writes them into a manifest", len(r.Hosts), func(i int) string { return r.Hosts[i] })
+	section("Required programs, which must exist in the environment of its scripts", len(r.Programs), func(i int) string { return cut(safetext.OneLine(shown(r.Programs[i])), 60) })
+	section("Hosts that it names but cannot reach; to allow them, add them to a manifest", len(r.Hosts), func(i int) string { return r.Hosts[i] })
 	section("Left out", len(r.Dropped), func(i int) string { return shown(r.Dropped[i].What) + ": " + safetext.Visible(r.Dropped[i].Why) })
 	section("Dangerous outside a jail", len(r.Dangers), func(i int) string {
 		d := r.Dangers[i]
@@ -44,9 +44,9 @@ func (r Report) String() string {
 	return b.String()
 }
 
-// Write writes what was imported into a directory that is not there yet, or empty,
-// as a bundle is laid out: skill.yaml, metadata.json, capabilities/, and the folder
-// itself as src/. Who publishes it is left to be filled in.
+// Write writes the imported skill to a new or empty directory in the layout of a bundle:
+// skill.yaml, metadata.json, capabilities/, and the folder itself as src/. The publisher must
+// be filled in.
 func (im *Imported) Write(dir string) error {
 	const op = "skill.Write"
 	if err := os.MkdirAll(dir, 0o755); err != nil {
@@ -91,7 +91,7 @@ func (im *Imported) Write(dir string) error {
 	return nil
 }
 
-// metadata is what a bundle of it says: all that its scripts may do, and no more.
+// metadata returns the metadata of the bundle, with all effects of its scripts.
 func (im *Imported) metadata() []byte {
 	b, err := json.MarshalIndent(struct {
 		Name        string   `json:"name"`

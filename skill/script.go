@@ -11,10 +11,10 @@ import (
 
 // An interpreter runs scripts of one language.
 type interpreter struct {
-	argv       []string // the program, before the script
+	argv       []string // the program and its arguments before the script
 	extensions []string
-	shebangs   []string // names of programs
-	image      string   // where it is not in the tree that jails have: an image that has it
+	shebangs   []string // program names in the first line
+	image      string   // required image, if jails do not have the program
 }
 
 var interpreters = []interpreter{
@@ -27,7 +27,7 @@ var interpreters = []interpreter{
 	{[]string{"php"}, []string{".php"}, []string{"php"}, "php:8-cli"},
 }
 
-// unrunnable are languages whose scripts nothing here starts as they are.
+// unrunnable are languages whose scripts cannot be run directly.
 var unrunnable = map[string]string{
 	".ts": "TypeScript", ".tsx": "TypeScript", ".go": "Go", ".rs": "Rust", ".java": "Java", ".lua": "Lua", ".r": "R",
 	".ps1": "PowerShell", ".bat": "a batch file of Windows", ".cmd": "a batch file of Windows", ".applescript": "AppleScript", ".fish": "fish", ".zsh": "zsh",
@@ -35,7 +35,7 @@ var unrunnable = map[string]string{
 
 var versioned = regexp.MustCompile(`^(python|ruby|php|perl|node)[0-9.]*$`)
 
-// shebang is the program that the first line of a script names.
+// shebang returns the program in the first line of a script.
 func shebang(text []byte) (program string, plain, has bool) {
 	line, _, _ := bytes.Cut(text, []byte("\n"))
 	words := strings.Fields(string(bytes.TrimPrefix(line, []byte("#!"))))
@@ -55,13 +55,13 @@ func shebang(text []byte) (program string, plain, has bool) {
 	return program, true, true
 }
 
-// runs returns what runs a file, or why nothing does. A file that is no script has
-// neither.
+// runs returns the interpreter of a file, or why there is none. Both are empty if the file is
+// not a script.
 func runs(name string, f file) (in *interpreter, why string) {
 	ext := strings.ToLower(path.Ext(name))
 	if !f.isText() {
 		if f.exec || bytes.HasPrefix(f.text, []byte("\x7fELF")) {
-			return nil, "it is a program in machine code, which nobody can read"
+			return nil, "binary executable, which cannot be reviewed"
 		}
 		return nil, ""
 	}
@@ -71,7 +71,7 @@ func runs(name string, f file) (in *interpreter, why string) {
 				return &interpreters[i], ""
 			}
 		}
-		return nil, fmt.Sprintf("nothing here runs what its first line names, %s", clip(program))
+		return nil, fmt.Sprintf("unsupported interpreter %s", clip(program))
 	}
 	for i, in := range interpreters {
 		if slices.Contains(in.extensions, ext) {
@@ -84,8 +84,8 @@ func runs(name string, f file) (in *interpreter, why string) {
 	return nil, ""
 }
 
-// isLibrary reports whether a file is there for other scripts: a module of a Python
-// package that does nothing by itself, or a test.
+// isLibrary reports whether a file only serves other scripts: a module of a Python package
+// without side effects, or a test.
 func (f *folder) isLibrary(name string) bool {
 	base := path.Base(name)
 	if path.Ext(name) != ".py" {

@@ -1,29 +1,27 @@
-// Package skill is documents that teach an agent which capabilities to use, and how.
-// A skill gives no right: it names capabilities, and is no more than they are.
+// Package skill implements skills: documents that teach an agent which capabilities to use,
+// and how. A skill grants no permissions; it only refers to capabilities.
 package skill
 
 import "glasshouse/manifest"
 
-// A Skill is a document that was read.
+// A Skill is a parsed document.
 type Skill struct {
 	Name        string // "local-places"
 	Description string
 	Version     string // semver
 
-	Capabilities []string // the ids of those that it teaches
+	Capabilities []string // ids
 
-	// Shown is what the document says of itself. It is held against what its
-	// capabilities say.
+	// Shown is the document's own description. Check compares it with the capabilities.
 	Shown Shown
 
 	Display Display
 
 	Body   string // Markdown
-	Source string // the document as it was given
+	Source string // the original document
 }
 
-// Shown is what a document shows to who reads it. What it does not say is nil, or
-// empty.
+// Shown is what a document shows to its reader. Missing values are nil or empty.
 type Shown struct {
 	Effects []string
 	Secrets []string
@@ -33,16 +31,16 @@ type Shown struct {
 	PerUse  *bool
 }
 
-// Display is how a skill looks in a list.
+// Display is the presentation of a skill in a list.
 type Display struct {
 	Emoji    string
 	Category string
 }
 
-// A Tier is what a skill needs of who lets agents use it.
+// A Tier is the approval that a skill needs.
 type Tier string
 
-// The tiers, each above the one before.
+// The tiers in ascending order.
 const (
 	Informational Tier = "informational" // it names no capability
 	ReadOnly      Tier = "read-only"     // its capabilities have no effects
@@ -50,11 +48,11 @@ const (
 	Elevated      Tier = "elevated" // one changes files or state, or is elevated itself
 )
 
-// Tiers are all there are, the lowest first.
+// Tiers lists all tiers in ascending order.
 var Tiers = []Tier{Informational, ReadOnly, Standard, Elevated}
 
-// Covers reports whether what is of tier t may have what is of tier u. A tier that
-// does not exist covers nothing, and nothing covers it.
+// Covers reports whether tier t includes tier u. An invalid tier covers nothing and is covered
+// by nothing.
 func (t Tier) Covers(u Tier) bool { return u.rank() >= 0 && t.rank() >= u.rank() }
 
 func (t Tier) rank() int {

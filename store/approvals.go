@@ -13,13 +13,13 @@ import (
 	"glasshouse/id"
 )
 
-// Approvals keeps what waits, or waited, for a person; it is an approval.Store.
+// Approvals stores approval requests; it implements approval.Store.
 type Approvals struct{ s *Store }
 
 // Approvals returns the database's approvals.
 func (s *Store) Approvals() Approvals { return Approvals{s} }
 
-// Save records a request, new or changed, and notices: all or none of it.
+// Save stores a new or changed request and its notices, atomically.
 func (as Approvals) Save(ctx context.Context, r approval.Request, notices []approval.Notice) error {
 	doc, err := json.Marshal(r)
 	if err != nil {
@@ -67,8 +67,7 @@ func (as Approvals) Get(ctx context.Context, aid id.Approval) (approval.Request,
 	return r, nil
 }
 
-// Unfinished returns the requests of which something is still to be done,
-// oldest first.
+// Unfinished returns the requests that still need processing, oldest first.
 func (as Approvals) Unfinished(ctx context.Context) ([]approval.Request, error) {
 	return documents[approval.Request](ctx, as.s.read, "read approvals",
 		"SELECT document FROM approvals WHERE unfinished = 1 ORDER BY created, id")
@@ -84,26 +83,25 @@ func (as Approvals) List(ctx context.Context, f approval.Filter) ([]approval.Req
 		ORDER BY created DESC, id DESC LIMIT $3`, string(f.Jail), string(f.State), f.Limit)
 }
 
-// Notices returns what is still to be delivered and what could not be, oldest
-// first.
+// Notices returns the notices that are pending or have failed, oldest first.
 func (as Approvals) Notices(ctx context.Context) ([]approval.Notice, error) {
 	return documents[approval.Notice](ctx, as.s.read, "read notices", "SELECT document FROM approval_notices ORDER BY created, id")
 }
 
-// PutNotice records a notice, new or changed.
+// PutNotice stores a new or changed notice.
 func (as Approvals) PutNotice(ctx context.Context, n approval.Notice) error {
 	return putNotice(ctx, as.s.write, n)
 }
 
-// DeleteNotice forgets a notice. One that is not there is forgotten already.
+// DeleteNotice deletes a notice. It is not an error if there is none.
 func (as Approvals) DeleteNotice(ctx context.Context, nid string) error {
 	if _, err := as.s.write.ExecContext(ctx, "DELETE FROM approval_notices WHERE id = $1", nid); err != nil {
-		return fmt.Errorf("forget notice %s: %w", nid, err)
+		return fmt.Errorf("delete notice %s: %w", nid, err)
 	}
 	return nil
 }
 
-// PutLink records a link, new or changed.
+// PutLink stores a new or changed link.
 func (as Approvals) PutLink(ctx context.Context, l approval.Link) error {
 	doc, err := json.Marshal(l)
 	if err == nil {
@@ -130,8 +128,8 @@ func (as Approvals) GetLink(ctx context.Context, hash string) (approval.Link, er
 	return list[0], nil
 }
 
-// Forget deletes links that ended before now, and requests that are finished and
-// notices, of before old: by then whoever they are for has them, or never will.
+// Forget deletes links that ended before now, and finished requests and notices older than
+// old, which their recipients have received by then or never will.
 func (as Approvals) Forget(ctx context.Context, now, old time.Time) error {
 	for _, d := range []struct {
 		query  string
@@ -142,7 +140,7 @@ func (as Approvals) Forget(ctx context.Context, now, old time.Time) error {
 		{"DELETE FROM approvals WHERE unfinished = 0 AND created < $1", old},
 	} {
 		if _, err := as.s.write.ExecContext(ctx, d.query, d.before.UnixNano()); err != nil {
-			return fmt.Errorf("forget old approvals: %w", err)
+			return fmt.Errorf("delete old approvals: %w", err)
 		}
 	}
 	return nil
@@ -172,7 +170,7 @@ type querier interface {
 	QueryContext(ctx context.Context, query string, args ...any) (*sql.Rows, error)
 }
 
-// documents reads the JSON documents that a query returns.
+// documents returns the JSON documents of a query.
 func documents[T any](ctx context.Context, db querier, doing, query string, args ...any) ([]T, error) {
 	rows, err := db.QueryContext(ctx, query, args...)
 	if err != nil {

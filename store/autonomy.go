@@ -14,27 +14,28 @@ import (
 	"glasshouse/id"
 )
 
-// Autonomy keeps what agents ask of each other and are given; it is an autonomy.RequestStore, ResourceStore and TaskStore.
+// Autonomy stores peer requests, resource grants and tasks; it implements
+// autonomy.RequestStore, ResourceStore and TaskStore.
 type Autonomy struct{ s *Store }
 
 // Autonomy returns the database's view for package autonomy.
 func (s *Store) Autonomy() Autonomy { return Autonomy{s} }
 
-// lastNumber returns the highest n of a table. The caller is alone with it.
+// lastNumber returns the highest n of a table. The transaction must have exclusive access.
 func lastNumber(ctx context.Context, tx *sql.Tx, table string) (int64, error) {
 	var n sql.NullInt64
 	err := tx.QueryRowContext(ctx, "SELECT max(n) FROM "+table).Scan(&n)
 	return n.Int64, err
 }
 
-// page reads the first documents of a table for which conditions hold.
+// page returns the first documents of a table that match the conditions.
 func page[T any](ctx context.Context, from querier, table string, w where, order string, limit int) ([]T, error) {
 	w.args = append(w.args, limit)
 	query := "SELECT document FROM " + table + w.String() + " ORDER BY " + order + " LIMIT $" + strconv.Itoa(len(w.args))
 	return documents[T](ctx, from, "read "+table, query, w.args...)
 }
 
-// ChangeGroup runs f alone with a group and keeps what it changed.
+// ChangeGroup runs f with exclusive access to a group and stores its changes.
 func (a Autonomy) ChangeGroup(ctx context.Context, group string, f func(g *autonomy.Group) ([]autonomy.Request, error)) error {
 	err := a.s.update(ctx, "autonomy.group."+group, func(tx *sql.Tx) error {
 		g := autonomy.Group{Name: group}
@@ -94,7 +95,7 @@ func putRequest(ctx context.Context, tx *sql.Tx, group string, r autonomy.Reques
 	return err
 }
 
-// OpenRequests returns the requests that are open, oldest first.
+// OpenRequests returns the open requests, oldest first.
 func (a Autonomy) OpenRequests(ctx context.Context, group string) ([]autonomy.Request, error) {
 	if group == "" {
 		return documents[autonomy.Request](ctx, a.s.read, "read requests", openRequests+" ORDER BY created, id")
@@ -107,7 +108,7 @@ func (a Autonomy) Request(ctx context.Context, q id.Request) (autonomy.Request, 
 	return one[autonomy.Request](ctx, a.s.read, "request "+string(q), "SELECT document FROM autonomy_requests WHERE id = $1", q)
 }
 
-// RequestByKey returns the request that an asker has asked with a key.
+// RequestByKey returns the request that a caller made with an idempotency key.
 func (a Autonomy) RequestByKey(ctx context.Context, asker, key string) (autonomy.Request, error) {
 	return one[autonomy.Request](ctx, a.s.read, "a request by its key",
 		"SELECT document FROM autonomy_requests WHERE asker = $1 AND asked_as = $2 AND asked_as <> ''", asker, text(key))
@@ -135,7 +136,7 @@ func (a Autonomy) Requests(ctx context.Context, f autonomy.RequestFilter) ([]aut
 	return page[autonomy.Request](ctx, a.s.read, "autonomy_requests", w, "created DESC, id DESC", f.Limit)
 }
 
-// ChangeGrants runs f alone with all grants and keeps what it returns.
+// ChangeGrants runs f with exclusive access to all grants and stores its result.
 func (a Autonomy) ChangeGrants(ctx context.Context, f func(all []autonomy.Grant) ([]autonomy.Grant, []autonomy.Change, error)) error {
 	err := a.s.update(ctx, "autonomy.grants", func(tx *sql.Tx) error {
 		all, err := documents[autonomy.Grant](ctx, tx, "read grants", "SELECT document FROM autonomy_grants ORDER BY jail")
@@ -162,12 +163,12 @@ func (a Autonomy) ChangeGrants(ctx context.Context, f func(all []autonomy.Grant)
 		return err
 	})
 	if err != nil {
-		return fmt.Errorf("change what jails are given: %w", err)
+		return fmt.Errorf("change resource grants: %w", err)
 	}
 	return nil
 }
 
-// putGrant keeps a grant; one that gives nothing any more is forgotten.
+// putGrant stores a grant, or deletes one that grants nothing.
 func putGrant(ctx context.Context, tx *sql.Tx, g autonomy.Grant) error {
 	if g.Held == g.Base && g.Applied {
 		_, err := tx.ExecContext(ctx, "DELETE FROM autonomy_grants WHERE jail = $1", g.Jail)
@@ -190,7 +191,7 @@ func addChange(ctx context.Context, tx *sql.Tx, n int64, c autonomy.Change) erro
 	return err
 }
 
-// Grants returns what is given out.
+// Grants returns all grants.
 func (a Autonomy) Grants(ctx context.Context) ([]autonomy.Grant, error) {
 	return documents[autonomy.Grant](ctx, a.s.read, "read grants", "SELECT document FROM autonomy_grants ORDER BY jail")
 }
@@ -205,7 +206,7 @@ func (a Autonomy) Changes(ctx context.Context, f autonomy.ChangeFilter) ([]auton
 	return page[autonomy.Change](ctx, a.s.read, "autonomy_changes", w, "n", f.Limit)
 }
 
-// AddTask keeps a new task.
+// AddTask stores a new task.
 func (a Autonomy) AddTask(ctx context.Context, t autonomy.Task) error {
 	doc, err := json.Marshal(t)
 	if err == nil {
@@ -214,7 +215,7 @@ func (a Autonomy) AddTask(ctx context.Context, t autonomy.Task) error {
 			t.ID, t.Jail, t.Session, t.Status, t.Priority, written(t), t.Created.UnixNano(), doc)
 	}
 	if unique(err) {
-		return fault.Newf(fault.Conflict, "store.AddTask", t.ID, "there is a task of that id")
+		return fault.Newf(fault.Conflict, "store.AddTask", t.ID, "a task with this id already exists")
 	}
 	if err != nil {
 		return fmt.Errorf("record task %s: %w", t.ID, err)
@@ -259,7 +260,7 @@ func (a Autonomy) Tasks(ctx context.Context, f autonomy.TaskFilter) ([]autonomy.
 	return page[autonomy.Task](ctx, a.s.read, "autonomy_tasks", w, "created DESC, id DESC", f.Limit)
 }
 
-// ChangeTask runs f alone with a task and keeps what f made of it.
+// ChangeTask runs f with exclusive access to a task and stores the result.
 func (a Autonomy) ChangeTask(ctx context.Context, tid string, f func(t *autonomy.Task) error) error {
 	return a.s.update(ctx, "autonomy.task."+tid, func(tx *sql.Tx) error {
 		t, err := one[autonomy.Task](ctx, tx, "task "+tid, "SELECT document FROM autonomy_tasks WHERE id = $1", text(tid))
@@ -280,7 +281,7 @@ func (a Autonomy) ChangeTask(ctx context.Context, tid string, f func(t *autonomy
 	})
 }
 
-// one reads the document that a query returns, or fault.NotFound.
+// one returns the document of a query, or fault.NotFound.
 func one[T any](ctx context.Context, from querier, what, query string, args ...any) (T, error) {
 	list, err := documents[T](ctx, from, "read "+what, query, args...)
 	if err == nil && len(list) == 0 {

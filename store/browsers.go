@@ -13,14 +13,14 @@ import (
 	"glasshouse/id"
 )
 
-// Browsers keeps the browsers that are told when a person is asked; it is an
+// Browsers stores the browsers that receive push notifications; it implements
 // approval.BrowserStore.
 type Browsers struct{ s *Store }
 
 // Browsers returns the database's browsers.
 func (s *Store) Browsers() Browsers { return Browsers{s} }
 
-// PushKey is approval.BrowserStore's.
+// PushKey implements approval.BrowserStore.
 func (bs Browsers) PushKey(ctx context.Context, private, public string) (kept, shown string, err error) {
 	err = bs.s.update(ctx, "the push key", func(tx *sql.Tx) error {
 		if _, err := tx.ExecContext(ctx, "INSERT INTO push_key (one, private, public) VALUES (1, $1, $2) ON CONFLICT (one) DO NOTHING", private, public); err != nil {
@@ -31,7 +31,7 @@ func (bs Browsers) PushKey(ctx context.Context, private, public string) (kept, s
 	return kept, shown, err
 }
 
-// PutBrowser is approval.BrowserStore's.
+// PutBrowser implements approval.BrowserStore.
 func (bs Browsers) PutBrowser(ctx context.Context, b approval.Browser, most int) error {
 	return bs.s.update(ctx, "browsers", func(tx *sql.Tx) error {
 		if _, err := tx.ExecContext(ctx, "DELETE FROM browsers WHERE endpoint = $1 OR login NOT IN (SELECT id FROM logins)", text(b.Endpoint)); err != nil {
@@ -52,7 +52,7 @@ func (bs Browsers) PutBrowser(ctx context.Context, b approval.Browser, most int)
 
 const browserColumns = "b.id, b.login, b.endpoint, b.p256dh, b.auth, b.created, l.role, l.name, l.used"
 
-// Browsers is approval.BrowserStore's.
+// Browsers implements approval.BrowserStore.
 func (bs Browsers) Browsers(ctx context.Context) ([]approval.Browser, error) {
 	rows, err := bs.s.read.QueryContext(ctx, "SELECT "+browserColumns+" FROM browsers b JOIN logins l ON l.id = b.login ORDER BY b.created, b.id")
 	if err != nil {
@@ -72,7 +72,7 @@ func (bs Browsers) Browsers(ctx context.Context) ([]approval.Browser, error) {
 	return list, rows.Err()
 }
 
-// Browser is approval.BrowserStore's.
+// Browser implements approval.BrowserStore.
 func (bs Browsers) Browser(ctx context.Context, bid id.Browser) (approval.Browser, error) {
 	b, over, err := scanBrowser(bs.s.read.QueryRowContext(ctx, "SELECT "+browserColumns+" FROM browsers b JOIN logins l ON l.id = b.login WHERE b.id = $1", text(string(bid))))
 	if errors.Is(err, sql.ErrNoRows) || err == nil && over {
@@ -81,15 +81,15 @@ func (bs Browsers) Browser(ctx context.Context, bid id.Browser) (approval.Browse
 	return b, err
 }
 
-// DeleteBrowser is approval.BrowserStore's.
+// DeleteBrowser implements approval.BrowserStore.
 func (bs Browsers) DeleteBrowser(ctx context.Context, bid id.Browser) error {
 	if _, err := bs.s.write.ExecContext(ctx, "DELETE FROM browsers WHERE id = $1", text(string(bid))); err != nil {
-		return fmt.Errorf("forget browser %s: %w", bid, err)
+		return fmt.Errorf("delete browser %s: %w", bid, err)
 	}
 	return nil
 }
 
-// scanBrowser reads a browser, and whether its login is over.
+// scanBrowser reads a browser, and whether its login has expired.
 func scanBrowser(row interface{ Scan(...any) error }) (b approval.Browser, over bool, err error) {
 	var created, used int64
 	if err := row.Scan(&b.ID, &b.Login, &b.Endpoint, &b.Keys.P256dh, &b.Keys.Auth, &created, &b.Role, &b.Name, &used); err != nil {

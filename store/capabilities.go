@@ -9,7 +9,7 @@ import (
 	"glasshouse/registry"
 )
 
-// Capabilities keeps what is registered; it is a registry.Store.
+// Capabilities stores registered capabilities; it implements registry.Store.
 type Capabilities struct{ s *Store }
 
 // Capabilities returns the database's capabilities.
@@ -20,7 +20,7 @@ func (cs Capabilities) Capabilities(ctx context.Context) ([]registry.Record, err
 	return documents[registry.Record](ctx, cs.s.read, "read capabilities", "SELECT document FROM capabilities ORDER BY id, version")
 }
 
-// PutCapability records a version, new or changed.
+// PutCapability stores a new or changed version.
 func (cs Capabilities) PutCapability(ctx context.Context, r registry.Record) error {
 	return putCapability(ctx, cs.s.write, r)
 }
@@ -38,14 +38,14 @@ func putCapability(ctx context.Context, to execer, r registry.Record) error {
 	return nil
 }
 
-// DeleteCapability forgets a version. One that is not there is forgotten already.
+// DeleteCapability deletes a version. It is not an error if there is none.
 func (cs Capabilities) DeleteCapability(ctx context.Context, cid, version string) error {
 	return deleteCapability(ctx, cs.s.write, cid, version)
 }
 
 func deleteCapability(ctx context.Context, from execer, cid, version string) error {
 	if _, err := from.ExecContext(ctx, "DELETE FROM capabilities WHERE id = $1 AND version = $2", cid, version); err != nil {
-		return fmt.Errorf("forget capability %s: %w", cid, err)
+		return fmt.Errorf("delete capability %s: %w", cid, err)
 	}
 	return nil
 }
@@ -55,12 +55,12 @@ func (cs Capabilities) Skills(ctx context.Context) ([]registry.Skill, error) {
 	return documents[registry.Skill](ctx, cs.s.read, "read skills", "SELECT document FROM skills ORDER BY name")
 }
 
-// PutSkill records a skill, new or changed.
+// PutSkill stores a new or changed skill.
 func (cs Capabilities) PutSkill(ctx context.Context, s registry.Skill) error {
 	return putNamed(ctx, cs.s.write, "skills", s.Name, s)
 }
 
-// DeleteSkill forgets a skill. One that is not there is forgotten already.
+// DeleteSkill deletes a skill. It is not an error if there is none.
 func (cs Capabilities) DeleteSkill(ctx context.Context, name string) error {
 	return deleteNamed(ctx, cs.s.write, "skills", name)
 }
@@ -70,7 +70,8 @@ func (cs Capabilities) Bundles(ctx context.Context) ([]registry.Bundle, error) {
 	return documents[registry.Bundle](ctx, cs.s.read, "read bundles", "SELECT document FROM bundles ORDER BY name")
 }
 
-// ChangeBundle records a bundle with what comes and goes with it: all or none of it.
+// ChangeBundle stores a bundle with the records that are added and removed with it,
+// atomically.
 func (cs Capabilities) ChangeBundle(ctx context.Context, c registry.Change) error {
 	return cs.s.update(ctx, "bundles", func(tx *sql.Tx) error {
 		for _, r := range c.Put {
@@ -100,7 +101,7 @@ func (cs Capabilities) ChangeBundle(ctx context.Context, c registry.Change) erro
 	})
 }
 
-// putNamed records a document in a table of names.
+// putNamed stores a document in a table with names as keys.
 func putNamed(ctx context.Context, to execer, table, name string, v any) error {
 	doc, err := json.Marshal(v)
 	if err == nil {

@@ -19,7 +19,7 @@ import (
 	"glasshouse/fault"
 )
 
-// Chain keeps the causal chain; it is a chain.Store.
+// Chain stores the causal chain; it implements chain.Store.
 type Chain struct {
 	ChainReader
 	s *Store
@@ -36,9 +36,8 @@ type Chain struct {
 // Chain returns the database's chain.
 func (s *Store) Chain() *Chain { return &s.chain }
 
-// Claim makes the caller the only one who appends. On PostgreSQL the claim is an
-// advisory lock, on SQLite a lock on a file beside the database; both end with the
-// process.
+// Claim gives the caller the exclusive right to append. On PostgreSQL the claim is an advisory
+// lock, on SQLite a lock on a file next to the database; both end with the process.
 func (c *Chain) Claim(ctx context.Context) (release func() error, err error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -66,7 +65,7 @@ func (c *Chain) Claim(ctx context.Context) (release func() error, err error) {
 
 var errClaimed = &fault.Error{
 	Op: "store.Claim", Kind: fault.Conflict, Err: errors.New("another daemon appends to the chain in this database"),
-	Remedy: "stop the other daemon, or give this one a database of its own",
+	Remedy: "stop the other daemon, or configure another database for this daemon",
 }
 
 func lockBeside(path string) (*os.File, error) {
@@ -90,12 +89,11 @@ func closeFile(f *os.File) error {
 	return f.Close()
 }
 
-// lock takes the advisory lock on a connection that is kept for it. c.mu must be
-// held.
+// lock takes the advisory lock on a dedicated connection. The caller holds c.mu.
 //
 // +checklocks:c.mu
 func (c *Chain) lock(ctx context.Context) error {
-	const idle = 8 // connections that the pool may keep, and that may all be broken
+	const idle = 8 // connections in the pool, all of which may be broken
 	var err error
 	for range idle {
 		var conn *sql.Conn
@@ -114,8 +112,8 @@ func (c *Chain) lock(ctx context.Context) error {
 	return fmt.Errorf("claim the chain: %w", err)
 }
 
-// lockOn waits a little for the lock: a daemon that was killed has it until the
-// server has noticed.
+// lockOn waits briefly for the lock, because the server releases the lock of a killed daemon
+// with a delay.
 func lockOn(ctx context.Context, conn *sql.Conn) error {
 	for _, statement := range []string{
 		"SET lock_timeout = '3s'",
@@ -123,7 +121,7 @@ func lockOn(ctx context.Context, conn *sql.Conn) error {
 		"RESET lock_timeout",
 	} {
 		if _, err := conn.ExecContext(ctx, statement); err != nil {
-			if e, ok := errors.AsType[*pgconn.PgError](err); ok && e.Code == "55P03" { // lock not available
+			if e, ok := errors.AsType[*pgconn.PgError](err); ok && e.Code == "55P03" { // lock_not_available
 				return errClaimed
 			}
 			return err
@@ -132,9 +130,9 @@ func lockOn(ctx context.Context, conn *sql.Conn) error {
 	return nil
 }
 
-// Last returns the last entry. To who has claimed the chain it tells the truth also
-// after an Append that failed: with the lock, the server has given up whatever the
-// connection before was doing.
+// Last returns the last entry. For the holder of the claim the result is reliable also after a
+// failed Append: when the lock is acquired, the server has ended the transactions of the
+// previous connection.
 func (c *Chain) Last(ctx context.Context) (chain.Row, error) {
 	c.mu.Lock()
 	var err error
@@ -148,7 +146,7 @@ func (c *Chain) Last(ctx context.Context) (chain.Row, error) {
 	return c.ChainReader.Last(ctx)
 }
 
-// unlock gives the lock back, and ends its connection. The caller holds c.mu.
+// unlock releases the lock and closes its connection. The caller holds c.mu.
 //
 // +checklocks:c.mu
 func (c *Chain) unlock() error {
@@ -157,12 +155,12 @@ func (c *Chain) unlock() error {
 	}
 	conn := c.conn
 	c.conn = nil
-	// If this fails, the lock goes with the connection.
+	// If this fails, closing the connection releases the lock.
 	_, _ = conn.ExecContext(context.Background(), "SELECT pg_advisory_unlock("+claimLock+")")
 	return drop(conn)
 }
 
-// drop ends a connection, which does not go back to the pool.
+// drop closes a connection instead of returning it to the pool.
 func drop(conn *sql.Conn) error {
 	err := conn.Raw(func(any) error { return driver.ErrBadConn })
 	if errors.Is(err, driver.ErrBadConn) || errors.Is(err, sql.ErrConnDone) {
@@ -173,8 +171,8 @@ func drop(conn *sql.Conn) error {
 
 const claimLock = "hashtextextended('glasshouse.chain.claim', 0)"
 
-// Append adds what belongs together in one transaction. On PostgreSQL that is on
-// the connection that has the lock, so that nothing is ever added without it.
+// Append adds rows in one transaction. On PostgreSQL it uses the connection with the lock, so
+// that nothing is appended without the lock.
 func (c *Chain) Append(ctx context.Context, last int64, rows []chain.Row, cp chain.Checkpoint) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()

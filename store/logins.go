@@ -12,14 +12,13 @@ import (
 	"glasshouse/id"
 )
 
-// Logins keeps browsers that are logged in, and the links by which others may; it
-// is an access.LoginStore.
+// Logins stores browser logins and login links; it implements access.LoginStore.
 type Logins struct{ s *Store }
 
 // Logins returns the database's logins.
 func (s *Store) Logins() Logins { return Logins{s} }
 
-// PutLink is access.LoginStore's.
+// PutLink implements access.LoginStore.
 func (ls Logins) PutLink(ctx context.Context, l access.Link) error {
 	return ls.s.update(ctx, "logins", func(tx *sql.Tx) error {
 		if _, err := tx.ExecContext(ctx, "DELETE FROM login_links WHERE expires <= $1", l.Created.UnixNano()); err != nil {
@@ -31,7 +30,7 @@ func (ls Logins) PutLink(ctx context.Context, l access.Link) error {
 	})
 }
 
-// Redeem is access.LoginStore's.
+// Redeem implements access.LoginStore.
 func (ls Logins) Redeem(ctx context.Context, hash string, l access.Login) (access.Login, error) {
 	err := ls.s.update(ctx, "logins", func(tx *sql.Tx) error {
 		err := tx.QueryRowContext(ctx, "DELETE FROM login_links WHERE hash = $1 AND expires > $2 RETURNING role, name", hash, l.Created.UnixNano()).
@@ -51,7 +50,7 @@ func (ls Logins) Redeem(ctx context.Context, hash string, l access.Login) (acces
 
 const loginColumns = "id, hash, role, name, created, used"
 
-// Login is access.LoginStore's.
+// Login implements access.LoginStore.
 func (ls Logins) Login(ctx context.Context, hash string) (access.Login, error) {
 	l, err := scanLogin(ls.s.read.QueryRowContext(ctx, "SELECT "+loginColumns+" FROM logins WHERE hash = $1", hash))
 	if errors.Is(err, sql.ErrNoRows) {
@@ -60,7 +59,7 @@ func (ls Logins) Login(ctx context.Context, hash string) (access.Login, error) {
 	return l, err
 }
 
-// Logins is access.LoginStore's.
+// Logins implements access.LoginStore.
 func (ls Logins) Logins(ctx context.Context) ([]access.Login, error) {
 	rows, err := ls.s.read.QueryContext(ctx, "SELECT "+loginColumns+" FROM logins ORDER BY created, id")
 	if err != nil {
@@ -78,13 +77,13 @@ func (ls Logins) Logins(ctx context.Context) ([]access.Login, error) {
 	return list, rows.Err()
 }
 
-// UseLogin is access.LoginStore's.
+// UseLogin implements access.LoginStore.
 func (ls Logins) UseLogin(ctx context.Context, l id.Login, at time.Time) error {
 	_, err := ls.s.write.ExecContext(ctx, "UPDATE logins SET used = $2 WHERE id = $1", l, at.UnixNano())
 	return err
 }
 
-// DeleteLogin is access.LoginStore's.
+// DeleteLogin implements access.LoginStore.
 func (ls Logins) DeleteLogin(ctx context.Context, l id.Login) error {
 	err := ls.s.update(ctx, "logins", func(tx *sql.Tx) error {
 		if _, err := tx.ExecContext(ctx, "DELETE FROM browsers WHERE login = $1", text(string(l))); err != nil {
@@ -100,12 +99,12 @@ func (ls Logins) DeleteLogin(ctx context.Context, l id.Login) error {
 		return nil
 	})
 	if err != nil && !errors.Is(err, fault.NotFound) {
-		return fmt.Errorf("forget login %s: %w", l, err)
+		return fmt.Errorf("delete login %s: %w", l, err)
 	}
 	return err
 }
 
-// DeleteLogins is access.LoginStore's.
+// DeleteLogins implements access.LoginStore.
 func (ls Logins) DeleteLogins(ctx context.Context, unusedSince time.Time) error {
 	_, err := ls.s.write.ExecContext(ctx, "DELETE FROM logins WHERE used <= $1", unusedSince.UnixNano())
 	return err

@@ -12,7 +12,7 @@ import (
 	"glasshouse/memory"
 )
 
-// Memory keeps what agents remember; it is a memory.Store.
+// Memory stores the memory of agents; it implements memory.Store.
 type Memory struct{ s *Store }
 
 // Memory returns the database's memory.
@@ -22,7 +22,7 @@ func (s *Store) Memory() Memory { return Memory{s} }
 func (ms Memory) Get(ctx context.Context, s memory.Scope, key string) (memory.Entry, error) {
 	e, err := entryOf(ms.s.read.QueryRowContext(ctx, "SELECT document FROM memory WHERE scope = $1 AND key = $2", text(string(s)), text(key)))
 	if err == nil && e == nil {
-		err = fault.Newf(fault.NotFound, "store.Memory", key, "nothing is remembered by this key")
+		err = fault.Newf(fault.NotFound, "store.Memory", key, "no entry with this key")
 	}
 	if err != nil {
 		return memory.Entry{}, fmt.Errorf("read memory: %w", err)
@@ -42,7 +42,7 @@ func entryOf(row *sql.Row) (*memory.Entry, error) {
 	return e, json.Unmarshal(doc, e)
 }
 
-// All returns what a scope holds. It is read at one moment.
+// All returns the entries of a scope, read in one transaction.
 func (ms Memory) All(ctx context.Context, s memory.Scope) ([]memory.Entry, memory.Usage, error) {
 	var all []memory.Entry
 	var u memory.Usage
@@ -58,7 +58,7 @@ func (ms Memory) All(ctx context.Context, s memory.Scope) ([]memory.Entry, memor
 			return nil, u, fmt.Errorf("read memory: %w", err)
 		}
 		if !doc.Valid {
-			continue // it holds nothing
+			continue // no entries
 		}
 		var e memory.Entry
 		if err := json.Unmarshal([]byte(doc.String), &e); err != nil {
@@ -72,12 +72,12 @@ func (ms Memory) All(ctx context.Context, s memory.Scope) ([]memory.Entry, memor
 	return all, u, nil
 }
 
-// update runs f while nobody else changes the scope.
+// update runs f with exclusive access to the scope.
 func (ms Memory) update(ctx context.Context, s memory.Scope, f func(tx *sql.Tx) error) error {
 	return ms.s.update(ctx, "memory "+string(s), f)
 }
 
-// Change is memory.Store's.
+// Change implements memory.Store.
 func (ms Memory) Change(ctx context.Context, s memory.Scope, key string, f func(old *memory.Entry, rest memory.Usage) (*memory.Entry, error)) error {
 	err := ms.update(ctx, s, func(tx *sql.Tx) error {
 		var u memory.Usage
@@ -117,7 +117,7 @@ func (ms Memory) Change(ctx context.Context, s memory.Scope, key string, f func(
 func putEntry(ctx context.Context, tx *sql.Tx, s memory.Scope, e memory.Entry) error {
 	var doc bytes.Buffer
 	enc := json.NewEncoder(&doc)
-	enc.SetEscapeHTML(false) // or the value comes back longer than it was counted
+	enc.SetEscapeHTML(false) // escaping would change the length that was counted
 	err := enc.Encode(e)
 	if err == nil {
 		_, err = tx.ExecContext(ctx, `INSERT INTO memory (scope, key, document) VALUES ($1, $2, $3)
@@ -133,7 +133,7 @@ func putUsage(ctx context.Context, tx *sql.Tx, s memory.Scope, u memory.Usage) e
 	return err
 }
 
-// Replace is memory.Store's.
+// Replace implements memory.Store.
 func (ms Memory) Replace(ctx context.Context, s memory.Scope, entries []memory.Entry, version int64) error {
 	err := ms.update(ctx, s, func(tx *sql.Tx) error {
 		u := memory.Usage{Version: version, Entries: int64(len(entries))}
@@ -160,7 +160,7 @@ func (ms Memory) Replace(ctx context.Context, s memory.Scope, entries []memory.E
 	return nil
 }
 
-// Delete forgets a scope.
+// Delete deletes all entries of a scope.
 func (ms Memory) Delete(ctx context.Context, s memory.Scope) error {
 	err := ms.update(ctx, s, func(tx *sql.Tx) error {
 		_, err := tx.ExecContext(ctx, "DELETE FROM memory WHERE scope = $1", text(string(s)))
@@ -170,7 +170,7 @@ func (ms Memory) Delete(ctx context.Context, s memory.Scope) error {
 		return err
 	})
 	if err != nil {
-		return fmt.Errorf("forget memory: %w", err)
+		return fmt.Errorf("delete memory: %w", err)
 	}
 	return nil
 }

@@ -18,15 +18,15 @@ import (
 //go:embed migrations
 var files embed.FS
 
-// A migration is one forward step of the schema. Its file never changes once
-// it was released; what it got wrong, a later one mends.
+// A migration is one forward step of the schema. Its file is immutable after its release;
+// later migrations correct its mistakes.
 type migration struct {
 	version int64
 	name    string
 	sql     string
 }
 
-// migrations are the files migrations/0001_name.sql and so on, in order.
+// migrations are the files migrations/0001_name.sql and following, in order.
 var migrations = mustRead(files)
 
 func mustRead(fsys fs.FS) []migration {
@@ -52,9 +52,8 @@ func mustRead(fsys fs.FS) []migration {
 	return ms
 }
 
-// migrate applies the migrations that the database has not seen, each in a
-// transaction under a lock, so that two processes starting at once share the
-// work. A schema newer than ms is refused untouched.
+// migrate applies the missing migrations, each in a transaction under a lock, so that two
+// processes can start simultaneously. A schema newer than ms is refused and left unchanged.
 func (s *Store) migrate(ctx context.Context, ms []migration) error {
 	for {
 		done, err := s.migrateOne(ctx, ms)
@@ -74,7 +73,7 @@ func (s *Store) migrateOne(ctx context.Context, ms []migration) (done bool, err 
 		if have > newest {
 			return &fault.Error{
 				Op: "store.Open", Kind: fault.Unsupported,
-				Err:    fmt.Errorf("the database has schema version %d and this glasshouse knows versions up to %d", have, newest),
+				Err:    fmt.Errorf("the database has schema version %d but this glasshouse supports versions up to %d", have, newest),
 				Remedy: "run the newer glasshouse that wrote it, or another database",
 			}
 		}

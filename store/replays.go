@@ -11,14 +11,14 @@ import (
 	"glasshouse/fault"
 )
 
-// Replays keeps the answers to requests with an Idempotency-Key; it is a
+// Replays stores the responses to requests with an Idempotency-Key; it implements
 // replay.Store.
 type Replays struct{ s *Store }
 
-// Replays returns the database's answers.
+// Replays returns the database's responses.
 func (s *Store) Replays() Replays { return Replays{s} }
 
-// Begin is replay.Store's.
+// Begin implements replay.Store.
 func (rs Replays) Begin(ctx context.Context, k replay.Key, body string) (*replay.Answer, error) {
 	var answer *replay.Answer
 	err := rs.s.update(ctx, "replays", func(tx *sql.Tx) error {
@@ -54,31 +54,31 @@ func (rs Replays) claim(ctx context.Context, tx *sql.Tx, k replay.Key, body stri
 		return nil, err
 	case had != body:
 		return nil, &fault.Error{Op: op, Kind: fault.Mismatch, Field: "Idempotency-Key",
-			Err: errors.New("this key came with another request before"), Remedy: "use a new key for a new request"}
+			Err: errors.New("this key was used for another request"), Remedy: "use a new key for a new request"}
 	case status.Valid:
 		a = replay.Answer{Status: int(status.Int64), ContentType: contentType.String, Location: location.String, Body: []byte(answer.String)}
 		return &a, nil
 	case process == rs.s.process:
 		return nil, &fault.Error{Op: op, Kind: fault.Conflict, Field: "Idempotency-Key",
-			Err: errors.New("the first request with this key is still going on"), Remedy: "try again when it is done"}
+			Err: errors.New("the first request with this key is in progress"), Remedy: "retry after it has finished"}
 	}
 	_, err = tx.ExecContext(ctx, "UPDATE replays SET process = $3, started = $4 WHERE scope = $1 AND key = $2",
 		text(k.Scope), text(k.Key), rs.s.process, now.UnixNano())
 	return nil, err
 }
 
-// Finish is replay.Store's.
+// Finish implements replay.Store.
 func (rs Replays) Finish(ctx context.Context, k replay.Key, a replay.Answer) error {
 	_, err := rs.s.write.ExecContext(ctx, `UPDATE replays SET status = $3, content_type = $4, location = $5, answer = $6
 		WHERE scope = $1 AND key = $2 AND process = $7`,
 		text(k.Scope), text(k.Key), a.Status, a.ContentType, a.Location, text(string(a.Body)), rs.s.process)
 	if err != nil {
-		return fmt.Errorf("keep answer: %w", err)
+		return fmt.Errorf("store response: %w", err)
 	}
 	return nil
 }
 
-// Abandon is replay.Store's.
+// Abandon implements replay.Store.
 func (rs Replays) Abandon(ctx context.Context, k replay.Key) error {
 	_, err := rs.s.write.ExecContext(ctx, "DELETE FROM replays WHERE scope = $1 AND key = $2 AND status IS NULL AND process = $3",
 		text(k.Scope), text(k.Key), rs.s.process)

@@ -6,19 +6,19 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Disk space that SQLite's files keep ahead of their ends, so that the audit log and
-// the database can be written for a while after the disk is full. The write-ahead log
-// is copied into the database at 16 MB, and can grow longer while a transaction reads.
+// Disk space that is preallocated beyond the ends of SQLite's files, so that the audit log and
+// the database can be written for a while after the disk is full. The write-ahead log is
+// copied into the database at 16 MB, and can grow longer while a transaction reads.
 const (
 	spareLog      = 24 << 20
 	spareDatabase = 16 << 20
 
-	spareEvery = 512 // commits after which space is kept again
-	spareShare = 8   // of the space that is left, a file takes one such part at most
+	spareEvery = 512 // commits between preallocations
+	spareShare = 8   // a file takes at most this fraction of the free space
 )
 
-// spare keeps disk space for the files of a SQLite database. Filesystems that cannot,
-// and those that are full, are left as they are.
+// spare preallocates disk space for the files of a SQLite database. It does nothing on
+// filesystems that do not support it or are full.
 func (s *Store) spare() {
 	if s.file == nil {
 		return
@@ -28,14 +28,14 @@ func (s *Store) spare() {
 	}
 	log, err := os.OpenFile(s.path+"-wal", os.O_WRONLY, 0) // SQLite's locks are on other files
 	if err != nil {
-		return // SQLite makes it when it writes
+		return // SQLite creates it with the first write
 	}
 	defer log.Close()
 	spare(log, 0, spareLog)
 }
 
-// spare allocates blocks for n bytes of a file from an offset on. The file's size and
-// content stay. What is allocated already takes nothing.
+// spare allocates n bytes of a file from an offset. The file's size and content do not change
+// (fallocate(2), FALLOC_FL_KEEP_SIZE). Allocated blocks are not allocated again.
 func spare(f *os.File, from, n int64) {
 	var disk unix.Statfs_t
 	var st unix.Stat_t

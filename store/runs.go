@@ -14,15 +14,15 @@ import (
 	"glasshouse/run"
 )
 
-// Runs keeps sessions and their runs; it is a run.Store.
+// Runs stores sessions and their runs; it implements run.Store.
 type Runs struct{ s *Store }
 
 // Runs returns the database's sessions and runs.
 func (s *Store) Runs() Runs { return Runs{s} }
 
-// Write carries out a Change, all of it or nothing.
+// Write applies a Change atomically.
 func (rs Runs) Write(ctx context.Context, c *run.Change) error {
-	// Who fails and tries again must find what he gave.
+	// A retried transaction starts again from the caller's Change.
 	done := *c
 	err := rs.s.update(ctx, "runs."+c.ID, func(tx *sql.Tx) error {
 		w := writer{ctx: ctx, tx: tx}
@@ -30,7 +30,7 @@ func (rs Runs) Write(ctx context.Context, c *run.Change) error {
 		return w.write(&done)
 	})
 	if unique(err) {
-		return fault.New(fault.Conflict, "store.Runs.Write", c.ID, errors.New("there is one already"))
+		return fault.New(fault.Conflict, "store.Runs.Write", c.ID, errors.New("it already exists"))
 	}
 	if err != nil {
 		return fmt.Errorf("write session %s: %w", c.ID, err)
@@ -50,14 +50,15 @@ func (w writer) exec(query string, args ...any) error {
 	return err
 }
 
-// one is exec of what changes exactly one row, if all is as it is thought to be.
+// one executes a statement that must change exactly one row, which fails if the row was
+// modified concurrently.
 func (w writer) one(what, query string, args ...any) error {
 	res, err := w.tx.ExecContext(w.ctx, query, args...)
 	if err != nil {
 		return err
 	}
 	if n, err := res.RowsAffected(); err != nil || n != 1 {
-		return errors.Join(fault.Newf(fault.Conflict, "store.Runs.Write", what, "it is not any more as it was read"), err)
+		return errors.Join(fault.Newf(fault.Conflict, "store.Runs.Write", what, "modified concurrently; reload and retry"), err)
 	}
 	return nil
 }
@@ -90,7 +91,8 @@ func (w writer) session(c *run.Change) error {
 		s.ID, s.State, text(s.Group), s.Version, doc)
 }
 
-// count numbers events and messages, and sees that the holder is still the holder.
+// count assigns numbers to events and messages and verifies that the holder still has its
+// claim.
 func (w writer) count(c *run.Change) error {
 	var in, out int
 	for _, m := range c.Messages {
@@ -222,7 +224,7 @@ func (w writer) messages(c *run.Change) error {
 	return nil
 }
 
-// rest is what is only ever added.
+// rest inserts the documents that are only ever added.
 func (w writer) rest(c *run.Change) error {
 	for _, q := range c.Sealed {
 		doc, err := json.Marshal(q)
@@ -255,10 +257,10 @@ func (w writer) rest(c *run.Change) error {
 	return nil
 }
 
-// single is the one of what was listed.
+// single returns the only element of a list, or fault.NotFound.
 func single[T any](list []T, err error, op, what string) (T, error) {
 	if err == nil && len(list) == 0 {
-		err = fault.Newf(fault.NotFound, "store.Runs."+op, what, "there is none")
+		err = fault.Newf(fault.NotFound, "store.Runs."+op, what, "not found")
 	}
 	if err != nil {
 		var none T
@@ -267,7 +269,7 @@ func single[T any](list []T, err error, op, what string) (T, error) {
 	return list[0], nil
 }
 
-// recorded reads documents beside which stands their number in the chain.
+// recorded returns documents with the audit log entry in the column next to them.
 func recorded[T any](ctx context.Context, db *sql.DB, doing string, entry func(*T) *int64, query string, args ...any) ([]T, error) {
 	rows, err := db.QueryContext(ctx, query, args...)
 	if err != nil {
@@ -332,7 +334,7 @@ func (rs Runs) Run(ctx context.Context, rid id.Run) (run.Run, error) {
 	return single(list, err, "Run", string(rid))
 }
 
-// RunOf returns the run that was asked for with a key.
+// RunOf returns the run with an idempotency key.
 func (rs Runs) RunOf(ctx context.Context, sid, key string) (run.Run, error) {
 	list, err := recorded(ctx, rs.s.read, "read a run", runEntry,
 		"SELECT document, entry FROM runs WHERE session = $1 AND key = $2 AND key <> ''", sid, key)
@@ -358,14 +360,14 @@ func (rs Runs) Runs(ctx context.Context, f run.Filter) ([]run.Run, error) {
 	return recorded(ctx, rs.s.read, "read runs", runEntry, q.newest("runs", f.Limit), q.args...)
 }
 
-// Due returns runs whose time has come, earliest first.
+// Due returns runs that are due, earliest first.
 func (rs Runs) Due(ctx context.Context, now time.Time, limit int) ([]run.Run, error) {
 	return recorded(ctx, rs.s.read, "read runs that are due", runEntry,
 		"SELECT document, entry FROM runs WHERE due IS NOT NULL AND due <= $1 ORDER BY due, id LIMIT $2", now.UnixNano(), limit)
 }
 
-// Unclaimed returns active runs of sessions that nobody but a holder has a claim on,
-// oldest first.
+// Unclaimed returns active runs of sessions that no one, or only holder, has claimed, oldest
+// first.
 func (rs Runs) Unclaimed(ctx context.Context, holder string, now time.Time, after id.Run, limit int) ([]run.Run, error) {
 	return recorded(ctx, rs.s.read, "read runs without a supervisor", runEntry, `
 		SELECT r.document, r.entry FROM runs r JOIN sessions s ON s.id = r.session
@@ -382,14 +384,14 @@ func (rs Runs) Step(ctx context.Context, rid id.Run, key string) (run.Step, erro
 
 // Steps returns steps, by N.
 func (rs Runs) Steps(ctx context.Context, f run.StepFilter) ([]run.Step, error) {
-	if f.State == run.Begun { // written out, for the index
+	if f.State == run.Begun { // a literal, so that the partial index is used
 		return rs.steps(ctx, f.Run, "SELECT document FROM run_steps WHERE run = $1 AND n > $2 AND state = 'begun' ORDER BY n LIMIT $3", f.Run, f.After, f.Limit)
 	}
 	return rs.steps(ctx, f.Run, "SELECT document FROM run_steps WHERE run = $1 AND n > $2 AND ($3 = '' OR state = $3) ORDER BY n LIMIT $4",
 		f.Run, f.After, string(f.State), f.Limit)
 }
 
-// steps reads steps of a run. Those that were copied still say whose they were.
+// steps returns steps of a run. Copied steps contain the id of the original run.
 func (rs Runs) steps(ctx context.Context, rid id.Run, query string, args ...any) ([]run.Step, error) {
 	list, err := documents[run.Step](ctx, rs.s.read, "read steps", query, args...)
 	for i := range list {
@@ -398,12 +400,12 @@ func (rs Runs) steps(ctx context.Context, rid id.Run, query string, args ...any)
 	return list, err
 }
 
-// Succeeded returns how often each capability was done in a run.
+// Succeeded returns how often each capability succeeded in a run.
 func (rs Runs) Succeeded(ctx context.Context, rid id.Run) (map[string]int64, error) {
 	rows, err := rs.s.read.QueryContext(ctx, `SELECT name, COUNT(*) FROM run_steps
 		WHERE run = $1 AND kind = 'capability' AND state = 'done' GROUP BY name`, rid)
 	if err != nil {
-		return nil, fmt.Errorf("count what succeeded: %w", err)
+		return nil, fmt.Errorf("count succeeded steps: %w", err)
 	}
 	defer rows.Close()
 	done := map[string]int64{}
@@ -411,17 +413,17 @@ func (rs Runs) Succeeded(ctx context.Context, rid id.Run) (map[string]int64, err
 		var name string
 		var n int64
 		if err := rows.Scan(&name, &n); err != nil {
-			return nil, fmt.Errorf("count what succeeded: %w", err)
+			return nil, fmt.Errorf("count succeeded steps: %w", err)
 		}
 		done[name] = n
 	}
 	if err := rows.Err(); err != nil {
-		return nil, fmt.Errorf("count what succeeded: %w", err)
+		return nil, fmt.Errorf("count succeeded steps: %w", err)
 	}
 	return done, nil
 }
 
-// Checkpoint returns a checkpoint, whole.
+// Checkpoint returns a complete checkpoint.
 func (rs Runs) Checkpoint(ctx context.Context, cid id.Checkpoint) (run.Checkpoint, error) {
 	var doc, state, memory []byte
 	var c run.Checkpoint
@@ -458,7 +460,7 @@ func (rs Runs) Message(ctx context.Context, mid id.Message) (run.Message, error)
 	return single(list, err, "Message", string(mid))
 }
 
-// MessageOf returns the message that was sent with a key.
+// MessageOf returns the message with an idempotency key.
 func (rs Runs) MessageOf(ctx context.Context, sid string, d run.Dir, key string) (run.Message, error) {
 	list, err := documents[run.Message](ctx, rs.s.read, "read a message",
 		"SELECT document FROM session_messages WHERE session = $1 AND dir = $2 AND key = $3 AND key <> ''", sid, d, key)
@@ -477,13 +479,14 @@ func (rs Runs) Events(ctx context.Context, sid string, after int64, limit int) (
 		"SELECT document FROM session_events WHERE session = $1 AND seq > $2 ORDER BY seq LIMIT $3", text(sid), after, limit)
 }
 
-// Sealed returns what is kept under a handle.
+// Sealed returns the quarantined data of a handle.
 func (rs Runs) Sealed(ctx context.Context, handle string) (run.Sealed, error) {
 	list, err := documents[run.Sealed](ctx, rs.s.read, "read the quarantine", "SELECT document FROM quarantine WHERE handle = $1", text(handle))
 	return single(list, err, "Sealed", handle)
 }
 
-// Purge forgets what is in quarantine until a moment, and returns how much that was.
+// Purge deletes quarantined data that expired before a time, and returns the number of deleted
+// rows.
 func (rs Runs) Purge(ctx context.Context, before time.Time) (int64, error) {
 	res, err := rs.s.write.ExecContext(ctx, "DELETE FROM quarantine WHERE expires <= $1", before.UnixNano())
 	if err != nil {
@@ -492,10 +495,10 @@ func (rs Runs) Purge(ctx context.Context, before time.Time) (int64, error) {
 	return res.RowsAffected()
 }
 
-// TakeDeliveries returns deliveries to a connector that are due, earliest first, and
-// puts them off.
+// TakeDeliveries returns the due deliveries to a connector, earliest first, and postpones
+// them.
 func (rs Runs) TakeDeliveries(ctx context.Context, to, holder string, now, until time.Time, limit int) ([]run.Delivery, error) {
-	var due bool // looked for by many, again and again: nobody else should have to wait for that
+	var due bool // a read-only check first: many connectors poll, and must not block writers
 	err := rs.s.read.QueryRowContext(ctx, "SELECT EXISTS (SELECT 1 FROM deliveries WHERE receiver = $1 AND state = 'pending' AND due <= $2)", text(to), now.UnixNano()).Scan(&due)
 	if err != nil {
 		return nil, fmt.Errorf("look for deliveries: %w", err)
@@ -521,7 +524,7 @@ func (rs Runs) TakeDeliveries(ctx context.Context, to, holder string, now, until
 	return taken, nil
 }
 
-// listed is documents in a transaction.
+// listed returns documents in a transaction.
 func listed[T any](ctx context.Context, tx *sql.Tx, query string, args ...any) ([]T, error) {
 	rows, err := tx.QueryContext(ctx, query, args...)
 	if err != nil {
@@ -573,7 +576,7 @@ func (rs Runs) CountDeliveries(ctx context.Context, to string, s run.DeliverySta
 	return n, nil
 }
 
-// Claim claims a session until a moment, unless another holds it now.
+// Claim claims a session until a time, unless another holder has a claim now.
 func (rs Runs) Claim(ctx context.Context, sid, holder string, now, until time.Time) (bool, error) {
 	res, err := rs.s.write.ExecContext(ctx, `UPDATE sessions SET holder = $2, until = $4
 		WHERE id = $1 AND (holder IN ('', $2) OR until < $3)`, sid, holder, now.UnixNano(), until.UnixNano())
@@ -584,7 +587,7 @@ func (rs Runs) Claim(ctx context.Context, sid, holder string, now, until time.Ti
 	return n == 1, err
 }
 
-// Renew puts off the end of a holder's claims, and returns of which sessions.
+// Renew extends a holder's claims and returns the sessions.
 func (rs Runs) Renew(ctx context.Context, holder string, until time.Time) ([]string, error) {
 	rows, err := rs.s.write.QueryContext(ctx, "UPDATE sessions SET until = $2 WHERE holder = $1 AND holder <> '' RETURNING id", holder, until.UnixNano())
 	if err != nil {
@@ -605,8 +608,8 @@ func (rs Runs) Renew(ctx context.Context, holder string, until time.Time) ([]str
 	return list, nil
 }
 
-// Release ends a holder's claim on a session, or all, and then gives back the deliveries
-// that it took.
+// Release ends a holder's claim on one session, or all, and then returns the deliveries that
+// it took.
 func (rs Runs) Release(ctx context.Context, sid, holder string) error {
 	var q where
 	q.add("holder = ", holder)
@@ -620,18 +623,18 @@ func (rs Runs) Release(ctx context.Context, sid, holder string) error {
 		return nil
 	}
 	if _, err := rs.s.write.ExecContext(ctx, "UPDATE deliveries SET due = 0, taker = '' WHERE taker = $1 AND taker <> ''", holder); err != nil {
-		return fmt.Errorf("give back deliveries: %w", err)
+		return fmt.Errorf("return deliveries: %w", err)
 	}
 	return nil
 }
 
-// Owed returns what the chain is owed by a holder, oldest first.
+// Owed returns a holder's records that are not yet in the audit log, oldest first.
 func (rs Runs) Owed(ctx context.Context, holder string, limit int) ([]run.Record, error) {
-	return documents[run.Record](ctx, rs.s.read, "read what the chain is owed",
+	return documents[run.Record](ctx, rs.s.read, "read pending audit log records",
 		"SELECT document FROM run_records WHERE holder = $1 ORDER BY at, place LIMIT $2", holder, limit)
 }
 
-// TakeOwed makes a holder's what others have owed since before a moment.
+// TakeOwed transfers to a holder the pending audit log records of others from before a time.
 func (rs Runs) TakeOwed(ctx context.Context, holder string, before, now time.Time, limit int) ([]run.Record, error) {
 	var taken []run.Record
 	err := rs.s.update(ctx, "run_records", func(tx *sql.Tx) error {
@@ -646,12 +649,12 @@ func (rs Runs) TakeOwed(ctx context.Context, holder string, before, now time.Tim
 		return err
 	})
 	if err != nil {
-		return nil, fmt.Errorf("take over what the chain is owed: %w", err)
+		return nil, fmt.Errorf("take over pending audit log records: %w", err)
 	}
 	return taken, nil
 }
 
-// Paid forgets a record, and writes its number on what it is about.
+// Paid deletes a pending record and stores its audit log entry number with its subject.
 func (rs Runs) Paid(ctx context.Context, r run.Record, entry int64) error {
 	err := rs.s.update(ctx, "runs."+r.Session, func(tx *sql.Tx) error {
 		w := writer{ctx: ctx, tx: tx}
@@ -669,7 +672,7 @@ func (rs Runs) Paid(ctx context.Context, r run.Record, entry int64) error {
 		return nil
 	})
 	if err != nil {
-		return fmt.Errorf("note that %s is recorded: %w", r.Kind, err)
+		return fmt.Errorf("mark %s as recorded: %w", r.Kind, err)
 	}
 	return nil
 }

@@ -8,13 +8,13 @@ import (
 	"glasshouse/e2b"
 )
 
-// Sandboxes keeps the record of every sandbox; it is an e2b.Store.
+// Sandboxes stores the record of every sandbox; it implements e2b.Store.
 type Sandboxes struct{ s *Store }
 
 // Sandboxes returns the database's sandboxes.
 func (s *Store) Sandboxes() Sandboxes { return Sandboxes{s} }
 
-// Put records b, new or changed.
+// Put stores a new or changed record.
 func (ss Sandboxes) Put(ctx context.Context, b e2b.Sandbox) error {
 	doc, err := json.Marshal(b)
 	if err == nil {
@@ -53,10 +53,10 @@ func (ss Sandboxes) All(ctx context.Context) ([]e2b.Sandbox, error) {
 	return list, nil
 }
 
-// Delete forgets a sandbox. One that is not there is forgotten already.
+// Delete deletes a sandbox. It is not an error if there is none.
 func (ss Sandboxes) Delete(ctx context.Context, sandbox string) error {
 	if _, err := ss.s.write.ExecContext(ctx, "DELETE FROM sandboxes WHERE id = $1", sandbox); err != nil {
-		return fmt.Errorf("forget sandbox %s: %w", sandbox, err)
+		return fmt.Errorf("delete sandbox %s: %w", sandbox, err)
 	}
 	return nil
 }

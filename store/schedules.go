@@ -13,13 +13,13 @@ import (
 	"glasshouse/schedule"
 )
 
-// Schedules keeps when runs are made; it is a schedule.Store.
+// Schedules stores schedules of runs; it implements schedule.Store.
 type Schedules struct{ s *Store }
 
 // Schedules returns the database's schedules.
 func (s *Store) Schedules() Schedules { return Schedules{s} }
 
-// Create records a new schedule.
+// Create stores a new schedule.
 func (ss Schedules) Create(ctx context.Context, s schedule.Schedule) error {
 	doc, err := json.Marshal(s)
 	if err == nil {
@@ -105,11 +105,11 @@ func schedules(rows *sql.Rows, err error) ([]schedule.Schedule, error) {
 	return list, nil
 }
 
-// Delete forgets a schedule.
+// Delete deletes a schedule.
 func (ss Schedules) Delete(ctx context.Context, sid id.Schedule) error {
 	done, err := ss.s.write.ExecContext(ctx, "DELETE FROM schedules WHERE id = $1", sid)
 	if err != nil {
-		return fmt.Errorf("forget schedule %s: %w", sid, err)
+		return fmt.Errorf("delete schedule %s: %w", sid, err)
 	}
 	if n, err := done.RowsAffected(); err == nil && n == 0 {
 		return noSchedule(sid)
@@ -117,13 +117,13 @@ func (ss Schedules) Delete(ctx context.Context, sid id.Schedule) error {
 	return nil
 }
 
-// Change is schedule.Store's. The row is locked from before it is read.
+// Change implements schedule.Store. The row is locked before it is read.
 func (ss Schedules) Change(ctx context.Context, sid id.Schedule, f func(s *schedule.Schedule) error) (schedule.Schedule, error) {
 	tx, err := ss.s.write.BeginTx(ctx, nil)
 	if err != nil {
 		return schedule.Schedule{}, fmt.Errorf("change schedule %s: %w", sid, err)
 	}
-	defer tx.Rollback() // does nothing after Commit
+	defer tx.Rollback() // no effect after Commit
 	s, err := ss.one(tx.QueryRowContext(ctx, "SELECT "+scheduleColumns+" FROM schedules WHERE id = $1"+ss.lock(""), sid), sid)
 	if err != nil {
 		return s, err
@@ -145,8 +145,8 @@ func (ss Schedules) Change(ctx context.Context, sid id.Schedule, f func(s *sched
 	return s, nil
 }
 
-// lock is the end of a SELECT whose rows are to change. SQLite has one writer, and
-// nothing to lock.
+// lock returns the suffix of a SELECT that locks its rows. SQLite has a single writer and
+// needs none.
 func (ss Schedules) lock(how string) string {
 	if !ss.s.postgres {
 		return ""
@@ -154,7 +154,7 @@ func (ss Schedules) lock(how string) string {
 	return " FOR UPDATE " + how
 }
 
-// Claim is schedule.Store's.
+// Claim implements schedule.Store.
 func (ss Schedules) Claim(ctx context.Context, now, until time.Time, claim string, n int) ([]schedule.Schedule, error) {
 	rows, err := ss.s.write.QueryContext(ctx, `
 		WITH due AS (SELECT id FROM schedules WHERE wake <= $1 ORDER BY wake, id LIMIT $4`+ss.lock("SKIP LOCKED")+`)
@@ -162,12 +162,12 @@ func (ss Schedules) Claim(ctx context.Context, now, until time.Time, claim strin
 		RETURNING `+scheduleColumns, now.UnixNano(), until.UnixNano(), claim, n)
 	list, err := schedules(rows, err)
 	if err != nil {
-		return nil, fmt.Errorf("claim what is due: %w", err)
+		return nil, fmt.Errorf("claim due schedules: %w", err)
 	}
 	return list, nil
 }
 
-// Wake returns when the first schedule is to be looked at.
+// Wake returns when the next schedule is due.
 func (ss Schedules) Wake(ctx context.Context) (time.Time, error) {
 	var wake int64
 	err := ss.s.read.QueryRowContext(ctx, "SELECT wake FROM schedules WHERE wake IS NOT NULL ORDER BY wake, id LIMIT 1").Scan(&wake)

@@ -11,7 +11,7 @@ import (
 	"glasshouse/secret"
 )
 
-// Secrets keeps sealed secrets and who may have them; it is a secret.Store.
+// Secrets stores sealed secrets and their grants; it implements secret.Store.
 type Secrets struct{ s *Store }
 
 // Secrets returns the database's secrets.
@@ -35,7 +35,7 @@ func (ss Secrets) Secrets(ctx context.Context) ([]secret.Record, error) {
 		}
 		if own != "" {
 			if err := json.Unmarshal([]byte(own), &r.Own); err != nil {
-				return nil, fmt.Errorf("read whose secret %s is: %w", r.Name, err)
+				return nil, fmt.Errorf("read the owner of secret %s: %w", r.Name, err)
 			}
 		}
 		r.Created, r.Updated, r.Used = time.Unix(0, created).UTC(), time.Unix(0, updated).UTC(), instant(used)
@@ -47,13 +47,13 @@ func (ss Secrets) Secrets(ctx context.Context) ([]secret.Record, error) {
 	return list, nil
 }
 
-// PutSecret records a secret, new or changed.
+// PutSecret stores a new or changed secret.
 func (ss Secrets) PutSecret(ctx context.Context, r secret.Record) error {
 	var own []byte
 	if r.Own != nil {
 		var err error
 		if own, err = json.Marshal(r.Own); err != nil {
-			return fmt.Errorf("record whose secret %s is: %w", r.Name, err)
+			return fmt.Errorf("record the owner of secret %s: %w", r.Name, err)
 		}
 	}
 	_, err := ss.s.write.ExecContext(ctx, `
@@ -67,7 +67,7 @@ func (ss Secrets) PutSecret(ctx context.Context, r secret.Record) error {
 	return nil
 }
 
-// Reseal replaces what is sealed of secrets, by name: of all or of none.
+// Reseal replaces the sealed values of secrets, by name, atomically.
 func (ss Secrets) Reseal(ctx context.Context, sealed map[string]string) error {
 	err := ss.s.update(ctx, "secrets", func(tx *sql.Tx) error {
 		for name, s := range sealed {
@@ -78,7 +78,7 @@ func (ss Secrets) Reseal(ctx context.Context, sealed map[string]string) error {
 		return nil
 	})
 	if err != nil {
-		return fmt.Errorf("seal secrets again: %w", err)
+		return fmt.Errorf("reseal secrets: %w", err)
 	}
 	return nil
 }
@@ -93,7 +93,7 @@ func (ss Secrets) DeleteSecret(ctx context.Context, name string) error {
 		return err
 	})
 	if err != nil {
-		return fmt.Errorf("forget secret %s: %w", name, err)
+		return fmt.Errorf("delete secret %s: %w", name, err)
 	}
 	return nil
 }
@@ -136,7 +136,7 @@ func (ss Secrets) PutGrant(ctx context.Context, g secret.Grant) error {
 	return nil
 }
 
-// DeleteGrants forgets grants, all or none.
+// DeleteGrants deletes grants atomically.
 func (ss Secrets) DeleteGrants(ctx context.Context, ids []id.Grant) error {
 	err := ss.s.update(ctx, "secrets", func(tx *sql.Tx) error {
 		for _, gid := range ids {
@@ -147,7 +147,7 @@ func (ss Secrets) DeleteGrants(ctx context.Context, ids []id.Grant) error {
 		return nil
 	})
 	if err != nil {
-		return fmt.Errorf("forget grants of secrets: %w", err)
+		return fmt.Errorf("delete grants of secrets: %w", err)
 	}
 	return nil
 }

@@ -9,13 +9,13 @@ import (
 	"glasshouse/snapshot"
 )
 
-// Snapshots keeps the record of every snapshot; it is a snapshot.Store.
+// Snapshots stores the record of every snapshot; it implements snapshot.Store.
 type Snapshots struct{ s *Store }
 
 // Snapshots returns the database's snapshots.
 func (s *Store) Snapshots() Snapshots { return Snapshots{s} }
 
-// Put records a snapshot, new or changed.
+// Put stores a new or changed snapshot.
 func (ss Snapshots) Put(ctx context.Context, s snapshot.Snapshot) error {
 	doc, err := json.Marshal(s)
 	if err == nil {
@@ -55,10 +55,10 @@ func (ss Snapshots) All(ctx context.Context) ([]snapshot.Snapshot, error) {
 	return list, nil
 }
 
-// Delete forgets a snapshot. One that is not there is forgotten already.
+// Delete deletes a snapshot. It is not an error if there is none.
 func (ss Snapshots) Delete(ctx context.Context, sid id.Snapshot) error {
 	if _, err := ss.s.write.ExecContext(ctx, "DELETE FROM snapshots WHERE id = $1", sid); err != nil {
-		return fmt.Errorf("forget snapshot %s: %w", sid, err)
+		return fmt.Errorf("delete snapshot %s: %w", sid, err)
 	}
 	return nil
 }

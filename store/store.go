@@ -1,10 +1,9 @@
-// Package store keeps what must outlive the daemon in one SQL database: SQLite
-// in a file, or PostgreSQL by URL.
+// Package store keeps persistent data in one SQL database: SQLite in a file, or PostgreSQL by
+// URL.
 //
-// Each owner of data has a file here and a method on Store that returns its
-// view. Both databases run the same statements: text, 64-bit integers and JSON
-// documents in text columns are all they use, and times are nanoseconds since
-// 1970.
+// Each owner of data has a file here and a method on Store that returns its view. Both
+// databases run the same statements, which use only text, 64-bit integers and JSON documents
+// in text columns. Times are nanoseconds since 1970.
 package store
 
 import (
@@ -34,17 +33,17 @@ import (
 type Store struct {
 	read, write *sql.DB // two pools on one SQLite file, one on PostgreSQL
 	postgres    bool
-	process     string   // tells this process's claims from those of one that died
+	process     string   // distinguishes this process's claims from those of one that died
 	path        string   // of the SQLite file, or ""
 	file        *os.File // the SQLite file, or nil
 	commits     atomic.Int64
-	anchor      *sql.Conn // of a database in memory; else nil
+	anchor      *sql.Conn // keeps a database in memory alive; else nil
 	chain       Chain
 }
 
-// Open opens the database that where names, and brings its schema up to date.
-// A postgres:// URL is PostgreSQL, anything else the path of a SQLite file, and
-// nothing is a SQLite database in memory that ends with the Store.
+// Open opens the database that where names, and brings its schema up to date. A postgres://
+// URL is PostgreSQL, anything else the path of a SQLite file, and the empty string a SQLite
+// database in memory that ends with the Store.
 func Open(ctx context.Context, where string) (*Store, error) {
 	s := &Store{process: string(id.NewToken())}
 	if err := s.connect(where); err != nil {
@@ -58,9 +57,8 @@ func Open(ctx context.Context, where string) (*Store, error) {
 	return s, nil
 }
 
-// migrateWhenFree waits for others who open a new SQLite file: while one turns it
-// into one with a write-ahead log, the rest are refused at once, whatever their
-// busy timeout.
+// migrateWhenFree waits for other processes that open a new SQLite file: while one enables the
+// write-ahead log, the others fail immediately, regardless of their busy timeout.
 func (s *Store) migrateWhenFree(ctx context.Context) error {
 	const patience = 10 * time.Second
 	for end := time.Now().Add(patience); ; time.Sleep(5 * time.Millisecond) {
@@ -78,15 +76,15 @@ func (s *Store) connect(where string) error {
 	case isURL && (scheme == "postgres" || scheme == "postgresql"):
 		return s.connectPostgres(where)
 	case isURL:
-		return fault.Fieldf("store.Open", "db", "%s:// is not a database known here; want postgres:// or the path of a SQLite file", scheme)
+		return fault.Fieldf("store.Open", "db", "%s:// is not a supported database; want postgres:// or the path of a SQLite file", scheme)
 	case where == "":
 		return s.connectMemory()
 	}
 	return s.connectSQLite(where)
 }
 
-// connectMemory makes a database that is there as long as a connection to it is. One
-// that nobody uses keeps it: the other is given up when what it does is called off.
+// connectMemory creates a database that exists as long as a connection to it is open. An idle
+// connection keeps it, because the others are closed when their context is cancelled.
 func (s *Store) connectMemory() error {
 	db, err := sql.Open("sqlite", sqliteDSN("/"+s.process, false)+"&vfs=memdb")
 	if err != nil {
@@ -110,13 +108,12 @@ func (s *Store) connectPostgres(where string) error {
 	return nil
 }
 
-// redact keeps the password of a malformed URL out of messages: pgx repeats the
-// whole of it.
+// redact removes the password of a malformed URL from an error: pgx repeats the whole URL.
 func redact(err error) error {
 	if inner := errors.Unwrap(err); inner != nil {
 		return inner
 	}
-	return errors.New("it cannot be parsed")
+	return errors.New("cannot be parsed")
 }
 
 func (s *Store) connectSQLite(path string) error {
@@ -125,9 +122,10 @@ func (s *Store) connectSQLite(path string) error {
 		return err
 	}
 	s.path = path
-	// SQLite makes the file with the umask's mode, and its journal with the
-	// file's. Environments of jails may hold secrets: nobody else reads it.
-	// It stays open: to close a file takes away all locks that the process has on it.
+	// SQLite creates the file with the umask's mode, and its journal with the file's mode. The
+	// database may contain secrets in environments of jails, so only the owner may read it.
+	// The file stays open: closing any descriptor of a file releases all POSIX locks of the
+	// process on it (fcntl(2)).
 	if s.file, err = os.OpenFile(path, os.O_RDWR|os.O_CREATE, 0o600); err != nil {
 		return fmt.Errorf("open database: %w", err)
 	}
@@ -143,8 +141,8 @@ func (s *Store) connectSQLite(path string) error {
 	return nil
 }
 
-// sqliteDSN has the write-ahead log grow to 16 MB before it is copied into the
-// file: the pages of indexes are written again and again, and need be copied once.
+// sqliteDSN lets the write-ahead log grow to 16 MB before a checkpoint: index pages are
+// rewritten often and need to be copied only once.
 func sqliteDSN(path string, readOnly bool) string {
 	q := url.Values{"_txlock": {"immediate"}, "_pragma": {
 		"busy_timeout(10000)", "foreign_keys(1)", "journal_mode(wal)", "synchronous(full)", "wal_autocheckpoint(4000)",
@@ -155,8 +153,8 @@ func sqliteDSN(path string, readOnly bool) string {
 	return (&url.URL{Scheme: "file", Path: path, RawQuery: q.Encode()}).String()
 }
 
-// Writable reports whether a transaction can be committed, which those of the audit
-// log need. It commits one that changes nothing.
+// Writable reports whether a transaction can be committed, as the audit log requires. It
+// commits a transaction without changes.
 func (s *Store) Writable(ctx context.Context) error {
 	err := s.update(ctx, "house", func(tx *sql.Tx) error {
 		_, err := tx.ExecContext(ctx, "UPDATE house SET name = name")
@@ -171,11 +169,11 @@ func (s *Store) Writable(ctx context.Context) error {
 // Close closes the database. It may be called twice.
 func (s *Store) Close() error {
 	if s.anchor != nil {
-		s.anchor.Close() // it may be closed already
+		s.anchor.Close() // may already be closed
 	}
 	err := errors.Join(s.write.Close(), s.read.Close())
 	if s.file != nil {
-		s.file.Close() // the same; nothing was written by it
+		s.file.Close() // may already be closed; nothing was written through it
 	}
 	return err
 }
@@ -188,7 +186,7 @@ func (s *Store) update(ctx context.Context, name string, f func(tx *sql.Tx) erro
 	if err != nil {
 		return err
 	}
-	defer tx.Rollback() // does nothing after Commit
+	defer tx.Rollback() // no effect after Commit
 	if s.postgres {
 		if _, err := tx.ExecContext(ctx, "SELECT pg_advisory_xact_lock(hashtextextended($1, 0))", "glasshouse."+name); err != nil {
 			return err
@@ -228,8 +226,8 @@ func instant(n sql.NullInt64) *time.Time {
 	return &t
 }
 
-// text makes a stranger's string fit for a text column of either database:
-// PostgreSQL takes neither NUL nor what is not UTF-8.
+// text makes an untrusted string valid for a text column of both databases: PostgreSQL accepts
+// neither NUL nor invalid UTF-8.
 func text(s string) string {
 	return strings.ToValidUTF8(strings.ReplaceAll(s, "\x00", "\uFFFD"), "\uFFFD")
 }

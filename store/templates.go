@@ -8,7 +8,7 @@ import (
 	"glasshouse/e2b/template"
 )
 
-// Templates keeps the records of templates, their builds and their layers; it is a
+// Templates stores the records of templates, their builds and their layers; it implements
 // template.Store.
 type Templates struct{ s *Store }
 
@@ -20,7 +20,7 @@ func (ts Templates) Templates(ctx context.Context) ([]template.Template, error) 
 	return documents[template.Template](ctx, ts.s.read, "read templates", "SELECT document FROM templates ORDER BY id")
 }
 
-// PutTemplate records t, new or changed.
+// PutTemplate stores a new or changed template.
 func (ts Templates) PutTemplate(ctx context.Context, t template.Template) error {
 	doc, err := json.Marshal(t)
 	if err == nil {
@@ -34,10 +34,10 @@ func (ts Templates) PutTemplate(ctx context.Context, t template.Template) error 
 	return nil
 }
 
-// DeleteTemplate forgets a template. One that is not there is forgotten already.
+// DeleteTemplate deletes a template. It is not an error if there is none.
 func (ts Templates) DeleteTemplate(ctx context.Context, id string) error {
 	if _, err := ts.s.write.ExecContext(ctx, "DELETE FROM templates WHERE id = $1", id); err != nil {
-		return fmt.Errorf("forget template %s: %w", id, err)
+		return fmt.Errorf("delete template %s: %w", id, err)
 	}
 	return nil
 }
@@ -47,7 +47,7 @@ func (ts Templates) Builds(ctx context.Context) ([]template.Build, error) {
 	return documents[template.Build](ctx, ts.s.read, "read builds", "SELECT document FROM template_builds ORDER BY id")
 }
 
-// PutBuild records b, new or changed.
+// PutBuild stores a new or changed build.
 func (ts Templates) PutBuild(ctx context.Context, b template.Build) error {
 	doc, err := json.Marshal(b)
 	if err == nil {
@@ -61,10 +61,10 @@ func (ts Templates) PutBuild(ctx context.Context, b template.Build) error {
 	return nil
 }
 
-// DeleteBuild forgets a build. One that is not there is forgotten already.
+// DeleteBuild deletes a build. It is not an error if there is none.
 func (ts Templates) DeleteBuild(ctx context.Context, id string) error {
 	if _, err := ts.s.write.ExecContext(ctx, "DELETE FROM template_builds WHERE id = $1", id); err != nil {
-		return fmt.Errorf("forget build %s: %w", id, err)
+		return fmt.Errorf("delete build %s: %w", id, err)
 	}
 	return nil
 }
@@ -74,7 +74,7 @@ func (ts Templates) Layers(ctx context.Context) ([]template.Layer, error) {
 	return documents[template.Layer](ctx, ts.s.read, "read layers", "SELECT document FROM template_layers ORDER BY key")
 }
 
-// PutLayer records l, new or changed.
+// PutLayer stores a new or changed layer.
 func (ts Templates) PutLayer(ctx context.Context, l template.Layer) error {
 	doc, err := json.Marshal(l)
 	if err == nil {
@@ -88,10 +88,10 @@ func (ts Templates) PutLayer(ctx context.Context, l template.Layer) error {
 	return nil
 }
 
-// DeleteLayer forgets a layer. One that is not there is forgotten already.
+// DeleteLayer deletes a layer. It is not an error if there is none.
 func (ts Templates) DeleteLayer(ctx context.Context, key string) error {
 	if _, err := ts.s.write.ExecContext(ctx, "DELETE FROM template_layers WHERE key = $1", key); err != nil {
-		return fmt.Errorf("forget layer %s: %w", key, err)
+		return fmt.Errorf("delete layer %s: %w", key, err)
 	}
 	return nil
 }

@@ -12,7 +12,7 @@ import (
 	"glasshouse/id"
 )
 
-// Tokens keeps bearer tokens; it is an access.Store.
+// Tokens stores bearer tokens; it implements access.Store.
 type Tokens struct{ s *Store }
 
 // Tokens returns the database's tokens.
@@ -20,12 +20,12 @@ func (s *Store) Tokens() Tokens { return Tokens{s} }
 
 const tokenColumns = "id, name, role, hash, created, expires"
 
-// Add keeps a token, or returns fault.Conflict if its id or hash is there.
+// Add stores a token, or returns fault.Conflict if its id or hash exists.
 func (ts Tokens) Add(ctx context.Context, t access.Token) error {
 	_, err := ts.s.write.ExecContext(ctx, "INSERT INTO tokens ("+tokenColumns+") VALUES ($1, $2, $3, $4, $5, $6)",
 		t.ID, text(t.Name), t.Role, t.Hash, t.Created.UnixNano(), nanos(t.Expires))
 	if unique(err) {
-		return fault.Newf(fault.Conflict, "store.Add", string(t.ID), "the token is there already")
+		return fault.Newf(fault.Conflict, "store.Add", string(t.ID), "the token already exists")
 	}
 	return err
 }
@@ -57,11 +57,11 @@ func (ts Tokens) List(ctx context.Context) ([]access.Token, error) {
 	return list, rows.Err()
 }
 
-// Delete forgets a token, or returns fault.NotFound.
+// Delete deletes a token, or returns fault.NotFound.
 func (ts Tokens) Delete(ctx context.Context, t id.Token) error {
 	res, err := ts.s.write.ExecContext(ctx, "DELETE FROM tokens WHERE id = $1", text(string(t)))
 	if err != nil {
-		return fmt.Errorf("forget token %s: %w", t, err)
+		return fmt.Errorf("delete token %s: %w", t, err)
 	}
 	if n, err := res.RowsAffected(); err == nil && n == 0 {
 		return fault.Newf(fault.NotFound, "store.Delete", string(t), "no such token")

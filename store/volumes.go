@@ -9,13 +9,14 @@ import (
 	"glasshouse/fault"
 )
 
-// Volumes keeps the record of every volume of sandboxes; it is an e2b.VolumeStore.
+// Volumes stores the record of every sandbox volume; it implements e2b.VolumeStore.
 type Volumes struct{ s *Store }
 
 // Volumes returns the database's volumes.
 func (s *Store) Volumes() Volumes { return Volumes{s} }
 
-// Add records a new volume. If its team has one of that name it is a fault.Conflict.
+// Add stores a new volume. If its team has a volume of the same name, the error is
+// fault.Conflict.
 func (vs Volumes) Add(ctx context.Context, v e2b.Volume) error {
 	doc, err := json.Marshal(v)
 	if err == nil {
@@ -55,10 +56,10 @@ func (vs Volumes) All(ctx context.Context) ([]e2b.Volume, error) {
 	return list, nil
 }
 
-// Delete forgets a volume. One that is not there is forgotten already.
+// Delete deletes a volume. It is not an error if there is none.
 func (vs Volumes) Delete(ctx context.Context, volume string) error {
 	if _, err := vs.s.write.ExecContext(ctx, "DELETE FROM volumes WHERE id = $1", volume); err != nil {
-		return fmt.Errorf("forget volume %s: %w", volume, err)
+		return fmt.Errorf("delete volume %s: %w", volume, err)
 	}
 	return nil
 }

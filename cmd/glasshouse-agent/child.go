@@ -16,15 +16,15 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// A child is the agent that this process keeps.
+// A child is the agent that this process supervises.
 type child struct {
 	argv     []string
-	data     uint64 // bytes of memory that each of its processes may write, 0: any
-	nproc    uint64 // processes and threads of its user, 0: any
-	token    int    // descriptor that it inherits, -1: none
-	ready    int    // descriptor on which it is said whether it runs, -1: none
-	lifeline int    // descriptor whose end means that nobody wants it any more, -1: none
-	alone    bool   // what the agent leaves behind is ended here
+	data     uint64 // RLIMIT_DATA in bytes of each process; 0: no limit
+	nproc    uint64 // processes and threads of its user; 0: no limit
+	token    int    // descriptor that it inherits; -1: none
+	ready    int    // descriptor for the result of the start; -1: none
+	lifeline int    // the agent is ended when this descriptor reaches its end; -1: none
+	alone    bool   // processes that outlive the agent are ended
 }
 
 func (c *child) flags(set *flag.FlagSet) {
@@ -34,11 +34,11 @@ func (c *child) flags(set *flag.FlagSet) {
 	set.IntVar(&c.lifeline, "lifeline-fd", -1, "end with the agent when descriptor `n` ends")
 }
 
-// closeOthers sees to it that the agent inherits its three streams, and the token's
-// descriptor if it is to have it.
+// closeOthers ensures that the agent inherits only its three standard streams and, if
+// configured, the token's descriptor.
 func (c *child) closeOthers() error {
 	if err := unix.CloseRange(3, ^uint(0), unix.CLOSE_RANGE_CLOEXEC); err != nil {
-		entries, err := os.ReadDir("/proc/self/fd") // before Linux 5.11, or where a filter is
+		entries, err := os.ReadDir("/proc/self/fd") // before Linux 5.11, or if a seccomp filter denies close_range(2)
 		if err != nil {
 			return fmt.Errorf("find out which files are open: %w", err)
 		}
@@ -55,11 +55,11 @@ func (c *child) closeOthers() error {
 	return os.NewSyscallError("fcntl", err)
 }
 
-// run runs the agent, passes signals on to it, and returns its exit code.
+// run runs the agent, forwards signals to it, and returns its exit code.
 func (c *child) run() (code int, err error) {
 	signals, ends := make(chan os.Signal, 64), make(chan os.Signal, 1)
 	signal.Notify(signals)
-	signal.Notify(ends, syscall.SIGCHLD) // of its own: one that is waiting says it all
+	signal.Notify(ends, syscall.SIGCHLD) // separate: one pending signal covers several exits
 	defer signal.Stop(signals)
 	defer signal.Stop(ends)
 	pid, code, err := c.start()
@@ -75,7 +75,7 @@ func (c *child) run() (code int, err error) {
 			ended = nil
 		case sig := <-signals:
 			if forwarded(sig) {
-				unix.Kill(pid, sig.(syscall.Signal)) // it is not reaped yet: the pid is its own
+				unix.Kill(pid, sig.(syscall.Signal)) // the process is not reaped, so the pid is not reused
 			}
 		case <-ends:
 			if status, over := reap(pid); over {
@@ -93,12 +93,13 @@ func (c *child) start() (pid, code int, err error) {
 	}
 	if c.alone {
 		if err := unix.Prctl(unix.PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0); err != nil {
-			return 0, exitShim, fmt.Errorf("become the parent of what the agent leaves behind: %w", err)
+			return 0, exitShim, fmt.Errorf("become the subreaper of the agent's processes: %w", err)
 		}
 	}
 	cmd := exec.Command(c.argv[0], c.argv[1:]...)
 	cmd.Stdin, cmd.Stdout, cmd.Stderr = os.Stdin, os.Stdout, os.Stderr
-	// The main thread starts it, and ends with the process.
+	// Pdeathsig follows the thread that starts the child (prctl(2)), so the main thread starts
+	// it.
 	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
 	became := func() error { return nil }
 	if c.data > 0 || c.nproc > 0 {
@@ -111,7 +112,7 @@ func (c *child) start() (pid, code int, err error) {
 	}
 	err = cmd.Start()
 	if failed := became(); err == nil && failed != nil {
-		return 0, exitNotRun, failed // which has ended
+		return 0, exitNotRun, failed // the process has ended
 	}
 	switch {
 	case errors.Is(err, exec.ErrNotFound) || errors.Is(err, os.ErrNotExist):
@@ -122,7 +123,7 @@ func (c *child) start() (pid, code int, err error) {
 	return cmd.Process.Pid, 0, nil
 }
 
-// limit lowers a limit of this process, and of what it becomes or starts.
+// limit lowers a resource limit of this process and its future children.
 func limit(what int, most uint64) error {
 	var l unix.Rlimit
 	if err := unix.Getrlimit(what, &l); err != nil {
@@ -133,7 +134,7 @@ func limit(what int, most uint64) error {
 	return os.NewSyscallError("setrlimit", unix.Setrlimit(what, &l))
 }
 
-// say tells who waits whether the agent runs.
+// say reports whether the agent runs.
 func (c *child) say(err error) {
 	if c.ready < 0 {
 		return
@@ -147,7 +148,7 @@ func (c *child) say(err error) {
 	io.WriteString(f, "started\n")
 }
 
-// watch returns a channel that is closed when nobody wants the agent any more.
+// watch returns a channel that is closed when the lifeline ends.
 func (c *child) watch() <-chan struct{} {
 	if c.lifeline < 0 {
 		return nil
@@ -161,8 +162,7 @@ func (c *child) watch() <-chan struct{} {
 	return ended
 }
 
-// reap takes note of the ends of processes. This one may be the parent of all that have
-// lost theirs.
+// reap reaps ended processes. This process may be the parent of all orphans in the jail.
 func reap(pid int) (status syscall.WaitStatus, over bool) {
 	for {
 		var s syscall.WaitStatus
@@ -177,8 +177,8 @@ func reap(pid int) (status syscall.WaitStatus, over bool) {
 	}
 }
 
-// endOthers ends what the agent has left behind: its children are this process's now,
-// and theirs will be when they have ended.
+// endOthers ends the processes that the agent has left behind. They are reparented to this
+// process, and so are their children when they end.
 func (c *child) endOthers() {
 	for c.alone {
 		for _, pid := range children() {
@@ -190,7 +190,7 @@ func (c *child) endOthers() {
 	}
 }
 
-// children returns this process's.
+// children returns the children of this process.
 func children() (pids []int) {
 	dirs, _ := os.ReadDir("/proc")
 	for _, d := range dirs {
@@ -207,7 +207,7 @@ func children() (pids []int) {
 	return pids
 }
 
-// forwarded reports whether a signal is for the agent, and not of this process's own.
+// forwarded reports whether a signal is for the agent.
 func forwarded(sig os.Signal) bool {
 	switch sig {
 	case syscall.SIGCHLD, syscall.SIGURG, syscall.SIGPIPE:
@@ -216,13 +216,13 @@ func forwarded(sig os.Signal) bool {
 	return true
 }
 
-// Exit codes of this process itself, as shells have them.
+// Exit codes of this process, as in shells.
 const (
 	exitUsage    = 2
 	exitShim     = 125
 	exitNotRun   = 126
 	exitNotFound = 127
-	exitSignal   = 128 // and the signal's number
+	exitSignal   = 128 // plus the signal's number
 )
 
 func exitCode(status syscall.WaitStatus) int {

@@ -11,12 +11,12 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// errorFD is where a process that is to become the agent says why it could not.
+// errorFD is the descriptor on which the process reports why it could not execute the agent.
 const errorFD = 3
 
-// limitedMain lowers the limits of this process and becomes the agent. It is one of its
-// own because the limits are the agent's alone: glasshouse-agent must be able to do its
-// work when the agent has used up all that it may.
+// limitedMain lowers the limits of this process and executes the agent. It is a separate
+// process because the limits apply to the agent only: glasshouse-agent must work after the
+// agent has exhausted them.
 func limitedMain(args []string, stderr io.Writer) int {
 	unix.CloseOnExec(errorFD)
 	said := os.NewFile(errorFD, "error")
@@ -52,8 +52,8 @@ func (c *child) become(path string, argv []string) error {
 	return os.NewSyscallError("execve", unix.Exec(path, argv, env))
 }
 
-// limited has a command start as a process that becomes the agent within its limits. The
-// function that is returned waits until it has, and returns why not.
+// limited changes a command to start a process that sets the limits and executes the agent.
+// The returned function waits until it has, and returns the error if it could not.
 func (c *child) limited(cmd *exec.Cmd) (became func() error, err error) {
 	r, w, err := os.Pipe()
 	if err != nil {
@@ -61,7 +61,7 @@ func (c *child) limited(cmd *exec.Cmd) (became func() error, err error) {
 	}
 	cmd.Path = "/proc/self/exe"
 	cmd.Args = append([]string{"glasshouse-agent", "limited", fmt.Sprintf("-data=%d", c.data), fmt.Sprintf("-nproc=%d", c.nproc), "--"}, c.argv...)
-	cmd.Err = nil // it is looked up by that process
+	cmd.Err = nil // that process looks up the program
 	cmd.ExtraFiles = []*os.File{w}
 	return func() error {
 		w.Close()

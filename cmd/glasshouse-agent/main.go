@@ -1,12 +1,12 @@
-// Command glasshouse-agent is the agent that comes with Glasshouse, and what stands
-// between any other agent and the door in a jail that has no network:
+// Command glasshouse-agent is the agent included in Glasshouse, and the proxy between any
+// other agent and the agent endpoint in a jail without a network:
 //
-//	glasshouse-agent                       pursue the run at the door
-//	glasshouse-agent shim [flags] -- ARGV  serve the door at a port of this network
+//	glasshouse-agent                       pursue the run of the agent endpoint
+//	glasshouse-agent shim [flags] -- ARGV  serve the agent endpoint on a TCP port
 //	                                       namespace's loopback, and run ARGV
 //	glasshouse-agent keep [flags] -- ARGV  run ARGV, and end with it all it has started
 //
-// The environment says where the door is, GLASSHOUSE_DOOR (http://host:port or
+// The environment has the address of the agent endpoint, GLASSHOUSE_DOOR (http://host:port or
 // unix:///path), and from which descriptor a token for it is read, GLASSHOUSE_TOKEN_FD.
 package main
 
@@ -59,10 +59,10 @@ func agentMain(args []string, getenv func(string) string, stderr io.Writer) int 
 	return 0
 }
 
-// maxToken bounds a token.
+// maxToken is the maximum length of a token.
 const maxToken = 4096
 
-// readToken reads what the descriptor holds, and closes it.
+// readToken reads the token from the descriptor and closes it.
 func readToken(fd string) (string, error) {
 	n, err := strconv.Atoi(fd)
 	if err != nil || n < 3 {

@@ -17,9 +17,9 @@ import (
 	"glasshouse/agent/builtin"
 )
 
-// A shim serves the door to an agent that knows a port only. The token stays with the
-// shim: it is shown to the gateway with each request, and the agent, which may run what
-// others have written, never has it.
+// A shim serves the agent endpoint on a TCP port for an agent that cannot use a unix socket.
+// The token stays in the shim, which adds it to each request. The agent, which may run
+// untrusted code, never has it.
 type shim struct {
 	listen  string
 	socket  string
@@ -31,7 +31,7 @@ func shimMain(args []string, stderr io.Writer) int {
 	s := &shim{child: child{token: -1}}
 	flags := flag.NewFlagSet("glasshouse-agent shim", flag.ContinueOnError)
 	flags.SetOutput(stderr)
-	flags.StringVar(&s.listen, "listen", "127.0.0.1:4097", "serve the door at `address`")
+	flags.StringVar(&s.listen, "listen", "127.0.0.1:4097", "serve the agent endpoint at `address`")
 	flags.StringVar(&s.socket, "socket", "/.glasshouse/gateway.sock", "the unix socket of the gateway is at `path`; empty serves nothing")
 	s.child.flags(flags)
 	flags.StringVar(&s.tokenFD, "token-fd", "", "read a token for the gateway from descriptor `n`")
@@ -49,9 +49,10 @@ func shimMain(args []string, stderr io.Writer) int {
 	return code
 }
 
-// run serves the door for as long as the agent runs, and returns the agent's exit code.
+// run serves the endpoint while the agent runs, and returns the agent's exit code.
 func (s *shim) run(stderr io.Writer) (code int, err error) {
-	// Before the token is here: nobody of the same user may look into this process.
+	// Before the token is read: prevents ptrace(2) and access to /proc/PID/mem by processes of
+	// the same user.
 	if err := unix.Prctl(unix.PR_SET_DUMPABLE, 0, 0, 0, 0); err != nil {
 		return exitShim, fmt.Errorf("hide from other processes: %w", err)
 	}
@@ -72,7 +73,7 @@ func (s *shim) run(stderr io.Writer) (code int, err error) {
 	}
 	l, err := net.Listen("tcp", s.listen)
 	if err != nil {
-		return exitShim, fmt.Errorf("serve the door: %w", err)
+		return exitShim, fmt.Errorf("serve the agent endpoint: %w", err)
 	}
 	server := &http.Server{Handler: s.forward(token, stderr), ErrorLog: log.New(stderr, "", 0)}
 	go server.Serve(l)
@@ -80,14 +81,14 @@ func (s *shim) run(stderr io.Writer) (code int, err error) {
 	return s.child.run()
 }
 
-// forward passes requests on as they are, and answers as they come.
+// forward passes requests and responses on unchanged.
 func (s *shim) forward(token string, stderr io.Writer) http.Handler {
 	var dialer net.Dialer
 	return &httputil.ReverseProxy{
 		Rewrite: func(r *httputil.ProxyRequest) {
 			r.Out.URL.Scheme, r.Out.URL.Host = "http", "door"
 			r.Out.Host = r.In.Host
-			r.Out.URL.RawQuery = r.In.URL.RawQuery // also what url.ParseQuery would not take
+			r.Out.URL.RawQuery = r.In.URL.RawQuery // including parts that url.ParseQuery would reject
 			r.Out.Header.Del(builtin.TokenHeader)
 			if token != "" {
 				r.Out.Header.Set(builtin.TokenHeader, token)
@@ -104,7 +105,7 @@ func (s *shim) forward(token string, stderr io.Writer) http.Handler {
 		ErrorLog: log.New(stderr, "", 0),
 		ErrorHandler: func(w http.ResponseWriter, r *http.Request, err error) {
 			if r.Context().Err() != nil {
-				return // nobody waits
+				return // the client has disconnected
 			}
 			w.Header().Set("Content-Type", "application/problem+json")
 			w.WriteHeader(http.StatusServiceUnavailable)
@@ -113,8 +114,8 @@ func (s *shim) forward(token string, stderr io.Writer) http.Handler {
 	}
 }
 
-// loopbackUp brings up the loopback of a network namespace that was just made. In one
-// where it is up already no power is needed.
+// loopbackUp brings up the loopback interface of a new network namespace. If it is up already,
+// no privileges are needed.
 func loopbackUp() error {
 	fd, err := unix.Socket(unix.AF_INET, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC, 0)
 	if err != nil {

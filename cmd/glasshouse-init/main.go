@@ -1,8 +1,8 @@
 // Command glasshouse-init is PID 1 of a jail.
 //
-// On the host, as "glasshouse-init pages SOCKET", it is the server of the memory of
-// jails that were made without: a small program that is at hand wherever a jail is. As
-// "glasshouse-init asked PROGRAM..." it becomes a program whose calls are decided.
+// On the host, "glasshouse-init pages SOCKET" serves on-demand memory pages for jails that
+// were restored without them. "glasshouse-init asked PROGRAM..." executes a program whose
+// system calls are decided by a seccomp listener.
 package main
 
 import (

@@ -12,11 +12,11 @@ import (
 )
 
 func main() {
-	// Jails are made by this program too: some steps need a process of their own.
+	// The same binary runs the stages of creating a jail that need their own process.
 	bwrap.Stage(os.Args)
 	withoutHugePages()
 
-	// What make build has put there before it builds this program. The daemon says what is missing.
+	// Embedded by make build. The daemon reports missing programs.
 	programs, err := fs.Sub(embedded, "embedded/"+runtime.GOARCH)
 	if err != nil {
 		panic(err) // the name is not valid

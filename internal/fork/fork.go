@@ -1,9 +1,8 @@
-// Package fork starts programs from the calling thread without waiting for them
-// to start.
+// Package fork starts programs from the calling thread without waiting until they execute.
 //
-// Go's own way has the parent stand still, in the kernel, until the child runs its
-// program. Where somebody is asked before a program may start that can be long;
-// the parent could neither go on meanwhile nor be written down by CRIU.
+// os/exec blocks the parent until the child has called execve (vfork semantics). If a seccomp
+// listener decides about execve, that can take long, and CRIU cannot dump a parent that is
+// blocked in the kernel.
 package fork
 
 import (
@@ -17,24 +16,24 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// A Command is what is to be started. Its descriptors are above 2.
+// A Command is a program to start. Its descriptors are above 2.
 type Command struct {
 	File    string // absolute
 	Argv    []string
 	Env     []string
 	Dir     string
 	Files   [3]uintptr          // become the standard streams
-	Ctty    bool                // the first of them is a terminal, and is to be the session's
+	Ctty    bool                // the first of them is a terminal and becomes the controlling terminal
 	Who     *syscall.Credential // or nil
-	Failing string              // said on standard error where nobody waits for an error any more
+	Failing string              // written to standard error if the caller no longer waits for an error
 }
 
-// order is a Command as the child needs it, which can do nothing but calls.
+// order is a Command in the form for the child, which can only make system calls.
 type order struct {
 	file, dir  *byte
 	argv, env  **byte
 	files      [3]uintptr
-	report     uintptr // where it says what went wrong, and waits for leave to end
+	report     uintptr // for the error, and for the permission to exit
 	ctty       bool
 	identified bool
 	setGroups  bool
@@ -46,8 +45,8 @@ type order struct {
 	mask       uint64
 }
 
-// Start starts a command in a session of its own and returns its pid at once.
-// Whether its program has started, the Start tells.
+// Start starts a command in a new session and returns its pid immediately. The Start reports
+// whether the program was executed.
 func (c *Command) Start() (pid int, s *Start, err error) {
 	o := &order{files: c.Files, ctty: c.Ctty}
 	if o.file, err = syscall.BytePtrFromString(c.File); err != nil {
@@ -117,7 +116,7 @@ func fork(o *order) (uintptr, syscall.Errno) {
 	return r, errno
 }
 
-// sigaction is the kernel's.
+// sigaction is the kernel's struct.
 type sigaction struct {
 	handler, flags, restorer uintptr
 	mask                     uint64
@@ -127,7 +126,7 @@ type sigaction struct {
 //go:norace
 //go:noinline
 func child(o *order) {
-	// A signal now would run a handler of the runtime's, which is not there.
+	// A signal would run a handler of the Go runtime, which does not exist in the child.
 	for n := uintptr(1); n <= 64; n++ {
 		var a sigaction
 		const ignored = 1
@@ -155,7 +154,7 @@ func child(o *order) {
 	}
 }
 
-// prepare makes the child what its program is to be started as.
+// prepare sets session, terminal, streams and credentials of the child.
 //
 //go:nosplit
 //go:norace
@@ -195,14 +194,13 @@ func prepare(o *order) syscall.Errno {
 	return 0
 }
 
-// A Start is a program on its way to be started.
+// A Start is a program that is being started.
 type Start struct {
 	report *os.File
 }
 
-// Wait returns nil when the program has started, or the process has ended, and
-// the kernel's error if it could not start. It can be interrupted with
-// SetDeadline of File, and called again.
+// Wait returns nil when the program was executed or the process has ended, and the error of
+// execve otherwise. It can be interrupted with SetDeadline of File and called again.
 func (s *Start) Wait() error {
 	var said [4]byte
 	n, err := s.report.Read(said[:])
@@ -217,11 +215,11 @@ func (s *Start) Wait() error {
 	return nil
 }
 
-// File is what Wait reads from.
+// File returns the file from which Wait reads.
 func (s *Start) File() *os.File { return s.report }
 
-// End lets a process that could not start its program end. If late it says so
-// itself, on its standard error. Either way the Start is over.
+// End lets a process exit that could not execute its program. If late is set, the process
+// writes the error to its standard error. The Start cannot be used afterwards.
 func (s *Start) End(late bool) {
 	if late {
 		s.report.Write([]byte{1})

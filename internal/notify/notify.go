@@ -1,5 +1,5 @@
-// Package notify is what the kernel offers to whoever decides calls of others:
-// a seccomp filter that asks, and the descriptor on which it asks.
+// Package notify wraps seccomp user notification (seccomp_unotify(2)): a filter that notifies,
+// and the descriptor that receives the notifications.
 package notify
 
 import (
@@ -13,9 +13,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Install puts a filter on the calling thread, which must be locked, and on all
-// that it will ever start. It returns the descriptor on which the filter asks.
-// The kernel lets a process have one such filter, whoever installed it.
+// Install installs a filter on the calling thread, which must be locked, and on its future
+// children. It returns the listener of the filter. The kernel allows one filter with a
+// listener per process (seccomp(2), EBUSY).
 func Install(code []byte) (fd int, err error) {
 	if len(code) == 0 || len(code)%8 != 0 {
 		return -1, errors.New("not a filter")
@@ -33,11 +33,10 @@ func Install(code []byte) (fd int, err error) {
 	return int(r), nil
 }
 
-// A Call is one that waits for an answer. It is the kernel's struct
-// seccomp_notif.
+// A Call is a system call that waits for a response. It is the kernel's struct seccomp_notif.
 type Call struct {
 	ID   uint64
-	TID  uint32 // the thread that makes it, as the receiver numbers it
+	TID  uint32 // the calling thread, in the receiver's pid namespace
 	_    uint32
 	Nr   int32
 	Arch uint32
@@ -61,18 +60,18 @@ const (
 	ioctlValid   = 0x40082102
 )
 
-// A Listener is the descriptor on which a filter asks.
+// A Listener is the notification descriptor of a filter.
 type Listener struct {
 	file *os.File
 }
 
-// kind is what the kernel calls such a descriptor.
+// kind is the link target of such a descriptor in /proc/PID/fd.
 const kind = "anon_inode:seccomp notify"
 
-// Is tells whether a name from /proc/PID/fd is that of a listener.
+// Is reports whether a link target from /proc/PID/fd is that of a listener.
 func Is(link string) bool { return link == kind }
 
-// New makes fd, which becomes the Listener's, one to receive from.
+// New returns a Listener that owns fd.
 func New(fd int) (*Listener, error) {
 	link, err := os.Readlink(fmt.Sprintf("/proc/self/fd/%d", fd))
 	if err == nil && !Is(link) {
@@ -88,8 +87,8 @@ func New(fd int) (*Listener, error) {
 	return &Listener{os.NewFile(uintptr(fd), kind)}, nil
 }
 
-// Of finds the listener that a process holds, and takes a copy. If it holds none
-// the error is os.ErrNotExist.
+// Of returns a copy of the listener that a process holds. If it holds none the error is
+// os.ErrNotExist.
 func Of(pid int) (*Listener, error) {
 	dir := fmt.Sprintf("/proc/%d/fd", pid)
 	entries, err := os.ReadDir(dir)
@@ -126,11 +125,11 @@ func take(pid, fd int) (*Listener, error) {
 // Take returns a copy of descriptor fd of a process, which must be a listener.
 func Take(pid, fd int) (*Listener, error) { return take(pid, fd) }
 
-// Close lets go of the descriptor. When nobody has it any more, what waits and
-// what comes is told ENOSYS.
+// Close closes the descriptor. After its last copy is closed, pending and later calls fail
+// with ENOSYS (seccomp_unotify(2)).
 func (l *Listener) Close() error { return l.file.Close() }
 
-// Clone returns a copy that is closed on its own.
+// Clone returns a copy with its own lifetime.
 func (l *Listener) Clone() (*Listener, error) {
 	fd := -1
 	err := l.Control(func(own int) (err error) {
@@ -156,16 +155,16 @@ func (l *Listener) Control(f func(fd int) error) error {
 	return failed
 }
 
-// Interrupt has Receive return os.ErrDeadlineExceeded, now and from now on.
+// Interrupt makes the current and later calls of Receive return os.ErrDeadlineExceeded.
 func (l *Listener) Interrupt() { l.file.SetReadDeadline(time.Unix(1, 0)) }
 
-// Resume lets Receive wait again after Interrupt.
+// Resume undoes Interrupt.
 func (l *Listener) Resume() { l.file.SetReadDeadline(time.Time{}) }
 
-// ErrGone says that nobody is left whom the filter is on.
-var ErrGone = errors.New("nobody is left who could ask")
+// ErrGone is returned when no process with the filter is left.
+var ErrGone = errors.New("no process with the filter is left")
 
-// Receive waits for a call. One caller at a time.
+// Receive waits for a call. It must not be called concurrently.
 func (l *Listener) Receive() (c Call, err error) {
 	raw, err := l.file.SyscallConn()
 	if err != nil {
@@ -206,7 +205,7 @@ func (l *Listener) Receive() (c Call, err error) {
 	return c, errors.Join(err, failed)
 }
 
-// Valid tells whether who made the call still waits for its answer.
+// Valid reports whether the calling thread still waits for the response to id.
 func (l *Listener) Valid(id uint64) bool {
 	return l.Control(func(fd int) error {
 		if e := ioctl(fd, ioctlValid, unsafe.Pointer(&id)); e != 0 {
@@ -216,20 +215,19 @@ func (l *Listener) Valid(id uint64) bool {
 	}) == nil
 }
 
-// Continue lets the kernel do what was asked for. It reads memory that its caller
-// points to anew.
+// Continue lets the kernel execute the system call. The kernel reads memory arguments again,
+// which may have changed (seccomp_unotify(2)).
 func (l *Listener) Continue(id uint64) error { return l.send(answer{id: id, flags: goesOn}) }
 
-// Refuse fails the call.
+// Refuse makes the call fail with errno.
 func (l *Listener) Refuse(id uint64, errno unix.Errno) error {
 	return l.send(answer{id: id, errno: -int32(errno)})
 }
 
-// Return has the call return a value without being made.
+// Return makes the call return a value without executing it.
 func (l *Listener) Return(id uint64, value int64) error { return l.send(answer{id: id, val: value}) }
 
-// send gives an answer. If nobody waits for it any more the error is
-// unix.ENOENT.
+// send sends a response. If the thread no longer waits, the error is unix.ENOENT.
 func (l *Listener) send(a answer) error {
 	return l.Control(func(fd int) error {
 		for {

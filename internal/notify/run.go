@@ -11,16 +11,16 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// asker is the descriptor by which Run talks with Start's caller.
+// asker is the descriptor of the socket between Run and its starter.
 const asker = 4
 
-// maxFilter bounds a filter on its way.
+// maxFilter is the maximum size of a filter.
 const maxFilter = 64 << 10
 
-// Run makes this process one that asks, by the filter that comes on descriptor 4,
-// and then another program, which goes on only if somebody listens.
+// Run installs the filter received on descriptor 4 on this process and then executes a
+// program. It continues only if the starter has taken the listener.
 func Run(argv []string) error {
-	runtime.LockOSThread() // who installs the filter is who starts the program
+	runtime.LockOSThread() // the thread that installs the filter must execute the program
 	unix.CloseOnExec(asker)
 	filter := make([]byte, maxFilter)
 	n, err := unix.Read(asker, filter)
@@ -35,18 +35,18 @@ func Run(argv []string) error {
 		return err
 	}
 	if n, err := unix.Read(asker, filter[:1]); err != nil || n != 1 {
-		return errors.New("nobody listens")
+		return errors.New("the listener was not taken")
 	}
 	return os.NewSyscallError("execve", unix.Exec(argv[0], argv, os.Environ()))
 }
 
-// A Starting is a process on its way to be one that asks: started with the file of
-// Theirs as descriptor 4, it calls Run.
+// A Starting is a process that is about to install a filter: it was started with the file of
+// Theirs as descriptor 4 and calls Run.
 type Starting struct {
 	ours, theirs *os.File
 }
 
-// Prepare makes what it takes to talk with such a process.
+// Prepare creates the socket pair.
 func Prepare() (*Starting, error) {
 	pair, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_SEQPACKET|unix.SOCK_CLOEXEC, 0)
 	if err != nil {
@@ -56,7 +56,7 @@ func Prepare() (*Starting, error) {
 	return &Starting{os.NewFile(uintptr(pair[0]), "asker"), os.NewFile(uintptr(pair[1]), "asker")}, nil
 }
 
-// Theirs is the process's end.
+// Theirs returns the process's end of the socket pair.
 func (s *Starting) Theirs() *os.File { return s.theirs }
 
 // Close may be called at any time.
@@ -71,7 +71,7 @@ func (s *Starting) closeTheirs() error {
 	return err
 }
 
-// Filter gives the process its filter and returns what it asks on. It waits until
+// Filter sends the filter to the process and returns its listener. The process waits until
 // GoOn.
 func (s *Starting) Filter(pid int, filter []byte) (*Listener, error) {
 	s.closeTheirs()
@@ -82,7 +82,7 @@ func (s *Starting) Filter(pid int, filter []byte) (*Listener, error) {
 	var b [16]byte
 	n, err := s.ours.Read(b[:])
 	if err != nil {
-		return nil, fmt.Errorf("the process could not be made to ask: %w", err)
+		return nil, fmt.Errorf("install the filter on the process: %w", err)
 	}
 	fd, err := strconv.Atoi(string(b[:n]))
 	if err != nil {
@@ -91,7 +91,7 @@ func (s *Starting) Filter(pid int, filter []byte) (*Listener, error) {
 	return Take(pid, fd)
 }
 
-// GoOn has the process run its program.
+// GoOn lets the process execute its program.
 func (s *Starting) GoOn() error {
 	_, err := s.ours.Write([]byte{1})
 	return err

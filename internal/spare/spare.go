@@ -1,4 +1,4 @@
-// Package spare keeps a few of what takes long to make, made before it is needed.
+// Package spare provides a pool of values that are expensive to create.
 package spare
 
 import (
@@ -6,28 +6,28 @@ import (
 	"time"
 )
 
-// A Pool is what is made and not yet taken. Its fields are set before its first
-// use; it makes nothing until something is taken. It is safe for concurrent use.
+// A Pool is a pool of spare values. Its fields must be set before its first use; the pool is
+// filled after the first Take. It is safe for concurrent use.
 type Pool[T any] struct {
 	Make func() (T, error) // may be called concurrently
-	Drop func(T)           // of what was not taken
-	Keep int               // so many
+	Drop func(T)           // releases values that were not taken
+	Keep int               // target size
 
 	mu sync.Mutex
 	// +checklocks:mu
 	list []T
 	// +checklocks:mu
-	timer *time.Timer // until more is made; nil is not
+	timer *time.Timer // pending refill; nil: none
 	// +checklocks:mu
 	closed bool
-	making sync.WaitGroup // of a timer
+	making sync.WaitGroup // of the timer's goroutine
 }
 
-// calm is how long after something was taken more is made: whoever took it is in
-// a hurry and needs the processor itself.
+// calm is the delay of the refill after a Take, so that it does not compete with the caller
+// for the processor.
 const calm = 5 * time.Millisecond
 
-// Take returns one that was made, or makes one.
+// Take returns a spare value, or creates one.
 func (p *Pool[T]) Take() (T, error) {
 	p.mu.Lock()
 	if !p.closed && p.timer == nil {
@@ -44,8 +44,7 @@ func (p *Pool[T]) Take() (T, error) {
 	return p.Make()
 }
 
-// refill makes until there are enough. That one cannot be made is said to
-// whoever needs it.
+// refill creates values up to the target size. Errors are reported by the next Take.
 func (p *Pool[T]) refill() {
 	defer p.making.Done()
 	for {
@@ -68,8 +67,7 @@ func (p *Pool[T]) refill() {
 	}
 }
 
-// Close drops what nobody has taken. It may be called twice. What is taken
-// afterwards is made.
+// Close drops the spare values. It can be called repeatedly. A later Take creates its value.
 func (p *Pool[T]) Close() {
 	p.mu.Lock()
 	p.closed = true

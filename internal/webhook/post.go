@@ -14,20 +14,20 @@ import (
 	"time"
 )
 
-// patience is how long a receiver may take.
+// patience is the timeout of a request.
 const patience = 15 * time.Second
 
-// A Sender posts to others. It goes where it is told and nowhere else: a redirect would
-// carry a message to a place that nobody configured.
+// A Sender sends webhooks. It does not follow redirects, which could lead to an address that
+// no operator configured.
 type Sender struct{ client *http.Client }
 
-// NewSender returns a Sender that asks reach about each address before it connects
-// there; nil means that it may go anywhere. It is asked about addresses and not about
-// names, whose meaning may change between the question and the connection.
+// NewSender returns a Sender that calls reach for each address before it connects; nil allows
+// all addresses. reach gets the resolved address, because a name may resolve differently
+// between check and connection.
 func NewSender(reach func(netip.AddrPort) error) *Sender {
 	t := http.DefaultTransport.(*http.Transport).Clone()
 	if reach != nil {
-		t.Proxy = nil // it would be the proxy that is asked about
+		t.Proxy = nil // reach would get the proxy's address
 		d := &net.Dialer{Timeout: patience, Control: func(_, address string, _ syscall.RawConn) error {
 			at, err := netip.ParseAddrPort(address)
 			if err != nil {
@@ -43,8 +43,8 @@ func NewSender(reach func(netip.AddrPort) error) *Sender {
 	}}
 }
 
-// Post posts. Anything but an answer of success is an error, which does not have the
-// address in it: that may hold a secret.
+// Post sends a request. A response without a success status is an error. Errors do not contain
+// the URL, which may contain a secret.
 func (s *Sender) Post(ctx context.Context, to string, h http.Header, body []byte) error {
 	req, err := http.NewRequestWithContext(ctx, http.MethodPost, to, bytes.NewReader(body))
 	if err != nil {
@@ -64,13 +64,13 @@ func (s *Sender) Post(ctx context.Context, to string, h http.Header, body []byte
 	return nil
 }
 
-// Do sends a request that somebody else has made, as Post would.
+// Do sends a request under the same rules as Post.
 func (s *Sender) Do(req *http.Request) (*http.Response, error) { return s.client.Do(req) }
 
-// Redacted is an error of sending without the address in it.
+// Redacted removes the URL from an error of a request.
 func Redacted(err error) error { return redacted(err) }
 
-// Close lets go of connections that nobody uses.
+// Close closes idle connections.
 func (s *Sender) Close() { s.client.CloseIdleConnections() }
 
 func redacted(err error) error {

@@ -1,5 +1,5 @@
-// Package webhook signs what is posted to others, as the Standard Webhooks say, tells
-// whether what others post is signed, and posts.
+// Package webhook signs, verifies and sends webhooks according to the Standard Webhooks
+// specification, and verifies those of GitHub.
 package webhook
 
 import (
@@ -19,7 +19,7 @@ import (
 	"glasshouse/fault"
 )
 
-// A Scheme is how a sender signs.
+// A Scheme is a signature scheme.
 type Scheme string
 
 const (
@@ -33,20 +33,21 @@ const (
 	GitHub Scheme = "github"
 )
 
-// Window is how far the time of a message may be from now, for who has overheard it
-// not to send it again whenever he likes.
+// Window is the maximum difference between a message's time and now. It limits replays of an
+// intercepted message.
 const Window = 5 * time.Minute
 
-// maxSignatures bounds how many are looked at: senders that change their key send two.
+// maxSignatures is the number of signatures that are checked: senders that rotate their key
+// send two.
 const maxSignatures = 8
 
-// keyOf is the key that a secret stands for. Secrets of the Standard Webhooks are
-// base64 behind "whsec_".
+// keyOf returns the signing key of a secret. Secrets of the Standard Webhooks are base64 with
+// the prefix "whsec_".
 func keyOf(secret []byte) ([]byte, error) {
 	text, coded := bytes.CutPrefix(secret, []byte("whsec_"))
 	if !coded {
 		if len(secret) == 0 {
-			return nil, errors.New("the key to sign with is empty")
+			return nil, errors.New("the signing key is empty")
 		}
 		return secret, nil
 	}
@@ -57,8 +58,8 @@ func keyOf(secret []byte) ([]byte, error) {
 	return key, nil
 }
 
-// Headers are those of a message of this id, signed as Standard says; without a secret
-// it is not signed.
+// Headers returns the headers of a message with this id, signed according to Standard, or
+// unsigned without a secret.
 func Headers(secret []byte, id string, at time.Time, body []byte) (http.Header, error) {
 	stamp := strconv.FormatInt(at.Unix(), 10)
 	h := http.Header{}
@@ -84,9 +85,9 @@ func mac(key []byte, parts ...[]byte) []byte {
 	return m.Sum(nil)
 }
 
-// Verify returns what a message is known again by when it comes twice, if it is signed
-// with the secret, and not too long ago where the scheme says when. All other errors
-// than a fault.Unauthenticated are the receiver's own fault.
+// Verify verifies a signature and, if the scheme has one, the time of a message, and returns a
+// key that detects duplicates. Errors other than fault.Unauthenticated are caused by the
+// receiver's configuration.
 func (s Scheme) Verify(secret []byte, h http.Header, body []byte, now time.Time) (id string, err error) {
 	key, err := keyOf(secret)
 	if err != nil {
@@ -98,11 +99,11 @@ func (s Scheme) Verify(secret []byte, h http.Header, body []byte, now time.Time)
 	case GitHub:
 		return github(key, h, body)
 	}
-	return "", fmt.Errorf("%q is no way to sign", s)
+	return "", fmt.Errorf("unknown signature scheme %q", s)
 }
 
-// ErrSignature is what there is to say to who cannot sign.
-var ErrSignature = fault.Newf(fault.Unauthenticated, "webhook", "", "it is not signed, or not with this key")
+// ErrSignature is the error for an invalid signature.
+var ErrSignature = fault.Newf(fault.Unauthenticated, "webhook", "", "missing signature, or signed with another key")
 
 func standard(key []byte, h http.Header, body []byte, now time.Time) (string, error) {
 	id, stamp := h.Get("Webhook-Id"), h.Get("Webhook-Timestamp")
@@ -136,8 +137,8 @@ func standard(key []byte, h http.Header, body []byte, now time.Time) (string, er
 	return id, nil
 }
 
-// github identifies a message by its body: the header that has the delivery's id is not
-// signed, and whoever sends an old message again may write there what he likes.
+// github identifies a message by its body: the header with the delivery id is not signed, so a
+// replay could change it.
 func github(key []byte, h http.Header, body []byte) (string, error) {
 	text, ok := strings.CutPrefix(h.Get("X-Hub-Signature-256"), "sha256=")
 	have, err := hex.DecodeString(text)
