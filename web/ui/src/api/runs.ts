@@ -16,15 +16,15 @@ export type RunEvent = Schema["RunEvent"];
 
 export const over = (run: Run) => run.state === "done" || run.state === "failed" || run.state === "cancelled";
 
-// waits says what a paused run waits for.
+// waits says why a run is paused, or what it waits for.
 const waits: Record<NonNullable<Run["why"]>, string> = {
   approval: "for approval",
-  checkpoint: "to be resumed, after a checkpoint",
+  checkpoint: "after a checkpoint, until resumed",
   schedule: "for its scheduled time",
   event: "for a message",
   budget: "for more budget",
   watchdog: "for review: the watchdog stopped it",
-  operator: "for an operator, who paused it",
+  operator: "by an operator",
 };
 
 export function waitsFor(run: Run): string {
