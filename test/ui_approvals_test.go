@@ -26,27 +26,27 @@ func (u *ui) answersOnAPhone() {
 	p := u.login(u.T, u.browser, "admin")
 	p.phone()
 	p.open("/approvals")
-	p.sees("Nothing waits for a person.")
+	p.sees("No pending approvals.")
 
 	for _, c := range []struct {
 		command, scope, button, outcome string
 		allow                           bool
 	}{
-		{"git push", "", "Allow", "Allowed by", true},
-		{"npm install left-pad", "Session", "Allow", "Allowed by", true},
-		{"make release", "Always", "Allow", "Allowed by", true},
+		{"git push", "", "Approve", "Approved by", true},
+		{"npm install left-pad", "Session", "Approve", "Approved by", true},
+		{"make release", "Always", "Approve", "Approved by", true},
 		{"python deploy.py", "", "Deny", "Denied by", false},
 	} {
 		told := u.ask(j, "bash", c.command)
 		u.pends(j, c.command)
 		p.taps("a", c.command) // it comes to an open page by itself
-		for _, says := range []string{"Why it is asked", "Rule", string(j), c.command} {
+		for _, says := range []string{"Why approval is required", "Rule", string(j), c.command} {
 			p.sees(says)
 		}
 		u.fitsThePhone(p)
 		if c.scope != "" {
 			p.taps("form label", c.scope)
-			p.sees("Allowing writes the rule")
+			p.sees("Approving adds the rule")
 		}
 		if c.button == "Deny" {
 			p.fill("Reason", "not that")
@@ -58,7 +58,7 @@ func (u *ui) answersOnAPhone() {
 		}
 		p.sees(c.outcome)
 		p.taps("a", "All requests")
-		p.sees("Nothing waits for a person.")
+		p.sees("No pending approvals.")
 	}
 	// What was allowed for longer is not asked again, what was allowed once is.
 	for _, command := range []string{"npm install left-pad", "make release"} {

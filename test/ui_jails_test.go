@@ -20,7 +20,7 @@ func (u *ui) asksForALink() {
 	p := blank(u.T, u.browser, u.page.base)
 	p.open("/jails")
 	p.sees("Log in")
-	p.fill("The link", p.base+"/login#ghl_wrong")
+	p.fill("Login link", p.base+"/login#ghl_wrong")
 	p.press("button", "Log in")
 	p.until("refuse it", `document.querySelector("[role=alert]")`)
 }
@@ -80,15 +80,15 @@ func (u *ui) makesAJail() {
 	p.press("button", "New jail")
 	p.fill("Name", "made here")
 	p.fill("Network group", strings.Repeat("long", 20)) // before it is sent
-	p.press("dialog button", "Make the jail")
+	p.press("dialog button", "Create jail")
 	p.sees("longer than 64")
 	p.fill("Network group", "")
 	p.fill("Hostname", "<b>") // by the daemon
-	p.press("dialog button", "Make the jail")
+	p.press("dialog button", "Create jail")
 	p.until("say what is wrong with the host's name", `[...document.querySelectorAll("dialog [role=alert], dialog .bad")].some(e => e.checkVisibility() && e.innerText.includes("<b>"))`)
 	p.fill("Hostname", "made")
 	p.fill("Env", "GREETING=good day\nNAME=<i>")
-	p.press("dialog button", "Make the jail")
+	p.press("dialog button", "Create jail")
 	p.until("show the jail", `location.pathname.startsWith("/jails/j-")`)
 	p.sees("made here")
 	p.sees("running")
@@ -117,15 +117,15 @@ func (u *ui) walksEvents() {
 	const withoutInit = `document.querySelectorAll("[role=option] .line").length > 2 && !(` + ofInit + `)`
 	p.open(at(j, "events"))
 	p.until("show what a running jail does", withoutInit)
-	p.sees("records")
+	p.sees("events")
 	p.filter("type:proc op:exec comm:sh", 1)
 	p.sees("exec /bin/sh -c")
 	p.keys("j" + kb.Enter)
-	p.sees("Record ")
+	p.sees("Event ")
 	p.sees("argv")
 	p.filter("type:proc comm:sh", 2)
 	p.keys("j" + kb.Enter)
-	p.sees("Record ")
+	p.sees("Event ")
 	before := evaluate[string](p, `document.querySelector("aside h2").innerText`)
 	p.keys("j")
 	p.until("show the next record", fmt.Sprintf(`document.querySelector("aside h2")?.innerText !== %s`, quoted(before)))
@@ -167,14 +167,14 @@ func (b *tab) filter(q string, least int) {
 func (u *ui) looksAtAJail() {
 	p, j := u.page, u.garden.ID
 	u.watchedByKernel(j)
-	for view, says := range map[string]string{"processes&ended=yes": "exit 3", "network": "B out", "syscalls": "ENOENT", "commands": "A line for"} {
+	for view, says := range map[string]string{"processes&ended=yes": "exit 3", "network": "B out", "syscalls": "ENOENT", "commands": "Command for"} {
 		p.open(at(j, view) + "&lanes=yes")
 		p.sees(says)
 	}
 	// The report is a file or a page of its own.
 	p.open("/jails/" + string(j))
 	p.press("button", "More actions for garden")
-	for _, format := range []string{"Report as a page", "Report as Markdown", "Report as JSON"} {
+	for _, format := range []string{"Open report (HTML)", "Open report (Markdown)", "Open report (JSON)"} {
 		p.until("offer "+format, found("[role=menuitem]", format))
 	}
 	report := evaluate[string](p, fmt.Sprintf(`fetch("/jails/%s/report?format=md").then(r => r.text())`, j))
@@ -208,7 +208,7 @@ func (u *ui) looksAtFiles() {
 func (u *ui) runsACommand() {
 	p := u.page
 	p.open(at(u.garden.ID, "commands"))
-	p.fill("A line for", "echo 'it <i>says</i>'; exit 3")
+	p.fill("Command for", "echo 'it <i>says</i>'; exit 3")
 	p.press("button", "Run")
 	p.sees("it <i>says</i>")
 	p.sees("exit 3")

@@ -147,7 +147,7 @@ func (u *ui) goesOnOverABadNetwork() {
 	p.window(1280, 1100)
 	p.enter(u.house, "admin")
 	p.open(at(j, "events") + "&q=" + escaped("type:file op:create path:/root/n*"))
-	p.sees("No record is meant")
+	p.sees("No events match")
 	state := `document.querySelector("nav [role=status]").innerText`
 	p.until("be live", state+`.includes("Live")`)
 

@@ -52,14 +52,14 @@ func (u *ui) goesBackInTime() {
 	p := u.page
 	// Before the snapshot there is nothing to begin from.
 	p.open(fmt.Sprintf("%s&at=%d", at(j.ID, "processes"), s.CreatedAt.Add(-10*time.Millisecond).UnixMilli()))
-	p.sees("running then")
-	p.sees("nothing can branch from here")
+	p.sees("running at that time")
+	p.sees("you cannot branch from here")
 
 	// The slider goes back, step by step, and the page with it.
 	p.open(at(j.ID, "processes"))
 	p.until("have a slider", fmt.Sprintf(`(e => e && Number(e.max) > %d && (e.value = %d, e.dispatchEvent(new Event("input", { bubbles: true })), true))(document.querySelector("input[aria-label=Moment]"))`, tree[0].TS, between))
 	p.sees("As of ")
-	p.sees("running then")
+	p.sees("running at that time")
 	p.press("[role=tab]", "Files")
 	p.until("say that the file was made", `[...document.querySelectorAll("tr")].some(e => e.innerText.includes("/root/seed") && e.querySelector(".sign.added"))`)
 	if p.says("/root/tree") {
@@ -118,7 +118,7 @@ func (u *ui) comparesABranch() {
 	p.sees("/root/notes.txt")
 	p.press("summary", "/root/notes.txt")
 	p.until("show what was added", `[...document.querySelectorAll("[aria-label=Comparison] *")].some(e => e.innerText?.trim() === "two")`)
-	for _, says := range []string{"Processes and network", "Events", "Used"} {
+	for _, says := range []string{"Processes and network", "Events", "Resource usage"} {
 		p.sees(says)
 	}
 }

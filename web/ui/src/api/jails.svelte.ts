@@ -61,9 +61,9 @@ class Jails {
     }
   }
 
-  put(jail: Jail, gone = false): void {
+  put(jail: Jail, deleted = false): void {
     const at = this.list.findIndex((j) => j.id === jail.id);
-    if (gone) this.list = this.list.filter((j) => j.id !== jail.id);
+    if (deleted) this.list = this.list.filter((j) => j.id !== jail.id);
     else if (at < 0) this.list = [...this.list, jail];
     else this.list = this.list.with(at, jail);
   }

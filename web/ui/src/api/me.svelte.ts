@@ -9,7 +9,7 @@ class Me {
   #who = $state.raw<Schema["Me"]>();
   #asked = false;
 
-  // who is loaded on first use.
+  // The getter loads the user on first use.
   get who(): Schema["Me"] | undefined {
     if (!this.#asked) {
       this.#asked = true;

@@ -5,7 +5,7 @@ import { namesProcess, term, withoutInit } from "../../lib/event";
 
 class Scope {
   q = $derived(router.get("q"));
-  init = $derived(router.get("init") === "yes"); // whether records of init are shown
+  init = $derived(router.get("init") === "yes"); // whether events of init are shown
   from = $derived(moment("from"));
   to = $derived(moment("to"));
   at = $derived(moment("at")); // undefined: the present

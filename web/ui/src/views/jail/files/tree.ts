@@ -19,8 +19,8 @@ export interface Row {
   depth: number;
 }
 
-// treeOf makes a tree of changes in any order. Sorted by bytes, /foo-bar/y stands between
-// /foo and /foo/x, so a directory is found by its path and not by its place.
+// treeOf makes a tree of changes in any order. In byte order, /foo-bar/y is between
+// /foo and /foo/x, so a directory is found by its path and not by its position.
 export function treeOf(changes: Change[]): Branch {
   const root: Branch = { name: "/", path: "/", children: [] };
   const known = new Map<string, Branch>();
