@@ -26,27 +26,27 @@ func (u *ui) answersOnAPhone() {
 	p := u.login(u.T, u.browser, "admin")
 	p.phone()
 	p.open("/approvals")
-	p.waitText("Nothing waits for a person.")
+	p.waitText("No pending approvals.")
 
 	for _, c := range []struct {
 		command, scope, button, outcome string
 		allow                           bool
 	}{
-		{"git push", "", "Allow", "Allowed by", true},
-		{"npm install left-pad", "Session", "Allow", "Allowed by", true},
-		{"make release", "Always", "Allow", "Allowed by", true},
+		{"git push", "", "Approve", "Approved by", true},
+		{"npm install left-pad", "Session", "Approve", "Approved by", true},
+		{"make release", "Always", "Approve", "Approved by", true},
 		{"python deploy.py", "", "Deny", "Denied by", false},
 	} {
 		told := u.ask(j, "bash", c.command)
 		u.pendingApproval(j, c.command)
-		p.tap("a", c.command) // it appears on an open page without a reload
-		for _, says := range []string{"Why it is asked", "Rule", string(j), c.command} {
+		p.tap("a", c.command) // it comes to an open page by itself
+		for _, says := range []string{"Why approval is required", "Rule", string(j), c.command} {
 			p.waitText(says)
 		}
 		u.fitsThePhone(p)
 		if c.scope != "" {
 			p.tap("form label", c.scope)
-			p.waitText("Allowing writes the rule")
+			p.waitText("Approving adds the rule")
 		}
 		if c.button == "Deny" {
 			p.fill("Reason", "not that")
@@ -58,7 +58,7 @@ func (u *ui) answersOnAPhone() {
 		}
 		p.waitText(c.outcome)
 		p.tap("a", "All requests")
-		p.waitText("Nothing waits for a person.")
+		p.waitText("No pending approvals.")
 	}
 	// An answer for longer covers the next question, an answer for once does not.
 	for _, command := range []string{"npm install left-pad", "make release"} {

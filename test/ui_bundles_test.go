@@ -61,8 +61,8 @@ func (u *ui) updatesABundle() {
 	t.until("say what is outdated", found("section[aria-label=Outdated] tr", "1.1.0"))
 	t.press("section[aria-label=Outdated] button", "Update")
 	t.until("show what is new", found("dialog", "b.example.com"))
-	t.press("dialog form button", "Allow")
-	t.waitText("Allowed by")
+	t.press("dialog form button", "Approve")
+	t.waitText("Approved by")
 	if now := u.bundleNow("local-places"); now.Version != "1.1.0" {
 		u.Errorf("bundle after the update = %+v, want 1.1.0", now)
 	}
@@ -88,7 +88,7 @@ func (u *ui) trustsAProgram() {
 		u.Errorf("a cancelled dialog granted trust: got %s", got)
 	}
 	t.press("button", "Trust on the host")
-	t.press("dialog button", "Trust it")
+	t.press("dialog button", "Trust")
 	t.until("say that it is trusted", found("dd", "trusted by an operator"))
 	if got := u.echoes(); got != `done {"said":"yes"} <nil>` {
 		u.Errorf("trusted: got %s", got)
@@ -96,7 +96,7 @@ func (u *ui) trustsAProgram() {
 	t.open("/capabilities")
 	t.until("say so where all are listed", found("tr", "trusted on the host"))
 	t.open("/capabilities/host.say")
-	t.press("button", "No longer trust")
+	t.press("button", "Revoke trust")
 	t.until("offer to trust it again", found("button", "Trust on the host"))
 	if got := u.echoes(); strings.HasPrefix(got, "done") {
 		u.Errorf("after trust was revoked: got %s", got)

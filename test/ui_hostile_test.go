@@ -50,7 +50,7 @@ func (u *ui) showsNames() {
 		p.open(at(j, view))
 		switch view {
 		case "syscalls":
-			p.waitText("What failed")
+			p.waitText("Failures")
 		case "commands":
 			p.waitText("$NAME")
 		case "files", "events&q=type:file+op:create":
@@ -74,7 +74,7 @@ func (u *ui) showsNames() {
 		p.waitText(says)
 		u.unmoved(p, "what is searched for")
 		p.open(at(j, "events") + "&q=" + escaped(q))
-		p.until("say something of the filter", `document.querySelector("[role=alert]") || document.body.innerText.includes("No record")`)
+		p.until("say something of the filter", `document.querySelector("[role=alert]") || document.body.innerText.includes("No events match")`)
 		u.unmoved(p, "a filter")
 	}
 	for _, place := range []string{"/jails/" + escaped(script), "/approvals/" + escaped(script), "/" + escaped(script)} {
@@ -123,7 +123,7 @@ echo "$line"
 func (u *ui) showsOutput() {
 	p, j := u.page, u.garden.ID
 	p.open(at(j, "commands"))
-	p.fill("A line for", `printf '%s\n' '`+strings.ReplaceAll(script, "'", "")+`'; printf 'a\000b\033[2Jc\033]0;taken\007\n'; printf '<b>wrong</b>\n' >&2`)
+	p.fill("Command for", `printf '%s\n' '`+strings.ReplaceAll(script, "'", "")+`'; printf 'a\000b\033[2Jc\033]0;taken\007\n'; printf '<b>wrong</b>\n' >&2`)
 	p.press("button", "Run")
 	p.waitText("<b>wrong</b>")
 	p.waitText(`<script>window.__xss="text"</script>`)
@@ -151,8 +151,8 @@ func (u *ui) showsQuestions() {
 		pending := u.asks(j, question)
 		p := u.page
 		p.open("/approvals/" + string(pending.ID))
-		p.waitText("Why it is asked")
-		p.waitText(question.Resource[:30]) // the rest is shown as the daemon formats it
+		p.waitText("Why approval is required")
+		p.waitText(question.Resource[:30]) // what comes behind it is shown as the daemon writes it
 		u.unmoved(p, "a question")
 		if _, err := u.Answer(u.Context(), pending.ID, wire.AnswerApproval{Answer: "deny", Reason: script}); err != nil {
 			u.Fatal(err)

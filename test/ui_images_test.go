@@ -40,11 +40,11 @@ func TestScreenshots(t *testing.T) {
 		phone                    bool
 	}{
 		{"jails", "/jails", "garden", "light", false},
-		{"jail", at(j, "events") + "&lanes=yes&q=type:proc,file", "records", "light", false},
+		{"jail", at(j, "events") + "&lanes=yes&q=type:proc,file", "events", "light", false},
 		{"jail-dark", at(j, "processes") + "&ended=yes&lanes=yes", "exit 1", "dark", false},
 		{"lineage", "/lineage?at=" + string(sown.ID) + "&with=" + string(branch.Jails[0].ID), "/root/notes", "light", false},
 		{"run", "/chat/run/" + string(run.ID), "Result", "light", false},
-		{"approval-phone", "/approvals/" + string(waiting.ID), "Why it is asked", "light", true},
+		{"approval-phone", "/approvals/" + string(waiting.ID), "Why approval is required", "light", true},
 	} {
 		p.window(1280, 800)
 		if shot.phone {

@@ -20,7 +20,7 @@ func (u *ui) asksForALink() {
 	p := blank(u.T, u.browser, u.page.base)
 	p.open("/jails")
 	p.waitText("Log in")
-	p.fill("The link", p.base+"/login#ghl_wrong")
+	p.fill("Login link", p.base+"/login#ghl_wrong")
 	p.press("button", "Log in")
 	p.until("refuse it", `document.querySelector("[role=alert]")`)
 }
@@ -79,16 +79,16 @@ func (u *ui) makesAJail() {
 	p.open("/jails")
 	p.press("button", "New jail")
 	p.fill("Name", "made here")
-	p.fill("Network group", strings.Repeat("long", 20)) // validated before it is sent
-	p.press("dialog button", "Make the jail")
+	p.fill("Network group", strings.Repeat("long", 20)) // before it is sent
+	p.press("dialog button", "Create jail")
 	p.waitText("longer than 64")
 	p.fill("Network group", "")
-	p.fill("Hostname", "<b>") // validated by the daemon
-	p.press("dialog button", "Make the jail")
+	p.fill("Hostname", "<b>") // by the daemon
+	p.press("dialog button", "Create jail")
 	p.until("say what is wrong with the host's name", `[...document.querySelectorAll("dialog [role=alert], dialog .bad")].some(e => e.checkVisibility() && e.innerText.includes("<b>"))`)
 	p.fill("Hostname", "made")
 	p.fill("Env", "GREETING=good day\nNAME=<i>")
-	p.press("dialog button", "Make the jail")
+	p.press("dialog button", "Create jail")
 	p.until("show the jail", `location.pathname.startsWith("/jails/j-")`)
 	p.waitText("made here")
 	p.waitText("running")
@@ -117,15 +117,15 @@ func (u *ui) walksEvents() {
 	const withoutInit = `document.querySelectorAll("[role=option] .line").length > 2 && !(` + ofInit + `)`
 	p.open(at(j, "events"))
 	p.until("show what a running jail does", withoutInit)
-	p.waitText("records")
+	p.waitText("events")
 	p.filter("type:proc op:exec comm:sh", 1)
 	p.waitText("exec /bin/sh -c")
 	p.keys("j" + kb.Enter)
-	p.waitText("Record ")
+	p.waitText("Event ")
 	p.waitText("argv")
 	p.filter("type:proc comm:sh", 2)
 	p.keys("j" + kb.Enter)
-	p.waitText("Record ")
+	p.waitText("Event ")
 	before := evaluate[string](p, `document.querySelector("aside h2").innerText`)
 	p.keys("j")
 	p.until("show the next record", fmt.Sprintf(`document.querySelector("aside h2")?.innerText !== %s`, quoted(before)))
@@ -167,14 +167,14 @@ func (b *tab) filter(q string, least int) {
 func (u *ui) looksAtAJail() {
 	p, j := u.page, u.garden.ID
 	u.watchedByKernel(j)
-	for view, says := range map[string]string{"processes&ended=yes": "exit 3", "network": "B out", "syscalls": "ENOENT", "commands": "A line for"} {
+	for view, says := range map[string]string{"processes&ended=yes": "exit 3", "network": "B out", "syscalls": "ENOENT", "commands": "Command for"} {
 		p.open(at(j, view) + "&lanes=yes")
 		p.waitText(says)
 	}
 	// The report can be downloaded or opened as a page.
 	p.open("/jails/" + string(j))
 	p.press("button", "More actions for garden")
-	for _, format := range []string{"Report as a page", "Report as Markdown", "Report as JSON"} {
+	for _, format := range []string{"Open report (HTML)", "Open report (Markdown)", "Open report (JSON)"} {
 		p.until("offer "+format, found("[role=menuitem]", format))
 	}
 	report := evaluate[string](p, fmt.Sprintf(`fetch("/jails/%s/report?format=md").then(r => r.text())`, j))
@@ -208,7 +208,7 @@ func (u *ui) looksAtFiles() {
 func (u *ui) runsACommand() {
 	p := u.page
 	p.open(at(u.garden.ID, "commands"))
-	p.fill("A line for", "echo 'it <i>says</i>'; exit 3")
+	p.fill("Command for", "echo 'it <i>says</i>'; exit 3")
 	p.press("button", "Run")
 	p.waitText("it <i>says</i>")
 	p.waitText("exit 3")

@@ -87,14 +87,14 @@ func (u *ui) onlyLooks() {
 	p := u.login(u.T, u.browser, "viewer")
 	for _, v := range []view{
 		{"/jails", "watched"},
-		{"/jails/" + string(j), "records"},
-		{at(j, "commands"), "How it ended"},
-		{at(j, "terminal"), "A terminal is for operators"},
-		{"/approvals/" + string(waiting.ID), "Why it is asked"},
+		{"/jails/" + string(j), "events"},
+		{at(j, "commands"), "Status"},
+		{at(j, "terminal"), "The terminal requires the operator role"},
+		{"/approvals/" + string(waiting.ID), "Why approval is required"},
 	} {
 		p.open(v.path)
 		p.waitText(v.says)
-		for _, does := range []string{"New jail", "Make the first", "Pause", "Stop", "Branch", "Delete", "Run", "Allow", "Deny"} {
+		for _, does := range []string{"New jail", "Create a jail", "Pause", "Stop", "Branch", "Delete", "Run", "Approve", "Deny"} {
 			if evaluate[bool](p, fmt.Sprintf("Boolean(%s)", found("main button", does))) {
 				u.Errorf("%s offers %q to a viewer", v.path, does)
 			}

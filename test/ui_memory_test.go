@@ -50,9 +50,9 @@ func (u *ui) doesNotGrow() {
 	j := u.running(wire.CreateJail{Name: "busy"})
 	u.watchedByKernel(j.ID)
 	p := u.login(u.T, u.browser, "admin")
-	p.open(at(j.ID, "events") + "&lanes=yes&init=yes") // its event count is that of the whole log
-	p.waitText("records")
-	shows := func(records int64) { // the event count, and some events
+	p.open(at(j.ID, "events") + "&lanes=yes&init=yes") // its number is that of the whole log
+	p.waitText("events")
+	shows := func(records int64) { // its number, and some of them
 		u.Helper()
 		p.until("follow", fmt.Sprintf(`Number(document.querySelector("[role=listbox]").ariaLabel.replace(/\D/g, "")) >= %d && document.querySelectorAll("[role=option] .line").length > 5`, records))
 	}

@@ -146,7 +146,7 @@ func (u *ui) survivesBadNetwork() {
 	p.window(1280, 1100)
 	p.enter(u.daemonHarness, "admin")
 	p.open(at(j, "events") + "&q=" + escaped("type:file op:create path:/root/n*"))
-	p.waitText("No record is meant")
+	p.waitText("No events match")
 	state := `document.querySelector("nav [role=status]").innerText`
 	p.until("be live", state+`.includes("Live")`)
 

@@ -82,7 +82,7 @@ func (u *ui) notifiesWithoutPage() {
 		look();
 	}))`)
 	for data, want := range map[string]string{
-		`{"approval":"a-abcdefghjkmn","title":"A person is asked","text":"j-aaaaaaaaaaaa: bash"}`: "A person is asked|j-aaaaaaaaaaaa: bash|/approvals/a-abcdefghjkmn",
+		`{"approval":"a-abcdefghjkmn","title":"Approval required","text":"j-aaaaaaaaaaaa: bash"}`: "Approval required|j-aaaaaaaaaaaa: bash|/approvals/a-abcdefghjkmn",
 		`{"approval":"//evil.example/","title":"<b>x</b>","text":3}`:                              "<b>x</b>||/approvals",
 	} {
 		shown := `navigator.serviceWorker.ready.then(r => r.getNotifications()).then(all => all.map(n => n.title + "|" + n.body + "|" + n.data.to))`

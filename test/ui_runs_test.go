@@ -39,7 +39,7 @@ func (u *ui) showsRuns() {
 		{"/chat/run/" + string(run.ID), "answered <script>"},
 		{"/chat/session", "sess-wild"},
 		{"/chat/session/sess-wild", "1. <img src=x"},
-		{"/chain", "Causal chain"},
+		{"/chain", "Verify all"},
 		{"/governance", "printf"},
 		{"/jails?q=" + string(run.Jail), string(run.Jail)},
 	} {

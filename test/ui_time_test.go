@@ -52,14 +52,14 @@ func (u *ui) goesBackInTime() {
 	p := u.page
 	// Before the snapshot there is nothing to branch from.
 	p.open(fmt.Sprintf("%s&at=%d", at(j.ID, "processes"), s.CreatedAt.Add(-10*time.Millisecond).UnixMilli()))
-	p.waitText("running then")
-	p.waitText("nothing can branch from here")
+	p.waitText("running at that time")
+	p.waitText("you cannot branch from here")
 
 	// The slider moves back in steps, and the page follows.
 	p.open(at(j.ID, "processes"))
 	p.until("have a slider", fmt.Sprintf(`(e => e && Number(e.max) > %d && (e.value = %d, e.dispatchEvent(new Event("input", { bubbles: true })), true))(document.querySelector("input[aria-label=Moment]"))`, tree[0].TS, between))
 	p.waitText("As of ")
-	p.waitText("running then")
+	p.waitText("running at that time")
 	p.press("[role=tab]", "Files")
 	p.until("say that the file was made", `[...document.querySelectorAll("tr")].some(e => e.innerText.includes("/root/seed") && e.querySelector(".sign.added"))`)
 	if p.says("/root/tree") {
@@ -118,7 +118,7 @@ func (u *ui) comparesABranch() {
 	p.waitText("/root/notes.txt")
 	p.press("summary", "/root/notes.txt")
 	p.until("show what was added", `[...document.querySelectorAll("[aria-label=Comparison] *")].some(e => e.innerText?.trim() === "two")`)
-	for _, says := range []string{"Processes and network", "Events", "Used"} {
+	for _, says := range []string{"Processes and network", "Events", "Resource usage"} {
 		p.waitText(says)
 	}
 }

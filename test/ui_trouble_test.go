@@ -45,7 +45,7 @@ func (u *ui) showsFailures() {
 	p.until("list the gaps", `[...document.querySelectorAll("[role=option] .line")].some(e => e.innerText.includes("gap") && e.innerText.includes("are missing"))`)
 	p.until("mark them in the timeline", `document.querySelector("[aria-label=Timeline] [role=img]").ariaLabel.includes("missing")`)
 	p.open("/doctor?view=records")
-	p.waitText("the gaps in its record")
+	p.waitText("show gaps")
 
 	// A notification and a message that cannot be delivered.
 	h.allows(own.asks(own.careful("careful"), wire.Question{Action: "bash", Resource: "git push"}))
@@ -84,12 +84,12 @@ func (u *ui) showsFailures() {
 	p.waitText("nobody takes it")
 	const dead = `document.querySelectorAll("[aria-label='Dead notices'] tbody tr").length`
 	before := evaluate[int](p, dead)
-	p.press("[aria-label='Dead notices'] button", "Try the notice")
-	p.waitText("It is tried again")
+	p.press("[aria-label='Dead notices'] button", "Retry the notification")
+	p.waitText("Retry scheduled")
 	p.until("have a dead notice less", fmt.Sprintf("%s === %d", dead, before-1))
 	p.open("/connectors?name=ops&state=dead")
 	p.waitText("nobody takes it")
-	p.press("button", "Try all dead ones anew")
+	p.press("button", "Retry all dead")
 	p.until("have no dead delivery", `!document.body.innerText.includes("nobody takes it")`)
 
 	// An audit log entry that was modified is reported above everything else.
@@ -155,10 +155,10 @@ func (u *ui) asksFromItsRun() {
 	p.open("/chat/run/" + string(r.ID))
 	for _, command := range []string{"echo one", "echo two", "echo three"} {
 		p.press(".asked a", "")
-		p.waitText("Why it is asked")
+		p.waitText("Why approval is required")
 		p.waitText(command)
-		p.press("form button", "Allow")
-		p.waitText("Allowed by")
+		p.press("form button", "Approve")
+		p.waitText("Approved by")
 		p.open("/chat/run/" + string(r.ID))
 	}
 	p.waitText("Result")
@@ -185,15 +185,15 @@ func (u *ui) draftsAPolicy() {
 	p.until("mark what cannot be read", marked("bad"))
 	p.fill("Text of opencode.json", fmt.Sprintf(policy, "allow"))
 	p.until("take it", `!document.querySelector(".gutter .bad")`)
-	p.fill("this", "git status")
-	p.press("button", "What would happen?")
-	p.waitText("It would be allowed")
+	p.fill("Resource", "git status")
+	p.press("button", "Evaluate")
+	p.waitText("The action would be allowed")
 	p.fill("Text of opencode.json", fmt.Sprintf(policy, "deny"))
-	p.waitText("It would be refused") // without a new request
+	p.waitText("The action would be denied") // without being asked again
 	p.fill("Text of opencode.json", "{\"permission\": {\"bash\": {\"*\": \"ask\",\n\n\n\n\"rm -rf *\": \"deny\", \"git push\": \"allow\"}}}")
 	p.until("mark what does not do what it seems to", marked("wait"))
 	p.fill("Text of opencode.json", "")
-	p.waitText("There is nothing to look at yet")
+	p.waitText("No rules to check yet")
 }
 
 // staysCalm checks the page of the doctor on a host that lacks optional features. These need no

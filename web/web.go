@@ -1,7 +1,7 @@
-// Package web is the UI in a browser, as the files that its build made.
+// Package web serves the built files of the web UI.
 //
-// The files are in the binary: no other server, and no network, is needed for a
-// page. Its sources are in ui, and `make ui` makes dist from them.
+// The files are embedded in the binary, so the UI needs no other server and no Internet access.
+// The sources are in ui; `make ui` builds dist from them.
 package web
 
 import (
@@ -23,15 +23,15 @@ var built embed.FS
 
 // A Site serves the files of one build. It is safe for concurrent use.
 type Site struct {
-	files map[string]*file // by path, without the slash that it begins with
+	files map[string]*file // by path without the leading slash
 }
 
-// file is one file, as it is sent.
+// file is one file with its response headers.
 type file struct {
 	kind, tag string
-	hashed    bool // its name changes with its content
+	hashed    bool // the name contains a hash of the content
 	plain     []byte
-	packed    func() []byte // compressed by the first who asks; nil if that does not pay
+	packed    func() []byte // compresses on first use; nil if compression saves nothing
 }
 
 const index = "index.html"
@@ -49,7 +49,7 @@ func Handler() *Site {
 	return s
 }
 
-// New returns a site of the files in dist, of which one is index.html.
+// New returns a site with the files in dist. It fails if dist has no index.html.
 func New(dist fs.FS) (*Site, error) {
 	s := &Site{files: map[string]*file{}}
 	err := fs.WalkDir(dist, ".", func(name string, d fs.DirEntry, err error) error {
@@ -61,20 +61,20 @@ func New(dist fs.FS) (*Site, error) {
 		return err
 	})
 	if err == nil && s.files[index] == nil {
-		err = fmt.Errorf("web: there is no %s", index)
+		err = fmt.Errorf("web: %s is missing", index)
 	}
 	return s, err
 }
 
-// kinds are the types of what a build makes. The host's own list is not asked:
-// what a browser takes for a script must be the same everywhere.
+// kinds maps file extensions to media types. It replaces the MIME table of the host
+// (mime.TypeByExtension), so that the types are the same on every host.
 var kinds = map[string]string{
 	".html": "text/html; charset=utf-8", ".js": "text/javascript; charset=utf-8", ".css": "text/css; charset=utf-8",
 	".svg": "image/svg+xml", ".png": "image/png", ".ico": "image/x-icon", ".woff2": "font/woff2",
 	".json": "application/json", ".webmanifest": "application/manifest+json", ".txt": "text/plain; charset=utf-8",
 }
 
-// least is from how many bytes on compressing pays: below, all of it is one packet.
+// least is the minimum size in bytes of a compressed file. Smaller files fit into one packet.
 const least = 1024
 
 func newFile(name string, text []byte) *file {
@@ -103,14 +103,13 @@ func compress(text []byte) []byte {
 		err = w.Close()
 	}
 	if err != nil {
-		panic(err) // the level is a constant, and memory takes all
+		panic(err) // the level is valid, and a bytes.Buffer does not fail
 	}
 	return b.Bytes()
 }
 
-// Has reports whether the site has something for r: one of its files, or for
-// somebody who wants a page the one page that there is. What the page shows
-// follows from the address, and what is not there the page says.
+// Has reports whether the site has a response to r: a file, or the page if the request accepts
+// HTML. The page handles all paths, and shows an error for unknown ones.
 func (s *Site) Has(r *http.Request) bool {
 	return s.find(r) != nil
 }
@@ -123,15 +122,15 @@ func (s *Site) find(r *http.Request) *file {
 	if f := s.files[name]; f != nil {
 		return f
 	}
-	// A script that is not there any more must not be answered with a page.
+	// A request for a script of an older build must fail: the page is not a script.
 	if strings.HasPrefix(name, "assets/") || !accepts(r.Header.Values("Accept"), "text/html") {
 		return nil
 	}
 	return s.files[index]
 }
 
-// policy is what the pages may do: run what is in the binary, and talk to the
-// daemon that they came from. Nobody can put them in a frame.
+// policy is the Content-Security-Policy of the pages: they run only scripts from the binary, connect
+// only to their daemon, and cannot be framed.
 const policy = "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data: blob:; font-src 'self'; " +
 	"connect-src 'self'; worker-src 'self'; manifest-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
 
@@ -146,7 +145,7 @@ func (s *Site) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	h.Set("X-Frame-Options", "DENY")
 	f := s.find(r)
 	if f == nil {
-		http.Error(w, "there is no such file", http.StatusNotFound)
+		http.Error(w, "no such file", http.StatusNotFound)
 		return
 	}
 	h.Set("Cache-Control", "no-cache")
@@ -174,11 +173,11 @@ func (s *Site) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	if r.Method == http.MethodHead {
 		return
 	}
-	w.Write(text) // who has gone needs no more of it
+	w.Write(text) // an error means that the client disconnected
 }
 
-// accepts reports whether a list of what is taken, with weights, has a word
-// that is not weighed zero.
+// accepts reports whether the values of an Accept or Accept-Encoding header contain word with a
+// quality above zero (RFC 9110, section 12.4.2).
 func accepts(headers []string, word string) bool {
 	for part := range words(headers) {
 		name, weight, _ := strings.Cut(part, ";")
@@ -191,7 +190,8 @@ func accepts(headers []string, word string) bool {
 	return false
 }
 
-// named reports whether a list of tags names one. A weak tag is the same here.
+// named reports whether the values of an If-None-Match header match tag, by weak comparison (RFC
+// 9110, section 13.1.2).
 func named(headers []string, tag string) bool {
 	for part := range words(headers) {
 		if part == "*" || strings.TrimPrefix(part, "W/") == tag {
@@ -201,7 +201,7 @@ func named(headers []string, tag string) bool {
 	return false
 }
 
-// words yields the parts of headers that are lists.
+// words yields the elements of comma-separated header values.
 func words(headers []string) func(yield func(string) bool) {
 	return func(yield func(string) bool) {
 		for _, h := range headers {

@@ -16,7 +16,7 @@ import (
 	"glasshouse/web"
 )
 
-// small is a build with one file of each sort.
+// small returns a site with one file of each kind.
 func small(t *testing.T) *web.Site {
 	t.Helper()
 	s, err := web.New(fstest.MapFS{
@@ -42,7 +42,7 @@ func get(s http.Handler, path string, header ...string) *http.Response {
 
 const page = "text/html,application/xhtml+xml,*/*;q=0.8"
 
-func TestEveryAddressOfThePageIsThePage(t *testing.T) {
+func TestPageHandlesAllPaths(t *testing.T) {
 	s := small(t)
 	for _, path := range []string{"/", "/index.html", "/jails/j-3f2akm9x7qpw", "/login", "/what/is/this"} {
 		got := get(s, path, "Accept", page)
@@ -56,7 +56,7 @@ func TestEveryAddressOfThePageIsThePage(t *testing.T) {
 	}
 }
 
-func TestWhoWantsNoPageGetsNone(t *testing.T) {
+func TestNoPageUnlessHTMLIsAccepted(t *testing.T) {
 	s := small(t)
 	for path, accept := range map[string]string{
 		"/nothing": "application/json", "/else": "", "/assets/main-old.js": page, "/zero": "text/html;q=0, */*",
@@ -68,18 +68,18 @@ func TestWhoWantsNoPageGetsNone(t *testing.T) {
 	r := httptest.NewRequest(http.MethodPost, "/", nil)
 	r.Header.Set("Accept", page)
 	if s.Has(r) {
-		t.Error("the site has something for POST /")
+		t.Error("Has(POST /) = true, want false")
 	}
 }
 
-func TestAFileWithItsHashInItsNameIsKeptForAYear(t *testing.T) {
+func TestHashedFileIsImmutable(t *testing.T) {
 	got := get(small(t), "/assets/main-abc.js")
 	if got.Header.Get("Cache-Control") != "public, max-age=31536000, immutable" || got.Header.Get("Content-Type") != "text/javascript; charset=utf-8" {
-		t.Errorf("the header is %v", got.Header)
+		t.Errorf("got header %v, want a cacheable script", got.Header)
 	}
 }
 
-func TestWhatIsKeptIsNotSentAgain(t *testing.T) {
+func TestMatchingETagReturnsNotModified(t *testing.T) {
 	s := small(t)
 	for _, encoding := range []string{"", "gzip"} {
 		first := get(s, "/", "Accept", page, "Accept-Encoding", encoding)
@@ -90,33 +90,33 @@ func TestWhatIsKeptIsNotSentAgain(t *testing.T) {
 	}
 }
 
-func TestCompressedForWhoTakesIt(t *testing.T) {
+func TestCompressesIfAccepted(t *testing.T) {
 	s := small(t)
 	plain := get(s, "/assets/main-abc.js", "Accept-Encoding", "br, gzip;q=0")
 	want, _ := io.ReadAll(plain.Body)
 	if plain.Header.Get("Content-Encoding") != "" {
-		t.Fatal("compressed for who does not take it")
+		t.Fatal("got a compressed response, want none without Accept-Encoding")
 	}
 	packed := get(s, "/assets/main-abc.js", "Accept-Encoding", "gzip, deflate, br")
 	if packed.Header.Get("Content-Encoding") != "gzip" || packed.Header.Get("Vary") != "Accept-Encoding" {
-		t.Fatalf("the header is %v, want gzip", packed.Header)
+		t.Fatalf("got header %v, want gzip", packed.Header)
 	}
 	if packed.ContentLength*10 > int64(len(want)) {
-		t.Errorf("%d bytes are %d compressed", len(want), packed.ContentLength)
+		t.Errorf("compressed %d bytes to %d, want a tenth at most", len(want), packed.ContentLength)
 	}
 	r, err := gzip.NewReader(packed.Body)
 	if err != nil {
 		t.Fatal(err)
 	}
 	if got, err := io.ReadAll(r); err != nil || !bytes.Equal(got, want) {
-		t.Errorf("unpacked it is another file (%v)", err)
+		t.Errorf("the decompressed file differs (error %v)", err)
 	}
 	if packed.Header.Get("ETag") == plain.Header.Get("ETag") {
-		t.Error("both forms have one tag")
+		t.Error("the plain and the compressed response have the same ETag")
 	}
 }
 
-func TestAPageMayDoNothingThatItIsNotMadeFor(t *testing.T) {
+func TestSecurityHeaders(t *testing.T) {
 	got := get(small(t), "/", "Accept", page)
 	csp := got.Header.Get("Content-Security-Policy")
 	for _, want := range []string{"default-src 'none'", "script-src 'self';", "connect-src 'self'", "frame-ancestors 'none'", "base-uri 'none'", "form-action 'none'"} {
@@ -126,7 +126,7 @@ func TestAPageMayDoNothingThatItIsNotMadeFor(t *testing.T) {
 	}
 	for _, never := range []string{"unsafe-eval", "http:", "https:", "*"} {
 		if strings.Contains(csp, never) {
-			t.Errorf("the policy allows %s", never)
+			t.Errorf("the policy contains %s, want it absent", never)
 		}
 	}
 	for name, want := range map[string]string{
@@ -139,9 +139,9 @@ func TestAPageMayDoNothingThatItIsNotMadeFor(t *testing.T) {
 	}
 }
 
-// The policy forbids scripts in a page, and addresses elsewhere: a build that has
-// them would be a page that does nothing.
-func TestWhatIsBuiltFitsItsPolicy(t *testing.T) {
+// The policy forbids inline scripts and styles and other origins. A build that contains them
+// would not work in a browser.
+func TestBuildFitsPolicy(t *testing.T) {
 	dist := os.DirFS("dist")
 	text, err := fs.ReadFile(dist, "index.html")
 	if err != nil {
@@ -149,18 +149,18 @@ func TestWhatIsBuiltFitsItsPolicy(t *testing.T) {
 	}
 	for _, bad := range []string{`<script[^>]*>[^<]`, `<style`, `\son[a-z]+=`, `(src|href)="(https?:)?//`, `\sstyle=`} {
 		if found := regexp.MustCompile(bad).Find(text); found != nil {
-			t.Errorf("index.html has %q", found)
+			t.Errorf("index.html contains %q, which the policy forbids", found)
 		}
 	}
 	site := web.Handler()
 	for _, m := range regexp.MustCompile(`(?:src|href)="(/[^"]+)"`).FindAllSubmatch(text, -1) {
 		if got := get(site, string(m[1])); got.StatusCode != http.StatusOK {
-			t.Errorf("index.html names %s, which is not there", m[1])
+			t.Errorf("index.html references %s, which is missing", m[1])
 		}
 	}
 }
 
-func TestASiteWithoutAPageIsNone(t *testing.T) {
+func TestNewWithoutIndexFails(t *testing.T) {
 	if _, err := web.New(fstest.MapFS{"a.js": {Data: []byte("1")}}); err == nil {
 		t.Error("New returned no error")
 	}

@@ -1,8 +1,8 @@
 export default {
   compilerOptions: {
     runes: true,
-    // The plugin's own name for a component's styles has the directory in it,
-    // and a build must not depend on where it is made.
+    // The plugin's default class names of styles contain the directory,
+    // but a build must not depend on its location.
     cssHash: ({ hash, css }) => `s-${hash(css)}`,
   },
 };

@@ -1,8 +1,8 @@
 import { svelte } from "@sveltejs/vite-plugin-svelte";
 import { defineConfig } from "vitest/config";
 
-// `npm run dev` shows what is being written, on the data of a daemon that runs:
-// GLASSHOUSE_ADDR says which, GLASSHOUSE_TOKEN is a token of it.
+// `npm run dev` serves the UI from its sources, with the API of the daemon at GLASSHOUSE_ADDR.
+// GLASSHOUSE_TOKEN is a token of that daemon.
 const daemon = process.env.GLASSHOUSE_ADDR ?? "http://127.0.0.1:8082";
 const token = process.env.GLASSHOUSE_TOKEN;
 
@@ -12,15 +12,15 @@ export default defineConfig({
     outDir: "../dist",
     emptyOutDir: true,
     target: "es2022",
-    // The policy of the page's content allows no data: scripts and no inline
-    // ones; a file for each asset keeps it simple.
+    // The Content-Security-Policy allows neither inline scripts nor data: URLs of scripts, so
+    // each asset is a file.
     assetsInlineLimit: 0,
     modulePreload: { polyfill: false },
   },
-  test: { css: true }, // styles are tested too
+  test: { css: true }, // contrast.test.ts reads the styles
   server: {
     proxy: {
-      // Who opens an address in a browser gets the page; the rest is the API's.
+      // Navigations get the page; other requests go to the API.
       "^/(?!src/|node_modules/|@|index.html|[?]).+": {
         target: daemon,
         ws: true,

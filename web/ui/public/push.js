@@ -1,18 +1,19 @@
-// What a browser does when it is told that a person is asked, also when no page
-// of ours is open. What it is told has nothing in it of what would be done.
+// The service worker that shows push notifications of approval requests, also when no page
+// of the UI is open. A message does not contain the action to approve.
 self.addEventListener("install", () => self.skipWaiting());
 self.addEventListener("activate", (event) => event.waitUntil(self.clients.claim()));
 
 self.addEventListener("push", (event) => {
-  let told = {};
+  let message = {};
   try {
-    told = event.data.json();
+    message = event.data.json();
   } catch {
-    // A browser must show something whenever it is told something.
+    // Keep the empty message: browsers require a notification for every push message
+    // (Push API, userVisibleOnly).
   }
-  const approval = /^a-[a-z0-9]{12}$/.test(told.approval) ? told.approval : "";
-  const title = typeof told.title === "string" ? told.title : "A person is asked";
-  const body = typeof told.text === "string" ? told.text : "";
+  const approval = /^a-[a-z0-9]{12}$/.test(message.approval) ? message.approval : "";
+  const title = typeof message.title === "string" ? message.title : "Approval required";
+  const body = typeof message.text === "string" ? message.text : "";
   event.waitUntil(
     self.registration.showNotification(title, { body, tag: approval || "approvals", data: { to: approval ? `/approvals/${approval}` : "/approvals" } }),
   );
@@ -26,7 +27,7 @@ self.addEventListener("notificationclick", (event) => {
       const page = pages.find((p) => "navigate" in p);
       if (!page) return self.clients.openWindow(to);
       await page.focus();
-      // Not every page can be navigated by us: one that we do not control cannot.
+      // navigate fails for a page that this worker does not control.
       return page.navigate(to).catch(() => self.clients.openWindow(to));
     }),
   );

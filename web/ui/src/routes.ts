@@ -1,7 +1,7 @@
 import type { Route } from "./lib/router.svelte";
 import type { IconName } from "./ui/Icon.svelte";
 
-// Every page. What a page needs is loaded when it is opened.
+// routes lists every page. The code of a page is loaded when the page is opened.
 export const routes: Route[] = [
   { pattern: "/jails", title: "Jails", nav: "jails", view: () => import("./views/jails/Jails.svelte") },
   { pattern: "/jails/:id", title: "Jail", nav: "jails", view: () => import("./views/jail/Jail.svelte") },
@@ -15,8 +15,8 @@ export const routes: Route[] = [
   { pattern: "/schedules", title: "Schedules", nav: "runs", view: () => import("./views/runs/Schedules.svelte") },
   { pattern: "/schedules/:id", title: "Schedule", nav: "runs", view: () => import("./views/runs/Schedules.svelte") },
   { pattern: "/connectors", title: "Connectors", nav: "runs", view: () => import("./views/runs/Connectors.svelte") },
-  { pattern: "/chain", title: "Chain", nav: "chain", view: () => import("./views/chain/Chain.svelte") },
-  { pattern: "/chain/:seq", title: "Chain", nav: "chain", view: () => import("./views/chain/Chain.svelte") },
+  { pattern: "/chain", title: "Audit log", nav: "chain", view: () => import("./views/chain/Chain.svelte") },
+  { pattern: "/chain/:seq", title: "Audit log", nav: "chain", view: () => import("./views/chain/Chain.svelte") },
   { pattern: "/governance", title: "Governance", nav: "governance", view: () => import("./views/governance/Governance.svelte") },
   { pattern: "/capabilities", title: "Capabilities", nav: "capabilities", view: () => import("./views/capabilities/Capabilities.svelte") },
   { pattern: "/capabilities/:id", title: "Capability", nav: "capabilities", view: () => import("./views/capabilities/Capability.svelte") },
@@ -32,12 +32,12 @@ export interface Place {
   label: string;
   icon: IconName;
   address: string;
-  key: string; // after g
-  more?: boolean; // a phone's bar has no room for it: there it is behind More
+  key: string; // pressed after g
+  more?: boolean; // on phones, in the menu More instead of the bar
 }
 
-// places is the rail. On a phone approvals come first: they are what one has a
-// phone in the hand for.
+// places lists the entries of the navigation. On a phone Approvals comes first, because
+// answering approval requests is the main use of the UI there.
 export const places: Place[] = [
   { id: "jails", label: "Jails", icon: "jails", address: "/jails", key: "j" },
   { id: "lineage", label: "Lineage", icon: "lineage", address: "/lineage", key: "l" },
@@ -45,6 +45,6 @@ export const places: Place[] = [
   { id: "runs", label: "Runs", icon: "runs", address: "/chat/run", key: "r" },
   { id: "governance", label: "Governance", icon: "governance", address: "/governance", key: "g", more: true },
   { id: "capabilities", label: "Capabilities", icon: "capabilities", address: "/capabilities", key: "k", more: true },
-  { id: "chain", label: "Chain", icon: "chain", address: "/chain", key: "c", more: true },
+  { id: "chain", label: "Audit log", icon: "chain", address: "/chain", key: "c", more: true },
   { id: "health", label: "Health", icon: "health", address: "/doctor", key: "h", more: true },
 ];

@@ -1,4 +1,4 @@
-// What can be done with a jail, and when: the same table as the daemon's.
+// The actions on a jail and the states in which the daemon allows them.
 import { confirm } from "../lib/confirm.svelte";
 import { router } from "../lib/router.svelte";
 import { attempt, toasts } from "../lib/toasts.svelte";
@@ -12,41 +12,41 @@ export interface Action {
   label: string;
   icon: IconName;
   danger?: boolean;
-  can: (jail: Jail) => boolean; // in its state
+  can: (jail: Jail) => boolean; // whether its state allows the action
   run: (jail: Jail) => Promise<unknown>;
 }
 
 const named = (jail: Jail) => jail.name || jail.id;
 const is = (...states: Jail["state"][]) => (jail: Jail) => states.includes(jail.state);
 
-// change does what answers with the jail as it is then.
+// change returns an action whose request returns the updated jail.
 function change(what: string, done: string, run: (jail: Jail) => Promise<Jail>): (jail: Jail) => Promise<unknown> {
   return (jail) => attempt(`${what} ${named(jail)}`, async () => jails.put(await run(jail)), `${named(jail)} ${done}`);
 }
 
 const actions: Action[] = [
   { id: "start", label: "Start", icon: "play", can: is("created", "stopped", "failed"),
-    run: change("Starting", "runs", (jail) => post("/jails/{id}/start", { path: { id: jail.id } })) },
+    run: change("Starting", "started", (jail) => post("/jails/{id}/start", { path: { id: jail.id } })) },
   { id: "resume", label: "Resume", icon: "play", can: is("paused"),
-    run: change("Resuming", "goes on", (jail) => post("/jails/{id}/resume", { path: { id: jail.id } })) },
+    run: change("Resuming", "resumed", (jail) => post("/jails/{id}/resume", { path: { id: jail.id } })) },
   { id: "pause", label: "Pause", icon: "pause", can: is("running"),
-    run: change("Pausing", "stands still", (jail) => post("/jails/{id}/pause", { path: { id: jail.id } })) },
+    run: change("Pausing", "paused", (jail) => post("/jails/{id}/pause", { path: { id: jail.id } })) },
   { id: "stop", label: "Stop", icon: "stop", can: is("running", "paused"),
-    run: change("Stopping", "is stopped", (jail) => post("/jails/{id}/stop", { path: { id: jail.id } })) },
-  { id: "snapshot", label: "Take a snapshot", icon: "camera", can: is("running", "paused", "stopped"), run: snapshot },
+    run: change("Stopping", "stopped", (jail) => post("/jails/{id}/stop", { path: { id: jail.id } })) },
+  { id: "snapshot", label: "Take snapshot", icon: "camera", can: is("running", "paused", "stopped"), run: snapshot },
   { id: "branch", label: "Branch", icon: "branch", can: is("running", "paused", "stopped"), run: branch },
   { id: "delete", label: "Delete", icon: "remove", danger: true, can: () => true, run: destroy },
 ];
 
-// possible are those that whoever looks may do with a jail as it is.
+// possible returns the actions that the state of the jail and the role of the user allow.
 export function possible(jail: Jail): Action[] {
   return me.may("operator") ? actions.filter((action) => action.can(jail)) : [];
 }
 
 function snapshot(jail: Jail): Promise<unknown> {
-  return attempt(`A snapshot of ${named(jail)}`, async () => {
+  return attempt(`Taking a snapshot of ${named(jail)}`, async () => {
     const taken = await post("/jails/{id}/snapshot", { path: { id: jail.id } });
-    toasts.say(`Snapshot ${taken.name || taken.id} of ${named(jail)} is taken`);
+    toasts.say(`Snapshot ${taken.name || taken.id} of ${named(jail)} taken`);
   });
 }
 
@@ -56,7 +56,7 @@ function branch(jail: Jail): Promise<unknown> {
     for (const one of made.jails) jails.put(one);
     const first = made.jails[0];
     if (!first) return;
-    toasts.say(`${named(first)} goes on from where ${named(jail)} was`);
+    toasts.say(`Created ${named(first)}, a branch of ${named(jail)}`);
     router.go(`/jails/${first.id}`);
   });
 }
@@ -64,7 +64,7 @@ function branch(jail: Jail): Promise<unknown> {
 async function destroy(jail: Jail): Promise<boolean> {
   const sure = await confirm.ask({
     title: `Delete ${named(jail)}?`,
-    text: "Its processes end, and its files and its record are removed. Snapshots of it stay.",
+    text: "This kills its processes and deletes its files and event log. Its snapshots are kept.",
     does: "Delete",
     danger: true,
   });
@@ -72,5 +72,5 @@ async function destroy(jail: Jail): Promise<boolean> {
   return attempt(`Deleting ${named(jail)}`, async () => {
     await remove("/jails/{id}", { path: { id: jail.id } });
     jails.put(jail, true);
-  }, `${named(jail)} is gone`);
+  }, `${named(jail)} deleted`);
 }

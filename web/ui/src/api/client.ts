@@ -1,5 +1,5 @@
-// The daemon's API, as its OpenAPI document has it: a path, a parameter or a
-// field that the document does not know is an error of the compiler.
+// A client of the daemon's API, typed by its OpenAPI document: unknown paths, parameters
+// and fields are compile errors.
 import { Problem } from "./problem";
 import type { components, paths } from "./schema";
 
@@ -27,13 +27,13 @@ interface Options<O> {
   signal?: AbortSignal | undefined;
 }
 
-// The session that ended: whoever shows the login page wants to know.
+// loggedOut is called when the session has ended.
 let loggedOut = () => {};
 export function onLoggedOut(run: () => void): void {
   loggedOut = run;
 }
 
-// logOut ends the login of this browser.
+// logOut ends the login session of this browser.
 export async function logOut(): Promise<void> {
   await post("/logout");
   loggedOut();
@@ -59,12 +59,12 @@ export async function remove<P extends PathsOf<"delete">>(path: P, options: Opti
   await send("delete", path, options);
 }
 
-// text is get for what is no JSON.
+// text is get for responses that are not JSON.
 export async function text<P extends PathsOf<"get">>(path: P, accept: string, options: Options<paths[P]["get"]> = {}): Promise<string> {
   return (await send("get", path, options, accept)).text();
 }
 
-// place is the address of a path with its parameters, for links and streams.
+// place returns the URL of a path with its parameters, for links and streams.
 export function place<P extends keyof paths & string>(path: P, params: Record<string, string> = {}, query: object = {}): string {
   const filled = path.replace(/\{(\w+)\}/g, (_, name: string) => encodeURIComponent(params[name] ?? ""));
   const asked = new URLSearchParams();
@@ -95,7 +95,7 @@ async function json<T>(answer: Response): Promise<T> {
   return (answer.status === 204 ? undefined : await answer.json()) as T;
 }
 
-// all collects the pages of a list.
+// all returns the items of all pages of a list.
 export async function all<T>(page: (after?: string) => Promise<{ items: T[]; next?: string }>): Promise<T[]> {
   const items: T[] = [];
   for (let after: string | undefined; ; ) {

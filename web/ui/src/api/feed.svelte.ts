@@ -1,11 +1,10 @@
-// The one stream that the whole page follows: what there is of jails, and what
-// happens to them, to approvals and to runs.
+// The event stream of the UI: the status of jails, and events of jails, approvals and runs.
 import { follow, type Following } from "./follow";
 import type { Schema } from "./client";
 import type { Problem } from "./problem";
 import type { Message } from "./sse";
 
-// What happened, as the causal chain has it.
+// A FeedEvent is an entry of the audit log.
 export interface FeedEvent {
   seq: number;
   at: string;
@@ -15,7 +14,7 @@ export interface FeedEvent {
   session?: string;
   agent?: string;
   body?: unknown; // of the entry
-  approval?: Schema["Approval"]; // of the topic approval: the request as it is now
+  approval?: Schema["Approval"]; // for the topic approval: the current state of the request
 }
 
 type Listener = (data: unknown) => void;
@@ -25,18 +24,18 @@ class Feed {
   problem = $state.raw<Problem>();
   #listeners = new Map<string, Set<Listener>>();
   #renewed = new Set<() => void>();
-  #last = ""; // the message that was seen last
-  #open: (() => void) | undefined; // ends the stream, if there is one
+  #last = ""; // the id of the last received message
+  #open: (() => void) | undefined; // closes the stream, if it is open
   #over = new AbortController();
 
-  // A browser has six connections to a host, for all of its tabs together. So the
-  // stream is for pages that somebody sees, and for one that nobody does: that one
-  // says what waits. A page that is only kept, to be gone back to, has none.
+  // Browsers allow six HTTP/1.1 connections per host for all tabs together. So only visible
+  // pages have a stream, and a single hidden one, which shows notifications. Pages in the
+  // back/forward cache have none.
   start(): void {
     this.stop();
     this.#over = new AbortController();
     const { signal } = this.#over;
-    let watches = false; // for all that nobody sees
+    let watches = false; // this page is the hidden one with a stream
     const look = () => this.#want(watches || !document.hidden);
     document.addEventListener("visibilitychange", look, { signal });
     window.addEventListener("pageshow", look, { signal });
@@ -47,7 +46,7 @@ class Feed {
       look();
       return new Promise((resolve) => signal.addEventListener("abort", resolve));
     };
-    navigator.locks?.request("glasshouse.feed", { signal }, watch).catch(() => {}); // the page was left
+    navigator.locks?.request("glasshouse.feed", { signal }, watch).catch(() => {}); // stop aborts the request
   }
 
   stop(): void {
@@ -68,7 +67,7 @@ class Feed {
     });
   }
 
-  // on hears what comes of one topic. Use it in an effect: what it returns ends it.
+  // on subscribes to a topic. It returns a function that unsubscribes: use it in an effect.
   on<T>(topic: string, listen: (data: T) => void): () => void {
     const all = this.#listeners.get(topic) ?? new Set<Listener>();
     this.#listeners.set(topic, all);
@@ -76,8 +75,8 @@ class Feed {
     return () => all.delete(listen as Listener);
   }
 
-  // renewed runs when the daemon cannot tell what was missed, since it does not
-  // know the last message that was seen: then all has to be read anew.
+  // renewed registers a function that reloads data. It runs when the daemon does not know the
+  // last received message, so that events may be missing.
   renewed(run: () => void): () => void {
     this.#renewed.add(run);
     return () => this.#renewed.delete(run);

@@ -4,19 +4,19 @@ import { messages, type Message } from "./sse";
 export type Following = "connecting" | "live" | "reconnecting" | "ended";
 
 interface Options {
-  last?: string; // go on after this message
+  last?: string; // continue after the message with this id
   onMessage: (message: Message) => void;
   onState?: (state: Following, problem?: Problem) => void;
-  ends?: string; // the name of the message that ends the stream for good
+  ends?: string; // the event after which the stream is complete
 }
 
-const silence = 40_000; // the daemon beats every 15 s; after this it is taken for gone
+const silence = 40_000; // the daemon sends a heartbeat every 15 s; without one for this long, reconnect
 const shortest = 400;
 const longest = 15_000;
 
-// follow reads a stream, and begins again after its last message whenever it
-// breaks, so that none is missed or comes twice. It gives up only on answers
-// that trying again cannot change. The function it returns ends it.
+// follow reads an event stream. When the connection breaks, it reconnects after the last
+// message, so that no message is lost or repeated. It stops on client errors, for which a
+// retry is useless. The returned function closes the stream.
 export function follow(address: string, options: Options): () => void {
   const over = new AbortController();
   void run(address, options, over.signal);
@@ -86,7 +86,7 @@ function hopeless(problem: Problem): boolean {
   return problem.status >= 400 && problem.status < 500 && problem.status !== 408 && problem.status !== 429;
 }
 
-// pause waits, but not when the browser has just found the network again.
+// pause waits for ms, or until the browser is online again.
 function pause(ms: number, over: AbortSignal): Promise<void> {
   return new Promise((resolve) => {
     const done = () => {

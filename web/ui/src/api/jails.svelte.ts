@@ -4,11 +4,12 @@ import { Problem } from "./problem";
 
 export type Jail = Schema["Jail"];
 
-// What the feed tells of a jail each second in which something of it changed.
+// A Row is the status of a jail in the feed. The feed sends it when it changed, each second
+// at most.
 export interface Row {
   id: string;
   state: Jail["state"];
-  cpu: number; // processors it keeps busy
+  cpu: number; // CPUs in use
   memory_bytes: number;
   pids: number;
   rx_bytes_s: number;
@@ -17,30 +18,30 @@ export interface Row {
   gaps: number;
 }
 
-// A jail as it is shown in a list.
+// Live is the current resource usage of a jail.
 export interface Live {
   row?: Row;
-  net: number[]; // bytes a second, of the last minute, for a sparkline
+  net: number[]; // bytes per second in the last minute, for a sparkline
 }
 
 const minute = 60;
 const nothing: Live = { net: [] };
 
-// The jails there are. Who they are is read once and then told by the feed; what
-// they use comes each second, and only the last minute is kept.
+// The list of jails. It is loaded once and then updated by the feed. Resource usage arrives
+// each second; the last minute of it is kept.
 class Jails {
   list = $state.raw<Jail[]>([]);
   known = $state(false);
   problem = $state.raw<Problem>();
   #live = $state.raw(new Map<string, Live>());
 
-  // start hears what jails use. The feed tells all of it once, at its beginning,
-  // and then what changes: whoever looks later must not have missed that.
+  // start subscribes to resource usage. The feed sends the complete status only once, so this
+  // must run for all pages, before a view needs it.
   start(): () => void {
     return feed.on<{ all?: boolean; jails: Row[] }>("jails", ({ all, jails }) => this.#beat(jails, all ?? false));
   }
 
-  // follow keeps the list as it is now. What it returns ends it.
+  // follow keeps the list up to date until the returned function is called.
   follow(): () => void {
     const ends = [
       feed.on<FeedEvent>("jail", ({ jail, kind }) => jail && void this.#changed(jail, kind)),
@@ -60,9 +61,9 @@ class Jails {
     }
   }
 
-  put(jail: Jail, gone = false): void {
+  put(jail: Jail, deleted = false): void {
     const at = this.list.findIndex((j) => j.id === jail.id);
-    if (gone) this.list = this.list.filter((j) => j.id !== jail.id);
+    if (deleted) this.list = this.list.filter((j) => j.id !== jail.id);
     else if (at < 0) this.list = [...this.list, jail];
     else this.list = this.list.with(at, jail);
   }
@@ -71,7 +72,7 @@ class Jails {
     return this.#live.get(id) ?? nothing;
   }
 
-  // changed looks at a jail anew that something happened to.
+  // changed reloads a jail after an event.
   async #changed(id: string, kind: string): Promise<void> {
     if (kind === "jail.deleted") {
       this.list = this.list.filter((j) => j.id !== id);
@@ -80,14 +81,14 @@ class Jails {
     try {
       this.put(await get("/jails/{id}", { path: { id } }));
     } catch {
-      // It is gone by now; that comes next.
+      // The jail was deleted meanwhile; its event follows.
     }
   }
 
   #beat(rows: Row[], all: boolean): void {
     const known = all ? new Map<string, Live>() : new Map(this.#live);
     for (const row of rows) known.set(row.id, { row, net: this.#live.get(row.id)?.net ?? [] });
-    // A jail that is not told of did not change: what it was it still is.
+    // A jail that is not in the message did not change: repeat its last value.
     for (const [id, { row, net }] of known) {
       known.set(id, { ...(row ? { row } : {}), net: [...net, (row?.rx_bytes_s ?? 0) + (row?.tx_bytes_s ?? 0)].slice(-minute) });
     }

@@ -3,13 +3,13 @@ import { get, type Schema } from "./client";
 type Role = Schema["Me"]["role"];
 const rank: Record<Role, number> = { viewer: 0, operator: 1, admin: 2 };
 
-// Who looks at the page, so that it offers nobody what the daemon would refuse.
-// It is the daemon that refuses.
+// The current user. The UI hides actions that the role does not allow; the daemon enforces
+// the permissions.
 class Me {
   #who = $state.raw<Schema["Me"]>();
   #asked = false;
 
-  // who is read when it is first wanted.
+  // The getter loads the user on first use.
   get who(): Schema["Me"] | undefined {
     if (!this.#asked) {
       this.#asked = true;
@@ -23,7 +23,7 @@ class Me {
     return who !== undefined && rank[who.role] >= rank[role];
   }
 
-  // forget is for when somebody else may have logged in.
+  // forget resets the user, for example after a logout.
   forget(): void {
     this.#asked = false;
     this.#who = undefined;

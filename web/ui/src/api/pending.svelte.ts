@@ -6,8 +6,8 @@ import { feed, type FeedEvent } from "./feed.svelte";
 
 export type Approval = Schema["Approval"];
 
-// What waits for a person. It is one list for the whole page: the rail counts
-// it, the inbox shows it.
+// The pending approvals. The list is common to the page: the navigation shows its length,
+// the inbox its entries.
 class Pending {
   list = $state.raw<Approval[]>([]);
   known = $state(false); // whether the list has been read
@@ -26,7 +26,7 @@ class Pending {
       this.list = (await get("/approvals")).items;
       this.known = true;
     } catch {
-      // The feed says that the daemon is away, and reads again when it is back.
+      // The feed shows that the daemon is unreachable, and triggers another read later.
     }
   }
 

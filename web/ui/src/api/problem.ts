@@ -1,10 +1,10 @@
-// A Problem is an error as the daemon tells it (RFC 9457): what went wrong and,
-// where there is one, what to do about it.
+// A Problem is an error response of the daemon (RFC 9457): the cause and, if known, a
+// remedy.
 export class Problem extends Error {
   override name = "Problem";
 
   constructor(
-    readonly status: number, // 0: there was no answer
+    readonly status: number, // 0: no response
     readonly title: string,
     readonly detail = "",
     readonly remedy = "",
@@ -16,21 +16,21 @@ export class Problem extends Error {
   static async of(answer: Response): Promise<Problem> {
     const kind = answer.headers.get("Content-Type") ?? "";
     if (!kind.includes("json")) return new Problem(answer.status, answer.statusText || `Status ${answer.status}`);
-    const told = await answer.json().catch(() => ({}));
-    return new Problem(answer.status, told.title ?? answer.statusText, told.detail, told.remedy, told.field);
+    const body = await answer.json().catch(() => ({}));
+    return new Problem(answer.status, body.title ?? answer.statusText, body.detail, body.remedy, body.field);
   }
 
-  // from makes one of whatever was thrown.
+  // from converts a thrown value to a Problem.
   static from(thrown: unknown): Problem {
     if (thrown instanceof Problem) return thrown;
     if (thrown instanceof TypeError) {
-      return new Problem(0, "The daemon does not answer", thrown.message, "see whether it runs: glasshouse health");
+      return new Problem(0, "The daemon does not respond", thrown.message, "check whether it is running: glasshouse health");
     }
     return new Problem(0, thrown instanceof Error ? thrown.message : String(thrown));
   }
 }
 
-// givenUp reports whether an error only says that nobody wants the answer any more.
+// givenUp reports whether an error only means that the request was aborted.
 export function givenUp(thrown: unknown): boolean {
   return thrown instanceof DOMException && thrown.name === "AbortError";
 }

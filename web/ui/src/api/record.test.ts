@@ -2,7 +2,7 @@ import { afterEach, expect, it, vi } from "vitest";
 
 import { Stretch, timeline } from "./record";
 
-// A daemon with a record of one event each ten milliseconds from 1000 on.
+// A daemon with an event log of one event per ten milliseconds, from 1000 on.
 const all = Array.from({ length: 1000 }, (_, i) => ({ type: "syscall", seq: i + 1, ts: 1000 + i * 10 }));
 let recorded = 0;
 let asked: URL[] = [];
@@ -23,7 +23,7 @@ afterEach(() => vi.unstubAllGlobals());
 
 const over = new AbortController().signal;
 
-it("asks for the windows that are looked at and no more", async () => {
+it("requests only the visible windows", async () => {
   daemon();
   recorded = 1000;
   const rows = new Stretch("j-1", "type:syscall");
@@ -32,7 +32,7 @@ it("asks for the windows that are looked at and no more", async () => {
   expect(asked.map((url) => url.pathname + url.search)).toEqual(["/jails/j-1/events?q=type%3Asyscall&offset=500&limit=128"]);
 });
 
-it("is a list of its own between two moments", async () => {
+it("is a separate list between two moments", async () => {
   daemon();
   recorded = 1000;
   const rows = new Stretch("j-1", "", 2000, 3000);
@@ -44,20 +44,20 @@ it("is a list of its own between two moments", async () => {
   expect(await rows.find(0)).toBe(0);
 });
 
-it("grows with the record, up to its end", async () => {
+it("grows with the event log, up to its end", async () => {
   daemon();
   recorded = 150;
   const rows = new Stretch("j-1", "", 2000, 3000);
   expect((await rows.read(0, 128, over)).total).toBe(50);
   recorded = 180;
-  expect((await rows.read(0, 128, over)).total).toBe(50); // where it ends is looked for again next time
+  expect((await rows.read(0, 128, over)).total).toBe(50); // the next read updates the end
   expect((await rows.read(0, 128, over)).total).toBe(80);
   recorded = 1000;
   await rows.read(0, 128, over);
   expect((await rows.read(0, 128, over)).total).toBe(101);
 });
 
-it("asks again where it lies when it could not be told", async () => {
+it("requests its bounds again after an error", async () => {
   daemon();
   recorded = 1000;
   const rows = new Stretch("j-1", "", 2000);
@@ -68,7 +68,7 @@ it("asks again where it lies when it could not be told", async () => {
   expect((await rows.read(0, 10, over)).items[0]?.ts).toBe(2000);
 });
 
-it("has the lanes of a timeline as their processes are numbered", async () => {
+it("sorts the lanes of a timeline by process id", async () => {
   const counts = { file: [0, 1], net: [0, 0], proc: [1, 0], syscall: [5, 6], other: [0, 0] };
   vi.stubGlobal("fetch", async () =>
     Response.json({ from: "2026-01-02T03:04:05.678Z", bucket_ms: 64, counts, total: 13, lanes: [{ pid: 9, comm: "b", total: 7, counts }, { pid: 3, comm: "a", total: 6, counts }] }),

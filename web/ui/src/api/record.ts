@@ -1,15 +1,15 @@
-// What is recorded of a jail, in the pieces in which it is looked at.
+// Parts of the event log of a jail, loaded on demand.
 import type { Event } from "../lib/event";
 import type { Piece } from "../ui/windows.svelte";
 import { get, text, type Schema } from "./client";
 
 const iso = (ms: number | undefined) => (ms === undefined ? undefined : new Date(ms).toISOString());
 
-// A Stretch is what a filter means of a jail's record between two moments, as a
-// list of its own. The daemon knows where in all that the filter means a place or
-// a moment is; only the windows that are looked at are fetched.
+// A Stretch is a list of the events of a jail that match a filter between two moments. The
+// daemon maps moments to offsets in the list of all matching events; only the requested
+// windows are loaded.
 export class Stretch {
-  #total = -1; // of all that the filter means, in the last window
+  #total = -1; // all matching events, as of the last window
   #ends: Promise<{ begin: number; end: number }> | undefined;
 
   constructor(
@@ -19,19 +19,18 @@ export class Stretch {
     readonly to?: number,
   ) {}
 
-  // read is a window of it.
+  // read loads a window.
   read = async (offset: number, limit: number, signal: AbortSignal): Promise<Piece<Event>> => {
     const { begin, end } = await this.#bounds();
     const most = Math.max(0, Math.min(limit, end - begin - offset));
     const found = await this.#window({ offset: begin + offset, limit: Math.max(1, most) }, signal);
-    // What came since may lie between the ends, and what is dropped from the
-    // record's front moves both.
+    // New events may lie between the bounds, and removal of old events moves both bounds.
     if (this.#total >= 0 && found.total !== this.#total) this.#ends = undefined;
     this.#total = found.total;
     return { items: (found.items as Event[]).slice(0, most), total: Math.max(0, Math.min(end, found.total) - begin) };
   };
 
-  // find is the place of the first record at or after a moment.
+  // find returns the index of the first event at or after a moment.
   async find(at: number, signal?: AbortSignal): Promise<number> {
     const { begin } = await this.#bounds();
     return Math.max(0, (await this.#window({ at: iso(at), limit: 1 }, signal)).offset - begin);
@@ -42,7 +41,7 @@ export class Stretch {
     this.#ends ??= Promise.all([this.from === undefined ? 0 : place(this.from), this.to === undefined ? Infinity : place(this.to + 1)]).then(
       ([begin, end]) => ({ begin, end }),
       (thrown) => {
-        this.#ends = undefined; // the next window asks again
+        this.#ends = undefined; // the next window retries
         throw thrown;
       },
     );
@@ -54,13 +53,13 @@ export class Stretch {
   }
 }
 
-// lastEvents are the last before a moment, oldest first.
+// lastEvents returns the last events before a moment, oldest first.
 export async function lastEvents(jail: string, until: number, most: number, signal: AbortSignal): Promise<Event[]> {
   const lines = await text("/jails/{id}/events", "application/x-ndjson", { path: { id: jail }, query: { q: "-type:usage", until: iso(until), tail: most }, signal });
   return lines.split("\n").filter(Boolean).map((line) => JSON.parse(line) as Event);
 }
 
-// lastGaps are the last places at which records are missing.
+// lastGaps returns the last gaps: positions at which events are missing.
 export async function lastGaps(jail: string, signal: AbortSignal): Promise<Event[]> {
   const found = await get("/jails/{id}/events", { path: { id: jail }, query: { q: "type:gap", offset: -200, limit: 200 }, signal });
   return found.items as Event[];
@@ -68,13 +67,13 @@ export async function lastGaps(jail: string, signal: AbortSignal): Promise<Event
 
 type Counts = Schema["TimelineCounts"];
 
-// A Timeline counts records in buckets of time, by kind.
+// A Timeline counts events per time bucket, by kind.
 export interface Timeline {
   from: number; // of the first bucket, in milliseconds
-  step: number; // how long each is
+  step: number; // length of a bucket, in milliseconds
   buckets: number;
   counts: Counts;
-  lanes: Schema["TimelineLane"][]; // of single processes, as they were numbered
+  lanes: Schema["TimelineLane"][]; // of single processes, by process id
 }
 
 export async function timeline(jail: string, q: string, from: number | undefined, to: number | undefined, buckets: number, lanes: number, signal: AbortSignal): Promise<Timeline> {
@@ -85,17 +84,17 @@ export async function timeline(jail: string, q: string, from: number | undefined
   };
 }
 
-// profile is which system calls were made in a part of the time.
+// profile returns the system call statistics of a time range.
 export function profile(jail: string, q: string, from: number | undefined, to: number | undefined, signal: AbortSignal): Promise<Schema["Profile"]> {
   return get("/jails/{id}/syscalls", { path: { id: jail }, query: { q: q || undefined, from: iso(from), to: iso(to), limit: 400 }, signal });
 }
 
-// connections is whom the jail talked to in a part of the time.
+// connections returns the network peers of the jail in a time range.
 export function connections(jail: string, from: number | undefined, to: number | undefined, signal: AbortSignal): Promise<Schema["Connections"]> {
   return get("/jails/{id}/connections", { path: { id: jail }, query: { from: iso(from), to: iso(to), limit: 1000 }, signal });
 }
 
-// past is how the jail was at a moment; ended: with what had ended by then.
+// past returns the state of the jail at a moment; ended includes ended processes.
 export function past(jail: string, at: number, ended: boolean, signal: AbortSignal): Promise<Schema["Past"]> {
   return get("/jails/{id}/at", { path: { id: jail }, query: { ts: iso(at), all: ended || undefined, limit: 5000 }, signal });
 }

@@ -1,5 +1,4 @@
-// Sessions and their runs, and what can be done with a run, and when: the same
-// table as the daemon's.
+// Sessions and runs; the actions on a run and the states in which the daemon allows them.
 import { confirm } from "../lib/confirm.svelte";
 import { attempt } from "../lib/toasts.svelte";
 import { visible } from "../lib/visible";
@@ -17,19 +16,19 @@ export type RunEvent = Schema["RunEvent"];
 
 export const over = (run: Run) => run.state === "done" || run.state === "failed" || run.state === "cancelled";
 
-// What a run that is paused waits for, in words.
+// waits says why a run is paused, or what it waits for.
 const waits: Record<NonNullable<Run["why"]>, string> = {
-  approval: "for a person's answer",
-  checkpoint: "since a checkpoint was taken, to be resumed",
-  schedule: "for its time",
+  approval: "for approval",
+  checkpoint: "after a checkpoint, until resumed",
+  schedule: "for its scheduled time",
   event: "for a message",
-  budget: "for more to spend",
-  watchdog: "for somebody to look: the watchdog stopped it",
-  operator: "for whoever paused it",
+  budget: "for more budget",
+  watchdog: "for review: the watchdog stopped it",
+  operator: "by an operator",
 };
 
 export function waitsFor(run: Run): string {
-  if (run.state === "scheduled") return "for its time";
+  if (run.state === "scheduled") return "for its scheduled time";
   return run.state === "paused" && run.why ? waits[run.why] : "";
 }
 
@@ -45,14 +44,14 @@ export interface RunAction {
 const is = (...states: Run["state"][]) => (run: Run) => states.includes(run.state);
 const named = (run: Run) => `“${visible(run.goal).slice(0, 60)}”`;
 
-// A viewer is offered nothing that the daemon would refuse.
+// The daemon rejects these actions for viewers, so the UI hides them.
 const all: RunAction[] = [
   { id: "resume", label: "Resume", icon: "play", can: is("paused"),
-    run: (run) => attempt(`Resuming ${named(run)}`, () => post("/chat/run/{run}/resume", { path: { run: run.id } }), "The run goes on") },
+    run: (run) => attempt(`Resuming ${named(run)}`, () => post("/chat/run/{run}/resume", { path: { run: run.id } }), "Run resumed") },
   { id: "pause", label: "Pause", icon: "pause", can: is("active"),
-    run: (run) => attempt(`Pausing ${named(run)}`, () => post("/chat/run/{run}/pause", { path: { run: run.id } }), "The run waits") },
+    run: (run) => attempt(`Pausing ${named(run)}`, () => post("/chat/run/{run}/pause", { path: { run: run.id } }), "Run paused") },
   { id: "checkpoint", label: "Checkpoint", icon: "camera", can: is("active", "paused"),
-    run: (run) => attempt(`A checkpoint of ${named(run)}`, () => post("/chat/run/{run}/checkpoint", { path: { run: run.id } }), "A checkpoint is taken") },
+    run: (run) => attempt(`Taking a checkpoint of ${named(run)}`, () => post("/chat/run/{run}/checkpoint", { path: { run: run.id } }), "Checkpoint taken") },
   { id: "cancel", label: "Cancel", icon: "stop", danger: true, can: (run) => !over(run), run: cancel },
 ];
 
@@ -63,19 +62,19 @@ export function runActions(run: Run): RunAction[] {
 async function cancel(run: Run): Promise<boolean> {
   const scheduled = run.state === "scheduled" && run.schedule;
   const sure = await confirm.ask({
-    title: scheduled ? "End the schedule?" : "Cancel the run?",
+    title: scheduled ? "Delete the schedule?" : "Cancel the run?",
     text: scheduled
-      ? `${named(run)} waits for its schedule. To cancel it is to remove the schedule: it makes no more runs. Those that it has made stay.`
-      : `${named(run)} ends, with all runs that are a part of it, and never goes on. What is under way in its jail is stopped. Its journal and its checkpoints stay: other runs can begin from them.`,
-    does: scheduled ? "End the schedule" : "Cancel the run",
+      ? `${named(run)} waits for its schedule. Cancelling it deletes the schedule, which then starts no more runs. Existing runs are kept.`
+      : `${named(run)} and its child runs end and cannot be resumed. Commands that run in its jail are stopped. Its step log and checkpoints are kept; new runs can start from them.`,
+    does: scheduled ? "Delete schedule" : "Cancel run",
     danger: true,
   });
   if (!sure) return false;
-  return attempt(`Cancelling ${named(run)}`, () => post("/chat/run/{run}/cancel", { path: { run: run.id } }), "The run is cancelled");
+  return attempt(`Cancelling ${named(run)}`, () => post("/chat/run/{run}/cancel", { path: { run: run.id } }), "Run cancelled");
 }
 
-// followSession tells what happens in a session, from its first event on. What it
-// returns ends it.
+// followSession reads the events of a session from the first one. The returned function
+// closes the stream.
 export function followSession(session: string, happened: (event: RunEvent) => void, state: (state: Following) => void = () => {}): () => void {
   return follow(place("/chat/events/{session}", { session }), {
     onMessage: (message) => happened(JSON.parse(message.data) as RunEvent),
@@ -83,7 +82,7 @@ export function followSession(session: string, happened: (event: RunEvent) => vo
   });
 }
 
-// soon runs something once after what happens together has happened.
+// soon debounces a function: several requests within ms call it once.
 export function soon(ms: number, run: () => void): { ask: () => void; stop: () => void } {
   let timer = 0;
   return {

@@ -1,13 +1,13 @@
 import { Schemas } from "../lib/schema";
 import { Problem } from "./problem";
 
-// The schemas of the daemon that runs, read when a form is first opened: the form
-// that it gets is the form of what it takes.
+// The schemas of the running daemon, loaded when the first form opens. Forms thus match the
+// version of the daemon.
 let read: Promise<Schemas> | undefined;
 
 export function schemas(): Promise<Schemas> {
   read ??= load().catch((thrown) => {
-    read = undefined; // the next form asks again
+    read = undefined; // the next form retries
     throw thrown;
   });
   return read;

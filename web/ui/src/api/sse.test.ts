@@ -15,18 +15,18 @@ async function read(...chunks: (string | Uint8Array)[]) {
   return found;
 }
 
-it("reads messages wherever the network cuts them", async () => {
+it("reads messages that are split at any byte", async () => {
   const text = 'id: 7\nevent: jail\ndata: {"name":"ü"}\n\n:\n\nevent: jails\ndata: []\n\n';
   const bytes = new TextEncoder().encode(text);
   const want = [
     { id: "7", event: "jail", data: '{"name":"ü"}' },
-    { id: "7", event: "jails", data: "[]" }, // without one of its own, the last stays
+    { id: "7", event: "jails", data: "[]" }, // a message without an id keeps the last one
   ];
   for (let cut = 0; cut <= bytes.length; cut++) {
     expect(await read(bytes.slice(0, cut), bytes.slice(cut))).toEqual(want);
   }
 });
 
-it("does not take half a message for one", async () => {
+it("ignores an incomplete message", async () => {
   expect(await read("id: 1\nevent: jail\ndata: {}")).toEqual([]);
 });

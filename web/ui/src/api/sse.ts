@@ -1,12 +1,12 @@
-// Server-sent events over fetch. EventSource would do, but it does not say why
-// it was refused, and cannot be told where to go on.
+// Server-sent events over fetch. EventSource reports neither the reason of an error nor
+// can it start after a given message.
 export interface Message {
-  id: string; // of this message or the last before it that had one
+  id: string; // of this message, or of the last earlier one that had an id
   event: string;
   data: string;
 }
 
-// The longest message that is taken; a stream with a longer one is broken.
+// The maximum length of a message; a longer one is an error.
 const longest = 16 << 20;
 
 export async function* messages(body: ReadableStream<Uint8Array>, heard: () => void = () => {}): AsyncGenerator<Message> {
@@ -20,7 +20,7 @@ export async function* messages(body: ReadableStream<Uint8Array>, heard: () => v
       heard();
       const blocks = (rest + value).split("\n\n");
       rest = blocks.pop() ?? "";
-      if (rest.length > longest) throw new Error("a message of the stream does not end");
+      if (rest.length > longest) throw new Error("message of the event stream is too long");
       for (const block of blocks) {
         const message = parse(block, id);
         id = message.id;
@@ -28,7 +28,7 @@ export async function* messages(body: ReadableStream<Uint8Array>, heard: () => v
       }
     }
   } finally {
-    // Whoever stops reading wants no more of it.
+    // The caller stopped reading: cancel the request.
     await reader.cancel().catch(() => {});
   }
 }
@@ -38,7 +38,7 @@ function parse(block: string, id: string): Message {
   const data: string[] = [];
   for (const line of block.split("\n")) {
     const colon = line.indexOf(":");
-    if (colon <= 0) continue; // a comment: the stream lives
+    if (colon <= 0) continue; // a comment: a heartbeat
     const value = line.slice(line[colon + 1] === " " ? colon + 2 : colon + 1);
     switch (line.slice(0, colon)) {
       case "id":

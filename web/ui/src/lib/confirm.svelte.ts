@@ -1,9 +1,9 @@
-// A question that must be answered before something is done that cannot be
-// undone. One at a time.
+// A Question asks for confirmation before an action that cannot be undone. Only one is
+// open at a time.
 export interface Question {
   title: string;
   text: string;
-  does: string; // what the button says
+  does: string; // the label of the button
   danger?: boolean;
 }
 

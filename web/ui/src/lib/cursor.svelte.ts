@@ -1,6 +1,6 @@
 import { keys, type Binding } from "./keys.svelte";
 
-// A Cursor is the row of a list that the keys are on.
+// A Cursor is the row of a list that is selected with the keyboard.
 export class Cursor {
   at = $state(-1);
 
@@ -9,12 +9,12 @@ export class Cursor {
     readonly open: (row: number) => void = () => {},
   ) {}
 
-  // bind has j, k and Enter move and open, and / go to the search if there is one.
-  // Use it in an effect.
+  // bind binds j, k and Enter to moving and opening, and / to the search field if there is
+  // one. Use it in an effect.
   bind(group: string, more: { search?: () => HTMLElement | undefined; others?: Binding[] } = {}): () => void {
     const own: Binding[] = [
       { key: "j", says: "Next row", group, run: () => this.#move(1) },
-      { key: "k", says: "Row before", group, run: () => this.#move(-1) },
+      { key: "k", says: "Previous row", group, run: () => this.#move(-1) },
       { key: "Enter", says: "Open the row", group, run: () => this.at >= 0 && this.at < this.rows() && this.open(this.at) },
     ];
     if (more.search) own.push({ key: "/", says: "Search", group, run: () => more.search?.()?.focus() });
@@ -25,8 +25,8 @@ export class Cursor {
     if (this.rows() > 0) this.at = Math.max(0, Math.min(this.rows() - 1, this.at + by));
   }
 
-  // row is for the element of a row: it says which one it is, and comes into sight
-  // when the keys are on it.
+  // row is an attachment for the element of a row. It marks the selected row and scrolls it
+  // into view.
   row = (index: number) => (node: HTMLElement) => {
     $effect(() => {
       const on = this.at === index;

@@ -1,4 +1,5 @@
-// The names of errors, as Linux numbers them on all machines that jails run on.
+// The names of errors by number. The numbers are the same on all architectures that jails
+// run on (include/uapi/asm-generic/errno.h).
 const names =
   "EPERM ENOENT ESRCH EINTR EIO ENXIO E2BIG ENOEXEC EBADF ECHILD EAGAIN ENOMEM EACCES EFAULT ENOTBLK EBUSY EEXIST EXDEV ENODEV ENOTDIR EISDIR EINVAL ENFILE EMFILE ENOTTY ETXTBSY EFBIG ENOSPC ESPIPE EROFS EMLINK EPIPE EDOM ERANGE EDEADLK ENAMETOOLONG ENOLCK ENOSYS ENOTEMPTY ELOOP".split(
     " ",
@@ -10,7 +11,7 @@ const others: Record<number, string> = {
   512: "ERESTARTSYS", 514: "ERESTARTNOHAND", 516: "ERESTART_RESTARTBLOCK",
 };
 
-// errno names what a call returned, if that is an error.
+// errno returns the name of the error that a system call returned, or "" if it succeeded.
 export function errno(ret: number | null | undefined): string {
   if (ret == null || ret >= 0 || ret < -4095) return "";
   return names[-ret - 1] ?? others[-ret] ?? String(ret);

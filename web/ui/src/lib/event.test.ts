@@ -14,7 +14,7 @@ test("a system call with a path shows the path", () => {
   expect(call({ name: "openat", path: "/etc/hosts", args: [1, 2, 3, 0, 0, 0], ret: 3 })).toBe("openat(/etc/hosts) = 3");
 });
 
-test("records of init are left out unless a filter names a process", () => {
+test("events of init are hidden unless a filter names a process", () => {
   for (const [q, asked] of [
     ["", "-pid:1"],
     ["type:net host:a", "type:net host:a -pid:1"],

@@ -1,4 +1,4 @@
-// What a record says, in a line. docs/events.md has the fields.
+// The description of an event in one line. docs/events.md lists the fields.
 import type { Schema } from "../api/client";
 import { errno } from "./errno";
 import { bytes, count, of, took } from "./format";
@@ -7,8 +7,7 @@ import { commandLine } from "./visible";
 export type Event = Schema["Event"];
 export type Kind = Event["type"];
 
-// The kinds, in the order in which they are shown; the four that there are many
-// of first.
+// kinds lists the frequent event types in display order.
 export const kinds: { id: "proc" | "file" | "net" | "syscall"; label: string }[] = [
   { id: "proc", label: "Processes" },
   { id: "file", label: "Files" },
@@ -16,7 +15,7 @@ export const kinds: { id: "proc" | "file" | "net" | "syscall"; label: string }[]
   { id: "syscall", label: "System calls" },
 ];
 
-// sentence is the line. What a jail said is in it: show it as text.
+// sentence describes an event in a line. It contains untrusted text: show it with Text.
 export function sentence(e: Event): string {
   switch (e.type) {
     case "syscall":
@@ -28,16 +27,16 @@ export function sentence(e: Event): string {
     case "proc":
       return process(e);
     case "gap":
-      return `${e.lost === -1 ? "An unknown number of" : count(e.lost ?? 0)} ${e.source} records are missing: ${e.reason}`;
+      return `${e.lost === -1 ? "An unknown number of" : count(e.lost ?? 0)} ${e.source} events are missing: ${e.reason}`;
     case "usage":
-      return `${took(e.cpu_ns ?? 0)} of processor, ${bytes(e.memory_bytes ?? 0)} of memory, ${of(e.pids ?? 0, "task")}`;
+      return `${took(e.cpu_ns ?? 0)} of CPU time, ${bytes(e.memory_bytes ?? 0)} of memory, ${of(e.pids ?? 0, "task")}`;
     case "lineage":
       return `${e.op} ${e.snapshot}`;
   }
 }
 
-// operands are the names that a call was given, or else its numbers. How many arguments a
-// call has is not in its record, so zeros at the end are left out.
+// operands returns the paths and addresses of a call, or else its numeric arguments. An
+// event does not say how many arguments a call has, so trailing zeros are omitted.
 function operands(e: Event): string {
   const names = [e.path, e.to, e.addr].filter(Boolean);
   if (names.length > 0) return names.join(", ");
@@ -46,14 +45,14 @@ function operands(e: Event): string {
   return args.slice(0, last + 1).map(operand).join(", ");
 }
 
-// operand writes small numbers in decimal and others, mostly addresses and flags, in
+// operand formats small numbers in decimal, and large ones, mostly addresses and flags, in
 // hexadecimal. JSON numbers beyond 2^53 are not exact in a browser.
 function operand(arg: number): string {
   if (!Number.isSafeInteger(arg)) return "…";
   return arg < 2 ** 31 ? String(arg) : `0x${arg.toString(16)}`;
 }
 
-// failed is the name of the error, if it did fail.
+// failed returns the name of the error of a failed call, or "".
 export function failed(e: Event): string {
   return e.denied ? "denied" : errno(e.ret);
 }
@@ -80,18 +79,18 @@ function process(e: Event): string {
   }
 }
 
-// namesProcess reports whether a filter selects records by process, thread or number.
+// namesProcess reports whether a filter selects events by process, thread or number.
 export function namesProcess(q: string): boolean {
   return /(^|\s)(pid|tid|host_pid|seq):/.test(q);
 }
 
-// withoutInit adds to a filter that the records of init, the first process of a jail, are
-// left out. A filter that names a process can mean init, so it stays as it is.
+// withoutInit extends a filter to exclude events of init, the first process of a jail. A
+// filter that names a process can refer to init, so it is not changed.
 export function withoutInit(q: string): string {
   return namesProcess(q) ? q : `${q} -pid:1`.trim();
 }
 
-// term writes a term of a filter: quoted where its value would mean more.
+// term formats a term of a filter, and quotes the value where needed.
 export function term(key: string, value: string | number): string {
   const text = String(value);
   return `${key}:${/^[\w./@=%+~-]+$/.test(text) ? text : `"${text.replace(/["\\*]/g, "\\$&")}"`}`;

@@ -1,4 +1,4 @@
-// How numbers and times are written. One way each, everywhere.
+// The format of numbers and times, common to all pages.
 
 const units = ["B", "KiB", "MiB", "GiB", "TiB"];
 
@@ -27,7 +27,7 @@ export function percent(fraction: number | null | undefined): string {
   return `${of100 >= 9.95 || of100 === 0 ? Math.round(of100) : of100.toFixed(1)} %`;
 }
 
-// took writes a duration in nanoseconds.
+// took formats a duration in nanoseconds.
 export function took(ns: number | null | undefined): string {
   if (ns == null) return "–";
   if (ns < 1e3) return `${Math.round(ns)} ns`;
@@ -44,7 +44,7 @@ function digits(n: number): string {
   return n >= 100 ? n.toFixed(0) : n >= 10 ? n.toFixed(1) : n.toFixed(2);
 }
 
-// ago says how long before now a moment was.
+// ago formats the time from a moment to now.
 export function ago(at: number | string | null | undefined, now = Date.now()): string {
   if (at == null) return "–";
   const s = Math.round((now - millis(at)) / 1000);
@@ -61,7 +61,7 @@ export function millis(at: number | string): number {
 
 const pad = (n: number, width = 2) => String(n).padStart(width, "0");
 
-// clock is the time of day, to the millisecond, where the reader is.
+// clock formats the local time of day, with milliseconds.
 export function clock(at: number | string | undefined): string {
   if (at === undefined) return "–";
   const d = new Date(at);
@@ -73,7 +73,7 @@ export function day(at: number | string): string {
   return `${d.getFullYear()}-${pad(d.getMonth() + 1)}-${pad(d.getDate())}`;
 }
 
-// stamp is all of it, with the zone.
+// stamp formats date, time and time zone.
 export function stamp(at: number | string | null | undefined): string {
   if (at == null) return "–";
   const minutes = -new Date(at).getTimezoneOffset();

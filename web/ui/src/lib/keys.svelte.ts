@@ -1,26 +1,26 @@
 import { untrack } from "svelte";
 
-// Keys, and what they do now. A view says which it knows while it is there; of
-// two that know the same key the one that came last has it.
+// The keyboard shortcuts in effect. A view binds its keys while it is shown; the latest
+// binding of a key wins.
 export interface Binding {
-  key: string; // "j", "?", "Escape", or two in a row: "g j"
-  says: string; // for the list of keys
+  key: string; // "j", "?", "Escape", or a sequence of two: "g j"
+  says: string; // the description in the list of shortcuts
   run: () => void;
   group?: string;
 }
 
 class Keys {
   bindings = $state.raw<Binding[]>([]);
-  #first = ""; // the first of two
+  #first = ""; // the first key of a sequence
   #forget = 0;
 
   constructor() {
     document.addEventListener("keydown", (event) => this.#press(event));
   }
 
-  // bind adds keys and returns what takes them away: use it in an effect.
+  // bind adds bindings and returns a function that removes them. Use it in an effect.
   bind(...added: Binding[]): () => void {
-    // Who binds in an effect must not run again because somebody else binds.
+    // untrack: an effect that binds keys must not run again when other keys are bound.
     this.bindings = [...untrack(() => this.bindings), ...added];
     return () => {
       this.bindings = untrack(() => this.bindings).filter((b) => !added.includes(b));
@@ -29,7 +29,7 @@ class Keys {
 
   #press(event: KeyboardEvent): void {
     if (event.defaultPrevented || event.ctrlKey || event.metaKey || event.altKey) return;
-    // What is being typed is text. Dialogs handle their own keys.
+    // Text fields get typed characters. Dialogs handle their own keys.
     if (typing(event.target) && event.key !== "Escape") return;
     if (document.querySelector("dialog:modal")) return;
 

@@ -1,13 +1,13 @@
-// Notices of the system, when something asks for a person and nobody looks.
+// System notifications of approval requests while the page is hidden.
 class Notices {
   #state = $state(typeof Notification === "undefined" ? "denied" : Notification.permission);
-  can = $derived(this.#state === "default"); // nobody has said yet
+  can = $derived(this.#state === "default"); // the user has not decided yet
 
   async ask(): Promise<void> {
     this.#state = await Notification.requestPermission();
   }
 
-  // say shows one, and goes to a place when somebody presses it.
+  // say shows a notification and calls go when the user clicks it.
   say(id: string, title: string, text: string, go: () => void): void {
     if (this.#state !== "granted" || !document.hidden) return;
     const notice = new Notification(title, { body: text, tag: id });

@@ -1,7 +1,6 @@
 import { createSubscriber } from "svelte/reactivity";
 
-// The time, for what says how long ago something was. It ticks only while
-// somebody looks at it.
+// The current time for relative times. It updates each second while an effect reads it.
 const watch = createSubscriber((update) => {
   const timer = setInterval(update, 1000);
   return () => clearInterval(timer);

@@ -1,31 +1,31 @@
 import { Problem } from "../api/problem";
 
-// A Reading is what was last read of something, or why it could not be.
+// A Reading is the last result of a request, or the problem with it.
 export class Reading<T> {
   value = $state.raw<T>();
   problem = $state.raw<Problem>();
   busy = $state(false);
   #ask: () => Promise<T>;
-  #turn = 0;
+  #attempt = 0;
 
   constructor(ask: () => Promise<T>) {
     this.#ask = ask;
   }
 
-  // again reads it anew. What was read stays until then; of two at one time the
-  // later counts.
+  // again repeats the request. The old value stays until it completes. If two requests run
+  // at the same time, the later one wins.
   again = async (): Promise<void> => {
-    const turn = ++this.#turn;
+    const attempt = ++this.#attempt;
     this.busy = true;
     try {
       const found = await this.#ask();
-      if (turn !== this.#turn) return;
+      if (attempt !== this.#attempt) return;
       this.value = found;
       this.problem = undefined;
     } catch (thrown) {
-      if (turn === this.#turn) this.problem = Problem.from(thrown);
+      if (attempt === this.#attempt) this.problem = Problem.from(thrown);
     } finally {
-      if (turn === this.#turn) this.busy = false;
+      if (attempt === this.#attempt) this.busy = false;
     }
   };
 }

@@ -21,27 +21,27 @@ const jail: JSONSchema = {
   },
 };
 
-describe("what a schema refuses", () => {
+describe("validation against a schema", () => {
   it.each<[string, object, object]>([
-    ["nothing of a name with a space", { image: "debian", name: "made here" }, {}],
-    ["nothing of an object that nobody has filled in, though it needs something", { image: "debian", workspace: { source: "", target: undefined } }, {}],
-    ["what is missing of one that somebody has", { image: "debian", workspace: { target: "/work" } }, { "workspace.source": "This is needed." }],
-    ["what is needed and not there", {}, { image: "This is needed." }],
-    ["what is too short", { image: "a" }, { image: "This is shorter than 2 characters." }],
-    ["what is too long", { image: "abcdefghi" }, { image: "This is longer than 8 characters." }],
-    ["what does not fit", { image: "a b" }, { image: "This does not fit ^[a-z]+$." }],
-    ["what is out of bounds", { image: "ab", level: 4 }, { level: "This is more than 3." }],
-    ["half a level", { image: "ab", level: 1.5 }, { level: "This is not a whole number." }],
-    ["what is no choice", { image: "ab", network: "all" }, { network: "This is not one of isolated, full." }],
-    ["a number where text is wanted", { image: "ab", env: { A: 1 } }, { "env.A": "This is not text." }],
-    ["what is wrong in a list", { image: "ab", mounts: [{ source: "/a" }, { write: true }] }, { "mounts[1].source": "This is needed." }],
-    ["too many", { image: "ab", mounts: [{ source: "/a" }, { source: "/b" }, { source: "/c" }] }, { mounts: "These are more than 2." }],
-  ])("is %s", (_, value, want) => expect(refusals(schemas, jail, value)).toEqual(want));
+    ["accepts a name with a space", { image: "debian", name: "made here" }, {}],
+    ["accepts an empty object with required fields", { image: "debian", workspace: { source: "", target: undefined } }, {}],
+    ["rejects a missing field of an object", { image: "debian", workspace: { target: "/work" } }, { "workspace.source": "Required." }],
+    ["rejects a missing field", {}, { image: "Required." }],
+    ["rejects short text", { image: "a" }, { image: "Must not be shorter than 2 characters." }],
+    ["rejects long text", { image: "abcdefghi" }, { image: "Must not be longer than 8 characters." }],
+    ["rejects text that does not match", { image: "a b" }, { image: "Must match ^[a-z]+$." }],
+    ["rejects a number out of range", { image: "ab", level: 4 }, { level: "Must be at most 3." }],
+    ["rejects a fraction", { image: "ab", level: 1.5 }, { level: "Must be an integer." }],
+    ["rejects an unknown value", { image: "ab", network: "all" }, { network: "Must be one of isolated, full." }],
+    ["rejects a number for text", { image: "ab", env: { A: 1 } }, { "env.A": "Must be text." }],
+    ["rejects an invalid item", { image: "ab", mounts: [{ source: "/a" }, { write: true }] }, { "mounts[1].source": "Required." }],
+    ["rejects too many items", { image: "ab", mounts: [{ source: "/a" }, { source: "/b" }, { source: "/c" }] }, { mounts: "Must have at most 2 items." }],
+  ])("%s", (_, value, want) => expect(refusals(schemas, jail, value)).toEqual(want));
 });
 
-it("is told at the field that holds it", () => {
-  const refused = { "mounts[1].source": "This is needed.", "limits.memory_mb": "too much" };
-  expect(refusalOf(refused, "mounts", true)).toBe("[1].source: This is needed.");
+it("reports an error at the field that contains it", () => {
+  const refused = { "mounts[1].source": "Required.", "limits.memory_mb": "too much" };
+  expect(refusalOf(refused, "mounts", true)).toBe("[1].source: Required.");
   expect(refusalOf(refused, "limits.memory_mb", false)).toBe("too much");
   expect(within(refused, "limits")).toBe(true);
   expect(within(refused, "lim")).toBe(false);

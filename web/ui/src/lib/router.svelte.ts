@@ -1,14 +1,13 @@
-// Which page is shown. The address bar is the truth: what one can link to is in
-// it, and nothing else is kept about the page.
+// The router. The URL contains the whole state of the page that can be linked to.
 //
-// Pages have the addresses that the API has for the same things: the daemon
-// answers a browser that opens one with the page.
+// Pages have the same paths as the API resources they show: the daemon returns the page
+// to browsers.
 import type { Component } from "svelte";
 
 export interface Route {
   pattern: string; // "/jails/:id"
   title: string;
-  nav: string; // the entry of the rail that it belongs to
+  nav: string; // the navigation entry of the page
   view: () => Promise<{ default: Component<any> }>;
 }
 
@@ -18,7 +17,7 @@ class Router {
   routes: Route[] = [];
   path = $state(location.pathname);
   query = $state.raw(new URLSearchParams(location.search));
-  #late = 0; // the timer after which the address bar follows, if it is behind
+  #late = 0; // timer of a pending update of the address bar
 
   constructor() {
     window.addEventListener("popstate", () => {
@@ -47,8 +46,8 @@ class Router {
     this.#read();
   }
 
-  // set changes parameters of the address; an empty one is taken away. Moves
-  // that one would not want to undo one by one leave no trace in the history.
+  // set changes query parameters; an empty value removes the parameter. Without leaveTrace
+  // it adds no history entry, for changes that users do not want to undo one by one.
   set(params: Record<string, string | undefined>, leaveTrace = false): void {
     const query = new URLSearchParams(this.query);
     for (const [name, value] of Object.entries(params)) {
@@ -60,13 +59,13 @@ class Router {
       this.go(address);
       return;
     }
-    // Who scrubs or types makes more moves than a browser lets its address make.
+    // Browsers limit the rate of history updates, which scrubbing and typing would exceed.
     this.query = query;
     this.#stay();
     this.#late = window.setTimeout(() => this.#settle(), settled);
   }
 
-  // settle has the address bar say what is shown.
+  // settle updates the address bar to the current state.
   #settle(): void {
     if (!this.#late) return;
     this.#stay();
@@ -82,13 +81,13 @@ class Router {
     return this.query.get(name) ?? "";
   }
 
-  // A link to a page of ours does not load it anew. What belongs to the browser,
-  // a new tab, a download, stays the browser's.
+  // follow opens links to pages of the UI without loading them again. The browser handles
+  // new tabs and downloads.
   #follow(event: MouseEvent): void {
     if (event.defaultPrevented || event.button !== 0 || event.metaKey || event.ctrlKey || event.shiftKey || event.altKey) return;
     const link = (event.target as Element | null)?.closest("a");
     if (!link || link.target || link.hasAttribute("download") || link.origin !== location.origin) return;
-    if (!match(this.routes, link.pathname)) return; // a download, or a report
+    if (!match(this.routes, link.pathname)) return; // not a page: a download or a report
     event.preventDefault();
     this.go(link.pathname + link.search);
   }
@@ -96,7 +95,7 @@ class Router {
 
 export const router = new Router();
 
-// match finds the route of a path, and what stands in it.
+// match returns the route of a path, and its parameters.
 export function match(routes: Route[], path: string): { route: Route; params: Record<string, string> } | undefined {
   const parts = path.replace(/(.)\/$/, "$1").split("/");
   for (const route of routes) {
@@ -109,7 +108,7 @@ export function match(routes: Route[], path: string): { route: Route; params: Re
       try {
         params[word.slice(1)] = decodeURIComponent(part);
       } catch {
-        return false; // no address of ours
+        return false; // not a valid path
       }
       return part !== "";
     });

@@ -1,4 +1,4 @@
-// JSON Schema, as much of it as the API's own documents use.
+// The subset of JSON Schema that the API's document uses.
 export interface JSONSchema {
   $ref?: string;
   type?: string | string[];
@@ -19,19 +19,19 @@ export interface JSONSchema {
 
 export type Value = unknown;
 
-// What a field is, to the form that shows it.
+// Kind is the kind of form control for a field.
 export type Kind = "object" | "map" | "choice" | "flag" | "number" | "list" | "text" | "json";
 
 export class Schemas {
   constructor(readonly named: Record<string, JSONSchema>) {}
 
-  // resolve follows references. What stands beside one says more than what it
-  // refers to.
+  // resolve follows references. Keywords next to a reference override those of the referenced
+  // schema.
   resolve(schema: JSONSchema): JSONSchema {
     const name = schema.$ref?.split("/").pop();
     if (!name) return schema;
-    const { $ref: _, ...beside } = schema;
-    return { ...this.resolve(this.named[name] ?? {}), ...beside };
+    const { $ref: _, ...overrides } = schema;
+    return { ...this.resolve(this.named[name] ?? {}), ...overrides };
   }
 
   kind(schema: JSONSchema): Kind {
@@ -56,8 +56,7 @@ export class Schemas {
   }
 }
 
-// filled leaves out what has not been filled in, so that the daemon's defaults
-// are the daemon's.
+// filled removes empty values, so that the daemon applies its defaults.
 export function filled(value: Value): Value {
   if (Array.isArray(value)) return value.length > 0 ? value : undefined;
   if (value === "" || value === null) return undefined;
@@ -66,7 +65,7 @@ export function filled(value: Value): Value {
   return kept.length > 0 ? Object.fromEntries(kept) : undefined;
 }
 
-// label makes words of a field's name.
+// label converts the name of a field to a label.
 export function label(name: string): string {
   const words = name.replaceAll("_", " ").replace(/\bmb$/, "(MiB)").replace(/\bms$/, "(ms)").replace(/\bcpu\b/, "CPU").replace(/\boci\b/, "OCI").replace(/\bpids\b/, "PIDs");
   return words.charAt(0).toUpperCase() + words.slice(1);

@@ -1,4 +1,4 @@
-// Light or dark: as the system has it, unless somebody has chosen here.
+// The color theme: that of the system, unless the user selects another.
 export type Theme = "system" | "light" | "dark";
 
 const place = "glasshouse.theme";
@@ -22,7 +22,7 @@ class Choice {
     try {
       localStorage.setItem(place, theme);
     } catch {
-      // It is kept for as long as the page is open.
+      // Without storage the selection lasts until the page is closed.
     }
     this.show();
   }
@@ -37,7 +37,7 @@ function read(): Theme {
     const kept = localStorage.getItem(place);
     return kept === "light" || kept === "dark" ? kept : "system";
   } catch {
-    return "system"; // storage is forbidden here
+    return "system"; // storage is blocked
   }
 }
 

@@ -1,7 +1,7 @@
 import { Problem } from "../api/problem";
 
-// What has just happened, said in a corner and taken back by itself. A problem
-// stays until somebody has seen it.
+// A Toast is a short message in a corner. It disappears automatically; a problem stays
+// until the user closes it.
 export interface Toast {
   id: number;
   text: string;
@@ -37,14 +37,14 @@ class Toasts {
 
 export const toasts = new Toasts();
 
-// attempt does something and says how it went. It reports whether it went well.
+// attempt runs an action and shows a toast with its result. It reports success.
 export async function attempt(what: string, run: () => Promise<unknown>, done = ""): Promise<boolean> {
   try {
     await run();
     if (done) toasts.say(done);
     return true;
   } catch (thrown) {
-    toasts.fail(`${what} did not work`, thrown);
+    toasts.fail(`${what} failed`, thrown);
     return false;
   }
 }

@@ -1,10 +1,9 @@
-// What jails name may hold anything. Here is what of it is made visible: what
-// would move the cursor, turn the direction of what stands beside it, or not be
-// seen at all.
+// Escapes for untrusted text. They cover characters that move the cursor, change the
+// direction of the surrounding text, or are invisible.
 
 export interface Piece {
   text: string;
-  escaped: boolean; // stands for what cannot be shown
+  escaped: boolean; // an escape sequence for an invisible character
 }
 
 // Controls of C0 and C1, soft hyphen, directional marks, zero widths, line and
@@ -19,15 +18,15 @@ function escaped(char: string): string {
   const known = short[char];
   if (known) return known;
   const code = char.codePointAt(0) ?? 0;
-  // A byte that is no UTF-8 comes as a lone surrogate: docs/events.md, Text.
+  // An invalid UTF-8 byte is encoded as a lone surrogate: docs/events.md, Text.
   if (code >= 0xdc80 && code <= 0xdcff) return `\\x${(code - 0xdc00).toString(16)}`;
   if (code < 0x100) return `\\x${code.toString(16).padStart(2, "0")}`;
   if (code < 0x10000) return `\\u${code.toString(16).padStart(4, "0")}`;
   return `\\u{${code.toString(16)}}`;
 }
 
-// pieces splits a text into what is shown as it is and what stands for something
-// that cannot be. Where lines are wanted, their ends and tabs are what they are.
+// pieces splits text into literal parts and escape sequences. With lines, line breaks and
+// tabs are literal.
 export function pieces(text: string, lines = false): Piece[] {
   const found: Piece[] = [];
   let from = 0;
@@ -41,12 +40,12 @@ export function pieces(text: string, lines = false): Piece[] {
   return found;
 }
 
-// visible is a text in which nothing is hidden, for titles and labels.
+// visible escapes all invisible characters, for titles and labels.
 export function visible(text: string): string {
   return text.replace(unseen, escaped);
 }
 
-// commandLine joins arguments as one would type them.
+// commandLine joins arguments and quotes them for a shell.
 export function commandLine(argv: string[]): string {
   return argv.map((arg) => (/^[\w@%+=:,./-]+$/.test(arg) ? arg : `'${arg.replaceAll("'", `'\\''`)}'`)).join(" ");
 }

@@ -1,4 +1,4 @@
-// What is written can be read, in both themes: WCAG 2.2, 1.4.3 and 1.4.11.
+// The contrast of text and shapes in both themes: WCAG 2.2, 1.4.3 and 1.4.11.
 import { describe, expect, it } from "vitest";
 
 import tokens from "./tokens.css?raw";
@@ -7,9 +7,9 @@ const sources = import.meta.glob<string>(["../**/*.svelte", "../**/*.css", "!./t
 
 const texts = ["ink", "soft", "link", "accent", "red", "amber", "green", "proc", "file", "net", "syscall", "gap", "lineage", "other"];
 const grounds = ["ground", "card", "faint", "accent-soft", "red-soft", "amber-soft", "green-soft"];
-// What is a shape and no text: dots, bars, frames of what one types in.
+// Shapes without text: dots, bars, borders of inputs.
 const shapes = ["edge", ...texts];
-// Hairlines between what is apart anyway; shadows; what a dialog lays over a page.
+// Decorative lines, shadows, and the backdrop of dialogs.
 const ornaments = ["line", "shade", "veil"];
 
 type Theme = Record<string, string>;
@@ -33,7 +33,7 @@ function contrast(a: string, b: string): number {
   return (light + 0.05) / (dark + 0.05);
 }
 
-// styles are all rules of the UI, each with what it says.
+// styles returns all CSS rules of the UI with their files.
 function styles(): { file: string; rule: string }[] {
   return Object.entries(sources).flatMap(([file, text]) => {
     const css = file.endsWith(".css") ? text : (/<style>([\s\S]*)<\/style>/.exec(text)?.[1] ?? "");
@@ -44,12 +44,12 @@ function styles(): { file: string; rule: string }[] {
 const inked = /(?:^|[\s;])color:\s*var\(--([\w-]+)\)/;
 const laid = /background(?:-color)?:\s*var\(--([\w-]+)\)/;
 
-it("knows how black and white contrast", () => {
+it("computes contrast ratios", () => {
   expect(contrast("#ffffff", "#000000")).toBeCloseTo(21, 5);
   expect(contrast("#777777", "#ffffff")).toBeCloseTo(4.48, 2);
 });
 
-it("has no colour in one theme that is missing in the other", () => {
+it("defines the same colors in both themes", () => {
   const { light, dark } = themes();
   expect(Object.keys(dark).sort()).toEqual(Object.keys(light).sort());
 });
@@ -60,21 +60,21 @@ describe.each(Object.entries(themes()))("in the %s theme", (_, theme) => {
   const poor = (names: string[], least: number) =>
     names.flatMap((name) => grounds.filter((ground) => contrast(of(name), of(ground)) < least).map((ground) => `${name} on ${ground}: ${contrast(of(name), of(ground)).toFixed(2)}`));
 
-  it("text is read on every ground", () => expect(poor(texts, 4.5)).toEqual([]));
-  it("shapes are seen on every ground", () => expect(poor(shapes, 3)).toEqual([]));
-  it("what stands on the accent is read", () => expect(contrast(of("on-accent"), of("accent"))).toBeGreaterThanOrEqual(4.5));
+  it("text has enough contrast on every background", () => expect(poor(texts, 4.5)).toEqual([]));
+  it("shapes have enough contrast on every background", () => expect(poor(shapes, 3)).toEqual([]));
+  it("text on the accent color has enough contrast", () => expect(contrast(of("on-accent"), of("accent"))).toBeGreaterThanOrEqual(4.5));
 });
 
-it("looks at all styles there are", () => expect(styles().length).toBeGreaterThan(200));
+it("finds all styles", () => expect(styles().length).toBeGreaterThan(200));
 
-it("styles text and grounds with nothing else", () => {
+it("uses only tokens for text and backgrounds", () => {
   const strange = styles().flatMap(({ file, rule }) => {
     const [ink, ground] = [inked.exec(rule)?.[1], laid.exec(rule)?.[1]];
     const found: string[] = [];
     if (ink === "on-accent" ? ground !== "accent" : ink && !texts.includes(ink)) found.push(`${file}: text in --${ink}`);
     if (ground && ink && ink !== "on-accent" && !grounds.includes(ground)) found.push(`${file}: text in --${ink} on --${ground}`);
     if (ground && ![...grounds, ...shapes, ...ornaments].includes(ground)) found.push(`${file}: a ground of --${ground}`);
-    if (/(?:^|[\s;])(?:color|background(?:-color)?):\s*(?:#|rgb|hsl|white|black)/.test(rule)) found.push(`${file}: a colour that is no token: ${rule.trim()}`);
+    if (/(?:^|[\s;])(?:color|background(?:-color)?):\s*(?:#|rgb|hsl|white|black)/.test(rule)) found.push(`${file}: a color that is no token: ${rule.trim()}`);
     return found;
   });
   expect(strange).toEqual([]);

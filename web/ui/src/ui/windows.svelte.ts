@@ -1,31 +1,31 @@
-// A long list that the daemon keeps, of which only what is looked at is here.
+// Windows caches the visible parts of a long list that the daemon stores.
 export interface Piece<T> {
   items: T[];
   total: number;
 }
 
 const page = 128;
-const most = 48; // pages that are kept: memory has a bound however long one scrolls
+const most = 48; // number of cached pages; it bounds the memory use
 
+// A Windows loads pages of a list on demand and evicts the least recently used ones.
 export class Windows<T> {
   total = $state(0);
   known = $state(false);
   error = $state.raw<unknown>();
-  #pages = new Map<number, T[]>(); // the one used last is at the end
+  #pages = new Map<number, T[]>(); // in order of their last use
   #asked = new Map<number, AbortController>();
   #version = $state(0); // of #pages
 
   constructor(readonly read: (offset: number, limit: number, signal: AbortSignal) => Promise<Piece<T>>) {}
 
-  // row is one of the list, or undefined while it is on its way.
+  // row returns row i, or undefined while it is loading.
   row(i: number): T | undefined {
     this.#version;
     return this.#pages.get(Math.floor(i / page))?.[i % page];
   }
 
-  // want has what is between two rows fetched, and then a page on both sides, so
-  // that who scrolls on finds it. What was asked for and is not wanted any more
-  // is given up.
+  // want loads the rows from `from` to `to` and one page on each side, so that scrolling
+  // finds loaded rows. It aborts requests for other pages.
   want(from: number, to: number): void {
     const first = Math.floor(Math.max(0, from) / page);
     const last = Math.floor(Math.max(0, to - 1) / page);
@@ -47,7 +47,7 @@ export class Windows<T> {
     }
   }
 
-  // renew asks how long the list is now, and for what is new at its end.
+  // renew loads the last page: the current length of the list and new rows at its end.
   renew(): Promise<void> {
     return this.#fetch(Math.floor(this.total / page));
   }
@@ -62,7 +62,7 @@ export class Windows<T> {
     this.#asked.set(n, over);
     try {
       const { items, total } = await this.read(n * page, page, over.signal);
-      // A list that has become shorter has lost its front: all of it has moved.
+      // Entries were removed from the front of a list that became shorter: all rows moved.
       if (total < this.total) this.#pages.clear();
       this.#pages.delete(n);
       this.#pages.set(n, items);

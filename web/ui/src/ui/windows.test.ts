@@ -4,7 +4,7 @@ import { Windows } from "./windows.svelte";
 
 const arrived = () => new Promise((resolve) => setTimeout(resolve));
 
-it("keeps a bounded part of a list without bound", async () => {
+it("caches a bounded part of an unbounded list", async () => {
   const total = 1_000_000;
   const read = vi.fn(async (offset: number, limit: number) => ({ items: Array.from({ length: Math.min(limit, total - offset) }, (_, i) => offset + i), total }));
   const rows = new Windows<number>(read);
@@ -13,13 +13,13 @@ it("keeps a bounded part of a list without bound", async () => {
     await arrived();
     expect(rows.row(at + 39)).toBe(at + 39);
   }
-  expect(rows.row(0)).toBeUndefined(); // long gone, and asked for again when it is looked at
+  expect(rows.row(0)).toBeUndefined(); // evicted; loaded again when needed
   rows.want(999_990, 1_000_000);
   await arrived();
   expect(rows.row(999_999)).toBe(999_999);
 });
 
-it("does not ask again for what it has, and asks for what is new", async () => {
+it("loads only rows that are not cached", async () => {
   let total = 100;
   const read = vi.fn(async (offset: number, limit: number) => ({ items: Array.from({ length: Math.max(0, Math.min(limit, total - offset)) }, (_, i) => offset + i), total }));
   const rows = new Windows<number>(read);
@@ -33,7 +33,7 @@ it("does not ask again for what it has, and asks for what is new", async () => {
   expect(rows.row(119)).toBe(119);
 });
 
-it("gives up what nobody looks at any more", async () => {
+it("aborts requests for rows out of view", async () => {
   const given: number[] = [];
   const rows = new Windows<number>((offset, _limit, signal) => new Promise((_, no) => signal.addEventListener("abort", () => (given.push(offset), no(signal.reason)))));
   rows.want(0, 40);
@@ -43,7 +43,7 @@ it("gives up what nobody looks at any more", async () => {
   expect(rows.error).toBeUndefined();
 });
 
-it("has what comes next before it is looked at", async () => {
+it("prefetches the next and the previous page", async () => {
   const total = 10_000;
   const read = vi.fn(async (offset: number, limit: number) => ({ items: Array.from({ length: limit }, (_, i) => offset + i), total }));
   const rows = new Windows<number>(read);
@@ -54,7 +54,7 @@ it("has what comes next before it is looked at", async () => {
   expect(rows.row(1000 - 100)).toBe(900);
 });
 
-it("forgets what has moved when a list has lost its front", async () => {
+it("clears the cache when entries were removed from the front", async () => {
   let dropped = 0;
   const all = Array.from({ length: 1000 }, (_, i) => i);
   const rows = new Windows<number>(async (offset, limit) => ({ items: all.slice(dropped + offset, dropped + offset + limit), total: all.length - dropped }));

@@ -1,15 +1,15 @@
-// The words of versions of capabilities, and how they are shown.
+// The states and effects of capabilities, and their display.
 import { get, type Schema } from "../../api/client";
 
 export type Capability = Schema["Capability"];
 
 export const states: Record<Capability["state"], string> = { approved: "good", pending: "wait", refused: "bad", revoked: "bad" };
 
-// A Group is the versions of one capability, the newest first.
+// A Group is the versions of one capability, newest first.
 export interface Group {
   id: string;
   versions: Capability[];
-  now: Capability; // that calls are for; without one, the newest
+  now: Capability; // the version that calls use, or else the newest
 }
 
 export async function groups(): Promise<Group[]> {
@@ -29,7 +29,7 @@ export const effects: Record<string, string> = {
   exec: "starts programs",
 };
 
-// changed reports whether what happened may have changed what is installed.
+// changed reports whether an event may have changed the installed capabilities.
 export function changed(kind: string): boolean {
   return kind.startsWith("bundle.") || kind.startsWith("approval.") || kind === "operator.acted";
 }

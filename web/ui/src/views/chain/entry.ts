@@ -1,11 +1,11 @@
-// What an entry of the causal chain says, in a line, and which caused which.
+// The description of audit log entries in one line, and the tree of their causes.
 import type { Schema } from "../../api/client";
 import { cost } from "../runs/dimensions";
 import { bytes, of, took } from "../../lib/format";
 
 export type Entry = Schema["ChainEntry"];
 
-// Families of kinds, each with one colour, as the kinds of records have.
+// Families of kinds of entries, each with a color, like the kinds of events.
 export const families = [
   { id: "run", label: "Runs", color: "var(--lineage)", kinds: ["session.opened", "session.closed", "run.started", "run.moved", "run.ended", "checkpoint.taken", "checkpoint.resumed", "sibling.told"] },
   { id: "decision", label: "Decisions", color: "var(--amber)", kinds: ["decision", "approval.asked", "approval.answered", "approval.expired", "policy.changed"] },
@@ -13,7 +13,7 @@ export const families = [
   { id: "egress", label: "Egress", color: "var(--net)", kinds: ["egress"] },
   { id: "secret", label: "Secrets", color: "var(--file)", kinds: ["secret.stored", "secret.deleted", "secret.used", "secret.refused", "secret.granted", "secret.revoked"] },
   { id: "jail", label: "Jails", color: "var(--lineage)", kinds: ["jail.created", "jail.started", "jail.paused", "jail.resumed", "jail.stopped", "jail.failed", "jail.deleted", "jail.limited", "jail.branched", "jail.rewound", "snapshot.taken", "snapshot.deleted", "events.sealed"] },
-  { id: "house", label: "House", color: "var(--other)", kinds: ["daemon.started", "daemon.stopped", "bundle.installed", "bundle.removed", "operator.acted"] },
+  { id: "house", label: "Daemon", color: "var(--other)", kinds: ["daemon.started", "daemon.stopped", "bundle.installed", "bundle.removed", "operator.acted"] },
 ] as const;
 
 export type Family = (typeof families)[number]["id"];
@@ -35,7 +35,7 @@ const known: Record<string, (b: Body) => string> = {
   "approval.asked": (b) => words(b.action, b.resource, b.approval),
   "approval.answered": (b) => words(b.verdict ?? b.answer, b.approval, b.by && `by ${word(b.by)}`),
   "llm.called": (b) => [word(b.served ?? b.model), word(b.outcome), of(Number(b.input_tokens ?? 0) + Number(b.output_tokens ?? 0), "token"), `cost ${cost(Number(b.cost_micros ?? 0))}`, b.took_ms !== undefined && took(Number(b.took_ms) * 1e6)].filter(Boolean).join(", "),
-  egress: (b) => words(b.allowed === false ? "refused" : (b.verdict ?? b.outcome ?? ""), b.method, b.host ?? b.address, b.path, typeof b.bytes_out === "number" && `${bytes(b.bytes_out)} out`),
+  egress: (b) => words(b.allowed === false ? "denied" : (b.verdict ?? b.outcome ?? ""), b.method, b.host ?? b.address, b.path, typeof b.bytes_out === "number" && `${bytes(b.bytes_out)} out`),
   "run.started": (b) => words(b.goal, b.state),
   "run.moved": (b) => words(b.from, "→", b.to ?? b.state, b.why, b.reason),
   "run.ended": (b) => words(b.from, "→", b.to ?? b.state ?? "ended", b.reason, b.error),
@@ -44,18 +44,18 @@ const known: Record<string, (b: Body) => string> = {
   "daemon.started": (b) => words("version", b.version),
 };
 
-// sentence is the line. Agents and models had a say in it: show it as text.
+// sentence describes an entry in a line. It contains untrusted text: show it with Text.
 export function sentence(e: Entry): string {
-  const said = body(e);
-  const line = known[e.kind]?.(said);
+  const fields = body(e);
+  const line = known[e.kind]?.(fields);
   if (line) return line;
-  return Object.entries(said)
+  return Object.entries(fields)
     .filter(([name, value]) => name !== "record" && value !== null && value !== "" && value !== false)
     .map(([name, value]) => `${name}: ${word(value)}`)
     .join(", ");
 }
 
-// wrong says that an entry tells of something that was refused, or failed.
+// wrong reports whether an entry is about a denial or a failure.
 export function wrong(e: Entry): boolean {
   const b = body(e);
   return b.allowed === false || e.kind === "secret.refused" || e.kind === "jail.failed" || e.kind === "approval.expired" || b.outcome === "failed" || b.outcome === "refused" || b.state === "failed";
@@ -66,8 +66,7 @@ export interface Tree {
   children: Tree[];
 }
 
-// forest puts entries below those that caused them. One whose cause is not among
-// them is a root.
+// forest puts entries below their causes. An entry whose cause is not in the list is a root.
 export function forest(entries: Entry[]): Tree[] {
   const nodes = new Map<number, Tree>();
   const roots: Tree[] = [];

@@ -1,5 +1,4 @@
-// Which entries are looked at. It is all in the address, so that what one sees can
-// be sent to somebody else.
+// The filter of the audit log. It is part of the URL, so that a link shows the same entries.
 import type { paths } from "../../api/schema";
 import { router } from "../../lib/router.svelte";
 import { families } from "./entry";

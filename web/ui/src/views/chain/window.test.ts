@@ -4,9 +4,9 @@ import { newest } from "./window";
 const length = 1000;
 let asked: URL[] = [];
 
-// The chain as the daemon has it, with every third entry a decision.
+// The audit log of a daemon. Every third entry is a decision.
 function daemon(address: string): Response {
-  const url = new URL(address, "http://house");
+  const url = new URL(address, "http://daemon");
   asked.push(url);
   const after = Number(url.searchParams.get("after"));
   const limit = Number(url.searchParams.get("limit"));
@@ -24,7 +24,7 @@ afterEach(() => vi.unstubAllGlobals());
 const page = 128;
 const none = new AbortController().signal;
 
-test("the whole chain is as long as it is, and any page of it is one request", async () => {
+test("the length of the unfiltered list is known, and any page of it is one request", async () => {
   const rows = newest(length, {});
   const piece = await rows.read(5 * page, page, none);
   expect(piece.total).toBe(length);
@@ -32,14 +32,14 @@ test("the whole chain is as long as it is, and any page of it is one request", a
   expect(asked.length).toBe(1);
 });
 
-test("what comes after the list was made is not in it", async () => {
+test("the list does not contain later entries", async () => {
   const rows = newest(900, {});
   const piece = await rows.read(0, page, none);
   expect(piece.items[0]?.seq).toBe(900);
   expect(piece.total).toBe(900);
 });
 
-test("pages of a filter follow each other, and the list ends where it ends", async () => {
+test("pages of a filtered list follow each other up to the last entry", async () => {
   const rows = newest(length, { kind: "decision" });
   const seqs: number[] = [];
   let total = 0;
@@ -53,7 +53,7 @@ test("pages of a filter follow each other, and the list ends where it ends", asy
   expect(total).toBe(333);
 });
 
-test("a page far down is found by way of those before it", async () => {
+test("a distant page is found through the pages before it", async () => {
   const rows = newest(length, { kind: "decision" });
   const piece = await rows.read(2 * page, page, none);
   expect(piece.items[0]?.seq).toBe(999 - 3 * 2 * page);

@@ -1,14 +1,14 @@
-// Windows of the chain, the newest first. Pages follow each other by the number of
-// the entry that the last one ended with; of the whole chain that is known before.
+// Windows over the audit log, newest first. A page starts after the last entry of the
+// previous page. For the unfiltered log this entry is known without loading that page.
 import { get } from "../../api/client";
 import { Windows, type Piece } from "../../ui/windows.svelte";
 import type { Entry } from "./entry";
 import type { ChainQuery } from "./scope.svelte";
 
-// newest lists entries up to top, which is the last that there was.
+// newest lists the entries up to entry top, the last one.
 export function newest(top: number, query: ChainQuery): Windows<Entry> {
   const whole = Object.values(query).every((value) => value === undefined);
-  const begins = new Map<number, number>([[0, top + 1]]); // what the entry at an offset comes before
+  const begins = new Map<number, number>([[0, top + 1]]); // by offset: the page contains entries below this number
   let total = whole ? top : 0;
   let ended = whole;
 
@@ -20,14 +20,14 @@ export function newest(top: number, query: ChainQuery): Windows<Entry> {
     if (!ended) {
       if (last && got.next) begins.set(offset + limit, last.seq);
       else ended = true;
-      // Of what there is beyond it is only known that there is something.
+      // More entries exist, but their number is unknown.
       total = Math.max(total, offset + got.items.length + (got.next ? 1 : 0));
       if (ended) total = offset + got.items.length;
     }
     return { items: got.items, total };
   }
 
-  // begin finds where a page begins, by way of those before it.
+  // begin returns the start of a page. It loads the previous pages if necessary.
   async function begin(offset: number, limit: number, signal: AbortSignal): Promise<number | undefined> {
     let known = offset;
     while (!begins.has(known)) known -= limit;

@@ -1,5 +1,4 @@
-// Entries of the causal chain of one kind: the last ones, and from then on each as
-// it is made.
+// The latest audit log entries of one kind, followed live.
 import { get, type Schema } from "../../api/client";
 import type { FeedEvent } from "../../api/feed.svelte";
 import { follow, type Following } from "../../api/follow";
@@ -8,25 +7,26 @@ import { Problem } from "../../api/problem";
 export type Entry<B> = Omit<Schema["ChainEntry"], "body"> & { body: B };
 
 const page = 100;
-const calm = 200; // milliseconds: there can be thousands a second, and nobody reads as fast
+const calm = 200; // milliseconds between updates; there can be thousands of entries per second
 
 export class Entries<B> {
-  list = $state.raw<Entry<B>[]>([]); // the newest first
+  list = $state.raw<Entry<B>[]>([]); // newest first
   known = $state(false);
   problem = $state.raw<Problem>();
   state = $state<Following>("connecting");
-  older = $state(""); // where what is older begins; "": there is none
+  older = $state(""); // the cursor for older entries, "" if there are none
   #jail = "";
-  #keep = page; // how many are kept: as many as somebody has asked for
+  #keep = page; // the number of entries to keep, including older ones that were requested
   #fresh: FeedEvent[] = [];
   #timer = 0;
 
   constructor(
-    readonly kind: string, // of the entries
-    readonly topic: string, // of the feed, that they are
+    readonly kind: string, // of the audit log entries
+    readonly topic: string, // the topic of the feed that has them
   ) {}
 
-  // open reads those of one jail, or of all, and follows. What it returns ends it.
+  // open loads the entries of one jail, or of all, and follows new ones. The returned function
+  // stops it.
   open(jail: string): () => void {
     this.#jail = jail;
     this.list = [];
@@ -38,7 +38,7 @@ export class Entries<B> {
     let over = false;
     void this.#read().then((head) => {
       if (over || head === undefined) return;
-      // The feed goes on behind what was read, so none is missed in between.
+      // The feed continues after the loaded entries, so that none is lost in between.
       end = follow(`/feed?topics=${this.topic}`, {
         last: String(head),
         onMessage: (message) => {
@@ -56,7 +56,7 @@ export class Entries<B> {
     };
   }
 
-  // more reads what is older.
+  // more loads older entries.
   async more(): Promise<void> {
     try {
       const found = await this.#page(Number(this.older));
@@ -88,9 +88,9 @@ export class Entries<B> {
     return { items: found.items as Entry<B>[], next: found.next ?? "" };
   }
 
-  #hear(told: FeedEvent): void {
-    if (this.#jail && told.jail !== this.#jail) return;
-    this.#fresh.push(told);
+  #hear(event: FeedEvent): void {
+    if (this.#jail && event.jail !== this.#jail) return;
+    this.#fresh.push(event);
     if (this.#fresh.length > this.#keep) this.#fresh.shift();
     this.#timer ||= window.setTimeout(() => this.#show(), calm);
   }
@@ -98,17 +98,17 @@ export class Entries<B> {
   #show(): void {
     this.#timer = 0;
     const last = this.list[0]?.seq ?? 0;
-    const fresh = this.#fresh.filter((told) => told.seq > last).reverse().map((told) => this.#entry(told));
+    const fresh = this.#fresh.filter((event) => event.seq > last).reverse().map((event) => this.#entry(event));
     this.#fresh = [];
     const all = [...fresh, ...this.list];
     this.list = all.slice(0, this.#keep);
     if (all.length > this.#keep) this.older = String(this.list.at(-1)?.seq ?? "");
   }
 
-  #entry(told: FeedEvent): Entry<B> {
+  #entry(event: FeedEvent): Entry<B> {
     return {
-      seq: told.seq, time: told.at, kind: told.kind, jail: told.jail ?? "", session: told.session ?? "", run: told.run ?? "", agent: told.agent ?? "",
-      capability: "", parent: 0, prev: "", hash: "", body: told.body as B,
+      seq: event.seq, time: event.at, kind: event.kind, jail: event.jail ?? "", session: event.session ?? "", run: event.run ?? "", agent: event.agent ?? "",
+      capability: "", parent: 0, prev: "", hash: "", body: event.body as B,
     };
   }
 }

@@ -2,7 +2,7 @@ import type { Schema } from "../../api/client";
 
 export type Rule = Schema["PolicyRule"];
 
-// rule writes a rule as one looks for it in its file.
+// rule formats a rule as in its file.
 export function rule(r: Rule | undefined): string {
   if (!r?.action) return "";
   const where = r.file ? ` (${r.file}${r.line ? `:${r.line}` : ""})` : "";

@@ -1,12 +1,11 @@
-// The chart of a timeline: bars of the kinds on top of each other, what one
-// drags over it, and marks at moments.
+// The chart of a timeline: stacked bars per kind of event, zooming, and markers.
 import uPlot from "uplot";
 import "uplot/dist/uPlot.min.css";
 
 import type { Timeline as Data } from "../../api/record";
 
-// The kinds that are drawn, the rarest first: it is at the bottom, where it is
-// seen. What is left, such as what the jail used, is nothing that it did.
+// The kinds in the chart. The rarest is at the bottom, where it is visible. Other event
+// types, such as usage, are no activity of the jail.
 export const stack = ["proc", "net", "file", "syscall"] as const;
 
 export interface Mark {
@@ -28,8 +27,8 @@ export function colour(name: string): string {
   return getComputedStyle(document.documentElement).getPropertyValue(`--${name}`).trim();
 }
 
-// columns are what uPlot draws: of each kind the sum of it and of those below it,
-// the whole first, so that each covers what it is a part of.
+// columns returns the data for uPlot: per kind the sum of its count and of those below it.
+// The largest sum comes first, so that later bars are drawn over it.
 export function columns(data: Data): uPlot.AlignedData {
   const buckets = Math.max(1, data.buckets);
   const times = Array.from({ length: buckets }, (_, i) => (data.from + i * data.step) / 1000);
@@ -74,8 +73,8 @@ function zoom(u: uPlot, wishes: Wishes): void {
   const { left, width } = u.select;
   if (width <= 4) return;
   wishes.zoom(u.posToVal(left, "x") * 1000, u.posToVal(left + width, "x") * 1000);
-  // What was marked fills the plot now. The click that ends the drag comes first,
-  // and knows by the mark that it is none.
+  // The selection is zoomed to, so remove it. The click event at the end of the drag comes
+  // first: its handler uses the selection to ignore it.
   setTimeout(() => u.setSelect({ left: 0, top: 0, width: 0, height: 0 }, false), 50);
 }
 
@@ -103,7 +102,7 @@ function draw(u: uPlot, mark: Mark): void {
 
 const pad = (n: number, w = 2) => String(n).padStart(w, "0");
 
-// labels are as exact as the steps between them.
+// labels formats the ticks of the time axis, as precisely as their distance requires.
 function labels(splits: number[]): string[] {
   const step = (splits[1] ?? 0) - (splits[0] ?? 0);
   return splits.map((s) => {

@@ -1,14 +1,14 @@
-// What is missing of a jail's record: counted as it happens by who watches and who
-// writes, and told for good by the gaps in the record itself.
+// The number of missing events of a jail: counted live by its sources and its log, and
+// stored in the gap events of the log.
 import { jails, type Jail } from "../../api/jails.svelte";
 import { lastGaps } from "../../api/record";
 import type { Event } from "../../lib/event";
 
-// How many are missing is not known of each gap: that is -1.
+// The number is unknown for some gaps: -1.
 const sum = (all: (number | undefined)[]) => all.reduce<number>((a, b) => a + Math.max(0, b ?? 0), 0);
 
 export class Missing {
-  gaps = $state.raw<Event[]>([]); // the last ones
+  gaps = $state.raw<Event[]>([]); // the latest gaps
   #jail: () => Jail | undefined;
 
   constructor(jail: () => Jail | undefined) {
@@ -23,13 +23,13 @@ export class Missing {
   });
   records = $derived(Math.max(this.#counted, sum(this.gaps.map((g) => g.lost)), this.gaps.length));
 
-  // follow reads the gaps, and again when more is counted. Use it in an effect.
+  // follow loads the gaps, and reloads them when the count rises. Use it in an effect.
   follow(): (() => void) | undefined {
     const id = this.#jail()?.id;
     void this.#counted;
     if (!id) return undefined;
     const over = new AbortController();
-    lastGaps(id, over.signal).then((found) => (this.gaps = found), () => {}); // the record says what is wrong with it where it is listed
+    lastGaps(id, over.signal).then((found) => (this.gaps = found), () => {}); // the tab Events shows problems with the log
     return () => over.abort();
   }
 }

@@ -1,21 +1,20 @@
-// How the jail was at the moment that is looked at: read once for all that shows
-// it, and again when the moment moves.
+// The state of the jail at the selected moment, common to all tabs.
 import type { Schema } from "../../api/client";
 import { Problem } from "../../api/problem";
 import { past as read } from "../../api/record";
 
 class Past {
-  told = $state.raw<Schema["Past"]>();
-  at = $state(0); // the moment that it tells of
+  state = $state.raw<Schema["Past"]>();
+  at = $state(0); // the moment of that state
   problem = $state.raw<Problem>();
 
-  // look reads it. What was read stays until then, so that nothing flickers
-  // while somebody scrubs. What it returns gives it up.
+  // look loads the state at a moment. The old state stays until then, to avoid flicker. The
+  // returned function aborts the request.
   look(jail: string, at: number, ended: boolean): () => void {
     const over = new AbortController();
     read(jail, at, ended, over.signal).then(
-      (told) => {
-        this.told = told;
+      (found) => {
+        this.state = found;
         this.at = at;
         this.problem = undefined;
       },
@@ -27,7 +26,7 @@ class Past {
   }
 
   forget(): void {
-    this.told = this.problem = undefined;
+    this.state = this.problem = undefined;
   }
 }
 

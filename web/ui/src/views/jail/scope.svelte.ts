@@ -1,19 +1,18 @@
-// What of a jail's record is looked at: between which moments, by which filter,
-// and, in time travel, as of which moment. It is all in the address, so that
-// what one sees can be sent to somebody else.
+// The selected part of the event log of a jail: time range, filter and, for time travel, the
+// moment. It is part of the URL, so that a link shows the same part.
 import { router } from "../../lib/router.svelte";
 import { namesProcess, term, withoutInit } from "../../lib/event";
 
 class Scope {
   q = $derived(router.get("q"));
-  init = $derived(router.get("init") === "yes"); // whether records of init are shown
+  init = $derived(router.get("init") === "yes"); // whether events of init are shown
   from = $derived(moment("from"));
   to = $derived(moment("to"));
-  at = $derived(moment("at")); // undefined: as it is now
+  at = $derived(moment("at")); // undefined: the present
 
-  // asked is the filter that the daemon gets. The record itself always has init's part.
+  // asked is the filter for the daemon. The log itself always contains events of init.
   asked = $derived(this.init ? this.q : withoutInit(this.q));
-  namesProcess = $derived(namesProcess(this.q)); // then init is neither hidden nor shown
+  namesProcess = $derived(namesProcess(this.q)); // then the setting for init has no effect
 
   showInit(init: boolean): void {
     router.set({ init: init ? "yes" : undefined });
@@ -23,7 +22,7 @@ class Scope {
     router.set({ q });
   }
 
-  // narrow adds a term to the filter, once.
+  // narrow adds a term to the filter, unless it contains the term.
   narrow(key: string, value: string | number, not = false): void {
     const added = (not ? "-" : "") + term(key, value);
     const terms = this.q.trim();

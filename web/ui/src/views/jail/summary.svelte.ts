@@ -1,17 +1,17 @@
-// What was read of a part of a jail's record, for the tabs that sum it up.
+// A Summary is data about a part of the event log, for the tabs with totals.
 import { feed } from "../../api/feed.svelte";
 import type { Jail } from "../../api/jails.svelte";
 import { Problem } from "../../api/problem";
 import { scope } from "./scope.svelte";
 
-const pause = 4000; // between two looks at what goes on
+const pause = 4000; // milliseconds between updates
 
 export class Summary<T> {
-  told = $state.raw<T>();
+  found = $state.raw<T>();
   problem = $state.raw<Problem>();
 
-  // follow reads it, and again as long as the jail adds to it. Use it in an
-  // effect: it reads anew when the part of the time is another.
+  // follow loads the data, and reloads it while the jail adds events. Use it in an effect,
+  // which restarts it for another time range.
   follow(jail: Jail, ask: (from: number | undefined, to: number | undefined, signal: AbortSignal) => Promise<T>): () => void {
     const [from, to] = [scope.from, scope.at ?? scope.to];
     const over = new AbortController();
@@ -21,7 +21,7 @@ export class Summary<T> {
       if (busy || document.hidden) return;
       busy = true;
       try {
-        this.told = await ask(from, to, over.signal);
+        this.found = await ask(from, to, over.signal);
         this.problem = undefined;
       } catch (thrown) {
         if (!over.signal.aborted) this.problem = Problem.from(thrown);

@@ -8,7 +8,7 @@ function chain(depth: number): Jail {
   return { id: `j-${depth}`, name: `jail ${depth}`, state: "running", created_at: "2026-01-01T00:00:00Z", ...(depth > 1 ? { jails: [chain(depth - 1)] } : {}) } as Jail;
 }
 
-test("on a narrow screen each node is on its own line and none is beyond the edge", () => {
+test("on a narrow screen each node is on its own line and inside the screen", () => {
   for (const depth of [1, 3, 40]) {
     const { nodes, height } = placeNarrow([chain(depth), chain(2)], 362);
     expect(nodes).toHaveLength(depth + 2);

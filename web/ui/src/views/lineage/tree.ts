@@ -1,4 +1,4 @@
-// The forest of jails and snapshots as places on a plane.
+// The layout of the forest of jails and snapshots.
 import { hierarchy, tree } from "d3-hierarchy";
 import type { Schema } from "../../api/client";
 
@@ -9,7 +9,7 @@ export interface Node {
   id: string;
   kind: "jail" | "snapshot" | "root";
   name: string;
-  state: string; // of a jail; of a snapshot why it was taken
+  state: string; // the state of a jail, or the trigger of a snapshot
   created: string;
   memory: boolean;
   children: Node[];
@@ -33,8 +33,8 @@ function ofJail(jail: LineageJail): Node {
   };
 }
 
-// chained hangs a snapshot below the one that its jail had been taken to before:
-// a jail's history is a line, and forks where it was rewound.
+// chained puts each snapshot below its parent snapshot. The history of a jail is a line that
+// forks where the jail was rewound.
 function chained(snapshots: LineageSnapshot[]): Node[] {
   const nodes = new Map(snapshots.map((s) => [s.id, ofSnapshot(s)]));
   const tops: Node[] = [];
@@ -69,7 +69,7 @@ export function placeNarrow(jails: LineageJail[], width: number): { nodes: Place
 // narrowest is the least width at which the name of a node can be read.
 const narrowest = 160;
 
-// place lays the forest out, oldest at the left.
+// place lays out the forest with the oldest nodes at the left.
 export function place(jails: LineageJail[]): { nodes: Placed[]; width: number; height: number } {
   const root = hierarchy<Node>({ id: "", kind: "root", name: "", state: "", created: "", memory: false, children: jails.map(ofJail) });
   const laid = tree<Node>().nodeSize([line, column]).separation(() => 1)(root);

@@ -1,14 +1,14 @@
-// The dimensions of budgets: their names, and how amounts of each are written.
+// The dimensions of budgets, with their labels and formats.
 import { bytes, count, took } from "../../lib/format";
 
 export interface Dimension {
   id: string;
   label: string;
   write: (n: number) => string;
-  unit: string; // in which it is typed
+  unit: string; // the unit of the input field
 }
 
-// cost writes millionths of a currency's unit.
+// cost formats an amount in millionths of the currency unit.
 export function cost(micros: number): string {
   const units = micros / 1e6;
   return units === 0 ? "0" : units < 0.01 ? units.toFixed(5) : units.toFixed(units < 1 ? 4 : 2);
@@ -21,7 +21,7 @@ export const dimensions: Dimension[] = [
   { id: "llm-tokens", label: "Tokens", write: count, unit: "tokens" },
   { id: "cost-micros", label: "Cost", write: cost, unit: "millionths" },
   { id: "wall-clock-ms", label: "Time", write: ms, unit: "ms" },
-  { id: "sandbox-cpu-ms", label: "Processor", write: ms, unit: "ms" },
+  { id: "sandbox-cpu-ms", label: "CPU time", write: ms, unit: "ms" },
   { id: "network-bytes", label: "Network", write: bytes, unit: "bytes" },
   { id: "storage-bytes", label: "Disk", write: bytes, unit: "bytes" },
 ];

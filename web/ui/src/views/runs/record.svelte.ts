@@ -1,5 +1,5 @@
-// A run with its journal, as it is and as it goes on. Of the steps the last few
-// hundred are here, without what is long in them; others when they are asked for.
+// A run with its step log, updated live. It contains the last few hundred steps with shortened
+// inputs and outputs; the rest is loaded on demand.
 import { get } from "../../api/client";
 import { Problem } from "../../api/problem";
 import { followSession, over, soon, type Checkpoint, type Run, type RunEvent, type Step } from "../../api/runs";
@@ -7,10 +7,10 @@ import type { Following } from "../../api/follow";
 import { millis } from "../../lib/format";
 import type { Entry } from "../chain/entry";
 
-const most = 300; // steps that are shown at once
+const most = 300; // steps per request of earlier steps
 const page = 100;
 const entriesMost = 4000;
-const long = 2000; // characters of what went in or came out
+const long = 2000; // the maximum length of an input or output, in characters
 
 export class RunRecord {
   run = $state.raw<Run>();
@@ -21,11 +21,11 @@ export class RunRecord {
   entries = $state.raw<Entry[]>([]);
   problem = $state.raw<Problem>();
   following = $state<Following>("connecting");
-  from = $state(0); // how many steps before those here are left out
+  from = $state(0); // the number of earlier steps that are not loaded
 
   #over = new AbortController();
   #end = () => {};
-  #changed = Infinity; // the first step that has changed since it was read
+  #changed = Infinity; // the first step that changed since the last read
   #again = soon(150, () => void this.#renew());
   #busy = false;
 
@@ -51,7 +51,7 @@ export class RunRecord {
     this.#end();
   }
 
-  // earlier shows steps before those that are.
+  // earlier loads earlier steps.
   async earlier(): Promise<void> {
     this.from = Math.max(0, this.from - most);
     this.steps = [];
@@ -59,7 +59,7 @@ export class RunRecord {
     await this.#read(this.from);
   }
 
-  // whole is a step with all that went in and came out.
+  // whole loads a step with its complete input and output.
   async whole(n: number): Promise<Step | undefined> {
     return (await get("/chat/run/{run}/actions", { path: { run: this.id }, query: { after: n - 1, limit: 1 }, signal: this.#over.signal })).items[0];
   }
@@ -75,7 +75,7 @@ export class RunRecord {
     }
     const n = (event.body as { n?: number } | null)?.n;
     const known = n === undefined ? undefined : this.steps.find((s) => s.n === n);
-    // What is told anew of the beginning, and is here as it is, changes nothing.
+    // The stream repeats events from the start. Ignore those about known steps.
     if (event.kind === "step.began" && (known || (n ?? 0) <= this.from)) return;
     if (event.kind === "step.ended" && (known?.ended || (n ?? 0) <= this.from)) return;
     if (event.kind.startsWith("step.")) this.#changed = Math.min(this.#changed, n ?? Infinity);
@@ -102,7 +102,7 @@ export class RunRecord {
     }
   }
 
-  // read reads the steps after one, and what else there is of the run.
+  // read loads the steps after a step, and the checkpoints, child runs and audit log entries.
   async #read(after: number): Promise<void> {
     const run = this.run;
     if (!run) return;
@@ -140,8 +140,8 @@ export class RunRecord {
     }
   }
 
-  // causes reads what the chain has of the time of these steps. Without a chain
-  // the steps are there all the same.
+  // causes loads the audit log entries of the time range of the steps. If the audit log is
+  // disabled, only the steps are shown.
   async #causes(run: string): Promise<void> {
     try {
       const first = this.from > 0 ? this.steps[0]?.began : undefined;

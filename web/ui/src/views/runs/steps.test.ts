@@ -8,7 +8,7 @@ const step = (n: number, kind: string, name: string, began: number, ended?: numb
 const entry = (seq: number, kind: string, time: number, body: object = {}, parent = 0): Entry => ({ seq, kind, time: at(time), parent, body, jail: "", session: "", run: "r-1", capability: "", agent: "", prev: "", hash: "" });
 const checkpoint = (id: string, time: number): Checkpoint => ({ id, run: "r-1", n: 1, at: at(time), steps: 1, digest: "" });
 
-test("what the chain has of a step is below the step", () => {
+test("audit log entries of a step are its children", () => {
   const steps = [step(1, "model", "model", 1000, 1100), step(2, "tool", "bash", 1200, 1300)];
   const entries = [
     entry(1, "run.started", 900),
@@ -24,20 +24,20 @@ test("what the chain has of a step is below the step", () => {
   expect(spentBy(items[0]!)).toEqual({ tokens: 15, cost: 7 });
 });
 
-test("of steps that are under way at once the one that is named has it", () => {
+test("an entry belongs to the concurrent step that it names", () => {
   const steps = [step(1, "tool", "read", 1000), step(2, "tool", "bash", 1001), step(3, "tool", "write", 1002)];
   const items = itemsOf(steps, [entry(5, "decision", 1010, { action: "bash" })], [], []);
   expect(items.find((i) => i.id === "s2")?.children.map((c) => c.id)).toEqual(["e5"]);
 });
 
-test("what belongs to no step stands between them", () => {
+test("entries and runs of no step are between the steps", () => {
   const steps = [step(1, "tool", "bash", 1000, 1100)];
   const below = { id: "r-2", created: at(1500) } as Run;
   const items = itemsOf(steps, [entry(6, "run.moved", 1050), entry(7, "egress", 5000)], [], [below]);
   expect(items.map((i) => i.id)).toEqual(["s1", "e6", "r-2", "e7"]);
 });
 
-test("what is below is shown where it was opened", () => {
+test("children of expanded items are shown", () => {
   const items = itemsOf([step(1, "model", "model", 1000, 1100)], [entry(2, "llm.called", 1050)], [], []);
   expect(rowsOf(items, new Set()).map((r) => r.item.id)).toEqual(["s1"]);
   expect(rowsOf(items, new Set(["s1"])).map((r) => [r.item.id, r.depth])).toEqual([["s1", 0], ["e2", 1]]);

@@ -1,5 +1,5 @@
-// What a run did as a tree: its steps, its checkpoints and the runs below it in
-// their order, and below a step what the causal chain has of it.
+// The tree of a run: its steps, checkpoints and child runs in order of time, with the audit
+// log entries of each step as its children.
 import type { Checkpoint, Run, Step } from "../../api/runs";
 import { millis } from "../../lib/format";
 import { forest, type Entry, type Tree } from "../chain/entry";
@@ -15,10 +15,10 @@ export interface Row {
   depth: number;
 }
 
-// What the steps and checkpoints say already.
-const said = new Set(["run.started", "checkpoint.taken"]);
+// Kinds of entries that duplicate steps or checkpoints.
+const duplicates = new Set(["run.started", "checkpoint.taken"]);
 
-// A step ends when that is written down, which is a little after its effect was.
+// The end of a step is recorded some milliseconds after its effects.
 const slack = 250;
 
 export function itemsOf(steps: Step[], entries: Entry[], checkpoints: Checkpoint[], below: Run[]): Item[] {
@@ -38,17 +38,17 @@ export function itemsOf(steps: Step[], entries: Entry[], checkpoints: Checkpoint
   return items;
 }
 
-// shown leaves out what is said already, and keeps what it caused.
+// shown removes duplicate entries and keeps their effects.
 function shown(tree: Tree): Tree[] {
-  return said.has(tree.entry.kind) ? tree.children.flatMap(shown) : [tree];
+  return duplicates.has(tree.entry.kind) ? tree.children.flatMap(shown) : [tree];
 }
 
 function itemOf(tree: Tree): Item {
   return { type: "entry", id: `e${tree.entry.seq}`, at: millis(tree.entry.time), entry: tree.entry, children: tree.children.flatMap(shown).map(itemOf) };
 }
 
-// ownerOf is the step that an entry came of: one that was under way, of the sort
-// that makes such entries. The chain has no numbers of steps.
+// ownerOf returns the step that caused an entry: an active step of the matching kind. The
+// audit log has no step numbers.
 function ownerOf(steps: Step[], entry: Entry): Step | undefined {
   if (entry.kind.startsWith("run.") || entry.kind.startsWith("session.") || entry.kind.startsWith("budget.")) return undefined;
   const at = millis(entry.time);
@@ -58,13 +58,12 @@ function ownerOf(steps: Step[], entry: Entry): Step | undefined {
   return open.findLast((s) => s.name === action || s.name === entry.capability) ?? open.at(-1);
 }
 
-// rowsOf lists what is shown of a tree. What is below is folded unless it was
-// opened, but for what waits for a person.
+// rowsOf lists the visible rows of a tree. Items are collapsed unless they are in opened.
 export function rowsOf(items: Item[], opened: ReadonlySet<string>, depth = 0): Row[] {
   return items.flatMap((item) => [{ item, depth }, ...(opened.has(item.id) ? rowsOf(item.children, opened, depth + 1) : [])]);
 }
 
-// spentBy sums what the models of a step took.
+// spentBy sums the tokens and costs of the model calls of a step.
 export function spentBy(item: Item): { tokens: number; cost: number } {
   const sum = { tokens: 0, cost: 0 };
   const add = (one: Item) => {

@@ -2,10 +2,11 @@ import type { Schema } from "../../../api/client";
 
 export type Change = Schema["Change"];
 
-// signs are the kinds of changes, at a glance.
+// signs are symbols for the kinds of changes.
 export const signs: Record<Change["kind"], string> = { added: "+", modified: "~", deleted: "−", metadata: "·", renamed: "→" };
 
-// A directory of what changed. Directories in which nothing else is are one line.
+// A Branch is a node of the tree of changed files. A chain of directories with nothing else
+// in them is one node.
 export interface Branch {
   name: string;
   path: string;
@@ -18,8 +19,8 @@ export interface Row {
   depth: number;
 }
 
-// treeOf makes a tree of changes in any order. Sorted by bytes, /foo-bar/y stands between
-// /foo and /foo/x, so a directory is found by its path and not by its place.
+// treeOf makes a tree of changes in any order. In byte order, /foo-bar/y is between
+// /foo and /foo/x, so a directory is found by its path and not by its position.
 export function treeOf(changes: Change[]): Branch {
   const root: Branch = { name: "/", path: "/", children: [] };
   const known = new Map<string, Branch>();
@@ -40,7 +41,7 @@ export function treeOf(changes: Change[]): Branch {
   return root;
 }
 
-// rowsOf lists a tree as it is shown, without what is folded.
+// rowsOf lists the visible rows of a tree, without collapsed parts.
 export function rowsOf(root: Branch, folded: Set<string>): Row[] {
   const rows: Row[] = [];
   const add = (branch: Branch, depth: number, prefix: string) => {

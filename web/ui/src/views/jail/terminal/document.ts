@@ -1,7 +1,7 @@
-// xterm.js writes its styles into <style> elements and style attributes, which
-// the page's content policy forbids. It asks a document for its elements, so it
-// is given one whose elements do the same through the style sheet's own objects,
-// which the policy allows: nothing of it can come from a jail's output.
+// xterm.js writes its styles into <style> elements and style attributes, which the
+// Content-Security-Policy of the page forbids. It creates its elements with a given document.
+// strictDocument returns one whose elements set styles through the CSS object model, which the
+// policy allows. The output of a jail cannot contain such styles.
 
 export function strictDocument(): Document {
   return new Proxy(document, {
@@ -14,15 +14,15 @@ export function strictDocument(): Document {
   });
 }
 
-// opened runs what makes a terminal. Of xterm.js 6 the viewport asks the window's
-// document all the same, for an operator in it binds otherwise than was meant
-// (CoreBrowserTerminal.ts, where it makes its CoreBrowserService).
+// opened runs open, which creates a terminal, with a replaced document.createElement. The
+// viewport of xterm.js 6 uses the document of the window instead of the given one, because of an
+// operator precedence error (CoreBrowserTerminal.ts, at the creation of CoreBrowserService).
 export function opened(open: () => void): void {
   document.createElement = create as typeof document.createElement;
   try {
     open();
   } finally {
-    delete (document as Partial<Document>).createElement; // the prototype's is back
+    delete (document as Partial<Document>).createElement; // restores the method of the prototype
   }
 }
 
@@ -30,32 +30,32 @@ const createElement = Document.prototype.createElement;
 
 function create(tag: string, options?: ElementCreationOptions): HTMLElement {
   if (tag === "style") return styleElement();
-  const made = createElement.call(document, tag, options);
-  made.setAttribute = (name, value) => {
-    if (name === "style") made.style.cssText = value;
-    else Element.prototype.setAttribute.call(made, name, value);
+  const element = createElement.call(document, tag, options);
+  element.setAttribute = (name, value) => {
+    if (name === "style") element.style.cssText = value;
+    else Element.prototype.setAttribute.call(element, name, value);
   };
-  return made;
+  return element;
 }
 
-// styleElement stands where a <style> would stand, and keeps a sheet that goes
-// when it goes.
+// styleElement returns a placeholder for a <style> element. Its style sheet is removed together
+// with it.
 function styleElement(): HTMLElement {
   const sheet = new CSSStyleSheet();
   document.adoptedStyleSheets = [...document.adoptedStyleSheets, sheet];
-  const stand = createElement.call(document, "span");
-  stand.hidden = true;
+  const placeholder = createElement.call(document, "span");
+  placeholder.hidden = true;
   let text = "";
-  Object.defineProperty(stand, "textContent", {
+  Object.defineProperty(placeholder, "textContent", {
     get: () => text,
     set: (styles: string) => {
       text = styles;
       sheet.replaceSync(styles);
     },
   });
-  stand.remove = () => {
+  placeholder.remove = () => {
     document.adoptedStyleSheets = document.adoptedStyleSheets.filter((s) => s !== sheet);
-    Element.prototype.remove.call(stand);
+    Element.prototype.remove.call(placeholder);
   };
-  return stand;
+  return placeholder;
 }

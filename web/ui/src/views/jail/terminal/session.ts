@@ -1,11 +1,10 @@
-// A terminal in a jail, over a WebSocket: binary frames are bytes, text frames
-// say what happens to it. When the connection breaks the command goes on, and
-// the next one comes back to it.
+// A terminal in a jail over a WebSocket: binary frames are input and output, text frames are
+// events. The command survives a broken connection, and the next connection attaches to it.
 import { place, type Schema } from "../../../api/client";
 
 export type TerminalState = "connecting" | "open" | "reconnecting" | "ended";
 
-type Told = Schema["TerminalEvent"];
+type TerminalEvent = Schema["TerminalEvent"];
 
 interface Handlers {
   data: (bytes: Uint8Array | string) => void;
@@ -52,7 +51,7 @@ export class TerminalSession {
   close(): void {
     this.#closed = true;
     clearTimeout(this.#timer);
-    this.#control({ signal: "HUP" }); // nobody will come back to it
+    this.#control({ signal: "HUP" }); // no connection will attach to it again
     this.#socket?.close();
   }
 
@@ -65,16 +64,16 @@ export class TerminalSession {
       this.on.data(new Uint8Array(data));
       return;
     }
-    const told = JSON.parse(data) as Told;
-    if (told.exec) {
+    const event = JSON.parse(data) as TerminalEvent;
+    if (event.exec) {
       if (this.#exec) this.#control({ resize: this.#size });
-      this.#exec = told.exec.id;
+      this.#exec = event.exec.id;
       this.#wait = shortest;
       this.on.state("open");
     }
-    if (told.lost) this.on.data(`\r\n… ${told.lost} bytes are lost …\r\n`);
-    if (told.error) this.#end(told.error.detail ?? told.error.title);
-    if (told.exit) this.#end(told.exit.signal ? `ended by SIG${told.exit.signal}` : `exited with ${told.exit.exit_code ?? 0}`);
+    if (event.lost) this.on.data(`\r\n… ${event.lost} bytes lost …\r\n`);
+    if (event.error) this.#end(`The terminal failed: ${event.error.detail ?? event.error.title}`);
+    if (event.exit) this.#end(event.exit.signal ? `The shell was killed by SIG${event.exit.signal}` : `The shell exited with ${event.exit.exit_code ?? 0}`);
   }
 
   #end(how: string): void {
@@ -85,7 +84,7 @@ export class TerminalSession {
   #left(code: number, reason: string): void {
     if (this.#closed) return;
     if (code >= 4000 || !this.#exec) {
-      this.#end(reason || "no terminal can be had: is the jail running?");
+      this.#end(reason ? `The terminal failed: ${reason}` : "Cannot open a terminal: check that the jail is running");
       return;
     }
     this.on.state("reconnecting");

@@ -1,1 +1,0 @@
-import{ad as l,t as o,n as r,o as s,v as d,w as n}from"./index-DNpgStRJ.js";var v=d('<div class="table s-1os6jx1" role="region" tabindex="0"><!></div>');function c(t,e){var a=v(),i=s(a);l(i,()=>e.children),o(()=>n(a,"aria-label",e.label)),r(t,a)}export{c as T};
