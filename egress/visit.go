@@ -127,9 +127,7 @@ func (v *visit) carry() {
 	p := v.p
 	spoken, err := v.detect(p.times.silence)
 	if spoken == protoUnknown && err == nil {
-		var done bool
-		done = v.serverFirst()
-		if done {
+		if v.serverFirst() {
 			return
 		}
 		spoken, err = v.detect(p.times.head)
