@@ -174,7 +174,7 @@ func TestUnpackableNameIsReported(t *testing.T) {
 	d.writeSkillBundle()
 	d.mustRun("bundle", "keygen")
 	d.mustFail("does not end in one of", "bundle", "sign", "teacher", "-o", "teacher.rar")
-	d.mustFail("in the bundle itself", "bundle", "sign", "teacher", "-o", "teacher/teacher.zip")
+	d.mustFail("would be inside the bundle", "bundle", "sign", "teacher", "-o", "teacher/teacher.zip")
 	d.mustRun("bundle", "verify", "teacher", "--key", "bundle.pub")
 }
 

@@ -78,7 +78,8 @@ func (w *watch) edit(c notify.Call, p *process, e edit) (v verdict, err error) {
 		if flags&unix.O_ACCMODE == unix.O_RDONLY { // may block for long and changes nothing
 			return proceed, nil
 		}
-		if d.pipeWriter, err = w.waitForReader(c, at); err != nil {
+		d.pipeWriter, err = w.waitForReader(c, at)
+		if err != nil {
 			return verdict{}, err
 		}
 	}

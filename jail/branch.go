@@ -290,7 +290,8 @@ func (m *Manager) Rewind(ctx context.Context, jid id.Jail, img Image, o RewindOp
 		l, reconnect := e.live.Load(), func() {}
 		if l != nil {
 			var err error
-			if reconnect, err = l.disconnect(ctx); err != nil {
+			reconnect, err = l.disconnect(ctx)
+			if err != nil {
 				return err
 			}
 			defer e.unpark()

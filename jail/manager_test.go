@@ -291,7 +291,8 @@ func (h *harness) running(m *jail.Manager) jail.Jail {
 	if err != nil {
 		h.Fatal(err)
 	}
-	if j, err = m.Start(h.Context(), j.ID); err != nil {
+	j, err = m.Start(h.Context(), j.ID)
+	if err != nil {
 		h.Fatal(err)
 	}
 	return j

@@ -102,7 +102,8 @@ func (in *Init) Open() error {
 	}
 	in.files.Hide(in.secrets.contains)
 	if in.Door { // before the standard streams are replaced
-		if in.listener, err = listenStdin(); err != nil {
+		in.listener, err = listenStdin()
+		if err != nil {
 			return errors.Join(err, in.files.Close())
 		}
 	}

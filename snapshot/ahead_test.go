@@ -32,8 +32,8 @@ func TestPreDumpOfLargeJail(t *testing.T) {
 		done'`)
 	h.eventually(j, "cat /tmp/sizes", "90000000 1000000")
 	s := h.take(j, jail.Copied)
-	if !strings.Contains(said.String(), "written down ahead") || strings.Contains(said.String(), "waits longer") {
-		t.Errorf("it was not written down ahead:\n%s", said)
+	if !strings.Contains(said.String(), "memory of a jail pre-dumped") || strings.Contains(said.String(), "cannot pre-dump") {
+		t.Errorf("the memory was not pre-dumped:\n%s", said)
 	}
 	host := newHost(t) // an exported archive contains the complete memory
 	host.root = "/"
@@ -73,7 +73,7 @@ func TestSnapshotWhenPreDumpFails(t *testing.T) {
 	h.background(j, `exec bash -c 'old=$(head -c 90000000 /dev/zero | tr "\0" x); while :; do n=$((n+1)); echo "${#old}" > /tmp/sizes; echo $n > /tmp/count; sleep 0.01; done'`)
 	h.eventually(j, "cat /tmp/sizes", "90000000")
 	s := h.take(j, jail.Copied)
-	if !strings.Contains(said.String(), "waits longer") {
+	if !strings.Contains(said.String(), "cannot pre-dump the memory of a jail") {
 		t.Errorf("the failed pre-dump was not logged: %s", said)
 	}
 	for _, k := range append(h.branch(s.ID, 1), j) {

@@ -421,13 +421,13 @@ func TestApprovalExpiryAndRequestLimit(t *testing.T) {
 		h.pendingApproval(j, line)
 	}
 	more := h.decide(j, "bash", "git push origin more")
-	if more.Allow || !strings.Contains(more.Decision.Reason, "wait for a person already") {
+	if more.Allow || !strings.Contains(more.Decision.Reason, "already has 3 pending approvals") {
 		t.Errorf("a question above the limit: got %+v, want denied", more)
 	}
 	h.checkCauses(more, "DENIED")
 	for _, w := range waiting {
 		v := h.waitVerdict(w)
-		if v.Allow || !strings.Contains(v.Decision.Reason, "nobody answered") {
+		if v.Allow || !strings.Contains(v.Decision.Reason, "no answer within 10s") {
 			t.Errorf("an unanswered question: got %+v, want denied", v)
 		}
 		h.checkCauses(v, "DENIED", askedKind, expiredKind)

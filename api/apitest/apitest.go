@@ -419,9 +419,13 @@ func (m *Jails) Watch(ctx context.Context, j id.Jail, path string, recursive boo
 func (m *Jails) Changes(_ context.Context, j id.Jail, o jail.ChangesOptions) ([]jail.Change, error) {
 	list, compared := slices.Clone(m.Diff), 0
 	for i := range list {
-		if c := &list[i]; !o.Text || c.Path <= o.After {
+		c := &list[i]
+		if !o.Text || c.Path <= o.After {
 			c.Diff, c.NoDiff = "", ""
-		} else if compared++; compared > 2 { // the maximum for one response
+			continue
+		}
+		compared++
+		if compared > 2 { // the maximum for one response
 			c.Diff, c.NoDiff = "", jail.DiffLater
 		}
 	}

@@ -75,7 +75,8 @@ func (b *Backend) startStage(what string, o stageRequest) (_ *stage, err error) 
 		return nil, err
 	}
 	s.control, theirs = w, append(theirs, r)
-	if s.stderr, err = newStderrFile(); err != nil {
+	s.stderr, err = newStderrFile()
+	if err != nil {
 		return nil, err
 	}
 

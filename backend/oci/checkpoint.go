@@ -109,7 +109,8 @@ func (b *Backend) Dump(ctx context.Context, p jail.Plan, i jail.Instance, dir st
 	steps, stepCtx := errgroup.WithContext(ctx)
 	steps.Go(fault.Catch(func() error { return b.criu.Dump(stepCtx, d) }))
 	steps.Go(fault.Catch(func() (err error) {
-		if n.Init, err = copyInit(filepath.Join(inst.layout.control(), "init"), filepath.Join(dir, initFile)); err != nil {
+		n.Init, err = copyInit(filepath.Join(inst.layout.control(), "init"), filepath.Join(dir, initFile))
+		if err != nil {
 			return err
 		}
 		b, err := json.Marshal(n)

@@ -55,7 +55,8 @@ func otherName(root, name string) (other string, err error) {
 	}
 	looked := 0
 	look := func(at string, e fs.DirEntry, err error) error {
-		if looked++; other != "" || looked > maxSearched {
+		looked++
+		if other != "" || looked > maxSearched {
 			return fs.SkipAll
 		}
 		var st unix.Stat_t

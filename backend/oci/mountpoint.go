@@ -43,7 +43,8 @@ func mountPoint(root, target string, dir bool, id uint32) (string, error) {
 		if is := st.Mode&unix.S_IFMT == unix.S_IFDIR; is != dir || !dir && st.Mode&unix.S_IFMT != unix.S_IFREG {
 			return fault.Newf(fault.Invalid, "oci.Create", target, "a directory must be mounted on a directory, and a file on a file")
 		}
-		if real, err = pathOf(fd); err != nil {
+		real, err = pathOf(fd)
+		if err != nil {
 			return err
 		}
 		defer unix.Close(base)

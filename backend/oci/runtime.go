@@ -138,7 +138,8 @@ func (b *Backend) run(ctx context.Context, p jail.Plan, l layout, flags []string
 	defer null.Close()
 	stdin := null
 	if b.kind.sentry {
-		if stdin, err = bindDatagramSocket(l); err != nil {
+		stdin, err = bindDatagramSocket(l)
+		if err != nil {
 			return fmt.Errorf("create the datagram socket: %w", err)
 		}
 		defer stdin.Close()

@@ -37,7 +37,8 @@ func (b *Backend) dumpSentry(ctx context.Context, p jail.Plan, i *instance, dir 
 		return err
 	}
 	n := notes{External: map[string]externalMount{}, Net: p.Network, OwnNet: r.OwnNet}
-	if n.Init, err = copyInit(filepath.Join(i.layout.control(), "init"), filepath.Join(dir, initFile)); err != nil {
+	n.Init, err = copyInit(filepath.Join(i.layout.control(), "init"), filepath.Join(dir, initFile))
+	if err != nil {
 		return err
 	}
 	frozen, err := i.cgroup.Frozen()
@@ -182,7 +183,8 @@ func newRestoreGate(dir string, l layout) (_ *restoreGate, err error) {
 			g.Close()
 		}
 	}()
-	if g.pending, err = os.ReadFile(filepath.Join(dir, sentryIndex)); err != nil {
+	g.pending, err = os.ReadFile(filepath.Join(dir, sentryIndex))
+	if err != nil {
 		return nil, err
 	}
 	if len(g.pending) == 0 {

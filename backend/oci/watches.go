@@ -77,7 +77,8 @@ func pathsOf(init int, nodes map[node]int) (paths []string, err error) {
 	looked := 0
 	for _, place := range append(places, "/tmp", "/work", "/workspace", "/root", "/home", "/run", "/var", "/etc", "/") {
 		err := fs.WalkDir(root.FS(), name(place), func(at string, e fs.DirEntry, err error) error {
-			if looked++; len(left) == 0 || looked > maxSearched {
+			looked++
+			if len(left) == 0 || looked > maxSearched {
 				return fs.SkipAll
 			}
 			if err != nil {

@@ -120,7 +120,8 @@ func (t *Templates) release(ctx context.Context, sid id.Snapshot) {
 	if sid == "" {
 		return
 	}
-	if t.retained[sid]--; t.retained[sid] <= 0 {
+	t.retained[sid]--
+	if t.retained[sid] <= 0 {
 		delete(t.retained, sid)
 		t.drop(ctx, sid)
 	}

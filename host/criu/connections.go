@@ -181,12 +181,14 @@ func outwardStreams(cg *cgroup.Cgroup, path string) (all []*stream, err error) {
 			if _, err := fmt.Sscan(e.Name(), &s.fd); err != nil {
 				return all, err
 			}
-			if s.sock, err = s.dupSocket(map[int]int{pid: pid}); err != nil {
+			s.sock, err = s.dupSocket(map[int]int{pid: pid})
+			if err != nil {
 				return all, err
 			}
 			all = append(all, s)
 			delete(wanted, to)
-			if s.sk, err = socketAddrs(s.sock); err != nil {
+			s.sk, err = socketAddrs(s.sock)
+			if err != nil {
 				return all, err
 			}
 		}
@@ -283,10 +285,12 @@ func (s *stream) readState() error {
 		*of.to = ptr(uint32(n))
 	}
 	var err error
-	if e.InqSeq, e.InqLen, s.recv, err = readQueue(fd, recvQueue, unix.SIOCINQ); err != nil {
+	e.InqSeq, e.InqLen, s.recv, err = readQueue(fd, recvQueue, unix.SIOCINQ)
+	if err != nil {
 		return fmt.Errorf("receive queue: %w", err)
 	}
-	if e.OutqSeq, e.OutqLen, s.send, err = readQueue(fd, sendQueue, unix.SIOCOUTQ); err != nil {
+	e.OutqSeq, e.OutqLen, s.send, err = readQueue(fd, sendQueue, unix.SIOCOUTQ)
+	if err != nil {
 		return fmt.Errorf("send queue: %w", err)
 	}
 	unsent, err := unix.IoctlGetInt(fd, unix.SIOCOUTQNSD)

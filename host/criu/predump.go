@@ -199,13 +199,15 @@ func mergeImage(dir, name string) error {
 	}
 	j := &pageMerge{}
 	defer j.close()
-	if j.current, err = os.Open(now.pages); errors.Is(err, fs.ErrNotExist) {
+	j.current, err = os.Open(now.pages)
+	if errors.Is(err, fs.ErrNotExist) {
 		j.current, err = os.Open(os.DevNull) // nothing has changed
 	}
 	if err != nil {
 		return err
 	}
-	if j.preDump, err = os.OpenFile(was.pages, os.O_RDWR, 0); err != nil {
+	j.preDump, err = os.OpenFile(was.pages, os.O_RDWR, 0)
+	if err != nil {
 		return err
 	}
 	part := now.pages + ".part"

@@ -70,7 +70,8 @@ func reconnect(dir string, cg *cgroup.Cgroup, outward bool, keep *Connections) e
 		if !s.internal() && !outward {
 			continue
 		}
-		if s.sock, err = s.dupSocket(pids); err != nil {
+		s.sock, err = s.dupSocket(pids)
+		if err != nil {
 			return fmt.Errorf("connection of process %d: %w", s.pid, err)
 		}
 	}

@@ -43,7 +43,8 @@ const logName = "criu.log"
 func (t *Tool) work(ctx context.Context, w *Worker, at workerConfig, req *rpc.CriuReq, dir string, step func(name string, worker int) error) (*rpc.CriuResp, error) {
 	if w == nil {
 		var err error
-		if w, err = t.startWorker(at); err != nil {
+		w, err = t.startWorker(at)
+		if err != nil {
 			return nil, fmt.Errorf("criu: %w", err)
 		}
 	}

@@ -11,7 +11,7 @@ export default async function ({ sdk, check }) {
   const gets = async (box, want, host = 'api.example.com') => assert.equal((await ask(box, host)).digest, digest(want))
   const refused = async (box) => {
     const said = (await box.commands.run(`curl -s -m 20 -w ' %{http_code}' https://api.example.com/`)).stdout
-    assert.match(said, /a secret for the header X-Key .* cannot be had[^]* 502$/)
+    assert.match(said, /a secret for header X-Key .* is not available[^]* 502$/)
     assert.ok(!said.includes('filled-key'), said)
   }
   const network = { rules: { 'api.example.com': [{ transform: { headers: { 'X-Key': `Bearer ${Secret.fill('Filled-Key')}` } } }] } }
