@@ -220,7 +220,7 @@ func TestTerminalShowsPendingApproval(t *testing.T) {
 		for lines := bufio.NewScanner(ours); !strings.Contains(said, "approve "+string(a.ID)) && lines.Scan(); {
 			said += lines.Text() + "\n"
 		}
-		if !strings.Contains(said, "a person is asked") || !strings.Contains(said, "id -u") || !strings.Contains(said, "approve "+string(a.ID)) {
+		if !strings.Contains(said, "approval required") || !strings.Contains(said, "id -u") || !strings.Contains(said, "approve "+string(a.ID)) {
 			t.Errorf("%s: the terminal shows %q", line[0], said)
 		}
 		h.allows(a)

@@ -87,7 +87,7 @@ func TestPlacesExample(t *testing.T) {
 	}
 	at := 0
 	for _, station := range []struct{ what, says string }{
-		{"the secret is kept", "GOOGLE_PLACES_API_KEY  local    never"},
+		{"the secret is kept", "GOOGLE_PLACES_API_KEY  local     never"},
 		{"a person is asked", "has the secret GOOGLE_PLACES_API_KEY put into requests to places.googleapis.com"},
 		{"the skill is rendered, with its tools", "`places.search` is the tool `places__search`"},
 		{"what needs no sandbox is called", `"location":{"lat":51.5137,"lng":-0.1366}`},

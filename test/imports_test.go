@@ -133,6 +133,7 @@ var may = map[string][]string{
 	"internal/bpfstack":   {},
 	"internal/notify":     {},
 	"internal/ifhead":     {},
+	"internal/wording":    {},
 	"internal/problem":    {"rtfs/form"},
 	"internal/redact":     {},
 	"internal/text":       {},

@@ -71,7 +71,7 @@ func TestJailsSurviveTheDaemonWithPostgreSQL(t *testing.T) {
 		{"another database", []string{"--data", h.data, "--db", server.URL(t)}},
 	} {
 		args := append([]string{"serve", "--config", h.config, "--listen", ""}, c.args...)
-		if _, stderr, code := h.glasshouse(h.data, args...); code != 1 || !strings.Contains(stderr, "records of") || !strings.Contains(stderr, "--db") {
+		if _, stderr, code := h.glasshouse(h.data, args...); code != 1 || !strings.Contains(stderr, "data directory") || !strings.Contains(stderr, "--db") {
 			t.Errorf("%s: exit code %d, %q; want an error with a remedy", c.name, code, stderr)
 		}
 	}

@@ -143,7 +143,7 @@ export default async function ({ sdk, check }) {
     assert.ok(refused instanceof BuildError, String(refused))
     assert.match(refused.message, /the credentials that were given/)
     const none = await Template.build(Template().fromAWSRegistry(image, { accessKeyId: 'A', secretAccessKey: 'b', region: 'nowhere' }), name('private')).catch((e) => e)
-    assert.match(none.message, /aws wants/)
+    assert.match(none.message, /aws needs/)
     const gcp = Template().fromGCPRegistry(image, { serviceAccountJSON: { client_email: 'a@b', private_key: 'c' } })
     assert.match((await Template.build(gcp, name('private')).catch((e) => e)).message, /the credentials that were given/)
   })
