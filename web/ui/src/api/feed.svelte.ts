@@ -75,16 +75,17 @@ class Feed {
     return () => all.delete(listen as Listener);
   }
 
-  // renewed registers a function that reloads data. It runs when the daemon does not know the
-  // last received message, so that events may be missing.
+  // renewed registers a function that reloads data. It runs when events may be missing: when
+  // the first stream begins, and when the daemon does not know the last received message.
   renewed(run: () => void): () => void {
     this.#renewed.add(run);
     return () => this.#renewed.delete(run);
   }
 
   #take(message: Message): void {
+    const first = this.#last === "";
     this.#last = message.id || this.#last;
-    if (message.event === "hello" && (JSON.parse(message.data) as { reset?: boolean }).reset) for (const run of this.#renewed) run();
+    if (message.event === "hello" && (first || (JSON.parse(message.data) as { reset?: boolean }).reset)) for (const run of this.#renewed) run();
     const heard = this.#listeners.get(message.event);
     if (!heard?.size) return;
     const data: unknown = JSON.parse(message.data);

@@ -34,6 +34,7 @@ class Jails {
   known = $state(false);
   problem = $state.raw<Problem>();
   #live = $state.raw(new Map<string, Live>());
+  #reads = new Set<Map<string, string>>(); // for each read of the list in progress, the events since its start
 
   // start subscribes to resource usage. The feed sends the complete status only once, so this
   // must run for all pages, before a view needs it.
@@ -52,12 +53,17 @@ class Jails {
   }
 
   async read(): Promise<void> {
+    const changes = new Map<string, string>();
+    this.#reads.add(changes);
     try {
       this.list = await all((after) => get("/jails", { query: { limit: 1000, after } }));
+      changes.forEach((kind, id) => void this.#changed(id, kind)); // the response may be older
       this.known = true;
       this.problem = undefined;
     } catch (thrown) {
       this.problem = Problem.from(thrown);
+    } finally {
+      this.#reads.delete(changes);
     }
   }
 
@@ -74,6 +80,7 @@ class Jails {
 
   // changed reloads a jail after an event.
   async #changed(id: string, kind: string): Promise<void> {
+    for (const changes of this.#reads) changes.set(id, kind);
     if (kind === "jail.deleted") {
       this.list = this.list.filter((j) => j.id !== id);
       return;

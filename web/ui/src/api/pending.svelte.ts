@@ -11,10 +11,11 @@ export type Approval = Schema["Approval"];
 class Pending {
   list = $state.raw<Approval[]>([]);
   known = $state(false); // whether the list has been read
+  #reads = new Set<Approval[]>(); // for each read in progress, the changes since its start
 
   start(): () => void {
     const ends = [
-      feed.on<FeedEvent>("approval", ({ approval }) => approval && this.#put(approval)),
+      feed.on<FeedEvent>("approval", ({ approval }) => approval && this.#changed(approval)),
       feed.renewed(() => void this.read()),
     ];
     void this.read();
@@ -22,18 +23,28 @@ class Pending {
   }
 
   async read(): Promise<void> {
+    const changes: Approval[] = [];
+    this.#reads.add(changes);
     try {
       this.list = (await get("/approvals")).items;
+      changes.forEach((approval) => this.#put(approval)); // the response may be older
       this.known = true;
     } catch {
       // The feed shows that the daemon is unreachable, and triggers another read later.
+    } finally {
+      this.#reads.delete(changes);
     }
   }
 
-  #put(approval: Approval): void {
+  #changed(approval: Approval): void {
+    for (const changes of this.#reads) changes.push(approval);
     if (approval.state === "pending" && !this.list.some((a) => a.id === approval.id)) {
       notices.say(approval.id, visible(approval.title), visible(approval.what), () => router.go(`/approvals/${approval.id}`));
     }
+    this.#put(approval);
+  }
+
+  #put(approval: Approval): void {
     const others = this.list.filter((a) => a.id !== approval.id);
     this.list = approval.state === "pending" ? [...others, approval].sort((a, b) => a.created_at.localeCompare(b.created_at)) : others;
   }
