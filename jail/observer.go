@@ -117,10 +117,10 @@ type freezeReasons struct {
 
 // frozen reports whether there is a reason to freeze the jail. The caller holds i.mu.
 //
-// +checklocks:i.mu
+// +checklocks:r.mu
 func (r *freezeReasons) frozen() bool { return r.paused || r.throttled || r.held }
 
-// isFrozen is frozen for a caller that does not hold i.mu.
+// isFrozen is frozen for a caller that does not hold r.mu.
 func (r *freezeReasons) isFrozen() bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -170,7 +170,7 @@ func (l *liveInstance) setReason(ctx context.Context, reason *bool, to bool) err
 
 // setReasonLocked is setReason for a caller that holds l.freeze.mu.
 //
-// +checklocks:l.ice.mu
+// +checklocks:l.freeze.mu
 func (l *liveInstance) setReasonLocked(ctx context.Context, reason *bool, to bool) error {
 	if *reason == to {
 		return nil
