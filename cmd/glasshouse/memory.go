@@ -2,6 +2,7 @@ package main
 
 import (
 	"os"
+	"runtime"
 	"slices"
 	"strings"
 	"syscall"
@@ -11,6 +12,11 @@ import (
 // (runtime/extern.go).
 const noHugePages = "disablethp=1"
 
+// The main goroutine stays on the first thread of the process until withoutHugePages returns.
+// If another thread calls execve, the first one ends before the process has its new memory
+// (fs/exec.c, de_thread), and /proc/PID/exe cannot be read, as if the daemon had ended.
+func init() { runtime.LockOSThread() }
+
 // withoutHugePages restarts the daemon with a heap without transparent huge pages. To make
 // one, khugepaged takes the process's mmap_lock and has the lowest priority (nice 19,
 // mm/khugepaged.c). On a processor that jails keep busy it held the lock for up to 16 s;
@@ -18,6 +24,7 @@ const noHugePages = "disablethp=1"
 //
 // The runtime reads the setting only when a program starts. The process remains the same.
 func withoutHugePages() {
+	defer runtime.UnlockOSThread()
 	settings := os.Getenv("GODEBUG")
 	if !slices.Contains(os.Args[1:], "serve") || strings.Contains(settings, "disablethp=") {
 		return
