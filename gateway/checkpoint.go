@@ -298,7 +298,7 @@ func (g *Gateway) branchOne(ctx context.Context, of run.Run, c run.Checkpoint, q
 	}
 	if g.cfg.Memory != nil && len(c.Memory) > 0 {
 		if err := g.cfg.Memory.Restore(ctx, q.As, c.Memory); err != nil {
-			return run.Run{}, g.removeBranchJail(ctx, j, err)
+			return run.Run{}, g.removeBranch(ctx, q.As, j, err)
 		}
 	}
 	q.Update = func(d *run.Details) {
@@ -312,19 +312,19 @@ func (g *Gateway) branchOne(ctx context.Context, of run.Run, c run.Checkpoint, q
 	}
 	b, _, err := g.cfg.Runs.Resume(ctx, of.ID, q)
 	if err != nil {
-		if g.cfg.Memory != nil && len(c.Memory) > 0 {
-			err = errors.Join(err, g.cfg.Memory.Forget(ctx, q.As))
-		}
-		return run.Run{}, g.removeBranchJail(ctx, j, err)
+		return run.Run{}, g.removeBranch(ctx, q.As, j, err)
 	}
 	return b, nil
 }
 
-// removeBranchJail deletes the jail of a branch that could not be created, and returns the
-// cause.
-func (g *Gateway) removeBranchJail(ctx context.Context, j id.Jail, why error) error {
-	if j == "" {
-		return why
+// removeBranch deletes the memory and the jail of a branch that could not be created, if it
+// has them, and returns the cause.
+func (g *Gateway) removeBranch(ctx context.Context, rid id.Run, j id.Jail, why error) error {
+	if g.cfg.Memory != nil {
+		why = errors.Join(why, g.cfg.Memory.Forget(ctx, rid))
 	}
-	return errors.Join(why, g.deleteJail(ctx, j))
+	if j != "" {
+		why = errors.Join(why, g.deleteJail(ctx, j))
+	}
+	return why
 }
