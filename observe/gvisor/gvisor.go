@@ -120,12 +120,6 @@ func (s *Source) Attach(ctx context.Context, t observe.Target, sink observe.Sink
 	if errors.Is(err, errExists) {
 		first, err = w.takeOver(ctx)
 	}
-	if err == nil {
-		first.residents, err = w.residents(ctx)
-		if err != nil {
-			err = errors.Join(err, first.conn.Close())
-		}
-	}
 	w.making.Unlock()
 	if err != nil {
 		unix.Close(pidfd)
@@ -134,6 +128,10 @@ func (s *Source) Attach(ctx context.Context, t observe.Target, sink observe.Sink
 	}
 	if t.Again && first.gap == "" {
 		first.gap = "nobody watched"
+	}
+	first.residents, err = w.residents(ctx)
+	if err != nil && !w.dead(0) {
+		w.fail(fmt.Errorf("list the processes of the jail: %w", err))
 	}
 	w.queue = []*session{first}
 	go w.run()
@@ -166,11 +164,11 @@ func (w *watch) residents(ctx context.Context) ([]resident, error) {
 	}
 	pids, err := w.source.runsc.pids(ctx, w.name())
 	if err != nil {
-		return nil, fmt.Errorf("list the process ids: %w", err)
+		return nil, err
 	}
 	recorded, err := recordedProcesses(w.sink)
 	if err != nil {
-		return nil, fmt.Errorf("read the processes of jail %s from its log: %w", w.target.Jail, err)
+		return nil, fmt.Errorf("read the event log: %w", err)
 	}
 	all := make([]resident, len(pids))
 	for i, pid := range pids {
