@@ -1,3 +1,4 @@
+import { Changes } from "./changes";
 import { all, get, type Schema } from "./client";
 import { feed, type FeedEvent } from "./feed.svelte";
 import { Problem } from "./problem";
@@ -34,7 +35,7 @@ class Jails {
   known = $state(false);
   problem = $state.raw<Problem>();
   #live = $state.raw(new Map<string, Live>());
-  #reads = new Set<Map<string, string>>(); // for each read of the list in progress, the events since its start
+  #changes = new Changes<[id: string, kind: string]>();
 
   // start subscribes to resource usage. The feed sends the complete status only once, so this
   // must run for all pages, before a view needs it.
@@ -45,7 +46,7 @@ class Jails {
   // follow keeps the list up to date until the returned function is called.
   follow(): () => void {
     const ends = [
-      feed.on<FeedEvent>("jail", ({ jail, kind }) => jail && void this.#changed(jail, kind)),
+      feed.on<FeedEvent>("jail", ({ jail, kind }) => jail && this.#changed(jail, kind)),
       feed.renewed(() => void this.read()),
     ];
     void this.read();
@@ -53,17 +54,15 @@ class Jails {
   }
 
   async read(): Promise<void> {
-    const changes = new Map<string, string>();
-    this.#reads.add(changes);
     try {
-      this.list = await all((after) => get("/jails", { query: { limit: 1000, after } }));
-      changes.forEach((kind, id) => void this.#changed(id, kind)); // the response may be older
+      await this.#changes.during(all((after) => get("/jails", { query: { limit: 1000, after } })), (list, changes) => {
+        this.list = list;
+        new Map(changes).forEach((kind, id) => void this.#reload(id, kind));
+      });
       this.known = true;
       this.problem = undefined;
     } catch (thrown) {
       this.problem = Problem.from(thrown);
-    } finally {
-      this.#reads.delete(changes);
     }
   }
 
@@ -78,9 +77,13 @@ class Jails {
     return this.#live.get(id) ?? nothing;
   }
 
-  // changed reloads a jail after an event.
-  async #changed(id: string, kind: string): Promise<void> {
-    for (const changes of this.#reads) changes.set(id, kind);
+  #changed(id: string, kind: string): void {
+    this.#changes.add([id, kind]);
+    void this.#reload(id, kind);
+  }
+
+  // reload reads a jail after an event.
+  async #reload(id: string, kind: string): Promise<void> {
     if (kind === "jail.deleted") {
       this.list = this.list.filter((j) => j.id !== id);
       return;

@@ -1,6 +1,7 @@
 import { notices } from "../lib/notices.svelte";
 import { router } from "../lib/router.svelte";
 import { visible } from "../lib/visible";
+import { Changes } from "./changes";
 import { get, type Schema } from "./client";
 import { feed, type FeedEvent } from "./feed.svelte";
 
@@ -11,7 +12,7 @@ export type Approval = Schema["Approval"];
 class Pending {
   list = $state.raw<Approval[]>([]);
   known = $state(false); // whether the list has been read
-  #reads = new Set<Approval[]>(); // for each read in progress, the changes since its start
+  #changes = new Changes<Approval>();
 
   start(): () => void {
     const ends = [
@@ -23,21 +24,19 @@ class Pending {
   }
 
   async read(): Promise<void> {
-    const changes: Approval[] = [];
-    this.#reads.add(changes);
     try {
-      this.list = (await get("/approvals")).items;
-      changes.forEach((approval) => this.#put(approval)); // the response may be older
+      await this.#changes.during(get("/approvals"), ({ items }, changes) => {
+        this.list = items;
+        changes.forEach((approval) => this.#put(approval));
+      });
       this.known = true;
     } catch {
       // The feed shows that the daemon is unreachable, and triggers another read later.
-    } finally {
-      this.#reads.delete(changes);
     }
   }
 
   #changed(approval: Approval): void {
-    for (const changes of this.#reads) changes.push(approval);
+    this.#changes.add(approval);
     if (approval.state === "pending" && !this.list.some((a) => a.id === approval.id)) {
       notices.say(approval.id, visible(approval.title), visible(approval.what), () => router.go(`/approvals/${approval.id}`));
     }
