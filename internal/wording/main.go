@@ -67,20 +67,19 @@ const clauses = `(?:^|[.;:]\s+|//\s+|\*\s+|#\s+)[Ww]ho (?:is|has|asks|waits|call
 
 // A matcher finds what the rules avoid.
 type matcher struct {
-	words  *regexp.Regexp
+	words  *regexp.Regexp // a group for each rule
 	clause *regexp.Regexp
-	each   []*regexp.Regexp
 }
 
 func newMatcher() *matcher {
-	m := &matcher{clause: regexp.MustCompile(clauses)}
-	var all []string
+	var groups []string
 	for _, r := range rules {
-		all = append(all, r.pattern)
-		m.each = append(m.each, regexp.MustCompile(`(?i)^(?:`+r.pattern+`)$`))
+		groups = append(groups, "("+r.pattern+")")
 	}
-	m.words = regexp.MustCompile(`(?i)\b(?:` + strings.Join(all, "|") + `)\b`)
-	return m
+	return &matcher{
+		words:  regexp.MustCompile(`(?i)\b(?:` + strings.Join(groups, "|") + `)\b`),
+		clause: regexp.MustCompile(clauses),
+	}
 }
 
 // A report is one phrase to replace.
@@ -99,13 +98,9 @@ func (r report) String() string {
 func (m *matcher) in(file string, line int, text string) []report {
 	var found []report
 	for i, l := range strings.Split(text, "\n") {
-		for _, phrase := range m.words.FindAllString(l, -1) {
-			for k, r := range m.each {
-				if r.MatchString(phrase) {
-					found = append(found, report{file, line + i, phrase, rules[k].instead})
-					break
-				}
-			}
+		for _, groups := range m.words.FindAllStringSubmatch(l, -1) {
+			rule := slices.Index(groups[1:], groups[0])
+			found = append(found, report{file, line + i, groups[0], rules[rule].instead})
 		}
 		for _, phrase := range m.clause.FindAllString(l, -1) {
 			found = append(found, report{file, line + i, strings.TrimLeft(phrase, "/.;:*# "), "the noun that names the actor as the subject"})
