@@ -43,7 +43,7 @@ type Review struct {
 	Output  []string `json:"output"` // data classes of the output
 
 	// Widens lists the additional permissions compared with the installed version, or all
-	// permissions if there is none.
+	// permissions if no version is installed.
 	Widens       []string           `json:"widens"`
 	Capabilities []CapabilityReview `json:"capabilities"`
 	Files        []FileReview       `json:"files"` // files that differ

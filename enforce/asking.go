@@ -9,9 +9,9 @@ import (
 	"glasshouse/policy"
 )
 
-// An pendingCall is a call about which somebody may be thinking. The process that
-// makes it may be interrupted meanwhile, frozen, or written down: then it makes
-// the call anew, and that is still the same asking.
+// A pendingCall is a system call that waits for a decision. If its process is interrupted,
+// frozen or checkpointed meanwhile, the process repeats the call, and the repeated call waits
+// for the same decision.
 type pendingCall struct {
 	nr          int32
 	args        [6]uint64

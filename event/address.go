@@ -51,7 +51,7 @@ func (e *endpoint) contains(s string) bool {
 	return ok && e.net.Contains(a)
 }
 
-// splitPort splits s into address and port; the port is -1 if there is none.
+// splitPort splits s into address and port; without a port it is -1.
 func splitPort(s string) (host string, port int64) {
 	host = s
 	var digits string

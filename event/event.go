@@ -104,7 +104,7 @@ type Event struct {
 	Real  string
 	Bytes int64 // also of Net
 	Calls int64 // number of calls summed up; 0 in the event of one call
-	FD    int32 // -1 if there is none
+	FD    int32 // -1: no descriptor
 
 	// Net. Addresses have the form "10.0.0.2:54321" and "[::1]:80", without a port if the
 	// protocol has none.

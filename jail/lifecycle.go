@@ -144,7 +144,8 @@ func (m *Manager) createJail(ctx context.Context, b Backend, j Jail, from source
 	unowned = nil
 	l.freeze.setHeld(from.restore != nil)
 	l.restored = from.restore != nil
-	if err = m.observe(ctx, b, e, false); err == nil && to == Running {
+	err = m.observe(ctx, b, e, false)
+	if err == nil && to == Running {
 		err = m.mountSecrets(ctx, j, inst)
 	}
 	if err == nil && to != Spare {

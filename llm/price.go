@@ -62,7 +62,7 @@ func (p Price) Cost(u Usage) int64 {
 	return (micros + 999_999) / 1_000_000
 }
 
-// price returns the first price that matches a model, and whether there is one.
+// price returns the first price that matches a model, and whether a price matches.
 func (g *Gateway) price(model string) (Price, bool) {
 	for _, p := range g.prices {
 		if matches(p.Model, model) {

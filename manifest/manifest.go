@@ -82,8 +82,8 @@ const (
 	// :exit_code n} for any exit code.
 	TextStdio Stdio = "text"
 
-	// The Model Context Protocol: the process is a server of tools, one of which is called. It
-	// may be reused for further calls.
+	// The Model Context Protocol: the process is a server of tools, and the call uses one of
+	// them. The process may be reused for further calls.
 	MCPStdio Stdio = "mcp"
 )
 

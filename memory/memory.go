@@ -190,7 +190,7 @@ func (m *Engine) put(ctx context.Context, s Scope, e Entry, version *int64) (Ent
 	return kept, err
 }
 
-// Forget deletes an entry. It is not an error if there is none.
+// Forget deletes an entry. A missing entry is not an error.
 func (m *Engine) Forget(ctx context.Context, s Scope, key string) error {
 	return m.store.Change(ctx, s, key, func(*Entry, Usage) (*Entry, error) { return nil, nil })
 }

@@ -17,8 +17,8 @@ type Target struct {
 	Runtime   string  // "runc", "crun", "runsc", or "" for bubblewrap
 	PID       int     // host PID of its init
 	Cgroup    uint64  // cgroup ID as seen by eBPF programs (bpf_get_current_cgroup_id); 0 if unknown
-	CgroupDir string  // cgroup v2 directory; "" if there is none
-	Veth      string  // host end of its veth pair; "" if there is none
+	CgroupDir string  // cgroup v2 directory, or ""
+	Veth      string  // host end of its veth pair, or ""
 	Again     bool    // an earlier daemon released the jail while it ran
 	Told      bool    // other processes than init exist, and their events are recorded or reported as missing
 	IDs       IDMap   // maps its user IDs to host IDs

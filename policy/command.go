@@ -32,12 +32,12 @@ func (j *judge) command(c *command) {
 func (j *judge) program(c *command) {
 	x := c.subject
 	v := j.weigh(&x)
-	if c.beside && !j.v.off && v.by != nil && v.by.on.any {
+	if c.startsOthers && !j.v.off && v.by != nil && v.by.on.any {
 		v = verdict{effect: Allow, by: v.by, base: v.base, listed: true}
 	} else {
 		j.commands++
 	}
-	if len(c.Unknown) > 0 && v.effect == Allow && !c.beside {
+	if len(c.Unknown) > 0 && v.effect == Allow && !c.startsOthers {
 		v = j.guess(c, &x, v)
 	}
 	v = j.opaque(v, c.Opaque)

@@ -20,9 +20,9 @@ type command struct {
 	operands []string
 	shown    string
 
-	// beside is set if rules over all commands do not apply, because the command only starts
+	// startsOthers is set if rules over all commands do not apply, because the command only starts
 	// other commands or changes the directory, which are decided separately.
-	beside bool
+	startsOthers bool
 }
 
 func understand(text string) *line {
@@ -32,7 +32,7 @@ func understand(text string) *line {
 		k := command{Command: c, shown: c.String()}
 		if len(c.Argv) > 0 {
 			k.subject, k.operands = commandSubject(&c), operands(c.Argv)
-			k.beside = moves(&c) || c.Wrapper && starts(&c, parsed.Commands[i+1:])
+			k.startsOthers = moves(&c) || c.Wrapper && starts(&c, parsed.Commands[i+1:])
 		}
 		l.commands = append(l.commands, k)
 	}

@@ -408,7 +408,7 @@ func (m *machine) refuel() error {
 	return m.cancelled()
 }
 
-// cancelled returns an error if nobody waits for the result any more.
+// cancelled returns an error if the context of the run has ended.
 func (m *machine) cancelled() error {
 	if err := m.ctx.Err(); err != nil {
 		if errors.Is(err, context.DeadlineExceeded) {

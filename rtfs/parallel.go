@@ -20,9 +20,9 @@ type group struct {
 	budget  budget
 }
 
-// A budget is what the branches of a run have left of its limits. A branch takes from it in
-// portions, and returns what it has not used before it waits for anything, so that exactly
-// the limits can be used.
+// A budget is the unused part of the limits of a run, shared by its branches. A branch takes
+// portions of it, and returns the unused rest before it waits for a call or for other branches.
+// The branches together can therefore use exactly the limits.
 type budget struct {
 	mu sync.Mutex
 	// steps and alloc are those that no branch holds.
@@ -85,8 +85,8 @@ func (m *machine) take(d dimension, need, want int64) int64 {
 	}
 }
 
-// release returns what a branch has not used of its portions. It takes new ones when it
-// goes on.
+// release returns the unused rest of a branch's portions to the budget. The branch takes new
+// portions when it continues.
 func (m *machine) release() {
 	if !m.branch() {
 		return
@@ -269,7 +269,7 @@ func (f *frame) join(all []*branch) {
 		steps := b.granted - b.fuel
 		f.m.granted += steps
 		f.m.alloc += b.alloc
-		if f.m.branch() { // whose limits are what it has taken
+		if f.m.branch() { // the limits of a branch are the sum of its portions
 			f.m.limits.Steps += steps
 			f.m.limits.Alloc += b.alloc
 		}

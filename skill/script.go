@@ -55,7 +55,7 @@ func shebang(text []byte) (program string, plain, has bool) {
 	return program, true, true
 }
 
-// runs returns the interpreter of a file, or why there is none. Both are empty if the file is
+// runs returns the interpreter of a file, or the reason why it has none. Both are empty if the file is
 // not a script.
 func runs(name string, f file) (in *interpreter, why string) {
 	ext := strings.ToLower(path.Ext(name))

@@ -93,7 +93,7 @@ func (as Approvals) PutNotice(ctx context.Context, n approval.Notice) error {
 	return putNotice(ctx, as.s.write, n)
 }
 
-// DeleteNotice deletes a notice. It is not an error if there is none.
+// DeleteNotice deletes a notice. A missing notice is not an error.
 func (as Approvals) DeleteNotice(ctx context.Context, nid string) error {
 	if _, err := as.s.write.ExecContext(ctx, "DELETE FROM approval_notices WHERE id = $1", nid); err != nil {
 		return fmt.Errorf("delete notice %s: %w", nid, err)

@@ -38,7 +38,7 @@ func putCapability(ctx context.Context, to execer, r registry.Record) error {
 	return nil
 }
 
-// DeleteCapability deletes a version. It is not an error if there is none.
+// DeleteCapability deletes a version. A missing version is not an error.
 func (cs Capabilities) DeleteCapability(ctx context.Context, cid, version string) error {
 	return deleteCapability(ctx, cs.s.write, cid, version)
 }
@@ -60,7 +60,7 @@ func (cs Capabilities) PutSkill(ctx context.Context, s registry.Skill) error {
 	return putNamed(ctx, cs.s.write, "skills", s.Name, s)
 }
 
-// DeleteSkill deletes a skill. It is not an error if there is none.
+// DeleteSkill deletes a skill. A missing skill is not an error.
 func (cs Capabilities) DeleteSkill(ctx context.Context, name string) error {
 	return deleteNamed(ctx, cs.s.write, "skills", name)
 }

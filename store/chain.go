@@ -93,7 +93,7 @@ func closeFile(f *os.File) error {
 //
 // +checklocks:c.mu
 func (c *Chain) lock(ctx context.Context) error {
-	const idle = 8 // connections in the pool, all of which may be broken
+	const idle = 8 // connections in the pool; all of them may be broken
 	var err error
 	for range idle {
 		var conn *sql.Conn

@@ -53,7 +53,7 @@ func (ss Sandboxes) All(ctx context.Context) ([]e2b.Sandbox, error) {
 	return list, nil
 }
 
-// Delete deletes a sandbox. It is not an error if there is none.
+// Delete deletes a sandbox. A missing sandbox is not an error.
 func (ss Sandboxes) Delete(ctx context.Context, sandbox string) error {
 	if _, err := ss.s.write.ExecContext(ctx, "DELETE FROM sandboxes WHERE id = $1", sandbox); err != nil {
 		return fmt.Errorf("delete sandbox %s: %w", sandbox, err)

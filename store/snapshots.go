@@ -55,7 +55,7 @@ func (ss Snapshots) All(ctx context.Context) ([]snapshot.Snapshot, error) {
 	return list, nil
 }
 
-// Delete deletes a snapshot. It is not an error if there is none.
+// Delete deletes a snapshot. A missing snapshot is not an error.
 func (ss Snapshots) Delete(ctx context.Context, sid id.Snapshot) error {
 	if _, err := ss.s.write.ExecContext(ctx, "DELETE FROM snapshots WHERE id = $1", sid); err != nil {
 		return fmt.Errorf("delete snapshot %s: %w", sid, err)

@@ -34,7 +34,7 @@ func (ts Templates) PutTemplate(ctx context.Context, t template.Template) error 
 	return nil
 }
 
-// DeleteTemplate deletes a template. It is not an error if there is none.
+// DeleteTemplate deletes a template. A missing template is not an error.
 func (ts Templates) DeleteTemplate(ctx context.Context, id string) error {
 	if _, err := ts.s.write.ExecContext(ctx, "DELETE FROM templates WHERE id = $1", id); err != nil {
 		return fmt.Errorf("delete template %s: %w", id, err)
@@ -61,7 +61,7 @@ func (ts Templates) PutBuild(ctx context.Context, b template.Build) error {
 	return nil
 }
 
-// DeleteBuild deletes a build. It is not an error if there is none.
+// DeleteBuild deletes a build. A missing build is not an error.
 func (ts Templates) DeleteBuild(ctx context.Context, id string) error {
 	if _, err := ts.s.write.ExecContext(ctx, "DELETE FROM template_builds WHERE id = $1", id); err != nil {
 		return fmt.Errorf("delete build %s: %w", id, err)
@@ -88,7 +88,7 @@ func (ts Templates) PutLayer(ctx context.Context, l template.Layer) error {
 	return nil
 }
 
-// DeleteLayer deletes a layer. It is not an error if there is none.
+// DeleteLayer deletes a layer. A missing layer is not an error.
 func (ts Templates) DeleteLayer(ctx context.Context, key string) error {
 	if _, err := ts.s.write.ExecContext(ctx, "DELETE FROM template_layers WHERE key = $1", key); err != nil {
 		return fmt.Errorf("delete layer %s: %w", key, err)

@@ -56,7 +56,7 @@ func (vs Volumes) All(ctx context.Context) ([]e2b.Volume, error) {
 	return list, nil
 }
 
-// Delete deletes a volume. It is not an error if there is none.
+// Delete deletes a volume. A missing volume is not an error.
 func (vs Volumes) Delete(ctx context.Context, volume string) error {
 	if _, err := vs.s.write.ExecContext(ctx, "DELETE FROM volumes WHERE id = $1", volume); err != nil {
 		return fmt.Errorf("delete volume %s: %w", volume, err)

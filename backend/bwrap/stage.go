@@ -159,8 +159,8 @@ func readRequest() (o stageRequest, err error) {
 }
 
 // launch starts the stage enter in the jail's user namespace. As root it first makes the
-// mounts that root in the jail may not make. It already has its own mount namespace, of which
-// enter gets a copy.
+// mounts that root in the jail may not make. It already has its own mount namespace, and
+// enter gets a copy of that.
 func (o *stageRequest) launch() error {
 	if o.Identity.Kind == asRoot {
 		if err := o.mountAsRoot(); err != nil {

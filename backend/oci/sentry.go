@@ -31,7 +31,7 @@ const (
 )
 
 // sentryDate returns the release date of runsc from its version or, if it was built by Go,
-// from its module version. It returns "" if there is none.
+// from its module version. It returns "" if the date is unknown.
 func sentryDate(path string) string {
 	path, err := exec.LookPath(path)
 	if err != nil {

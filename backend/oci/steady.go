@@ -52,8 +52,8 @@ func (b *Backend) Steady(ctx context.Context, p jail.Plan, i jail.Instance) erro
 }
 
 // unsettledTasks returns a process of the frozen jail that has not stopped yet (state R), and
-// one that is in an uninterruptible wait (state D, proc(5)) or traced by the daemon. Each is 0
-// if there is none.
+// one that is in an uninterruptible wait (state D, proc(5)) or traced by the daemon. 0 stands
+// for no such task.
 func (i *instance) unsettledTasks() (running, waiting int, err error) {
 	pids, err := i.cgroup.PIDs()
 	if err != nil {

@@ -92,7 +92,8 @@ func runMock(at string) int {
 		case req.GetType() == rpc.CriuReqType_PRE_DUMP:
 			err = write(dir, []run{{0x1000, 4, isPresent | isLazy}, {0x9000, 1, isPresent}}, "abcde")
 		case o.GetParentImg() != "":
-			if err = os.Symlink(o.GetParentImg(), filepath.Join(dir, parentLink)); err == nil {
+			err = os.Symlink(o.GetParentImg(), filepath.Join(dir, parentLink))
+			if err == nil {
 				err = write(dir, []run{{0x1000, 1, inParent}, {0x2000, 1, isPresent | isLazy}, {0x3000, 2, inParent}, {0x8000, 1, isPresent}, {0x9000, 1, inParent}}, "BX")
 			}
 		default:

@@ -106,7 +106,7 @@ func (s *Server) watch() {
 		}
 		idle := time.Since(s.used) > idleTime
 		if idle {
-			// Remove the socket first: a client that is disconnected from now on starts a new
+			// Remove the socket first: a client that is disconnected later starts a new
 			// server at that path.
 			os.Remove(s.path)
 			os.Remove(s.path + ".log")

@@ -112,7 +112,7 @@ func firstWords(out []byte) string {
 	return text.Clip(string(line), 120)
 }
 
-// said returns an error with the last line of a program's output, or nil if there is none.
+// said returns an error with the last line of a program's output, or nil for no output.
 func said(out []byte) error {
 	out = bytes.TrimSpace(out)
 	if len(out) == 0 {

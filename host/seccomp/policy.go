@@ -74,8 +74,8 @@ var never = []struct {
 }
 
 // families lists the socket families that a jail may use. The default profile instead denies
-// AF_ALG and AF_VSOCK by comparing all 64 bits of an argument, of which the kernel reads 32.
-// With a higher bit set either family passes. An allowlist does not have this hole.
+// AF_ALG and AF_VSOCK by comparing all 64 bits of an argument. The kernel reads only 32 of them,
+// so either family passes with a higher bit set. An allowlist does not have this hole.
 var families = []uint64{unix.AF_UNIX, unix.AF_INET, unix.AF_INET6, unix.AF_NETLINK}
 
 // OCI returns the policy as an OCI runtime profile for the architecture arch in Go's naming.

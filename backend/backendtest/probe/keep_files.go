@@ -174,7 +174,7 @@ func keepLocks([]string) (func(bool) error, error) {
 		defer func() { held = nil }()
 		var errs []error
 		for _, kind := range []string{"flock", "posix", "ofd"} {
-			c, err := beside(nil, "lock", kind)
+			c, err := startPart(nil, "lock", kind)
 			if err != nil {
 				return err
 			}

@@ -227,8 +227,8 @@ func threads() (string, error) {
 	return strings.Join(all, "\n"), nil
 }
 
-// beside starts the additional process of a keeper.
-func beside(change func(*exec.Cmd), args ...string) (*exec.Cmd, error) {
+// startPart starts an additional process of a keeper.
+func startPart(change func(*exec.Cmd), args ...string) (*exec.Cmd, error) {
 	cmd := exec.Command("/proc/self/exe", append([]string{"part"}, args...)...)
 	cmd.Stderr = os.Stderr
 	if change != nil {
@@ -241,7 +241,7 @@ func beside(change func(*exec.Cmd), args ...string) (*exec.Cmd, error) {
 func keepChildren([]string) (func(bool) error, error) {
 	var all []*exec.Cmd
 	for range 5 {
-		c, err := beside(nil, "wait")
+		c, err := startPart(nil, "wait")
 		if err != nil {
 			return nil, err
 		}
@@ -263,7 +263,7 @@ func keepChildren([]string) (func(bool) error, error) {
 
 // keepZombie tests a child that has exited but was not reaped.
 func keepZombie([]string) (func(bool) error, error) {
-	c, err := beside(nil, "exit")
+	c, err := startPart(nil, "exit")
 	if err != nil {
 		return nil, err
 	}
@@ -281,7 +281,7 @@ func keepZombie([]string) (func(bool) error, error) {
 
 // keepStopped tests a stopped child.
 func keepStopped([]string) (func(bool) error, error) {
-	c, err := beside(nil, "wait")
+	c, err := startPart(nil, "wait")
 	if err != nil {
 		return nil, err
 	}
@@ -327,15 +327,15 @@ func untilState(pid int, state string) error {
 
 // keepSession tests process groups and sessions.
 func keepSession([]string) (func(bool) error, error) {
-	leader, err := beside(func(c *exec.Cmd) { c.SysProcAttr = &syscall.SysProcAttr{Setsid: true} }, "wait")
+	leader, err := startPart(func(c *exec.Cmd) { c.SysProcAttr = &syscall.SysProcAttr{Setsid: true} }, "wait")
 	if err != nil {
 		return nil, err
 	}
-	group, err := beside(func(c *exec.Cmd) { c.SysProcAttr = &syscall.SysProcAttr{Setpgid: true} }, "wait")
+	group, err := startPart(func(c *exec.Cmd) { c.SysProcAttr = &syscall.SysProcAttr{Setpgid: true} }, "wait")
 	if err != nil {
 		return nil, err
 	}
-	member, err := beside(func(c *exec.Cmd) { c.SysProcAttr = &syscall.SysProcAttr{Setpgid: true, Pgid: group.Process.Pid} }, "wait")
+	member, err := startPart(func(c *exec.Cmd) { c.SysProcAttr = &syscall.SysProcAttr{Setpgid: true, Pgid: group.Process.Pid} }, "wait")
 	if err != nil {
 		return nil, err
 	}
@@ -370,7 +370,7 @@ func keepSleep([]string) (func(bool) error, error) {
 
 // keepPidfd tests a pidfd.
 func keepPidfd([]string) (func(bool) error, error) {
-	c, err := beside(nil, "wait")
+	c, err := startPart(nil, "wait")
 	if err != nil {
 		return nil, err
 	}

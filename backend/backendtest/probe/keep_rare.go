@@ -31,7 +31,7 @@ func keepSemaphore([]string) (func(bool) error, error) {
 
 // keepTraced tests a debugger and its tracee.
 func keepTraced([]string) (func(bool) error, error) {
-	c, err := beside(func(*exec.Cmd) {}, "wait")
+	c, err := startPart(func(*exec.Cmd) {}, "wait")
 	if err != nil {
 		return nil, err
 	}

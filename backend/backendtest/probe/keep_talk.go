@@ -33,7 +33,7 @@ func partEcho([]string) error {
 func keepPipe([]string) (func(bool) error, error) {
 	var in io.WriteCloser
 	var out io.ReadCloser
-	c, err := beside(func(c *exec.Cmd) { in, _ = c.StdinPipe(); out, _ = c.StdoutPipe() }, "echo")
+	c, err := startPart(func(c *exec.Cmd) { in, _ = c.StdinPipe(); out, _ = c.StdoutPipe() }, "echo")
 	if err != nil {
 		return nil, err
 	}
@@ -372,7 +372,7 @@ func keepTerminal([]string) (func(bool) error, error) {
 	if err := unix.IoctlSetWinsize(int(slave.Fd()), unix.TIOCSWINSZ, &unix.Winsize{Row: 33, Col: 77}); err != nil {
 		return nil, err
 	}
-	c, err := beside(func(c *exec.Cmd) {
+	c, err := startPart(func(c *exec.Cmd) {
 		c.Stdin, c.Stdout = slave, slave
 		c.SysProcAttr = &syscall.SysProcAttr{Setsid: true, Setctty: true}
 	}, "terminal")
@@ -454,7 +454,7 @@ func keepMapped(f *os.File) (func(bool) error, error) {
 		return nil, err
 	}
 	copy(m[4096:], "held")
-	c, err := beside(func(c *exec.Cmd) { c.ExtraFiles = []*os.File{f} }, "mapped")
+	c, err := startPart(func(c *exec.Cmd) { c.ExtraFiles = []*os.File{f} }, "mapped")
 	if err != nil {
 		return nil, err
 	}
