@@ -57,11 +57,12 @@ ui() {
 	scripts/ui.sh check
 }
 
-# listed checks that the tests left out of test-fast exist.
+# listed checks that the tests in the lists of slow and skipped tests exist.
 listed() {
 	local missing
-	missing=$(grep -v '^#' test/slow.txt | grep -vxFf <(git grep -hoE '^func (Test|Example|Fuzz)\w+' -- '*_test.go' | cut -d' ' -f2) || true)
-	[ -z "$missing" ] || { echo "test/slow.txt lists tests that do not exist: $missing"; return 1; }
+	missing=$({ grep -v '^#' test/slow.txt; sed -nE 's|^glasshouse/\S+ ([^/]+).*|\1|p' test/skips.txt; } |
+		grep -vxFf <(git grep -hoE '^func (Test|Example|Fuzz)\w+' -- '*_test.go' | cut -d' ' -f2) || true)
+	[ -z "$missing" ] || { echo "test/slow.txt or test/skips.txt lists tests that do not exist: $missing"; return 1; }
 }
 
 formatted() {
@@ -77,7 +78,7 @@ valid() {
 }
 
 check formatting "$(sum '*.go')" formatted
-check slow-tests "$(sum "*_test.go" test/slow.txt)" listed
+check listed-tests "$(sum "*_test.go" test/slow.txt test/skips.txt)" listed
 check wording "$(sum .)" go run ./internal/wording internal/wording/limits.txt
 check generated "$(sum observe enforce scripts/generated.sh)" scripts/generated.sh
 document=$(go run ./cmd/glasshouse docs openapi | sha256sum)

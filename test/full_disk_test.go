@@ -270,8 +270,8 @@ func TestRemoveJailThatFilledTheDisk(t *testing.T) {
 const busyLine = `for ((r = 0; r < %d; r++)); do for ((f = 0; f < 25; f++)); do : > /dev/shm/f; done; ( : ); done`
 
 // A tally counts the file and process events in the log of a jail, and the events that its gaps
-// report as missing.
-type tally struct{ files, processes, missing, torn int64 }
+// report as missing. The torn ones are those that a crash truncated.
+type tally struct{ files, processes, missing, tornFiles, tornProcesses int64 }
 
 // counted returns the tally of a jail's log.
 func (h *daemonHarness) counted(j id.Jail) (c tally) {
@@ -285,14 +285,17 @@ func (h *daemonHarness) counted(j id.Jail) (c tally) {
 		if n < 0 {
 			h.Errorf("a gap has no count of missing events: %+v", e)
 		}
+		torn := int64(0)
 		if e.Reason == "torn by a crash" {
-			c.torn += n
+			torn = n
 		}
 		switch of {
 		case event.File:
 			c.files += n
+			c.tornFiles += torn
 		case event.Proc:
 			c.processes += n
+			c.tornProcesses += torn
 		}
 	}
 	return c
@@ -387,13 +390,13 @@ func TestEventCountsOnFullDisk(t *testing.T) {
 			if !within(30*time.Second, func() bool {
 				got = h.counted(j)
 				// The BPF programs keep events that were not written before the daemon was
-				// killed, so they are recorded later. The torn end of a file also counts as
-				// missing.
-				extra := got.files - before.files - wantFiles
-				return extra >= -initsOwn && extra <= initsOwn+got.torn && got.processes-before.processes == wantProcesses
+				// killed, so they are recorded later. An event that was torn is therefore
+				// recorded and also counts as missing.
+				files, processes := got.files-before.files-wantFiles, got.processes-before.processes-wantProcesses
+				return files >= -initsOwn && files <= initsOwn+got.tornFiles && processes >= 0 && processes <= got.tornProcesses
 			}) {
-				t.Errorf("recorded and missing: %d file events and %d process events, want %d and %d, with up to %d more torn file events",
-					got.files-before.files, got.processes-before.processes, wantFiles, wantProcesses, got.torn)
+				t.Errorf("recorded and missing: %d file events and %d process events, want %d and %d, and up to %d and %d more that were torn",
+					got.files-before.files, got.processes-before.processes, wantFiles, wantProcesses, got.tornFiles, got.tornProcesses)
 			}
 			t.Logf("%d file events and %d process events, %d of them missing", wantFiles, wantProcesses, got.missing)
 			if lost := c.overload == "count"; lost != (got.missing > 0) {
