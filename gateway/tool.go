@@ -220,7 +220,7 @@ func (g *Gateway) follow(ctx context.Context, jid id.Jail, x id.Exec, each func(
 	defer s.Close()
 	for {
 		c, err := s.Next()
-		if errors.Is(err, io.EOF) {
+		if err == io.EOF {
 			return s.Status(), nil
 		}
 		if err != nil {

@@ -5,6 +5,7 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"io"
 	"io/fs"
 	"os"
@@ -12,6 +13,8 @@ import (
 	"slices"
 	"strings"
 	"time"
+
+	"golang.org/x/sys/unix"
 
 	"glasshouse/fault"
 	"glasshouse/id"
@@ -329,11 +332,22 @@ func (m *Manager) archived(jid id.Jail, x id.Exec) (protocol.ExecStatus, []proto
 }
 
 func readArchived(name string) (protocol.ExecStatus, []protocol.Chunk, error) {
-	data, err := os.ReadFile(name)
+	f, err := os.Open(name)
+	if err != nil {
+		return protocol.ExecStatus{}, nil, err
+	}
+	defer f.Close()
+	st, err := f.Stat()
 	if err != nil {
 		return protocol.ExecStatus{}, nil, err
 	}
 	var a archivedExec
-	err = json.Unmarshal(data, &a)
-	return a.Status, a.Output, err
+	if err := json.NewDecoder(f).Decode(&a); err != nil {
+		return protocol.ExecStatus{}, nil, fmt.Errorf("read archived command %s: %w", name, err)
+	}
+	if a.Status.Ended == nil { // Stop killed it right after the archive was written
+		ended := st.ModTime()
+		a.Status.Ended, a.Status.Code, a.Status.Signal = &ended, 128+int(unix.SIGKILL), "KILL"
+	}
+	return a.Status, a.Output, nil
 }

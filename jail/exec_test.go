@@ -6,6 +6,7 @@ import (
 	"io"
 	"os"
 	"path/filepath"
+	"reflect"
 	"strconv"
 	"strings"
 	"testing"
@@ -290,6 +291,41 @@ func TestCorruptExecArchive(t *testing.T) {
 	}
 	if _, err := m.Execs(ctx, j.ID); err == nil {
 		t.Error("Execs with a truncated file = nil, want an error")
+	}
+}
+
+// A command that runs when its jail is stopped was killed. It has not ended with exit code 0.
+func TestStopKillsRunningCommand(t *testing.T) {
+	h := newHarness(t)
+	m := h.manager()
+	j := h.running(m)
+	ctx := t.Context()
+	s, st, err := m.Exec(ctx, j.ID, jail.ExecRequest{Cmd: "echo here; sleep 600"}, &control.AttachOptions{From: 0, Follow: true})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer s.Close()
+	if _, err := s.Next(); err != nil {
+		t.Fatal(err)
+	}
+	begun := time.Now().Add(-time.Second)
+	if _, err := m.Stop(ctx, j.ID, jail.StopOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := s.Next(); err == nil || errors.Is(err, io.EOF) {
+		t.Errorf("Next after the stop = %v, want an error other than the end of the output", err)
+	}
+	var out strings.Builder
+	got, err := m.Output(ctx, j.ID, st.ID, func(ch protocol.Chunk) error { out.Write(ch.Data); return nil })
+	if err != nil || out.String() != "here\n" {
+		t.Errorf("Output = %q, %v; want here", out.String(), err)
+	}
+	again, err := m.ExecStatus(ctx, j.ID, st.ID)
+	if err != nil || !reflect.DeepEqual(got, again) {
+		t.Errorf("ExecStatus = %+v, %v; want %+v", again, err, got)
+	}
+	if got.Code != 137 || got.Signal != "KILL" || got.Ended == nil || got.Ended.Before(begun) {
+		t.Errorf("status = %+v, want an end by KILL", got)
 	}
 }
 

@@ -1,7 +1,6 @@
 package jailinit_test
 
 import (
-	"errors"
 	"io"
 	"os"
 	"syscall"
@@ -22,7 +21,7 @@ func BenchmarkExecTrue(b *testing.B) {
 		if err != nil {
 			b.Fatal(err)
 		}
-		if _, err := s.Next(); !errors.Is(err, io.EOF) || s.Status().Code != 0 {
+		if _, err := s.Next(); err != io.EOF || s.Status().Code != 0 {
 			b.Fatalf("Next = %v, code %d", err, s.Status().Code)
 		}
 		s.Close()

@@ -2,7 +2,6 @@ package jailinit_test
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"io"
 	"os"
@@ -114,7 +113,7 @@ func (j *jail) collect(s *control.Stream) map[protocol.Stream]string {
 	var out [3]strings.Builder
 	for {
 		c, err := s.Next()
-		if errors.Is(err, io.EOF) {
+		if err == io.EOF {
 			return map[protocol.Stream]string{protocol.Stdout: out[1].String(), protocol.Stderr: out[2].String()}
 		}
 		if err != nil {

@@ -397,7 +397,7 @@ func (t *transport) hasStarted() bool {
 // endOutput ends the connection because the agent's output has ended or is unreadable. It
 // first delivers the buffered text to the host.
 func (t *transport) endOutput(err error) {
-	if errors.Is(err, io.EOF) || errors.Is(err, fault.Invalid) || errors.Is(err, fault.TooLarge) {
+	if errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) || errors.Is(err, fault.Invalid) || errors.Is(err, fault.TooLarge) {
 		if flushErr := t.d.flush(); flushErr != nil {
 			t.fail(flushErr)
 		}

@@ -110,7 +110,7 @@ func run(ctx context.Context, inst jail.Instance, argv ...string) (string, int, 
 	var out bytes.Buffer
 	for {
 		chunk, err := stream.Next()
-		if errors.Is(err, io.EOF) {
+		if err == io.EOF {
 			return out.String(), stream.Status().Code, nil
 		}
 		if err != nil {

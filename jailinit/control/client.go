@@ -10,6 +10,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"net"
 	"os"
 	"sync"
@@ -431,6 +432,9 @@ func (c *conn) lost(err error) error {
 	}
 	if errors.Is(err, protocol.ErrMalformed) {
 		return hostile(err.Error())
+	}
+	if errors.Is(err, io.EOF) {
+		err = io.ErrUnexpectedEOF // io.EOF is the complete end of a Stream or a file
 	}
 	return fault.Newf(fault.Unavailable, "control", "", "the jail's init closed the connection: %w", err)
 }

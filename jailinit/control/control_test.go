@@ -184,6 +184,25 @@ func TestHostileRepliesAreRejected(t *testing.T) {
 	}
 }
 
+// A command whose jail died has not ended with its output complete and exit code 0.
+func TestStreamOfDeadJailIsIncomplete(t *testing.T) {
+	status := frame(protocol.FrameReply, `{"id":"`+string(x)+`","running":true}`)
+	output := frame(protocol.FrameChunk, "\x01\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00x")
+	for what, answer := range map[string]string{"before its output": status, "after its output": status + output} {
+		for name, call := range calls {
+			if name != "ExecStream" && name != "Attach" {
+				continue
+			}
+			t.Run(name+" "+what, func(t *testing.T) {
+				err := finish(t, call, hostile(t, []byte(answer)))
+				if !errors.Is(err, fault.Unavailable) || errors.Is(err, io.EOF) {
+					t.Errorf("got %v, want %v and not %v", err, fault.Unavailable, io.EOF)
+				}
+			})
+		}
+	}
+}
+
 // answerMeansNothing reports whether a reply cannot be invalid for a call.
 func answerMeansNothing(what, call string) bool {
 	switch call {

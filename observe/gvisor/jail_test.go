@@ -137,7 +137,7 @@ func run(ctx context.Context, socket string, env, argv []string) (string, int, e
 	var out bytes.Buffer
 	for {
 		chunk, err := stream.Next()
-		if errors.Is(err, io.EOF) {
+		if err == io.EOF {
 			return out.String(), stream.Status().Code, nil
 		}
 		if err != nil {
