@@ -368,7 +368,7 @@ rootless) # as an ordinary user, with a session of systemd
 	systemctl --user stop glasshouse
 	;;
 container) # the container image, without the package
-	[ -e image.tar ] || { echo "no image: make image"; exit 0; }
+	[ -e image.tar ] || { echo "no container image was delivered: run make image first" >&2; exit 1; }
 	podman load -i image.tar
 	image=$(podman images --format '{{.Repository}}:{{.Tag}}' | grep glasshouse)
 	printf 'listen: ""\nrootfs:\n  allow: [/srv]\n  default: {dir: %s}\npool:\n  size: 0\n' $tree >settings.yaml
