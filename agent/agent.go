@@ -31,8 +31,8 @@ const (
 	Interactive Protocol = "interactive" // a person uses the agent at a terminal
 )
 
-// DefaultDoor is the address of the agent endpoint in every jail.
-const DefaultDoor = "http://localhost:4097"
+// DefaultEndpoint is the address of the agent endpoint in every jail.
+const DefaultEndpoint = "http://localhost:4097"
 
 // A Preset is an agent that this package can launch.
 type Preset struct {
@@ -74,7 +74,7 @@ type Request struct {
 	Resume    string // session to resume, from an Outcome or acp.Result
 	Workspace string // absolute; empty: /workspace
 	Home      string // absolute, used by this agent alone, not under /tmp; empty: /home/agent
-	Door      string // address of the agent endpoint; empty: DefaultDoor
+	Endpoint  string // address of the agent endpoint; empty: DefaultEndpoint
 	Level     int    // autonomy level, 1 to 3; 0 is 2
 	Skills    string // text of the skills, added to the guidance
 	MCP       bool   // provide the gateway's tools over the Model Context Protocol (MCP)
@@ -154,7 +154,7 @@ func newBuilder(p Preset, r Request) (*builder, error) {
 	defaults := []struct {
 		field *string
 		value string
-	}{{&r.Workspace, "/workspace"}, {&r.Home, "/home/agent"}, {&r.Door, DefaultDoor}, {&r.Model, "default"}}
+	}{{&r.Workspace, "/workspace"}, {&r.Home, "/home/agent"}, {&r.Endpoint, DefaultEndpoint}, {&r.Model, "default"}}
 	for _, d := range defaults {
 		if *d.field == "" {
 			*d.field = d.value
@@ -166,7 +166,7 @@ func newBuilder(p Preset, r Request) (*builder, error) {
 	if r.Level == 0 {
 		r.Level = 2
 	}
-	r.Door = strings.TrimRight(r.Door, "/")
+	r.Endpoint = strings.TrimRight(r.Endpoint, "/")
 	if err := r.check(p); err != nil {
 		return nil, err
 	}
@@ -225,12 +225,12 @@ func (b *builder) common() map[string]string {
 		"XDG_CONFIG_HOME": b.Home + "/.config", "XDG_DATA_HOME": b.Home + "/.local/share",
 		"XDG_STATE_HOME": b.Home + "/.local/state", "XDG_CACHE_HOME": b.Home + "/.cache",
 
-		"GLASSHOUSE_DOOR":        b.Door,
-		"OPENAI_BASE_URL":        b.Door + "/v1",
+		"GLASSHOUSE_DOOR":        b.Endpoint,
+		"OPENAI_BASE_URL":        b.Endpoint + "/v1",
 		"OPENAI_API_KEY":         placeholder,
-		"ANTHROPIC_BASE_URL":     b.Door,
+		"ANTHROPIC_BASE_URL":     b.Endpoint,
 		"ANTHROPIC_API_KEY":      placeholder,
-		"GOOGLE_GEMINI_BASE_URL": b.Door,
+		"GOOGLE_GEMINI_BASE_URL": b.Endpoint,
 		"GEMINI_API_KEY":         placeholder,
 
 		// The agent endpoint is on the loopback of the jail, so requests need no proxy.
@@ -263,7 +263,7 @@ func (b *builder) guidance() []byte {
 	return []byte(text)
 }
 
-func (b *builder) mcpURL() string { return b.Door + "/mcp" }
+func (b *builder) mcpURL() string { return b.Endpoint + "/mcp" }
 
 // build returns the finished Launch.
 func (b *builder) build() Launch {

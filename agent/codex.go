@@ -76,7 +76,7 @@ func (b *builder) codexConfig() string {
 	fmt.Fprintf(&t, "model = %q\nmodel_provider = \"glasshouse\"\n", b.Model)
 	fmt.Fprintf(&t, "approval_policy = %q\nsandbox_mode = %q\n", approval, sandbox)
 	fmt.Fprintf(&t, "check_for_update_on_startup = false\n\n")
-	fmt.Fprintf(&t, "[model_providers.glasshouse]\nname = \"glasshouse\"\nbase_url = %q\n", b.Door+"/v1")
+	fmt.Fprintf(&t, "[model_providers.glasshouse]\nname = \"glasshouse\"\nbase_url = %q\n", b.Endpoint+"/v1")
 	fmt.Fprintf(&t, "wire_api = \"responses\"\nenv_key = \"OPENAI_API_KEY\"\nrequest_max_retries = 2\nstream_max_retries = 2\n\n")
 	fmt.Fprintf(&t, "[analytics]\nenabled = false\n\n[feedback]\nenabled = false\n\n[otel]\nexporter = \"none\"\n\n")
 	// The agent can write to the workspace, so its configuration is not trusted.

@@ -93,7 +93,7 @@ func (b *builder) openCodeConfig() ([]byte, error) {
 		"model": model, "small_model": model, "enabled_providers": []string{"glasshouse"},
 		"provider": map[string]any{"glasshouse": map[string]any{
 			"npm": "@ai-sdk/openai-compatible", "name": "Glasshouse",
-			"options": map[string]any{"baseURL": b.Door + "/v1", "apiKey": placeholder},
+			"options": map[string]any{"baseURL": b.Endpoint + "/v1", "apiKey": placeholder},
 			"models": map[string]any{b.Model: map[string]any{
 				"name": b.Model, "tool_call": true, "limit": map[string]any{"context": 200_000, "output": 32_000},
 			}},

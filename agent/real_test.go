@@ -278,7 +278,7 @@ func TestOpenCodeRunsTheWorkflow(t *testing.T) {
 	p := find(t, "opencode")
 	s := newSandbox(t, p)
 	d := newFakeGateway(t, workflow(openCodeWrite, openCodeBash, openCodeAsk))
-	got := s.run(launch(t, p, agent.Request{Goal: `Implement "user authentication". Be autonomous.`, Protocol: agent.Run, Door: d.url}))
+	got := s.run(launch(t, p, agent.Request{Goal: `Implement "user authentication". Be autonomous.`, Protocol: agent.Run, Endpoint: d.url}))
 
 	if got.Error != "" || !strings.Contains(got.Text, "login is written") || got.Session == "" || got.Turns != 6 {
 		t.Errorf("outcome = %+v", got)
@@ -402,7 +402,7 @@ func TestOpenCodeRequestsPermissionOverACP(t *testing.T) {
 	s := newSandbox(t, p)
 	d := newFakeGateway(t, workflow(openCodeWrite, openCodeBash, openCodeAsk))
 	h := &host{}
-	got, err := s.drive(launch(t, p, agent.Request{Protocol: agent.ACP, Door: d.url}), h, "Implement user authentication.")
+	got, err := s.drive(launch(t, p, agent.Request{Protocol: agent.ACP, Endpoint: d.url}), h, "Implement user authentication.")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -440,7 +440,7 @@ func TestClaudeCodeHooksAskTheGateway(t *testing.T) {
 	p := find(t, "claude")
 	s := newSandbox(t, p)
 	d := newFakeGateway(t, simple(`{tool: Write, arguments: {file_path: `+workspace+`/login.ts, content: "export const login = 1\n"}}`, `{tool: Bash, arguments: {command: rm -rf login.ts, description: a command}}`))
-	got := s.run(launch(t, p, agent.Request{Goal: "Implement user authentication.", Protocol: agent.Run, Door: d.url}))
+	got := s.run(launch(t, p, agent.Request{Goal: "Implement user authentication.", Protocol: agent.Run, Endpoint: d.url}))
 	if got.Error != "" || got.Text != "Done: login is written." || got.Session == "" || got.Usage.InputTokens == 0 {
 		t.Errorf("outcome = %+v", got)
 	}
@@ -460,7 +460,7 @@ func TestGeminiHooksAskTheGateway(t *testing.T) {
 	p := find(t, "gemini")
 	s := newSandbox(t, p)
 	d := newFakeGateway(t, simple(`{tool: write_file, arguments: {file_path: `+workspace+`/login.ts, content: "export const login = 1\n"}}`, `{tool: run_shell_command, arguments: {command: rm -rf login.ts, description: a command}}`))
-	got := s.run(launch(t, p, agent.Request{Goal: "Implement user authentication.", Protocol: agent.Run, Door: d.url}))
+	got := s.run(launch(t, p, agent.Request{Goal: "Implement user authentication.", Protocol: agent.Run, Endpoint: d.url}))
 	if got.Error != "" || got.Text != "Done: login is written." || got.Usage.InputTokens == 0 {
 		t.Errorf("outcome = %+v", got)
 	}
@@ -477,7 +477,7 @@ func TestCodexHooksAskTheGateway(t *testing.T) {
 	p := find(t, "codex")
 	s := newSandbox(t, p)
 	d := newFakeGateway(t, simple(`{any: [{tool: exec_command, arguments: {cmd: "echo 1 > login.ts"}}, {tool: shell_command, arguments: {command: "echo 1 > login.ts"}}, {tool: shell, arguments: {command: [bash, -lc, "echo 1 > login.ts"]}}]}`, `{any: [{tool: exec_command, arguments: {cmd: "rm -rf login.ts"}}, {tool: shell_command, arguments: {command: "rm -rf login.ts"}}, {tool: shell, arguments: {command: [bash, -lc, "rm -rf login.ts"]}}]}`))
-	got := s.run(launch(t, p, agent.Request{Goal: "Implement user authentication.", Protocol: agent.Run, Door: d.url}))
+	got := s.run(launch(t, p, agent.Request{Goal: "Implement user authentication.", Protocol: agent.Run, Endpoint: d.url}))
 	if got.Error != "" || got.Text != "Done: login is written." || got.Session == "" || got.Usage.InputTokens == 0 {
 		t.Errorf("outcome = %+v", got)
 	}
@@ -502,7 +502,7 @@ func TestOtherAgentsRequestPermissionOverACP(t *testing.T) {
 			s := newSandbox(t, p)
 			d := newFakeGateway(t, simple(tt.write, tt.remove))
 			h := &host{}
-			got, err := s.drive(launch(t, p, agent.Request{Protocol: agent.ACP, Door: d.url}), h, "Implement user authentication.")
+			got, err := s.drive(launch(t, p, agent.Request{Protocol: agent.ACP, Endpoint: d.url}), h, "Implement user authentication.")
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -536,7 +536,7 @@ func TestAgentsFailClosed(t *testing.T) {
 			if err := os.WriteFile(filepath.Join(s.Project, ".claude", "settings.json"), []byte(`{"disableAllHooks": true}`), 0o644); err != nil {
 				t.Fatal(err)
 			}
-			got := s.run(launch(t, p, agent.Request{Goal: "Implement user authentication.", Protocol: agent.Run, Door: d.url}))
+			got := s.run(launch(t, p, agent.Request{Goal: "Implement user authentication.", Protocol: agent.Run, Endpoint: d.url}))
 			if got.Error != "" || got.Text != "Done: login is written." {
 				t.Errorf("outcome = %+v", got)
 			}
@@ -569,9 +569,9 @@ func TestAgentsResumeSessions(t *testing.T) {
 			p := find(t, name)
 			s := newSandbox(t, p)
 			d := newFakeGateway(t, "models: [fake-1]\nconversations:\n  - name: all\n    when: {user_matches: '(?s).*'}\n    turns:\n      - text: \"I will recordDir it.\"\n")
-			first := s.run(launch(t, p, agent.Request{Goal: "Remember the word heliotrope.", Protocol: agent.Run, Door: d.url}))
+			first := s.run(launch(t, p, agent.Request{Goal: "Remember the word heliotrope.", Protocol: agent.Run, Endpoint: d.url}))
 			begun := len(d.seen())
-			s.run(launch(t, p, agent.Request{Goal: "Which word was it?", Protocol: agent.Run, Door: d.url, Resume: first.Session}))
+			s.run(launch(t, p, agent.Request{Goal: "Which word was it?", Protocol: agent.Run, Endpoint: d.url, Resume: first.Session}))
 			if later := d.seen()[begun:]; !strings.Contains(later, "heliotrope") || !strings.Contains(later, "Which word was it?") {
 				t.Error("the resumed session lacks the earlier conversation")
 			}
@@ -598,7 +598,7 @@ conversations:
     turns:
 `+turns+`      - text: "It is noted."
 `)
-				l := launch(t, p, agent.Request{Goal: "make a note", Protocol: protocol, Door: d.url, MCP: true})
+				l := launch(t, p, agent.Request{Goal: "make a note", Protocol: protocol, Endpoint: d.url, MCP: true})
 				if protocol == agent.Run {
 					if got := s.run(l); got.Text != "It is noted." {
 						t.Errorf("outcome = %+v", got)

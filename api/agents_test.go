@@ -24,12 +24,12 @@ import (
 // ordered is a gateway that stores the run orders and decisions that it receives.
 type ordered struct {
 	api.Gateway
-	orders []gateway.Order
+	orders []gateway.RunOrder
 	said   []string
 	err    error
 }
 
-func (o *ordered) Order(_ context.Context, q gateway.Order) (run.Run, error) {
+func (o *ordered) CreateRun(_ context.Context, q gateway.RunOrder) (run.Run, error) {
 	if o.err != nil {
 		return run.Run{}, o.err
 	}
@@ -37,9 +37,9 @@ func (o *ordered) Order(_ context.Context, q gateway.Order) (run.Run, error) {
 	return run.Run{ID: id.NewRun(), Session: q.Session, State: run.Active, Details: run.Details{Agent: q.Agent}}, nil
 }
 
-func (o *ordered) Is(_ context.Context, c gateway.Caller, j id.Jail) bool { return c.Jail == j }
+func (o *ordered) OwnsJail(_ context.Context, c gateway.Caller, j id.Jail) bool { return c.Jail == j }
 
-func (o *ordered) Said(_ context.Context, _ gateway.Caller, q policy.Question) govern.Verdict {
+func (o *ordered) RecordAction(_ context.Context, _ gateway.Caller, q policy.Question) govern.Verdict {
 	o.said = append(o.said, q.Action+" "+q.Resource)
 	return govern.Verdict{Allow: true, Tag: govern.Autonomous}
 }
@@ -97,7 +97,7 @@ func TestReportedDecisionStatesWhetherRecorded(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	go d.server.ServeDoor(l, func(context.Context) (gateway.Caller, error) {
+	go d.server.ServeAgent(l, func(context.Context) (gateway.Caller, error) {
 		return gateway.Caller{Jail: "j-aaaaaaaaaaaa", Session: "s"}, nil
 	})
 	t.Cleanup(func() { l.Close() })

@@ -34,7 +34,7 @@ type Approvals interface {
 	Links() http.Handler
 
 	PushKey() (string, error)
-	Subscribed(ctx context.Context, b approval.Browser) (approval.Browser, error)
+	SubscribeBrowser(ctx context.Context, b approval.Browser) (approval.Browser, error)
 	Browsers(ctx context.Context) ([]approval.Browser, error)
 	Unsubscribe(ctx context.Context, b id.Browser) error
 }
@@ -85,15 +85,15 @@ func (s *Server) listApprovals(ctx context.Context, p listApprovals, _ none) (wi
 const shownBytes = 64 << 10
 
 func approvalOf(r approval.Request) wire.Approval {
-	var would approval.Foreseen
-	would, r.Context = approval.Foresee(r)
+	var would approval.Preview
+	would, r.Context = approval.PreviewOf(r)
 	v := approval.Show(r, shownBytes)
 	w := wire.Approval{
 		ID: r.ID, Jail: r.Question.Subject.Jail, State: string(r.State), Tier: string(r.Tier),
 		Title: v.Title, What: v.What, Who: v.Who, Details: v.Details, Why: v.Why, Rule: v.Rule,
-		Phrase: v.Phrase, First: v.First, Context: v.Context, Diff: approval.VisibleCode(would.Diff), NoDiff: approval.Visible(would.NoDiff),
+		Phrase: v.Phrase, First: v.First, Context: v.Context, Diff: approval.VisibleCode(would.Diff), NoDiff: approval.Visible(would.NoDiffReason),
 		Question: wire.Question{Action: r.Question.Action, Resource: r.Question.Resource, Agent: r.Question.Subject.Agent, Attributes: r.Question.Attributes},
-		Created:  r.Created.UTC(), Expires: r.Expires.UTC(), Outcome: v.Outcome, Waiting: r.Waiting, Entry: r.Entry,
+		Created:  r.Created.UTC(), Expires: r.Expires.UTC(), Outcome: v.Outcome, Waiting: r.Waiting, Entry: r.ChainEntry,
 	}
 	for scope, rule := range v.Writes {
 		if w.Writes == nil {

@@ -84,7 +84,7 @@ func (s *Server) branchJail(ctx context.Context, p oneJail, b wire.Branch) (wire
 }
 
 // branchesOf returns the branches, or the first error if no jail was created.
-func (s *Server) branchesOf(ctx context.Context, where string, children []snapshot.Child) (wire.Branches, error) {
+func (s *Server) branchesOf(ctx context.Context, where string, children []snapshot.BranchResult) (wire.Branches, error) {
 	made := wire.Branches{Jails: []wire.Jail{}}
 	for i, c := range children {
 		if c.Err != nil {

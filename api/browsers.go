@@ -30,7 +30,7 @@ func (s *Server) subscribeBrowser(ctx context.Context, _ none, b wire.SubscribeB
 	if caller.Login == "" {
 		return wire.PushBrowser{}, fault.Newf(fault.Conflict, "api", "", "the request has no browser login")
 	}
-	one, err := q.Subscribed(ctx, approval.Browser{
+	one, err := q.SubscribeBrowser(ctx, approval.Browser{
 		Login: caller.Login, Name: caller.Name, Role: string(caller.Role), Endpoint: b.Endpoint, Keys: approval.BrowserKeys(b.Keys),
 	})
 	if err != nil {

@@ -23,7 +23,7 @@ type Bundles interface {
 	Install(ctx context.Context, path, by string) (registry.Bundle, error)
 	Bundles() []registry.Bundle
 	RemoveBundle(ctx context.Context, name string) error
-	Barred(name string) error
+	NotCallableReason(name string) error
 	TrustChanged(ctx context.Context) error
 }
 
@@ -107,7 +107,7 @@ func bundleOf(caps Bundles, b registry.Bundle) wire.Bundle {
 		if !n.Until.IsZero() {
 			w.Until = utc(&n.Until)
 		}
-		if why := caps.Barred(b.Name); why != nil {
+		if why := caps.NotCallableReason(b.Name); why != nil {
 			w.Barred, w.Remedy = why.Error(), fault.RemedyOf(why)
 		}
 	}

@@ -34,10 +34,10 @@ type Capabilities interface {
 	Skills
 }
 
-// Caller calls capabilities. *govern.Kernel implements it.
+// Caller calls capabilities. *govern.Engine implements it.
 type Caller interface {
 	Call(ctx context.Context, r govern.Request) (govern.Outcome, error)
-	Called(c id.Call) (govern.Outcome, error)
+	RecentCall(c id.Call) (govern.Outcome, error)
 	BudgetOf(who policy.Subject, limits budget.Amounts) (*budget.Budget, error)
 	Replay(ctx context.Context, r govern.CallRecord, c *engine.Installed) (same bool, output json.RawMessage, err error)
 }
@@ -229,7 +229,7 @@ func (s *Server) callCapability(ctx context.Context, p calledCapability, b wire.
 	r := govern.Request{
 		Capability: p.ID, Input: b.Input, Operator: b.Jail == "", Timeout: time.Duration(b.TimeoutMS) * time.Millisecond,
 		Who: policy.Subject{Jail: b.Jail, Session: b.Session, Run: b.Run},
-		Key: keyOf(ctx), Patient: s.ctx,
+		Key: keyOf(ctx), ApprovalContext: s.ctx,
 	}
 	if b.Jail == "" {
 		r.Who.Agent = access.CallerOf(ctx).Name
@@ -267,7 +267,7 @@ func (s *Server) getCall(_ context.Context, p oneCall, _ none) (wire.Called, err
 	if s.o.Caller == nil {
 		return wire.Called{}, fault.Newf(fault.NotFound, "api", string(p.ID), "this daemon cannot call capabilities")
 	}
-	out, err := s.o.Caller.Called(p.ID)
+	out, err := s.o.Caller.RecentCall(p.ID)
 	if err != nil {
 		return wire.Called{}, err
 	}

@@ -35,7 +35,7 @@ type Chain interface {
 	ProveConsistency(ctx context.Context, earlier string) (chain.Consistency, error)
 	Latest() chain.Checkpoint
 	Last() int64
-	Key() chain.Public
+	Key() chain.PublicKey
 }
 
 // chain returns the chain after all finished operations are recorded in it.
@@ -44,7 +44,7 @@ func (s *Server) chain(ctx context.Context) (Chain, error) {
 		return nil, fault.Cannot("api", "this daemon has no audit log", "start the daemon with glasshouse serve")
 	}
 	if s.o.Governor != nil {
-		if err := s.o.Governor.Settle(ctx); err != nil {
+		if err := s.o.Governor.Flush(ctx); err != nil {
 			return nil, err
 		}
 	}
@@ -316,7 +316,7 @@ func (s *Server) trail(ctx context.Context, p trailParams, _ none) (wire.Page[wi
 }
 
 func trailOf(e chain.Entry) (wire.TrailEntry, error) {
-	var d govern.Decided
+	var d govern.DecisionRecord
 	if err := json.Unmarshal(e.Body, &d); err != nil {
 		return wire.TrailEntry{}, fmt.Errorf("read entry %d: %w", e.Seq, err)
 	}

@@ -45,7 +45,7 @@ type Runs interface {
 
 // Gateway runs agents. *gateway.Gateway implements it.
 type Gateway interface {
-	Order(ctx context.Context, o gateway.Order) (run.Run, error)
+	CreateRun(ctx context.Context, o gateway.RunOrder) (run.Run, error)
 	Checkpoint(ctx context.Context, r id.Run, reason, by string, pause bool) (run.Checkpoint, error)
 	Resume(ctx context.Context, r id.Run, q run.ResumeRequest, branches int) ([]run.Run, error)
 	Pause(ctx context.Context, r id.Run, by, reason string) (run.Run, error)
@@ -55,8 +55,8 @@ type Gateway interface {
 	Unschedule(ctx context.Context, h id.Schedule, by string) error
 	CloseSession(ctx context.Context, sid, by, reason string) (run.Session, error)
 	LimitJail(ctx context.Context, j id.Jail, l jail.Limits, by string) (jail.Jail, error)
-	JailLimits(ctx context.Context, j id.Jail, after int64) (gateway.Lent, error)
-	Door
+	JailLimits(ctx context.Context, j id.Jail, after int64) (gateway.JailResources, error)
+	AgentGateway
 }
 
 func (s *Server) runs() (Runs, error) {
@@ -290,16 +290,16 @@ func (s *Server) startRun(ctx context.Context, _ none, b wire.StartRun) (wire.Ru
 	if err != nil {
 		return wire.Run{}, err
 	}
-	r, err := g.Order(ctx, o)
+	r, err := g.CreateRun(ctx, o)
 	return runOf(r), renameField(err, runFields)
 }
 
-func orderOf(ctx context.Context, b wire.StartRun) (gateway.Order, error) {
+func orderOf(ctx context.Context, b wire.StartRun) (gateway.RunOrder, error) {
 	sid, err := sessionNamed(b.Session, b.Meta)
 	if err != nil {
-		return gateway.Order{}, err
+		return gateway.RunOrder{}, err
 	}
-	o := gateway.Order{Request: run.Request{
+	o := gateway.RunOrder{Request: run.Request{
 		Session: sid, Parent: b.Parent, Goal: b.Goal, Limits: amounts(b.Budget),
 		OnExceed: run.OnExceed(b.OnExceed), By: by(ctx), Key: keyOf(ctx),
 	}}
@@ -345,12 +345,12 @@ func agentJSON(ctx context.Context, w *wire.RunAgent) (json.RawMessage, error) {
 		}
 	}
 	if sv := w.Saves; sv != nil {
-		a.Saves = &gateway.Saves{Steps: sv.Steps}
-		if err := times(map[string]timed{"saves.every_ms": {sv.EveryMS, &a.Saves.Every}}); err != nil {
+		a.Autosave = &gateway.AutosaveSettings{Steps: sv.Steps}
+		if err := times(map[string]timed{"saves.every_ms": {sv.EveryMS, &a.Autosave.Every}}); err != nil {
 			return nil, err
 		}
-		if a.Saves.Every > 0 {
-			a.Saves.Every = max(a.Saves.Every, time.Second)
+		if a.Autosave.Every > 0 {
+			a.Autosave.Every = max(a.Autosave.Every, time.Second)
 		}
 	}
 	if w.Jail != nil {
@@ -390,7 +390,7 @@ func agentOf(raw json.RawMessage) wire.RunAgent {
 	if t := a.Timers; t != nil {
 		w.Timers = &wire.RunTimers{WallMS: t.Wall.Milliseconds(), IdleMS: t.Idle.Milliseconds(), StepMS: t.Step.Milliseconds()}
 	}
-	if s := a.Saves; s != nil {
+	if s := a.Autosave; s != nil {
 		w.Saves = &wire.RunSaves{Steps: s.Steps, EveryMS: s.Every.Milliseconds()}
 	}
 	return w
@@ -615,7 +615,7 @@ func runOf(r run.Run) wire.Run {
 	w := wire.Run{
 		ID: r.ID, Session: r.Session, Parent: r.Parent, Goal: r.Goal, State: string(r.State), Why: string(r.Why), Reason: r.Reason,
 		Agent: agentOf(r.Agent), Jail: r.Jail, NextRunAt: at(r.NextRunAt), Budget: budgetOf(r.Budget), Error: r.Error,
-		Steps: r.Steps, Restarts: r.Restarts, Checkpoint: r.Checkpoint, Of: r.Of, Branch: r.Branch,
+		Steps: r.Steps, Restarts: r.Restarts, Checkpoint: r.Checkpoint, Of: r.BranchOf, Branch: r.Branch,
 		Created: r.Created.UTC(), Started: at(r.Started), Ended: at(r.Ended),
 	}
 	if id.Valid('h', r.Schedule) {

@@ -23,10 +23,10 @@ import (
 // Comparer compares jails and snapshots.
 type Comparer interface {
 	// Compare returns the changes that lead from one end to the other.
-	Compare(ctx context.Context, from, to snapshot.End, o snapshot.CompareOptions) (*report.Comparison, error)
+	Compare(ctx context.Context, from, to snapshot.Side, o snapshot.CompareOptions) (*report.Comparison, error)
 
 	// Changes returns only the file changes, without a limit.
-	Changes(ctx context.Context, from, to snapshot.End, o jail.ChangesOptions) ([]jail.Change, error)
+	Changes(ctx context.Context, from, to snapshot.Side, o jail.ChangesOptions) ([]jail.Change, error)
 }
 
 type diffParams struct {
@@ -93,7 +93,7 @@ func (s *Server) diffJail(ctx context.Context, p diffParams) (wire.Page[wire.Cha
 	})
 	list = list[from:]
 	// The total text size of a response is limited. The page ends at the limit.
-	if i := slices.IndexFunc(list, func(c jail.Change) bool { return c.NoDiff == jail.DiffLater }); i > 0 {
+	if i := slices.IndexFunc(list, func(c jail.Change) bool { return c.NoDiff == jail.DiffTruncated }); i > 0 {
 		n = min(n, i)
 	}
 	list, page.Next = cut(list, n, func(c jail.Change) string { return pathKey(c.Path) })
@@ -188,18 +188,18 @@ func (s *Server) changesAgainst(ctx context.Context, p diffParams, o jail.Change
 	if err != nil {
 		return nil, err
 	}
-	return k.Changes(ctx, from, snapshot.End{Jail: p.ID}, o)
+	return k.Changes(ctx, from, snapshot.Side{Jail: p.ID}, o)
 }
 
 // endOf parses the id of a jail or snapshot.
-func endOf(field, s string) (snapshot.End, error) {
+func endOf(field, s string) (snapshot.Side, error) {
 	switch {
 	case id.Valid('s', s):
-		return snapshot.End{Snapshot: id.Snapshot(s)}, nil
+		return snapshot.Side{Snapshot: id.Snapshot(s)}, nil
 	case id.Valid('j', s):
-		return snapshot.End{Jail: id.Jail(s)}, nil
+		return snapshot.Side{Jail: id.Jail(s)}, nil
 	}
-	return snapshot.End{}, fault.Fieldf("api", field, "%q is neither a jail id nor a snapshot id", text.Clip(s, 64))
+	return snapshot.Side{}, fault.Fieldf("api", field, "%q is neither a jail id nor a snapshot id", text.Clip(s, 64))
 }
 
 // compareParams select the content and format of a comparison.
@@ -220,7 +220,7 @@ func (s *Server) compareJail(w http.ResponseWriter, r *http.Request, p compareJa
 	if p.Against == "" {
 		return fault.Fieldf("api", "against", "missing: a jail or a snapshot to compare with")
 	}
-	return s.compare(w, r, snapshot.End{Jail: p.ID}, p.compareParams)
+	return s.compare(w, r, snapshot.Side{Jail: p.ID}, p.compareParams)
 }
 
 type compareSnapshot struct {
@@ -242,13 +242,13 @@ func (s *Server) compareSnapshot(w http.ResponseWriter, r *http.Request, p compa
 		}
 		p.Against = string(one.Jail.ID)
 	}
-	return s.compare(w, r, snapshot.End{Snapshot: p.ID}, p.compareParams)
+	return s.compare(w, r, snapshot.Side{Snapshot: p.ID}, p.compareParams)
 }
 
 // comparisonPolicy is reportPolicy for a comparison.
 var comparisonPolicy = report.ComparisonPolicy + "; sandbox"
 
-func (s *Server) compare(w http.ResponseWriter, r *http.Request, from snapshot.End, p compareParams) error {
+func (s *Server) compare(w http.ResponseWriter, r *http.Request, from snapshot.Side, p compareParams) error {
 	if _, err := s.readBody(w, r, &none{}); err != nil {
 		return err
 	}

@@ -27,27 +27,27 @@ import (
 	"glasshouse/run"
 )
 
-// Door is the part of the gateway that serves agents. The listener identifies the calling
+// AgentGateway is the part of the gateway that serves agents. The listener identifies the calling
 // agent.
-type Door interface {
+type AgentGateway interface {
 	Tools(ctx context.Context, c gateway.Caller) ([]gateway.Tool, error)
-	Call(ctx context.Context, c gateway.Caller, u gateway.Use) (gateway.Used, error)
+	Call(ctx context.Context, c gateway.Caller, u gateway.ToolUse) (gateway.ToolOutcome, error)
 	Beat(ctx context.Context, c gateway.Caller) (run.Run, bool, error)
 	Task(ctx context.Context, c gateway.Caller) (gateway.Task, error)
-	Keep(ctx context.Context, c gateway.Caller, reason string, state json.RawMessage) (run.Checkpoint, error)
+	SaveState(ctx context.Context, c gateway.Caller, reason string, state json.RawMessage) (run.Checkpoint, error)
 	Inbox(ctx context.Context, c gateway.Caller, after int64) ([]run.Message, error)
 	Post(ctx context.Context, c gateway.Caller, text, key string) (run.Message, error)
 	Finish(ctx context.Context, c gateway.Caller, result json.RawMessage) (run.Run, error)
 	Fail(ctx context.Context, c gateway.Caller, why string) (run.Run, error)
 	Decide(ctx context.Context, c gateway.Caller, q policy.Question) (govern.Verdict, error)
-	Said(ctx context.Context, c gateway.Caller, q policy.Question) govern.Verdict
+	RecordAction(ctx context.Context, c gateway.Caller, q policy.Question) govern.Verdict
 	Siblings(ctx context.Context, c gateway.Caller) ([]autonomy.Member, error)
-	Is(ctx context.Context, c gateway.Caller, j id.Jail) bool
-	Coordinate(ctx context.Context, c gateway.Caller, a autonomy.Ask) (gateway.Asked, error)
-	Errands(ctx context.Context, c gateway.Caller, wait time.Duration) ([]gateway.Errand, error)
-	Reply(ctx context.Context, c gateway.Caller, q id.Request, answer string) (gateway.Asked, error)
+	OwnsJail(ctx context.Context, c gateway.Caller, j id.Jail) bool
+	Coordinate(ctx context.Context, c gateway.Caller, a autonomy.Ask) (gateway.RequestOutcome, error)
+	PendingRequests(ctx context.Context, c gateway.Caller, wait time.Duration) ([]gateway.SiblingRequest, error)
+	Reply(ctx context.Context, c gateway.Caller, q id.Request, answer string) (gateway.RequestOutcome, error)
 	AskResources(ctx context.Context, c gateway.Caller, body []byte) (autonomy.Change, error)
-	CreateTask(ctx context.Context, c gateway.Caller, n autonomy.NewTask) (gateway.Backlogged, error)
+	CreateTask(ctx context.Context, c gateway.Caller, n autonomy.NewTask) (gateway.CreatedTask, error)
 }
 
 // agentRoutes are the routes of the agent endpoint in a jail. Only agents have their role.
@@ -86,9 +86,9 @@ func callerAt(ctx context.Context) gateway.Caller {
 	return c
 }
 
-// ServeDoor serves the agent endpoint on a listener of the gateway until the listener is
+// ServeAgent serves the agent endpoint on a listener of the gateway until the listener is
 // closed. The server must have a Gateway.
-func (s *Server) ServeDoor(l net.Listener, who func(context.Context) (gateway.Caller, error)) error {
+func (s *Server) ServeAgent(l net.Listener, who func(context.Context) (gateway.Caller, error)) error {
 	srv := &http.Server{
 		Handler:           linger.Handler(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { s.serveAgent(w, r, who) })),
 		ReadHeaderTimeout: 10 * time.Second,
@@ -204,11 +204,11 @@ func (s *Server) ownTools(ctx context.Context, _, _ none) (wire.Tools, error) {
 }
 
 func (s *Server) useTool(ctx context.Context, _ none, b wire.UseTool) (wire.UsedTool, error) {
-	u, err := s.o.Gateway.Call(ctx, callerAt(ctx), gateway.Use{Key: b.Key, Tool: b.Tool, Input: b.Input})
+	u, err := s.o.Gateway.Call(ctx, callerAt(ctx), gateway.ToolUse{Key: b.Key, Tool: b.Tool, Input: b.Input})
 	return usedOf(u), err
 }
 
-func usedOf(u gateway.Used) wire.UsedTool {
+func usedOf(u gateway.ToolOutcome) wire.UsedTool {
 	w := wire.UsedTool{State: string(u.State), Output: u.Output}
 	if u.Error != nil {
 		w.Error = &wire.CallError{Kind: u.Error.Kind, Reason: u.Error.Message, Remedy: u.Error.Remedy}
@@ -223,12 +223,12 @@ type capabilityAt struct {
 
 func (s *Server) useCapability(ctx context.Context, p capabilityAt, b wire.UseCapability) (wire.UsedTool, error) {
 	key := cmp.Or(b.Key, keyOf(ctx), "call-"+string(id.NewCall()))
-	u, err := s.o.Gateway.Call(ctx, callerAt(ctx), gateway.Use{Key: key, Tool: p.ID, Input: b.Input})
+	u, err := s.o.Gateway.Call(ctx, callerAt(ctx), gateway.ToolUse{Key: key, Tool: p.ID, Input: b.Input})
 	return usedOf(u), err
 }
 
 func (s *Server) ownCheckpoint(ctx context.Context, _ none, b wire.OwnState) (wire.OwnCheckpointed, error) {
-	c, err := s.o.Gateway.Keep(ctx, callerAt(ctx), b.Reason, b.State)
+	c, err := s.o.Gateway.SaveState(ctx, callerAt(ctx), b.Reason, b.State)
 	return wire.OwnCheckpointed{Checkpoint: c.ID}, err
 }
 
@@ -309,7 +309,7 @@ func (s *Server) decideTool(ctx context.Context, _ none, b wire.DecideTool) (wir
 // own refuses a request that names another jail than the caller's.
 func (s *Server) own(ctx context.Context, j id.Jail) (gateway.Caller, error) {
 	c := callerAt(ctx)
-	if c.Jail == "" || !s.o.Gateway.Is(ctx, c, j) {
+	if c.Jail == "" || !s.o.Gateway.OwnsJail(ctx, c, j) {
 		return c, fault.Newf(fault.Denied, "api", text.Visible(text.Clip(string(j), 64)), "an agent may act only for its own jail, %s", c.Jail)
 	}
 	return c, nil
@@ -340,15 +340,15 @@ func (s *Server) recordDecision(w http.ResponseWriter, r *http.Request, p someJa
 	switch {
 	case d.Made:
 		out.Reason = "already recorded when the action was announced"
-	case own, d.Announced && gateway.Records(tool):
+	case own, d.Announced && gateway.RecordsToolUse(tool):
 		out.Reason = "the gateway records it when the tool is used"
 	default:
 		out.Recorded = true
 		q := policy.Question{Action: tool, Resource: autonomy.ResourceOf(tool, d.Args), Attributes: attributesOf(d.Args)}
-		if !d.Said.IsZero() {
-			q.Attributes["said"] = d.Said.Format(time.RFC3339Nano)
+		if !d.Time.IsZero() {
+			q.Attributes["said"] = d.Time.Format(time.RFC3339Nano)
 		}
-		v := s.o.Gateway.Said(r.Context(), c, q)
+		v := s.o.Gateway.RecordAction(r.Context(), c, q)
 		out.Allow, out.Tag, out.Reason, out.Complaints = v.Allow, string(v.Tag), v.Decision.Reason, complaints
 	}
 	a, err := jsonAnswer(ok, out)
@@ -423,7 +423,7 @@ func (s *Server) coordinateFrom(ctx context.Context, p fromTo, b wire.Coordinate
 	return s.coordinate(ctx, someJail{p.To}, b)
 }
 
-func coordinatedOf(a gateway.Asked) wire.Coordinated {
+func coordinatedOf(a gateway.RequestOutcome) wire.Coordinated {
 	return wire.Coordinated{
 		Request: a.Request, State: string(a.State), To: a.To, Answer: a.Answer, Reason: a.Reason, Remedy: a.Remedy,
 		RetryAfterMS: a.RetryAfter, Place: a.Place,
@@ -445,7 +445,7 @@ func (s *Server) siblingRequests(ctx context.Context, p siblingRequestParams, _ 
 	if err != nil {
 		return w, err
 	}
-	list, err := s.o.Gateway.Errands(ctx, c, wait)
+	list, err := s.o.Gateway.PendingRequests(ctx, c, wait)
 	for _, e := range list {
 		w.Requests = append(w.Requests, wire.Errand(e))
 	}

@@ -71,7 +71,7 @@ func open(t testing.TB, jails *apitest.Jails, change ...func(*api.Options)) *har
 		}
 	}
 	o := api.Options{
-		Jails: jails, Snapshots: d.kept, Tokens: ts, Replays: st.Replays(), Ready: st.Writable,
+		Jails: jails, Snapshots: d.kept, Tokens: ts, IdempotencyStore: st.Replays(), Ready: st.Writable,
 		Version: wire.Version{Version: "1.2.3"},
 		Log:     slog.New(slog.NewTextHandler(d.log, &slog.HandlerOptions{Level: slog.LevelDebug})),
 	}

@@ -52,7 +52,7 @@ func (s *Server) exec(w http.ResponseWriter, r *http.Request, p oneJail) error {
 		}
 		return s.execStream(w, r, p.ID, req, stdin, b.Lossless)
 	}
-	return s.answer(w, r, body, func() (replay.Answer, error) {
+	return s.answer(w, r, body, func() (replay.Response, error) {
 		if b.Detach {
 			return s.execDetached(r.Context(), p.ID, req, stdin)
 		}
@@ -230,7 +230,7 @@ func renewing(stream *control.Stream, busy *atomic.Bool) (stop func()) {
 	return func() { close(done) }
 }
 
-func (s *Server) execWait(ctx context.Context, j id.Jail, req jail.ExecRequest, in input) (replay.Answer, error) {
+func (s *Server) execWait(ctx context.Context, j id.Jail, req jail.ExecRequest, in input) (replay.Response, error) {
 	s.metrics.execs.WithLabelValues("wait").Inc()
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
@@ -243,7 +243,7 @@ func (s *Server) execWait(ctx context.Context, j id.Jail, req jail.ExecRequest, 
 			err = &fault.Error{Op: "api", Kind: fault.Unavailable, On: string(status.ID), Err: errClosing,
 				Remedy: "the command is still running: GET " + execPlace(j, status.ID)}
 		}
-		return replay.Answer{}, err
+		return replay.Response{}, err
 	}
 	x := execStatusOf(status)
 	out.into(&x)
@@ -252,15 +252,15 @@ func (s *Server) execWait(ctx context.Context, j id.Jail, req jail.ExecRequest, 
 	return a, err
 }
 
-func (s *Server) execDetached(ctx context.Context, j id.Jail, req jail.ExecRequest, in input) (replay.Answer, error) {
+func (s *Server) execDetached(ctx context.Context, j id.Jail, req jail.ExecRequest, in input) (replay.Response, error) {
 	s.metrics.execs.WithLabelValues("detach").Inc()
 	_, status, err := s.o.Jails.Exec(ctx, j, req, nil)
 	if err != nil {
-		return replay.Answer{}, err
+		return replay.Response{}, err
 	}
 	taken, err := s.feed(j, status.ID, in)
 	if err != nil {
-		return replay.Answer{}, err
+		return replay.Response{}, err
 	}
 	select {
 	case <-taken:

@@ -27,7 +27,7 @@ import (
 type recorded struct {
 	*chain.Chain
 	t      testing.TB
-	kernel *govern.Kernel
+	kernel *govern.Engine
 	queue  *approval.Queue
 }
 

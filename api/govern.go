@@ -21,12 +21,12 @@ import (
 	"glasshouse/policy"
 )
 
-// Governor is the policy engine as the API uses it. *govern.Kernel implements it.
+// Governor is the policy engine as the API uses it. *govern.Engine implements it.
 type Governor interface {
-	Judge(ctx context.Context, a govern.Ask) (govern.Verdict, error)
+	Evaluate(ctx context.Context, a govern.Ask) (govern.Verdict, error)
 	Egress(j id.Jail) (egress.Stats, bool)
 	Note(kind chain.Kind, who policy.Subject, parent int64, body any)
-	Settle(ctx context.Context) error
+	Flush(ctx context.Context) error
 }
 
 // governor returns the policy engine, or an error if the daemon has none.
@@ -67,7 +67,7 @@ func (s *Server) governed(ctx context.Context, jid id.Jail) (jail.Jail, govern.S
 	if err != nil {
 		return j, govern.Spec{}, err
 	}
-	g, err := govern.Read(j.Spec.Govern)
+	g, err := govern.Read(j.Spec.Policy)
 	return j, g, err
 }
 
@@ -109,16 +109,16 @@ func (s *Server) regovern(ctx context.Context, jid id.Jail, what string, change 
 	if err != nil {
 		return govern.Spec{}, jail.Jail{}, err
 	}
-	j, err := s.o.Jails.Regovern(ctx, jid, func(raw json.RawMessage) (json.RawMessage, error) {
+	j, err := s.o.Jails.ReplacePolicy(ctx, jid, func(raw json.RawMessage) (json.RawMessage, error) {
 		return govern.Change(raw, change)
 	})
 	if err != nil {
 		return govern.Spec{}, j, err
 	}
 	g.Note(chain.PolicyChanged, policy.Subject{Jail: jid, Agent: access.CallerOf(ctx).Name}, 0, map[string]string{
-		"what": what, "govern": govern.Digest(j.Spec.Govern),
+		"what": what, "govern": govern.Digest(j.Spec.Policy),
 	})
-	spec, err := govern.Read(j.Spec.Govern)
+	spec, err := govern.Read(j.Spec.Policy)
 	return spec, j, err
 }
 
@@ -146,11 +146,11 @@ func (s *Server) setLevel(ctx context.Context, p oneJail, b wire.PolicyLevel) (w
 		if g.Policy == nil {
 			return fault.Newf(fault.Conflict, "api", string(p.ID), "the jail has no policy and therefore no level")
 		}
-		if to > g.Policy.Top() {
+		if to > g.Policy.MaxLevel() {
 			return &fault.Error{Op: "api", On: string(p.ID), Kind: fault.Denied,
-				Err: fmt.Errorf("level %d is above the ceiling, %d", to, g.Policy.Top()), Remedy: "give the jail a policy with a higher ceiling"}
+				Err: fmt.Errorf("level %d is above the ceiling, %d", to, g.Policy.MaxLevel()), Remedy: "give the jail a policy with a higher ceiling"}
 		}
-		g.Policy.Ceiling = g.Policy.Top() // the initial level may have been the implicit ceiling
+		g.Policy.Ceiling = g.Policy.MaxLevel() // the initial level may have been the implicit ceiling
 		g.Policy.Level = to
 		return nil
 	})
@@ -196,7 +196,7 @@ func (s *Server) explainPolicy(ctx context.Context, _ none, b wire.Explain) (wir
 			return wire.Explained{}, err
 		}
 		if p == nil {
-			w.Decision = decisionOf(govern.Unruled(g.Egress != nil && g.Egress.Ask))
+			w.Decision = decisionOf(govern.DecisionWithoutRules(g.Egress != nil && g.Egress.Ask))
 			return w, nil
 		}
 	}
@@ -231,7 +231,7 @@ func explainEgress(g govern.Spec, where string) (*wire.ExplainedEgress, error) {
 	if err != nil {
 		return nil, err
 	}
-	asked := a.Asks && (g.Policy != nil || g.Egress != nil && g.Egress.Ask)
+	asked := a.NeedsAuthority && (g.Policy != nil || g.Egress != nil && g.Egress.Ask)
 	return &wire.ExplainedEgress{Allow: a.Allow, Asks: asked, Rule: a.Rule, Reason: string(a.Reason), Detail: a.Detail, Remedy: a.Remedy}, nil
 }
 
@@ -276,7 +276,7 @@ func (s *Server) judge(ctx context.Context, q policy.Question, waitMS int64) (wi
 	}
 	ctx, cancel := context.WithTimeout(ctx, wait)
 	defer cancel()
-	v, err := g.Judge(ctx, govern.Ask{Question: q})
+	v, err := g.Evaluate(ctx, govern.Ask{Question: q})
 	if err != nil {
 		return wire.Verdict{}, err
 	}

@@ -113,7 +113,7 @@ func (s *Server) deleteJail(ctx context.Context, p deleteJail, _ none) (none, er
 	s.listings.dropJail(p.ID)
 	if s.o.Snapshots != nil {
 		// The jail is deleted. Leftovers are removed when the daemon starts the next time.
-		if err := s.o.Snapshots.Abandoned(context.WithoutCancel(ctx), p.ID); err != nil {
+		if err := s.o.Snapshots.JailDeleted(context.WithoutCancel(ctx), p.ID); err != nil {
 			s.o.Log.Error("cannot remove leftovers of a deleted jail's snapshots", "jail", p.ID, "err", err)
 		}
 	}
@@ -165,7 +165,7 @@ func specOf(b wire.CreateJail) (jail.Spec, error) {
 	s.Start, s.Enforce = b.Start, b.Enforce
 	s.Observe = event.Selection(b.Observe)
 	var err error
-	s.Govern, err = governOf(b.Policy, b.Egress)
+	s.Policy, err = governOf(b.Policy, b.Egress)
 	if err != nil {
 		return jail.Spec{}, err
 	}
@@ -219,7 +219,7 @@ func (s *Server) jailOf(ctx context.Context, j jail.Jail) wire.Jail {
 		w.Origin = &from
 	}
 	if s.o.Snapshots != nil {
-		w.Nearest = s.o.Snapshots.Nearest(j.ID)
+		w.Nearest = s.o.Snapshots.LastOf(j.ID)
 	}
 	for _, m := range j.Spec.Mounts {
 		w.Mounts = append(w.Mounts, wire.Mount{Source: m.Source, Target: m.Target, Write: m.Write})

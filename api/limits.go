@@ -46,7 +46,7 @@ func (s *Server) ownResources(ctx context.Context, p someJail, _ none) (wire.Jai
 	return lentOf(l), err
 }
 
-func lentOf(l gateway.Lent) wire.JailLimits {
+func lentOf(l gateway.JailResources) wire.JailLimits {
 	w := wire.JailLimits{Limits: wire.Limits(l.Now), Until: at(l.Until), History: []wire.LimitChange{}}
 	if l.Own != l.Now {
 		own := wire.Limits(l.Own)

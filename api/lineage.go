@@ -42,7 +42,7 @@ func (s *Server) lineage(ctx context.Context, p lineageParams, _ none) (wire.Pag
 		roots = []id.Jail{root}
 	}
 	for _, j := range roots {
-		page.Items = append(page.Items, f.tree(j, k.Nearest))
+		page.Items = append(page.Items, f.tree(j, k.LastOf))
 	}
 	return page, nil
 }

@@ -60,7 +60,7 @@ func (f *flights) enter(ctx context.Context, k replay.Key) (leave func(), err er
 // answer writes the result of do. A POST with an Idempotency-Key is executed once: a repeated
 // request receives the first response. Only successful responses are stored, so that a failed
 // request can be retried with its key.
-func (s *Server) answer(w http.ResponseWriter, r *http.Request, body []byte, do func() (replay.Answer, error)) error {
+func (s *Server) answer(w http.ResponseWriter, r *http.Request, body []byte, do func() (replay.Response, error)) error {
 	key := r.Header.Get(keyHeader)
 	if key == "" || r.Method != http.MethodPost {
 		a, err := do()
@@ -80,7 +80,7 @@ func (s *Server) answer(w http.ResponseWriter, r *http.Request, body []byte, do 
 	defer leave()
 
 	sum := sha256.Sum256(body)
-	kept, err := s.o.Replays.Begin(r.Context(), k, hex.EncodeToString(sum[:]))
+	kept, err := s.o.IdempotencyStore.Begin(r.Context(), k, hex.EncodeToString(sum[:]))
 	if err != nil {
 		return err
 	}
@@ -99,7 +99,7 @@ func (s *Server) answer(w http.ResponseWriter, r *http.Request, body []byte, do 
 
 // land executes a claimed request and settles the claim, also if the client disconnects or do
 // panics.
-func (s *Server) land(ctx context.Context, k replay.Key, do func() (replay.Answer, error)) (replay.Answer, error) {
+func (s *Server) land(ctx context.Context, k replay.Key, do func() (replay.Response, error)) (replay.Response, error) {
 	// Storing the response has its own timeout, because do may take minutes: the first jail of
 	// a host waits for its root filesystem.
 	settle := func() (context.Context, context.CancelFunc) {
@@ -112,7 +112,7 @@ func (s *Server) land(ctx context.Context, k replay.Key, do func() (replay.Answe
 		}
 		ctx, cancel := settle()
 		defer cancel()
-		if err := s.o.Replays.Abandon(ctx, k); err != nil {
+		if err := s.o.IdempotencyStore.Abandon(ctx, k); err != nil {
 			s.o.Log.Warn("idempotency key not released", "err", err)
 		}
 	}()
@@ -123,7 +123,7 @@ func (s *Server) land(ctx context.Context, k replay.Key, do func() (replay.Answe
 	done = true
 	ctx, cancel := settle()
 	defer cancel()
-	if err := s.o.Replays.Finish(ctx, k, a); err != nil {
+	if err := s.o.IdempotencyStore.Finish(ctx, k, a); err != nil {
 		// The object was created. An error would make the client create a second one.
 		s.o.Log.Error("cannot store the response of an idempotency key", "err", err)
 	}

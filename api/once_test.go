@@ -14,15 +14,15 @@ import (
 
 // answers stores one response in memory. It fails after the deadline of its context.
 type answers struct {
-	kept      *replay.Answer
+	kept      *replay.Response
 	abandoned bool
 }
 
-func (a *answers) Begin(context.Context, replay.Key, string) (*replay.Answer, error) {
+func (a *answers) Begin(context.Context, replay.Key, string) (*replay.Response, error) {
 	return a.kept, nil
 }
 
-func (a *answers) Finish(ctx context.Context, _ replay.Key, answer replay.Answer) error {
+func (a *answers) Finish(ctx context.Context, _ replay.Key, answer replay.Response) error {
 	if ctx.Err() == nil {
 		a.kept = &answer
 	}
@@ -52,20 +52,20 @@ func TestResponseOfSlowRequestIsStored(t *testing.T) {
 		t.Run(tt.name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				store := &answers{}
-				s := &Server{o: Options{Replays: store, Log: slog.New(slog.DiscardHandler)}}
+				s := &Server{o: Options{IdempotencyStore: store, Log: slog.New(slog.DiscardHandler)}}
 				ctx, hangUp := context.WithCancel(t.Context())
 				defer hangUp()
 				r := httptest.NewRequestWithContext(ctx, "POST", "/jails", nil)
 				r.Header.Set(keyHeader, "k")
-				err := s.answer(httptest.NewRecorder(), r, nil, func() (replay.Answer, error) {
+				err := s.answer(httptest.NewRecorder(), r, nil, func() (replay.Response, error) {
 					time.Sleep(tt.hours * time.Hour)
 					if tt.hangUp {
 						hangUp()
 					}
 					if tt.fails {
-						return replay.Answer{}, context.DeadlineExceeded
+						return replay.Response{}, context.DeadlineExceeded
 					}
-					return replay.Answer{Status: http.StatusCreated}, nil
+					return replay.Response{Status: http.StatusCreated}, nil
 				})
 				if (err != nil) != tt.fails || (store.kept != nil) != tt.kept || store.abandoned != tt.released {
 					t.Errorf("answered with %v, kept %v, released %t", err, store.kept, store.abandoned)

@@ -11,7 +11,7 @@ import (
 	"glasshouse/snapshot"
 )
 
-// A Carrier exports and imports snapshots. *snapshot.Keeper implements it.
+// A Carrier exports and imports snapshots. *snapshot.Manager implements it.
 type Carrier interface {
 	Export(ctx context.Context, s id.Snapshot, w io.Writer) error
 	Import(ctx context.Context, r io.Reader, o snapshot.ImportOptions) (snapshot.Snapshot, error)

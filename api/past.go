@@ -59,13 +59,13 @@ func (s *Server) at(w http.ResponseWriter, r *http.Request, p pastParams) error 
 	if err != nil {
 		return err
 	}
-	out := then.Told(p.All, p.Limit, seqOf(near))
+	out := then.Report(p.All, p.Limit, seqOf(near))
 	out.Files.Recorded = j.Spec.Observe.Files != "off"
 	answer := struct {
 		At *time.Time `json:"at,omitempty"`
-		report.Told
+		report.StateReport
 		Snapshot *wire.Snapshot `json:"snapshot,omitempty"`
-	}{Told: out}
+	}{StateReport: out}
 	if !at.Time.IsZero() {
 		answer.At = utc(&at.Time)
 	}
@@ -86,7 +86,7 @@ func instantOr(field, text string, now time.Time) (report.Instant, error) {
 
 // nearest returns the last snapshot of a jail before an instant, or nil. A branch from that
 // instant starts with this snapshot.
-func (s *Server) nearest(ctx context.Context, j id.Jail, at report.Instant, then *report.Then) (*snapshot.Snapshot, error) {
+func (s *Server) nearest(ctx context.Context, j id.Jail, at report.Instant, then *report.State) (*snapshot.Snapshot, error) {
 	if s.o.Snapshots == nil {
 		return nil, nil
 	}

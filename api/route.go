@@ -72,10 +72,10 @@ func valueOperation[P, B, R any](status int, do func(s *Server, ctx context.Cont
 		if err != nil {
 			return err
 		}
-		return s.answer(w, r, body, func() (replay.Answer, error) {
+		return s.answer(w, r, body, func() (replay.Response, error) {
 			v, err := do(s, context.WithValue(r.Context(), keyOfRequest{}, r.Header.Get(keyHeader)), p, b)
 			if err != nil {
-				return replay.Answer{}, err
+				return replay.Response{}, err
 			}
 			a, err := jsonAnswer(status, v)
 			if place != nil {
@@ -168,20 +168,20 @@ func (s *Server) allow(rt route, r *http.Request) error {
 	return nil
 }
 
-func jsonAnswer(status int, v any) (replay.Answer, error) {
+func jsonAnswer(status int, v any) (replay.Response, error) {
 	if v == (any)(none{}) {
-		return replay.Answer{Status: status}, nil
+		return replay.Response{Status: status}, nil
 	}
 	var b bytes.Buffer
 	enc := json.NewEncoder(&b)
 	enc.SetEscapeHTML(false)
 	if err := enc.Encode(v); err != nil {
-		return replay.Answer{}, fmt.Errorf("encode the response: %w", err)
+		return replay.Response{}, fmt.Errorf("encode the response: %w", err)
 	}
-	return replay.Answer{Status: status, ContentType: "application/json", Body: b.Bytes()}, nil
+	return replay.Response{Status: status, ContentType: "application/json", Body: b.Bytes()}, nil
 }
 
-func writeAnswer(w http.ResponseWriter, a replay.Answer) {
+func writeAnswer(w http.ResponseWriter, a replay.Response) {
 	h := w.Header()
 	if a.ContentType != "" {
 		h.Set("Content-Type", a.ContentType)

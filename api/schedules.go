@@ -129,7 +129,7 @@ func (s *Server) scheduleTimes(_ context.Context, p timesParams, _ none) (wire.T
 func scheduleOf(h schedule.Schedule) wire.Schedule {
 	return wire.Schedule{
 		ID: h.ID, Session: h.Session, Goal: gateway.GoalOf(h), Cron: h.Cron, TimeZone: h.TZ, Missed: string(h.Missed), Overlap: string(h.Overlap),
-		JitterMS: h.Jitter.Milliseconds(), Paused: h.Paused, NextRunAt: utc(h.Next), Waiting: utc(h.Waiting), Last: utc(h.Last), Error: h.Error,
+		JitterMS: h.Jitter.Milliseconds(), Paused: h.Paused, NextRunAt: utc(h.Next), Waiting: utc(h.Queued), Last: utc(h.Last), Error: h.Error,
 		Fired: h.Counts.Fired, Left: h.Counts.Missed, Skipped: h.Counts.Skipped, Failed: h.Counts.Failed, Created: h.Created.UTC(),
 	}
 }

@@ -11,7 +11,7 @@ import (
 	"glasshouse/secret"
 )
 
-// Secrets stores secrets. *secret.Keeper implements it.
+// Secrets stores secrets. *secret.Manager implements it.
 type Secrets interface {
 	List() []secret.Info
 	Put(ctx context.Context, name string, value []byte, by string) error

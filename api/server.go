@@ -42,7 +42,7 @@ type Manager interface {
 	Pause(ctx context.Context, j id.Jail) (jail.Jail, error)
 	Resume(ctx context.Context, j id.Jail) (jail.Jail, error)
 	Delete(ctx context.Context, j id.Jail) error
-	Regovern(ctx context.Context, j id.Jail, by func(json.RawMessage) (json.RawMessage, error)) (jail.Jail, error)
+	ReplacePolicy(ctx context.Context, j id.Jail, by func(json.RawMessage) (json.RawMessage, error)) (jail.Jail, error)
 	Stats(ctx context.Context, j id.Jail) (jail.Stats, error)
 
 	Exec(ctx context.Context, j id.Jail, r jail.ExecRequest, o *control.AttachOptions) (*control.Stream, protocol.ExecStatus, error)
@@ -68,11 +68,11 @@ type Images interface {
 	Prune(ctx context.Context) ([]rootfs.Image, error) // returns the removed images
 }
 
-// Options configure a Server. Jails, Tokens and Replays are required.
+// Options configure a Server. Jails, Tokens and IdempotencyStore are required.
 type Options struct {
-	Jails   Manager
-	Tokens  *access.Tokens
-	Replays replay.Store
+	Jails            Manager
+	Tokens           *access.Tokens
+	IdempotencyStore replay.Store
 
 	Images    Images    // nil: no images
 	Observed  Observed  // nil: jails are not observed

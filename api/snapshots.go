@@ -14,7 +14,7 @@ import (
 	"glasshouse/snapshot"
 )
 
-// Snapshots manages snapshots. *snapshot.Keeper implements it.
+// Snapshots manages snapshots. *snapshot.Manager implements it.
 type Snapshots interface {
 	Comparer
 	Carrier
@@ -23,16 +23,16 @@ type Snapshots interface {
 	Get(ctx context.Context, s id.Snapshot) (snapshot.Snapshot, error)
 	List(ctx context.Context, o snapshot.ListOptions) ([]snapshot.Snapshot, error)
 	Usage(ctx context.Context, s id.Snapshot) (snapshot.Usage, error)
-	Nearest(j id.Jail) id.Snapshot
-	Copies(s id.Snapshot) int
+	LastOf(j id.Jail) id.Snapshot
+	Spares(s id.Snapshot) int
 	Delete(ctx context.Context, s id.Snapshot) error
-	Abandoned(ctx context.Context, j id.Jail) error
+	JailDeleted(ctx context.Context, j id.Jail) error
 
 	Restore(ctx context.Context, s id.Snapshot, o snapshot.Overrides) (jail.Jail, error)
-	Branch(ctx context.Context, s id.Snapshot, count int, o snapshot.Overrides) ([]snapshot.Child, error)
-	BranchJail(ctx context.Context, j id.Jail, count int, o snapshot.Overrides) (snapshot.Snapshot, []snapshot.Child, error)
+	Branch(ctx context.Context, s id.Snapshot, count int, o snapshot.Overrides) ([]snapshot.BranchResult, error)
+	BranchJail(ctx context.Context, j id.Jail, count int, o snapshot.Overrides) (snapshot.Snapshot, []snapshot.BranchResult, error)
 	Rewind(ctx context.Context, j id.Jail, s id.Snapshot, o jail.RewindOptions) (jail.Jail, error)
-	Warm(ctx context.Context, s id.Snapshot, count int) error
+	FillSpares(ctx context.Context, s id.Snapshot, count int) error
 }
 
 // snapshots returns the snapshot manager, or an error if the daemon has none.
@@ -189,10 +189,10 @@ func (s *Server) warmSnapshot(ctx context.Context, p oneSnapshot, b wire.Warm) (
 	if !one.Memory {
 		return wire.Warmed{}, fault.Newf(fault.Conflict, "api", string(p.ID), "the snapshot has no processes: only snapshots with memory can be warmed")
 	}
-	if err := k.Warm(ctx, p.ID, b.Count); err != nil {
+	if err := k.FillSpares(ctx, p.ID, b.Count); err != nil {
 		return wire.Warmed{}, err
 	}
-	return wire.Warmed{Copies: k.Copies(p.ID)}, nil
+	return wire.Warmed{Copies: k.Spares(p.ID)}, nil
 }
 
 func (s *Server) snapshotOf(one snapshot.Snapshot) wire.Snapshot {
@@ -206,7 +206,7 @@ func (s *Server) snapshotOf(one snapshot.Snapshot) wire.Snapshot {
 		Backend: one.Jail.Spec.Backend, Runtime: one.Jail.Spec.Runtime,
 		Limits: wire.Limits(one.Jail.Spec.Limits), Network: string(one.Jail.Spec.Network),
 		MemoryBytes: one.Stats.MemoryBytes, DiskBytes: one.Stats.DiskBytes, PIDs: one.Stats.PIDs,
-		Host: wire.Host(one.Host), Copies: s.o.Snapshots.Copies(one.ID),
+		Host: wire.Host(one.Host), Copies: s.o.Snapshots.Spares(one.ID),
 		Links: map[string]string{
 			"self": self, "jail": "/jails/" + string(one.Jail.ID),
 			"restore": self + "/restore", "branch": self + "/branch", "warm": self + "/warm",

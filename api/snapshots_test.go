@@ -397,4 +397,4 @@ func TestDaemonWithoutSnapshots(t *testing.T) {
 	d.want(204, req{as: access.Admin, method: "DELETE", path: "/jails/" + string(j)}, nil)
 }
 
-var _ api.Snapshots = (*snapshot.Keeper)(nil)
+var _ api.Snapshots = (*snapshot.Manager)(nil)

@@ -115,7 +115,7 @@ func (s *Server) timeline(ctx context.Context, p timelineParams, _ none) (wire.T
 		if err := json.Unmarshal([]byte(`"`+lane.Comm+`"`), &comm); err != nil {
 			comm = lane.Comm // the log line is damaged
 		}
-		w.Lanes = append(w.Lanes, wire.TimelineLane{PID: lane.PID, Comm: comm, Total: lane.Total, Counts: countsOf(lane.Parts)})
+		w.Lanes = append(w.Lanes, wire.TimelineLane{PID: lane.PID, Comm: comm, Total: lane.Total, Counts: countsOf(lane.Buckets)})
 	}
 	return w, nil
 }
@@ -129,6 +129,6 @@ func countsOf(list []eventlog.Counts) wire.TimelineCounts {
 		return ns
 	}
 	return wire.TimelineCounts{
-		File: of(eventlog.OfFiles), Net: of(eventlog.OfNet), Proc: of(eventlog.OfProcs), Syscall: of(eventlog.OfSyscalls), Other: of(eventlog.OfOthers),
+		File: of(eventlog.KindFile), Net: of(eventlog.KindNet), Proc: of(eventlog.KindProc), Syscall: of(eventlog.KindSyscall), Other: of(eventlog.KindOther),
 	}
 }

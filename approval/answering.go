@@ -20,7 +20,7 @@ func (q *Queue) Answer(ctx context.Context, aid id.Approval, a Answer) (Request,
 	q.mu.Lock()
 	w, r, err := q.answer(ctx, aid, a)
 	q.mu.Unlock()
-	if err != nil || w == nil || !r.Owed {
+	if err != nil || w == nil || !r.RulePending {
 		return r, err
 	}
 	// The asker resumes after its rule is in force, so it is not asked again.
@@ -114,7 +114,7 @@ func (q *Queue) settleAnswered(ctx context.Context, w *pendingRequest, a Answer)
 	if err := r.move(Answered); err != nil {
 		return nil, r, err
 	}
-	r.Answer, r.Owed = &a, a.Rule != nil
+	r.Answer, r.RulePending = &a, a.Rule != nil
 	verb := map[Verdict]string{Allow: "allowed", Deny: "denied", Modify: "modified and allowed"}[a.Verdict]
 	r.Outcome = verb + " by " + a.By.Name
 	if a.Reason != "" {
@@ -132,7 +132,7 @@ const rememberTime = 30 * time.Second
 // remember puts the rule of an answer into force. The caller must not hold q.mu:
 // Config.Remember may wait for a jail that is itself waiting to ask a question.
 func (q *Queue) remember(ctx context.Context, r Request) (Request, error) {
-	if !r.Owed || r.Answer == nil || r.Answer.Rule == nil {
+	if !r.RulePending || r.Answer == nil || r.Answer.Rule == nil {
 		return r, nil
 	}
 	ctx = context.WithoutCancel(ctx)
@@ -150,7 +150,7 @@ func (q *Queue) remember(ctx context.Context, r Request) (Request, error) {
 	if err != nil {
 		return r, fmt.Errorf("store that the rule of %s is remembered: %w", r.ID, err)
 	}
-	now.Owed = false
+	now.RulePending = false
 	if err := q.store.Save(ctx, now, nil); err != nil {
 		return r, fmt.Errorf("store that the rule of %s is remembered: %w", r.ID, err)
 	}

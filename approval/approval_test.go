@@ -213,11 +213,11 @@ func TestAskWaitsUntilAllowed(t *testing.T) {
 	d.mustAnswer(r, allow(anna))
 	got := <-done
 	q, granted := got.Granted()
-	if got.err != nil || !granted || q.Resource != "rm -rf build" || got.Answer.By != anna || got.Answer.Hash != r.Hash || !got.Taken {
+	if got.err != nil || !granted || q.Resource != "rm -rf build" || got.Answer.By != anna || got.Answer.Hash != r.Hash || !got.AnswerUsed {
 		t.Errorf("Ask = %+v, %v", got.Request, got.err)
 	}
-	if got.Outcome != "allowed by anna" || got.Entry != 2 || d.kinds() != "asked answered" {
-		t.Errorf("outcome %q, entry %d, events %q", got.Outcome, got.Entry, d.kinds())
+	if got.Outcome != "allowed by anna" || got.ChainEntry != 2 || d.kinds() != "asked answered" {
+		t.Errorf("outcome %q, entry %d, events %q", got.Outcome, got.ChainEntry, d.kinds())
 	}
 	if len(d.Pending()) != 0 {
 		t.Error("the request is pending after its answer")
@@ -454,12 +454,12 @@ func TestAnswerIsTakenOnce(t *testing.T) {
 	d := newHarness(t, approval.Config{})
 	r := d.mustOpen(run("rm x")) // added by Open: no caller waits in Ask
 	d.mustAnswer(r, allow(anna))
-	if got, err := d.Wait(t.Context(), r.ID); err != nil || got.State != approval.Answered || got.Taken {
+	if got, err := d.Wait(t.Context(), r.ID); err != nil || got.State != approval.Answered || got.AnswerUsed {
 		t.Errorf("Wait = %+v, %v", got, err)
 	}
 	_, err := d.Take(t.Context(), r.ID, run("rm y").Question)
 	wantKind(t, err, fault.Denied)
-	if got, err := d.Take(t.Context(), r.ID, r.Question); err != nil || !got.Taken {
+	if got, err := d.Take(t.Context(), r.ID, r.Question); err != nil || !got.AnswerUsed {
 		t.Errorf("Take = %+v, %v", got, err)
 	}
 	_, err = d.Take(t.Context(), r.ID, r.Question)
@@ -489,7 +489,7 @@ func TestAnswerWithoutWaiterIsKept(t *testing.T) {
 	d.mustAnswer(r, allow(anna))
 	d.restart()
 	got, err := d.Ask(t.Context(), run("rm x"), nil)
-	if err != nil || got.ID != r.ID || !got.Taken {
+	if err != nil || got.ID != r.ID || !got.AnswerUsed {
 		t.Errorf("Ask of the same question = %+v, %v", got, err)
 	}
 	d.restart()
@@ -565,7 +565,7 @@ func TestWithdrawnRequestIsDenied(t *testing.T) {
 	d := newHarness(t, approval.Config{})
 	done := d.ask(t.Context(), run("rm x"))
 	r := d.Pending()[0]
-	if err := d.WithdrawOf(t.Context(), func(s policy.Subject) bool { return s.Jail == r.Question.Subject.Jail }, "the jail was removed"); err != nil {
+	if err := d.WithdrawMatching(t.Context(), func(s policy.Subject) bool { return s.Jail == r.Question.Subject.Jail }, "the jail was removed"); err != nil {
 		t.Fatal(err)
 	}
 	got := <-done
@@ -611,7 +611,7 @@ func TestShownRuleIsTheRememberedRule(t *testing.T) {
 	a.Scope = approval.Always
 	got := d.mustAnswer(r, a)
 	want := policy.Rule{Action: "bash", Pattern: "npm run *", Effect: policy.Allow, File: "answer " + string(r.ID)}
-	if !slices.Equal(d.remembered, []policy.Rule{want}) || shown != want.String() || *got.Answer.Rule != want || got.Owed {
+	if !slices.Equal(d.remembered, []policy.Rule{want}) || shown != want.String() || *got.Answer.Rule != want || got.RulePending {
 		t.Errorf("shown %q, remembered %v, stored %v", shown, d.remembered, got.Answer.Rule)
 	}
 
@@ -672,7 +672,7 @@ func TestQueueIsUsableWhileRemembering(t *testing.T) {
 	d.beforeRemember = func() {
 		d.mustOpen(other)
 		d.mustOpen(run("npm start"))
-		if err := d.WithdrawOf(t.Context(), func(s policy.Subject) bool { return s.Jail == r.Question.Subject.Jail }, "it has ended"); err != nil {
+		if err := d.WithdrawMatching(t.Context(), func(s policy.Subject) bool { return s.Jail == r.Question.Subject.Jail }, "it has ended"); err != nil {
 			t.Error(err)
 		}
 		select {
@@ -683,7 +683,7 @@ func TestQueueIsUsableWhileRemembering(t *testing.T) {
 	}
 	a := allow(anna)
 	a.Scope = approval.Always
-	if got := d.mustAnswer(r, a); got.Owed {
+	if got := d.mustAnswer(r, a); got.RulePending {
 		t.Error("Owed is set after Remember")
 	}
 	if got := <-answers; got.err != nil || got.State != approval.Answered {

@@ -209,8 +209,8 @@ func (q *Queue) PushKey() (string, error) {
 	return q.browsers.public, nil
 }
 
-// Subscribed adds a browser to the recipients of notifications, and returns it with its id.
-func (q *Queue) Subscribed(ctx context.Context, b Browser) (Browser, error) {
+// SubscribeBrowser adds a browser to the recipients of notifications, and returns it with its id.
+func (q *Queue) SubscribeBrowser(ctx context.Context, b Browser) (Browser, error) {
 	if _, err := q.PushKey(); err != nil {
 		return b, err
 	}

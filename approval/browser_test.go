@@ -294,7 +294,7 @@ func TestInvalidBrowserIsRefused(t *testing.T) {
 	d := newBrowserHarness(t, approval.Config{})
 	_, good := d.device(access.Operator, always(http.StatusCreated))
 	good.Endpoint = "https://push.example/x"
-	if _, err := d.Subscribed(t.Context(), good); err != nil {
+	if _, err := d.SubscribeBrowser(t.Context(), good); err != nil {
 		t.Fatal(err)
 	}
 	for field, spoil := range map[string]func(*approval.Browser){
@@ -304,13 +304,13 @@ func TestInvalidBrowserIsRefused(t *testing.T) {
 	} {
 		b := good
 		spoil(&b)
-		if _, err := d.Subscribed(t.Context(), b); !errors.Is(err, fault.Invalid) || fault.FieldOf(err) != field {
+		if _, err := d.SubscribeBrowser(t.Context(), b); !errors.Is(err, fault.Invalid) || fault.FieldOf(err) != field {
 			t.Errorf("bad %s: Subscribed = %v", field, err)
 		}
 	}
 	for i := range 10 {
 		good.Endpoint = "https://push.example/" + strings.Repeat("y", i+1)
-		if _, err := d.Subscribed(t.Context(), good); err != nil && i < 7 || err == nil && i > 6 {
+		if _, err := d.SubscribeBrowser(t.Context(), good); err != nil && i < 7 || err == nil && i > 6 {
 			t.Errorf("Subscribed of browser %d of a login = %v", i+2, err)
 		}
 	}

@@ -6,11 +6,11 @@ import (
 	"glasshouse/policy"
 )
 
-// Foreseen is the preview of a request's effect, as far as the asker knows it. It is part of
+// Preview is the preview of a request's effect, as far as the asker knows it. It is part of
 // the request's Context.
-type Foreseen struct {
-	Diff   string `json:"diff,omitempty"`    // change of a file at the time of the request, in the format of diff -u
-	NoDiff string `json:"no_diff,omitempty"` // why there is no diff
+type Preview struct {
+	Diff         string `json:"diff,omitempty"`    // change of a file at the time of the request, in the format of diff -u
+	NoDiffReason string `json:"no_diff,omitempty"` // why there is no diff
 }
 
 // noDiffReasons explains per action why there is no diff, for requests without an explanation.
@@ -27,11 +27,11 @@ var noDiffReasons = map[string]string{
 	policy.ActionResources:  "no file changes; the current and requested resources are listed above",
 }
 
-// Foresee returns the preview of r, and the rest of its Context, or nil if nothing else is in
+// PreviewOf returns the preview of r, and the rest of its Context, or nil if nothing else is in
 // it. Both are untrusted input of the asker.
-func Foresee(r Request) (f Foreseen, rest json.RawMessage) {
+func PreviewOf(r Request) (f Preview, rest json.RawMessage) {
 	var context map[string]json.RawMessage
-	if json.Unmarshal(r.Context, &context) == nil && json.Unmarshal(r.Context, &f) == nil && f != (Foreseen{}) {
+	if json.Unmarshal(r.Context, &context) == nil && json.Unmarshal(r.Context, &f) == nil && f != (Preview{}) {
 		delete(context, "diff")
 		delete(context, "no_diff")
 		if len(context) > 0 {
@@ -39,9 +39,9 @@ func Foresee(r Request) (f Foreseen, rest json.RawMessage) {
 		}
 		return f, rest
 	}
-	f = Foreseen{NoDiff: noDiffReasons[r.Question.Action]}
-	if f.NoDiff == "" {
-		f.NoDiff = "the changes are not known in advance"
+	f = Preview{NoDiffReason: noDiffReasons[r.Question.Action]}
+	if f.NoDiffReason == "" {
+		f.NoDiffReason = "the changes are not known in advance"
 	}
 	return f, r.Context
 }

@@ -12,24 +12,24 @@ import (
 func TestForesee(t *testing.T) {
 	for name, tt := range map[string]struct {
 		action, context string
-		want            approval.Foreseen
+		want            approval.Preview
 		rest            string
 	}{
-		"file edit":                      {policy.ActionEdit, `{"diff":"--- a/x\n","step":"2"}`, approval.Foreseen{Diff: "--- a/x\n"}, `{"step":"2"}`},
-		"file edit without more context": {policy.ActionEdit, `{"diff":"--- a/x\n"}`, approval.Foreseen{Diff: "--- a/x\n"}, ""},
-		"file edit without a diff":       {policy.ActionEdit, `{"no_diff":"it is not text"}`, approval.Foreseen{NoDiff: "it is not text"}, ""},
-		"command with context":           {policy.ActionRun, `{"summary":"x"}`, approval.Foreseen{NoDiff: "the changes of a command are not known before it runs"}, `{"summary":"x"}`},
-		"diff of the wrong type":         {policy.ActionRead, `{"diff":["x"]}`, approval.Foreseen{NoDiff: "the action changes nothing"}, `{"diff":["x"]}`},
-		"command":                        {policy.ActionRun, ``, approval.Foreseen{NoDiff: "the changes of a command are not known before it runs"}, ""},
+		"file edit":                      {policy.ActionEdit, `{"diff":"--- a/x\n","step":"2"}`, approval.Preview{Diff: "--- a/x\n"}, `{"step":"2"}`},
+		"file edit without more context": {policy.ActionEdit, `{"diff":"--- a/x\n"}`, approval.Preview{Diff: "--- a/x\n"}, ""},
+		"file edit without a diff":       {policy.ActionEdit, `{"no_diff":"it is not text"}`, approval.Preview{NoDiffReason: "it is not text"}, ""},
+		"command with context":           {policy.ActionRun, `{"summary":"x"}`, approval.Preview{NoDiffReason: "the changes of a command are not known before it runs"}, `{"summary":"x"}`},
+		"diff of the wrong type":         {policy.ActionRead, `{"diff":["x"]}`, approval.Preview{NoDiffReason: "the action changes nothing"}, `{"diff":["x"]}`},
+		"command":                        {policy.ActionRun, ``, approval.Preview{NoDiffReason: "the changes of a command are not known before it runs"}, ""},
 	} {
 		r := approval.Request{Question: policy.Question{Action: tt.action}, Context: json.RawMessage(tt.context)}
-		got, rest := approval.Foresee(r)
+		got, rest := approval.PreviewOf(r)
 		if got != tt.want || string(rest) != tt.rest {
 			t.Errorf("%s: Foresee = %+v and %s, want %+v and %s", name, got, rest, tt.want, tt.rest)
 		}
 	}
 	for _, action := range []string{"deploy", "install", ""} {
-		if got, _ := approval.Foresee(approval.Request{Question: policy.Question{Action: action}}); got.NoDiff == "" {
+		if got, _ := approval.PreviewOf(approval.Request{Question: policy.Question{Action: action}}); got.NoDiffReason == "" {
 			t.Errorf("NoDiff of action %q is empty", action)
 		}
 	}

@@ -27,7 +27,7 @@ type Link struct {
 	Approval id.Approval `json:"approval"`
 	Action   string      `json:"action"` // hash of the question
 	Verdict  Verdict     `json:"verdict"`
-	Who      Person      `json:"who"`
+	Author   Person      `json:"who"`
 	Expires  time.Time   `json:"expires"`
 	Used     time.Time   `json:"used,omitzero"`
 }
@@ -61,7 +61,7 @@ func (q *Queue) NewLink(ctx context.Context, aid id.Approval, v Verdict, who Per
 	rand.Read(token) // never fails
 	text := base64.RawURLEncoding.EncodeToString(token)
 	hash, _ := hashToken(text)
-	l := Link{Hash: hash, Approval: aid, Action: r.Hash, Verdict: v, Who: who, Expires: r.Expires}
+	l := Link{Hash: hash, Approval: aid, Action: r.Hash, Verdict: v, Author: who, Expires: r.Expires}
 	if err := q.store.PutLink(ctx, l); err != nil {
 		return "", err
 	}
@@ -122,7 +122,7 @@ func (q *Queue) useLink(w http.ResponseWriter, req *http.Request) {
 	ctx := req.Context()
 	l, r, err := q.findLink(ctx, req.PathValue("token"))
 	if err == nil && l.Used.IsZero() {
-		r, err = q.Answer(ctx, l.Approval, Answer{Verdict: l.Verdict, Scope: Once, By: l.Who, Channel: LinkChannel})
+		r, err = q.Answer(ctx, l.Approval, Answer{Verdict: l.Verdict, Scope: Once, By: l.Author, Channel: LinkChannel})
 		if r.ID == "" {
 			r.ID = l.Approval
 		}

@@ -83,7 +83,7 @@ func TestWebhookIsSigned(t *testing.T) {
 	line := "printf 'hello\n' && rm -rf \u202etxt.exe"
 	r := d.mustOpen(run(line))
 	p := rcv.next(t)
-	var got approval.Hooked
+	var got approval.WebhookBody
 	if err := json.Unmarshal(p.body, &got); err != nil {
 		t.Fatal(err)
 	}
@@ -100,7 +100,7 @@ func TestWebhookIsSigned(t *testing.T) {
 		t.Errorf("Webhook-Signature = %q, want %q", p.header.Get("Webhook-Signature"), want)
 	}
 	d.mustAnswer(r, deny(anna, "no"))
-	got = approval.Hooked{}
+	got = approval.WebhookBody{}
 	if err := json.Unmarshal(rcv.next(t).body, &got); err != nil || got.Type != "approval.answered" || got.Answer.By != anna || got.Approval.Outcome != "denied by anna: no" {
 		t.Errorf("webhook = %+v, %v", got, err)
 	}
@@ -203,7 +203,7 @@ func TestSecretsAreNeitherStoredNorShown(t *testing.T) {
 	rcv := newReceiver(t, always(500))
 	d := newHarness(t, approval.Config{
 		Webhooks: []approval.Webhook{{Name: "ops", URL: rcv.URL + "/?token=" + canary, Secret: key}},
-		Pushes:   []approval.Push{{Name: "phone", URL: rcv.URL + "/" + canary, Topic: "t", Who: anna, Token: key}},
+		Pushes:   []approval.Push{{Name: "phone", URL: rcv.URL + "/" + canary, Topic: "t", Recipient: anna, Token: key}},
 		Links:    "https://gh.example/answers/",
 		Retry:    approval.Retry{First: time.Millisecond, Longest: time.Millisecond, Attempts: 2},
 	})
@@ -256,7 +256,7 @@ func newPhoneHarness(t *testing.T) (*harness, *receiver, *httptest.Server) {
 	server := httptest.NewServer(mux)
 	t.Cleanup(server.Close)
 	d := newHarness(t, approval.Config{
-		Pushes: []approval.Push{{Name: "phone", URL: rcv.URL, Topic: "glass", Who: anna, Token: key}},
+		Pushes: []approval.Push{{Name: "phone", URL: rcv.URL, Topic: "glass", Recipient: anna, Token: key}},
 		Links:  server.URL + "/answers/",
 	})
 	mux.Handle("/answers/", http.StripPrefix("/answers", http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -447,7 +447,7 @@ func TestPhoneIsNotNotifiedOfSettledRequest(t *testing.T) {
 		}
 		return 500
 	})
-	d := newHarness(t, approval.Config{Pushes: []approval.Push{{Name: "phone", URL: rcv.URL, Who: anna}}, Retry: approval.Retry{First: time.Hour}})
+	d := newHarness(t, approval.Config{Pushes: []approval.Push{{Name: "phone", URL: rcv.URL, Recipient: anna}}, Retry: approval.Retry{First: time.Hour}})
 	r := d.mustOpen(run("rm x"))
 	if msg := rcv.next(t); strings.Contains(string(msg.body), "actions") {
 		t.Errorf("the message has links without Config.Links: %s", msg.body)
@@ -469,7 +469,7 @@ func TestChannelConfigIsValidated(t *testing.T) {
 	for _, cfg := range []approval.Config{
 		{Webhooks: []approval.Webhook{{URL: "http://x"}}},
 		{Webhooks: []approval.Webhook{{Name: "a"}, {Name: "a"}}},
-		{Pushes: []approval.Push{{Name: "a", Who: approval.Person{ID: "x", Role: "agent"}}}, Links: "http://x"},
+		{Pushes: []approval.Push{{Name: "a", Recipient: approval.Person{ID: "x", Role: "agent"}}}, Links: "http://x"},
 	} {
 		if q, err := approval.New(t.Context(), emptyStore{}, cfg); err == nil {
 			q.Close()

@@ -82,7 +82,7 @@ func (q *Queue) startOutbox(ctx context.Context) error {
 		o.channels = append(o.channels, w)
 	}
 	for _, p := range q.cfg.Pushes {
-		if err := checkPerson(Request{}, p.Who); err != nil && q.cfg.Links != "" {
+		if err := checkPerson(Request{}, p.Recipient); err != nil && q.cfg.Links != "" {
 			return fmt.Errorf("push %s: %w", p.Name, err)
 		}
 		o.channels = append(o.channels, p)

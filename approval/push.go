@@ -13,10 +13,10 @@ import (
 // notification has a button for each answer, which posts to a single-use link. Without
 // Config.Links it has no buttons.
 type Push struct {
-	Name  string
-	URL   string // of the server: "https://ntfy.example/"
-	Topic string
-	Who   Person // the recipient, and the author of answers given through the links
+	Name      string
+	URL       string // of the server: "https://ntfy.example/"
+	Topic     string
+	Recipient Person // the recipient, and the author of answers given through the links
 
 	// Token returns the access token of the server. It is called for each delivery and the
 	// token is not stored. nil: the server needs no token.
@@ -110,7 +110,7 @@ func (p Push) message(ctx context.Context, q *Queue, r Request) (ntfyMessage, er
 		if !b.shown {
 			continue
 		}
-		to, err := q.NewLink(ctx, r.ID, b.verdict, p.Who)
+		to, err := q.NewLink(ctx, r.ID, b.verdict, p.Recipient)
 		if err != nil {
 			return m, err
 		}

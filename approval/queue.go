@@ -142,7 +142,7 @@ func (q *Queue) resume(r Request) {
 		w := &pendingRequest{req: r, done: make(chan struct{})}
 		q.pending[r.ID], q.byQuestion[r.key()] = w, w
 	}
-	if r.State == Answered && !r.Taken { // expireLoop handles those that have expired
+	if r.State == Answered && !r.AnswerUsed { // expireLoop handles those that have expired
 		q.untaken[r.key()] = r
 	}
 }
@@ -302,12 +302,12 @@ func (q *Queue) take(ctx context.Context, r Request) (Request, error) {
 		return Request{}, fault.Newf(fault.Conflict, op, string(r.ID), "the request is still pending")
 	case r.State != Answered:
 		return r, nil // no answer to take
-	case r.Taken:
+	case r.AnswerUsed:
 		return Request{}, fault.Newf(fault.Conflict, op, string(r.ID), "the answer has already been used")
 	case !r.Expires.After(time.Now()):
 		return Request{}, fault.Newf(fault.Denied, op, string(r.ID), "the answer expired at %s", r.Expires.Format(time.RFC3339))
 	}
-	r.Taken = true
+	r.AnswerUsed = true
 	if err := q.store.Save(context.WithoutCancel(ctx), r, nil); err != nil {
 		return Request{}, err
 	}
@@ -361,7 +361,7 @@ func (q *Queue) open(ctx context.Context, r Request, count bool) (*pendingReques
 	if err != nil {
 		return nil, Request{}, fmt.Errorf("record the request: %w", err)
 	}
-	r.Entry = entry
+	r.ChainEntry = entry
 	if err := q.save(ctx, r, KindAsked); err != nil {
 		return nil, Request{}, fmt.Errorf("store the request: %w", err)
 	}
@@ -391,7 +391,7 @@ func (q *Queue) preapprove(ctx context.Context, r *Request) error {
 	if err != nil {
 		return fmt.Errorf("record a pre-approved request: %w", err)
 	}
-	r.Entry = entry
+	r.ChainEntry = entry
 	if err := q.store.Save(context.WithoutCancel(ctx), *r, nil); err != nil {
 		return fmt.Errorf("store a pre-approved request: %w", err)
 	}
@@ -457,8 +457,8 @@ func (q *Queue) Withdraw(ctx context.Context, aid id.Approval, reason string) (R
 	return r, q.settle(ctx, w, r, KindWithdrawn)
 }
 
-// WithdrawOf withdraws all pending requests whose subject, such as a jail or a run, has ended.
-func (q *Queue) WithdrawOf(ctx context.Context, of func(policy.Subject) bool, reason string) error {
+// WithdrawMatching withdraws all pending requests whose subject, such as a jail or a run, has ended.
+func (q *Queue) WithdrawMatching(ctx context.Context, of func(policy.Subject) bool, reason string) error {
 	var errs []error
 	for _, r := range q.Pending() {
 		if !of(r.Question.Subject) {
@@ -482,20 +482,20 @@ func (q *Queue) settle(ctx context.Context, w *pendingRequest, r Request, kind K
 		return fmt.Errorf("record the answer: %w", err)
 	}
 	if entry != 0 {
-		r.Entry = entry
+		r.ChainEntry = entry
 	}
-	r.Taken = w.waiters > 0 || r.State != Answered
+	r.AnswerUsed = w.waiters > 0 || r.State != Answered
 	if err := q.save(ctx, r, kind); err != nil {
 		return fmt.Errorf("store the outcome of %s: %w", r.ID, err)
 	}
 	w.req = r
 	delete(q.pending, r.ID)
 	delete(q.byQuestion, r.key())
-	if !r.Taken {
+	if !r.AnswerUsed {
 		q.untaken[r.key()] = r
 	}
 	q.publish(Event{Kind: kind, Request: r})
-	if !r.Owed { // else Answer closes it after the rule is remembered
+	if !r.RulePending { // else Answer closes it after the rule is remembered
 		close(w.done)
 	}
 	return nil
@@ -552,7 +552,7 @@ func (q *Queue) expire() time.Duration {
 	for key, r := range q.untaken {
 		if !r.Expires.After(now) {
 			delete(q.untaken, key)
-			r.Taken = true // unused: Unfinished no longer returns it
+			r.AnswerUsed = true // unused: Unfinished no longer returns it
 			if err := q.store.Save(context.WithoutCancel(q.ctx), r, nil); err != nil {
 				q.cfg.Log.Error("failed to store an expired answer", "approval", r.ID, "error", err)
 			}

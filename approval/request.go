@@ -62,23 +62,23 @@ type Request struct {
 	Pattern  string          `json:"pattern,omitempty"` // pattern for scopes longer than Once; "": the resource alone
 	Context  json.RawMessage `json:"context,omitempty"` // additional information for the decision, such as preceding actions or a diff
 
-	ID      id.Approval `json:"id"`
-	Created time.Time   `json:"created"`
-	Hash    string      `json:"hash"`             // hash of Question; an answer is bound to it
-	Phrase  string      `json:"phrase,omitempty"` // typing it lets one person allow an elevated request
-	State   State       `json:"state"`
-	First   *Answer     `json:"first,omitempty"`   // first of two answers, while the second is missing and afterwards
-	Answer  *Answer     `json:"answer,omitempty"`  // the answer that settled the request
-	Settled time.Time   `json:"settled,omitzero"`  // time at which it was answered, expired or was withdrawn
-	Outcome string      `json:"outcome,omitempty"` // why it is no longer pending, for people and agents
-	Entry   int64       `json:"entry,omitempty"`   // entry of the causal chain that records its end; while pending, that it was asked
+	ID         id.Approval `json:"id"`
+	Created    time.Time   `json:"created"`
+	Hash       string      `json:"hash"`             // hash of Question; an answer is bound to it
+	Phrase     string      `json:"phrase,omitempty"` // typing it lets one person allow an elevated request
+	State      State       `json:"state"`
+	First      *Answer     `json:"first,omitempty"`   // first of two answers, while the second is missing and afterwards
+	Answer     *Answer     `json:"answer,omitempty"`  // the answer that settled the request
+	Settled    time.Time   `json:"settled,omitzero"`  // time at which it was answered, expired or was withdrawn
+	Outcome    string      `json:"outcome,omitempty"` // why it is no longer pending, for people and agents
+	ChainEntry int64       `json:"entry,omitempty"`   // entry of the causal chain that records its end; while pending, that it was asked
 
 	Waiting int `json:"waiting,omitempty"` // number of callers waiting; set only by Queue.Pending
 
-	// Taken reports that the asker has received the answer, so no other question may use it.
+	// AnswerUsed reports that the asker has received the answer, so no other question may use it.
 	// Owed reports that the answer's rule has not been stored with Config.Remember.
-	Taken bool `json:"taken,omitempty"`
-	Owed  bool `json:"owed,omitempty"`
+	AnswerUsed  bool `json:"taken,omitempty"`
+	RulePending bool `json:"owed,omitempty"`
 }
 
 // Granted returns the question that may be carried out, and reports whether it was granted. If
@@ -98,7 +98,7 @@ func (r Request) Granted() (policy.Question, bool) {
 
 // Unfinished reports whether a Queue still has work to do for the request.
 func (r Request) Unfinished() bool {
-	return r.State == Pending || r.Owed || r.State == Answered && !r.Taken
+	return r.State == Pending || r.RulePending || r.State == Answered && !r.AnswerUsed
 }
 
 // HashOf returns the hash of a question. Equal hashes mean equal questions.

@@ -23,8 +23,8 @@ type Webhook struct {
 	Secret func(ctx context.Context) ([]byte, error)
 }
 
-// A Hooked is the JSON body of a webhook request.
-type Hooked struct {
+// A WebhookBody is the JSON body of a webhook request.
+type WebhookBody struct {
 	Type     string    `json:"type"` // "approval." followed by the Kind
 	At       time.Time `json:"timestamp"`
 	Approval View      `json:"approval"`
@@ -35,7 +35,7 @@ func (w Webhook) name() string      { return w.Name }
 func (w Webhook) wants(k Kind) bool { return k != KindRefused }
 
 func (w Webhook) bodies(_ context.Context, r Request, k Kind, at time.Time) ([]json.RawMessage, error) {
-	body, err := json.Marshal(Hooked{Type: "approval." + string(k), At: at, Approval: Show(r, maxResource), Answer: r.Answer})
+	body, err := json.Marshal(WebhookBody{Type: "approval." + string(k), At: at, Approval: Show(r, maxResource), Answer: r.Answer})
 	return []json.RawMessage{body}, err
 }
 

@@ -16,8 +16,8 @@ type Quotas struct {
 	FanOut  int // open requests per asker; default 8
 	Open    int // open requests per group; default 64
 	Hops    int // requests per root; default 64
-	AtWork  int // members of a group that work on requests; default 8
-	Queue   int // requests of a group that wait for AtWork; default 32
+	Working int // members of a group that work on requests; default 8
+	Queue   int // requests of a group that wait for Working; default 32
 	Repeats int // equal requests between two members within RepeatWithin, in both directions; default 4
 
 	RepeatWithin time.Duration // default 10 minutes
@@ -34,7 +34,7 @@ type Rate struct {
 
 func (q Quotas) orDefault() Quotas {
 	q.Depth, q.FanOut, q.Open, q.Hops = positiveOr(q.Depth, 4), positiveOr(q.FanOut, 8), positiveOr(q.Open, 64), positiveOr(q.Hops, 64)
-	q.AtWork, q.Queue, q.Repeats = positiveOr(q.AtWork, 8), positiveOr(q.Queue, 32), positiveOr(q.Repeats, 4)
+	q.Working, q.Queue, q.Repeats = positiveOr(q.Working, 8), positiveOr(q.Queue, 32), positiveOr(q.Repeats, 4)
 	q.RepeatWithin = positiveOr(q.RepeatWithin, 10*time.Minute)
 	q.GroupRate = cmp.Or(q.GroupRate, Rate{30, time.Second})
 	q.EdgeRate = cmp.Or(q.EdgeRate, Rate{6, 5 * time.Second})
@@ -51,9 +51,9 @@ type Group struct {
 
 // History is the state of a group that outlives its open requests.
 type History struct {
-	Buckets map[string]Bucket  `json:"buckets,omitempty"` // "": the group; "a>b": asker and receiver
-	Said    []Said             `json:"said,omitempty"`    // oldest first
-	Hops    map[id.Request]int `json:"hops,omitempty"`    // number of requests per root, including the root
+	Buckets   map[string]Bucket  `json:"buckets,omitempty"` // "": the group; "a>b": asker and receiver
+	Exchanges []Exchange         `json:"said,omitempty"`    // oldest first
+	Hops      map[id.Request]int `json:"hops,omitempty"`    // number of requests per root, including the root
 }
 
 // A Bucket is the state of a token bucket.
@@ -62,8 +62,8 @@ type Bucket struct {
 	At     time.Time `json:"at"`
 }
 
-// A Said records that two members exchanged a topic.
-type Said struct {
+// A Exchange records that two members exchanged a topic.
+type Exchange struct {
 	Pair  string    `json:"pair"`
 	Topic string    `json:"topic"`
 	At    time.Time `json:"at"`
@@ -81,7 +81,7 @@ func (g *Group) admit(r *Request, q Quotas, now time.Time) *Refusal {
 			return no
 		}
 	}
-	g.History.Said = append(g.History.Said, Said{pair(r.From, r.To), topic(r.Action, r.Context), now})
+	g.History.Exchanges = append(g.History.Exchanges, Exchange{pair(r.From, r.To), topic(r.Action, r.Context), now})
 	r.Hops = g.History.Hops[r.Root] + 1
 	setEntry(&g.History.Hops, r.Root, r.Hops)
 	return nil
@@ -195,7 +195,7 @@ func (g *Group) repeats(r *Request, q Quotas, now time.Time) *Refusal {
 	p, t := pair(r.From, r.To), topic(r.Action, r.Context)
 	n := 0
 	var first time.Time
-	for _, s := range g.History.Said {
+	for _, s := range g.History.Exchanges {
 		if s.Pair == p && s.Topic == t {
 			if n++; n == 1 {
 				first = s.At
@@ -271,7 +271,7 @@ func (g *Group) prune(q Quotas, now time.Time) {
 			delete(h.Buckets, key)
 		}
 	}
-	h.Said = slices.DeleteFunc(h.Said, func(s Said) bool { return now.Sub(s.At) >= q.RepeatWithin })
+	h.Exchanges = slices.DeleteFunc(h.Exchanges, func(s Exchange) bool { return now.Sub(s.At) >= q.RepeatWithin })
 	for root := range h.Hops {
 		// A root without open requests gets no new ones.
 		if !slices.ContainsFunc(g.Open, func(o Request) bool { return o.Root == root }) {
@@ -297,7 +297,7 @@ func (g *Group) workload(q Quotas) workload {
 			waiting[o.From.Key()] = true
 		}
 	}
-	w := workload{assigned: map[string]bool{}, limit: q.AtWork}
+	w := workload{assigned: map[string]bool{}, limit: q.Working}
 	for _, o := range g.Open {
 		k := o.To.Key()
 		if o.State != Delivered || w.assigned[k] {

@@ -123,7 +123,7 @@ func (b *Broker) admit(ctx context.Context, from Member, a Ask) (Request, error)
 		return b.refuse(ctx, r, no)
 	}
 	b.notifyChanged(r)
-	r.Place = position
+	r.QueuePosition = position
 	return r, nil
 }
 
@@ -204,7 +204,7 @@ func (b *Broker) Get(ctx context.Context, by Member, q id.Request) (Request, err
 			return Request{}, err
 		}
 		g := Group{Open: open}
-		r.Place = g.queuePositions(b.cfg.Quotas)[r.ID]
+		r.QueuePosition = g.queuePositions(b.cfg.Quotas)[r.ID]
 	}
 	return r, nil
 }

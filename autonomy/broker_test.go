@@ -105,7 +105,7 @@ func TestAskAndReply(t *testing.T) {
 		b := newBroker(t, openStore(t, ""), autonomy.BrokerConfig{})
 		worker, reviewer := member("worker"), member("reviewer")
 		go func() {
-			list, err := b.Waiting(t.Context(), reviewer, time.Minute)
+			list, err := b.Poll(t.Context(), reviewer, time.Minute)
 			if err != nil || len(list) != 1 {
 				t.Errorf("Waiting = %d requests, %v; want 1", len(list), err)
 				return
@@ -115,7 +115,7 @@ func TestAskAndReply(t *testing.T) {
 			}
 		}()
 		r, err := b.Ask(t.Context(), worker, autonomy.Ask{To: "reviewer", Action: "review", Context: "auth/login.ts", ReplyWithin: time.Minute})
-		if err != nil || r.State != autonomy.Answered || r.Answer != "looks good: auth/login.ts" || r.Tries != 1 {
+		if err != nil || r.State != autonomy.Answered || r.Answer != "looks good: auth/login.ts" || r.Deliveries != 1 {
 			t.Errorf("Ask = %+v, %v", r, err)
 		}
 	})
@@ -136,7 +136,7 @@ func TestSiblingMovesToAnotherJail(t *testing.T) {
 	home[1].Jail = ""
 	b := newBroker(t, openStore(t, ""), autonomy.BrokerConfig{Siblings: home})
 	q := ask(t, b, "worker", "reviewer", "review", "x").ID
-	list, err := b.Waiting(t.Context(), member("reviewer"), 0) // now in j-reviewer
+	list, err := b.Poll(t.Context(), member("reviewer"), 0) // now in j-reviewer
 	if err != nil || len(list) != 1 || list[0].ID != q {
 		t.Fatalf("Waiting = %d requests, %v; want %s", len(list), err, q)
 	}
@@ -382,7 +382,7 @@ func TestUnacknowledgedRequestIsDeliveredAgain(t *testing.T) {
 		q := ask(t, b, "worker", "reviewer", "review", "x").ID
 		take := func(wait time.Duration, want int) {
 			t.Helper()
-			list, err := b.Waiting(t.Context(), reviewer, wait)
+			list, err := b.Poll(t.Context(), reviewer, wait)
 			if err != nil || len(list) != want || want == 1 && list[0].ID != q {
 				t.Errorf("Waiting = %d requests, %v; want %d", len(list), err, want)
 			}
@@ -395,8 +395,8 @@ func TestUnacknowledgedRequestIsDeliveredAgain(t *testing.T) {
 		}
 		take(3*time.Minute, 0)
 		r, err := b.Get(t.Context(), reviewer, q)
-		if err != nil || r.State != autonomy.Delivered || r.Tries != 2 {
-			t.Errorf("request is %s after %d deliveries, %v; want delivered after 2", r.State, r.Tries, err)
+		if err != nil || r.State != autonomy.Delivered || r.Deliveries != 2 {
+			t.Errorf("request is %s after %d deliveries, %v; want delivered after 2", r.State, r.Deliveries, err)
 		}
 	})
 }
@@ -440,10 +440,10 @@ func TestDeliveryIsRetried(t *testing.T) {
 			t.Errorf("request is %s after %d deliveries, %v; want delivered after 4", r.State, len(p.delivered()), err)
 		}
 		// The receiver may not read its inbox, so the request is listed until it is answered.
-		if list, err := b.Waiting(t.Context(), member("reviewer"), 0); err != nil || len(list) != 1 || list[0].ID != q {
+		if list, err := b.Poll(t.Context(), member("reviewer"), 0); err != nil || len(list) != 1 || list[0].ID != q {
 			t.Errorf("Waiting = %+v, %v, want the request", list, err)
 		}
-		if list, err := b.Waiting(t.Context(), member("reviewer"), 0); err != nil || len(list) != 0 {
+		if list, err := b.Poll(t.Context(), member("reviewer"), 0); err != nil || len(list) != 0 {
 			t.Errorf("Waiting within the lease = %+v, %v, want none", list, err)
 		}
 		time.Sleep(5 * time.Minute)
@@ -453,7 +453,7 @@ func TestDeliveryIsRetried(t *testing.T) {
 		if err := b.Acknowledge(t.Context(), member("reviewer"), q); err != nil {
 			t.Fatal(err)
 		}
-		if list, err := b.Waiting(t.Context(), member("reviewer"), 0); err != nil || len(list) != 0 {
+		if list, err := b.Poll(t.Context(), member("reviewer"), 0); err != nil || len(list) != 0 {
 			t.Errorf("Waiting after Acknowledge = %+v, %v, want none", list, err)
 		}
 	})
@@ -473,7 +473,7 @@ func TestGoneFailsAwaitedRequests(t *testing.T) {
 			got <- r
 		}()
 		time.Sleep(time.Second)
-		if err := b.Gone(t.Context(), member("reviewer"), "its run has ended"); err != nil {
+		if err := b.ReceiverGone(t.Context(), member("reviewer"), "its run has ended"); err != nil {
 			t.Fatal(err)
 		}
 		if r := <-got; r.State != autonomy.Failed || r.Why != "its run has ended" {
@@ -509,7 +509,7 @@ func TestPollingReceiverGetsNoDelivery(t *testing.T) {
 		b := newBroker(t, openStore(t, ""), autonomy.BrokerConfig{Deliverer: p})
 		poll := func(wait time.Duration) []autonomy.Request {
 			t.Helper()
-			list, err := b.Waiting(t.Context(), member("reviewer"), wait)
+			list, err := b.Poll(t.Context(), member("reviewer"), wait)
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -690,7 +690,7 @@ func TestQuotas(t *testing.T) {
 			if r.State != autonomy.Queued || r.Depth != i || r.Root != root || r.Hops != i+1 {
 				t.Fatalf("request %d: %s, depth %d, root %s, hops %d", i, r.State, r.Depth, r.Root, r.Hops)
 			}
-			if list, err := b.Waiting(t.Context(), member(line[i+1]), 0); err != nil || len(list) != 1 {
+			if list, err := b.Poll(t.Context(), member(line[i+1]), 0); err != nil || len(list) != 1 {
 				t.Fatal(len(list), err)
 			}
 		}
@@ -699,7 +699,7 @@ func TestQuotas(t *testing.T) {
 	t.Run("Hops", func(t *testing.T) {
 		b := newBroker(t, openStore(t, ""), quotas(autonomy.Quotas{Hops: 3}))
 		ask(t, b, "worker", "a", "x", "1")
-		if _, err := b.Waiting(t.Context(), member("a"), 0); err != nil {
+		if _, err := b.Poll(t.Context(), member("a"), 0); err != nil {
 			t.Fatal(err)
 		}
 		ask(t, b, "a", "b", "x", "2")
@@ -750,7 +750,7 @@ func TestAtWorkQuota(t *testing.T) {
 	scenario(t, func(t *testing.T) {
 		p := &fakeDeliverer{}
 		b := newBroker(t, openStore(t, ""), autonomy.BrokerConfig{
-			Siblings: members("worker", "a", "b", "c"), Deliverer: p, Quotas: autonomy.Quotas{AtWork: 1, Queue: 3},
+			Siblings: members("worker", "a", "b", "c"), Deliverer: p, Quotas: autonomy.Quotas{Working: 1, Queue: 3},
 		})
 		first := ask(t, b, "worker", "a", "x", "1")
 		synctest.Wait()
@@ -758,11 +758,11 @@ func TestAtWorkQuota(t *testing.T) {
 		time.Sleep(time.Second)
 		third := ask(t, b, "worker", "c", "x", "3")
 		time.Sleep(time.Minute)
-		if second.Place != 1 || third.Place != 2 || len(p.delivered()) != 1 {
-			t.Fatalf("queue positions %d and %d, %d delivered; want 1, 2 and 1", second.Place, third.Place, len(p.delivered()))
+		if second.QueuePosition != 1 || third.QueuePosition != 2 || len(p.delivered()) != 1 {
+			t.Fatalf("queue positions %d and %d, %d delivered; want 1, 2 and 1", second.QueuePosition, third.QueuePosition, len(p.delivered()))
 		}
-		if r := ask(t, b, "b", "a", "x", "5"); r.Place != 0 {
-			t.Errorf("queue position of a request to a working member = %d, want 0", r.Place)
+		if r := ask(t, b, "b", "a", "x", "5"); r.QueuePosition != 0 {
+			t.Errorf("queue position of a request to a working member = %d, want 0", r.QueuePosition)
 		}
 		// The working member sends a request itself. While it waits it does not count as
 		// working; otherwise both would be blocked.
@@ -801,14 +801,14 @@ func TestAtWorkQuota(t *testing.T) {
 }
 
 func TestQueueQuota(t *testing.T) {
-	b := newBroker(t, openStore(t, ""), autonomy.BrokerConfig{Siblings: members("worker", "a", "b", "c"), Quotas: autonomy.Quotas{AtWork: 1, Queue: 1}})
+	b := newBroker(t, openStore(t, ""), autonomy.BrokerConfig{Siblings: members("worker", "a", "b", "c"), Quotas: autonomy.Quotas{Working: 1, Queue: 1}})
 	ask(t, b, "worker", "a", "x", "1")
-	if _, err := b.Waiting(t.Context(), member("a"), 0); err != nil {
+	if _, err := b.Poll(t.Context(), member("a"), 0); err != nil {
 		t.Fatal(err)
 	}
 	ask(t, b, "worker", "b", "x", "2")
 	wantRefusal(t, ask(t, b, "worker", "c", "x", "3"), "busy")
-	if list, err := b.Waiting(t.Context(), member("b"), 0); err != nil || len(list) != 0 {
+	if list, err := b.Poll(t.Context(), member("b"), 0); err != nil || len(list) != 0 {
 		t.Errorf("Waiting for b = %d requests, %v; want none", len(list), err)
 	}
 }

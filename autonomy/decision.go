@@ -17,7 +17,7 @@ const maxListed = 500
 type Decision struct {
 	Tool string
 	Args json.RawMessage
-	Said time.Time // time claimed by the agent; zero: none
+	Time time.Time // time claimed by the agent; zero: none
 	Made bool      // the call was made, and was announced before
 
 	// Announced is set if the harness reports calls before and after they are made, as the
@@ -53,7 +53,7 @@ func ParseDecision(body []byte) (d Decision, complaints []string, err error) {
 	} else if t, err := parseTimestamp(timestamp); err != nil {
 		complaints = append(complaints, "timestamp "+err.Error())
 	} else {
-		d.Said = t
+		d.Time = t
 	}
 	return d, complaints, nil
 }

@@ -51,8 +51,8 @@ func TestParseDecision(t *testing.T) {
 	want := time.Date(2026, 1, 2, 15, 4, 5, 678e6, time.UTC)
 	for _, text := range []string{`"2026-01-02T15:04:05.678Z"`, `"2026-01-02T16:04:05.678+01:00"`, fmt.Sprint(want.UnixMilli())} {
 		d, _, err := autonomy.ParseDecision([]byte(`{"tool":"x","args":{},"timestamp":` + text + `}`))
-		if err != nil || !d.Said.Equal(want) {
-			t.Errorf("timestamp %s = %s, %v; want %s", text, d.Said, err, want)
+		if err != nil || !d.Time.Equal(want) {
+			t.Errorf("timestamp %s = %s, %v; want %s", text, d.Time, err, want)
 		}
 	}
 }
@@ -81,7 +81,7 @@ func FuzzParseDecision(f *testing.F) {
 		if err != nil {
 			return
 		}
-		if d.Tool == "" || !d.Said.IsZero() && (d.Said.Year() < 1970 || d.Said.Year() > 2200) {
+		if d.Tool == "" || !d.Time.IsZero() && (d.Time.Year() < 1970 || d.Time.Year() > 2200) {
 			t.Errorf("ParseDecision(%q) = %+v", body, d)
 		}
 		if what := autonomy.ResourceOf(d.Tool, d.Args); len(what) > 3*len(body)+64 {

@@ -15,10 +15,10 @@ import (
 // maxBatch is the maximum number of requests per call of Waiting and of concurrent deliveries.
 const maxBatch = 16
 
-// Waiting returns the requests for a member and leases them to it. If there are none, it
+// Poll returns the requests for a member and leases them to it. If there are none, it
 // blocks up to wait. A request that is not answered or acknowledged within the lease is
 // returned again with the same id.
-func (b *Broker) Waiting(ctx context.Context, m Member, wait time.Duration) ([]Request, error) {
+func (b *Broker) Poll(ctx context.Context, m Member, wait time.Duration) ([]Request, error) {
 	requests, stopRequests := b.notifier.subscribe("to " + m.Key())
 	defer stopRequests()
 	slots, stopSlots := b.notifier.subscribe("in " + m.Group)
@@ -115,7 +115,7 @@ func (g *Group) lease(r *Request, q Quotas, now time.Time, lease time.Duration) 
 	if r.State == Queued && r.setState(Delivered, now, "") != nil {
 		return false
 	}
-	r.Tries++
+	r.Deliveries++
 	r.Lease = now.Add(lease).UTC()
 	return true
 }
@@ -225,12 +225,12 @@ func (b *Broker) deliver(r Request) error {
 	case errors.Is(err, fault.NotFound), errors.Is(err, fault.Conflict), errors.Is(err, fault.Unsupported):
 		return b.end(b.ctx, &r, Failed, text.Clip(err.Error(), maxListed))
 	}
-	b.cfg.Log.Warn("could not deliver a request; retrying", "request", r.ID, "tries", r.Tries, "error", err)
+	b.cfg.Log.Warn("could not deliver a request; retrying", "request", r.ID, "tries", r.Deliveries, "error", err)
 	return b.change(b.ctx, &r, func(_ *Group, now *Request) error {
 		if now.Acked {
 			return nil // the receiver took it with Waiting in the meantime
 		}
-		now.Lease, now.Next = time.Time{}, time.Now().Add(backoff(now.Tries)).UTC()
+		now.Lease, now.Next = time.Time{}, time.Now().Add(backoff(now.Deliveries)).UTC()
 		return now.setState(Queued, time.Now(), "")
 	})
 }

@@ -26,9 +26,9 @@ type Grant struct {
 type Verdict string
 
 const (
-	Applied  Verdict = "applied"
-	NotGiven Verdict = "refused"
-	Broken   Verdict = "failed" // allowed, but applying the limits failed
+	Applied     Verdict = "applied"
+	Denied      Verdict = "refused"
+	ApplyFailed Verdict = "failed" // allowed, but applying the limits failed
 )
 
 // A Change is an entry in the history of a jail's limits.
@@ -50,10 +50,10 @@ type Change struct {
 
 // Ceilings limit grants.
 type Ceilings struct {
-	Alone    Limits // maximum for a jail without approval
-	Capacity Limits // capacity of the host; never exceeded
-	Host     Limits // maximum lent to all jails of this host together
-	Group    Limits // maximum lent to all jails of a group
+	WithoutApproval Limits // maximum for a jail without approval
+	Capacity        Limits // capacity of the host; never exceeded
+	Host            Limits // maximum lent to all jails of this host together
+	Group           Limits // maximum lent to all jails of a group
 }
 
 // An assessment is the result of assess.
@@ -73,12 +73,12 @@ func (c Ceilings) assess(level policy.Level, base, held, want Limits) assessment
 	if target.excess(held) == (Limits{}) && target != held {
 		return assessment{lower: true}
 	}
-	top, known := c.Alone, true
+	top, known := c.WithoutApproval, true
 	switch level {
 	case policy.Full:
 	case policy.Intelligent:
 		half := combine(base, Limits{}, func(n, _ int64) int64 { return n + n/2 })
-		top = combine(half, c.Alone, func(a, b int64) int64 { return min(a, b) })
+		top = combine(half, c.WithoutApproval, func(a, b int64) int64 { return min(a, b) })
 	default:
 		top, known = base, false
 	}

@@ -13,11 +13,11 @@ import (
 type Rung int
 
 const (
-	Nothing  Rung = iota
-	Observe       // record the finding
-	Warn          // warn the agent with its next result
-	AskFirst      // pause the run until an approval
-	Stop          // snapshot the jail and stop the run
+	NoResponse Rung = iota
+	Observe         // record the finding
+	Warn            // warn the agent with its next result
+	AskFirst        // pause the run until an approval
+	Stop            // snapshot the jail and stop the run
 )
 
 func (r Rung) String() string {
@@ -56,7 +56,7 @@ func (l Ladder) rung(n int) Rung {
 	case l.Observe > 0 && n >= l.Observe:
 		return Observe
 	}
-	return Nothing
+	return NoResponse
 }
 
 // Ladders are the default ladders per autonomy level. Counts are calls for repeat and errors,
@@ -101,8 +101,8 @@ type Timers struct {
 	Missed int           `json:"missed,omitempty"` // number of missing heartbeats after which the agent is restarted
 }
 
-// Over returns t with zero fields filled from o.
-func (t Timers) Over(o Timers) Timers {
+// WithDefaults returns t with zero fields filled from o.
+func (t Timers) WithDefaults(o Timers) Timers {
 	return Timers{
 		Wall: cmp.Or(t.Wall, o.Wall), Idle: cmp.Or(t.Idle, o.Idle), Step: cmp.Or(t.Step, o.Step),
 		Beat: cmp.Or(t.Beat, o.Beat), Missed: cmp.Or(t.Missed, o.Missed),

@@ -71,9 +71,9 @@ func markAcked(_ *Group, now *Request) error {
 	return nil
 }
 
-// Gone fails the requests to a member whose askers wait, because no agent can answer them.
+// ReceiverGone fails the requests to a member whose askers wait, because no agent can answer them.
 // Requests whose askers do not wait stay.
-func (b *Broker) Gone(ctx context.Context, m Member, why string) error {
+func (b *Broker) ReceiverGone(ctx context.Context, m Member, why string) error {
 	open, err := b.store.OpenRequests(ctx, m.Group)
 	if err != nil {
 		return err

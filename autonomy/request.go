@@ -59,14 +59,14 @@ type Request struct {
 	Depth  int        `json:"depth"`
 	Hops   int        `json:"hops"`
 
-	Wait  bool `json:"wait,omitempty"`  // the asker is blocked until the answer
-	Place int  `json:"place,omitempty"` // position in the queue for a free slot, from 1; 0: not queued
+	Wait          bool `json:"wait,omitempty"`  // the asker is blocked until the answer
+	QueuePosition int  `json:"place,omitempty"` // position in the queue for a free slot, from 1; 0: not queued
 
-	Tries int       `json:"tries,omitempty"` // number of deliveries; if more than 1, the receiver may have seen it
-	Lease time.Time `json:"lease,omitzero"`  // deadline for the acknowledgement
-	Next  time.Time `json:"next,omitzero"`   // time of the next delivery
-	Acked bool      `json:"acked,omitempty"` // the receiver has it durably
-	Inbox bool      `json:"inbox,omitempty"` // it was pushed to the inbox; Waiting still lists it
+	Deliveries int       `json:"tries,omitempty"` // number of deliveries; if more than 1, the receiver may have seen it
+	Lease      time.Time `json:"lease,omitzero"`  // deadline for the acknowledgement
+	Next       time.Time `json:"next,omitzero"`   // time of the next delivery
+	Acked      bool      `json:"acked,omitempty"` // the receiver has it durably
+	Inbox      bool      `json:"inbox,omitempty"` // it was pushed to the inbox; Waiting still lists it
 }
 
 // Open reports whether the request can still be answered.

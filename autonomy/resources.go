@@ -91,7 +91,7 @@ func NewResources(ctx context.Context, s ResourceStore, cfg ResourceConfig) (*Re
 	}
 	first := func(a, b int64) int64 { return cmp.Or(a, b) }
 	c.Capacity = combine(c.Capacity, Limits{0, 0, 1 << 24, 1 << 22}, first)
-	c.Alone = combine(c.Alone, Limits{CPU: 4000, Memory: 8192, Disk: 16384, PIDs: 4096}, first)
+	c.WithoutApproval = combine(c.WithoutApproval, Limits{CPU: 4000, Memory: 8192, Disk: 16384, PIDs: 4096}, first)
 	c.Host = combine(c.Host, c.Capacity, first)
 	c.Group = combine(c.Group, c.Host, first)
 	cfg.Lease, cfg.Idle, cfg.Every = positiveOr(cfg.Lease, 30*time.Minute), positiveOr(cfg.Idle, 5*time.Minute), positiveOr(cfg.Every, 15*time.Second)
@@ -147,7 +147,7 @@ func (r *Resources) Ask(ctx context.Context, m Member, want Limits) (Change, err
 	}
 	c := Change{Jail: m.Jail, Group: m.Group, Want: want, From: g.Held, To: g.Held, Why: "asked"}
 	if wait := r.rateDelay(m.Jail); wait > 0 {
-		c.Verdict, c.Refusal = NotGiven, &Refusal{Code: "rate", Reason: "too many resource requests", RetryAfter: wait}
+		c.Verdict, c.Refusal = Denied, &Refusal{Code: "rate", Reason: "too many resource requests", RetryAfter: wait}
 		return c, nil
 	}
 	want = want.atLeast(g.Base)
@@ -249,7 +249,7 @@ func (r *Resources) requestApproval(ctx context.Context, m Member, c *Change, wa
 
 // refuse records a refusal.
 func (r *Resources) refuse(ctx context.Context, c Change, no *Refusal) (Change, error) {
-	c.At, c.Verdict, c.Refusal, c.To = time.Now().UTC(), NotGiven, no, c.From
+	c.At, c.Verdict, c.Refusal, c.To = time.Now().UTC(), Denied, no, c.From
 	entry, err := r.cfg.Record(ctx, c)
 	if err != nil {
 		return Change{}, fmt.Errorf("record a refusal: %w", err)
@@ -321,7 +321,7 @@ func (r *Resources) putInForce(ctx context.Context, before, g Grant, c Change) (
 	}
 	if err := r.cfg.Applier.Apply(ctx, g.Jail, g.Held); err != nil {
 		broken := c
-		broken.Verdict, broken.To, broken.Why = Broken, before.Held, text.Clip(err.Error(), maxListed)
+		broken.Verdict, broken.To, broken.Why = ApplyFailed, before.Held, text.Clip(err.Error(), maxListed)
 		rollbackErr := r.cfg.Applier.Apply(ctx, g.Jail, before.Held) // Apply may have been partial
 		if rollbackErr != nil {
 			before.Applied = false

@@ -89,7 +89,7 @@ func newResources(t testing.TB, s autonomy.ResourceStore, m *fakeHost, change fu
 	t.Helper()
 	cfg := autonomy.ResourceConfig{
 		Applier: m, Sampler: m, Host: "here", Record: m.Record,
-		Ceilings: autonomy.Ceilings{Capacity: autonomy.Limits{CPU: 8000, Memory: 16384}, Alone: autonomy.Limits{CPU: 4000, Memory: 4096}},
+		Ceilings: autonomy.Ceilings{Capacity: autonomy.Limits{CPU: 8000, Memory: 16384}, WithoutApproval: autonomy.Limits{CPU: 4000, Memory: 4096}},
 	}
 	if change != nil {
 		change(&cfg)
@@ -200,7 +200,7 @@ func TestApprovalOfResources(t *testing.T) {
 	}
 	allow = false
 	c, err = r.Ask(t.Context(), one, autonomy.Limits{Memory: 2048}) // renewal needs another approval
-	if err != nil || c.Verdict != autonomy.NotGiven || c.Refusal.Code != "person" || c.Refusal.Reason != "not today" || c.By != "anna" {
+	if err != nil || c.Verdict != autonomy.Denied || c.Refusal.Code != "person" || c.Refusal.Reason != "not today" || c.By != "anna" {
 		t.Errorf("Ask = %+v, %v", c, err)
 	}
 	c, err = r.Ask(t.Context(), one, autonomy.Limits{Memory: 1024})
@@ -356,7 +356,7 @@ func TestFailedApplyIsRolledBack(t *testing.T) {
 	m.failures = 1
 	s := openAutonomyStore(t, "")
 	r := newResources(t, s, m, nil)
-	if c, err := r.Ask(t.Context(), atLevel(policy.Full, "j-a"), autonomy.Limits{CPU: 2000}); err == nil || c.Verdict != autonomy.Broken {
+	if c, err := r.Ask(t.Context(), atLevel(policy.Full, "j-a"), autonomy.Limits{CPU: 2000}); err == nil || c.Verdict != autonomy.ApplyFailed {
 		t.Errorf("Ask = %+v, %v", c, err)
 	}
 	m.wantLimits(t, "j-a", baseLimits)
@@ -364,7 +364,7 @@ func TestFailedApplyIsRolledBack(t *testing.T) {
 		t.Errorf("Grants = %+v, %v; want none", left, err)
 	}
 	list, err := r.History(t.Context(), autonomy.ChangeFilter{})
-	if err != nil || len(list) != 1 || list[0].Verdict != autonomy.Broken || !strings.Contains(list[0].Why, "busy") {
+	if err != nil || len(list) != 1 || list[0].Verdict != autonomy.ApplyFailed || !strings.Contains(list[0].Why, "busy") {
 		t.Errorf("History = %+v, %v", list, err)
 	}
 	unrecorded := newResources(t, s, m, func(cfg *autonomy.ResourceConfig) {
@@ -408,7 +408,7 @@ func TestUnappliedGrantIsReapplied(t *testing.T) {
 	}
 	// The maximum is derived from the initial limits, not from the limits at the restart.
 	r := newResources(t, s, m, nil)
-	if c, err := r.Ask(t.Context(), atLevel(policy.Intelligent, "j-a"), autonomy.Limits{Memory: 1500}); err != nil || c.Verdict != autonomy.NotGiven {
+	if c, err := r.Ask(t.Context(), atLevel(policy.Intelligent, "j-a"), autonomy.Limits{Memory: 1500}); err != nil || c.Verdict != autonomy.Denied {
 		t.Errorf("Ask = %+v, %v", c, err)
 	}
 }

@@ -89,7 +89,7 @@ func New(name string, parent *Budget, s State, warn func(Warning)) (*Budget, err
 // Reserve reserves the worst-case amounts in b and in all budgets that b draws from. If one of
 // them has too little left, Reserve changes nothing and returns an error that wraps an
 // *Exceeded.
-func (b *Budget) Reserve(worst Amounts) (*Hold, error) {
+func (b *Budget) Reserve(worst Amounts) (*Reservation, error) {
 	if err := worst.check("budget.Reserve", "worst"); err != nil {
 		return nil, err
 	}
@@ -97,7 +97,7 @@ func (b *Budget) Reserve(worst Amounts) (*Hold, error) {
 	if err := b.reserve(worst); err != nil {
 		return nil, err
 	}
-	return &Hold{budget: b, worst: worst}, nil
+	return &Reservation{budget: b, worst: worst}, nil
 }
 
 func (b *Budget) reserve(worst Amounts) error {
@@ -163,15 +163,15 @@ func (b *Budget) Raise(limits Amounts) error {
 	return nil
 }
 
-// A Hold is a reservation. The first call of Commit or Release ends it.
-type Hold struct {
+// A Reservation is a reservation. The first call of Commit or Release ends it.
+type Reservation struct {
 	budget *Budget
 	worst  Amounts
 	once   sync.Once
 }
 
 // Commit counts used, which may exceed the reservation, as spent and returns the rest.
-func (h *Hold) Commit(used Amounts) {
+func (h *Reservation) Commit(used Amounts) {
 	h.once.Do(func() {
 		for b := h.budget; b != nil; b = b.parent {
 			for _, w := range b.settle(h.worst, used) {
@@ -182,7 +182,7 @@ func (h *Hold) Commit(used Amounts) {
 }
 
 // Release cancels the reservation; nothing was spent.
-func (h *Hold) Release() { h.Commit(nil) }
+func (h *Reservation) Release() { h.Commit(nil) }
 
 // settle replaces a reservation by the spent amounts and returns the warnings.
 func (b *Budget) settle(worst, used Amounts) []Warning {

@@ -24,7 +24,7 @@ func open(t *testing.T, name string, parent *budget.Budget, limits budget.Amount
 	return b
 }
 
-func reserve(t *testing.T, b *budget.Budget, worst budget.Amounts) *budget.Hold {
+func reserve(t *testing.T, b *budget.Budget, worst budget.Amounts) *budget.Reservation {
 	t.Helper()
 	h, err := b.Reserve(worst)
 	if err != nil {

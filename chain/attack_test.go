@@ -62,7 +62,7 @@ func (e fixture) checkpoint(t testing.TB, size int) string {
 	return ""
 }
 
-func verifyExport(t testing.TB, export []byte, trust chain.Trust) chain.Report {
+func verifyExport(t testing.TB, export []byte, trust chain.TrustedInput) chain.Report {
 	t.Helper()
 	r, err := chain.VerifyExport(t.Context(), bytes.NewReader(export), trust)
 	if err != nil {
@@ -76,12 +76,12 @@ func join(lines []string) []byte { return []byte(strings.Join(lines, "\n") + "\n
 func TestVerifyUnchangedExport(t *testing.T) {
 	for _, n := range []int{0, 1, 3, 4, 5, 17, 64, 100} {
 		e := newFixture(t, n)
-		got := verifyExport(t, e.export, chain.Trust{Key: e.key.Public()})
-		want := chain.Report{Entries: int64(n), Checkpoints: int64((n + every - 1) / every), Signed: int64(n), Key: e.key.Public().String(), KeyGiven: true}
+		got := verifyExport(t, e.export, chain.TrustedInput{Key: e.key.PublicKey()})
+		want := chain.Report{Entries: int64(n), Checkpoints: int64((n + every - 1) / every), Signed: int64(n), Key: e.key.PublicKey().String(), KeyGiven: true}
 		if got != want {
 			t.Errorf("VerifyExport of %d entries = %+v %v, want %+v", n, got, got.Bad, want)
 		}
-		if got := verifyExport(t, e.export, chain.Trust{}); got.Bad != nil || got.KeyGiven {
+		if got := verifyExport(t, e.export, chain.TrustedInput{}); got.Bad != nil || got.KeyGiven {
 			t.Errorf("VerifyExport of %d entries without a key = %+v %v", n, got, got.Bad)
 		}
 	}
@@ -95,9 +95,9 @@ func TestVerifyDetectsEveryChangedByte(t *testing.T) {
 			ends = append(ends, i)
 		}
 	}
-	for _, trust := range []chain.Trust{{Key: e.key.Public()}, {}} {
+	for _, trust := range []chain.TrustedInput{{Key: e.key.PublicKey()}, {}} {
 		for _, mask := range []byte{0x01, 0x20, 0x80} {
-			t.Run(fmt.Sprintf("given=%v mask=%#x", trust.Key != chain.Public{}, mask), func(t *testing.T) {
+			t.Run(fmt.Sprintf("given=%v mask=%#x", trust.Key != chain.PublicKey{}, mask), func(t *testing.T) {
 				t.Parallel()
 				export := slices.Clone(e.export)
 				for i := range export {
@@ -111,7 +111,7 @@ func TestVerifyDetectsEveryChangedByte(t *testing.T) {
 						t.Fatalf("change of byte %d in line %d to %q from %q was not detected", i, line, e.export[i]^mask, e.export[i])
 					case line <= e.n && r.Bad.Seq != int64(line):
 						t.Fatalf("byte %d of entry %d was changed, but entry %d was reported: %s", i, line, r.Bad.Seq, r.Bad.Reason)
-					case line > e.n && trust.Key != chain.Public{} && r.Bad.Line != int64(line) && !strings.Contains(r.Bad.Reason, "missing") && !strings.Contains(r.Bad.Reason, "vouches"):
+					case line > e.n && trust.Key != chain.PublicKey{} && r.Bad.Line != int64(line) && !strings.Contains(r.Bad.Reason, "missing") && !strings.Contains(r.Bad.Reason, "vouches"):
 						t.Fatalf("byte %d of line %d was changed, but line %d was reported: %s", i, line, r.Bad.Line, r.Bad.Reason)
 					}
 				}
@@ -123,7 +123,7 @@ func TestVerifyDetectsEveryChangedByte(t *testing.T) {
 func TestVerifyDetectsAttacksOnExport(t *testing.T) {
 	e := newFixture(t, 18) // signed at 4, 8, 12, 16 and 18
 	other := newFixture(t, 18)
-	trust := chain.Trust{Key: e.key.Public()}
+	trust := chain.TrustedInput{Key: e.key.PublicKey()}
 	with := func(f func(lines []string) []string) []byte { return join(f(slices.Clone(e.lines))) }
 
 	changed := someEntries(18) // the same except for the body of entry 11
@@ -135,7 +135,7 @@ func TestVerifyDetectsAttacksOnExport(t *testing.T) {
 	for _, c := range []struct {
 		name   string
 		export []byte
-		trust  chain.Trust
+		trust  chain.TrustedInput
 		seq    int64  // of the reported entry; 0 is none
 		reason string // substring of the reason
 	}{
@@ -148,8 +148,8 @@ func TestVerifyDetectsAttacksOnExport(t *testing.T) {
 		{"an entry is another chain's", with(func(l []string) []string { l[10] = rewritten.lines[10]; return l }), trust, 12, "previous hash"},
 		{"the rest is another chain's, with all hashes right", with(func(l []string) []string { return append(slices.Clone(rewritten.lines[:18]), l[18:]...) }), trust, 9, "entries 9 to 12 do not match"},
 		{"the rest is another chain's, signed with another key", with(func(l []string) []string { return append(slices.Clone(forged.lines[:18]), forged.lines[18:]...) }), trust, 0, "checkpoint of 4 entries"},
-		{"the rest was signed again by the owner, with an earlier checkpoint known", rewritten.export, chain.Trust{Key: e.key.Public(), Seen: e.checkpoint(t, 16)}, 13, "entries 13 to 16 do not match"},
-		{"the end is cut off, with an earlier checkpoint known", shorter.export, chain.Trust{Key: e.key.Public(), Seen: e.checkpoint(t, 16)}, 13, "16 entries were in the chain at"},
+		{"the rest was signed again by the owner, with an earlier checkpoint known", rewritten.export, chain.TrustedInput{Key: e.key.PublicKey(), Seen: e.checkpoint(t, 16)}, 13, "entries 13 to 16 do not match"},
+		{"the end is cut off, with an earlier checkpoint known", shorter.export, chain.TrustedInput{Key: e.key.PublicKey(), Seen: e.checkpoint(t, 16)}, 13, "16 entries were in the chain at"},
 		{"the newest checkpoints are taken away", with(func(l []string) []string { return append(slices.Clone(l[:20]), l[len(l)-1]) }), trust, 9, "not covered by a checkpoint"},
 		{"an old checkpoint is in the place of the newest", with(func(l []string) []string { l[22] = l[18]; return l }), trust, 0, "out of order"},
 		{"all checkpoints are taken away", with(func(l []string) []string { return append(slices.Clone(l[:18]), l[len(l)-1]) }), trust, 1, "not covered by a checkpoint"},
@@ -157,7 +157,7 @@ func TestVerifyDetectsAttacksOnExport(t *testing.T) {
 		{"checkpoints change places", with(func(l []string) []string { l[19], l[20] = l[20], l[19]; return l }), trust, 0, "out of order"},
 		{"all of it is another's", other.export, trust, 0, "not signed by"},
 		{"the key line is another's", with(func(l []string) []string { l[len(l)-1] = other.lines[len(other.lines)-1]; return l }), trust, 0, "a key other than"},
-		{"the key line is another's, and no key is given", with(func(l []string) []string { l[len(l)-1] = other.lines[len(other.lines)-1]; return l }), chain.Trust{}, 0, "not signed by"},
+		{"the key line is another's, and no key is given", with(func(l []string) []string { l[len(l)-1] = other.lines[len(other.lines)-1]; return l }), chain.TrustedInput{}, 0, "not signed by"},
 		{"there is no key line", with(func(l []string) []string { return l[:len(l)-1] }), trust, 0, "no public key"},
 		{"there is no key line, and an entry is bad", with(func(l []string) []string {
 			l[3] = strings.Replace(l[3], "s1", "s2", 1)
@@ -189,13 +189,13 @@ func TestVerifyDetectsAttacksOnExport(t *testing.T) {
 func TestVerifyWithoutKeyAndCheckpoint(t *testing.T) {
 	e := newFixture(t, 18)
 	shorter := fixtureOf(e.key, someEntries(12))
-	if r := verifyExport(t, shorter.export, chain.Trust{Key: e.key.Public()}); r.Bad != nil || r.Entries != 12 {
+	if r := verifyExport(t, shorter.export, chain.TrustedInput{Key: e.key.PublicKey()}); r.Bad != nil || r.Entries != 12 {
 		t.Errorf("VerifyExport of an earlier export of the same chain = %+v %v", r, r.Bad)
 	}
-	if r := verifyExport(t, e.export, chain.Trust{Key: e.key.Public(), Seen: shorter.checkpoint(t, 8)}); r.Bad != nil || r.Checkpoints != 6 {
+	if r := verifyExport(t, e.export, chain.TrustedInput{Key: e.key.PublicKey(), Seen: shorter.checkpoint(t, 8)}); r.Bad != nil || r.Checkpoints != 6 {
 		t.Errorf("VerifyExport with an earlier checkpoint = %+v %v", r, r.Bad)
 	}
-	if r := verifyExport(t, newFixture(t, 3).export, chain.Trust{}); r.Bad != nil || r.KeyGiven {
+	if r := verifyExport(t, newFixture(t, 3).export, chain.TrustedInput{}); r.Bad != nil || r.KeyGiven {
 		t.Errorf("VerifyExport of a foreign export = %+v %v; want it valid and the key not given", r, r.Bad)
 	}
 }
@@ -223,7 +223,7 @@ func TestEntryHashMatchesDocumentation(t *testing.T) {
 
 func FuzzVerifyExport(f *testing.F) {
 	e := newFixture(f, 6)
-	trust := chain.Trust{Key: e.key.Public()}
+	trust := chain.TrustedInput{Key: e.key.PublicKey()}
 	f.Add(e.export)
 	f.Add(join(e.lines[:3]))
 	f.Add(join(e.lines[6:]))
@@ -233,7 +233,7 @@ func FuzzVerifyExport(f *testing.F) {
 		if r.Bad == nil && r.Entries > 0 && !bytes.Equal(export, e.export) {
 			t.Fatalf("a forged export is valid: %q", export)
 		}
-		verifyExport(t, export, chain.Trust{})
+		verifyExport(t, export, chain.TrustedInput{})
 	})
 }
 
@@ -262,7 +262,7 @@ func FuzzCheckpoint(f *testing.F) {
 	e := newFixture(f, 6)
 	f.Add(e.checkpoint(f, 4))
 	f.Add(e.checkpoint(f, 6))
-	key := e.key.Public()
+	key := e.key.PublicKey()
 	f.Fuzz(func(t *testing.T, note string) {
 		if h, err := key.Open(note); err == nil && h.Size != 4 && h.Size != 6 {
 			t.Fatalf("a forged checkpoint is valid: %q", note)
@@ -290,7 +290,7 @@ func BenchmarkVerifyExport(b *testing.B) {
 	export := chain.Forge(entries, key, 1000)
 	b.SetBytes(int64(len(export)))
 	for b.Loop() {
-		if r := verifyExport(b, export, chain.Trust{Key: key.Public()}); r.Bad != nil {
+		if r := verifyExport(b, export, chain.TrustedInput{Key: key.PublicKey()}); r.Bad != nil {
 			b.Fatal(r.Bad)
 		}
 	}

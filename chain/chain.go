@@ -166,7 +166,7 @@ func damagedUnless(ctx context.Context, err error) error {
 }
 
 // Key returns the public key that verifies the chain's checkpoints.
-func (c *Chain) Key() Public { return c.key.public }
+func (c *Chain) Key() PublicKey { return c.key.public }
 
 // Last returns the number of the last entry, which is also the number of entries.
 func (c *Chain) Last() int64 { return c.last.Load() }

@@ -385,7 +385,7 @@ func TestKeyFilePermissions(t *testing.T) {
 	if out := fmt.Sprintf("%v %+v %#v", key, key, key); strings.Contains(out, strings.TrimSpace(string(secret))) {
 		t.Error("formatting a key reveals its secret")
 	}
-	if again, err := chain.LoadKey(dir); err != nil || again.Public().String() != key.Public().String() {
+	if again, err := chain.LoadKey(dir); err != nil || again.PublicKey().String() != key.PublicKey().String() {
 		t.Errorf("LoadKey again = %v, %v", again, err)
 	}
 	// A missing public key file is created again, a missing private key never.
@@ -519,13 +519,13 @@ func TestVerifyLargeExport(t *testing.T) {
 	if err != nil || cp.Size != n {
 		t.Fatalf("Export = %+v, %v", cp, err)
 	}
-	r := verifyExport(t, export.Bytes(), chain.Trust{Key: h.Key(), Seen: cp.Note})
+	r := verifyExport(t, export.Bytes(), chain.TrustedInput{Key: h.Key(), Seen: cp.Note})
 	if r.Bad != nil || r.Entries != n || r.Signed != n || r.Checkpoints < 5 {
 		t.Errorf("VerifyExport = %+v %v", r, r.Bad)
 	}
 	for _, seq := range []int64{1, 512, 513, 4096, n} { // at boundaries of pages and chunks
 		broken := bytes.Replace(export.Bytes(), fmt.Appendf(nil, `"seq":%d,`, seq), fmt.Appendf(nil, `"seq":%d,`, seq+1), 1)
-		if r := verifyExport(t, broken, chain.Trust{Key: h.Key()}); r.Bad == nil || r.Bad.Seq != seq || r.Entries != seq-1 {
+		if r := verifyExport(t, broken, chain.TrustedInput{Key: h.Key()}); r.Bad == nil || r.Bad.Seq != seq || r.Entries != seq-1 {
 			t.Errorf("VerifyExport with entry %d changed = %+v %v", seq, r, r.Bad)
 		}
 	}
@@ -578,7 +578,7 @@ func TestAppendEndsWithContextOrChain(t *testing.T) {
 	if err := h.Chain.Close(); err != nil {
 		t.Errorf("second Close: %v", err)
 	}
-	r, err := chain.VerifyStore(t.Context(), h.store.Chain(), chain.Trust{Key: h.Key()})
+	r, err := chain.VerifyStore(t.Context(), h.store.Chain(), chain.TrustedInput{Key: h.Key()})
 	if err != nil || r.Bad != nil || r.Entries != added.Load() || r.Signed != added.Load() {
 		t.Errorf("VerifyStore after Close = %+v %v, %v; want %d entries, all signed", r, r.Bad, err, added.Load())
 	}

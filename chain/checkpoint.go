@@ -33,14 +33,14 @@ func (h Head) text(origin string) string {
 
 // Open verifies that p's key has signed a checkpoint, and returns its content. The checkpoint
 // may have other signatures as well.
-func (p Public) Open(text string) (Head, error) {
+func (p PublicKey) Open(text string) (Head, error) {
 	h, _, err := p.open(text)
 	return h, err
 }
 
 // openOwn is Open, but also requires that the checkpoint is byte for byte as its signer wrote
 // it.
-func (p Public) openOwn(text string) (Head, error) {
+func (p PublicKey) openOwn(text string) (Head, error) {
 	h, n, err := p.open(text)
 	if err != nil {
 		return h, err
@@ -53,7 +53,7 @@ func (p Public) openOwn(text string) (Head, error) {
 	return h, nil
 }
 
-func (p Public) open(text string) (Head, *note.Note, error) {
+func (p PublicKey) open(text string) (Head, *note.Note, error) {
 	n, err := note.Open([]byte(text), note.VerifierList(p.verifier))
 	if err != nil {
 		if _, ok := errors.AsType[*note.UnverifiedNoteError](err); ok {

@@ -164,7 +164,7 @@ func killOften(t *testing.T, dir string) {
 				t.Fatalf("round %d: acknowledged entry %d is %v, %v", round, seq, e.Hash, err)
 			}
 		}
-		r, err := chain.VerifyStore(t.Context(), h.store.Chain(), chain.Trust{Key: h.Key(), Seen: seen})
+		r, err := chain.VerifyStore(t.Context(), h.store.Chain(), chain.TrustedInput{Key: h.Key(), Seen: seen})
 		if err != nil || r.Bad != nil {
 			t.Fatalf("round %d: %+v %v, %v", round, r, r.Bad, err)
 		}
@@ -193,7 +193,7 @@ func TestTornWritesAreVerifiable(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	full, err := key.Public().Open(w.seen)
+	full, err := key.PublicKey().Open(w.seen)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -223,7 +223,7 @@ func TestTornWritesAreVerifiable(t *testing.T) {
 		h := openHarness(t, copied, chain.Config{Every: crashEvery})
 		last := h.Last()
 		h.checkVerifies(t, last)
-		r, err := chain.VerifyStore(t.Context(), h.store.Chain(), chain.Trust{Key: h.Key(), Seen: w.seen})
+		r, err := chain.VerifyStore(t.Context(), h.store.Chain(), chain.TrustedInput{Key: h.Key(), Seen: w.seen})
 		if err != nil || (r.Bad == nil) != (last >= full.Size) || r.Bad != nil && r.Bad.Seq != last+1 {
 			t.Fatalf("round %d: %d entries exist, a checkpoint covers %d: %+v %v, %v", round, last, full.Size, r, r.Bad, err)
 		}

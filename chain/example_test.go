@@ -52,7 +52,7 @@ func ExampleVerifyExport() {
 		fmt.Println(err)
 		return
 	}
-	trust := chain.Trust{Key: c.Key()} // from a trusted source, not from the export
+	trust := chain.TrustedInput{Key: c.Key()} // from a trusted source, not from the export
 	r, err := chain.VerifyExport(ctx, bytes.NewReader(export.Bytes()), trust)
 	fmt.Println(r.Entries, r.Signed, r.Bad, err)
 

@@ -76,7 +76,7 @@ func tailLine(start, text string) []byte {
 // report says so: then the result only shows that the export was not changed since someone
 // signed it. An error means that the export cannot be read. Defects of the content are in the
 // report.
-func VerifyExport(ctx context.Context, f io.ReadSeeker, t Trust) (Report, error) {
+func VerifyExport(ctx context.Context, f io.ReadSeeker, t TrustedInput) (Report, error) {
 	tail, err := readTail(f)
 	if err != nil {
 		return Report{}, fmt.Errorf("verify an export: %w", err)
@@ -109,16 +109,16 @@ func VerifyExport(ctx context.Context, f io.ReadSeeker, t Trust) (Report, error)
 	switch {
 	case bad != nil:
 	case tail.key != t.Key.text:
-		bad = &Bad{Line: tail.keyLine, Reason: "the export is signed with a key other than the given one"}
+		bad = &Defect{Line: tail.keyLine, Reason: "the export is signed with a key other than the given one"}
 	case v.signed < v.seq:
-		bad = &Bad{Seq: v.signed + 1, Line: v.signed + 1, Reason: "not covered by a checkpoint"}
+		bad = &Defect{Seq: v.signed + 1, Line: v.signed + 1, Reason: "not covered by a checkpoint"}
 	}
 	return v.report(t.Key, given, bad), nil
 }
 
 // lines verifies the entries of an export, which occupy its first n bytes.
-func (v *verifier) lines(ctx context.Context, r io.Reader, n int64) (*Bad, error) {
-	var bad *Bad
+func (v *verifier) lines(ctx context.Context, r io.Reader, n int64) (*Defect, error) {
+	var bad *Defect
 	chunks := &chunker{r: r, left: n}
 	err := inOrder(ctx, func() (func() ([]checked, error), error) {
 		text, err := chunks.next()
@@ -205,14 +205,14 @@ type tail struct {
 	checkpoints []*pendingCheckpoint
 	key         string
 	keyLine     int64
-	bad         *Bad // first syntax error
+	bad         *Defect // first syntax error
 }
 
 // dropCheckpoints removes the checkpoints, because no key can verify them.
 func (t *tail) dropCheckpoints() {
 	t.checkpoints = nil
 	if t.bad == nil {
-		t.bad = &Bad{Line: t.keyLine, Reason: "invalid public key"}
+		t.bad = &Defect{Line: t.keyLine, Reason: "invalid public key"}
 	}
 }
 
@@ -260,7 +260,7 @@ func readTail(f io.ReadSeeker) (*tail, error) {
 		long = err != nil
 	}
 	if t.bad == nil && t.key == "" {
-		t.bad = &Bad{Line: lines, Reason: "the export is incomplete: no public key"}
+		t.bad = &Defect{Line: lines, Reason: "the export is incomplete: no public key"}
 	}
 	return t, nil
 }
@@ -279,14 +279,14 @@ func (t *tail) line(line []byte, number int64) {
 	case err == nil && t.key == "" && text.Checkpoint != nil && bytes.Equal(line, tailLine(checkpointStart, *text.Checkpoint)):
 		size, ok := claimedSize(*text.Checkpoint)
 		if !ok || len(t.checkpoints) > 0 && size <= t.checkpoints[len(t.checkpoints)-1].size {
-			t.bad = &Bad{Line: number, Reason: "invalid checkpoint, or checkpoint out of order"}
+			t.bad = &Defect{Line: number, Reason: "invalid checkpoint, or checkpoint out of order"}
 			return
 		}
 		t.checkpoints = append(t.checkpoints, &pendingCheckpoint{size: size, note: *text.Checkpoint, line: number})
 	case err == nil && t.key == "" && text.Key != nil && *text.Key != "" && bytes.Equal(line, tailLine(keyStart, *text.Key)):
 		t.key, t.keyLine = *text.Key, number
 	default:
-		t.bad = &Bad{Line: number, Reason: "neither a checkpoint nor the public key"}
+		t.bad = &Defect{Line: number, Reason: "neither a checkpoint nor the public key"}
 	}
 }
 

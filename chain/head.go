@@ -33,7 +33,7 @@ type headLine struct {
 // that was cut or rolled back has fewer entries than its head. Lines that are not valid,
 // such as one that was cut by a crash, are ignored: a larger head cannot be forged
 // without the key.
-func ReadHead(name string, key Public) (Checkpoint, error) {
+func ReadHead(name string, key PublicKey) (Checkpoint, error) {
 	f, err := os.Open(name)
 	if errors.Is(err, fs.ErrNotExist) {
 		return Checkpoint{}, nil

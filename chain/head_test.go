@@ -106,7 +106,7 @@ func TestHeadFileTailSuffices(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if head, err := chain.ReadHead(file, key.Public()); err != nil || head.Size != 3 {
+	if head, err := chain.ReadHead(file, key.PublicKey()); err != nil || head.Size != 3 {
 		t.Errorf("head in the last lines covers %d entries, %v; want 3", head.Size, err)
 	}
 }

@@ -28,17 +28,17 @@ const (
 // A Key signs checkpoints. Its name is the origin of the log.
 type Key struct {
 	signer note.Signer
-	public Public
+	public PublicKey
 }
 
-// A Public is the public half of a Key. It suffices to verify a chain.
-type Public struct {
+// A PublicKey is the public half of a Key. It suffices to verify a chain.
+type PublicKey struct {
 	verifier note.Verifier
 	text     string
 }
 
 // String returns the key in the format of signed notes: name, hash and key.
-func (p Public) String() string { return p.text }
+func (p PublicKey) String() string { return p.text }
 
 // LoadKey returns the key in dir, and creates one if none exists.
 func LoadKey(dir string) (*Key, error) {
@@ -157,37 +157,37 @@ func parseKey(text string) (*Key, error) {
 	return &Key{signer: signer, public: p}, nil
 }
 
-// Public returns the key's public half.
-func (k *Key) Public() Public { return k.public }
+// PublicKey returns the key's public half.
+func (k *Key) PublicKey() PublicKey { return k.public }
 
-func newPublic(name string, key ed25519.PublicKey) (Public, error) {
+func newPublic(name string, key ed25519.PublicKey) (PublicKey, error) {
 	text, err := note.NewEd25519VerifierKey(name, key)
 	if err != nil {
-		return Public{}, err
+		return PublicKey{}, err
 	}
 	v, err := note.NewVerifier(text)
-	return Public{verifier: v, text: text}, err
+	return PublicKey{verifier: v, text: text}, err
 }
 
 // ParsePublic parses a public key in the format of PublicFile. It accepts only the canonical
 // encoding, so one key has one text.
-func ParsePublic(text string) (Public, error) {
+func ParsePublic(text string) (PublicKey, error) {
 	text = strings.TrimSuffix(text, "\n")
 	v, err := note.NewVerifier(text)
 	if err != nil {
-		return Public{}, notPublic(err)
+		return PublicKey{}, notPublic(err)
 	}
 	parts := strings.SplitN(text, "+", 3) // name, hash, key
 	key, err := base64.StdEncoding.DecodeString(parts[len(parts)-1])
 	if err != nil || len(key) != 1+ed25519.PublicKeySize {
-		return Public{}, notPublic(errNoKey)
+		return PublicKey{}, notPublic(errNoKey)
 	}
 	p, err := newPublic(v.Name(), key[1:])
 	if err != nil {
-		return Public{}, notPublic(err)
+		return PublicKey{}, notPublic(err)
 	}
 	if p.text != text {
-		return Public{}, notPublic(errors.New("the encoding is not canonical"))
+		return PublicKey{}, notPublic(errors.New("the encoding is not canonical"))
 	}
 	return p, nil
 }

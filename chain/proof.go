@@ -28,7 +28,7 @@ type Consistency struct {
 }
 
 // Check returns fault.Invalid unless the proof is valid.
-func (p Inclusion) Check(key Public) error {
+func (p Inclusion) Check(key PublicKey) error {
 	const op = "chain.Inclusion.Check"
 	head, err := key.Open(p.Checkpoint)
 	if err != nil {
@@ -47,7 +47,7 @@ func (p Inclusion) Check(key Public) error {
 }
 
 // Check returns fault.Invalid unless the proof is valid.
-func (p Consistency) Check(key Public) error {
+func (p Consistency) Check(key PublicKey) error {
 	from, err := key.Open(p.From)
 	if err != nil {
 		return err

@@ -120,7 +120,7 @@ func TestVerifyDataDirectoryOffline(t *testing.T) {
 			t.Fatal(err)
 		}
 		defer r.Close()
-		report, err := chain.VerifyStore(t.Context(), r, chain.Trust{Key: key, Seen: seen})
+		report, err := chain.VerifyStore(t.Context(), r, chain.TrustedInput{Key: key, Seen: seen})
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -10,30 +10,30 @@ import (
 	"glasshouse/fault"
 )
 
-// A Trust is the data that a verifier has from a trusted source.
-type Trust struct {
-	Key  Public // the zero value is no key
-	Seen string // an earlier checkpoint, or "": the entries that it covers must still exist
+// A TrustedInput is the data that a verifier has from a trusted source.
+type TrustedInput struct {
+	Key  PublicKey // the zero value is no key
+	Seen string    // an earlier checkpoint, or "": the entries that it covers must still exist
 }
 
 // A Report is the result of a verification.
 type Report struct {
-	Entries     int64  `json:"entries"`     // number of valid entries, from the first
-	Checkpoints int64  `json:"checkpoints"` // number of valid checkpoints
-	Signed      int64  `json:"signed"`      // number of entries that the last of them covers
-	Key         string `json:"key,omitempty"`
-	KeyGiven    bool   `json:"key_given"` // the key was given, not taken from the export
-	Bad         *Bad   `json:"bad,omitempty"`
+	Entries     int64   `json:"entries"`     // number of valid entries, from the first
+	Checkpoints int64   `json:"checkpoints"` // number of valid checkpoints
+	Signed      int64   `json:"signed"`      // number of entries that the last of them covers
+	Key         string  `json:"key,omitempty"`
+	KeyGiven    bool    `json:"key_given"` // the key was given, not taken from the export
+	Bad         *Defect `json:"bad,omitempty"`
 }
 
-// A Bad is the first defect of a chain.
-type Bad struct {
+// A Defect is the first defect of a chain.
+type Defect struct {
 	Seq    int64  `json:"seq,omitempty"`  // of the entry; 0 if all entries are valid
 	Line   int64  `json:"line,omitempty"` // line of an export
 	Reason string `json:"reason"`
 }
 
-func (b *Bad) String() string {
+func (b *Defect) String() string {
 	var where []string
 	if b.Seq > 0 {
 		where = append(where, fmt.Sprintf("entry %d: ", b.Seq))
@@ -55,7 +55,7 @@ type progress struct {
 type verifier struct {
 	progress
 	lastGood       progress // position of the last valid checkpoint
-	key            Public
+	key            PublicKey
 	nextCheckpoint func() (*pendingCheckpoint, error) // returns the next checkpoint by size, or nil
 	next           *pendingCheckpoint
 	ready          bool // next is valid
@@ -91,10 +91,10 @@ func (c *checked) check(f *fields, line []byte, room *[]byte) {
 }
 
 // entry checks the next entry.
-func (v *verifier) entry(c *checked) (*Bad, error) {
+func (v *verifier) entry(c *checked) (*Defect, error) {
 	want := v.seq + 1
-	bad := func(format string, args ...any) (*Bad, error) {
-		return &Bad{Seq: want, Reason: fmt.Sprintf(format, args...)}, nil
+	bad := func(format string, args ...any) (*Defect, error) {
+		return &Defect{Seq: want, Reason: fmt.Sprintf(format, args...)}, nil
 	}
 	switch {
 	case c.bad != "":
@@ -116,7 +116,7 @@ func (v *verifier) entry(c *checked) (*Bad, error) {
 }
 
 // checkpointsHere checks the checkpoints of the current size of the tree.
-func (v *verifier) checkpointsHere() (*Bad, error) {
+func (v *verifier) checkpointsHere() (*Defect, error) {
 	for {
 		if !v.ready {
 			var err error
@@ -136,7 +136,7 @@ func (v *verifier) checkpointsHere() (*Bad, error) {
 	}
 }
 
-func (v *verifier) checkpoint(d *pendingCheckpoint) *Bad {
+func (v *verifier) checkpoint(d *pendingCheckpoint) *Defect {
 	open := v.key.openOwn
 	if d.seen {
 		open = v.key.Open
@@ -147,11 +147,11 @@ func (v *verifier) checkpoint(d *pendingCheckpoint) *Bad {
 	}
 	switch {
 	case err != nil:
-		return &Bad{Line: d.line, Reason: fmt.Sprintf("checkpoint of %d entries: %v", d.size, err)}
+		return &Defect{Line: d.line, Reason: fmt.Sprintf("checkpoint of %d entries: %v", d.size, err)}
 	case d.size < v.seq:
-		return &Bad{Line: d.line, Reason: fmt.Sprintf("checkpoint of %d entries is out of order", d.size)}
+		return &Defect{Line: d.line, Reason: fmt.Sprintf("checkpoint of %d entries is out of order", d.size)}
 	case head.Root != v.root():
-		return &Bad{Seq: v.signed + 1, Reason: fmt.Sprintf("entries %d to %d do not match the signed checkpoint", v.signed+1, d.size)}
+		return &Defect{Seq: v.signed + 1, Reason: fmt.Sprintf("entries %d to %d do not match the signed checkpoint", v.signed+1, d.size)}
 	}
 	v.signed = d.size
 	v.checkpoints++
@@ -161,7 +161,7 @@ func (v *verifier) checkpoint(d *pendingCheckpoint) *Bad {
 }
 
 // end checks that no entries are missing at the end.
-func (v *verifier) end() (*Bad, error) {
+func (v *verifier) end() (*Defect, error) {
 	bad, err := v.checkpointsHere()
 	if bad != nil || err != nil || v.next == nil {
 		return bad, err
@@ -171,12 +171,12 @@ func (v *verifier) end() (*Bad, error) {
 		who = "were in the chain at the given checkpoint"
 	}
 	if _, err := v.key.Open(v.next.note); err != nil { // do not trust its size without a valid signature
-		return &Bad{Line: v.next.line, Reason: fmt.Sprintf("checkpoint of %d entries: %v", v.next.size, err)}, nil
+		return &Defect{Line: v.next.line, Reason: fmt.Sprintf("checkpoint of %d entries: %v", v.next.size, err)}, nil
 	}
-	return &Bad{Seq: v.seq + 1, Reason: fmt.Sprintf("missing: %d entries %s", v.next.size, who)}, nil
+	return &Defect{Seq: v.seq + 1, Reason: fmt.Sprintf("missing: %d entries %s", v.next.size, who)}, nil
 }
 
-func (v *verifier) report(key Public, given bool, bad *Bad) Report {
+func (v *verifier) report(key PublicKey, given bool, bad *Defect) Report {
 	r := Report{Entries: v.seq, Checkpoints: v.checkpoints, Signed: v.signed, Key: key.text, KeyGiven: given, Bad: bad}
 	if bad != nil && bad.Seq > 0 {
 		r.Entries = min(r.Entries, bad.Seq-1)
@@ -185,7 +185,7 @@ func (v *verifier) report(key Public, given bool, bad *Bad) Report {
 }
 
 // withSeen inserts the checkpoint Trust.Seen into the sequence that next returns.
-func withSeen(t Trust, next func() (*pendingCheckpoint, error)) (func() (*pendingCheckpoint, error), error) {
+func withSeen(t TrustedInput, next func() (*pendingCheckpoint, error)) (func() (*pendingCheckpoint, error), error) {
 	if t.Seen == "" {
 		return next, nil
 	}
@@ -219,7 +219,7 @@ func withSeen(t Trust, next func() (*pendingCheckpoint, error)) (func() (*pendin
 // VerifyStore verifies a stored chain completely: every entry, its indexed columns, the tree,
 // and the checkpoints, with the key in t, which is required. An error means that the chain
 // cannot be read. Defects of the content are in the report.
-func VerifyStore(ctx context.Context, r Reader, t Trust) (Report, error) {
+func VerifyStore(ctx context.Context, r Reader, t TrustedInput) (Report, error) {
 	if t.Key.text == "" {
 		return Report{}, fault.Fieldf("chain.VerifyStore", "key", "no key to verify with")
 	}
@@ -259,7 +259,7 @@ func (c *Chain) verifyFrom(ctx context.Context, from progress) (Report, error) {
 	v := verifier{progress: from, lastGood: from}
 	v.tip = from.clone()             // a copy, so that lastGood does not change
 	cp, last := c.Latest(), c.Last() // in this order, for the same reason as in VerifyStore
-	t := Trust{Key: c.key.public}
+	t := TrustedInput{Key: c.key.public}
 	if cp.Size > from.signed {
 		t.Seen = cp.Note
 	}
@@ -278,14 +278,14 @@ const pageLen = 512
 
 // stored verifies the entries in r from the position of v up to last, and the checkpoints up
 // to that of signed entries.
-func (v *verifier) stored(ctx context.Context, r Reader, t Trust, last, signed int64) (Report, error) {
+func (v *verifier) stored(ctx context.Context, r Reader, t TrustedInput, last, signed int64) (Report, error) {
 	v.key = t.Key
 	var err error
 	v.nextCheckpoint, err = withSeen(t, checkpointsOf(ctx, r, v.signed, signed))
 	if err != nil {
 		return Report{}, err
 	}
-	var bad *Bad
+	var bad *Defect
 	after := v.seq
 	err = inOrder(ctx, func() (func() ([]checked, error), error) {
 		from, n := after, int(min(pageLen, last-after))
@@ -303,7 +303,7 @@ func (v *verifier) stored(ctx context.Context, r Reader, t Trust, last, signed i
 			}
 		}
 		if v.seq < end {
-			bad = &Bad{Seq: v.seq + 1, Reason: "missing"}
+			bad = &Defect{Seq: v.seq + 1, Reason: "missing"}
 			return errStop
 		}
 		return nil

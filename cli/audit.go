@@ -360,7 +360,7 @@ func (c *command) verifyOffline(ctx context.Context, db, key, earlier string) (w
 
 // newestCheckpoint returns the newest checkpoint in a file. The file contains one checkpoint, or is a head
 // file.
-func newestCheckpoint(name string, key chain.Public) (string, error) {
+func newestCheckpoint(name string, key chain.PublicKey) (string, error) {
 	if _, err := os.Stat(name); err != nil {
 		return "", err
 	}
@@ -388,8 +388,8 @@ func chainReport(r chain.Report) wire.ChainReport {
 
 // trustAnchors returns the trust anchors to verify an export with: a key, given as text or as a file,
 // and a checkpoint, given as a file.
-func trustAnchors(key, earlier string) (chain.Trust, error) {
-	var t chain.Trust
+func trustAnchors(key, earlier string) (chain.TrustedInput, error) {
+	var t chain.TrustedInput
 	if key != "" {
 		text := key
 		if b, err := os.ReadFile(key); err == nil {

@@ -57,7 +57,7 @@ func newTestEnvWith(t *testing.T, jails *apitest.Jails) *testEnv {
 	t.Cleanup(func() { c.Close() })
 	d := &testEnv{t: t, jails: jails, kept: apitest.Snapshot(jails), seen: apitest.Watch(t, jails), chain: c}
 	server := api.New(api.Options{
-		Jails: jails, Snapshots: d.kept, Observed: d.seen, Chain: c, Tokens: &access.Tokens{Store: st.Tokens()}, Replays: st.Replays(), Log: slog.New(slog.DiscardHandler),
+		Jails: jails, Snapshots: d.kept, Observed: d.seen, Chain: c, Tokens: &access.Tokens{Store: st.Tokens()}, IdempotencyStore: st.Replays(), Log: slog.New(slog.DiscardHandler),
 	})
 	dir, err := os.MkdirTemp("", "cli")
 	if err != nil {

@@ -1,7 +1,7 @@
 // Package connector implements inbound and outbound webhooks for sessions, and relays between
 // sessions.
 //
-//	others ──▶ Hook ──▶ inbox, run          outbox ──▶ Post ──▶ others
+//	others ──▶ InboundWebhook ──▶ inbox, run          outbox ──▶ OutboundWebhook ──▶ others
 //	                       ▲                   │
 //	                       └────── Relay ◀─────┘
 //
@@ -29,8 +29,8 @@ import (
 	"glasshouse/run"
 )
 
-// A Hook is an inbound webhook, which accepts signed requests.
-type Hook struct {
+// A InboundWebhook is an inbound webhook, which accepts signed requests.
+type InboundWebhook struct {
 	Name   string
 	Scheme webhook.Scheme
 	Secret string           // name of the secret that verifies signatures
@@ -49,8 +49,8 @@ type Entry struct {
 	Limits  budget.Amounts  // of the run
 }
 
-// A Post is an outbound webhook, which delivers messages of sessions to an address.
-type Post struct {
+// A OutboundWebhook is an outbound webhook, which delivers messages of sessions to an address.
+type OutboundWebhook struct {
 	Name     string
 	Sessions []string // names, or patterns with *
 	URL      string
@@ -63,7 +63,7 @@ type Post struct {
 type Relay struct {
 	Name     string
 	Sessions []string         // names, or patterns with *
-	Labels   []manifest.Label // as in Post
+	Labels   []manifest.Label // as in OutboundWebhook
 	Entry
 }
 
@@ -73,7 +73,7 @@ type Runs interface {
 	Message(ctx context.Context, mid id.Message) (run.Message, error)
 	Reveal(ctx context.Context, handle string, who run.Reader) (string, error)
 
-	Take(ctx context.Context, to string, limit int) ([]run.Delivery, error)
+	TakeDeliveries(ctx context.Context, to string, limit int) ([]run.Delivery, error)
 	Delivered(ctx context.Context, d run.Delivery) error
 	NotDelivered(ctx context.Context, d run.Delivery, why error) (run.Delivery, error)
 	Delivery(ctx context.Context, did string) (run.Delivery, error)
@@ -84,8 +84,8 @@ type Runs interface {
 
 // Config configures Connectors.
 type Config struct {
-	Hooks  []Hook
-	Posts  []Post
+	Hooks  []InboundWebhook
+	Posts  []OutboundWebhook
 	Relays []Relay
 
 	Address string // public base address of inbound webhooks, https://host/hooks/; for display

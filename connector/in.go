@@ -25,7 +25,7 @@ const MaxBody = 1 << 20
 const atOnce = 64
 
 type hook struct {
-	Hook
+	InboundWebhook
 	entry
 }
 
@@ -35,7 +35,7 @@ type entry struct {
 	session, text, goal template
 }
 
-func newHook(field string, h Hook) (*hook, error) {
+func newHook(field string, h InboundWebhook) (*hook, error) {
 	h.Scheme = cmp.Or(h.Scheme, webhook.Standard)
 	switch {
 	case h.Scheme != webhook.Standard && h.Scheme != webhook.GitHub:

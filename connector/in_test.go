@@ -24,7 +24,7 @@ import (
 var public = []manifest.Label{manifest.Public}
 
 func TestWhatIsPostedIsToldToASessionOnce(t *testing.T) {
-	h := open(t, connector.Config{Hooks: []connector.Hook{{Name: "ci", Secret: "key-a", Labels: public, Entry: connector.Entry{Session: "builds"}}}})
+	h := open(t, connector.Config{Hooks: []connector.InboundWebhook{{Name: "ci", Secret: "key-a", Labels: public, Entry: connector.Entry{Session: "builds"}}}})
 	head := h.signed("the key of a", "msg-1", `{"built": true}`)
 	first, err := h.Receive(t.Context(), "ci", head, []byte(`{"built": true}`))
 	if err != nil {
@@ -47,7 +47,7 @@ func TestWhatIsPostedIsToldToASessionOnce(t *testing.T) {
 }
 
 func TestWhatIsPostedBeginsARunOnce(t *testing.T) {
-	h := open(t, connector.Config{Hooks: []connector.Hook{{
+	h := open(t, connector.Config{Hooks: []connector.InboundWebhook{{
 		Name: "ci", Secret: "key-a", Labels: public,
 		Entry: connector.Entry{Session: "repo-{{repository.full_name}}", Goal: "Look at {{ repository.full_name }}: {{commits.1}}", Text: "{{repository}}", Limits: budget.Amounts{"steps": 3}},
 	}}})
@@ -75,7 +75,7 @@ func TestWhatIsPostedBeginsARunOnce(t *testing.T) {
 }
 
 func TestWithoutASessionEachHasItsOwn(t *testing.T) {
-	h := open(t, connector.Config{Hooks: []connector.Hook{{Name: "ci", Secret: "key-a", Labels: public, Entry: connector.Entry{Goal: "look"}}}})
+	h := open(t, connector.Config{Hooks: []connector.InboundWebhook{{Name: "ci", Secret: "key-a", Labels: public, Entry: connector.Entry{Goal: "look"}}}})
 	seen := map[string]bool{}
 	for n := range 4 {
 		got, err := h.Receive(t.Context(), "ci", h.signed("the key of a", fmt.Sprint("msg-", n/2), "{}"), []byte("{}"))
@@ -90,7 +90,7 @@ func TestWithoutASessionEachHasItsOwn(t *testing.T) {
 }
 
 func TestWhatIsPostedWakesWhoWaitsForIt(t *testing.T) {
-	h := open(t, connector.Config{Hooks: []connector.Hook{{Name: "ci", Secret: "key-a", Entry: connector.Entry{Session: "builds"}}}})
+	h := open(t, connector.Config{Hooks: []connector.InboundWebhook{{Name: "ci", Secret: "key-a", Entry: connector.Entry{Session: "builds"}}}})
 	r, err := h.runs.Create(t.Context(), run.Request{Session: "builds", Goal: "wait for the build"})
 	if err != nil {
 		t.Fatal(err)
@@ -108,7 +108,7 @@ func TestWhatIsPostedWakesWhoWaitsForIt(t *testing.T) {
 
 func TestWhatIsPersonalStaysInQuarantine(t *testing.T) {
 	const canary = "anna@example.org, 1979-03-05"
-	h := open(t, connector.Config{Hooks: []connector.Hook{{
+	h := open(t, connector.Config{Hooks: []connector.InboundWebhook{{
 		Name: "crm", Secret: "key-a", // no labels: it is taken for personal
 		Entry: connector.Entry{Session: "desk", Goal: "Answer {{who}}"},
 	}}})
@@ -129,7 +129,7 @@ func TestWhatIsPersonalStaysInQuarantine(t *testing.T) {
 	if text, _ := json.Marshal(events); err != nil || strings.Contains(string(text), "anna") {
 		t.Errorf("the feed is %s, %v", text, err)
 	}
-	if _, err := h.runs.Change(t.Context(), "desk", "me", func(s *run.Settings) { s.Labels = []manifest.Label{manifest.PII} }); err != nil {
+	if _, err := h.runs.ChangeSettings(t.Context(), "desk", "me", func(s *run.Settings) { s.Labels = []manifest.Label{manifest.PII} }); err != nil {
 		t.Fatal(err)
 	}
 	if told, err = h.runs.Inbox(t.Context(), "desk", 0, 10); err != nil || told[0].Text != body {
@@ -138,7 +138,7 @@ func TestWhatIsPersonalStaysInQuarantine(t *testing.T) {
 }
 
 func TestWhoCannotSignIsRefusedAndLearnsNothing(t *testing.T) {
-	h := open(t, connector.Config{Hooks: []connector.Hook{
+	h := open(t, connector.Config{Hooks: []connector.InboundWebhook{
 		{Name: "a", Secret: "key-a", Labels: public, Entry: connector.Entry{Session: "s"}},
 		{Name: "b", Secret: "key-b", Labels: public, Entry: connector.Entry{Session: "s"}},
 		{Name: "hub", Scheme: webhook.GitHub, Secret: "key-a", Labels: public, Entry: connector.Entry{Session: "s"}},
@@ -186,7 +186,7 @@ func TestWhoCannotSignIsRefusedAndLearnsNothing(t *testing.T) {
 
 // GitHub signs the body alone: who has overheard one may give it another name.
 func TestAnOldMessageOfGitHubUnderAnotherNameIsTheSame(t *testing.T) {
-	h := open(t, connector.Config{Hooks: []connector.Hook{{Name: "hub", Scheme: webhook.GitHub, Secret: "key-a", Labels: public, Entry: connector.Entry{Session: "s"}}}})
+	h := open(t, connector.Config{Hooks: []connector.InboundWebhook{{Name: "hub", Scheme: webhook.GitHub, Secret: "key-a", Labels: public, Entry: connector.Entry{Session: "s"}}}})
 	m := hmac.New(sha256.New, []byte("the key of a"))
 	m.Write([]byte("{}"))
 	for n := range 3 {
@@ -201,7 +201,7 @@ func TestAnOldMessageOfGitHubUnderAnotherNameIsTheSame(t *testing.T) {
 }
 
 func TestWhatCannotBeTakenIsRefusedWithItsReason(t *testing.T) {
-	h := open(t, connector.Config{Hooks: []connector.Hook{
+	h := open(t, connector.Config{Hooks: []connector.InboundWebhook{
 		{Name: "a", Secret: "key-a", Labels: public, Entry: connector.Entry{Session: "s-{{a.b}}"}},
 		{Name: "b", Secret: "key-a", Labels: public, Entry: connector.Entry{Session: "closed"}},
 	}})
@@ -227,20 +227,20 @@ func TestWhatCannotBeTakenIsRefusedWithItsReason(t *testing.T) {
 func TestAConfigurationThatCannotBeMeant(t *testing.T) {
 	to := connector.Entry{Session: "s"}
 	for name, cfg := range map[string]connector.Config{
-		"no name":              {Hooks: []connector.Hook{{Secret: "k", Entry: to}}},
-		"a name with a slash":  {Hooks: []connector.Hook{{Name: "a/b", Secret: "k", Entry: to}}},
-		"one name twice":       {Hooks: []connector.Hook{{Name: "a", Secret: "k", Entry: to}}, Posts: []connector.Post{{Name: "a", URL: "https://x", Sessions: []string{"s"}}}},
-		"no secret":            {Hooks: []connector.Hook{{Name: "a", Entry: to}}},
-		"no such scheme":       {Hooks: []connector.Hook{{Name: "a", Secret: "k", Scheme: "md5", Entry: to}}},
-		"no such label":        {Hooks: []connector.Hook{{Name: "a", Secret: "k", Labels: []manifest.Label{"mine"}, Entry: to}}},
-		"nothing comes of it":  {Hooks: []connector.Hook{{Name: "a", Secret: "k"}}},
-		"no session's name":    {Hooks: []connector.Hook{{Name: "a", Secret: "k", Entry: connector.Entry{Session: "a b"}}}},
-		"half a field":         {Hooks: []connector.Hook{{Name: "a", Secret: "k", Entry: connector.Entry{Session: "a{{b"}}}},
-		"an empty field":       {Hooks: []connector.Hook{{Name: "a", Secret: "k", Entry: connector.Entry{Session: "a{{}}"}}}},
-		"an agent for nothing": {Hooks: []connector.Hook{{Name: "a", Secret: "k", Entry: connector.Entry{Session: "s", Agent: []byte("{}")}}}},
-		"no address":           {Posts: []connector.Post{{Name: "a", URL: "ftp://x", Sessions: []string{"s"}}}},
-		"nobody's words":       {Posts: []connector.Post{{Name: "a", URL: "https://x"}}},
-		"a broken pattern":     {Posts: []connector.Post{{Name: "a", URL: "https://x", Sessions: []string{"["}}}},
+		"no name":              {Hooks: []connector.InboundWebhook{{Secret: "k", Entry: to}}},
+		"a name with a slash":  {Hooks: []connector.InboundWebhook{{Name: "a/b", Secret: "k", Entry: to}}},
+		"one name twice":       {Hooks: []connector.InboundWebhook{{Name: "a", Secret: "k", Entry: to}}, Posts: []connector.OutboundWebhook{{Name: "a", URL: "https://x", Sessions: []string{"s"}}}},
+		"no secret":            {Hooks: []connector.InboundWebhook{{Name: "a", Entry: to}}},
+		"no such scheme":       {Hooks: []connector.InboundWebhook{{Name: "a", Secret: "k", Scheme: "md5", Entry: to}}},
+		"no such label":        {Hooks: []connector.InboundWebhook{{Name: "a", Secret: "k", Labels: []manifest.Label{"mine"}, Entry: to}}},
+		"nothing comes of it":  {Hooks: []connector.InboundWebhook{{Name: "a", Secret: "k"}}},
+		"no session's name":    {Hooks: []connector.InboundWebhook{{Name: "a", Secret: "k", Entry: connector.Entry{Session: "a b"}}}},
+		"half a field":         {Hooks: []connector.InboundWebhook{{Name: "a", Secret: "k", Entry: connector.Entry{Session: "a{{b"}}}},
+		"an empty field":       {Hooks: []connector.InboundWebhook{{Name: "a", Secret: "k", Entry: connector.Entry{Session: "a{{}}"}}}},
+		"an agent for nothing": {Hooks: []connector.InboundWebhook{{Name: "a", Secret: "k", Entry: connector.Entry{Session: "s", Agent: []byte("{}")}}}},
+		"no address":           {Posts: []connector.OutboundWebhook{{Name: "a", URL: "ftp://x", Sessions: []string{"s"}}}},
+		"nobody's words":       {Posts: []connector.OutboundWebhook{{Name: "a", URL: "https://x"}}},
+		"a broken pattern":     {Posts: []connector.OutboundWebhook{{Name: "a", URL: "https://x", Sessions: []string{"["}}}},
 		"an echo":              {Relays: []connector.Relay{{Name: "a", Sessions: []string{"s*"}, Entry: to}}},
 	} {
 		if _, err := connector.New(cfg); !errors.Is(err, fault.Invalid) {
@@ -261,7 +261,7 @@ func FuzzReceive(f *testing.F) {
 		}
 		runs := &kept{}
 		c, err := connector.New(connector.Config{
-			Hooks: []connector.Hook{{Name: "a", Secret: "k", Labels: public, Entry: connector.Entry{Session: "s-{{a.b}}", Goal: "{{a}}"}}},
+			Hooks: []connector.InboundWebhook{{Name: "a", Secret: "k", Labels: public, Entry: connector.Entry{Session: "s-{{a.b}}", Goal: "{{a}}"}}},
 			Runs:  runs, Start: runs.start, Key: aKey,
 		})
 		if err != nil {

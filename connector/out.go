@@ -17,12 +17,12 @@ import (
 	"glasshouse/run"
 )
 
-// An out is an active Post or Relay.
+// An out is an active OutboundWebhook or Relay.
 type out struct {
 	info    Info
 	labels  []manifest.Label
 	wake    chan struct{}   // capacity 1
-	sender  *webhook.Sender // for a Post
+	sender  *webhook.Sender // for a OutboundWebhook
 	deliver func(ctx context.Context, d run.Delivery, m run.Message) error
 }
 
@@ -55,7 +55,7 @@ func (c *Connectors) newOut(field string, i Info, labels []manifest.Label) (*out
 	return &out{info: i, labels: labels, wake: make(chan struct{}, 1)}, checkLabels(field, labels)
 }
 
-func (c *Connectors) newPost(field string, p Post) (*out, error) {
+func (c *Connectors) newPost(field string, p OutboundWebhook) (*out, error) {
 	host, err := hostOf(field, p.URL)
 	if err != nil {
 		return nil, err
@@ -145,7 +145,7 @@ func (c *Connectors) deliverLoop(o *out) {
 	tick := time.NewTicker(lookEvery)
 	defer tick.Stop()
 	for {
-		list, err := c.cfg.Runs.Take(c.ctx, o.info.Name, together)
+		list, err := c.cfg.Runs.TakeDeliveries(c.ctx, o.info.Name, together)
 		if err != nil && c.ctx.Err() == nil {
 			c.cfg.Log.Error("cannot list pending deliveries", "connector", o.info.Name, "err", err)
 		}

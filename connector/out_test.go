@@ -16,7 +16,7 @@ import (
 
 func TestWhatIsSaidIsPostedSignedToWhomItConcerns(t *testing.T) {
 	rcv := newReceiver(t)
-	h := open(t, connector.Config{Posts: []connector.Post{{Name: "ops", Sessions: []string{"ops-*"}, URL: rcv.URL + "/in", Secret: "key-a", Networks: here}}})
+	h := open(t, connector.Config{Posts: []connector.OutboundWebhook{{Name: "ops", Sessions: []string{"ops-*"}, URL: rcv.URL + "/in", Secret: "key-a", Networks: here}}})
 	m := h.say("ops-1", "all is well", run.Message{From: "builtin"})
 	other := h.say("private", "not for you", run.Message{})
 	d := h.settled(m, run.Delivered)[0]
@@ -38,7 +38,7 @@ func TestWhatIsSaidIsPostedSignedToWhomItConcerns(t *testing.T) {
 func TestWhatFailsIsPostedAgainUnderTheSameIDUntilItIsDead(t *testing.T) {
 	rcv := newReceiver(t)
 	rcv.answer(503)
-	h := open(t, connector.Config{Posts: []connector.Post{{Name: "ops", Sessions: []string{"*"}, URL: rcv.URL, Networks: here}}})
+	h := open(t, connector.Config{Posts: []connector.OutboundWebhook{{Name: "ops", Sessions: []string{"*"}, URL: rcv.URL, Networks: here}}})
 	m := h.say("s", "hello", run.Message{})
 	dead := h.settled(m, run.Dead)[0]
 	if dead.Attempts != 3 || !strings.Contains(dead.Error, "503") {
@@ -80,13 +80,13 @@ func TestNothingIsPostedIntoPrivateNetworksUnasked(t *testing.T) {
 	rcv := newReceiver(t)
 	away := newReceiver(t)
 	away.Config.Handler = redirectTo(rcv.URL)
-	var posts []connector.Post
+	var posts []connector.OutboundWebhook
 	for name, to := range map[string]string{
 		"address": rcv.URL, "name": strings.Replace(rcv.URL, "127.0.0.1", "localhost", 1), "metadata": "http://169.254.169.254/latest/", "mapped": strings.Replace(rcv.URL, "127.0.0.1", "[::ffff:127.0.0.1]", 1),
 	} {
-		posts = append(posts, connector.Post{Name: name, Sessions: []string{"*"}, URL: to})
+		posts = append(posts, connector.OutboundWebhook{Name: name, Sessions: []string{"*"}, URL: to})
 	}
-	posts = append(posts, connector.Post{Name: "redirect", Sessions: []string{"*"}, URL: away.URL, Networks: here})
+	posts = append(posts, connector.OutboundWebhook{Name: "redirect", Sessions: []string{"*"}, URL: away.URL, Networks: here})
 	h := open(t, connector.Config{Posts: posts})
 	m := h.say("s", "hello", run.Message{})
 	for _, d := range h.settled(m, run.Dead, run.Dead, run.Dead, run.Dead, run.Dead) {
@@ -103,7 +103,7 @@ func TestAReceiverThatDoesNotAnswerHoldsUpNobodyElse(t *testing.T) {
 	slow, rcv := newReceiver(t), newReceiver(t)
 	hold := make(chan struct{})
 	slow.Config.Handler = waitFor(hold)
-	h := open(t, connector.Config{Posts: []connector.Post{
+	h := open(t, connector.Config{Posts: []connector.OutboundWebhook{
 		{Name: "slow", Sessions: []string{"*"}, URL: slow.URL, Networks: here},
 		{Name: "well", Sessions: []string{"*"}, URL: rcv.URL, Networks: here},
 	}})
@@ -119,7 +119,7 @@ func TestAReceiverThatDoesNotAnswerHoldsUpNobodyElse(t *testing.T) {
 func TestWhatIsPersonalIsPostedAsItsHandleUnlessItMayGo(t *testing.T) {
 	rcv := newReceiver(t)
 	h := open(t, connector.Config{
-		Posts: []connector.Post{
+		Posts: []connector.OutboundWebhook{
 			{Name: "any", Sessions: []string{"s"}, URL: rcv.URL + "/any", Networks: here},
 			{Name: "may", Sessions: []string{"s"}, URL: rcv.URL + "/may", Networks: here, Labels: []manifest.Label{manifest.PII}},
 		},
@@ -146,7 +146,7 @@ func TestWhatIsPersonalIsPostedAsItsHandleUnlessItMayGo(t *testing.T) {
 		if list := h.inbox(session); len(list) != 1 || !run.IsHandle(list[0].Text) {
 			t.Errorf("%s is told %+v", session, list)
 		}
-		if _, err := h.runs.Change(t.Context(), session, "me", func(s *run.Settings) { s.Labels = []manifest.Label{manifest.PII} }); err != nil {
+		if _, err := h.runs.ChangeSettings(t.Context(), session, "me", func(s *run.Settings) { s.Labels = []manifest.Label{manifest.PII} }); err != nil {
 			t.Fatal(err)
 		}
 		if list, err := h.runs.Inbox(t.Context(), session, 0, 10); err != nil || list[0].Text != want {

@@ -99,7 +99,7 @@ func (d *Daemon) openApprovals(ctx context.Context) error {
 	c := d.Config.Approvals
 	conf := approval.Config{
 		Wait: c.Wait, Limit: c.Limit, Keep: c.Keep, Links: c.Links,
-		Remember: d.remember, Record: d.kernel.RecordApproval, Recorded: d.kernel.Recorded, Log: d.log.With("part", "approval"),
+		Remember: d.remember, Record: d.kernel.RecordApproval, Recorded: d.kernel.RecoverApproval, Log: d.log.With("part", "approval"),
 	}
 	for _, w := range c.Webhooks {
 		hook := approval.Webhook{Name: w.Name, URL: w.URL}
@@ -109,13 +109,13 @@ func (d *Daemon) openApprovals(ctx context.Context) error {
 		conf.Webhooks = append(conf.Webhooks, hook)
 	}
 	for _, p := range c.Pushes {
-		push := approval.Push{Name: p.Name, URL: p.URL, Topic: p.Topic, Who: approval.Person{ID: "push " + p.Name, Name: p.Name, Role: string(access.Operator)}}
+		push := approval.Push{Name: p.Name, URL: p.URL, Topic: p.Topic, Recipient: approval.Person{ID: "push " + p.Name, Name: p.Name, Role: string(access.Operator)}}
 		if p.Token != "" {
 			push.Token = fromFile(p.Token)
 		}
 		conf.Pushes = append(conf.Pushes, push)
 	}
-	conf.Browsers = approval.BrowserConfig{Store: d.store.Browsers(), Reach: egress.Outside}
+	conf.Browsers = approval.BrowserConfig{Store: d.store.Browsers(), Reach: egress.CheckInternetAddr}
 	if strings.HasPrefix(c.Links, "https:") {
 		conf.Browsers.Contact = c.Links
 	}
@@ -154,15 +154,15 @@ func (d *Daemon) remember(ctx context.Context, r approval.Request, rule policy.R
 		}
 	}
 	if r.Answer == nil || r.Answer.Scope != approval.Always {
-		d.kernel.Recall(r, rule)
+		d.kernel.RememberApproval(r, rule)
 		return nil
 	}
 	jails := d.opened.Load()
 	if jails == nil {
 		return fault.Newf(fault.Unavailable, "daemon.remember", string(r.ID), "the jails are not open yet")
 	}
-	_, err := jails.Regovern(ctx, r.Question.Subject.Jail, func(raw json.RawMessage) (json.RawMessage, error) {
-		return govern.Change(raw, func(s *govern.Spec) error { return s.Answered(rule) })
+	_, err := jails.ReplacePolicy(ctx, r.Question.Subject.Jail, func(raw json.RawMessage) (json.RawMessage, error) {
+		return govern.Change(raw, func(s *govern.Spec) error { return s.AddAnswer(rule) })
 	})
 	return err
 }

@@ -25,7 +25,7 @@ func (d *Daemon) barredBundles() wire.Probe {
 	all := d.registry.Bundles()
 	p := wire.Probe{Name: "bundles", Status: "ok", Detail: fmt.Sprintf("%d installed or being installed", len(all))}
 	for _, b := range all {
-		if why := d.registry.Barred(b.Name); why != nil {
+		if why := d.registry.NotCallableReason(b.Name); why != nil {
 			p.Status, p.Reason, p.Remedy = "unsupported", fmt.Sprintf("capabilities of %s cannot be called: %v", b.Name, why), fault.RemedyOf(why)
 		}
 	}

@@ -104,10 +104,10 @@ func (c Connectors) config() (connector.Config, error) {
 		if err != nil {
 			return conf, err
 		}
-		conf.Hooks = append(conf.Hooks, connector.Hook{Name: h.Name, Scheme: webhook.Scheme(h.Scheme), Secret: h.Secret, Labels: labelsOf(h.Labels), Entry: e})
+		conf.Hooks = append(conf.Hooks, connector.InboundWebhook{Name: h.Name, Scheme: webhook.Scheme(h.Scheme), Secret: h.Secret, Labels: labelsOf(h.Labels), Entry: e})
 	}
 	for _, p := range c.Posts {
-		made := connector.Post{Name: p.Name, Sessions: p.Sessions, URL: p.URL, Secret: p.Secret, Labels: labelsOf(p.Labels)}
+		made := connector.OutboundWebhook{Name: p.Name, Sessions: p.Sessions, URL: p.URL, Secret: p.Secret, Labels: labelsOf(p.Labels)}
 		for _, n := range p.Networks {
 			prefix, err := netip.ParsePrefix(n)
 			if err != nil {
@@ -161,9 +161,9 @@ func (d *Daemon) openConnectors() error {
 	if err != nil {
 		return err
 	}
-	conf.Runs, conf.Reach, conf.Key, conf.Log = d.runs, egress.Outside, d.connectorKey, d.log.With("part", "connector")
+	conf.Runs, conf.Reach, conf.Key, conf.Log = d.runs, egress.CheckInternetAddr, d.connectorKey, d.log.With("part", "connector")
 	conf.Start = func(ctx context.Context, q run.Request) (run.Run, error) {
-		return d.gateway.Order(ctx, gateway.Order{Request: q})
+		return d.gateway.CreateRun(ctx, gateway.RunOrder{Request: q})
 	}
 	c, err := connector.New(conf)
 	if err != nil {

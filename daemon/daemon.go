@@ -72,9 +72,9 @@ type Daemon struct {
 	tokens  *access.Tokens
 
 	chain     *chain.Chain
-	kernel    *govern.Kernel
+	kernel    *govern.Engine
 	approvals *approval.Queue
-	secrets   *secret.Keeper
+	secrets   *secret.Manager
 	groups    *groups
 	registry  *registry.Registry
 	trust     *bundle.Trust
@@ -95,9 +95,9 @@ type Daemon struct {
 	connectors atomic.Pointer[connector.Connectors] // set when they are created
 
 	observers *observe.Observers
-	snapshots *snapshot.Keeper
-	keeper    atomic.Pointer[snapshot.Keeper] // set when the snapshots are open
-	closers   []func() error                  // newest last
+	snapshots *snapshot.Manager
+	keeper    atomic.Pointer[snapshot.Manager] // set when the snapshots are open
+	closers   []func() error                   // newest last
 
 	wg       sync.WaitGroup
 	serveErr chan error
@@ -277,7 +277,7 @@ func (d *Daemon) openJails(ctx context.Context) error {
 		Log:     d.log.With("part", "jail"),
 		Backend: c.Backend, Runtime: c.Runtime, DefaultRootfs: c.Rootfs.Default,
 		AllowMounts: c.Mounts.Allow, AllowWorkspaces: c.Workspaces.Allow,
-		Warden:   warden{d.kernel, d.groups, &d.agents},
+		Enforcer: jailEnforcer{d.kernel, d.groups, &d.agents},
 		Secrets:  jailSecrets{d.secrets},
 		Observer: watcher{d.observers}, Observe: c.Observe.selection(), Commands: commands{d},
 		IDs: ids, FirstID: c.FirstID, Pool: jail.PoolConfig{Size: c.Pool.Size, TTL: c.Pool.TTL},
@@ -313,7 +313,7 @@ func (d *Daemon) guardNetwork() {
 			case <-stop:
 				return
 			case <-tick.C:
-				if err := netns.Uphold(); err != nil {
+				if err := netns.EnsureRules(); err != nil {
 					d.log.Error("cannot check the firewall rules for jails with full network access", "err", err)
 				}
 			}
@@ -330,7 +330,7 @@ func (d *Daemon) guardNetwork() {
 type images struct {
 	*rootfs.Provider
 	jails     *jail.Manager
-	snapshots *snapshot.Keeper
+	snapshots *snapshot.Manager
 }
 
 func (i images) Prepare(ctx context.Context, r jail.Rootfs) (rootfs.Layer, error) {

@@ -130,7 +130,7 @@ func (d *Daemon) openE2B(ctx context.Context) error {
 	templates := template.New(template.Config{
 		Store: d.store.Templates(), Dir: filepath.Join(d.Config.Data, "e2b"), Jails: d.jails, Snapshots: d.snapshots,
 		Resolve: layers{d.images}.Resolve, Pull: pull(d.images), Govern: governSandbox,
-		Reach: reach, UploadMB: c.Builds.UploadMB, AtOnce: c.Builds.AtOnce, Log: log,
+		EgressHosts: reach, UploadMB: c.Builds.UploadMB, MaxBuilds: c.Builds.AtOnce, Log: log,
 	})
 	d.onClose(templates.Close)
 	if err := templates.Start(ctx); err != nil {
@@ -168,9 +168,9 @@ func (d *Daemon) openE2B(ctx context.Context) error {
 		}
 	}
 	inside := envd.New(envd.Config{Boxes: boxes, Jails: d.jails, Log: log})
-	server := e2b.Listener(e2b.NewServer(e2b.ServerConfig{
-		Sandboxes: boxes, Volumes: volumes, Secrets: d.secrets, Inside: inside,
-		Keys: d.tokens, Domain: d.e2b.Domain, Uploads: http.HandlerFunc(templates.Receive), More: templates.Handler(), Log: log,
+	server := e2b.NewHTTPServer(e2b.NewServer(e2b.ServerConfig{
+		Sandboxes: boxes, Volumes: volumes, Secrets: d.secrets, Ports: inside,
+		Keys: d.tokens, Domain: d.e2b.Domain, Uploads: http.HandlerFunc(templates.Receive), Fallback: templates.Handler(), Log: log,
 	}), log)
 	d.onClose(func() error {
 		ctx, cancel := context.WithTimeout(context.Background(), graceful)

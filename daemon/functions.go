@@ -90,7 +90,7 @@ func (d *Daemon) hostFunctions() builtin.Config {
 // withFiles calls f with the files of the calling jail if its policy allows the action.
 func (d *Daemon) withFiles(ctx context.Context, call *engine.Call, action, path string, f func(jail.Files) error) error {
 	who := policy.Subject{Jail: id.Jail(call.Jail), Session: call.Session, Run: call.Run, Agent: call.Agent}
-	v, err := d.kernel.Judge(ctx, govern.Ask{Question: policy.Question{Subject: who, Action: action, Resource: path}, Parent: call.Entry})
+	v, err := d.kernel.Evaluate(ctx, govern.Ask{Question: policy.Question{Subject: who, Action: action, Resource: path}, Parent: call.Entry})
 	if err != nil {
 		return err
 	}

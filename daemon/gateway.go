@@ -186,16 +186,16 @@ func (d *Daemon) openGateway(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	house, err := os.ReadFile(filepath.Join(d.Config.Data, "house"))
+	holder, err := os.ReadFile(filepath.Join(d.Config.Data, "house"))
 	if err != nil {
 		return err
 	}
 	g := &late{}
 	d.runs, err = run.New(ctx, run.Config{
-		Store: d.work.Runs(), Chain: d.chain, Key: key, Holder: strings.TrimSpace(string(house)),
-		Told: func(e run.Event) {
+		Store: d.work.Runs(), Chain: d.chain, Key: key, Holder: strings.TrimSpace(string(holder)),
+		OnEvent: func(e run.Event) {
 			if g := g.Load(); g != nil {
-				g.Happened(e)
+				g.HandleRunEvent(e)
 			}
 			if c := d.connectors.Load(); c != nil && e.Kind == run.MessageOut {
 				c.Wake()
@@ -219,7 +219,7 @@ func (d *Daemon) openGateway(ctx context.Context) error {
 		return err
 	}
 	d.onClose(broker.Close)
-	resources, err := d.openResources(ctx, strings.TrimSpace(string(house)), g)
+	resources, err := d.openResources(ctx, strings.TrimSpace(string(holder)), g)
 	if err != nil {
 		return err
 	}
@@ -232,14 +232,14 @@ func (d *Daemon) openGateway(ctx context.Context) error {
 		Fire: g.Fire, Running: g.Running,
 	})
 	gw := gateway.New(gateway.Config{
-		Runs: d.runs, Schedules: d.schedules, Jails: d.jails, Snapshots: d.snapshots, Kernel: d.kernel, Caps: taught{d.registry},
+		Runs: d.runs, Schedules: d.schedules, Jails: d.jails, Snapshots: d.snapshots, Policy: d.kernel, Caps: taught{d.registry},
 		Memory: remembered{d.memory}, Broker: broker, Resources: resources, Tasks: autonomy.NewTasks(d.work.Autonomy(), gateway.Workspaces{Jails: d.jails}),
 		Serve: func(l net.Listener, who func(context.Context) (gateway.Caller, error)) error {
-			return d.server.ServeDoor(l, who)
+			return d.server.ServeAgent(l, who)
 		},
 		Spawners: spawners, Program: program, Layers: filepath.Join(d.Config.Data, "agents"), Dir: filepath.Join(d.Config.Data, "run", "agents"),
 		Root:   d.rootFiles,
-		Timers: c.timers(), Saves: gateway.Saves(c.Checkpoints),
+		Timers: c.timers(), Autosave: gateway.AutosaveSettings(c.Checkpoints),
 		Default: gateway.Agent{Preset: c.Agent, Model: "default", Spawner: c.Jail, Level: c.Level}, Keep: c.Keep,
 		Connectors: d.connectors.Load().For,
 		Log:        d.log.With("part", "gateway"),
@@ -303,13 +303,13 @@ func (d *Daemon) openModels() (err error) {
 		return nil
 	}
 	conf := llm.Config{
-		Caller: d.gateway.ModelCaller, Exceeded: d.gateway.Exceeded, RecordBodies: c.Models.RecordBodies,
+		Caller: d.gateway.ModelCaller, Exceeded: d.gateway.HandleOverBudget, RecordBodies: c.Models.RecordBodies,
 		Limit: llm.Limit{Requests: c.Models.Requests, Concurrent: c.Models.Concurrent},
 		Record: func(ctx context.Context, call llm.Call) error {
 			if _, err := d.chain.Append(context.WithoutCancel(ctx), call.Entry()); err != nil {
 				return err
 			}
-			return d.gateway.Asked(ctx, call)
+			return d.gateway.RecordModelCall(ctx, call)
 		},
 		Log: d.log.With("part", "models"),
 	}
@@ -376,7 +376,7 @@ func (l *late) Deliver(ctx context.Context, r autonomy.Request) error {
 // MayAsk is an autonomy.BrokerConfig.Policy.
 func (l *late) MayAsk(ctx context.Context, from, to autonomy.Member, action, text string) (bool, string, error) {
 	if g := l.Load(); g != nil {
-		return g.MayAsk(ctx, from, to, action, text)
+		return g.EvaluateRequest(ctx, from, to, action, text)
 	}
 	return false, "", errNotYet
 }
@@ -569,7 +569,7 @@ func (a agentTools) List(ctx context.Context) ([]mcp.Tool, error) {
 }
 
 func (a agentTools) Call(ctx context.Context, tool string, input json.RawMessage) (json.RawMessage, error) {
-	u, err := a.g.Call(ctx, a.c, gateway.Use{Key: "mcp-" + string(id.NewCall()), Tool: tool, Input: input})
+	u, err := a.g.Call(ctx, a.c, gateway.ToolUse{Key: "mcp-" + string(id.NewCall()), Tool: tool, Input: input})
 	if err != nil {
 		return nil, err
 	}

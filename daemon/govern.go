@@ -53,11 +53,11 @@ func (d *Daemon) sweepKeys(ctx context.Context) {
 			return nil, err
 		}
 		for _, j := range jails {
-			specs = append(specs, j.Spec.Govern)
+			specs = append(specs, j.Spec.Policy)
 		}
 		snapshots, err := d.store.Snapshots().All(ctx)
 		for _, s := range snapshots {
-			specs = append(specs, s.Jail.Spec.Govern)
+			specs = append(specs, s.Jail.Spec.Policy)
 		}
 		return specs, err
 	})

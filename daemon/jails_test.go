@@ -63,7 +63,7 @@ func (g governed) withJails(t *testing.T, others ...id.Jail) *shelf {
 	}
 	g.jails = jail.NewManager(jail.Config{
 		Dir: filepath.Join(g.Config.Data, "jails"), Store: g.store.Jails(), Runtimes: []jail.Runtime{{Name: "shelf", Backend: s}},
-		Warden: warden{g.kernel, g.groups, &g.agents},
+		Enforcer: jailEnforcer{g.kernel, g.groups, &g.agents},
 	})
 	if err := g.jails.Open(t.Context()); err != nil {
 		t.Fatal(err)
@@ -80,15 +80,15 @@ func (g governed) ruled(t *testing.T, permission string) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, err := g.jails.Regovern(t.Context(), shelved, func(json.RawMessage) (json.RawMessage, error) { return raw, nil }); err != nil {
+	if _, err := g.jails.ReplacePolicy(t.Context(), shelved, func(json.RawMessage) (json.RawMessage, error) { return raw, nil }); err != nil {
 		t.Fatal(err)
 	}
 	j, err := g.jails.Get(t.Context(), shelved)
 	if err != nil {
 		t.Fatal(err)
 	}
-	w := warden{g.kernel, g.groups, &g.agents}
-	if err := w.Guard(t.Context(), j, jail.Sight{}); err != nil {
+	w := jailEnforcer{g.kernel, g.groups, &g.agents}
+	if err := w.Apply(t.Context(), j, jail.HostInfo{}); err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { w.Release(shelved) })
@@ -208,7 +208,7 @@ func TestAnAnswerThatCountsAlwaysIsKeptWithTheJail(t *testing.T) {
 		t.Fatal(err)
 	}
 	var kept govern.Spec
-	if err := json.Unmarshal(all[0].Spec.Govern, &kept); err != nil {
+	if err := json.Unmarshal(all[0].Spec.Policy, &kept); err != nil {
 		t.Fatal(err)
 	}
 	if len(kept.Policy.Answers) != 1 || kept.Policy.Answers[0].File != "answer of ann" || kept.Policy.Answers[0].Effect != policy.Allow {
@@ -222,8 +222,8 @@ func TestAnAnswerThatCountsAlwaysIsKeptWithTheJail(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if strings.Contains(string(all[0].Spec.Govern), `"edit"`) {
-		t.Errorf("the record is %s, want nothing of an answer for the session", all[0].Spec.Govern)
+	if strings.Contains(string(all[0].Spec.Policy), `"edit"`) {
+		t.Errorf("the record is %s, want nothing of an answer for the session", all[0].Spec.Policy)
 	}
 	r := answered(approval.Always, "ann")
 	r.Question.Subject.Jail = "j-bbbbbbbbbbbb"
@@ -255,10 +255,10 @@ func TestSecretsAreRefreshedInTheJailsThatAScopeCovers(t *testing.T) {
 	if err := d.refreshSecrets(ctx, secret.Scope{Jail: shelved}); !errors.Is(err, fault.Unavailable) || !errors.Is(err, context.Canceled) {
 		t.Errorf("refreshSecrets of a jail that is being changed = %v, want unavailable", err)
 	}
-	if err := (jailSecrets{d.secrets}).Branched(t.Context(), shelved, "j-bbbbbbbbbbbb"); err != nil {
+	if err := (jailSecrets{d.secrets}).CopyGrantsToBranch(t.Context(), shelved, "j-bbbbbbbbbbbb"); err != nil {
 		t.Errorf("Branched while a jail is being changed = %v, want nil", err)
 	}
-	if err := (jailSecrets{d.secrets}).Gone(t.Context(), shelved); err != nil {
+	if err := (jailSecrets{d.secrets}).JailDeleted(t.Context(), shelved); err != nil {
 		t.Errorf("Gone while a jail is being changed = %v, want nil", err)
 	}
 }
@@ -305,13 +305,13 @@ func TestAnAgentReadsItsJailWithoutItsSecrets(t *testing.T) {
 func TestTheUsageOfAJailIsWhatItsInstanceCounts(t *testing.T) {
 	fails := errors.New("no cgroup")
 	var stats error
-	got := target(jail.Jail{ID: shelved, Body: "j-bbbbbbbbbbbb", IDs: jail.IDRange{First: 7, Count: 9}}, jail.Sight{
+	got := target(jail.Jail{ID: shelved, InstanceID: "j-bbbbbbbbbbbb", IDs: jail.IDRange{First: 7, Count: 9}}, jail.HostInfo{
 		PID: 3, Restored: true, Link: "veth1",
 		Stats: func(context.Context) (jail.Stats, error) {
 			return jail.Stats{CPU: 1, MemoryBytes: 2, PIDs: 3, DiskBytes: 4, RxBytes: 5, TxBytes: 6}, stats
 		},
 	})
-	if got.Jail != shelved || got.Body != "j-bbbbbbbbbbbb" || got.PID != 3 || !got.Told || got.Veth != "veth1" || got.IDs.First != 7 || got.IDs.Count != 9 {
+	if got.Jail != shelved || got.Instance != "j-bbbbbbbbbbbb" || got.PID != 3 || !got.ProcessesRecorded || got.Veth != "veth1" || got.IDs.First != 7 || got.IDs.Count != 9 {
 		t.Errorf("target = %+v, want the jail's", got)
 	}
 	var e event.Event
@@ -328,7 +328,7 @@ func TestSnapshotsAreInTheAuditLog(t *testing.T) {
 	d := newGoverned(t)
 	s := snapshot.Snapshot{ID: "s-1", Parent: "s-0", Digest: "sha256:d", Seq: 12, Reason: snapshot.Branched, Jail: jail.Jail{ID: shelved}}
 	for _, op := range []snapshot.Op{snapshot.OpTaken, snapshot.OpBranched, snapshot.OpRewound, snapshot.OpDeleted} {
-		d.tellOfSnapshot(snapshot.Happening{Op: op, Snapshot: s, Jail: "j-bbbbbbbbbbbb", Number: 2})
+		d.tellOfSnapshot(snapshot.Notification{Op: op, Snapshot: s, Jail: "j-bbbbbbbbbbbb", Number: 2})
 	}
 	want := []chain.Kind{chain.SnapshotTaken, chain.JailBranched, chain.JailRewound, chain.SnapshotDeleted}
 	if got := d.kinds(t); !slices.Equal(got, want) {

@@ -75,7 +75,7 @@ func (g governed) kinds(t *testing.T) []chain.Kind {
 
 func (g governed) entries(t *testing.T) []chain.Entry {
 	t.Helper()
-	if err := g.kernel.Settle(t.Context()); err != nil {
+	if err := g.kernel.Flush(t.Context()); err != nil {
 		t.Fatal(err)
 	}
 	list, err := g.chain.Entries(t.Context(), chain.Query{Limit: 1000})
@@ -96,7 +96,7 @@ func (l listening) Listen(_ context.Context, j id.Jail, _ string) (net.Listener,
 }
 
 func (l listening) ListenTCP(_ context.Context, j id.Jail, port int) (net.Listener, error) {
-	if port != gateway.DoorPort {
+	if port != gateway.EndpointPort {
 		return nil, fault.Newf(fault.Invalid, "test", string(j), "port %d", port)
 	}
 	select {
@@ -138,14 +138,14 @@ func TestCallsBeforeGatewayIsOpenAreUnavailable(t *testing.T) {
 	}
 	d := newGoverned(t)
 	schedules := schedule.New(schedule.Config{Store: d.store.Schedules(), Log: d.log, Fire: l.Fire, Running: l.Running})
-	l.Store(gateway.New(gateway.Config{Runs: d.work, Schedules: schedules, Kernel: d.kernel, Default: gateway.Agent{Preset: "shell"}}))
+	l.Store(gateway.New(gateway.Config{Runs: d.work, Schedules: schedules, Policy: d.kernel, Default: gateway.Agent{Preset: "shell"}}))
 	if members, err := l.Members(t.Context(), ""); err != nil || members != nil {
 		t.Errorf("Members of no group = %v, %v, want none", members, err)
 	}
 	if _, err := l.Running(t.Context(), "h-1"); !errors.Is(err, fault.NotFound) {
 		t.Errorf("Running of a schedule that there is not = %v, want not found", err)
 	}
-	if err := l.Fire(t.Context(), schedule.Firing{Schedule: schedule.Schedule{ID: "h-1", Spec: schedule.Spec{Session: "s", Make: []byte(`{"goal":"g"}`)}}, Key: "k"}); err != nil {
+	if err := l.Fire(t.Context(), schedule.Firing{Schedule: schedule.Schedule{ID: "h-1", Spec: schedule.Spec{Session: "s", Run: []byte(`{"goal":"g"}`)}}, Key: "k"}); err != nil {
 		t.Errorf("Fire = %v, want nil", err)
 	}
 	if list, err := d.work.List(t.Context(), run.Filter{Session: "s"}); err != nil || len(list) != 1 || list[0].Goal != "g" {
@@ -159,19 +159,19 @@ func TestAClaimedSpareGetsItsAgentEndpoint(t *testing.T) {
 	d := newGoverned(t)
 	jails := listening{asked: make(chan id.Jail, 1)}
 	var agents atomic.Pointer[gateway.Gateway]
-	g := gateway.New(gateway.Config{Runs: d.work, Jails: jails, Kernel: d.kernel})
+	g := gateway.New(gateway.Config{Runs: d.work, Jails: jails, Policy: d.kernel})
 	t.Cleanup(func() { g.Close() })
 	agents.Store(g)
-	w := warden{d.kernel, d.groups, &agents}
+	w := jailEnforcer{d.kernel, d.groups, &agents}
 
 	spare := jail.Jail{ID: "j-aaaaaaaaaaaa", State: jail.Spare}
-	if err := w.Guard(t.Context(), spare, jail.Sight{}); err != nil {
+	if err := w.Apply(t.Context(), spare, jail.HostInfo{}); err != nil {
 		t.Fatal(err)
 	}
 	mine := spare
 	mine.State = jail.Running
 	mine.Spec.Labels = map[string]string{gateway.LabelSession: "s"}
-	if err := w.Adapt(t.Context(), mine); err != nil {
+	if err := w.SpecChanged(t.Context(), mine); err != nil {
 		t.Fatal(err)
 	}
 	select {
@@ -179,7 +179,7 @@ func TestAClaimedSpareGetsItsAgentEndpoint(t *testing.T) {
 		t.Fatalf("the listener of %s is opened before the jail can be found", j)
 	case <-time.After(50 * time.Millisecond):
 	}
-	w.Moved(mine, jail.Spare)
+	w.StateChanged(mine, jail.Spare)
 	select {
 	case j := <-jails.asked:
 		if j != mine.ID {
@@ -192,14 +192,14 @@ func TestAClaimedSpareGetsItsAgentEndpoint(t *testing.T) {
 }
 
 func TestEnvironmentOfJailCommands(t *testing.T) {
-	w := warden{}
+	w := jailEnforcer{}
 	j := jail.Jail{ID: "j-aaaaaaaaaaaa", Spec: jail.Spec{Labels: map[string]string{gateway.LabelSession: "s"}}}
 	if got := w.Env(j); len(got) != 1 || got["SANDBOX_ID"] != "j-aaaaaaaaaaaa" {
 		t.Errorf("environment = %v, want SANDBOX_ID alone", got)
 	}
 	j.Spec.Network = jail.Proxied
 	got := w.Env(j)
-	for k, v := range govern.Env(j.Spec.Govern) {
+	for k, v := range govern.Env(j.Spec.Policy) {
 		if got[k] != v {
 			t.Errorf("%s = %q, want %q", k, got[k], v)
 		}
@@ -214,17 +214,17 @@ func TestEnvironmentOfJailCommands(t *testing.T) {
 
 func TestTheAuditLogHasTheLifeOfAJail(t *testing.T) {
 	d := newGoverned(t)
-	w := warden{d.kernel, d.groups, &d.agents}
+	w := jailEnforcer{d.kernel, d.groups, &d.agents}
 	j := jail.Jail{ID: "j-aaaaaaaaaaaa", Spec: jail.Spec{Name: "web", Backend: "oci", Runtime: "runc", Network: jail.Bridged, Group: "crew"}}
 	for _, move := range []struct{ from, to jail.State }{
 		{jail.Creating, jail.Created}, {jail.Created, jail.Running}, {jail.Running, jail.Paused}, {jail.Paused, jail.Running},
 		{jail.Running, jail.Stopped}, {jail.Stopped, jail.Deleting},
 	} {
 		j.State = move.to
-		w.Moved(j, move.from)
+		w.StateChanged(j, move.from)
 	}
 	j.State, j.Reason = jail.Failed, "init ended; the jail ran out of memory"
-	w.Moved(j, jail.Running)
+	w.StateChanged(j, jail.Running)
 	want := []chain.Kind{chain.JailCreated, chain.JailStarted, chain.JailPaused, chain.JailResumed, chain.JailStopped, chain.JailDeleted, chain.JailFailed}
 	got := d.kinds(t)
 	if len(got) != len(want) {
@@ -249,14 +249,14 @@ func TestTheAuditLogHasTheLifeOfAJail(t *testing.T) {
 // TestSparesAreNotInTheAuditLog: their entries begin when they are claimed.
 func TestSparesAreNotInTheAuditLog(t *testing.T) {
 	d := newGoverned(t)
-	w := warden{d.kernel, d.groups, &d.agents}
+	w := jailEnforcer{d.kernel, d.groups, &d.agents}
 	for _, move := range []struct{ from, to jail.State }{{jail.Creating, jail.Spare}, {jail.Spare, jail.Deleting}, {jail.Creating, jail.Deleting}} {
-		w.Moved(jail.Jail{ID: "j-aaaaaaaaaaaa", State: move.to}, move.from)
+		w.StateChanged(jail.Jail{ID: "j-aaaaaaaaaaaa", State: move.to}, move.from)
 	}
 	if got := d.kinds(t); len(got) != 0 {
 		t.Errorf("entries of spares = %v, want none", got)
 	}
-	w.Moved(jail.Jail{ID: "j-bbbbbbbbbbbb", State: jail.Running}, jail.Spare)
+	w.StateChanged(jail.Jail{ID: "j-bbbbbbbbbbbb", State: jail.Running}, jail.Spare)
 	if got := d.kinds(t); len(got) != 2 || got[0] != chain.JailCreated || got[1] != chain.JailStarted {
 		t.Errorf("entries of a spare that was claimed = %v, want created and started", got)
 	}
@@ -290,7 +290,7 @@ func TestRequestsBetweenSiblingsAreRecorded(t *testing.T) {
 func TestChangesOfLimitsAreRecorded(t *testing.T) {
 	d := newGoverned(t)
 	c := autonomy.Change{
-		Jail: "j-aaaaaaaaaaaa", Verdict: autonomy.NotGiven, By: "ann", Want: autonomy.Limits{Memory: 4096}, From: autonomy.Limits{Memory: 512}, To: autonomy.Limits{Memory: 512},
+		Jail: "j-aaaaaaaaaaaa", Verdict: autonomy.Denied, By: "ann", Want: autonomy.Limits{Memory: 4096}, From: autonomy.Limits{Memory: 512}, To: autonomy.Limits{Memory: 512},
 		Refusal: &autonomy.Refusal{Code: "person", Reason: "not today"},
 	}
 	seq, err := d.recordLimits(t.Context(), c)
@@ -308,9 +308,9 @@ func TestChangesOfLimitsAreRecorded(t *testing.T) {
 // TestThePolicyOfAClaimedSpareCounts from the moment that it is claimed.
 func TestThePolicyOfAClaimedSpareCounts(t *testing.T) {
 	d := newGoverned(t)
-	w := warden{d.kernel, d.groups, &d.agents}
+	w := jailEnforcer{d.kernel, d.groups, &d.agents}
 	j := jail.Jail{ID: "j-aaaaaaaaaaaa", State: jail.Spare}
-	if err := w.Guard(t.Context(), j, jail.Sight{}); err != nil {
+	if err := w.Apply(t.Context(), j, jail.HostInfo{}); err != nil {
 		t.Fatal(err)
 	}
 	q := policy.Question{Subject: policy.Subject{Jail: j.ID}, Action: "edit", Resource: "a"}
@@ -321,13 +321,13 @@ func TestThePolicyOfAClaimedSpareCounts(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	spec := jail.Spec{Govern: raw}
-	spec.Govern, err = w.Check(t.Context(), spec)
+	spec := jail.Spec{Policy: raw}
+	spec.Policy, err = w.Check(t.Context(), spec)
 	if err != nil {
 		t.Fatal(err)
 	}
 	j.Spec = spec
-	if err := w.Adapt(t.Context(), j); err != nil {
+	if err := w.SpecChanged(t.Context(), j); err != nil {
 		t.Fatal(err)
 	}
 	if got := d.kernel.Decide(q).Effect; got != policy.Allow {
@@ -337,7 +337,7 @@ func TestThePolicyOfAClaimedSpareCounts(t *testing.T) {
 	if got := d.kernel.Decide(q).Effect; got != policy.Deny {
 		t.Errorf("after it has ended: %s, want deny", got)
 	}
-	if _, err := w.Check(t.Context(), jail.Spec{Govern: json.RawMessage(`{"policy":{"files":[{"name":"x.txt","text":""}]}}`)}); fault.KindOf(err) != fault.Invalid {
+	if _, err := w.Check(t.Context(), jail.Spec{Policy: json.RawMessage(`{"policy":{"files":[{"name":"x.txt","text":""}]}}`)}); fault.KindOf(err) != fault.Invalid {
 		t.Errorf("Check of a file that is no policy = %v, want invalid", err)
 	}
 }

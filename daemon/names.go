@@ -26,8 +26,8 @@ type groups struct {
 }
 
 type group struct {
-	door string
-	conn net.PacketConn
+	endpointNS string
+	conn       net.PacketConn
 
 	mu      sync.Mutex
 	members map[id.Jail]member
@@ -39,16 +39,16 @@ type member struct {
 }
 
 // join adds a jail to its group. For the first jail of a group it starts the DNS listener.
-func (g *groups) join(door string, jid id.Jail, name string, at netip.Addr) error {
+func (g *groups) join(endpointNS string, jid id.Jail, name string, at netip.Addr) error {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	if old := g.in[jid]; old != nil && old.door != door {
+	if old := g.in[jid]; old != nil && old.endpointNS != endpointNS {
 		g.leaveLocked(jid)
 	}
-	gr := g.open[door]
+	gr := g.open[endpointNS]
 	if gr == nil {
-		gr = &group{door: door, members: map[id.Jail]member{}}
-		err := netns.Do(door, func() (err error) {
+		gr = &group{endpointNS: endpointNS, members: map[id.Jail]member{}}
+		err := netns.Do(endpointNS, func() (err error) {
 			gr.conn, err = net.ListenPacket("udp4", fmt.Sprint(netns.Gateway, ":", netns.NamePort))
 			return err
 		})
@@ -58,7 +58,7 @@ func (g *groups) join(door string, jid id.Jail, name string, at netip.Addr) erro
 		if g.open == nil {
 			g.open, g.in = map[string]*group{}, map[id.Jail]*group{}
 		}
-		g.open[door] = gr
+		g.open[endpointNS] = gr
 		go gr.serve(g.log)
 	}
 	if !askable(name) {
@@ -105,7 +105,7 @@ func (g *groups) leaveLocked(jid id.Jail) {
 	left := len(gr.members)
 	gr.mu.Unlock()
 	if left == 0 {
-		delete(g.open, gr.door)
+		delete(g.open, gr.endpointNS)
 		gr.conn.Close()
 	}
 }

@@ -144,17 +144,17 @@ func dropPins(dir string) error {
 // watcher adapts the observers to the jail manager.
 type watcher struct{ o *observe.Observers }
 
-func (w watcher) Attach(ctx context.Context, j jail.Jail, s jail.Sight) error {
+func (w watcher) Attach(ctx context.Context, j jail.Jail, s jail.HostInfo) error {
 	return w.o.Attach(ctx, target(j, s))
 }
 
-func (w watcher) Reattach(ctx context.Context, j jail.Jail, s jail.Sight) error {
+func (w watcher) Reattach(ctx context.Context, j jail.Jail, s jail.HostInfo) error {
 	return w.o.Reattach(ctx, target(j, s))
 }
 
-func target(j jail.Jail, s jail.Sight) observe.Target {
+func target(j jail.Jail, s jail.HostInfo) observe.Target {
 	return observe.Target{
-		Jail: j.ID, Body: j.Body, Runtime: j.Spec.Runtime, PID: s.PID, Cgroup: s.Cgroup, CgroupDir: s.CgroupDir, Veth: s.Link, Again: s.Again, Told: s.Restored,
+		Jail: j.ID, Instance: j.InstanceID, Runtime: j.Spec.Runtime, PID: s.PID, Cgroup: s.Cgroup, CgroupDir: s.CgroupDir, Veth: s.Link, Resumed: s.Reattached, ProcessesRecorded: s.Restored,
 		IDs: observe.IDMap{First: j.IDs.First, Count: j.IDs.Count}, Selection: j.Spec.Observe,
 		Freeze: s.Freeze, Thaw: s.Thaw,
 		Usage: func(ctx context.Context, e *event.Event) error {
@@ -183,18 +183,18 @@ func (w watcher) Lineage(ctx context.Context, jid id.Jail, l jail.Lineage) (uint
 	return w.o.Lineage(ctx, jid, observe.Lineage(l))
 }
 
-func (w watcher) Mark(ctx context.Context, jid id.Jail) (jail.Mark, error) {
+func (w watcher) Mark(ctx context.Context, jid id.Jail) (jail.Marker, error) {
 	m, err := w.o.Mark(ctx, jid)
-	return jail.Mark{Seq: m.Seq, Then: m}, err
+	return jail.Marker{Seq: m.Seq, Private: m}, err
 }
 
-func (w watcher) Changed(ctx context.Context, jid id.Jail, since jail.Mark) (bool, error) {
-	m, _ := since.Then.(observe.Mark)
+func (w watcher) Changed(ctx context.Context, jid id.Jail, since jail.Marker) (bool, error) {
+	m, _ := since.Private.(observe.Mark)
 	return w.o.Changed(ctx, jid, m)
 }
 
 func (w watcher) Detach(ctx context.Context, jid id.Jail) error { return w.o.Detach(ctx, jid) }
-func (w watcher) Forget(jid id.Jail) error                      { return w.o.Forget(jid) }
+func (w watcher) CloseLog(jid id.Jail) error                    { return w.o.Forget(jid) }
 
 // observed adapts the observers to the API.
 type observed struct{ *observe.Observers }

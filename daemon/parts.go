@@ -56,7 +56,7 @@ func (d *Daemon) listen(ctx context.Context) error {
 	tools := &toolServers{d: d}
 	d.onClose(tools.Close)
 	options := api.Options{
-		Jails: d.jails, Images: images{d.images, d.jails, d.snapshots}, Tokens: d.tokens, Replays: d.store.Replays(),
+		Jails: d.jails, Images: images{d.images, d.jails, d.snapshots}, Tokens: d.tokens, IdempotencyStore: d.store.Replays(),
 		Observed:  observed{d.observers},
 		Snapshots: d.snapshots,
 		Governor:  d.kernel,
@@ -90,13 +90,13 @@ func (d *Daemon) listen(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	doors := []door{{local, true}}
+	listeners := []apiListener{{local, true}}
 	if d.Config.Listen != "" {
 		tcp, err := d.listenTCP()
 		if err != nil {
 			return errors.Join(err, local.Close())
 		}
-		doors = append(doors, door{tcp, false})
+		listeners = append(listeners, apiListener{tcp, false})
 		d.reached = tcp.Addr().String()
 	}
 	d.onClose(func() error {
@@ -105,10 +105,10 @@ func (d *Daemon) listen(ctx context.Context) error {
 		err := server.Shutdown(ctx)
 		return errors.Join(err, ignoreMissing(os.Remove(d.Config.Socket.Path)))
 	})
-	for _, door := range doors {
-		d.log.Info("listening", "addr", door.Addr(), "local", door.local)
+	for _, l := range listeners {
+		d.log.Info("listening", "addr", l.Addr(), "local", l.local)
 		d.wg.Go(func() {
-			if err := server.Serve(door.Listener, door.local); err != nil {
+			if err := server.Serve(l.Listener, l.local); err != nil {
 				d.serveErr <- err
 			}
 		})
@@ -137,7 +137,7 @@ func (d *Daemon) addresses() []string {
 	return list
 }
 
-type door struct {
+type apiListener struct {
 	net.Listener
 	local bool
 }

@@ -383,7 +383,7 @@ func TestJailsAreNotTouchedBeforeTheyAreOpen(t *testing.T) {
 	if err := d.refreshSecrets(t.Context(), secret.Scope{}); err != nil {
 		t.Errorf("refreshSecrets = %v, want nil", err)
 	}
-	if list, err := (jailSecrets{d.secrets}).For(t.Context(), "j-aaaaaaaaaaaa"); err != nil || len(list) != 0 {
+	if list, err := (jailSecrets{d.secrets}).Granted(t.Context(), "j-aaaaaaaaaaaa"); err != nil || len(list) != 0 {
 		t.Errorf("secrets of a jail that was given none = %v, %v, want none", list, err)
 	}
 	if v, err := (injected{d.secrets}).Inject(t.Context(), "j-aaaaaaaaaaaa", "NONE", "a.example"); err == nil || !strings.Contains(err.Error(), "for a.example") {

@@ -27,7 +27,7 @@ func TestADirectoryAndADatabaseOnAFullDiskAreNotWritable(t *testing.T) {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { st.Close() })
-	if _, err := st.House(t.Context(), "one"); err != nil {
+	if _, err := st.InstanceID(t.Context(), "one"); err != nil {
 		t.Fatal(err)
 	}
 	if err := errors.Join(writable(dir), st.Writable(t.Context())); err != nil {

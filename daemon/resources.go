@@ -43,9 +43,9 @@ func (d *Daemon) openResources(ctx context.Context, host string, g *late) (*auto
 	if err != nil {
 		return nil, fmt.Errorf("determine the host's resources: %w", err)
 	}
-	bounds := &gateway.Bounds{Jails: d.jails}
+	bounds := &gateway.ResourceLimiter{Jails: d.jails}
 	r, err := autonomy.NewResources(ctx, d.work.Autonomy(), autonomy.ResourceConfig{
-		Applier: bounds, Sampler: bounds, Host: host, Ceilings: autonomy.Ceilings{Capacity: has, Alone: top},
+		Applier: bounds, Sampler: bounds, Host: host, Ceilings: autonomy.Ceilings{Capacity: has, WithoutApproval: top},
 		Approve: g.ApproveResources,
 		Record:  d.recordLimits, Log: d.log.With("part", "resources"),
 	})

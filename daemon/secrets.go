@@ -35,7 +35,7 @@ type Vault struct {
 	SecretIDFile string        `yaml:"secret_id_file"`
 	AuthPath     string        `yaml:"auth_path"`
 	Timeout      time.Duration `yaml:"timeout"`
-	Keep         time.Duration `yaml:"keep"` // cache time of values in memory
+	CacheTTL     time.Duration `yaml:"keep"` // cache time of values in memory
 }
 
 // openSecrets opens the secret store.
@@ -65,7 +65,7 @@ func (d *Daemon) openSecrets(ctx context.Context) error {
 			return err
 		}
 	}
-	d.secrets = secret.NewKeeper(conf)
+	d.secrets = secret.NewManager(conf)
 	d.onClose(d.secrets.Close)
 	return d.secrets.Open(ctx)
 }
@@ -91,9 +91,9 @@ func (r secretRecorder) Record(ctx context.Context, e secret.Event) error {
 }
 
 // jailSecrets adapts the secret store to the jail manager.
-type jailSecrets struct{ k *secret.Keeper }
+type jailSecrets struct{ k *secret.Manager }
 
-func (s jailSecrets) For(ctx context.Context, jid id.Jail) ([]jail.Secret, error) {
+func (s jailSecrets) Granted(ctx context.Context, jid id.Jail) ([]jail.Secret, error) {
 	values, err := s.k.Files(ctx, secret.Scope{Jail: jid})
 	out := make([]jail.Secret, len(values))
 	for i, v := range values {
@@ -102,11 +102,13 @@ func (s jailSecrets) For(ctx context.Context, jid id.Jail) ([]jail.Secret, error
 	return out, err
 }
 
-func (s jailSecrets) Branched(ctx context.Context, from, branch id.Jail) error {
-	return s.k.Branched(inTurn(ctx), from, branch)
+func (s jailSecrets) CopyGrantsToBranch(ctx context.Context, from, branch id.Jail) error {
+	return s.k.CopyGrantsToBranch(inTurn(ctx), from, branch)
 }
 
-func (s jailSecrets) Gone(ctx context.Context, jid id.Jail) error { return s.k.Gone(inTurn(ctx), jid) }
+func (s jailSecrets) JailDeleted(ctx context.Context, jid id.Jail) error {
+	return s.k.JailDeleted(inTurn(ctx), jid)
+}
 
 type inTurnKey struct{}
 
@@ -143,7 +145,7 @@ func (d *Daemon) refreshSecrets(ctx context.Context, s secret.Scope) error {
 }
 
 // injected adapts the secret store to the policy engine.
-type injected struct{ k *secret.Keeper }
+type injected struct{ k *secret.Manager }
 
 func (s injected) Inject(ctx context.Context, jid id.Jail, name, host string) ([]byte, error) {
 	v, err := s.k.Resolve(ctx, secret.Scope{Jail: jid}, name, secret.Use{Delivery: secret.Inject, Host: host})

@@ -30,13 +30,13 @@ func (d *Daemon) openSnapshots(ctx context.Context) error {
 		Dir: filepath.Join(c.Data, "jails"), Pages: filepath.Join(c.Data, "pages"),
 		Hot: hot, HotMB: c.Snapshots.MemoryMB,
 		Jails: d.jails, Store: d.store.Snapshots(), Log: d.log.With("part", "snapshot"),
-		Copies:  snapshot.Copies{Count: c.Snapshots.Copies, MemoryMB: c.Snapshots.CopiesMB},
-		Records: d.observers.Log,
-		Layers:  oci.Layers{Templates: filepath.Join(c.Data, "templates")},
-		Lower:   d.lower,
-		DiskMB:  c.Snapshots.DiskMB,
-		Inherit: govern.Inherit,
-		Told:    d.tellOfSnapshot,
+		Spares:        snapshot.SpareConfig{Count: c.Snapshots.Copies, MemoryMB: c.Snapshots.CopiesMB},
+		Logs:          d.observers.Log,
+		Layers:        oci.Layers{Templates: filepath.Join(c.Data, "templates")},
+		LowerLayers:   d.lower,
+		DiskMB:        c.Snapshots.DiskMB,
+		InheritPolicy: govern.Inherit,
+		Notify:        d.tellOfSnapshot,
 	})
 	d.onClose(func() error { return errors.Join(d.snapshots.Close(), dropHot(hot)) })
 	if err := d.snapshots.Open(ctx); err != nil {
@@ -53,7 +53,7 @@ var snapshotKinds = map[snapshot.Op]chain.Kind{
 
 // tellOfSnapshot records a snapshot operation in the audit log. The entry contains the digest
 // of the memory dump and the sequence number of the last event included.
-func (d *Daemon) tellOfSnapshot(h snapshot.Happening) {
+func (d *Daemon) tellOfSnapshot(h snapshot.Notification) {
 	s := h.Snapshot
 	d.kernel.Note(snapshotKinds[h.Op], policy.Subject{Jail: h.Jail}, 0, struct {
 		Snapshot id.Snapshot     `json:"snapshot"`
@@ -94,7 +94,7 @@ func (c commands) After(ctx context.Context, jid id.Jail, argv []string) {
 // began reports started programs to the snapshots.
 func (d *Daemon) began(jid id.Jail, e *event.Event) {
 	if k := d.keeper.Load(); k != nil {
-		k.Began(jid, e)
+		k.ProgramStarted(jid, e)
 	}
 }
 

@@ -98,7 +98,7 @@ func TestADatabaseBelongsToOneDataDirectory(t *testing.T) {
 				}
 			}
 			if c.record != "" {
-				if _, err := d.store.House(t.Context(), c.record); err != nil {
+				if _, err := d.store.InstanceID(t.Context(), c.record); err != nil {
 					t.Fatal(err)
 				}
 			}
@@ -112,7 +112,7 @@ func TestADatabaseBelongsToOneDataDirectory(t *testing.T) {
 				if !errors.Is(err, fault.Conflict) || fault.RemedyOf(err) == "" {
 					t.Errorf("bindDatabase = %v, want a conflict with a remedy", err)
 				}
-				if have, err := d.store.House(t.Context(), ""); err != nil || have != c.record {
+				if have, err := d.store.InstanceID(t.Context(), ""); err != nil || have != c.record {
 					t.Errorf("the database is of %q, %v, want %q as before", have, err, c.record)
 				}
 				return
@@ -121,7 +121,7 @@ func TestADatabaseBelongsToOneDataDirectory(t *testing.T) {
 				t.Fatal(err)
 			}
 			text, err := os.ReadFile(file)
-			have, serr := d.store.House(t.Context(), "")
+			have, serr := d.store.InstanceID(t.Context(), "")
 			if got := strings.TrimSpace(string(text)); err != nil || serr != nil || got != have || got == "" || c.want != "*" && got != c.want {
 				t.Errorf("the directory is %q and the database of %q, %v, %v, want both %q", got, have, err, serr, c.want)
 			}
@@ -249,7 +249,7 @@ func TestASandboxIsGrantedWhatItsManifestNamesAndNothingElse(t *testing.T) {
 	if err := d.grantSandbox(t.Context(), shelved, c); err != nil {
 		t.Fatal(err)
 	}
-	files, err := jailSecrets{d.secrets}.For(t.Context(), shelved)
+	files, err := jailSecrets{d.secrets}.Granted(t.Context(), shelved)
 	if err != nil || len(files) != 1 || files[0].Name() != "FILE" || string(files[0].Bytes()) != "value of FILE" {
 		t.Errorf("the sandbox has the files %v, %v, want FILE", files, err)
 	}
@@ -492,7 +492,7 @@ func answering(t *testing.T, g *groups) net.Addr {
 		t.Fatal(err)
 	}
 	gr := pair()
-	gr.door, gr.conn = "gate", conn
+	gr.endpointNS, gr.conn = "gate", conn
 	g.open, g.in = map[string]*group{"gate": gr}, map[id.Jail]*group{}
 	for jid := range gr.members {
 		g.in[jid] = gr

@@ -19,8 +19,8 @@ import (
 // maxTimeout is the maximum timeout of a sandbox.
 const maxTimeout = 24 * time.Hour
 
-// A Wish describes a sandbox to create.
-type Wish struct {
+// A CreateOptions describes a sandbox to create.
+type CreateOptions struct {
 	Template   string
 	Timeout    time.Duration
 	Metadata   map[string]string
@@ -34,7 +34,7 @@ type Wish struct {
 	Volumes    []VolumeMount
 }
 
-func (w Wish) check() error {
+func (w CreateOptions) check() error {
 	switch {
 	case w.Timeout < 0:
 		return invalid("Timeout must not be negative")
@@ -55,7 +55,7 @@ func invalid(format string, args ...any) error {
 }
 
 // Create creates a running sandbox. It blocks until the sandbox's jail runs.
-func (s *Sandboxes) Create(ctx context.Context, team id.Token, w Wish) (Sandbox, error) {
+func (s *Sandboxes) Create(ctx context.Context, team id.Token, w CreateOptions) (Sandbox, error) {
 	if err := w.check(); err != nil {
 		return Sandbox{}, err
 	}
@@ -92,16 +92,16 @@ func (s *Sandboxes) Create(ctx context.Context, team id.Token, w Wish) (Sandbox,
 		}
 		j, err := s.cfg.Jails.Create(ctx, jail.Spec{
 			Name: b.ID, Labels: b.labels(), Backend: "oci", Rootfs: t.Rootfs, Limits: t.limits(),
-			Network: jail.Proxied, Govern: govern, Start: true, Mounts: mounts, Granted: granted,
+			Network: jail.Proxied, Policy: govern, Start: true, Mounts: mounts, GrantedMounts: granted,
 		})
-		return j, BaseUnusable(s.cfg.Log, err)
+		return j, HideBaseError(s.cfg.Log, err)
 	})
 }
 
-// BaseUnusable replaces an error about the default root filesystem, which the operator
+// HideBaseError replaces an error about the default root filesystem, which the operator
 // configured, by one that is suitable for clients, and logs the original. It returns other
 // errors unchanged.
-func BaseUnusable(log *slog.Logger, err error) error {
+func HideBaseError(log *slog.Logger, err error) error {
 	if err == nil || fault.KindOf(err) != fault.Invalid || !strings.HasPrefix(fault.FieldOf(err), "rootfs") {
 		return err
 	}
@@ -254,7 +254,7 @@ func (s *Sandboxes) remove(ctx context.Context, c *handle) error {
 	if err := s.dropImage(ctx, b.Image); err != nil {
 		return err
 	}
-	if err := s.cfg.Snapshots.Abandoned(ctx, b.Jail); err != nil {
+	if err := s.cfg.Snapshots.JailDeleted(ctx, b.Jail); err != nil {
 		return err
 	}
 	if err := s.cfg.Store.Delete(ctx, b.ID); err != nil {
@@ -269,10 +269,10 @@ func (s *Sandboxes) remove(ctx context.Context, c *handle) error {
 	return nil
 }
 
-// Stay sets the timeout of a running sandbox to d from now. If longer is set, it never shortens
+// SetTimeout sets the timeout of a running sandbox to d from now. If longer is set, it never shortens
 // the timeout.
-func (s *Sandboxes) Stay(ctx context.Context, team id.Token, sandbox string, d time.Duration, longer bool) error {
-	if err := (Wish{Timeout: d}).check(); err != nil {
+func (s *Sandboxes) SetTimeout(ctx context.Context, team id.Token, sandbox string, d time.Duration, longer bool) error {
+	if err := (CreateOptions{Timeout: d}).check(); err != nil {
 		return err
 	}
 	c, err := s.find(team, sandbox)

@@ -203,7 +203,7 @@ func (h *fakeHost) Delete(_ context.Context, jid id.Jail) error {
 	return nil
 }
 
-func (h *fakeHost) Regovern(_ context.Context, jid id.Jail, by func(json.RawMessage) (json.RawMessage, error)) (jail.Jail, error) {
+func (h *fakeHost) ReplacePolicy(_ context.Context, jid id.Jail, by func(json.RawMessage) (json.RawMessage, error)) (jail.Jail, error) {
 	if err := h.call("Regovern", string(jid)); err != nil {
 		return jail.Jail{}, err
 	}
@@ -211,7 +211,7 @@ func (h *fakeHost) Regovern(_ context.Context, jid id.Jail, by func(json.RawMess
 	defer h.mu.Unlock()
 	j := h.jails[jid]
 	var err error
-	j.Spec.Govern, err = by(j.Spec.Govern)
+	j.Spec.Policy, err = by(j.Spec.Policy)
 	h.jails[jid] = j
 	return j, err
 }
@@ -301,7 +301,7 @@ func (s fakeSnapshots) Restore(ctx context.Context, sid id.Snapshot, o snapshot.
 	if o.Limits != nil {
 		spec.Limits = *o.Limits
 	}
-	spec.Govern, err = o.Govern(spec.Govern)
+	spec.Policy, err = o.Govern(spec.Policy)
 	if err != nil {
 		return jail.Jail{}, err
 	}
@@ -326,7 +326,7 @@ func (s fakeSnapshots) Delete(_ context.Context, sid id.Snapshot) error {
 	return nil
 }
 
-func (s fakeSnapshots) Abandoned(_ context.Context, jid id.Jail) error {
+func (s fakeSnapshots) JailDeleted(_ context.Context, jid id.Jail) error {
 	return s.call("Abandoned", string(jid))
 }
 
@@ -397,7 +397,7 @@ func startFakeDaemon(t *testing.T, h *fakeHost, change ...func(*Config)) *fakeDa
 	}
 	d.inside = envd.New(envd.Config{Boxes: d.boxes, Jails: h, Log: log})
 	d.server = NewServer(ServerConfig{
-		Sandboxes: d.boxes, Volumes: volumes, Inside: d.inside, Keys: fakeKeys{}, Domain: "localhost:8083", Log: log,
+		Sandboxes: d.boxes, Volumes: volumes, Ports: d.inside, Keys: fakeKeys{}, Domain: "localhost:8083", Log: log,
 	})
 	t.Cleanup(func() {
 		if err := errors.Join(d.inside.Close(), d.boxes.Close()); err != nil {

@@ -24,7 +24,7 @@ const maxForks = 100
 // Fork creates count independent copies of a running sandbox, which keeps running. Single copies
 // may fail.
 func (s *Sandboxes) Fork(ctx context.Context, team id.Token, sandbox string, count int, d time.Duration) ([]Fork, error) {
-	if err := (Wish{Timeout: d}).check(); err != nil {
+	if err := (CreateOptions{Timeout: d}).check(); err != nil {
 		return nil, err
 	}
 	if count < 1 || count > maxForks {

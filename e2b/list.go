@@ -136,7 +136,7 @@ func listSnapshots(r request) (int, any, error) {
 	}
 	all = chooseSnapshots(all, q.Get("name"), canonicalID(q.Get("sandboxID")))
 	slices.Reverse(all)
-	all, err = page(r, all, true, func(s Snap) position { return position{s.Created, string(s.ID)} })
+	all, err = page(r, all, true, func(s NamedSnapshot) position { return position{s.Created, string(s.ID)} })
 	if err != nil {
 		return 0, nil, err
 	}
@@ -150,10 +150,10 @@ func listSnapshots(r request) (int, any, error) {
 // chooseSnapshots returns the snapshots of a list, newest first, that were taken of a sandbox
 // and match a name or id. An empty name matches all. Only the newest snapshot of each name and
 // tag is returned, because a new one replaces the older ones, as a build replaces a tag's build.
-func chooseSnapshots(all []Snap, name, sandbox string) []Snap {
+func chooseSnapshots(all []NamedSnapshot, name, sandbox string) []NamedSnapshot {
 	bare, _, tagged := strings.Cut(name, ":")
 	seen := map[string]bool{}
-	var chosen []Snap
+	var chosen []NamedSnapshot
 	for _, s := range all {
 		given, _, _ := strings.Cut(cmp.Or(s.Labels[labelName], string(s.ID)), ":")
 		ref := s.Ref()

@@ -153,7 +153,7 @@ func (b Sandbox) rules() egress.Rules {
 		}
 	}
 	for _, host := range slices.Sorted(maps.Keys(b.Network.Rules)) {
-		if t := transformOf(b.Team, host, b.Network.Rules[host]); len(t.Headers)+len(t.Filled) > 0 {
+		if t := transformOf(b.Team, host, b.Network.Rules[host]); len(t.Headers)+len(t.SecretHeaders) > 0 {
 			r.Transform = append(r.Transform, t)
 		}
 	}
@@ -183,7 +183,7 @@ func (s *Sandboxes) SetNetwork(ctx context.Context, team id.Token, sandbox strin
 		n.Public, n.MaskHost, n.HTTPS = b.Network.Public, b.Network.MaskHost, b.Network.HTTPS
 		b.Network, b.Internet = n, internet
 		// The jail's record is authoritative; the sandbox's record is informational.
-		if _, err := s.cfg.Jails.Regovern(ctx, b.Jail, s.withEgressRules(b)); err != nil {
+		if _, err := s.cfg.Jails.ReplacePolicy(ctx, b.Jail, s.withEgressRules(b)); err != nil {
 			return err
 		}
 		return s.save(ctx, c, b)

@@ -78,7 +78,7 @@ func (s *Sandboxes) checkpoint(ctx context.Context, b Sandbox) (id.Snapshot, err
 // Connect ensures that a sandbox runs for at least d from now. It resumes a paused sandbox, with
 // its memory if the memory was saved and is wanted; woke reports a resume.
 func (s *Sandboxes) Connect(ctx context.Context, team id.Token, sandbox string, d time.Duration, memory bool) (b Sandbox, woke bool, err error) {
-	if err := (Wish{Timeout: d}).check(); err != nil {
+	if err := (CreateOptions{Timeout: d}).check(); err != nil {
 		return b, false, err
 	}
 	c, err := s.find(team, sandbox)
@@ -98,7 +98,7 @@ func (s *Sandboxes) Connect(ctx context.Context, team id.Token, sandbox string, 
 // Resume resumes a paused sandbox. A call during another resume waits for that one and succeeds
 // with it. It returns fault.Conflict if the sandbox ran before the call.
 func (s *Sandboxes) Resume(ctx context.Context, team id.Token, sandbox string, d time.Duration, memory bool) (Sandbox, error) {
-	if err := (Wish{Timeout: d}).check(); err != nil {
+	if err := (CreateOptions{Timeout: d}).check(); err != nil {
 		return Sandbox{}, err
 	}
 	c, err := s.find(team, sandbox)

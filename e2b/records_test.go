@@ -91,7 +91,7 @@ func TestCancelledRequestChangesNothing(t *testing.T) {
 		"Pause":      func() error { return d.boxes.Pause(ctx, "mine", box.SandboxID, true) },
 		"Resume":     func() error { _, err := d.boxes.Resume(ctx, "mine", box.SandboxID, time.Minute, true); return err },
 		"Connect":    func() error { _, _, err := d.boxes.Connect(ctx, "mine", box.SandboxID, time.Minute, true); return err },
-		"Stay":       func() error { return d.boxes.Stay(ctx, "mine", box.SandboxID, time.Minute, false) },
+		"Stay":       func() error { return d.boxes.SetTimeout(ctx, "mine", box.SandboxID, time.Minute, false) },
 		"Fork":       func() error { _, err := d.boxes.Fork(ctx, "mine", box.SandboxID, 1, time.Minute); return err },
 		"Snapshot":   func() error { _, err := d.boxes.Snapshot(ctx, "mine", box.SandboxID, "a"); return err },
 		"SetNetwork": func() error { return d.boxes.SetNetwork(ctx, "mine", box.SandboxID, Network{}, nil) },
@@ -109,19 +109,19 @@ func TestCancelledRequestChangesNothing(t *testing.T) {
 // fakeSecrets stores the secrets of teams in memory.
 type fakeSecrets struct {
 	mu   sync.Mutex
-	all  []secret.Own
+	all  []secret.OwnedSecret
 	fail error
 }
 
 func (f *fakeSecrets) find(owner, ref string) (int, error) {
-	i := slices.IndexFunc(f.all, func(o secret.Own) bool { return o.Owner == owner && (o.Name == ref || o.ID == ref) })
+	i := slices.IndexFunc(f.all, func(o secret.OwnedSecret) bool { return o.Owner == owner && (o.Name == ref || o.ID == ref) })
 	if i < 0 {
 		return 0, fault.Newf(fault.NotFound, "secret", ref, "there is no secret %s of %s", ref, owner)
 	}
 	return i, f.fail
 }
 
-func (f *fakeSecrets) Add(_ context.Context, o secret.Own, _ []byte, _ string) (secret.Own, error) {
+func (f *fakeSecrets) AddOwned(_ context.Context, o secret.OwnedSecret, _ []byte, _ string) (secret.OwnedSecret, error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	if _, err := f.find(o.Owner, o.Name); err == nil {
@@ -135,12 +135,12 @@ func (f *fakeSecrets) Add(_ context.Context, o secret.Own, _ []byte, _ string) (
 	return o, f.fail
 }
 
-func (f *fakeSecrets) Renew(_ context.Context, owner, ref string, _ []byte, metadata map[string]string, _ string) (secret.Own, error) {
+func (f *fakeSecrets) UpdateOwned(_ context.Context, owner, ref string, _ []byte, metadata map[string]string, _ string) (secret.OwnedSecret, error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	i, err := f.find(owner, ref)
 	if err != nil {
-		return secret.Own{}, err
+		return secret.OwnedSecret{}, err
 	}
 	f.all[i].Version++
 	if metadata != nil {
@@ -149,23 +149,23 @@ func (f *fakeSecrets) Renew(_ context.Context, owner, ref string, _ []byte, meta
 	return f.all[i], nil
 }
 
-func (f *fakeSecrets) Owned(owner string) []secret.Own {
+func (f *fakeSecrets) Owned(owner string) []secret.OwnedSecret {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	return slices.DeleteFunc(slices.Clone(f.all), func(o secret.Own) bool { return o.Owner != owner })
+	return slices.DeleteFunc(slices.Clone(f.all), func(o secret.OwnedSecret) bool { return o.Owner != owner })
 }
 
-func (f *fakeSecrets) FindOwned(owner, ref string) (secret.Own, error) {
+func (f *fakeSecrets) FindOwned(owner, ref string) (secret.OwnedSecret, error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	i, err := f.find(owner, ref)
 	if err != nil {
-		return secret.Own{}, err
+		return secret.OwnedSecret{}, err
 	}
 	return f.all[i], nil
 }
 
-func (f *fakeSecrets) Drop(_ context.Context, owner, ref, _ string) error {
+func (f *fakeSecrets) DeleteOwned(_ context.Context, owner, ref, _ string) error {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	i, err := f.find(owner, ref)
@@ -498,7 +498,7 @@ func TestMetricsOmitRemovedSandboxes(t *testing.T) {
 func TestUnroutedRequestsNeedKey(t *testing.T) {
 	d := newFakeDaemon(t)
 	passed := 0
-	d.server.cfg.More = http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { passed++; w.WriteHeader(http.StatusTeapot) })
+	d.server.cfg.Fallback = http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { passed++; w.WriteHeader(http.StatusTeapot) })
 	d.api(http.StatusTeapot, "POST", "/v3/templates", "{}")
 	d.api(http.StatusTeapot, "GET", "/templates/other", "")
 	d.api(http.StatusTeapot, "GET", "/templates/tags/tags", "")

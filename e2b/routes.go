@@ -68,7 +68,7 @@ func create(r request, timeout time.Duration, secure bool) (int, any, error) {
 	if b.TemplateID == "" {
 		return 0, nil, invalid("request body has an error: templateID is missing")
 	}
-	w := Wish{
+	w := CreateOptions{
 		Template: b.TemplateID, Timeout: seconds(b.Timeout, timeout), Metadata: b.Metadata, Env: b.EnvVars,
 		Secure: secure || b.Secure != nil && *b.Secure, AutoPause: b.AutoPause, FilesOnly: b.AutoPauseMemory != nil && !*b.AutoPauseMemory,
 		AutoResume: b.AutoResume.Enabled, Internet: b.Internet, Volumes: b.VolumeMounts,
@@ -146,7 +146,7 @@ func setTimeout(r request) (int, any, error) {
 	if b.Timeout == nil {
 		return 0, nil, invalid("request body has an error: timeout is missing")
 	}
-	return http.StatusNoContent, nil, r.s.cfg.Sandboxes.Stay(r.Context(), r.team, r.sandbox(), seconds(b.Timeout, 0), false)
+	return http.StatusNoContent, nil, r.s.cfg.Sandboxes.SetTimeout(r.Context(), r.team, r.sandbox(), seconds(b.Timeout, 0), false)
 }
 
 func refresh(r request) (int, any, error) {
@@ -156,7 +156,7 @@ func refresh(r request) (int, any, error) {
 	if err := r.read(&b); err != nil {
 		return 0, nil, err
 	}
-	return http.StatusNoContent, nil, r.s.cfg.Sandboxes.Stay(r.Context(), r.team, r.sandbox(), seconds(b.Duration, firstTimeout), true)
+	return http.StatusNoContent, nil, r.s.cfg.Sandboxes.SetTimeout(r.Context(), r.team, r.sandbox(), seconds(b.Duration, firstTimeout), true)
 }
 
 func pause(r request) (int, any, error) {
@@ -186,7 +186,7 @@ func takeSnapshot(r request) (int, any, error) {
 // snapshotTemplate returns the snapshots that clients know as one template: all of a name,
 // newest first, or the one of an id. Another handler serves other templates, and operations
 // below /templates that are not about one template.
-func snapshotTemplate(r request) ([]Snap, error) {
+func snapshotTemplate(r request) ([]NamedSnapshot, error) {
 	ref := r.PathValue("template")
 	if ref == "tags" || ref == "aliases" {
 		return nil, r.passOn()
@@ -196,12 +196,12 @@ func snapshotTemplate(r request) ([]Snap, error) {
 		return nil, r.passOn()
 	}
 	all, err := r.s.cfg.Sandboxes.snapshots(r.Context(), r.team)
-	return slices.DeleteFunc(all, func(s Snap) bool { return s.name() != one.name() }), err
+	return slices.DeleteFunc(all, func(s NamedSnapshot) bool { return s.name() != one.name() }), err
 }
 
 // passOn returns the error that passes a request for a template to another handler.
 func (r request) passOn() error {
-	if r.s.cfg.More != nil {
+	if r.s.cfg.Fallback != nil {
 		return errPassOn
 	}
 	return fault.Newf(fault.NotFound, "e2b", "", "template '%s' not found", short(r.PathValue("template")))

@@ -40,7 +40,7 @@ type Jails interface {
 	Pause(context.Context, id.Jail) (jail.Jail, error)
 	Resume(context.Context, id.Jail) (jail.Jail, error)
 	Delete(context.Context, id.Jail) error
-	Regovern(context.Context, id.Jail, func(json.RawMessage) (json.RawMessage, error)) (jail.Jail, error)
+	ReplacePolicy(context.Context, id.Jail, func(json.RawMessage) (json.RawMessage, error)) (jail.Jail, error)
 	Exec(context.Context, id.Jail, jail.ExecRequest, *control.AttachOptions) (*control.Stream, protocol.ExecStatus, error)
 	Execs(context.Context, id.Jail) ([]protocol.ExecStatus, error)
 	Signal(ctx context.Context, j id.Jail, x id.Exec, sig string) error
@@ -48,7 +48,7 @@ type Jails interface {
 	Stats(context.Context, id.Jail) (jail.Stats, error)
 }
 
-// Snapshots manages snapshots of jails. *snapshot.Keeper implements it.
+// Snapshots manages snapshots of jails. *snapshot.Manager implements it.
 type Snapshots interface {
 	Get(context.Context, id.Snapshot) (snapshot.Snapshot, error)
 	List(context.Context, snapshot.ListOptions) ([]snapshot.Snapshot, error)
@@ -56,7 +56,7 @@ type Snapshots interface {
 	Restore(context.Context, id.Snapshot, snapshot.Overrides) (jail.Jail, error)
 	Rewind(context.Context, id.Jail, id.Snapshot, jail.RewindOptions) (jail.Jail, error)
 	Delete(context.Context, id.Snapshot) error
-	Abandoned(context.Context, id.Jail) error
+	JailDeleted(context.Context, id.Jail) error
 }
 
 // Config configures Sandboxes.

@@ -17,7 +17,7 @@ import (
 )
 
 // A team's secret is a value that a client sends and cannot read back. The daemon's
-// secret.Keeper encrypts it. The egress proxy puts it into headers of requests to the hosts that
+// secret.Manager encrypts it. The egress proxy puts it into headers of requests to the hosts that
 // a sandbox's rules name. The value never enters the sandbox.
 
 // Limits of secrets. They are the protocol's, except the limit of the value: no server accepts a
@@ -95,7 +95,7 @@ type wireSecret struct {
 	Updated  time.Time         `json:"updatedAt"`
 }
 
-func wireSecretOf(o secret.Own) wireSecret {
+func wireSecretOf(o secret.OwnedSecret) wireSecret {
 	if o.Metadata == nil {
 		o.Metadata = map[string]string{}
 	}
@@ -103,7 +103,7 @@ func wireSecretOf(o secret.Own) wireSecret {
 }
 
 // withSecret returns a response with a secret, or its error.
-func withSecret(status int, o secret.Own, err error) (int, any, error) {
+func withSecret(status int, o secret.OwnedSecret, err error) (int, any, error) {
 	switch {
 	case errors.Is(err, fault.NotFound):
 		return 0, nil, errNoSecret
@@ -142,13 +142,13 @@ func createSecret(r request) (int, any, error) {
 	if !ok {
 		return 0, nil, badSecret("a name is 1 to 128 letters, digits, - and _, and does not begin with sec_")
 	}
-	o := secret.Own{Owner: string(r.team), Name: name, ID: secretID + newID(), Metadata: metadata}
-	o, err = r.s.cfg.Secrets.Add(r.Context(), o, []byte(b.Value), string(r.team))
+	o := secret.OwnedSecret{Owner: string(r.team), Name: name, ID: secretID + newID(), Metadata: metadata}
+	o, err = r.s.cfg.Secrets.AddOwned(r.Context(), o, []byte(b.Value), string(r.team))
 	return withSecret(http.StatusCreated, o, err)
 }
 
 func listSecrets(r request) (int, any, error) {
-	own, err := page(r, r.s.cfg.Secrets.Owned(string(r.team)), false, func(o secret.Own) position { return position{o.Created, o.ID} })
+	own, err := page(r, r.s.cfg.Secrets.Owned(string(r.team)), false, func(o secret.OwnedSecret) position { return position{o.Created, o.ID} })
 	if err != nil {
 		return 0, nil, err
 	}
@@ -177,7 +177,7 @@ func updateSecret(r request) (int, any, error) {
 	if err != nil {
 		return 0, nil, err
 	}
-	o, err := r.s.cfg.Secrets.Renew(r.Context(), string(r.team), ref, []byte(b.Value), metadata, string(r.team))
+	o, err := r.s.cfg.Secrets.UpdateOwned(r.Context(), string(r.team), ref, []byte(b.Value), metadata, string(r.team))
 	return withSecret(http.StatusOK, o, err)
 }
 
@@ -186,21 +186,21 @@ func destroySecret(r request) (int, any, error) {
 	if err != nil {
 		return 0, nil, err
 	}
-	err = r.s.cfg.Secrets.Drop(r.Context(), string(r.team), ref, string(r.team))
+	err = r.s.cfg.Secrets.DeleteOwned(r.Context(), string(r.team), ref, string(r.team))
 	if errors.Is(err, fault.NotFound) {
 		err = errNoSecret
 	}
 	return http.StatusNoContent, nil, err
 }
 
-// Secrets stores the secrets of teams; each team accesses only its own. *secret.Keeper
+// Secrets stores the secrets of teams; each team accesses only its own. *secret.Manager
 // implements it.
 type Secrets interface {
-	Add(ctx context.Context, o secret.Own, value []byte, by string) (secret.Own, error)
-	Renew(ctx context.Context, owner, ref string, value []byte, metadata map[string]string, by string) (secret.Own, error)
-	Owned(owner string) []secret.Own
-	FindOwned(owner, ref string) (secret.Own, error)
-	Drop(ctx context.Context, owner, ref, by string) error
+	AddOwned(ctx context.Context, o secret.OwnedSecret, value []byte, by string) (secret.OwnedSecret, error)
+	UpdateOwned(ctx context.Context, owner, ref string, value []byte, metadata map[string]string, by string) (secret.OwnedSecret, error)
+	Owned(owner string) []secret.OwnedSecret
+	FindOwned(owner, ref string) (secret.OwnedSecret, error)
+	DeleteOwned(ctx context.Context, owner, ref, by string) error
 }
 
 var errPlaceholder = errors.New("it has an incomplete placeholder, or one without a secret name")
@@ -266,7 +266,7 @@ func transformOf(team id.Token, host string, rules []Rule) egress.Transform {
 		for _, written := range slices.Sorted(maps.Keys(rule.Transform.Headers)) {
 			name, value := http.CanonicalHeaderKey(written), rule.Transform.Headers[written]
 			delete(t.Headers, name)
-			delete(t.Filled, name)
+			delete(t.SecretHeaders, name)
 			if !strings.Contains(value, marker) {
 				t.Headers[name] = value
 				continue
@@ -275,10 +275,10 @@ func transformOf(team id.Token, host string, rules []Rule) egress.Transform {
 			if err != nil {
 				continue // checkHeaders has rejected it
 			}
-			if t.Filled == nil {
-				t.Filled, t.Owner = map[string][]egress.Part{}, string(team)
+			if t.SecretHeaders == nil {
+				t.SecretHeaders, t.Owner = map[string][]egress.Part{}, string(team)
 			}
-			t.Filled[name] = parts
+			t.SecretHeaders[name] = parts
 		}
 	}
 	return t

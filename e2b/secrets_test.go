@@ -103,8 +103,8 @@ func TestTransformOf(t *testing.T) {
 		"c.example.com":   {rule()},
 	}}}
 	want := []egress.Transform{
-		{Host: "api.example.com", Headers: map[string]string{"X-Plain": "p"}, Owner: "t-1", Filled: map[string][]egress.Part{"Authorization": {text("Bearer "), filled("key")}, "X-Key": {filled("a")}}},
-		{Host: "b.example.com", Headers: map[string]string{"X-Key": "plain"}, Owner: "t-1", Filled: map[string][]egress.Part{}},
+		{Host: "api.example.com", Headers: map[string]string{"X-Plain": "p"}, Owner: "t-1", SecretHeaders: map[string][]egress.Part{"Authorization": {text("Bearer "), filled("key")}, "X-Key": {filled("a")}}},
+		{Host: "b.example.com", Headers: map[string]string{"X-Key": "plain"}, Owner: "t-1", SecretHeaders: map[string][]egress.Part{}},
 	}
 	if d := cmp.Diff(want, b.rules().Transform); d != "" {
 		t.Error(d)

@@ -19,8 +19,8 @@ import (
 	"glasshouse/internal/linger"
 )
 
-// An Inside serves the ports of sandboxes. *envd.Server implements it.
-type Inside interface {
+// An PortServer serves the ports of sandboxes. *envd.Server implements it.
+type PortServer interface {
 	ServeSandbox(w http.ResponseWriter, r *http.Request, sandbox string, port int)
 }
 
@@ -34,11 +34,11 @@ type ServerConfig struct {
 	Sandboxes *Sandboxes
 	Volumes   *Volumes
 	Secrets   Secrets
-	Inside    Inside
+	Ports     PortServer
 	Keys      Keys
 	Domain    string       // domain whose subdomains are ports of sandboxes, such as localhost:8083
 	Uploads   http.Handler // accepts uploads below UploadPath from holders of a link; may be nil
-	More      http.Handler // serves authenticated requests that Server has no route for; may be nil
+	Fallback  http.Handler // serves authenticated requests that Server has no route for; may be nil
 	Log       *slog.Logger
 }
 
@@ -78,11 +78,11 @@ func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 				if r.URL.Path == "" {
 					r.URL.Path = "/"
 				}
-				s.cfg.Inside.ServeSandbox(w, r, to.sandbox, to.port)
+				s.cfg.Ports.ServeSandbox(w, r, to.sandbox, to.port)
 			})).ServeHTTP(w, r)
 			return
 		}
-		s.cfg.Inside.ServeSandbox(w, r, to.sandbox, to.port)
+		s.cfg.Ports.ServeSandbox(w, r, to.sandbox, to.port)
 		return
 	}
 	s.mux.ServeHTTP(w, r)
@@ -178,33 +178,33 @@ func (s *Server) route(do func(request) (int, any, error)) http.Handler {
 		defer Recover(s.cfg.Log, w, r)
 		caller, err := s.caller(r)
 		if err != nil {
-			Fail(s.cfg.Log, w, r, err)
+			WriteError(s.cfg.Log, w, r, err)
 			return
 		}
 		status, body, err := do(request{r, w, caller.Token, s})
 		if err == errPassOn {
-			s.cfg.More.ServeHTTP(w, r.WithContext(access.WithCaller(r.Context(), caller)))
+			s.cfg.Fallback.ServeHTTP(w, r.WithContext(access.WithCaller(r.Context(), caller)))
 			return
 		}
 		if err != nil {
-			Fail(s.cfg.Log, w, r, err)
+			WriteError(s.cfg.Log, w, r, err)
 			return
 		}
-		Answer(w, status, body)
+		WriteJSON(w, status, body)
 	})
 }
 
-// more passes a request to ServerConfig.More.
+// more passes a request to ServerConfig.Fallback.
 func (s *Server) more(w http.ResponseWriter, r *http.Request) {
 	defer Recover(s.cfg.Log, w, r)
 	caller, err := s.caller(r)
 	switch {
 	case err != nil:
-		Fail(s.cfg.Log, w, r, err)
-	case s.cfg.More == nil:
-		Fail(s.cfg.Log, w, r, fault.Newf(fault.NotFound, "e2b", "", "no matching operation was found"))
+		WriteError(s.cfg.Log, w, r, err)
+	case s.cfg.Fallback == nil:
+		WriteError(s.cfg.Log, w, r, fault.Newf(fault.NotFound, "e2b", "", "no matching operation was found"))
 	default:
-		s.cfg.More.ServeHTTP(w, r.WithContext(access.WithCaller(r.Context(), caller)))
+		s.cfg.Fallback.ServeHTTP(w, r.WithContext(access.WithCaller(r.Context(), caller)))
 	}
 }
 
@@ -265,13 +265,13 @@ func ErrorOf(err error) Error {
 	return Error{status, text}
 }
 
-// Fail writes an error response.
-func Fail(log *slog.Logger, w http.ResponseWriter, r *http.Request, err error) {
+// WriteError writes an error response.
+func WriteError(log *slog.Logger, w http.ResponseWriter, r *http.Request, err error) {
 	e := ErrorOf(err)
 	if fault.KindOf(err) == "" {
 		log.Error("internal error", "request", r.Method+" "+r.URL.Path, "err", err)
 	}
-	Answer(w, e.Code, e)
+	WriteJSON(w, e.Code, e)
 }
 
 // Recover is deferred by request handlers. It logs a panic and sends an internal error, so that
@@ -282,12 +282,12 @@ func Recover(log *slog.Logger, w http.ResponseWriter, r *http.Request) {
 			panic(p)
 		}
 		log.Error("a request panicked", "request", r.Method+" "+r.URL.Path, "panic", p, "stack", string(debug.Stack()))
-		Answer(w, http.StatusInternalServerError, Error{http.StatusInternalServerError, "Internal Server Error"})
+		WriteJSON(w, http.StatusInternalServerError, Error{http.StatusInternalServerError, "Internal Server Error"})
 	}
 }
 
-// Answer writes a JSON response, or an empty one.
-func Answer(w http.ResponseWriter, status int, body any) {
+// WriteJSON writes a JSON response, or an empty one.
+func WriteJSON(w http.ResponseWriter, status int, body any) {
 	w.Header().Set("Cache-Control", "no-store")
 	w.Header().Set("X-Content-Type-Options", "nosniff")
 	if body == nil {
@@ -302,9 +302,9 @@ func Answer(w http.ResponseWriter, status int, body any) {
 	json.NewEncoder(w).Encode(body) // an error means that the client has disconnected
 }
 
-// Listener returns an http.Server for a Server. It has no overall timeout, because connections
+// NewHTTPServer returns an http.Server for a Server. It has no overall timeout, because connections
 // may last as long as a sandbox.
-func Listener(h http.Handler, log *slog.Logger) *http.Server {
+func NewHTTPServer(h http.Handler, log *slog.Logger) *http.Server {
 	srv := &http.Server{
 		Handler: linger.Handler(h), ReadHeaderTimeout: 10 * time.Second, IdleTimeout: 2 * time.Minute, MaxHeaderBytes: 64 << 10,
 		ErrorLog: slog.NewLogLogger(log.Handler(), slog.LevelDebug), Protocols: new(http.Protocols),

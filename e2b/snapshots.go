@@ -20,15 +20,15 @@ import (
 // a snapshot.
 const labelEnv = "e2b.env"
 
-// A Snap is a snapshot that a client requested.
-type Snap struct {
+// A NamedSnapshot is a snapshot that a client requested.
+type NamedSnapshot struct {
 	snapshot.Snapshot
 }
 
 var snapName = regexp.MustCompile(`^[a-z0-9_-]{1,64}(:[A-Za-z0-9_.-]{1,64})?$`)
 
 // Names returns the snapshot's names. The default tag is not part of a name.
-func (s Snap) Names() []string {
+func (s NamedSnapshot) Names() []string {
 	if n := s.Labels[labelName]; n != "" {
 		return []string{strings.TrimSuffix(n, ":"+defaultTag)}
 	}
@@ -39,21 +39,21 @@ func (s Snap) Names() []string {
 const defaultTag = "default"
 
 // Ref returns the template reference of the snapshot.
-func (s Snap) Ref() string { return s.name() + ":" + s.tag() }
+func (s NamedSnapshot) Ref() string { return s.name() + ":" + s.tag() }
 
-func (s Snap) name() string {
+func (s NamedSnapshot) name() string {
 	name, _, _ := strings.Cut(s.Labels[labelName], ":")
 	return cmp.Or(name, string(s.ID))
 }
 
-func (s Snap) tag() string {
+func (s NamedSnapshot) tag() string {
 	_, tag, _ := strings.Cut(s.Labels[labelName], ":")
 	return cmp.Or(tag, defaultTag)
 }
 
 // is reports whether a reference names the snapshot: NAME:TAG, its id, or one of these with the
 // id of its build. A reference without a tag refers to the default tag.
-func (s Snap) is(ref string) bool {
+func (s NamedSnapshot) is(ref string) bool {
 	name, tag, _ := strings.Cut(ref, ":")
 	tag = cmp.Or(tag, defaultTag)
 	build := strings.EqualFold(tag, s.build())
@@ -62,7 +62,7 @@ func (s Snap) is(ref string) bool {
 
 // build returns a UUID for the snapshot, which clients use as the build id of a template. A
 // snapshot's own id has another format.
-func (s Snap) build() string {
+func (s NamedSnapshot) build() string {
 	sum := sha256.Sum256([]byte(s.ID))
 	return UUID([16]byte(sum[:16]))
 }
@@ -74,7 +74,7 @@ func UUID(b [16]byte) string {
 	return strings.Join([]string{h[:8], h[8:12], h[12:16], h[16:20], h[20:]}, "-")
 }
 
-func (s Snap) template() Template {
+func (s NamedSnapshot) template() Template {
 	of := s.Jail.Spec
 	t := Template{ID: string(s.ID), Snapshot: s.ID, Mounts: of.Mounts, CPU: int(max(1, of.Limits.CPUShares/(cpuShares/2))), MemoryMB: of.Limits.MemoryMB, DiskMB: of.Limits.DiskMB}
 	if n, _, _ := strings.Cut(s.Labels[labelName], ":"); n != "" {
@@ -85,16 +85,16 @@ func (s Snap) template() Template {
 }
 
 // Snapshot takes a snapshot of a running sandbox, which keeps running.
-func (s *Sandboxes) Snapshot(ctx context.Context, team id.Token, sandbox, name string) (Snap, error) {
+func (s *Sandboxes) Snapshot(ctx context.Context, team id.Token, sandbox, name string) (NamedSnapshot, error) {
 	if name != "" && !snapName.MatchString(name) {
-		return Snap{}, invalid("invalid snapshot name %q: want lower case letters, digits, - and _, and a tag after a colon", short(name))
+		return NamedSnapshot{}, invalid("invalid snapshot name %q: want lower case letters, digits, - and _, and a tag after a colon", short(name))
 	}
 	if name != "" && !strings.Contains(name, ":") {
 		name += ":" + defaultTag
 	}
 	c, err := s.find(team, sandbox)
 	if err != nil {
-		return Snap{}, err
+		return NamedSnapshot{}, err
 	}
 	var taken snapshot.Snapshot
 	err = s.change(ctx, c, func(ctx context.Context, b Sandbox) error {
@@ -112,33 +112,33 @@ func (s *Sandboxes) Snapshot(ctx context.Context, team id.Token, sandbox, name s
 		taken, err = s.cfg.Snapshots.Take(ctx, b.Jail, snapshot.TakeOptions{Labels: labels})
 		return err
 	})
-	return Snap{taken}, err
+	return NamedSnapshot{taken}, err
 }
 
 // snapshots returns the snapshots that a team requested, newest first.
-func (s *Sandboxes) snapshots(ctx context.Context, team id.Token) ([]Snap, error) {
+func (s *Sandboxes) snapshots(ctx context.Context, team id.Token) ([]NamedSnapshot, error) {
 	all, err := s.cfg.Snapshots.List(ctx, snapshot.ListOptions{})
 	if err != nil {
 		return nil, err
 	}
-	var own []Snap
+	var own []NamedSnapshot
 	for _, snap := range slices.Backward(all) {
 		if snap.Labels[labelTeam] == string(team) {
-			own = append(own, Snap{snap})
+			own = append(own, NamedSnapshot{snap})
 		}
 	}
 	return own, nil
 }
 
 // snapshotNamed returns a team's newest snapshot with that id or name.
-func (s *Sandboxes) snapshotNamed(ctx context.Context, team id.Token, ref string) (Snap, bool) {
+func (s *Sandboxes) snapshotNamed(ctx context.Context, team id.Token, ref string) (NamedSnapshot, bool) {
 	own, err := s.snapshots(ctx, team)
 	if err != nil {
-		return Snap{}, false
+		return NamedSnapshot{}, false
 	}
-	i := slices.IndexFunc(own, func(snap Snap) bool { return snap.is(ref) })
+	i := slices.IndexFunc(own, func(snap NamedSnapshot) bool { return snap.is(ref) })
 	if i < 0 {
-		return Snap{}, false
+		return NamedSnapshot{}, false
 	}
 	return own[i], true
 }

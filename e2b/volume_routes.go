@@ -89,7 +89,7 @@ func (s *Server) content(do func(content) (int, any, error)) http.Handler {
 		token, _ := strings.CutPrefix(r.Header.Get("Authorization"), "Bearer ")
 		root, done, err := s.cfg.Volumes.open(r.Context(), r.PathValue("volume"), token)
 		if err != nil {
-			Fail(s.cfg.Log, w, r, err)
+			WriteError(s.cfg.Log, w, r, err)
 			return
 		}
 		defer done()
@@ -99,9 +99,9 @@ func (s *Server) content(do func(content) (int, any, error)) http.Handler {
 		switch {
 		case err == errAnswered:
 		case err != nil:
-			Fail(s.cfg.Log, w, r, err)
+			WriteError(s.cfg.Log, w, r, err)
 		default:
-			Answer(w, status, body)
+			WriteJSON(w, status, body)
 		}
 	})
 }

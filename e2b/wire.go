@@ -134,7 +134,7 @@ type wireSnapshot struct {
 	Names      []string `json:"names"`
 }
 
-func snapshotOf(s Snap) wireSnapshot { return wireSnapshot{s.Ref(), s.Names()} }
+func snapshotOf(s NamedSnapshot) wireSnapshot { return wireSnapshot{s.Ref(), s.Names()} }
 
 // TemplateDetail is a template with its builds. Snapshots are templates to clients, too.
 type TemplateDetail struct {

@@ -187,9 +187,9 @@ func TestIDsAreValidAndDistinct(t *testing.T) {
 // of their request was not read.
 func TestEmptyResponseHasContentLength(t *testing.T) {
 	for _, status := range []int{http.StatusAccepted, http.StatusNoContent} {
-		h := http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { Answer(w, status, nil) })
+		h := http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { WriteJSON(w, status, nil) })
 		s := httptest.NewUnstartedServer(nil)
-		s.Config = Listener(h, slog.New(slog.DiscardHandler))
+		s.Config = NewHTTPServer(h, slog.New(slog.DiscardHandler))
 		s.Start()
 		r, err := http.NewRequestWithContext(t.Context(), "POST", s.URL, io.MultiReader(strings.NewReader("{}"))) // in pieces
 		if err != nil {

@@ -19,7 +19,7 @@ import (
 // the jail through the proxy.
 func lanes(b *testing.B, rule egress.Rule) (j *jail, all map[string]func(addr string) (net.Conn, error)) {
 	w := needsWorld(b)
-	w.Move("shop.example", egresstest.Internet)
+	w.SetAddrs("shop.example", egresstest.Internet)
 	rule.Host, rule.Ports = "shop.example", []uint16{8080, 9000}
 	j = newJail(b, w, allow(rule))
 	return j, map[string]func(string) (net.Conn, error){

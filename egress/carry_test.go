@@ -217,7 +217,7 @@ func TestDNSDoesNotResolveRefusedHosts(t *testing.T) {
 			t.Errorf("%s: %v, %v", host, addrs, code)
 		}
 	}
-	if got := w.Asked(); len(got) > 0 {
+	if got := w.Queries(); len(got) > 0 {
 		t.Errorf("the host's resolver was queried for %v", got)
 	}
 	for _, typ := range []dnsmessage.Type{dnsmessage.TypeAAAA, 65, 64} {
@@ -290,7 +290,7 @@ type person struct {
 	answer chan egress.Verdict
 }
 
-func (p *person) Judge(ctx context.Context, r egress.Request) (egress.Verdict, error) {
+func (p *person) Evaluate(ctx context.Context, r egress.Request) (egress.Verdict, error) {
 	if r.Kind == egress.KindName {
 		return egress.Verdict{Allow: !strings.HasPrefix(r.Host, "never")}, nil
 	}
@@ -321,7 +321,7 @@ func TestAuthorityDecidesWhileClientWaits(t *testing.T) {
 	if code != dnsmessage.RCodeSuccess || len(addrs) != 1 || !strings.HasPrefix(addrs[0], "198.18.") {
 		t.Fatalf("name that the Authority may allow: got %v, %v", addrs, code)
 	}
-	if got := w.Asked(); len(got) > 0 {
+	if got := w.Queries(); len(got) > 0 {
 		t.Errorf("the host's resolver was queried for %v", got)
 	}
 	type result struct {
@@ -443,7 +443,7 @@ func TestListedAddressIsReachable(t *testing.T) {
 func TestDNSRebindingToPrivateAddressIsRefused(t *testing.T) {
 	w := needsWorld(t)
 	j := newJail(t, w, allow(egress.Rule{Host: "moves.example.com"}))
-	w.Move("moves.example.com", egresstest.API, "127.0.0.1")
+	w.SetAddrs("moves.example.com", egresstest.API, "127.0.0.1")
 	get := func() *http.Response {
 		c := j.talk(apiHTTP)
 		c.say("GET / HTTP/1.1\r\nHost: moves.example.com\r\n\r\n")
@@ -460,7 +460,7 @@ func TestDNSRebindingToPrivateAddressIsRefused(t *testing.T) {
 
 func TestRecordStatesWhichSideClosed(t *testing.T) {
 	w := needsWorld(t)
-	w.Move("shop.example", egresstest.Internet)
+	w.SetAddrs("shop.example", egresstest.Internet)
 	addr := egresstest.Internet + ":9000"
 	w.TCP(addr, func(c net.Conn) {
 		io.WriteString(c, "hello\n")
@@ -512,7 +512,7 @@ func TestRecordStatesWhichSideClosed(t *testing.T) {
 
 func TestOverridingFieldsAreRemoved(t *testing.T) {
 	w := needsWorld(t)
-	w.Move("shop.example", egresstest.Internet)
+	w.SetAddrs("shop.example", egresstest.Internet)
 	addr := egresstest.Internet + ":8080"
 	var got http.Header
 	w.HTTP(addr, nil, http.HandlerFunc(func(rw http.ResponseWriter, r *http.Request) { got = r.Header }))
@@ -530,7 +530,7 @@ func TestOverridingFieldsAreRemoved(t *testing.T) {
 
 func TestHTTPServerThatSendsFirstIsRefused(t *testing.T) {
 	w := needsWorld(t)
-	w.Move("shop.example", egresstest.Internet)
+	w.SetAddrs("shop.example", egresstest.Internet)
 	late, two := egresstest.Internet+":9000", egresstest.Internet+":9001"
 	w.TCP(late, func(c net.Conn) { io.WriteString(c, "HTTP/1.1 408 Request Timeout\r\n\r\n"); io.Copy(c, c) })
 	w.TCP(two, func(c net.Conn) { c.Write([]byte{0, 0, 6, 4, 0, 0, 0, 0, 0, 0, 3, 0, 0, 0, 100}); io.Copy(c, c) })
@@ -548,7 +548,7 @@ func TestHTTPServerThatSendsFirstIsRefused(t *testing.T) {
 
 func TestHostFieldIsNormalized(t *testing.T) {
 	w := needsWorld(t)
-	w.Move("shop.example", egresstest.Internet)
+	w.SetAddrs("shop.example", egresstest.Internet)
 	addr := egresstest.Internet + ":8080"
 	w.HTTP(addr, nil, http.HandlerFunc(func(rw http.ResponseWriter, r *http.Request) { io.WriteString(rw, r.Host) }))
 	j := newJail(t, w, allow(egress.Rule{Host: "Shop.Example.", Ports: []uint16{8080}}))
@@ -575,7 +575,7 @@ func TestPortScanIsRecorded(t *testing.T) {
 // A silent Authority always returns the zero Verdict.
 type silent struct{}
 
-func (silent) Judge(context.Context, egress.Request) (egress.Verdict, error) {
+func (silent) Evaluate(context.Context, egress.Request) (egress.Verdict, error) {
 	return egress.Verdict{}, nil
 }
 

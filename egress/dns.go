@@ -257,7 +257,7 @@ func (p *Proxy) authorityMayAllow(ask Request) bool {
 	}
 	ctx, stop := context.WithTimeout(p.ctx, time.Second)
 	defer stop()
-	verdict, err := p.conf.Authority.Judge(ctx, ask)
+	verdict, err := p.conf.Authority.Evaluate(ctx, ask)
 	return err == nil && verdict.Allow
 }
 

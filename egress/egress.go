@@ -52,15 +52,15 @@ type Config struct {
 	// required if a rule injects a secret. The proxy does not retain the bytes.
 	Secret func(ctx context.Context, name, host string) ([]byte, error)
 
-	// Owned does the same for a Transform, which can use only secrets of its owner.
-	Owned func(ctx context.Context, owner, name, host string) ([]byte, error)
+	// OwnerSecret does the same for a Transform, which can use only secrets of its owner.
+	OwnerSecret func(ctx context.Context, owner, name, host string) ([]byte, error)
 
 	CA    *CA            // required if a rule needs TLS interception
 	Roots *x509.CertPool // roots that verify servers of intercepted connections; nil: the system's roots
 
-	// Own returns the host's own addresses, which are dialed only if a rule lists them. Nil:
+	// OwnAddrs returns the host's own addresses, which are dialed only if a rule lists them. Nil:
 	// the addresses of all interfaces in the network namespace of the process.
-	Own func() ([]netip.Addr, error)
+	OwnAddrs func() ([]netip.Addr, error)
 
 	Connections int  // maximum number of open connections; 0 means 1000
 	KeepQuery   bool // record paths with their query, which may contain private data
@@ -134,7 +134,7 @@ func New(conf Config) (*Proxy, error) {
 		drained:   make(chan struct{}),
 	}
 	p.ctx, p.cut = context.WithCancelCause(context.Background())
-	p.own.list = conf.Own
+	p.own.list = conf.OwnAddrs
 	p.upstream = p.transport()
 	p.h2 = newStreams(p)
 	if err := p.SetRules(conf.Rules); err != nil {

@@ -14,13 +14,13 @@ func TestExplainEvaluatesRules(t *testing.T) {
 	for _, c := range []struct {
 		host string
 		port uint16
-		want egress.Answer // Detail and Remedy are not compared
+		want egress.Explanation // Detail and Remedy are not compared
 	}{
-		{"api.example.com", 443, egress.Answer{Allow: true, Rule: "examples"}},
-		{"api.example.com", 22, egress.Answer{Rule: "examples", Reason: egress.ReasonPort, Asks: true}},
-		{"evil.example", 443, egress.Answer{Reason: egress.ReasonHost, Asks: true}},
-		{"198.51.100.1", 443, egress.Answer{Reason: egress.ReasonHost}}, // the Authority is not consulted for addresses
-		{"192.0.2.7", 443, egress.Answer{Rule: "192.0.2.0/24", Reason: egress.ReasonAddress}},
+		{"api.example.com", 443, egress.Explanation{Allow: true, Rule: "examples"}},
+		{"api.example.com", 22, egress.Explanation{Rule: "examples", Reason: egress.ReasonPort, NeedsAuthority: true}},
+		{"evil.example", 443, egress.Explanation{Reason: egress.ReasonHost, NeedsAuthority: true}},
+		{"198.51.100.1", 443, egress.Explanation{Reason: egress.ReasonHost}}, // the Authority is not consulted for addresses
+		{"192.0.2.7", 443, egress.Explanation{Rule: "192.0.2.0/24", Reason: egress.ReasonAddress}},
 	} {
 		got, err := rules.Explain(egress.Request{Kind: egress.KindConnect, Host: c.host, Port: c.port})
 		if err != nil {

@@ -56,8 +56,8 @@ func isatap(a netip.Addr) bool {
 	return b[8]&^2 == 0 && b[9] == 0 && b[10] == 0x5e && b[11] == 0xfe
 }
 
-// Outside returns nil if a is an Internet address and not an address of this host.
-func Outside(a netip.Addr) error {
+// CheckInternetAddr returns nil if a is an Internet address and not an address of this host.
+func CheckInternetAddr(a netip.Addr) error {
 	a = a.Unmap()
 	if !public(a) {
 		return fault.Newf(fault.Denied, "egress", "", "%s is not an address on the Internet", a)

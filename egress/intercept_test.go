@@ -57,7 +57,7 @@ func secrets(_ context.Context, name, host string) ([]byte, error) {
 func inside(t testing.TB, h http.Handler, inject ...egress.Inject) (*jail, *x509.CertPool) {
 	t.Helper()
 	w := needsWorld(t)
-	w.Move("shop.example", egresstest.Internet)
+	w.SetAddrs("shop.example", egresstest.Internet)
 	w.HTTP(shop, &tls.Config{NextProtos: []string{"h2", "http/1.1"}}, h)
 	ca, pool := newCA(t)
 	return newJail(t, w, egress.Config{CA: ca, Secret: secrets, Rules: egress.Rules{Allow: []egress.Rule{
@@ -105,7 +105,7 @@ func TestTLSIsIntercepted(t *testing.T) {
 
 func TestUntrustedServerCertificateIsRefused(t *testing.T) {
 	j, pool := inside(t, http.NotFoundHandler())
-	j.world.Move("other.example", egresstest.Internet)
+	j.world.SetAddrs("other.example", egresstest.Internet)
 	j.must(j.proxy.SetRules(egress.Rules{Allow: []egress.Rule{{Host: "shop.example", Ports: []uint16{9443}, Intercept: true}}}))
 	// A server with a certificate of another CA.
 	ca, err := egress.NewCA("somebody else")

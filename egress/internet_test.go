@@ -115,8 +115,8 @@ func TestDenyAbortsConnection(t *testing.T) {
 
 func TestTransformSetsHeadersOverTLS(t *testing.T) {
 	w := needsWorld(t)
-	w.Move("shop.example", egresstest.Internet)
-	w.Move("a.b.example", egresstest.Internet)
+	w.SetAddrs("shop.example", egresstest.Internet)
+	w.SetAddrs("a.b.example", egresstest.Internet)
 	seen := func(rw http.ResponseWriter, r *http.Request) {
 		fmt.Fprintf(rw, "%q %q", r.Header["X-Key"], r.Header.Get("X-Other"))
 	}

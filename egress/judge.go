@@ -44,12 +44,12 @@ type Verdict struct {
 // method or path that is not allowed for a host. It is not called for addresses, malformed
 // requests or exceeded limits.
 //
-// Judge may block until a person decides. The program in the jail waits until ctx ends; ctx
-// also ends when the program closes its connection. For KindName, Judge must not block: no
+// Evaluate may block until a person decides. The program in the jail waits until ctx ends; ctx
+// also ends when the program closes its connection. For KindName, Evaluate must not block: no
 // connection exists yet, and Allow means only that a connection may be requested. An error
 // refuses the request.
 type Authority interface {
-	Judge(ctx context.Context, r Request) (Verdict, error)
+	Evaluate(ctx context.Context, r Request) (Verdict, error)
 }
 
 // authorityDecides reports whether the Authority is called after a refusal with this reason.
@@ -74,7 +74,7 @@ func (v *visit) settle(ctx context.Context, ask Request) (grant, *refusal) {
 	ctx, stop := context.WithTimeoutCause(ctx, p.times.ask, errors.New("no decision in time"))
 	defer stop()
 	defer p.cancelOnClose(ctx, v.client, stop)()
-	verdict, err := p.conf.Authority.Judge(ctx, ask)
+	verdict, err := p.conf.Authority.Evaluate(ctx, ask)
 	switch {
 	case err != nil && ctx.Err() != nil:
 		return grant{}, refuse(ReasonDenied, ref.Rule, "%s; the approval request timed out", ref.Detail).with("try again later")

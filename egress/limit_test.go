@@ -143,7 +143,7 @@ func TestCloseDrains(t *testing.T) {
 	release := make(chan struct{})
 	asked := make(chan struct{}, 1)
 	addr := egresstest.Internet + ":8080"
-	w.Move("shop.example", egresstest.Internet)
+	w.SetAddrs("shop.example", egresstest.Internet)
 	w.HTTP(addr, nil, http.HandlerFunc(func(rw http.ResponseWriter, r *http.Request) {
 		rw.(http.Flusher).Flush()
 		asked <- struct{}{}
@@ -234,7 +234,7 @@ func (zero) Read(b []byte) (int, error) { return len(b), nil }
 func TestGigabyteTransferNeedsLittleMemory(t *testing.T) {
 	w := needsWorld(t)
 	const size = 1 << 30
-	w.Move("shop.example", egresstest.Internet)
+	w.SetAddrs("shop.example", egresstest.Internet)
 	raw, web := egresstest.Internet+":9000", egresstest.Internet+":8080"
 	flood(w, raw, size)
 	w.HTTP(web, nil, http.HandlerFunc(func(rw http.ResponseWriter, r *http.Request) {

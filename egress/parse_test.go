@@ -56,16 +56,16 @@ func TestSpecialAddressesAreNotPublic(t *testing.T) {
 		"2001::1", "2001:0:4136:e378:8000:63bf:3fff:fdd2", "2002:a9fe:a9fe::", "64:ff9b::a9fe:a9fe", "64:ff9b:1::1", "100::1",
 		"2a00::5efe:7f00:1", "2a00::200:5efe:7f00:1", "3ffe:ffff::1:0:5efe:a00:1",
 	} {
-		if a := netip.MustParseAddr(s); egress.Outside(a) == nil {
+		if a := netip.MustParseAddr(s); egress.CheckInternetAddr(a) == nil {
 			t.Errorf("Public(%s) = true, want false", s)
 		}
 	}
 	for _, s := range []string{"1.1.1.1", "9.255.255.255", "11.0.0.0", "100.63.255.255", "100.128.0.0", "172.15.255.255", "172.32.0.0", "198.17.255.255", "198.20.0.0", "223.255.255.255", "2606:4700::1111", "::ffff:1.1.1.1"} {
-		if a := netip.MustParseAddr(s); egress.Outside(a) != nil {
+		if a := netip.MustParseAddr(s); egress.CheckInternetAddr(a) != nil {
 			t.Errorf("Public(%s) = false, want true", s)
 		}
 	}
-	if egress.Outside(netip.Addr{}) == nil {
+	if egress.CheckInternetAddr(netip.Addr{}) == nil {
 		t.Error("the zero address is public")
 	}
 }
@@ -276,14 +276,14 @@ func FuzzDNS(f *testing.F) {
 		}
 	}
 	w := &egresstest.World{}
-	w.Move("a.example", "198.51.100.1")
+	w.SetAddrs("a.example", "198.51.100.1")
 	p, err := egress.New(egress.Config{Resolver: w, Rules: egress.Rules{Allow: []egress.Rule{{Host: "a.example"}}}})
 	if err != nil {
 		f.Fatal(err)
 	}
 	f.Fuzz(func(t *testing.T, b []byte) {
 		got := p.DNS(b)
-		for _, name := range w.Asked() {
+		for _, name := range w.Queries() {
 			if name != "a.example" {
 				t.Fatalf("the host's resolver was asked for %q", name)
 			}

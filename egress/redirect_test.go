@@ -62,7 +62,7 @@ func (j *jail) followed(from string, roots *x509.CertPool, byProxy, keepHost boo
 // A reachable server redirects to servers that are not reachable.
 func TestRedirectCannotReachRefusedServer(t *testing.T) {
 	w := needsWorld(t)
-	w.Move("shop.example", egresstest.Internet)
+	w.SetAddrs("shop.example", egresstest.Internet)
 	var redirected atomic.Int64
 	server := http.HandlerFunc(func(rw http.ResponseWriter, r *http.Request) {
 		code, err := strconv.Atoi(r.FormValue("code"))

@@ -26,8 +26,8 @@ type Transform struct {
 	Host    string            // a name, or "*.example.com"; the most specific match applies
 	Headers map[string]string // replace the client's headers with the same names
 
-	Filled map[string][]Part // further headers, which contain secrets
-	Owner  string            // owner of these secrets
+	SecretHeaders map[string][]Part // further headers, which contain secrets
+	Owner         string            // owner of these secrets
 }
 
 // A Part is a piece of a header value: literal text, or the value of a secret at the time of
@@ -216,7 +216,7 @@ func (p *Proxy) compile(r Rules, old *ruleset) (*ruleset, error) {
 		if err != nil {
 			return nil, fault.Fieldf(op, fmt.Sprintf("transform[%d]", i), "%v", err)
 		}
-		if len(t.Filled) > 0 && p.conf.Owned == nil {
+		if len(t.SecretHeaders) > 0 && p.conf.OwnerSecret == nil {
 			return nil, fault.Fieldf(op, fmt.Sprintf("transform[%d]", i), "no secret store is configured")
 		}
 		if p.conf.CA == nil {

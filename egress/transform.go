@@ -23,14 +23,14 @@ type transform struct {
 }
 
 func (t Transform) compile() (*transform, error) {
-	c := &transform{rule: rule{Rule: Rule{Host: t.Host}}, headers: t.Headers, filled: t.Filled, owner: t.Owner}
+	c := &transform{rule: rule{Rule: Rule{Host: t.Host}}, headers: t.Headers, filled: t.SecretHeaders, owner: t.Owner}
 	if err := c.parseHost(); err != nil {
 		return nil, fmt.Errorf("%q: %w", t.Host, err)
 	}
 	if c.any || c.prefix.IsValid() {
 		return nil, fmt.Errorf("%q is neither a host name nor a host name after *.", t.Host)
 	}
-	if len(t.Filled) > 0 && t.Owner == "" {
+	if len(t.SecretHeaders) > 0 && t.Owner == "" {
 		return nil, errors.New("owner of the secrets is missing")
 	}
 	check := func(name, text string) error {
@@ -47,7 +47,7 @@ func (t Transform) compile() (*transform, error) {
 			return nil, err
 		}
 	}
-	for name, parts := range t.Filled {
+	for name, parts := range t.SecretHeaders {
 		for _, part := range parts {
 			if err := check(name, part.Text); err != nil {
 				return nil, err
@@ -100,7 +100,7 @@ func (p *Proxy) transform(ctx context.Context, h http.Header, g grant, host stri
 			}
 			value, known := had[part.Secret]
 			if !known {
-				b, err := p.conf.Owned(ctx, t.owner, part.Secret, host)
+				b, err := p.conf.OwnerSecret(ctx, t.owner, part.Secret, host)
 				if err != nil {
 					return nil, nil, refuse(ReasonSecret, g.label, "a secret for header %s of requests to %s is not available", name, host).with("create the secret, or change the rules")
 				}

@@ -45,8 +45,8 @@ func (o *owner) set(name, value string) {
 func filled(t *testing.T, o *owner, headers map[string][]egress.Part) (j *jail, get func(url string) (int, string), got func() http.Header) {
 	t.Helper()
 	w := needsWorld(t)
-	w.Move("shop.example", egresstest.Internet)
-	w.Move("other.example", egresstest.Internet)
+	w.SetAddrs("shop.example", egresstest.Internet)
+	w.SetAddrs("other.example", egresstest.Internet)
 	var mu sync.Mutex
 	var last http.Header
 	w.HTTP(shop, &tls.Config{}, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -57,9 +57,9 @@ func filled(t *testing.T, o *owner, headers map[string][]egress.Part) (j *jail, 
 		fmt.Fprintf(w, "you say %q", r.Header["X-Key"])
 	}))
 	ca, pool := newCA(t)
-	j = newJail(t, w, egress.Config{CA: ca, Owned: o.give, Rules: egress.Rules{
+	j = newJail(t, w, egress.Config{CA: ca, OwnerSecret: o.give, Rules: egress.Rules{
 		Allow:     []egress.Rule{{Host: "*", Ports: []uint16{4430}, Intercept: true}},
-		Transform: []egress.Transform{{Host: "shop.example", Headers: map[string]string{"X-Plain": "p"}, Filled: headers, Owner: "t-1"}},
+		Transform: []egress.Transform{{Host: "shop.example", Headers: map[string]string{"X-Plain": "p"}, SecretHeaders: headers, Owner: "t-1"}},
 	}})
 	client := j.client(shop, pool, false)
 	get = func(url string) (int, string) {
@@ -167,25 +167,25 @@ func TestHeadersWithSecretsAreLimited(t *testing.T) {
 
 func TestInvalidTransforms(t *testing.T) {
 	ca, _ := newCA(t)
-	p, err := egress.New(egress.Config{CA: ca, Owned: (&owner{}).give})
+	p, err := egress.New(egress.Config{CA: ca, OwnerSecret: (&owner{}).give})
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer p.Close(t.Context())
 	secret := []egress.Part{{Secret: "s"}}
 	for what, tr := range map[string]egress.Transform{
-		"nobody's":      {Host: "a.example", Filled: map[string][]egress.Part{"X": secret}},
-		"a frame":       {Host: "a.example", Owner: "t-1", Filled: map[string][]egress.Part{"content-length": secret}},
-		"no name":       {Host: "a.example", Owner: "t-1", Filled: map[string][]egress.Part{"X Y": secret}},
-		"lines":         {Host: "a.example", Owner: "t-1", Filled: map[string][]egress.Part{"X": {{Text: "a\r\nb"}}}},
-		"all hosts":     {Host: "*", Owner: "t-1", Filled: map[string][]egress.Part{"X": secret}},
-		"any addresses": {Host: "0.0.0.0/0", Owner: "t-1", Filled: map[string][]egress.Part{"X": secret}},
+		"nobody's":      {Host: "a.example", SecretHeaders: map[string][]egress.Part{"X": secret}},
+		"a frame":       {Host: "a.example", Owner: "t-1", SecretHeaders: map[string][]egress.Part{"content-length": secret}},
+		"no name":       {Host: "a.example", Owner: "t-1", SecretHeaders: map[string][]egress.Part{"X Y": secret}},
+		"lines":         {Host: "a.example", Owner: "t-1", SecretHeaders: map[string][]egress.Part{"X": {{Text: "a\r\nb"}}}},
+		"all hosts":     {Host: "*", Owner: "t-1", SecretHeaders: map[string][]egress.Part{"X": secret}},
+		"any addresses": {Host: "0.0.0.0/0", Owner: "t-1", SecretHeaders: map[string][]egress.Part{"X": secret}},
 	} {
 		if err := p.SetRules(egress.Rules{Transform: []egress.Transform{tr}}); err == nil {
 			t.Errorf("%s: no error", what)
 		}
 	}
-	if _, err := egress.New(egress.Config{CA: ca, Rules: egress.Rules{Transform: []egress.Transform{{Host: "a.example", Owner: "t-1", Filled: map[string][]egress.Part{"X": secret}}}}}); err == nil {
+	if _, err := egress.New(egress.Config{CA: ca, Rules: egress.Rules{Transform: []egress.Transform{{Host: "a.example", Owner: "t-1", SecretHeaders: map[string][]egress.Part{"X": secret}}}}}); err == nil {
 		t.Error("New accepted a transform with secrets without Config.Owned")
 	}
 }

@@ -35,21 +35,21 @@ type Judge interface {
 
 // A Jail describes the jail whose calls are decided.
 type Jail struct {
-	Subject   policy.Subject
-	Init      int    // pid of its init on the host; the calls of init are not decided
-	Workspace string // path in the jail that edits are relative to, or ""
-	Listener  *notify.Listener
-	Judge     Judge
-	Lied      func(Lie)    // called for each mismatch; may be nil
-	Log       *slog.Logger // nil discards
+	Subject    policy.Subject
+	Init       int    // pid of its init on the host; the calls of init are not decided
+	Workspace  string // path in the jail that edits are relative to, or ""
+	Listener   *notify.Listener
+	Judge      Judge
+	OnMismatch func(Mismatch) // called for each mismatch; may be nil
+	Log        *slog.Logger   // nil discards
 }
 
-// A Lie is a mismatch: a call did something else than what was approved. The process that made
+// A Mismatch is a mismatch: a call did something else than what was approved. The process that made
 // the call was killed.
-type Lie struct {
-	PID   int             // pid on the host
-	Asked policy.Question // what was approved
-	Done  policy.Question // what happened
+type Mismatch struct {
+	PID      int             // pid on the host
+	Approved policy.Question // what was approved
+	Observed policy.Question // what happened
 }
 
 // Watch decides the calls of a jail until ctx ends or the jail ends, and then returns nil. The
@@ -62,8 +62,8 @@ func Watch(ctx context.Context, j Jail) error {
 	if j.Log == nil {
 		j.Log = slog.New(slog.DiscardHandler)
 	}
-	if j.Lied == nil {
-		j.Lied = func(Lie) {}
+	if j.OnMismatch == nil {
+		j.OnMismatch = func(Mismatch) {}
 	}
 	ctx, cancel := context.WithCancel(ctx)
 	w := &watch{Jail: j, ctx: ctx, waiting: map[int]*pendingCall{}, tracers: newTracers()}

@@ -259,7 +259,7 @@ func TestSwappedNameIsDetected(t *testing.T) {
 		b.sh("attack race-exec /usr/bin/tac /usr/bin/cat 40 </etc/issue")
 		ran := 0
 		for _, l := range b.mismatches() {
-			if strings.Contains(l.Done.Attributes["exe"], "/cat") {
+			if strings.Contains(l.Observed.Attributes["exe"], "/cat") {
 				ran++
 			}
 		}

@@ -61,7 +61,7 @@ type harness struct {
 
 	mu sync.Mutex
 	// +checklocks:mu
-	reported []enforce.Lie
+	reported []enforce.Mismatch
 	stop     func() // ends the Watch
 }
 
@@ -190,14 +190,14 @@ func (b *harness) watch() { b.watchWith(b.judge) }
 
 func (b *harness) watchWith(judge enforce.Judge) {
 	b.t.Helper()
-	listener, err := b.inst.(jail.Enforced).Listener()
+	listener, err := b.inst.(jail.EnforcedInstance).Listener()
 	must(b.t, err)
 	ctx, cancel := context.WithCancel(context.Background())
 	done := make(chan error, 1)
 	go func() {
 		done <- enforce.Watch(ctx, enforce.Jail{
 			Subject: policy.Subject{Jail: b.plan.ID}, Init: b.inst.PID(), Workspace: "/work", Listener: listener, Judge: judge,
-			Lied: func(l enforce.Lie) {
+			OnMismatch: func(l enforce.Mismatch) {
 				b.mu.Lock()
 				defer b.mu.Unlock()
 				b.reported = append(b.reported, l)
@@ -213,7 +213,7 @@ func (b *harness) watchWith(judge enforce.Judge) {
 	})
 }
 
-func (b *harness) mismatches() []enforce.Lie {
+func (b *harness) mismatches() []enforce.Mismatch {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	return b.reported

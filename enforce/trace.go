@@ -408,7 +408,7 @@ func (w *watch) killMismatch(p *process, asked, did policy.Question) {
 	if err != nil && !errors.Is(err, unix.ESRCH) {
 		w.Log.Error("failed to kill a process after a mismatch", "jail", w.Subject.Jail, "pid", p.tgid, "err", err)
 	}
-	w.Lied(Lie{PID: p.tgid, Asked: asked, Done: did})
+	w.OnMismatch(Mismatch{PID: p.tgid, Approved: asked, Observed: did})
 }
 
 // restartWaiting interrupts every thread that waits for the response of an earlier daemon, so

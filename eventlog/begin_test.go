@@ -20,7 +20,7 @@ const parents = 3_000_000
 func branch(t *testing.T, cfg Config) *Log {
 	t.Helper()
 	l := open(t, cfg)
-	if err := l.Begin(parents); err != nil {
+	if err := l.SetBase(parents); err != nil {
 		t.Fatal(err)
 	}
 	return l
@@ -71,20 +71,20 @@ func TestBranchContinuesParentNumbers(t *testing.T) {
 func TestBeginRequiresEmptyLog(t *testing.T) {
 	cfg := config(t, Policy{})
 	l := branch(t, cfg)
-	if err := l.Begin(parents); err != nil { // a repeated call succeeds
+	if err := l.SetBase(parents); err != nil { // a repeated call succeeds
 		t.Error(err)
 	}
-	if err := l.Begin(17); err != nil || l.Last() != 17 {
+	if err := l.SetBase(17); err != nil || l.Last() != 17 {
 		t.Errorf("Begin with another number on an empty log: %v", err)
 	}
 	fill(l, 0, 1)
-	if err := l.Begin(parents); !errors.Is(err, fault.Conflict) {
+	if err := l.SetBase(parents); !errors.Is(err, fault.Conflict) {
 		t.Errorf("Begin of a log with a record: %v", err)
 	}
 	if err := l.Close(); err != nil {
 		t.Fatal(err)
 	}
-	if err := l.Begin(18); !errors.Is(err, fault.Unavailable) {
+	if err := l.SetBase(18); !errors.Is(err, fault.Unavailable) {
 		t.Errorf("Begin of a closed log: %v", err)
 	}
 }

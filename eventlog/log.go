@@ -186,10 +186,10 @@ func New(cfg Config) *Log {
 	return l
 }
 
-// Begin sets the sequence number before the first record of an empty log, for a jail that was
+// SetBase sets the sequence number before the first record of an empty log, for a jail that was
 // branched from another. It becomes durable with the first record. Repeating the call with the
 // same number has no effect.
-func (l *Log) Begin(seq uint64) error {
+func (l *Log) SetBase(seq uint64) error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if !l.open || l.closed {
@@ -309,9 +309,9 @@ func (l *Log) appendLossGaps() {
 	l.unreported, l.unreportedMin = counts{}, [event.Lineage + 1]bool{}
 }
 
-// Room reports whether the buffer is less than half full. A source that can delay its reads
+// HasRoom reports whether the buffer is less than half full. A source that can delay its reads
 // should do so while Room returns false.
-func (l *Log) Room() bool { return !l.pressure.Load() }
+func (l *Log) HasRoom() bool { return !l.pressure.Load() }
 
 // Last returns the last assigned sequence number.
 func (l *Log) Last() uint64 {
@@ -325,8 +325,8 @@ func (l *Log) Last() uint64 {
 // failure.
 func (l *Log) Written() uint64 { return l.written.Load() }
 
-// Push wakes the writer, so that it writes the appended records without waiting for more.
-func (l *Log) Push() {
+// FlushSoon wakes the writer, so that it writes the appended records without waiting for more.
+func (l *Log) FlushSoon() {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if l.pending > 0 && !l.flushNow {

@@ -86,7 +86,7 @@ func sample(n int) event.Event {
 
 func fill(l *Log, from, to int) {
 	for n := from; n < to; n++ {
-		for !l.Room() {
+		for !l.HasRoom() {
 			time.Sleep(time.Millisecond)
 		}
 		e := sample(n)
@@ -196,7 +196,7 @@ func TestEmptyLogCreatesNoDirectory(t *testing.T) {
 		t.Errorf("read of an empty log = %v, %v", seqs, gaps)
 	}
 	flush(t, l)
-	l.Push()
+	l.FlushSoon()
 	if st := l.Stats(); st.Events != 0 || st.Segments != 0 || st.Err != "" {
 		t.Errorf("Stats() = %+v", st)
 	}
@@ -497,13 +497,13 @@ func TestFullBufferCountsLosses(t *testing.T) {
 		if e.Seq > 0 {
 			kept[e.Type.String()]++
 		}
-		sawFull = sawFull || !l.Room()
+		sawFull = sawFull || !l.HasRoom()
 	}
-	if !sawFull || l.Room() {
+	if !sawFull || l.HasRoom() {
 		t.Error("Room() = true with a full buffer")
 	}
 	l.wg.Go(l.write)
-	for l.Written() < l.Last() || !l.Room() {
+	for l.Written() < l.Last() || !l.HasRoom() {
 		time.Sleep(time.Millisecond)
 	}
 	flush(t, l)

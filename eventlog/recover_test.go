@@ -39,13 +39,13 @@ func writeForever(dir string) {
 		os.Exit(1)
 	}
 	if base, _ := strconv.ParseUint(os.Getenv("EVENTLOG_TEST_BEGIN"), 10, 64); base > 0 && l.Last() <= base {
-		if err := l.Begin(base); err != nil {
+		if err := l.SetBase(base); err != nil {
 			fmt.Fprintln(os.Stderr, err)
 			os.Exit(1)
 		}
 	}
 	for n := 0; ; n++ {
-		for !l.Room() {
+		for !l.HasRoom() {
 			time.Sleep(100 * time.Microsecond)
 		}
 		e := sample(n)
@@ -429,7 +429,7 @@ func TestFullDisk(t *testing.T) {
 		e := sample(i)
 		l.Append(&e)
 	}
-	l.Push()
+	l.FlushSoon()
 	for l.Stats().Err == "" {
 		time.Sleep(time.Millisecond)
 	}
@@ -536,7 +536,7 @@ func TestRemovedParentDirectory(t *testing.T) {
 	cfg.Dir = filepath.Join(t.TempDir(), "gone", "events")
 	l := open(t, cfg)
 	fill(l, 0, 10)
-	l.Push()
+	l.FlushSoon()
 	for l.Stats().Err == "" {
 		time.Sleep(time.Millisecond)
 	}

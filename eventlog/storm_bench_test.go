@@ -39,7 +39,7 @@ func benchmarkAppend(b *testing.B, record func(int, *event.Event)) {
 	b.ReportAllocs()
 	b.ResetTimer()
 	for n := range b.N {
-		for !l.Room() {
+		for !l.HasRoom() {
 			time.Sleep(50 * time.Microsecond)
 		}
 		l.Append(&records[n&1023])

@@ -44,16 +44,16 @@ const markerEvery = 256
 type Kind uint8
 
 const (
-	OfFiles Kind = iota
-	OfNet
-	OfProcs
-	OfSyscalls
-	OfOthers
+	KindFile Kind = iota
+	KindNet
+	KindProc
+	KindSyscall
+	KindOther
 	Kinds = 5
 )
 
-var kindOf = [...]Kind{event.File: OfFiles, event.Net: OfNet, event.Proc: OfProcs, event.Syscall: OfSyscalls,
-	event.Gap: OfOthers, event.Usage: OfOthers, event.Lineage: OfOthers}
+var kindOf = [...]Kind{event.File: KindFile, event.Net: KindNet, event.Proc: KindProc, event.Syscall: KindSyscall,
+	event.Gap: KindOther, event.Usage: KindOther, event.Lineage: KindOther}
 
 // Counts is the number of records of each Kind.
 type Counts [Kinds]uint32

@@ -31,7 +31,7 @@ func filled(t testing.TB, n int, filter string) (*Log, *Tally) {
 func add(t testing.TB, l *Log, from, to int) {
 	t.Helper()
 	for n := from; n < to; n++ {
-		for !l.Room() {
+		for !l.HasRoom() {
 			time.Sleep(time.Millisecond)
 		}
 		e := sample(n)
@@ -210,7 +210,7 @@ func TestTimelineCountsEachRecordOnce(t *testing.T) {
 		}
 		for _, lane := range got.Lanes {
 			n := 0
-			for _, c := range lane.Parts {
+			for _, c := range lane.Buckets {
 				for _, x := range c {
 					n += int(x)
 				}
@@ -229,11 +229,11 @@ func TestHistogramKeepsTotal(t *testing.T) {
 	h := histogram{most: 16}
 	n := uint32(0)
 	for _, ts := range []int64{1_000_000, 1_000_001, 1_000_500, 3_000_000, 999_000, 5, 1_000_002, 9_000_000_000} {
-		h.add(ts, OfNet)
+		h.add(ts, KindNet)
 		n++
 		sum := uint32(0)
 		for _, c := range h.bins {
-			sum += c[OfNet]
+			sum += c[KindNet]
 		}
 		if sum != n || len(h.bins) > 16 {
 			t.Fatalf("after time %d: counted %d records in %d bins, want %d", ts, sum, len(h.bins), n)
@@ -245,7 +245,7 @@ func TestTallyBoundsProcesses(t *testing.T) {
 	tl := (&Log{}).Tally(nil)
 	for pid := range 10_000 {
 		for range 1 + pid%3 {
-			tl.lane(fmt.Appendf(nil, `{"type":"syscall","seq":1,"pid":%d,"comm":"a\"b\\"}`, pid)).add(1, OfSyscalls)
+			tl.lane(fmt.Appendf(nil, `{"type":"syscall","seq":1,"pid":%d,"comm":"a\"b\\"}`, pid)).add(1, KindSyscall)
 		}
 	}
 	if len(tl.lanes) > 2*maxLanes {

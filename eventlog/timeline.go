@@ -19,10 +19,10 @@ type Timeline struct {
 
 // A Lane is the timeline of one process.
 type Lane struct {
-	PID   int32  // inside the jail; 0 is an unknown process
-	Comm  string // as escaped in the log
-	Total int64  // all its records, not only those in this range
-	Parts []Counts
+	PID     int32  // inside the jail; 0 is an unknown process
+	Comm    string // as escaped in the log
+	Total   int64  // all its records, not only those in this range
+	Buckets []Counts
 }
 
 // Timeline returns the counts of a time range in about the given number of buckets: at most
@@ -59,7 +59,7 @@ func (t *Tally) Timeline(ctx context.Context, from, to time.Time, buckets, lanes
 	pids = pids[:min(len(pids), max(lanes, 0))]
 	for _, pid := range pids {
 		p := t.lanes[pid]
-		tl.Lanes = append(tl.Lanes, Lane{PID: pid, Comm: p.comm, Total: p.total, Parts: make([]Counts, len(tl.All))})
+		tl.Lanes = append(tl.Lanes, Lane{PID: pid, Comm: p.comm, Total: p.total, Buckets: make([]Counts, len(tl.All))})
 	}
 	fine := width < t.all.width
 	for _, pid := range pids {
@@ -70,7 +70,7 @@ func (t *Tally) Timeline(ctx context.Context, from, to time.Time, buckets, lanes
 	}
 	t.all.into(tl.All, lo, hi, width)
 	for i, pid := range pids {
-		t.lanes[pid].when.into(tl.Lanes[i].Parts, lo, hi, width)
+		t.lanes[pid].when.into(tl.Lanes[i].Buckets, lo, hi, width)
 	}
 	return tl, nil
 }
@@ -86,7 +86,7 @@ func (t *Tally) read(ctx context.Context, tl *Timeline, lo, hi, width int64) err
 	c.sel.since, c.sel.until = lo, hi
 	lanes := map[int32][]Counts{}
 	for i := range tl.Lanes {
-		lanes[tl.Lanes[i].PID] = tl.Lanes[i].Parts
+		lanes[tl.Lanes[i].PID] = tl.Lanes[i].Buckets
 	}
 	for n := 0; ; n++ {
 		if n%countBatch == 0 && ctx.Err() != nil {

@@ -58,11 +58,11 @@ func (conv *jailConversation) callTool(ctx context.Context, at int64, tool strin
 	if err != nil {
 		return err
 	}
-	var used Used
+	var used ToolOutcome
 	err = conv.whenActive(ctx, func() (err error) {
 		// Exec does not change during a conversation.
 		key := keyPrefix(conv.saved.Exec) + strconv.FormatInt(at, 10) // +checklocksignore
-		used, err = conv.g.Call(ctx, conv.caller, Use{Key: key, Tool: tool, Input: text})
+		used, err = conv.g.Call(ctx, conv.caller, ToolUse{Key: key, Tool: tool, Input: text})
 		return err
 	})
 	if err != nil {

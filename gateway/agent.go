@@ -42,8 +42,8 @@ type Agent struct {
 	// host, so that its workspace needs no permission check.
 	Trusted bool `json:"trusted,omitempty"`
 
-	Timers *autonomy.Timers `json:"timers,omitempty"`
-	Saves  *Saves           `json:"saves,omitempty"`
+	Timers   *autonomy.Timers  `json:"timers,omitempty"`
+	Autosave *AutosaveSettings `json:"saves,omitempty"`
 }
 
 // withDefaults returns a with its empty fields set from b.
@@ -71,8 +71,8 @@ func (a Agent) withDefaults(b Agent) Agent {
 	if a.Timers == nil {
 		a.Timers = b.Timers
 	}
-	if a.Saves == nil {
-		a.Saves = b.Saves
+	if a.Autosave == nil {
+		a.Autosave = b.Autosave
 	}
 	return a
 }

@@ -52,7 +52,7 @@ func (g *Gateway) Task(ctx context.Context, c Caller) (Task, error) {
 		skills = append(skills, s.Text)
 	}
 	t.Skills = strings.Join(skills, "\n")
-	cid := cmp.Or(r.Checkpoint, r.From)
+	cid := cmp.Or(r.Checkpoint, r.BranchPoint)
 	if cid != "" {
 		t.Checkpoint, err = g.cfg.Runs.Checkpoint(ctx, cid)
 		if err != nil {
@@ -66,8 +66,8 @@ func (g *Gateway) Task(ctx context.Context, c Caller) (Task, error) {
 	return t, nil
 }
 
-// Keep stores an agent's own state as a checkpoint. It takes no snapshot of the jail.
-func (g *Gateway) Keep(ctx context.Context, c Caller, reason string, state json.RawMessage) (run.Checkpoint, error) {
+// SaveState stores an agent's own state as a checkpoint. It takes no snapshot of the jail.
+func (g *Gateway) SaveState(ctx context.Context, c Caller, reason string, state json.RawMessage) (run.Checkpoint, error) {
 	r, err := g.activeRun(ctx, c)
 	if err != nil {
 		return run.Checkpoint{}, err
@@ -145,9 +145,9 @@ func (g *Gateway) Siblings(ctx context.Context, c Caller) ([]autonomy.Member, er
 	return others, nil
 }
 
-// Is reports whether j is the caller's jail or one that it was branched from. Processes in a
+// OwnsJail reports whether j is the caller's jail or one that it was branched from. Processes in a
 // branch may still use the id of the original jail.
-func (g *Gateway) Is(ctx context.Context, c Caller, j id.Jail) bool {
+func (g *Gateway) OwnsJail(ctx context.Context, c Caller, j id.Jail) bool {
 	const generations = 64
 	current := c.Jail
 	for range generations {

@@ -114,22 +114,22 @@ func (g *Gateway) jailSpec(ctx context.Context, r run.Run, a Agent) (jail.Spec, 
 		s.Cwd = workspace
 	}
 	var err error
-	s.Govern, err = g.policySpec(a)
+	s.Policy, err = g.policySpec(a)
 	if err != nil {
 		return s, err
 	}
 	s.Mounts = append(s.Mounts, jail.Mount{Source: g.cfg.Program, Target: agentPath})
-	s.Granted = append(s.Granted, filepath.Dir(g.cfg.Program))
+	s.GrantedMounts = append(s.GrantedMounts, filepath.Dir(g.cfg.Program))
 	return s, g.addLayer(ctx, &s, r, a)
 }
 
 // policySpec returns the policy of an agent: the user's, or the default.
 func (g *Gateway) policySpec(a Agent) (json.RawMessage, error) {
-	if a.Jail != nil && len(a.Jail.Govern) > 0 {
+	if a.Jail != nil && len(a.Jail.Policy) > 0 {
 		if a.PolicyAgent == "" {
-			return a.Jail.Govern, nil
+			return a.Jail.Policy, nil
 		}
-		return govern.Change(a.Jail.Govern, func(s *govern.Spec) error {
+		return govern.Change(a.Jail.Policy, func(s *govern.Spec) error {
 			if s.Policy != nil {
 				s.Policy.Agent = a.PolicyAgent // applies also to questions that name no agent
 			}
@@ -202,7 +202,7 @@ func (g *Gateway) addLayer(ctx context.Context, s *jail.Spec, r run.Run, a Agent
 		return fmt.Errorf("install the programs of %s: %w", a.Preset, err)
 	}
 	s.Mounts = append(s.Mounts, jail.Mount{Source: dir, Target: p.Layer.Mount()})
-	s.Granted = append(s.Granted, filepath.Dir(dir))
+	s.GrantedMounts = append(s.GrantedMounts, filepath.Dir(dir))
 	return nil
 }
 

@@ -28,7 +28,7 @@ func (g *Gateway) Decide(ctx context.Context, c Caller, q policy.Question) (gove
 func (g *Gateway) decide(ctx context.Context, c Caller, q policy.Question) (govern.Verdict, error) {
 	q.Subject = c.subject()
 	if c.Run == "" {
-		return g.cfg.Kernel.Judge(ctx, govern.Ask{Question: q})
+		return g.cfg.Policy.Evaluate(ctx, govern.Ask{Question: q})
 	}
 	r, err := g.cfg.Runs.Get(ctx, c.Run)
 	if err != nil {
@@ -66,8 +66,8 @@ const reconnectTimeout = 15 * time.Second
 // joins the pending one. Each approval is received by one caller only, since an action that is
 // allowed once must not happen twice.
 func (g *Gateway) evaluateShared(ctx context.Context, r run.Run, a govern.Ask) (govern.Verdict, error) {
-	if g.cfg.Kernel.Decide(a.Question).Effect != policy.Ask {
-		return g.cfg.Kernel.Judge(ctx, a)
+	if g.cfg.Policy.Decide(a.Question).Effect != policy.Ask {
+		return g.cfg.Policy.Evaluate(ctx, a)
 	}
 	key := approvalKey{r.ID, a.Action, a.Resource, string(a.Context)}
 	p := g.joinApproval(key, r, a)
@@ -101,7 +101,7 @@ func (g *Gateway) joinApproval(key approvalKey, r run.Run, a govern.Ask) *pendin
 	g.wg.Go(func() {
 		defer close(p.done)
 		p.err = g.pausedForApproval(ctx, r, a.Question, func() (err error) {
-			p.verdict, err = g.cfg.Kernel.Judge(ctx, a)
+			p.verdict, err = g.cfg.Policy.Evaluate(ctx, a)
 			return err
 		})
 	})
@@ -168,16 +168,16 @@ func (g *Gateway) takeDecision(j id.Jail, q policy.Question) (govern.Verdict, bo
 	return govern.Verdict{}, false
 }
 
-// Records reports whether the gateway itself evaluates and records the use of a harness tool.
+// RecordsToolUse reports whether the gateway itself evaluates and records the use of a harness tool.
 // That holds for tools that the harness implements by calling the gateway.
-func Records(tool string) bool { return tool == policy.ActionCoordinate || tool == actionTask }
+func RecordsToolUse(tool string) bool { return tool == policy.ActionCoordinate || tool == actionTask }
 
-// Said records an action that an agent's harness reports. If the harness has asked before, the
+// RecordAction records an action that an agent's harness reports. If the harness has asked before, the
 // decision is already in the audit log.
-func (g *Gateway) Said(_ context.Context, c Caller, q policy.Question) govern.Verdict {
+func (g *Gateway) RecordAction(_ context.Context, c Caller, q policy.Question) govern.Verdict {
 	q.Subject, q.Resource = c.subject(), c.resourceName(q)
 	if v, ok := g.takeDecision(c.Jail, q); ok {
 		return v
 	}
-	return g.cfg.Kernel.Said(q)
+	return g.cfg.Policy.RecordAction(q)
 }

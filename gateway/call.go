@@ -22,15 +22,15 @@ import (
 	"glasshouse/skill"
 )
 
-// A Use is an agent's request to use a tool. Requests with the same key are one use.
-type Use struct {
+// A ToolUse is an agent's request to use a tool. Requests with the same key are one use.
+type ToolUse struct {
 	Key   string          `json:"key"`
 	Tool  string          `json:"tool"`
 	Input json.RawMessage `json:"input"`
 }
 
-// A Used is the outcome of a Use.
-type Used struct {
+// A ToolOutcome is the outcome of a Use.
+type ToolOutcome struct {
 	State  run.StepState   `json:"state"`
 	Output json.RawMessage `json:"output,omitempty"`
 	Error  *Problem        `json:"error,omitempty"`
@@ -126,15 +126,15 @@ func (g *Gateway) capabilities(ctx context.Context, c Caller) ([]*engine.Install
 // Call uses a tool for an agent, once for each key, and blocks until the tool has ended. The
 // tool is not cancelled with ctx: an agent that lost its connection repeats the request with
 // the same key.
-func (g *Gateway) Call(ctx context.Context, c Caller, u Use) (Used, error) {
+func (g *Gateway) Call(ctx context.Context, c Caller, u ToolUse) (ToolOutcome, error) {
 	r, err := g.activeRun(ctx, c)
 	if err != nil {
-		return Used{}, err
+		return ToolOutcome{}, err
 	}
 	kind, name := run.Tool, u.Tool
 	tool := findTool(u.Tool)
 	if tool != nil && tool.inJail() && c.Jail == "" {
-		return Used{}, &fault.Error{Op: "gateway.Call", On: u.Tool, Kind: fault.Unsupported, Err: errors.New("the tool needs a jail, and the agent runs outside of one"), Remedy: "use a capability, or run the agent in a jail"}
+		return ToolOutcome{}, &fault.Error{Op: "gateway.Call", On: u.Tool, Kind: fault.Unsupported, Err: errors.New("the tool needs a jail, and the agent runs outside of one"), Remedy: "use a capability, or run the agent in a jail"}
 	}
 	if tool == nil {
 		kind = run.Capability
@@ -145,15 +145,15 @@ func (g *Gateway) Call(ctx context.Context, c Caller, u Use) (Used, error) {
 	}
 	label, err := g.dataClass(ctx, r.ID)
 	if err != nil {
-		return Used{}, err
+		return ToolOutcome{}, err
 	}
 	u.Key, err = g.journalKey(ctx, r, u.Key)
 	if err != nil {
-		return Used{}, err
+		return ToolOutcome{}, err
 	}
 	step, fresh, err := g.cfg.Runs.Begin(ctx, r.ID, run.StepRequest{Key: u.Key, Kind: kind, Name: name, Input: u.Input, Label: label, Worst: reservation(kind)})
 	if err != nil {
-		return Used{}, err
+		return ToolOutcome{}, err
 	}
 	if step.State == run.Begun && !step.Busy {
 		begun := step // copy: step is overwritten below
@@ -162,7 +162,7 @@ func (g *Gateway) Call(ctx context.Context, c Caller, u Use) (Used, error) {
 	if step.State == run.Begun {
 		step, err = g.cfg.Runs.Wait(ctx, r.ID, u.Key)
 		if err != nil {
-			return Used{}, err
+			return ToolOutcome{}, err
 		}
 	}
 	return usedOf(step), nil
@@ -185,8 +185,8 @@ func findTool(name string) *builtinTool {
 }
 
 // usedOf converts an ended step to the outcome that an agent reads.
-func usedOf(s run.Step) Used {
-	u := Used{State: s.State, Output: s.Output}
+func usedOf(s run.Step) ToolOutcome {
+	u := ToolOutcome{State: s.State, Output: s.Output}
 	if s.State == run.StepDone {
 		return u
 	}
@@ -260,7 +260,7 @@ func (g *Gateway) wasRewound(ctx context.Context, r run.Run) bool {
 // dropStep leaves a step open, so that a repeated request takes it over.
 func (g *Gateway) dropStep(ctx context.Context, rid id.Run, key string, cause error) {
 	g.cfg.Log.Error("a step has no recorded outcome; a repeated request takes it over", "run", rid, "step", key, "err", cause)
-	if err := g.cfg.Runs.Drop(ctx, rid, key); err != nil {
+	if err := g.cfg.Runs.AbandonStep(ctx, rid, key); err != nil {
 		g.cfg.Log.Error("could not release a step", "run", rid, "step", key, "err", err)
 	}
 }
@@ -321,7 +321,7 @@ func (g *Gateway) runTool(ctx context.Context, r run.Run, c Caller, tool *builti
 		return g.callCapability(ctx, r, c, step, input)
 	}
 	inv := &invocation{caller: c, key: string(r.ID) + "/" + step.Key, input: input, ref: step.Ref, retry: retry, saveRef: func(ctx context.Context, ref string) error {
-		if err := g.cfg.Runs.Mark(ctx, r.ID, step.Key, ref); err != nil {
+		if err := g.cfg.Runs.SetStepRef(ctx, r.ID, step.Key, ref); err != nil {
 			return notStartedError{err}
 		}
 		return nil
@@ -333,7 +333,7 @@ func (g *Gateway) runTool(ctx context.Context, r run.Run, c Caller, tool *builti
 		}
 		q.Subject = c.subject()
 		var about json.RawMessage
-		if tool.preview != nil && g.cfg.Kernel.Decide(q).Effect == policy.Ask {
+		if tool.preview != nil && g.cfg.Policy.Decide(q).Effect == policy.Ask {
 			about = tool.preview(g, ctx, inv)
 		}
 		v, err := g.evaluate(ctx, r, govern.Ask{Question: q, Context: about})
@@ -371,7 +371,7 @@ func (g *Gateway) callCapability(ctx context.Context, r run.Run, c Caller, step 
 		// The step is marked immediately before the call. While an approval is pending, nothing
 		// has been called, and a restarted daemon may request the approval again.
 		req.Before = func(ctx context.Context) error {
-			if err := g.cfg.Runs.Mark(ctx, r.ID, step.Key, "called"); err != nil {
+			if err := g.cfg.Runs.SetStepRef(ctx, r.ID, step.Key, "called"); err != nil {
 				return notStartedError{err}
 			}
 			return nil
@@ -379,10 +379,10 @@ func (g *Gateway) callCapability(ctx context.Context, r run.Run, c Caller, step 
 	}
 	var out govern.Outcome
 	err = g.withApproval(ctx, r, policy.Question{Subject: c.subject(), Action: policy.ActionCall, Resource: step.Name}, func() error {
-		out, err = g.cfg.Kernel.Call(ctx, req)
+		out, err = g.cfg.Policy.Call(ctx, req)
 		return err
 	})
-	if _, kerr := g.cfg.Runs.Keep(ctx, r.ID); kerr != nil && ctx.Err() == nil {
+	if _, kerr := g.cfg.Runs.SaveBudget(ctx, r.ID); kerr != nil && ctx.Err() == nil {
 		g.cfg.Log.Warn("could not store the budget use of a call yet", "run", r.ID, "err", kerr)
 	}
 	return toolResult{out.Output, out.Label}, err
@@ -456,7 +456,7 @@ func (g *Gateway) evaluate(ctx context.Context, r run.Run, a govern.Ask) (govern
 	var v govern.Verdict
 	a.Parent = r.Entry
 	err := g.withApproval(ctx, r, a.Question, func() (err error) {
-		v, err = g.cfg.Kernel.Judge(ctx, a)
+		v, err = g.cfg.Policy.Evaluate(ctx, a)
 		return err
 	})
 	if err != nil {
@@ -480,7 +480,7 @@ func denialError(q policy.Question, v govern.Verdict) error {
 // withApproval calls do, which may wait for an approval. If the policy asks for one, a
 // checkpoint is taken first, and the run is paused until do returns.
 func (g *Gateway) withApproval(ctx context.Context, r run.Run, q policy.Question, do func() error) error {
-	if g.cfg.Kernel.Decide(q).Effect != policy.Ask {
+	if g.cfg.Policy.Decide(q).Effect != policy.Ask {
 		return do()
 	}
 	return g.pausedForApproval(ctx, r, q, do)
@@ -529,6 +529,6 @@ func (g *Gateway) Beat(ctx context.Context, c Caller) (run.Run, bool, error) {
 		}
 	}
 	g.mu.Unlock()
-	r, err = g.cfg.Runs.Beat(ctx, r.ID)
+	r, err = g.cfg.Runs.Heartbeat(ctx, r.ID)
 	return r, r.State.Ended(), err
 }

@@ -25,7 +25,7 @@ func (g *Gateway) checkpoint(ctx context.Context, rid id.Run, reason, by string,
 	}
 	q := run.CheckpointRequest{Reason: reason, By: by, State: state, Auto: by == "gateway"}
 	quiet := true
-	if r.Talk != nil {
+	if r.Conversation != nil {
 		// Hold prompts, so that the stored position of the conversation matches the snapshot.
 		var resumePrompts func()
 		resumePrompts, quiet = g.pausePrompts(ctx, rid)
@@ -37,10 +37,10 @@ func (g *Gateway) checkpoint(ctx context.Context, rid id.Run, reason, by string,
 			return run.Checkpoint{}, err
 		}
 		var saved conversationState
-		if err := json.Unmarshal(r.Talk, &saved); err != nil {
+		if err := json.Unmarshal(r.Conversation, &saved); err != nil {
 			return run.Checkpoint{}, fmt.Errorf("read the conversation of run %s: %w", rid, err)
 		}
-		q.State, q.Inbox = r.Talk, saved.Inbox
+		q.State, q.Inbox = r.Conversation, saved.Inbox
 	}
 	if g.cfg.Memory != nil {
 		q.Memory, err = g.cfg.Memory.Capture(ctx, rid)
@@ -48,7 +48,7 @@ func (g *Gateway) checkpoint(ctx context.Context, rid id.Run, reason, by string,
 			return run.Checkpoint{}, err
 		}
 	}
-	why := snapshot.Asked
+	why := snapshot.Requested
 	if q.Auto {
 		why = snapshot.Checkpoint
 	}
@@ -109,8 +109,8 @@ func (g *Gateway) Resume(ctx context.Context, rid id.Run, q run.ResumeRequest, b
 	if err != nil {
 		return nil, err
 	}
-	if r.GoesTo != "" { // a rewind was interrupted: finish it
-		q.Checkpoint = r.GoesTo
+	if r.RewindTarget != "" { // a rewind was interrupted: finish it
+		q.Checkpoint = r.RewindTarget
 		return g.rewind(ctx, rid, q)
 	}
 	move := run.Move{To: run.Active, By: q.By, Reason: q.Reason, Limits: q.Limits}
@@ -125,7 +125,7 @@ func (g *Gateway) Resume(ctx context.Context, rid id.Run, q run.ResumeRequest, b
 	if err != nil {
 		return nil, err
 	}
-	g.Poke()
+	g.Wake()
 	return []run.Run{r}, nil
 }
 
@@ -147,8 +147,8 @@ func (g *Gateway) rewind(ctx context.Context, rid id.Run, q run.ResumeRequest) (
 	// The steps after the checkpoint must be invalid before the jail is rewound. If this
 	// process is killed in between, recoverPausedRuns repeats the rewind.
 	r, err := g.cfg.Runs.Update(ctx, rid, func(d *run.Details) {
-		if d.GoesTo != c.ID {
-			d.GoesTo, d.Rewound = c.ID, append(d.Rewound, c.Steps)
+		if d.RewindTarget != c.ID {
+			d.RewindTarget, d.Rewound = c.ID, append(d.Rewound, c.Steps)
 		}
 	})
 	if err != nil {
@@ -165,19 +165,19 @@ func (g *Gateway) rewind(ctx context.Context, rid id.Run, q run.ResumeRequest) (
 		}
 	}
 	q.Update = func(d *run.Details) {
-		d.GoesTo = ""
+		d.RewindTarget = ""
 		if c.Snapshot == "" {
 			d.Exec = "" // the agent restarts from its state in the checkpoint
 		}
-		if d.Talk != nil {
-			d.Talk = c.State
+		if d.Conversation != nil {
+			d.Conversation = c.State
 		}
 	}
 	r, _, err = g.cfg.Runs.Resume(ctx, rid, q)
 	if err != nil {
 		return nil, err
 	}
-	g.Poke()
+	g.Wake()
 	return []run.Run{r}, nil
 }
 
@@ -233,7 +233,7 @@ func (g *Gateway) reserveRun(rid id.Run) (release func()) {
 		g.mu.Lock()
 		delete(g.supervisions, rid)
 		g.mu.Unlock()
-		g.Poke()
+		g.Wake()
 	}
 }
 
@@ -244,7 +244,7 @@ func (g *Gateway) finishRewind(ctx context.Context, r run.Run) error {
 			return nil
 		}
 	}
-	_, err := g.rewind(ctx, r.ID, run.ResumeRequest{Checkpoint: r.GoesTo, By: "gateway", Reason: "finish a rewind that the daemon's end interrupted"})
+	_, err := g.rewind(ctx, r.ID, run.ResumeRequest{Checkpoint: r.RewindTarget, By: "gateway", Reason: "finish a rewind that the daemon's end interrupted"})
 	return err
 }
 
@@ -277,7 +277,7 @@ func (g *Gateway) branch(ctx context.Context, rid id.Run, q run.ResumeRequest, c
 		}
 		all = append(all, b)
 	}
-	g.Poke()
+	g.Wake()
 	return all, nil
 }
 
@@ -306,8 +306,8 @@ func (g *Gateway) branchOne(ctx context.Context, of run.Run, c run.Checkpoint, q
 		if j != "" {
 			d.Exec = of.Exec // the process was cloned with the jail
 		}
-		if d.Talk != nil {
-			d.Talk = c.State
+		if d.Conversation != nil {
+			d.Conversation = c.State
 		}
 	}
 	b, _, err := g.cfg.Runs.Resume(ctx, of.ID, q)

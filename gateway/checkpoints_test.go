@@ -43,7 +43,7 @@ func TestRewindRestoresJailMemoryAndJournal(t *testing.T) {
 	env.memory.set(r.ID, "after")
 
 	back, err := env.g.Resume(t.Context(), r.ID, run.ResumeRequest{Checkpoint: cp.ID, By: "ann"}, 0)
-	if err != nil || len(back) != 1 || back[0].ID != r.ID || back[0].GoesTo != "" {
+	if err != nil || len(back) != 1 || back[0].ID != r.ID || back[0].RewindTarget != "" {
 		t.Fatalf("Resume = %+v, %v, want the rewound run", back, err)
 	}
 	if text, _ := env.jails.file(c.Jail, "/workspace/a"); text != "before" || env.memory.get(r.ID) != "before" {
@@ -97,13 +97,13 @@ func TestInterruptedRewindIsFinished(t *testing.T) {
 	if _, err := env.g.Resume(t.Context(), r.ID, run.ResumeRequest{Checkpoint: cp.ID, By: "ann"}, 0); err == nil || !strings.Contains(err.Error(), "the disk is full") {
 		t.Fatalf("Resume = %v, want the cause", err)
 	}
-	if got := env.run(r.ID); got.GoesTo != cp.ID || got.State != run.Paused {
-		t.Errorf("run = %s with target %q, want paused with target %s", got.State, got.GoesTo, cp.ID)
+	if got := env.run(r.ID); got.RewindTarget != cp.ID || got.State != run.Paused {
+		t.Errorf("run = %s with target %q, want paused with target %s", got.State, got.RewindTarget, cp.ID)
 	}
 	env.snapshots.failWith("Rewind", nil)
 	env.g.recoverPausedRuns()
 	got := env.awaitState(r.ID, run.Active)
-	if _, there := env.jails.file(c.Jail, "/workspace/a"); there || got.GoesTo != "" || len(got.Rewound) != 1 {
+	if _, there := env.jails.file(c.Jail, "/workspace/a"); there || got.RewindTarget != "" || len(got.Rewound) != 1 {
 		t.Errorf("file exists: %v, run = %+v, want no file and one rewind", there, got)
 	}
 }
@@ -119,7 +119,7 @@ func TestBranchesStartFromCheckpoint(t *testing.T) {
 	}
 	seen := map[id.Jail]bool{c.Jail: true}
 	for _, b := range branches {
-		if b.Of != r.ID || b.Jail == "" || seen[b.Jail] || env.memory.get(b.ID) != "shared" {
+		if b.BranchOf != r.ID || b.Jail == "" || seen[b.Jail] || env.memory.get(b.ID) != "shared" {
 			t.Errorf("branch = %+v with memory %q, want a branch of the run with its own jail", b, env.memory.get(b.ID))
 		}
 		seen[b.Jail] = true
@@ -156,7 +156,7 @@ func TestCheckpointOfConversationKeepsInboxPosition(t *testing.T) {
 	env := newTestEnv(t)
 	r, _ := env.open().startBuiltin(Agent{Jail: permissive(t)})
 	state := mustJSON(t, conversationState{Exec: r.Exec, Inbox: 7})
-	if _, err := env.g.cfg.Runs.Update(t.Context(), r.ID, func(d *run.Details) { d.Talk = state }); err != nil {
+	if _, err := env.g.cfg.Runs.Update(t.Context(), r.ID, func(d *run.Details) { d.Conversation = state }); err != nil {
 		t.Fatal(err)
 	}
 	cp, err := env.g.Checkpoint(t.Context(), r.ID, "by hand", "ann", false)
@@ -192,7 +192,7 @@ func TestPruneRemovesOldAutomaticCheckpoints(t *testing.T) {
 		if _, err := env.g.checkpoint(t.Context(), r.ID, "after 25 steps", "gateway", nil); err != nil {
 			t.Fatal(err)
 		}
-		if _, err := env.g.Keep(t.Context(), c, "so far", json.RawMessage(`{}`)); err != nil {
+		if _, err := env.g.SaveState(t.Context(), c, "so far", json.RawMessage(`{}`)); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -343,7 +343,7 @@ func TestCloseSessionEndsRunsAndForgetsMemory(t *testing.T) {
 	if _, err := env.g.CloseSession(t.Context(), "s", "ann", "over"); err != nil {
 		t.Errorf("CloseSession again = %v, want nil", err)
 	}
-	if _, err := env.g.Order(t.Context(), Order{Request: run.Request{Session: "s", Goal: "more"}}); err == nil {
+	if _, err := env.g.CreateRun(t.Context(), RunOrder{Request: run.Request{Session: "s", Goal: "more"}}); err == nil {
 		t.Error("Order in a closed session = nil, want an error")
 	}
 }
@@ -351,7 +351,7 @@ func TestCloseSessionEndsRunsAndForgetsMemory(t *testing.T) {
 func TestWaitForEventReturnsMessages(t *testing.T) {
 	env := newTestEnv(t)
 	r, c := env.open().startBuiltin(Agent{Jail: permissive(t)})
-	used := make(chan Used, 1)
+	used := make(chan ToolOutcome, 1)
 	go func() { used <- env.call(c, "1", "wait_for_event", `{"reason": "the build"}`) }()
 	if got := env.awaitState(r.ID, run.Paused); got.Why != run.ForEvent || got.Reason != "the build" {
 		t.Errorf("run waits for %s %q, want an event, the build", got.Why, got.Reason)

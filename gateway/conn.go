@@ -56,8 +56,8 @@ func (conn *agentConn) Next() (int64, []byte, error) {
 	}
 }
 
-// Give implements acp.Conn.
-func (conn *agentConn) Give(at int64, line []byte) error {
+// Write implements acp.Conn.
+func (conn *agentConn) Write(at int64, line []byte) error {
 	if conn.inputShared {
 		conn.inputShared = false
 		if err := conn.waitForIdleInput(); err != nil {

@@ -24,7 +24,7 @@ import (
 // A conversation is an Agent Client Protocol session with an agent. Its permission requests
 // are evaluated, and its tool calls are recorded in the journal of the run. The keys of these
 // steps derive from positions in the agent's output, so that output which is read again after
-// a crash maps to the same steps. It implements acp.Host and acp.Keeper.
+// a crash maps to the same steps. It implements acp.Host and acp.PositionStore.
 type conversation struct {
 	g           *Gateway
 	supervision *supervision
@@ -48,8 +48,8 @@ type conversationState struct {
 	Refusals int          `json:"refusals,omitempty"` // consecutive turns that ended with a denial
 }
 
-// Keep implements acp.Keeper.
-func (conv *conversation) Keep(ctx context.Context, p acp.Position) error {
+// SavePosition implements acp.PositionStore.
+func (conv *conversation) SavePosition(ctx context.Context, p acp.Position) error {
 	conv.mu.Lock()
 	if p.Prompt && p.Asked > conv.saved.Position.Asked {
 		conv.saved.Inbox, conv.saved.Errand, conv.saved.Refusals = conv.pending.Inbox, conv.pending.Errand, conv.pending.Refusals
@@ -60,7 +60,7 @@ func (conv *conversation) Keep(ctx context.Context, p acp.Position) error {
 	if err != nil {
 		return err
 	}
-	_, err = conv.g.cfg.Runs.Update(ctx, conv.run.ID, func(d *run.Details) { d.Talk = text })
+	_, err = conv.g.cfg.Runs.Update(ctx, conv.run.ID, func(d *run.Details) { d.Conversation = text })
 	return err
 }
 
@@ -141,7 +141,7 @@ func (conv *conversation) Decide(ctx context.Context, c acp.ToolCall) (acp.Verdi
 		err = conv.recordTool(ctx, c, nil, dec)
 	}
 	if err != nil {
-		return acp.Verdict{}, errors.Join(err, conv.g.cfg.Runs.Drop(context.WithoutCancel(ctx), conv.run.ID, key))
+		return acp.Verdict{}, errors.Join(err, conv.g.cfg.Runs.AbandonStep(context.WithoutCancel(ctx), conv.run.ID, key))
 	}
 	state := run.StepDone
 	if !dec.Allow {
@@ -192,7 +192,7 @@ func questionsOf(c acp.ToolCall) (questions []question, own bool) {
 		return nil, true
 	}
 	if c.Command != "" { // regardless of the kind that the agent reports
-		return []question{{policy.ActionRun, c.Command, c.Titled}}, false
+		return []question{{policy.ActionRun, c.Command, c.CommandFromTitle}}, false
 	}
 	action := cmp.Or(kindActions[c.Kind], tool, c.Kind, "other")
 	if c.Tool != "" && tool != c.Tool {
@@ -218,7 +218,7 @@ func questionsOf(c acp.ToolCall) (questions []question, own bool) {
 // Update implements acp.Host.
 func (conv *conversation) Update(ctx context.Context, u acp.Update) error {
 	conv.g.activityOf(conv.run.ID).recordAction()
-	if _, err := conv.g.cfg.Runs.Beat(ctx, conv.run.ID); err != nil {
+	if _, err := conv.g.cfg.Runs.Heartbeat(ctx, conv.run.ID); err != nil {
 		return err
 	}
 	switch u.Event {
@@ -226,7 +226,7 @@ func (conv *conversation) Update(ctx context.Context, u acp.Update) error {
 		return conv.post(ctx, u)
 	case acp.Thought:
 		return conv.recordNote(ctx, u.At, "thought", u.Text)
-	case acp.Planned:
+	case acp.PlanChanged:
 		return conv.recordNote(ctx, u.At, "plan", u.Plan)
 	case acp.Ended:
 		return conv.recordTool(ctx, u.Call, &u.Outcome, decision{})

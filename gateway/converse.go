@@ -61,7 +61,7 @@ func (g *Gateway) converseInJail(ctx context.Context, sup *supervision, r run.Ru
 	if err != nil {
 		return err
 	}
-	o.Spare = ag.Preset == "shell"
+	o.OmitUnsupportedServers = ag.Preset == "shell"
 	from := int64(0)
 	if o.From != nil {
 		from = o.From.At
@@ -88,9 +88,9 @@ func (g *Gateway) converseInJail(ctx context.Context, sup *supervision, r run.Ru
 // continue it.
 func (g *Gateway) openConversation(ctx context.Context, sup *supervision, r run.Run, caller Caller, x id.Exec, l agent.Launch) (*conversation, acp.Options, error) {
 	conv := &conversation{g: g, supervision: sup, run: r, caller: caller}
-	o := acp.Options{Cwd: l.Cwd, Servers: l.Servers, Meta: l.Meta, Still: sup.promptLock, GoOn: continuePrompt}
-	if len(r.Talk) > 0 {
-		if err := json.Unmarshal(r.Talk, &conv.saved); err != nil {
+	o := acp.Options{Cwd: l.Cwd, Servers: l.Servers, Meta: l.Meta, SendLock: sup.promptLock, ResumePrompt: continuePrompt}
+	if len(r.Conversation) > 0 {
+		if err := json.Unmarshal(r.Conversation, &conv.saved); err != nil {
 			return nil, o, fmt.Errorf("decode the stored conversation state: %w", err)
 		}
 	}
@@ -112,7 +112,7 @@ func (g *Gateway) openConversation(ctx context.Context, sup *supervision, r run.
 	// This is a new process. It may still be able to load the previous session.
 	conv.saved = conversationState{Exec: x, Resumes: conv.saved.Position.Session, Inbox: conv.saved.Inbox, Errand: conv.saved.Errand}
 	o.Resume = conv.saved.Resumes
-	return conv, o, conv.Keep(ctx, acp.Position{})
+	return conv, o, conv.SavePosition(ctx, acp.Position{})
 }
 
 // converse drives a conversation until the run stops or the agent ends. If ctx is done, or
@@ -130,7 +130,7 @@ func (g *Gateway) converse(ctx context.Context, sup *supervision, r run.Run, c a
 	cause := context.Cause(driveCtx)
 	stop(errRunOver)
 	<-watched
-	if errors.Is(err, errRunOver) || errors.Is(err, acp.ErrLeft) || cause != nil && errors.Is(cause, acp.ErrLeft) {
+	if errors.Is(err, errRunOver) || errors.Is(err, acp.ErrDetached) || cause != nil && errors.Is(cause, acp.ErrDetached) {
 		return ctx.Err()
 	}
 	return err
@@ -144,7 +144,7 @@ func (g *Gateway) waitForStop(ctx, driveCtx context.Context, sup *supervision, r
 		case <-driveCtx.Done():
 			return nil
 		case <-ctx.Done():
-			return acp.ErrLeft
+			return acp.ErrDetached
 		case <-sup.moved:
 		}
 		now, err := g.cfg.Runs.Get(ctx, rid)
@@ -153,7 +153,7 @@ func (g *Gateway) waitForStop(ctx, driveCtx context.Context, sup *supervision, r
 			g.cfg.Log.Error("could not read a run", "run", rid, "err", err)
 		case err != nil, now.State == run.Active, now.State == run.Paused && now.Why == run.ForApproval:
 		case leave && !now.State.Ended():
-			return acp.ErrLeft
+			return acp.ErrDetached
 		default:
 			return errRunOver
 		}
@@ -195,7 +195,7 @@ func (g *Gateway) converseOutside(ctx context.Context, sup *supervision, r run.R
 	}()
 	l.Cwd = proc.Cwd
 	conv, o, err := g.openConversation(ctx, sup, r, caller, id.NewExec(), l)
-	o.Spare = ag.Preset == "shell"
+	o.OmitUnsupportedServers = ag.Preset == "shell"
 	if err == nil {
 		err = g.converse(ctx, sup, r, acp.Pipes(in, out), conv, o, false)
 	}

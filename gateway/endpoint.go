@@ -17,8 +17,8 @@ import (
 
 // Addresses of the agent endpoint in every jail that belongs to a session.
 const (
-	DoorPort   = 4097
-	DoorSocket = "/run/glasshouse/gateway.sock"
+	EndpointPort   = 4097
+	EndpointSocket = "/run/glasshouse/gateway.sock"
 )
 
 // Labels of jails. Only the daemon sets them, since they identify the callers of agent
@@ -82,9 +82,9 @@ func (e *agentEndpoint) close() error {
 	return nil
 }
 
-// Arrived reports that a jail has started or was found running. If the jail belongs to a
+// JailStarted reports that a jail has started or was found running. If the jail belongs to a
 // session, its agent endpoint is opened. Arrived does not block.
-func (g *Gateway) Arrived(j jail.Jail) {
+func (g *Gateway) JailStarted(j jail.Jail) {
 	if j.Spec.Labels[LabelSession] == "" || g.ctx.Err() != nil {
 		return
 	}
@@ -108,8 +108,8 @@ func (g *Gateway) Arrived(j jail.Jail) {
 	}()
 }
 
-// Left reports that a jail has stopped. It does not wait until the endpoint is closed.
-func (g *Gateway) Left(j id.Jail) {
+// JailStopped reports that a jail has stopped. It does not wait until the endpoint is closed.
+func (g *Gateway) JailStopped(j id.Jail) {
 	g.mu.Lock()
 	e := g.endpoints[j]
 	delete(g.endpoints, j)
@@ -147,8 +147,8 @@ func (g *Gateway) waitForEndpoint(ctx context.Context, j id.Jail) error {
 // ctx is done or the jail does not exist.
 func (g *Gateway) serveEndpoint(ctx context.Context, j id.Jail, ready chan<- struct{}) {
 	listeners := []func(context.Context) (net.Listener, error){
-		func(ctx context.Context) (net.Listener, error) { return g.cfg.Jails.ListenTCP(ctx, j, DoorPort) },
-		func(ctx context.Context) (net.Listener, error) { return g.cfg.Jails.Listen(ctx, j, DoorSocket) },
+		func(ctx context.Context) (net.Listener, error) { return g.cfg.Jails.ListenTCP(ctx, j, EndpointPort) },
+		func(ctx context.Context) (net.Listener, error) { return g.cfg.Jails.Listen(ctx, j, EndpointSocket) },
 	}
 	ended := make(chan struct{})
 	var opening sync.WaitGroup
@@ -232,7 +232,7 @@ func (g *Gateway) callerIn(ctx context.Context, jid id.Jail) (Caller, error) {
 
 // levelOfPolicy returns the autonomy level of a jail's policy, or 0 if it has no policy.
 func levelOfPolicy(j jail.Jail) (policy.Level, error) {
-	s, err := govern.Read(j.Spec.Govern)
+	s, err := govern.Read(j.Spec.Policy)
 	if err != nil || s.Policy == nil {
 		return 0, err
 	}

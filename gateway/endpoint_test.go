@@ -24,7 +24,7 @@ func (env *testEnv) session(sid, name, group string) {
 // jailIn creates a jail of a session, without a run in it.
 func (env *testEnv) jailIn(sid string, rules []byte) jail.Jail {
 	env.Helper()
-	j, err := env.jails.Create(env.Context(), jail.Spec{Start: true, Cwd: "/work", Govern: rules, Labels: map[string]string{LabelSession: sid}})
+	j, err := env.jails.Create(env.Context(), jail.Spec{Start: true, Cwd: "/work", Policy: rules, Labels: map[string]string{LabelSession: sid}})
 	if err != nil {
 		env.Fatal(err)
 	}
@@ -63,21 +63,21 @@ func TestEndpointOpensWhenJailBecomesVisible(t *testing.T) {
 	env := newTestEnv(t).open()
 	j := env.jailIn("s", nil)
 	env.await("the first endpoint is open", func() bool { env.jails.mu.Lock(); defer env.jails.mu.Unlock(); return env.jails.ports[j.ID] != nil })
-	env.g.Left(j.ID)
+	env.g.JailStopped(j.ID)
 	env.jails.mu.Lock()
 	delete(env.jails.ports, j.ID)
 	env.jails.mu.Unlock()
 
 	gone := fault.Newf(fault.NotFound, "jail.Listen", string(j.ID), "no such jail")
 	env.jails.failWith("Listen", gone)
-	env.g.Arrived(j)
+	env.g.JailStarted(j)
 	env.await("the endpoint is removed", func() bool {
 		env.g.mu.Lock()
 		defer env.g.mu.Unlock()
 		return env.g.endpoints[j.ID] == nil
 	})
 	env.jails.failWith("Listen", nil)
-	env.g.Arrived(j)
+	env.g.JailStarted(j)
 	if c, err := env.dialEndpoint(j.ID); err != nil || c.Jail != j.ID {
 		t.Errorf("caller = %+v, %v, want a caller in jail %s", c, err, j.ID)
 	}
@@ -166,7 +166,7 @@ func TestHarnessActionsAreRecorded(t *testing.T) {
 		{"edit", "/work/src/a.ts", govern.Autonomous},
 		{"edit", "/work/b.ts", govern.Denied},
 	} {
-		v := env.g.Said(t.Context(), c, policy.Question{Action: tt.action, Resource: tt.resource})
+		v := env.g.RecordAction(t.Context(), c, policy.Question{Action: tt.action, Resource: tt.resource})
 		if v.Tag != tt.tag {
 			t.Errorf("Said(%s %s) = %s, want %s", tt.action, tt.resource, v.Tag, tt.tag)
 		}
@@ -187,13 +187,13 @@ func TestDecidedActionIsRecordedOnce(t *testing.T) {
 	if err != nil || !v.Allow {
 		t.Fatalf("Decide = %+v, %v, want allow", v, err)
 	}
-	if said := env.g.Said(t.Context(), c, q); said.Entry != v.Entry {
+	if said := env.g.RecordAction(t.Context(), c, q); said.Entry != v.Entry {
 		t.Errorf("Said = entry %d, want the entry of the decision, %d", said.Entry, v.Entry)
 	}
 	if got := env.decisions(); len(got) != 1 {
 		t.Errorf("decisions = %q, want one", got)
 	}
-	env.g.Said(t.Context(), c, q) // a second action without a decision
+	env.g.RecordAction(t.Context(), c, q) // a second action without a decision
 	if got := env.decisions(); len(got) != 2 {
 		t.Errorf("decisions = %q, want two", got)
 	}
@@ -212,7 +212,7 @@ func TestHarnessDecisionsAreBounded(t *testing.T) {
 	if got := kept(); got != maxHarnessDecisions {
 		t.Errorf("stored decisions = %d, want %d", got, maxHarnessDecisions)
 	}
-	env.g.Left("j-1")
+	env.g.JailStopped("j-1")
 	if got := kept(); got != 0 {
 		t.Errorf("stored decisions of a stopped jail = %d, want 0", got)
 	}
@@ -226,7 +226,7 @@ func TestIsFollowsBranchOrigins(t *testing.T) {
 	env.jails.mu.Unlock()
 	c := Caller{Jail: second.ID}
 	for j, want := range map[id.Jail]bool{first.ID: true, second.ID: true, other.ID: false, "j-gone": false, "": false} {
-		if got := env.g.Is(t.Context(), c, j); got != want {
+		if got := env.g.OwnsJail(t.Context(), c, j); got != want {
 			t.Errorf("Is(%q) = %v, want %v", j, got, want)
 		}
 	}
@@ -240,10 +240,10 @@ func TestOperationsWithoutRunConflict(t *testing.T) {
 		t.Fatal(err)
 	}
 	for name, do := range map[string]func() error{
-		"Call":   func() error { _, err := env.g.Call(t.Context(), c, Use{Key: "1", Tool: "bash"}); return err },
+		"Call":   func() error { _, err := env.g.Call(t.Context(), c, ToolUse{Key: "1", Tool: "bash"}); return err },
 		"Task":   func() error { _, err := env.g.Task(t.Context(), c); return err },
 		"Beat":   func() error { _, _, err := env.g.Beat(t.Context(), c); return err },
-		"Keep":   func() error { _, err := env.g.Keep(t.Context(), c, "", nil); return err },
+		"Keep":   func() error { _, err := env.g.SaveState(t.Context(), c, "", nil); return err },
 		"Finish": func() error { _, err := env.g.Finish(t.Context(), c, nil); return err },
 		"Fail":   func() error { _, err := env.g.Fail(t.Context(), c, "x"); return err },
 	} {

@@ -46,7 +46,7 @@ type testEnv struct {
 	dir       string
 	store     *store.Store
 	chain     *chain.Chain
-	kernel    *govern.Kernel
+	kernel    *govern.Engine
 	approvals *approval.Queue
 	runs      *run.Manager
 	schedules *schedule.Manager
@@ -87,9 +87,9 @@ func newTestEnv(t *testing.T) *testEnv {
 	must(err)
 	t.Cleanup(func() { env.approvals.Close() })
 	env.kernel.Approvals(env.approvals)
-	env.runs, err = run.New(t.Context(), run.Config{Store: env.store.Runs(), Chain: env.chain, Holder: "daemon-1", Told: func(e run.Event) {
+	env.runs, err = run.New(t.Context(), run.Config{Store: env.store.Runs(), Chain: env.chain, Holder: "daemon-1", OnEvent: func(e run.Event) {
 		if env.g != nil {
-			env.g.Happened(e)
+			env.g.HandleRunEvent(e)
 		}
 	}})
 	must(err)
@@ -102,13 +102,13 @@ func newTestEnv(t *testing.T) *testEnv {
 	env.broker, err = autonomy.NewBroker(env.store.Autonomy(), autonomy.BrokerConfig{
 		Siblings: siblings, Deliverer: siblings, Poll: 20 * time.Millisecond,
 		Policy: func(ctx context.Context, from, to autonomy.Member, action, text string) (bool, string, error) {
-			return env.g.MayAsk(ctx, from, to, action, text)
+			return env.g.EvaluateRequest(ctx, from, to, action, text)
 		},
 		Ready: func(ctx context.Context, to autonomy.Member) (*autonomy.Refusal, error) { return env.g.Ready(ctx, to) },
 	})
 	must(err)
 	t.Cleanup(func() { env.broker.Close() })
-	bounds := &Bounds{Jails: env.jails}
+	bounds := &ResourceLimiter{Jails: env.jails}
 	env.resources, err = autonomy.NewResources(t.Context(), env.store.Autonomy(), autonomy.ResourceConfig{
 		Applier: bounds, Sampler: bounds, Host: "host-1",
 		Ceilings: autonomy.Ceilings{Capacity: autonomy.Limits{CPU: 8000, Memory: 16384, Disk: 1 << 20}},
@@ -124,7 +124,7 @@ func newTestEnv(t *testing.T) *testEnv {
 		Running: func(ctx context.Context, h id.Schedule) (bool, error) { return env.g.Running(ctx, h) },
 	})
 	env.cfg = Config{
-		Runs: env.runs, Schedules: env.schedules, Jails: env.jails, Snapshots: env.snapshots, Kernel: env.kernel, Caps: env.caps, Memory: env.memory,
+		Runs: env.runs, Schedules: env.schedules, Jails: env.jails, Snapshots: env.snapshots, Policy: env.kernel, Caps: env.caps, Memory: env.memory,
 		Broker: env.broker, Resources: env.resources, Tasks: autonomy.NewTasks(env.store.Autonomy(), Workspaces{Jails: env.jails}),
 		Serve:      serveCallers,
 		Program:    "/programs/glasshouse-agent",
@@ -202,7 +202,7 @@ func (env *testEnv) order(session, goal string, a Agent) run.Run {
 	if err != nil {
 		env.Fatal(err)
 	}
-	r, err := env.g.Order(env.Context(), Order{Request: run.Request{Session: session, Goal: goal, Agent: raw, By: "ann"}})
+	r, err := env.g.CreateRun(env.Context(), RunOrder{Request: run.Request{Session: session, Goal: goal, Agent: raw, By: "ann"}})
 	if err != nil {
 		env.Fatalf("Order(%q) = %v, want a run", goal, err)
 	}
@@ -238,7 +238,7 @@ func (env *testEnv) decisions() []string {
 	env.Helper()
 	var all []string
 	for _, e := range env.entries(chain.Decided) {
-		var d govern.Decided
+		var d govern.DecisionRecord
 		if err := json.Unmarshal(e.Body, &d); err != nil {
 			env.Fatal(err)
 		}
@@ -250,7 +250,7 @@ func (env *testEnv) decisions() []string {
 // entries returns the entries of a kind in the audit log, oldest first.
 func (env *testEnv) entries(kind chain.Kind) []chain.Entry {
 	env.Helper()
-	if err := env.kernel.Settle(env.Context()); err != nil {
+	if err := env.kernel.Flush(env.Context()); err != nil {
 		env.Fatal(err)
 	}
 	all, err := env.chain.Entries(env.Context(), chain.Query{Kinds: []chain.Kind{kind}, Limit: 1000})
@@ -421,11 +421,11 @@ func (f *fakeJails) Start(ctx context.Context, jid id.Jail) (jail.Jail, error) {
 	j.State = jail.Running
 	got, silent := *j, f.noNotify
 	f.mu.Unlock()
-	if err := f.env.kernel.Guard(ctx, jid, govern.Guard{Spec: got.Spec.Govern, Workspace: got.Spec.Project()}); err != nil {
+	if err := f.env.kernel.Guard(ctx, jid, govern.Guard{Spec: got.Spec.Policy, Workspace: got.Spec.Project()}); err != nil {
 		return got, err
 	}
 	if f.env.g != nil && !silent {
-		f.env.g.Arrived(got)
+		f.env.g.JailStarted(got)
 	}
 	return got, nil
 }
@@ -450,7 +450,7 @@ func (f *fakeJails) Stop(_ context.Context, jid id.Jail, _ jail.StopOptions) (ja
 		p.cancel()
 	}
 	if f.env.g != nil {
-		f.env.g.Left(jid)
+		f.env.g.JailStopped(jid)
 	}
 	f.env.kernel.Release(jid)
 	return got, nil
@@ -508,9 +508,9 @@ func (f *fakeJails) Limit(_ context.Context, jid id.Jail, q jail.LimitChange) (j
 		CPUShares: cmp.Or(q.Limits.CPUShares, j.Spec.Limits.CPUShares), MemoryMB: cmp.Or(q.Limits.MemoryMB, j.Spec.Limits.MemoryMB),
 		DiskMB: cmp.Or(q.Limits.DiskMB, j.Spec.Limits.DiskMB), MaxPIDs: cmp.Or(q.Limits.MaxPIDs, j.Spec.Limits.MaxPIDs),
 	}
-	j.Spec.Limits, j.Base = l, nil
-	if q.Lent && l != own {
-		j.Base = &own
+	j.Spec.Limits, j.OwnLimits = l, nil
+	if q.Temporary && l != own {
+		j.OwnLimits = &own
 	}
 	return *j, nil
 }
@@ -828,7 +828,7 @@ func (s *fakeSnapshots) Take(ctx context.Context, jid id.Jail, o snapshot.TakeOp
 	}
 	s.jails.mu.Lock()
 	defer s.jails.mu.Unlock()
-	snap := snapshot.Snapshot{ID: id.NewSnapshot(), Jail: j, Name: o.Name, Labels: o.Labels, Reason: cmp.Or(o.Reason, snapshot.Asked), Created: time.Now()}
+	snap := snapshot.Snapshot{ID: id.NewSnapshot(), Jail: j, Name: o.Name, Labels: o.Labels, Reason: cmp.Or(o.Reason, snapshot.Requested), Created: time.Now()}
 	s.all[snap.ID] = snap
 	if s.files == nil {
 		s.files = map[id.Snapshot]map[string]string{}
@@ -838,7 +838,7 @@ func (s *fakeSnapshots) Take(ctx context.Context, jid id.Jail, o snapshot.TakeOp
 	return snap, nil
 }
 
-func (s *fakeSnapshots) Branch(ctx context.Context, sid id.Snapshot, count int, o snapshot.Overrides) ([]snapshot.Child, error) {
+func (s *fakeSnapshots) Branch(ctx context.Context, sid id.Snapshot, count int, o snapshot.Overrides) ([]snapshot.BranchResult, error) {
 	s.mu.Lock()
 	snap, ok := s.all[sid]
 	err := s.fail["Branch"]
@@ -849,7 +849,7 @@ func (s *fakeSnapshots) Branch(ctx context.Context, sid id.Snapshot, count int, 
 	if !ok {
 		return nil, fault.Newf(fault.NotFound, "snapshot.Branch", string(sid), "no such snapshot")
 	}
-	var all []snapshot.Child
+	var all []snapshot.BranchResult
 	for n := range count {
 		spec := snap.Jail.Spec
 		if o.Labels != nil {
@@ -864,7 +864,7 @@ func (s *fakeSnapshots) Branch(ctx context.Context, sid id.Snapshot, count int, 
 			j = *s.jails.all[j.ID]
 		}
 		s.jails.mu.Unlock()
-		all = append(all, snapshot.Child{Jail: j, Err: err})
+		all = append(all, snapshot.BranchResult{Jail: j, Err: err})
 	}
 	return all, nil
 }
@@ -898,8 +898,8 @@ func (s *fakeSnapshots) Delete(_ context.Context, sid id.Snapshot) error {
 	return nil
 }
 
-// Abandoned removes the snapshots of automatic checkpoints, like snapshot.Keeper.
-func (s *fakeSnapshots) Abandoned(_ context.Context, j id.Jail) error {
+// JailDeleted removes the snapshots of automatic checkpoints, like snapshot.Manager.
+func (s *fakeSnapshots) JailDeleted(_ context.Context, j id.Jail) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	maps.DeleteFunc(s.all, func(_ id.Snapshot, snap snapshot.Snapshot) bool {

@@ -68,28 +68,28 @@ type Jails interface {
 	ListenTCP(ctx context.Context, j id.Jail, port int) (net.Listener, error)
 }
 
-// Snapshots takes and restores snapshots of jails. *snapshot.Keeper implements it.
+// Snapshots takes and restores snapshots of jails. *snapshot.Manager implements it.
 type Snapshots interface {
 	Take(ctx context.Context, j id.Jail, o snapshot.TakeOptions) (snapshot.Snapshot, error)
-	Branch(ctx context.Context, s id.Snapshot, count int, o snapshot.Overrides) ([]snapshot.Child, error)
+	Branch(ctx context.Context, s id.Snapshot, count int, o snapshot.Overrides) ([]snapshot.BranchResult, error)
 	Rewind(ctx context.Context, j id.Jail, s id.Snapshot, o jail.RewindOptions) (jail.Jail, error)
 	Delete(ctx context.Context, s id.Snapshot) error
 
-	// Abandoned removes the automatic snapshots of a jail that was deleted.
-	Abandoned(ctx context.Context, j id.Jail) error
+	// JailDeleted removes the automatic snapshots of a jail that was deleted.
+	JailDeleted(ctx context.Context, j id.Jail) error
 }
 
-// Kernel is the policy engine: it evaluates decisions and calls capabilities. *govern.Kernel
+// PolicyEngine is the policy engine: it evaluates decisions and calls capabilities. *govern.Engine
 // implements it.
-type Kernel interface {
+type PolicyEngine interface {
 	Decide(q policy.Question) policy.Decision
-	Judge(ctx context.Context, a govern.Ask) (govern.Verdict, error)
-	Said(q policy.Question) govern.Verdict
+	Evaluate(ctx context.Context, a govern.Ask) (govern.Verdict, error)
+	RecordAction(q policy.Question) govern.Verdict
 	Call(ctx context.Context, r govern.Request) (govern.Outcome, error)
 	EndSession(ctx context.Context, session string) error
 	GovernRun(ctx context.Context, r id.Run, spec json.RawMessage, workspace string) error
 	ReleaseRun(r id.Run)
-	Carried(j id.Jail) (n int64, kernel string)
+	ProxyBytes(j id.Jail) (n int64, kernel string)
 }
 
 // Capabilities lists the installed capabilities and skills.
@@ -113,7 +113,7 @@ type Config struct {
 	Schedules *schedule.Manager
 	Jails     Jails
 	Snapshots Snapshots
-	Kernel    Kernel
+	Policy    PolicyEngine
 	Caps      Capabilities
 	Memory    Memory           // nil: checkpoints do not contain memory
 	Broker    *autonomy.Broker // nil: peer messaging is disabled
@@ -142,7 +142,7 @@ type Config struct {
 	// to those of autonomy.TimersOf.
 	Timers map[policy.Level]autonomy.Timers
 
-	Saves Saves // default intervals of automatic checkpoints
+	Autosave AutosaveSettings // default intervals of automatic checkpoints
 
 	Keep int // number of newest jails of ended runs to keep; 0 is 20
 	Log  *slog.Logger
@@ -201,7 +201,7 @@ func (g *Gateway) Open(ctx context.Context) error {
 	}
 	for _, j := range all {
 		if j.State == jail.Running || j.State == jail.Paused {
-			g.Arrived(j)
+			g.JailStarted(j)
 		}
 	}
 	g.wg.Go(g.loop)
@@ -249,9 +249,9 @@ const recoverInterval = 30 * time.Second
 func (g *Gateway) recoverPausedRuns() {
 	err := g.eachRun(g.ctx, run.Filter{States: []run.State{run.Paused}}, func(r run.Run) bool {
 		sup := g.supervisionOf(r.ID)
-		if sup == nil && r.GoesTo != "" {
+		if sup == nil && r.RewindTarget != "" {
 			if err := g.finishRewind(g.ctx, r); err != nil && g.ctx.Err() == nil {
-				g.cfg.Log.Warn("could not finish the rewind of a run", "run", r.ID, "checkpoint", r.GoesTo, "err", err)
+				g.cfg.Log.Warn("could not finish the rewind of a run", "run", r.ID, "checkpoint", r.RewindTarget, "err", err)
 			}
 			return true
 		}
@@ -303,8 +303,8 @@ func (g *Gateway) loop() {
 	}
 }
 
-// Poke starts a scan for runs without waiting for the next tick.
-func (g *Gateway) Poke() {
+// Wake starts a scan for runs without waiting for the next tick.
+func (g *Gateway) Wake() {
 	select {
 	case g.wake <- struct{}{}:
 	default:

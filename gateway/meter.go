@@ -74,7 +74,7 @@ func (g *Gateway) measure(ctx context.Context, rid id.Run) run.Run {
 		var readings []run.Reading
 		readings, err = g.readings(ctx, r)
 		if err == nil {
-			r, err = g.cfg.Runs.Measure(ctx, rid, readings)
+			r, err = g.cfg.Runs.ChargeReadings(ctx, rid, readings)
 		}
 	}
 	// A conflict means that another daemon charges the run.
@@ -107,7 +107,7 @@ func (g *Gateway) readings(ctx context.Context, r run.Run) ([]run.Reading, error
 	if err != nil {
 		return nil, err
 	}
-	proxied, kernel := g.cfg.Kernel.Carried(r.Jail)
+	proxied, kernel := g.cfg.Policy.ProxyBytes(r.Jail)
 	all := []run.Reading{
 		{Name: "cpu", Dimension: budget.CPU, Total: used.CPU.Milliseconds()},
 		{Name: "wire", Dimension: budget.Network, Total: used.RxBytes + used.TxBytes},

@@ -42,8 +42,8 @@ func (g *Gateway) ModelCaller(req *http.Request) (llm.Caller, error) {
 	}
 	out.Run, out.Parent = string(r.ID), r.Entry
 	context.AfterFunc(req.Context(), g.activityOf(r.ID).begin("the model", false)) // ends with the request
-	if r.Of != "" {
-		out.Branch = fmt.Sprintf("%s/%d", r.Of, r.Branch)
+	if r.BranchOf != "" {
+		out.Branch = fmt.Sprintf("%s/%d", r.BranchOf, r.Branch)
 	}
 	out.Budget, err = g.cfg.Runs.Budget(req.Context(), r.ID)
 	if err != nil {
@@ -53,13 +53,13 @@ func (g *Gateway) ModelCaller(req *http.Request) (llm.Caller, error) {
 	return out, nil
 }
 
-// Exceeded handles a model call beyond the budget of a run: it pauses or ends the run, as the
+// HandleOverBudget handles a model call beyond the budget of a run: it pauses or ends the run, as the
 // run specifies. It implements llm.Config.Exceeded.
-func (g *Gateway) Exceeded(ctx context.Context, c llm.Caller, err error) {
+func (g *Gateway) HandleOverBudget(ctx context.Context, c llm.Caller, err error) {
 	if c.Run == "" {
 		return
 	}
-	if _, err := g.cfg.Runs.Exceeded(context.WithoutCancel(ctx), id.Run(c.Run), err); err != nil {
+	if _, err := g.cfg.Runs.StopOverBudget(context.WithoutCancel(ctx), id.Run(c.Run), err); err != nil {
 		g.cfg.Log.Error("could not stop a run that exceeds its budget", "run", c.Run, "err", err)
 	}
 }
@@ -126,9 +126,9 @@ type callSummary struct {
 	Priced  bool        `json:"priced"`
 }
 
-// Asked records a finished model call without a key as a step of its run. The step's key is
+// RecordModelCall records a finished model call without a key as a step of its run. The step's key is
 // unique, so the response is never replayed.
-func (g *Gateway) Asked(ctx context.Context, c llm.Call) error {
+func (g *Gateway) RecordModelCall(ctx context.Context, c llm.Call) error {
 	if c.Caller.Run == "" || c.Kept || c.Free {
 		return nil
 	}

@@ -52,7 +52,7 @@ func TestModelCallWithoutKeyIsJournaled(t *testing.T) {
 	failed.ID, failed.Outcome, failed.Problem = "l-failed", llm.Failed, "the provider is unavailable"
 	beyond.ID = "l-beyond"
 	for _, c := range []llm.Call{call, kept, free, failed, beyond, {ID: "l-without-run"}} {
-		if err := g.Asked(t.Context(), c); err != nil {
+		if err := g.RecordModelCall(t.Context(), c); err != nil {
 			t.Errorf("Asked(%s) = %v, want nil", c.ID, err)
 		}
 	}

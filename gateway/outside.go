@@ -34,7 +34,7 @@ func (g *Gateway) runOutside(ctx context.Context, sup *supervision, r run.Run, a
 	if err != nil {
 		return err
 	}
-	if err := g.cfg.Kernel.GovernRun(ctx, r.ID, rules, workspace); err != nil {
+	if err := g.cfg.Policy.GovernRun(ctx, r.ID, rules, workspace); err != nil {
 		return err
 	}
 	ctx, cancel := context.WithCancelCause(ctx)
@@ -73,7 +73,7 @@ func (g *Gateway) runOutside(ctx context.Context, sup *supervision, r run.Run, a
 		Argv: l.Argv, Env: g.hostEnv(l.Env, r), Files: files, Socket: socket, Token: []byte(token),
 		Stdout: outputWriter{&output, &outputMu, protocol.Stdout}, Stderr: outputWriter{&output, &outputMu, protocol.Stderr}, Limits: spawn.Limits{Memory: 2 << 30, PIDs: 512},
 	}
-	for what := range spawner.Lacks() {
+	for what := range spawner.UnenforcedLimits() {
 		switch what { // glasshouse doctor reports limits that this host cannot enforce
 		case "memory":
 			start.Limits.Memory = 0

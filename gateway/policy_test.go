@@ -45,7 +45,7 @@ func TestRunUsesPolicyAgent(t *testing.T) {
 					denied <- err
 					return 1
 				}
-				u, err := env.g.Call(t.Context(), c, Use{Key: "1", Tool: "write_file", Input: []byte(`{"path": "src/a.ts", "text": "x"}`)})
+				u, err := env.g.Call(t.Context(), c, ToolUse{Key: "1", Tool: "write_file", Input: []byte(`{"path": "src/a.ts", "text": "x"}`)})
 				if err == nil && u.State == run.StepRefused {
 					err = fault.Newf(fault.Denied, "test", "", "%s", u.Error.Message)
 				}
@@ -56,7 +56,7 @@ func TestRunUsesPolicyAgent(t *testing.T) {
 				return 0
 			})
 			env.open()
-			spec := jail.Spec{Govern: policyOf(t, seedPermissions, tt.policyAgent, policy.Intelligent)}
+			spec := jail.Spec{Policy: policyOf(t, seedPermissions, tt.policyAgent, policy.Intelligent)}
 			r := env.order("s", "write a file", Agent{Preset: "builtin", Jail: &spec, PolicyAgent: tt.runAgent})
 			err := <-denied
 			if got, want := errors.Is(err, fault.Denied), tt.want == "edit: src/a.ts [DENIED]"; got != want {
@@ -76,7 +76,7 @@ func TestRunUsesPolicyAgent(t *testing.T) {
 // The rules of an agent outside of jails belong to its run.
 func TestAgentOutsideJailUsesPolicyAgent(t *testing.T) {
 	env := newTestEnv(t).withoutLoop()
-	spec := jail.Spec{Govern: policyOf(t, seedPermissions, "reviewer", policy.Intelligent)}
+	spec := jail.Spec{Policy: policyOf(t, seedPermissions, "reviewer", policy.Intelligent)}
 	a := Agent{Preset: "builtin", Spawner: InProcess, Jail: &spec}
 	rules, err := env.g.policySpec(a)
 	if err != nil {
@@ -96,7 +96,7 @@ func TestAgentOutsideJailUsesPolicyAgent(t *testing.T) {
 // The audit log shows which rules decided.
 func TestDecisionsNamePolicyAgent(t *testing.T) {
 	env := newTestEnv(t).withoutLoop()
-	j, err := env.jails.Create(t.Context(), jail.Spec{Start: true, Govern: policyOf(t, seedPermissions, "reviewer", policy.Intelligent)})
+	j, err := env.jails.Create(t.Context(), jail.Spec{Start: true, Policy: policyOf(t, seedPermissions, "reviewer", policy.Intelligent)})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -112,9 +112,9 @@ func TestDecisionsNamePolicyAgent(t *testing.T) {
 // The general rules would apply instead, which allow more than the operator intended.
 func TestOrderRejectsUndefinedPolicyAgent(t *testing.T) {
 	env := newTestEnv(t).withoutLoop()
-	spec := jail.Spec{Govern: policyOf(t, seedPermissions, "", policy.Intelligent)}
+	spec := jail.Spec{Policy: policyOf(t, seedPermissions, "", policy.Intelligent)}
 	raw := mustJSON(t, Agent{Preset: "builtin", Jail: &spec, PolicyAgent: "reviwer"})
-	_, err := env.g.Order(t.Context(), Order{Request: run.Request{Session: "s", Goal: "g", Agent: raw}})
+	_, err := env.g.CreateRun(t.Context(), RunOrder{Request: run.Request{Session: "s", Goal: "g", Agent: raw}})
 	if fault.FieldOf(err) != "agent.policy_agent" {
 		t.Errorf("Order with the policy agent reviwer = %v, want an error of agent.policy_agent", err)
 	}

@@ -28,13 +28,13 @@ const (
 // preview returns the diff that an invocation would make to a file now, as an
 // approval.Foreseen. The file may change before the invocation is executed.
 func (g *Gateway) preview(ctx context.Context, inv *invocation, name string, next func(before string) (string, error)) json.RawMessage {
-	var f approval.Foreseen
+	var f approval.Preview
 	var err error
 	f.Diff, err = g.diff(ctx, inv, name, next)
 	if err != nil {
-		f.NoDiff = err.Error()
+		f.NoDiffReason = err.Error()
 		if e, ok := errors.AsType[*fault.Error](err); ok && e.Err != nil {
-			f.NoDiff = e.Err.Error() // without the operation and object
+			f.NoDiffReason = e.Err.Error() // without the operation and object
 		}
 	}
 	doc, err := json.Marshal(f)

@@ -16,9 +16,9 @@ import (
 	"glasshouse/policy"
 )
 
-// Bounds reads and sets the resource limits of jails. It implements autonomy.Applier and
+// ResourceLimiter reads and sets the resource limits of jails. It implements autonomy.Applier and
 // autonomy.Sampler.
-type Bounds struct {
+type ResourceLimiter struct {
 	Jails Jails
 
 	mu sync.Mutex
@@ -54,19 +54,19 @@ func limitsOf(l jail.Limits) autonomy.Limits {
 }
 
 // Limits implements autonomy.Applier.
-func (b *Bounds) Limits(ctx context.Context, jid id.Jail) (autonomy.Limits, error) {
+func (b *ResourceLimiter) Limits(ctx context.Context, jid id.Jail) (autonomy.Limits, error) {
 	j, err := b.Jails.Get(ctx, jid)
 	return limitsOf(j.Spec.Limits), err
 }
 
 // Apply implements autonomy.Applier. It applies the limits as lent, and keeps the jail's own
 // ones.
-func (b *Bounds) Apply(ctx context.Context, jid id.Jail, l autonomy.Limits) error {
+func (b *ResourceLimiter) Apply(ctx context.Context, jid id.Jail, l autonomy.Limits) error {
 	j, err := b.Jails.Get(ctx, jid)
 	if err != nil {
 		return err
 	}
-	_, err = b.Jails.Limit(ctx, jid, jail.LimitChange{Lent: true, Limits: jail.Limits{
+	_, err = b.Jails.Limit(ctx, jid, jail.LimitChange{Temporary: true, Limits: jail.Limits{
 		CPUShares: sharesOf(l.CPU, &j), MemoryMB: l.Memory, DiskMB: l.Disk, MaxPIDs: l.PIDs,
 	}})
 	return err
@@ -74,7 +74,7 @@ func (b *Bounds) Apply(ctx context.Context, jid id.Jail, l autonomy.Limits) erro
 
 // Usage implements autonomy.Sampler. Memory excludes the page cache, which can be reclaimed.
 // CPU is the average since the previous call, and 0 in the first call.
-func (b *Bounds) Usage(ctx context.Context, jid id.Jail) (autonomy.Limits, error) {
+func (b *ResourceLimiter) Usage(ctx context.Context, jid id.Jail) (autonomy.Limits, error) {
 	st, err := b.Jails.Stats(ctx, jid)
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -111,10 +111,10 @@ func (g *Gateway) ApproveResources(ctx context.Context, m autonomy.Member, have,
 	}
 	var v govern.Verdict
 	ask := func() (err error) {
-		v, err = g.cfg.Kernel.Judge(ctx, govern.Ask{Question: q, Context: about, Always: reason})
+		v, err = g.cfg.Policy.Evaluate(ctx, govern.Ask{Question: q, Context: about, AskReason: reason})
 		return err
 	}
-	if m.Run == "" || g.cfg.Kernel.Decide(q).Effect == policy.Deny {
+	if m.Run == "" || g.cfg.Policy.Decide(q).Effect == policy.Deny {
 		err = ask()
 	} else {
 		r, rerr := g.cfg.Runs.Get(ctx, m.Run)
@@ -174,8 +174,8 @@ func (g *Gateway) LimitJail(ctx context.Context, jid id.Jail, l jail.Limits, by 
 	return after, g.cfg.Resources.Set(ctx, autonomy.Member{Jail: jid}, by, set)
 }
 
-// A Lent is the resource limits of a jail and their history.
-type Lent struct {
+// A JailResources is the resource limits of a jail and their history.
+type JailResources struct {
 	Now, Own jail.Limits
 	Until    time.Time // when the lent resources are taken back; zero if none are lent
 	History  []autonomy.Change
@@ -183,12 +183,12 @@ type Lent struct {
 
 // JailLimits returns the limits of a jail, and its resource requests after a sequence number,
 // oldest first.
-func (g *Gateway) JailLimits(ctx context.Context, jid id.Jail, after int64) (Lent, error) {
+func (g *Gateway) JailLimits(ctx context.Context, jid id.Jail, after int64) (JailResources, error) {
 	j, err := g.cfg.Jails.Get(ctx, jid)
 	if err != nil {
-		return Lent{}, err
+		return JailResources{}, err
 	}
-	l := Lent{Now: j.Spec.Limits, Own: j.Own()}
+	l := JailResources{Now: j.Spec.Limits, Own: j.Own()}
 	if g.cfg.Resources == nil {
 		return l, nil
 	}

@@ -12,16 +12,16 @@ import (
 	"glasshouse/run"
 )
 
-// Saves sets when automatic checkpoints are taken: after a number of steps or a time,
+// AutosaveSettings sets when automatic checkpoints are taken: after a number of steps or a time,
 // whichever comes first, and only if the run or its jail has changed.
-type Saves struct {
+type AutosaveSettings struct {
 	Steps int           `json:"steps,omitempty"` // 0 is 25; negative disables it
 	Every time.Duration `json:"every,omitempty"` // 0 is 10 minutes; negative disables it
 	Keep  int           `json:"keep,omitempty"`  // number of newest automatic checkpoints to keep; 0 is 20
 }
 
 // withDefaults returns s with its empty fields set from o.
-func (s Saves) withDefaults(o Saves) Saves {
+func (s AutosaveSettings) withDefaults(o AutosaveSettings) AutosaveSettings {
 	if s.Steps == 0 {
 		s.Steps = o.Steps
 	}
@@ -35,13 +35,13 @@ func (s Saves) withDefaults(o Saves) Saves {
 }
 
 // defaultSaves applies where neither the agent nor the configuration sets a value.
-var defaultSaves = Saves{Steps: 25, Every: 10 * time.Minute, Keep: 20}
+var defaultSaves = AutosaveSettings{Steps: 25, Every: 10 * time.Minute, Keep: 20}
 
 // saveSettings returns the settings of automatic checkpoints for an agent.
-func (g *Gateway) saveSettings(a Agent) Saves {
-	all := g.cfg.Saves.withDefaults(defaultSaves)
-	if a.Saves != nil {
-		all = a.Saves.withDefaults(all)
+func (g *Gateway) saveSettings(a Agent) AutosaveSettings {
+	all := g.cfg.Autosave.withDefaults(defaultSaves)
+	if a.Autosave != nil {
+		all = a.Autosave.withDefaults(all)
 	}
 	return all
 }
@@ -59,7 +59,7 @@ type saver struct {
 
 // due reports whether an automatic checkpoint is due, and why. If so, the saver is busy until
 // the caller calls done.
-func (s *saver) due(want Saves, steps int64, now time.Time) (reason string, is bool) {
+func (s *saver) due(want AutosaveSettings, steps int64, now time.Time) (reason string, is bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	switch {
@@ -136,7 +136,7 @@ func (g *Gateway) saveDue() {
 }
 
 // saveOne takes a checkpoint of a run, if anything has changed since the last one.
-func (g *Gateway) saveOne(s *saver, r run.Run, want Saves, reason string) {
+func (g *Gateway) saveOne(s *saver, r run.Run, want AutosaveSettings, reason string) {
 	s.mu.Lock()
 	before := s.steps
 	s.mu.Unlock()
@@ -194,7 +194,7 @@ func (g *Gateway) pruneCheckpoints(ctx context.Context, r run.Run, keep int) err
 				return err
 			}
 		}
-		if err := g.cfg.Runs.Forget(ctx, c); err != nil && !errors.Is(err, fault.Conflict) {
+		if err := g.cfg.Runs.DeleteCheckpoint(ctx, c); err != nil && !errors.Is(err, fault.Conflict) {
 			return err
 		}
 	}
@@ -208,8 +208,8 @@ func (g *Gateway) branchPoints(ctx context.Context, r run.Run) (map[id.Checkpoin
 		return all, err
 	}
 	err := g.eachRun(ctx, run.Filter{Session: r.Session}, func(b run.Run) bool {
-		if b.Of == r.ID {
-			all[b.From] = true
+		if b.BranchOf == r.ID {
+			all[b.BranchPoint] = true
 		}
 		return true
 	})

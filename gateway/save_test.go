@@ -7,7 +7,7 @@ import (
 
 func TestSaverIsNotDueBeforeInit(t *testing.T) {
 	var s saver
-	want := Saves{Steps: 2, Every: time.Minute}
+	want := AutosaveSettings{Steps: 2, Every: time.Minute}
 	if reason, due := s.due(want, 100, time.Now()); due {
 		t.Errorf("due before initSaver: %s, want not due", reason)
 	}

@@ -15,7 +15,7 @@ import (
 // orderCron orders a goal on a schedule and returns the run that represents the schedule.
 func (env *testEnv) orderCron(session, goal, cron string) run.Run {
 	env.Helper()
-	r, err := env.g.Order(env.Context(), Order{Request: run.Request{Session: session, Goal: goal, By: "ann"}, Timing: schedule.Spec{Cron: cron}})
+	r, err := env.g.CreateRun(env.Context(), RunOrder{Request: run.Request{Session: session, Goal: goal, By: "ann"}, Timing: schedule.Spec{Cron: cron}})
 	if err != nil {
 		env.Fatalf("Order(%q) = %v, want a run", cron, err)
 	}
@@ -124,12 +124,12 @@ func TestPausingScheduleRunPausesSchedule(t *testing.T) {
 
 func TestOrderWithSameKeyIsOneSchedule(t *testing.T) {
 	env := newTestEnv(t).withoutLoop()
-	o := Order{Request: run.Request{Session: "s", Goal: "g", By: "ann", Key: "k"}, Timing: schedule.Spec{Cron: "@hourly"}}
-	first, err := env.g.Order(t.Context(), o)
+	o := RunOrder{Request: run.Request{Session: "s", Goal: "g", By: "ann", Key: "k"}, Timing: schedule.Spec{Cron: "@hourly"}}
+	first, err := env.g.CreateRun(t.Context(), o)
 	if err != nil {
 		t.Fatal(err)
 	}
-	second, err := env.g.Order(t.Context(), o)
+	second, err := env.g.CreateRun(t.Context(), o)
 	if err != nil || second.ID != first.ID {
 		t.Errorf("repeated order = %s, %v, want %s", second.ID, err, first.ID)
 	}
@@ -183,7 +183,7 @@ func TestRunOfRemovedScheduleIsCancelled(t *testing.T) {
 
 func TestRejectedOrderStoresNothing(t *testing.T) {
 	env := newTestEnv(t).withoutLoop()
-	for name, o := range map[string]Order{
+	for name, o := range map[string]RunOrder{
 		"unknown agent":             {Request: run.Request{Agent: mustJSON(t, Agent{Preset: "unknown"})}},
 		"unknown spawner":           {Request: run.Request{Agent: mustJSON(t, Agent{Preset: "shell", Spawner: "cloud"})}},
 		"unavailable spawner":       {Request: run.Request{Agent: mustJSON(t, Agent{Preset: "shell", Spawner: InBwrap})}},
@@ -196,7 +196,7 @@ func TestRejectedOrderStoresNothing(t *testing.T) {
 		"schedule of personal data": {Request: run.Request{Labels: []manifest.Label{manifest.PII}}, Timing: schedule.Spec{Cron: "@hourly"}},
 	} {
 		o.Session, o.Goal = "s", "g"
-		if r, err := env.g.Order(t.Context(), o); err == nil {
+		if r, err := env.g.CreateRun(t.Context(), o); err == nil {
 			t.Errorf("%s: Order = %s, want an error", name, r.ID)
 		}
 	}

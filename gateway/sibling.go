@@ -91,8 +91,8 @@ func (g *Gateway) coordinateTool(ctx context.Context, inv *invocation) (any, err
 	return g.Coordinate(ctx, inv.caller, autonomy.Ask{To: in.Target, Action: in.Action, Context: in.Context, ReplyWithin: wait, Key: inv.key})
 }
 
-// An Asked is the outcome of a request to a sibling, as reported to the requester.
-type Asked struct {
+// An RequestOutcome is the outcome of a request to a sibling, as reported to the requester.
+type RequestOutcome struct {
 	Request    id.Request     `json:"request"`
 	State      autonomy.State `json:"state"`
 	To         string         `json:"to,omitempty"`
@@ -105,21 +105,21 @@ type Asked struct {
 
 // Coordinate sends a request to a sibling and waits for the reply if a.ReplyWithin is
 // positive. A refused request is not an error: the result has the state refused.
-func (g *Gateway) Coordinate(ctx context.Context, c Caller, a autonomy.Ask) (Asked, error) {
+func (g *Gateway) Coordinate(ctx context.Context, c Caller, a autonomy.Ask) (RequestOutcome, error) {
 	if g.cfg.Broker == nil {
-		return Asked{}, fault.Cannot("gateway.Coordinate", "peer messaging is not enabled for this run", "")
+		return RequestOutcome{}, fault.Cannot("gateway.Coordinate", "peer messaging is not enabled for this run", "")
 	}
 	defer g.activityOf(c.Run).begin("coordinate_sibling", true)()
 	var err error
 	a.To, err = g.sessionOf(ctx, c, a.To)
 	if err != nil {
-		return Asked{}, err
+		return RequestOutcome{}, err
 	}
 	r, err := g.cfg.Broker.Ask(ctx, c.Member(), a)
 	if err != nil {
-		return Asked{}, err
+		return RequestOutcome{}, err
 	}
-	out := Asked{Request: r.ID, State: r.State, To: r.To.Name, Answer: r.Answer, Reason: r.Why, Place: r.Place}
+	out := RequestOutcome{Request: r.ID, State: r.State, To: r.To.Name, Answer: r.Answer, Reason: r.Why, Place: r.QueuePosition}
 	if r.Refusal != nil {
 		out.Reason, out.Remedy, out.RetryAfter = r.Refusal.Reason, r.Refusal.Remedy, r.Refusal.RetryAfter.Milliseconds()
 	}
@@ -222,15 +222,15 @@ func (g *Gateway) failSiblingRequests(ctx context.Context, r run.Run) {
 	}
 	if err == nil && !present {
 		m := autonomy.Member{Session: s.ID, Name: s.Name, Group: s.Group}
-		err = g.cfg.Broker.Gone(ctx, m, fmt.Sprintf("the run of %s has ended: it is %s", memberName(m), r.State))
+		err = g.cfg.Broker.ReceiverGone(ctx, m, fmt.Sprintf("the run of %s has ended: it is %s", memberName(m), r.State))
 	}
 	if err != nil {
 		g.cfg.Log.Warn("could not fail the requests of siblings to a run that has ended", "run", r.ID, "session", r.Session, "err", err)
 	}
 }
 
-// An Errand is a sibling's request, as reported to the receiving agent.
-type Errand struct {
+// An SiblingRequest is a sibling's request, as reported to the receiving agent.
+type SiblingRequest struct {
 	Request  id.Request `json:"request"`
 	From     string     `json:"from"`
 	Action   string     `json:"action"`
@@ -239,20 +239,20 @@ type Errand struct {
 	Deadline time.Time  `json:"deadline"`
 }
 
-// Errands returns the pending requests to a caller. If there are none, it waits for up to
+// PendingRequests returns the pending requests to a caller. If there are none, it waits for up to
 // wait.
-func (g *Gateway) Errands(ctx context.Context, c Caller, wait time.Duration) ([]Errand, error) {
-	all := []Errand{}
+func (g *Gateway) PendingRequests(ctx context.Context, c Caller, wait time.Duration) ([]SiblingRequest, error) {
+	all := []SiblingRequest{}
 	if g.cfg.Broker == nil {
 		return all, nil
 	}
 	defer g.activityOf(c.Run).begin("sibling_requests", true)()
-	list, err := g.cfg.Broker.Waiting(ctx, c.Member(), wait)
+	list, err := g.cfg.Broker.Poll(ctx, c.Member(), wait)
 	if err != nil {
 		return nil, err
 	}
 	for _, r := range list {
-		all = append(all, Errand{r.ID, memberName(r.From), r.Action, r.Context, r.Tries > 1, r.Deadline})
+		all = append(all, SiblingRequest{r.ID, memberName(r.From), r.Action, r.Context, r.Deliveries > 1, r.Deadline})
 	}
 	return all, nil
 }
@@ -268,19 +268,19 @@ func (g *Gateway) requestsTool(ctx context.Context, inv *invocation) (any, error
 	if err != nil {
 		return nil, err
 	}
-	all, err := g.Errands(ctx, inv.caller, min(time.Duration(in.WaitMS)*time.Millisecond, time.Minute))
+	all, err := g.PendingRequests(ctx, inv.caller, min(time.Duration(in.WaitMS)*time.Millisecond, time.Minute))
 	return struct {
-		Requests []Errand `json:"requests"`
+		Requests []SiblingRequest `json:"requests"`
 	}{all}, err
 }
 
 // Reply answers a sibling's request.
-func (g *Gateway) Reply(ctx context.Context, c Caller, q id.Request, answer string) (Asked, error) {
+func (g *Gateway) Reply(ctx context.Context, c Caller, q id.Request, answer string) (RequestOutcome, error) {
 	if g.cfg.Broker == nil {
-		return Asked{}, fault.Cannot("gateway.Reply", "peer messaging is not enabled for this run", "")
+		return RequestOutcome{}, fault.Cannot("gateway.Reply", "peer messaging is not enabled for this run", "")
 	}
 	r, err := g.cfg.Broker.Reply(ctx, c.Member(), q, answer)
-	return Asked{Request: r.ID, State: r.State}, err
+	return RequestOutcome{Request: r.ID, State: r.State}, err
 }
 
 func (g *Gateway) replyTool(ctx context.Context, inv *invocation) (any, error) {
@@ -318,8 +318,8 @@ func (g *Gateway) taskTool(ctx context.Context, inv *invocation) (any, error) {
 	return g.createTask(ctx, inv.caller, autonomy.NewTask{Title: in.Title, Description: in.Description, Priority: in.Priority, At: at})
 }
 
-// A Backlogged is a created task, as reported to the agent that created it.
-type Backlogged struct {
+// A CreatedTask is a created task, as reported to the agent that created it.
+type CreatedTask struct {
 	Created bool   `json:"created"`
 	TaskID  string `json:"taskId"`
 	Path    string `json:"path"`
@@ -329,28 +329,28 @@ type Backlogged struct {
 const actionTask = "create_task"
 
 // CreateTask adds a task to the backlog, if the policy allows it.
-func (g *Gateway) CreateTask(ctx context.Context, c Caller, n autonomy.NewTask) (Backlogged, error) {
+func (g *Gateway) CreateTask(ctx context.Context, c Caller, n autonomy.NewTask) (CreatedTask, error) {
 	q := policy.Question{Action: actionTask, Resource: n.Title}
 	v, err := g.decide(ctx, c, q)
 	err = cmp.Or(err, denialError(q, v))
 	if err != nil {
-		return Backlogged{}, err
+		return CreatedTask{}, err
 	}
 	return g.createTask(ctx, c, n)
 }
 
-func (g *Gateway) createTask(ctx context.Context, c Caller, n autonomy.NewTask) (Backlogged, error) {
+func (g *Gateway) createTask(ctx context.Context, c Caller, n autonomy.NewTask) (CreatedTask, error) {
 	if g.cfg.Tasks == nil || c.Jail == "" {
-		return Backlogged{}, fault.Cannot("gateway.Tasks", "this agent has no workspace for a backlog", "")
+		return CreatedTask{}, fault.Cannot("gateway.Tasks", "this agent has no workspace for a backlog", "")
 	}
 	t, err := g.cfg.Tasks.Create(ctx, c.Member(), n)
 	if err != nil && t.ID == "" {
-		return Backlogged{}, err
+		return CreatedTask{}, err
 	}
 	if err != nil {
 		g.cfg.Log.Warn("could not write a backlog task to the workspace; it will be retried", "task", t.ID, "err", err)
 	}
-	return Backlogged{true, t.ID, t.Path}, nil
+	return CreatedTask{true, t.ID, t.Path}, nil
 }
 
 // Workspaces accesses task files in the workspaces of jails. It implements autonomy.Files.
@@ -452,9 +452,9 @@ func (g *Gateway) subjectOf(ctx context.Context, m autonomy.Member) (policy.Subj
 	return s, err
 }
 
-// MayAsk evaluates whether a member may send a request to another. It is an
+// EvaluateRequest evaluates whether a member may send a request to another. It is an
 // autonomy.BrokerConfig.Policy.
-func (g *Gateway) MayAsk(ctx context.Context, from, to autonomy.Member, action, text string) (bool, string, error) {
+func (g *Gateway) EvaluateRequest(ctx context.Context, from, to autonomy.Member, action, text string) (bool, string, error) {
 	subject, err := g.subjectOf(ctx, from)
 	if err != nil {
 		return false, "", err
@@ -466,7 +466,7 @@ func (g *Gateway) MayAsk(ctx context.Context, from, to autonomy.Member, action, 
 	}
 	ask := govern.Ask{Question: q, Context: about}
 	if from.Run == "" {
-		v, err := g.cfg.Kernel.Judge(ctx, ask)
+		v, err := g.cfg.Policy.Evaluate(ctx, ask)
 		return v.Allow, v.Decision.Reason, err
 	}
 	r, err := g.cfg.Runs.Get(ctx, from.Run)

@@ -89,7 +89,7 @@ func TestErrandsOfJailWithoutRun(t *testing.T) {
 		}
 		return len(list) == 1
 	})
-	list, err := env.g.Errands(t.Context(), reviewer, 20*time.Second)
+	list, err := env.g.PendingRequests(t.Context(), reviewer, 20*time.Second)
 	if err != nil || len(list) != 1 || list[0].Request != a.Request || list[0].From != "worker" || list[0].Context != "auth/login.ts" {
 		t.Fatalf("Errands = %+v, %v, want request %s", list, err, a.Request)
 	}
@@ -105,7 +105,7 @@ func TestErrandsOfJailWithoutRun(t *testing.T) {
 func TestReplyReachesRequester(t *testing.T) {
 	env := newTestEnv(t).open()
 	worker, reviewer := env.newGroup()
-	got := make(chan Asked, 1)
+	got := make(chan RequestOutcome, 1)
 	go func() {
 		a, err := env.g.Coordinate(t.Context(), worker, autonomy.Ask{To: string(reviewer.Jail), Action: "review", ReplyWithin: time.Minute})
 		if err != nil {
@@ -113,10 +113,10 @@ func TestReplyReachesRequester(t *testing.T) {
 		}
 		got <- a
 	}()
-	var list []Errand
+	var list []SiblingRequest
 	env.await("the request is listed", func() bool {
 		var err error
-		list, err = env.g.Errands(t.Context(), reviewer, time.Second)
+		list, err = env.g.PendingRequests(t.Context(), reviewer, time.Second)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -158,7 +158,7 @@ func TestRequestToEndedRunFails(t *testing.T) {
 	env.await("the reviewer runs", func() bool { return len(env.jails.processes()) == 1 })
 
 	began := time.Now()
-	got := make(chan Asked, 1)
+	got := make(chan RequestOutcome, 1)
 	go func() {
 		a, err := env.g.Coordinate(t.Context(), worker, autonomy.Ask{To: "reviewer", Action: "review", ReplyWithin: 5 * time.Minute})
 		if err != nil {
@@ -175,7 +175,7 @@ func TestRequestToEndedRunFails(t *testing.T) {
 	})
 	close(leave)
 	env.awaitState(r.ID, run.Done)
-	var a Asked
+	var a RequestOutcome
 	select {
 	case a = <-got:
 	case <-time.After(time.Minute):
@@ -228,17 +228,17 @@ func TestSiblingRequestsUsePolicyAgent(t *testing.T) {
 	r := env.order("sess-w", "x", Agent{Preset: "shell", PolicyAgent: ""})
 	from := autonomy.Member{Jail: j.ID, Session: "sess-w", Agent: "shell", Group: "crew"}
 	to := autonomy.Member{Session: "sess-r", Name: "reviewer", Group: "crew"}
-	if allow, why, err := env.g.MayAsk(t.Context(), from, to, "review", ""); !allow || err != nil {
+	if allow, why, err := env.g.EvaluateRequest(t.Context(), from, to, "review", ""); !allow || err != nil {
 		t.Errorf("MayAsk without a run = %v, %s, %v, want true", allow, why, err)
 	}
 	from.Run = r.ID
-	if allow, why, err := env.g.MayAsk(t.Context(), from, to, "review", ""); !allow || err != nil {
+	if allow, why, err := env.g.EvaluateRequest(t.Context(), from, to, "review", ""); !allow || err != nil {
 		t.Errorf("MayAsk of a run = %v, %s, %v, want true", allow, why, err)
 	}
 	if _, err := env.runs.Update(t.Context(), r.ID, func(d *run.Details) { d.Agent = mustJSON(t, Agent{Preset: "shell", PolicyAgent: "reviewer"}) }); err != nil {
 		t.Fatal(err)
 	}
-	if allow, _, err := env.g.MayAsk(t.Context(), from, to, "review", ""); allow || err != nil {
+	if allow, _, err := env.g.EvaluateRequest(t.Context(), from, to, "review", ""); allow || err != nil {
 		t.Errorf("MayAsk as the agent reviewer = %v, %v, want false", allow, err)
 	}
 	allow, _, _, err := env.g.ApproveResources(t.Context(), from, autonomy.Limits{Memory: 512}, autonomy.Limits{Memory: 9000}, "much")
@@ -273,7 +273,7 @@ func TestCreateTaskDecidesRecordsAndWrites(t *testing.T) {
 func TestAskResourcesKeepsOwnLimits(t *testing.T) {
 	env := newTestEnv(t).open()
 	env.session("s", "worker", "")
-	j, err := env.jails.Create(t.Context(), jail.Spec{Start: true, Labels: map[string]string{LabelSession: "s"}, Govern: policyOf(t, permissiveRules, "", policy.Full),
+	j, err := env.jails.Create(t.Context(), jail.Spec{Start: true, Labels: map[string]string{LabelSession: "s"}, Policy: policyOf(t, permissiveRules, "", policy.Full),
 		Limits: jail.Limits{CPUShares: 1024, MemoryMB: 2048, DiskMB: 1024, MaxPIDs: 128}})
 	if err != nil {
 		t.Fatal(err)
@@ -340,7 +340,7 @@ func TestLimitJailReplacesLentLimits(t *testing.T) {
 func TestBoundsUsageComparesSamples(t *testing.T) {
 	env := newTestEnv(t).withoutLoop()
 	j := env.jailIn("s", nil)
-	b := &Bounds{Jails: env.jails}
+	b := &ResourceLimiter{Jails: env.jails}
 	env.jails.mu.Lock()
 	env.jails.stats[j.ID] = jail.Stats{CPU: time.Second, MemoryBytes: 100 << 20, CacheBytes: 40<<20 - 1, DiskBytes: 3 << 20, PIDs: 7}
 	env.jails.mu.Unlock()

@@ -18,8 +18,8 @@ import (
 	"glasshouse/schedule"
 )
 
-// An Order requests a run: now, at a later time, or on a schedule.
-type Order struct {
+// An RunOrder requests a run: now, at a later time, or on a schedule.
+type RunOrder struct {
 	run.Request
 	Timing schedule.Spec // uses only Cron, TZ, Missed, Overlap and Jitter; an empty Cron means a single run
 }
@@ -34,9 +34,9 @@ type scheduleTemplate struct {
 	Key      string          `json:"key,omitempty"` // key of the Order that created the schedule
 }
 
-// Order creates a run or a schedule. For a schedule it returns the run that represents it:
+// CreateRun creates a run or a schedule. For a schedule it returns the run that represents it:
 // that run shows the next due time, and cancelling it deletes the schedule.
-func (g *Gateway) Order(ctx context.Context, o Order) (run.Run, error) {
+func (g *Gateway) CreateRun(ctx context.Context, o RunOrder) (run.Run, error) {
 	o.Session = cmp.Or(o.Session, id.NewSession())
 	if err := g.validateOrder(ctx, o); err != nil {
 		return run.Run{}, err
@@ -45,13 +45,13 @@ func (g *Gateway) Order(ctx context.Context, o Order) (run.Run, error) {
 		return g.orderSchedule(ctx, o)
 	}
 	r, err := g.cfg.Runs.Create(ctx, o.Request)
-	g.Poke()
+	g.Wake()
 	return r, err
 }
 
 // validateOrder returns an error if the agent of an order does not exist or cannot run here.
 // Nothing has been stored yet.
-func (g *Gateway) validateOrder(ctx context.Context, o Order) error {
+func (g *Gateway) validateOrder(ctx context.Context, o RunOrder) error {
 	raw := o.Agent
 	if raw == nil {
 		s, err := g.cfg.Runs.Session(ctx, o.Session)
@@ -72,7 +72,7 @@ func (g *Gateway) validateOrder(ctx context.Context, o Order) error {
 
 // checkPolicyAgent rejects a policy agent that the rules of the run do not define. The general
 // rules would apply instead, which may allow more.
-func (g *Gateway) checkPolicyAgent(ctx context.Context, o Order, a Agent) error {
+func (g *Gateway) checkPolicyAgent(ctx context.Context, o RunOrder, a Agent) error {
 	if a.PolicyAgent == "" {
 		return nil
 	}
@@ -86,7 +86,7 @@ func (g *Gateway) checkPolicyAgent(ctx context.Context, o Order, a Agent) error 
 		if err != nil {
 			return err
 		}
-		rules = j.Spec.Govern
+		rules = j.Spec.Policy
 	} else {
 		rules, err = g.policySpec(a)
 		if err != nil {
@@ -100,7 +100,7 @@ func (g *Gateway) checkPolicyAgent(ctx context.Context, o Order, a Agent) error 
 }
 
 // orderSchedule creates the schedule of an order and the run that represents it.
-func (g *Gateway) orderSchedule(ctx context.Context, o Order) (run.Run, error) {
+func (g *Gateway) orderSchedule(ctx context.Context, o RunOrder) (run.Run, error) {
 	const op = "gateway.Order"
 	if manifest.Join(o.Labels...) != manifest.Public {
 		return run.Run{}, fault.Fieldf(op, "labels", "schedules do not store personal data: refer to its location in the goal")
@@ -120,7 +120,7 @@ func (g *Gateway) orderSchedule(ctx context.Context, o Order) (run.Run, error) {
 
 // findOrCreateSchedule creates the schedule of an order. If an earlier daemon was killed after
 // it had created the schedule, that one is returned.
-func (g *Gateway) findOrCreateSchedule(ctx context.Context, o Order) (schedule.Schedule, error) {
+func (g *Gateway) findOrCreateSchedule(ctx context.Context, o RunOrder) (schedule.Schedule, error) {
 	if o.Key != "" {
 		for f := (schedule.Filter{Session: o.Session}); ; {
 			list, err := g.cfg.Schedules.List(ctx, f)
@@ -133,7 +133,7 @@ func (g *Gateway) findOrCreateSchedule(ctx context.Context, o Order) (schedule.S
 			for _, h := range list {
 				var tmpl scheduleTemplate
 				f.After = h.ID
-				if json.Unmarshal(h.Make, &tmpl) == nil && tmpl.Key == o.Key {
+				if json.Unmarshal(h.Run, &tmpl) == nil && tmpl.Key == o.Key {
 					return h, nil
 				}
 			}
@@ -144,21 +144,21 @@ func (g *Gateway) findOrCreateSchedule(ctx context.Context, o Order) (schedule.S
 		return schedule.Schedule{}, err
 	}
 	spec := o.Timing
-	spec.Session, spec.Make = o.Session, text
+	spec.Session, spec.Run = o.Session, text
 	return g.cfg.Schedules.Create(ctx, spec)
 }
 
 // Fire creates the run of a due time. It implements schedule.Config.Fire.
 func (g *Gateway) Fire(ctx context.Context, f schedule.Firing) error {
 	var tmpl scheduleTemplate
-	if err := json.Unmarshal(f.Schedule.Make, &tmpl); err != nil {
+	if err := json.Unmarshal(f.Schedule.Run, &tmpl); err != nil {
 		return fault.New(fault.Invalid, "gateway.Fire", string(f.Schedule.ID), err)
 	}
 	_, err := g.cfg.Runs.Create(ctx, run.Request{
 		Session: f.Schedule.Session, Goal: tmpl.Goal, Agent: tmpl.Agent, Limits: tmpl.Limits, OnExceed: tmpl.OnExceed, Until: tmpl.Until,
 		Schedule: string(f.Schedule.ID), By: "schedule", Key: f.Key,
 	})
-	g.Poke()
+	g.Wake()
 	return err
 }
 
@@ -200,7 +200,7 @@ func (g *Gateway) eachRun(ctx context.Context, f run.Filter, do func(r run.Run) 
 // representsSchedule reports whether a run represents a schedule. Such a run never starts. The
 // runs that the schedule creates have a start time.
 func representsSchedule(r run.Run) bool {
-	return id.Valid('h', r.Schedule) && r.Started.IsZero() && r.Of == ""
+	return id.Valid('h', r.Schedule) && r.Started.IsZero() && r.BranchOf == ""
 }
 
 // waitsForSchedule reports whether a run represents a schedule that is not paused.
@@ -349,7 +349,7 @@ func (g *Gateway) Move(ctx context.Context, rid id.Run, v run.Move) (run.Run, er
 	}
 	r, err := g.cfg.Runs.Move(ctx, rid, v)
 	g.cleanUpUnsupervised(r)
-	g.Poke()
+	g.Wake()
 	return r, err
 }
 
@@ -372,7 +372,7 @@ func (g *Gateway) CloseSession(ctx context.Context, sid, by, reason string) (run
 			return err == nil
 		}))
 	}
-	return s, errors.Join(append(errs, g.cfg.Kernel.EndSession(ctx, sid))...)
+	return s, errors.Join(append(errs, g.cfg.Policy.EndSession(ctx, sid))...)
 }
 
 // cleanUpUnsupervised cleans up an ended run that is not supervised, because it was paused.
@@ -391,7 +391,7 @@ func (g *Gateway) cleanUpUnsupervised(r run.Run) {
 // GoalOf returns the goal of a schedule.
 func GoalOf(h schedule.Schedule) string {
 	var tmpl scheduleTemplate
-	if json.Unmarshal(h.Make, &tmpl) != nil {
+	if json.Unmarshal(h.Run, &tmpl) != nil {
 		return ""
 	}
 	return tmpl.Goal

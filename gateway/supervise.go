@@ -113,20 +113,20 @@ func (g *Gateway) startSupervision(r run.Run) {
 			g.mu.Lock()
 			delete(g.supervisions, r.ID)
 			g.mu.Unlock()
-			g.Poke()
+			g.Wake()
 		}()
 		g.supervise(sup)
 	})
 }
 
-// Happened handles an event of a run. It is a run.Config.Told callback and does not block.
-func (g *Gateway) Happened(e run.Event) {
+// HandleRunEvent handles an event of a run. It is a run.Config.OnEvent callback and does not block.
+func (g *Gateway) HandleRunEvent(e run.Event) {
 	if e.Kind != run.RunMoved && e.Kind != run.RunCreated {
 		return
 	}
 	sup := g.supervisionOf(e.Run)
 	if sup == nil {
-		g.Poke()
+		g.Wake()
 		return
 	}
 	sup.notifyStateChange()
@@ -202,7 +202,7 @@ func (g *Gateway) restartOrFail(ctx context.Context, sup *supervision, r run.Run
 	}
 	permanent := errors.Is(cause, fault.Invalid) || errors.Is(cause, fault.Unsupported) || errors.Is(cause, fault.NotFound) || errors.Is(cause, fault.Denied)
 	restarts := now.Restarts
-	if ag, err := g.agentOf(now.Agent); err == nil && ag.Preset == "builtin" && now.Steps > now.Stuck {
+	if ag, err := g.agentOf(now.Agent); err == nil && ag.Preset == "builtin" && now.Steps > now.StepsAtRestart {
 		// The agent made progress. The steps of other agents do not show progress, since those
 		// agents repeat their requests after a restart.
 		restarts = 0
@@ -219,7 +219,7 @@ func (g *Gateway) restartOrFail(ctx context.Context, sup *supervision, r run.Run
 	}
 	_, exited := errors.AsType[errEnded](cause)
 	if _, err := g.cfg.Runs.Update(ctx, r.ID, func(d *run.Details) {
-		d.Restarts, d.Stuck = restarts+1, now.Steps
+		d.Restarts, d.StepsAtRestart = restarts+1, now.Steps
 		if exited { // otherwise the process may still run, and launch looks for it
 			d.Exec = ""
 		}
@@ -259,7 +259,7 @@ func (g *Gateway) runAgent(ctx context.Context, sup *supervision, r run.Run) err
 	g.mu.Lock()
 	g.runByJail[j.ID] = r.ID
 	g.mu.Unlock()
-	g.Arrived(j)
+	g.JailStarted(j)
 	x, l, err := g.launch(ctx, r, ag, j)
 	if err != nil {
 		return err
@@ -332,7 +332,7 @@ func (g *Gateway) launchConfig(r run.Run, a Agent, endpoint, dir string) (agent.
 		skills.WriteString(s.Text + "\n")
 	}
 	l, err := p.Launch(agent.Request{
-		Goal: goal, Model: a.Model, Protocol: agent.Protocol(a.Protocol), Workspace: dir, Home: home, Door: endpoint,
+		Goal: goal, Model: a.Model, Protocol: agent.Protocol(a.Protocol), Workspace: dir, Home: home, Endpoint: endpoint,
 		Level: int(levelOf(a)), Skills: skills.String(), MCP: true, Args: a.Argv, Env: a.environment(),
 	})
 	return p, l, err
@@ -550,7 +550,7 @@ func (g *Gateway) finish(ctx context.Context, rid id.Run, result string) error {
 func (g *Gateway) cleanUpRun(r run.Run) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(g.ctx), time.Minute)
 	defer cancel()
-	g.cfg.Kernel.ReleaseRun(r.ID)
+	g.cfg.Policy.ReleaseRun(r.ID)
 	g.failSiblingRequests(ctx, r)
 	if r.Jail == "" {
 		return

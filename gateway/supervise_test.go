@@ -45,9 +45,9 @@ func (env *testEnv) scriptBuiltin(do func(c Caller, p *process) int) {
 }
 
 // call uses a tool and returns its outcome.
-func (env *testEnv) call(c Caller, key, tool, input string) Used {
+func (env *testEnv) call(c Caller, key, tool, input string) ToolOutcome {
 	env.Helper()
-	u, err := env.g.Call(env.Context(), c, Use{Key: key, Tool: tool, Input: json.RawMessage(input)})
+	u, err := env.g.Call(env.Context(), c, ToolUse{Key: key, Tool: tool, Input: json.RawMessage(input)})
 	if err != nil {
 		env.Errorf("Call(%s, %s) = %v, want an outcome", tool, input, err)
 	}
@@ -76,7 +76,7 @@ func (env *testEnv) startBuiltin(a Agent) (run.Run, Caller) {
 }
 
 func permissive(t *testing.T) *jail.Spec {
-	return &jail.Spec{Govern: policyOf(t, `{"permission": {"*": "allow"}}`, "", policy.Full)}
+	return &jail.Spec{Policy: policyOf(t, `{"permission": {"*": "allow"}}`, "", policy.Full)}
 }
 
 func TestCommandOutputIsRunResult(t *testing.T) {
@@ -189,7 +189,7 @@ func TestRunFailsAfterMaxRestarts(t *testing.T) {
 	if _, err := env.runs.Update(t.Context(), r.ID, func(d *run.Details) { d.Restarts = maxRestarts }); err != nil {
 		t.Fatal(err)
 	}
-	env.g.Poke()
+	env.g.Wake()
 	if got := env.awaitState(r.ID, run.Failed); !strings.Contains(got.Error, "the agent ended with exit code 1") {
 		t.Errorf("error = %q, want the exit code of the agent", got.Error)
 	}
@@ -283,7 +283,7 @@ func TestToolRunsOncePerKey(t *testing.T) {
 	if got := env.jails.processes(); len(got) != 2 { // the agent, and the command
 		t.Errorf("processes = %d, want 2: the same key is one command", len(got))
 	}
-	if _, err := env.g.Call(t.Context(), c, Use{Key: "k", Tool: "bash", Input: json.RawMessage(`{"command": "rm -rf /"}`)}); err == nil {
+	if _, err := env.g.Call(t.Context(), c, ToolUse{Key: "k", Tool: "bash", Input: json.RawMessage(`{"command": "rm -rf /"}`)}); err == nil {
 		t.Error("different input with the same key = nil, want an error")
 	}
 	steps, err := env.runs.Steps(t.Context(), run.StepFilter{Run: r.ID})
@@ -331,7 +331,7 @@ func TestFileTools(t *testing.T) {
 
 func TestDeniedToolHasNoEffect(t *testing.T) {
 	env := newTestEnv(t)
-	spec := jail.Spec{Govern: policyOf(t, `{"permission": {"edit": {"*": "deny", "src/*": "allow"}, "bash": {"*": "allow", "sudo *": "deny"}, "read": "allow"}}`, "", policy.Intelligent)}
+	spec := jail.Spec{Policy: policyOf(t, `{"permission": {"edit": {"*": "deny", "src/*": "allow"}, "bash": {"*": "allow", "sudo *": "deny"}, "read": "allow"}}`, "", policy.Intelligent)}
 	_, c := env.open().startBuiltin(Agent{Jail: &spec})
 	for _, tt := range []struct {
 		tool, input string
@@ -385,9 +385,9 @@ func TestRunPausesForApproval(t *testing.T) {
 	}{{approval.Allow, run.StepDone, true}, {approval.Deny, run.StepRefused, false}} {
 		t.Run(string(tt.verdict), func(t *testing.T) {
 			env := newTestEnv(t)
-			spec := jail.Spec{Govern: policyOf(t, `{"permission": {"edit": "ask"}}`, "", policy.Intelligent)}
+			spec := jail.Spec{Policy: policyOf(t, `{"permission": {"edit": "ask"}}`, "", policy.Intelligent)}
 			r, c := env.open().startBuiltin(Agent{Jail: &spec})
-			used := make(chan Used, 1)
+			used := make(chan ToolOutcome, 1)
 			go func() { used <- env.call(c, "k", "write_file", `{"path": "a.txt", "text": "hello\n"}`) }()
 			env.awaitState(r.ID, run.Paused)
 			if got := env.run(r.ID); got.Why != run.ForApproval || got.Checkpoint == "" {
@@ -428,7 +428,7 @@ func TestWarningIsAddedToNextResult(t *testing.T) {
 func TestLoopIsWarnedThenStopped(t *testing.T) {
 	env := newTestEnv(t)
 	r, c := env.open().startBuiltin(Agent{Jail: permissive(t), Level: 3})
-	var last Used
+	var last ToolOutcome
 	warned := false
 	for n := range 12 {
 		last = env.call(c, string(rune('a'+n)), "bash", `{"command": "ls"}`)
@@ -477,7 +477,7 @@ func TestToolsListsAvailableTools(t *testing.T) {
 	if got := names(outside); slices.Contains(got, "bash") || slices.Contains(got, "read_file") || !slices.Contains(got, "wait_for_event") {
 		t.Errorf("tools outside of a jail = %q, want none that need a jail", got)
 	}
-	if _, err := env.g.Call(t.Context(), outside, Use{Key: "x", Tool: "bash", Input: json.RawMessage(`{"command":"ls"}`)}); !errors.Is(err, fault.Unsupported) {
+	if _, err := env.g.Call(t.Context(), outside, ToolUse{Key: "x", Tool: "bash", Input: json.RawMessage(`{"command":"ls"}`)}); !errors.Is(err, fault.Unsupported) {
 		t.Errorf("bash outside of a jail = %v, want unsupported", err)
 	}
 	env.g.cfg.Broker, env.g.cfg.Tasks, env.g.cfg.Resources = nil, nil, nil
@@ -490,7 +490,7 @@ func TestTaskReturnsGoalSkillsAndState(t *testing.T) {
 	env := newTestEnv(t)
 	env.caps.skills["deploy"] = []string{"ship.it"}
 	r, c := env.open().startBuiltin(Agent{Jail: permissive(t), Skills: []string{"deploy"}})
-	if _, err := env.g.Keep(t.Context(), c, "so far", json.RawMessage(`{"inbox_after": 3, "plan": "x"}`)); err != nil {
+	if _, err := env.g.SaveState(t.Context(), c, "so far", json.RawMessage(`{"inbox_after": 3, "plan": "x"}`)); err != nil {
 		t.Fatal(err)
 	}
 	task, err := env.g.Task(t.Context(), c)
@@ -535,7 +535,7 @@ func TestRunWithUnmetConditionWaits(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	r, err := env.g.Order(t.Context(), Order{Request: run.Request{Session: "s", Goal: "true", Agent: mustJSON(t, Agent{Preset: "shell"}), Until: u}})
+	r, err := env.g.CreateRun(t.Context(), RunOrder{Request: run.Request{Session: "s", Goal: "true", Agent: mustJSON(t, Agent{Preset: "shell"}), Until: u}})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -60,7 +60,7 @@ func (g *Gateway) isForeign(ctx context.Context, r run.Run) (foreign, wait bool)
 	if s.Jail != r.Jail {
 		return true, false
 	}
-	elsewhere := s.House != "" && s.House != g.cfg.Runs.Holder()
+	elsewhere := s.JailHolder != "" && s.JailHolder != g.cfg.Runs.Holder()
 	return elsewhere, elsewhere
 }
 
@@ -132,5 +132,5 @@ func (g *Gateway) deleteJail(ctx context.Context, j id.Jail) error {
 	if g.cfg.Snapshots == nil {
 		return nil
 	}
-	return g.cfg.Snapshots.Abandoned(ctx, j)
+	return g.cfg.Snapshots.JailDeleted(ctx, j)
 }

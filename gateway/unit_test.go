@@ -28,7 +28,7 @@ func TestQuestionsOfToolCalls(t *testing.T) {
 	}{
 		"a tool of the gateway":     {acp.ToolCall{Tool: "mcp__glasshouse__create_task"}, nil, true},
 		"a command of another kind": {acp.ToolCall{Kind: "read", Command: "rm x"}, []question{{Action: "bash", Resource: "rm x"}}, false},
-		"a command that is a title": {acp.ToolCall{Kind: "execute", Command: "rm …", Titled: true}, []question{{"bash", "rm …", true}}, false},
+		"a command that is a title": {acp.ToolCall{Kind: "execute", Command: "rm …", CommandFromTitle: true}, []question{{"bash", "rm …", true}}, false},
 		"files":                     {acp.ToolCall{Kind: "edit", Paths: []string{"/a", "/b"}}, []question{{Action: "edit", Resource: "/a"}, {Action: "edit", Resource: "/b"}}, false},
 		"a file that is deleted":    {acp.ToolCall{Kind: "delete", Paths: []string{"/a"}}, []question{{Action: "edit", Resource: "/a"}}, false},
 		"a page":                    {acp.ToolCall{Kind: "fetch", URL: "https://a.example/"}, []question{{Action: "webfetch", Resource: "https://a.example/"}}, false},
@@ -55,7 +55,7 @@ func TestToolOfMapsHarnessNames(t *testing.T) {
 			t.Errorf("ToolOf(%s) is not the gateway's, want a gateway tool", in)
 		}
 	}
-	if !Records("create_task") || !Records("coordinate_sibling") || Records("bash") || Records("write") {
+	if !RecordsToolUse("create_task") || !RecordsToolUse("coordinate_sibling") || RecordsToolUse("bash") || RecordsToolUse("write") {
 		t.Error("Records names other tools than create_task and coordinate_sibling")
 	}
 }

@@ -160,9 +160,9 @@ func (g *Gateway) view(ctx context.Context, r run.Run, ag Agent, act *activity) 
 // timersOf returns the time limits of an agent: its own, or those of its level.
 func (g *Gateway) timersOf(a Agent) autonomy.Timers {
 	l := levelOf(a)
-	t := g.cfg.Timers[l].Over(autonomy.TimersOf[l])
+	t := g.cfg.Timers[l].WithDefaults(autonomy.TimersOf[l])
 	if a.Timers != nil {
-		t = a.Timers.Over(t)
+		t = a.Timers.WithDefaults(t)
 	}
 	return t
 }
@@ -236,11 +236,11 @@ func (g *Gateway) askAboutLateRun(r run.Run, a autonomy.Action) {
 	q := policy.Question{Subject: subject, Action: actionLate, Resource: string(a.Cause)}
 	var v govern.Verdict
 	err = g.pausedFor(g.ctx, r, a.Text, func() (err error) {
-		v, err = g.cfg.Kernel.Judge(g.ctx, govern.Ask{Question: q, Parent: r.Entry, Always: a.Text})
+		v, err = g.cfg.Policy.Evaluate(g.ctx, govern.Ask{Question: q, Parent: r.Entry, AskReason: a.Text})
 		// The wall time starts again before the run resumes. Otherwise the run would exceed the
 		// limit again.
 		if err == nil && v.Allow && a.Cause == autonomy.Wall {
-			_, err = g.cfg.Runs.Renew(g.ctx, r.ID)
+			_, err = g.cfg.Runs.RestartTime(g.ctx, r.ID)
 		}
 		return err
 	})

@@ -136,7 +136,7 @@ func TestTimersOfCommandAndAgents(t *testing.T) {
 func TestSaverIsDueAfterStepsOrTime(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := &saver{at: time.Now(), steps: 10}
-		want := Saves{Steps: 5, Every: time.Minute}
+		want := AutosaveSettings{Steps: 5, Every: time.Minute}
 		due := func(steps int64) bool {
 			_, is := s.due(want, steps, time.Now())
 			return is
@@ -157,13 +157,13 @@ func TestSaverIsDueAfterStepsOrTime(t *testing.T) {
 			t.Error("not due after 1 minute, want due")
 		}
 		s.done(16)
-		want = Saves{Steps: -1, Every: -1}
+		want = AutosaveSettings{Steps: -1, Every: -1}
 		time.Sleep(time.Hour)
 		if due(1000) {
 			t.Error("due although automatic checkpoints are disabled")
 		}
 	})
-	if got := (Saves{Steps: 3}).withDefaults(Saves{Steps: 5, Every: -1}.withDefaults(defaultSaves)); got != (Saves{Steps: 3, Every: -1, Keep: 20}) {
+	if got := (AutosaveSettings{Steps: 3}).withDefaults(AutosaveSettings{Steps: 5, Every: -1}.withDefaults(defaultSaves)); got != (AutosaveSettings{Steps: 3, Every: -1, Keep: 20}) {
 		t.Errorf("merged settings = %+v, want 3 steps, no interval and 20 kept", got)
 	}
 }

@@ -28,19 +28,19 @@ type answer struct {
 
 // Approvals sets the approval queue. Without a queue, questions that need an approval are
 // denied.
-func (k *Kernel) Approvals(q *approval.Queue) { k.queue.Store(q) }
+func (k *Engine) Approvals(q *approval.Queue) { k.queue.Store(q) }
 
 // requestApproval opens an approval request and blocks until it is answered or ctx ends. If
 // ctx ends, the request stays open; the same question later waits for the same request.
-func (k *Kernel) requestApproval(ctx context.Context, a Ask, d policy.Decision) (answer, error) {
+func (k *Engine) requestApproval(ctx context.Context, a Ask, d policy.Decision) (answer, error) {
 	q := k.queue.Load()
 	if q == nil {
 		return answer{reason: "approval is required, and no approval queue is configured"}, nil
 	}
-	if a.Patient != nil {
+	if a.ApprovalContext != nil {
 		waiting, cancel := context.WithCancelCause(ctx)
 		defer cancel(nil)
-		defer context.AfterFunc(a.Patient, func() { cancel(context.Cause(a.Patient)) })()
+		defer context.AfterFunc(a.ApprovalContext, func() { cancel(context.Cause(a.ApprovalContext)) })()
 		ctx = waiting
 	}
 	m := k.mask(ctx, a.Subject)
@@ -69,7 +69,7 @@ func (k *Kernel) requestApproval(ctx context.Context, a Ask, d policy.Decision) 
 	case err != nil:
 		return answer{}, fmt.Errorf("request approval: %w", err)
 	}
-	out := answer{reason: r.Outcome, entry: r.Entry}
+	out := answer{reason: r.Outcome, entry: r.ChainEntry}
 	if r.Answer != nil {
 		out.by = r.Answer.By.Name
 		if r.Answer.Reason != "" {
@@ -85,7 +85,7 @@ func (k *Kernel) requestApproval(ctx context.Context, a Ask, d policy.Decision) 
 }
 
 // tier returns the approval tier that the policy requires for a question.
-func (k *Kernel) tier(q policy.Question) approval.Tier {
+func (k *Engine) tier(q policy.Question) approval.Tier {
 	jp := k.policyFor(q.Subject)
 	if jp == nil {
 		return approval.Standard
@@ -98,10 +98,10 @@ func (k *Kernel) tier(q policy.Question) approval.Tier {
 	return approval.Standard
 }
 
-// Recall makes an approval rule apply to later questions of the same jail, or of the same run
+// RememberApproval makes an approval rule apply to later questions of the same jail, or of the same run
 // outside of jails, until it is released. Rules that must last longer are stored in the jail's
 // Spec by the caller.
-func (k *Kernel) Recall(r approval.Request, rule policy.Rule) {
+func (k *Engine) RememberApproval(r approval.Request, rule policy.Rule) {
 	jp := k.policyFor(r.Question.Subject)
 	if jp == nil {
 		return
@@ -116,8 +116,8 @@ func (k *Kernel) Recall(r approval.Request, rule policy.Rule) {
 	rules.Remember(rule)
 }
 
-// Asked is the body of an audit log entry about an approval request.
-type Asked struct {
+// ApprovalRecord is the body of an audit log entry about an approval request.
+type ApprovalRecord struct {
 	Approval string            `json:"approval"`
 	Action   string            `json:"action"`
 	Resource string            `json:"resource"`
@@ -143,9 +143,9 @@ var askedKinds = map[approval.Kind]chain.Kind{
 
 // RecordApproval records an event of an approval request. It implements
 // approval.Config.Record.
-func (k *Kernel) RecordApproval(ctx context.Context, e approval.Event) (int64, error) {
+func (k *Engine) RecordApproval(ctx context.Context, e approval.Event) (int64, error) {
 	r := e.Request
-	b := Asked{
+	b := ApprovalRecord{
 		Approval: string(r.ID), Action: r.Question.Action, Resource: r.Question.Resource, Hash: r.Hash,
 		Tier: r.Tier, Rule: r.Rule, Outcome: r.Outcome, Details: r.Question.Attributes,
 	}
@@ -161,27 +161,27 @@ func (k *Kernel) RecordApproval(ctx context.Context, e approval.Event) (int64, e
 		b.Verdict, b.Scope, b.By, b.Channel, b.Instead, b.Writes = given.Verdict, given.Scope, &by, given.Channel, given.Resource, given.Rule
 	}
 	parent := r.Parent // the first entry follows the cause; all others follow the first entry
-	if r.Entry != 0 {
-		parent = r.Entry
+	if r.ChainEntry != 0 {
+		parent = r.ChainEntry
 	}
 	added, err := k.cfg.Chain.Append(ctx, entry(askedKinds[e.Kind], r.Question.Subject, parent, b))
 	return added.Seq, err
 }
 
-// Recorded returns a pending request with the outcome that RecordApproval recorded last. It
+// RecoverApproval returns a pending request with the outcome that RecordApproval recorded last. It
 // implements approval.Config.Recorded.
-func (k *Kernel) Recorded(ctx context.Context, r approval.Request) (approval.Request, bool, error) {
-	if r.Entry == 0 {
+func (k *Engine) RecoverApproval(ctx context.Context, r approval.Request) (approval.Request, bool, error) {
+	if r.ChainEntry == 0 {
 		return r, false, nil
 	}
 	list, err := k.cfg.Chain.Entries(ctx, chain.Query{
-		Parent: r.Entry, Kinds: []chain.Kind{chain.ApprovalAnswered, chain.ApprovalExpired}, Newest: true, Limit: 1,
+		Parent: r.ChainEntry, Kinds: []chain.Kind{chain.ApprovalAnswered, chain.ApprovalExpired}, Newest: true, Limit: 1,
 	})
 	if err != nil || len(list) == 0 {
 		return r, false, err
 	}
 	e := list[0]
-	var b Asked
+	var b ApprovalRecord
 	if err := json.Unmarshal(e.Body, &b); err != nil {
 		return r, false, fmt.Errorf("entry %d: %w", e.Seq, err)
 	}
@@ -199,16 +199,16 @@ func (k *Kernel) Recorded(ctx context.Context, r approval.Request) (approval.Req
 		r.First = given
 		return r, found, nil
 	case e.Kind == chain.ApprovalAnswered:
-		r.State, r.Answer, r.Owed = approval.Answered, given, b.Writes != nil
+		r.State, r.Answer, r.RulePending = approval.Answered, given, b.Writes != nil
 		if given.Verdict == approval.Modify {
 			changed, _ := r.Granted()
 			given.Hash = approval.HashOf(changed)
 		}
 	case strings.HasPrefix(b.Outcome, "withdrawn"):
-		r.State, r.Taken = approval.Withdrawn, true
+		r.State, r.AnswerUsed = approval.Withdrawn, true
 	default:
-		r.State, r.Taken = approval.Expired, true
+		r.State, r.AnswerUsed = approval.Expired, true
 	}
-	r.Entry, r.Settled, r.Outcome = e.Seq, e.Time, b.Outcome
+	r.ChainEntry, r.Settled, r.Outcome = e.Seq, e.Time, b.Outcome
 	return r, true, nil
 }

@@ -26,7 +26,7 @@ func execAsk(jid id.Jail, line string) Ask {
 func (h *harness) judgeAsync(a Ask) <-chan Verdict {
 	out := make(chan Verdict, 1)
 	go func() {
-		v, err := h.Judge(context.Background(), a)
+		v, err := h.Evaluate(context.Background(), a)
 		if err != nil {
 			h.t.Error(err)
 		}
@@ -62,7 +62,7 @@ func TestJudgeRecordsDecisions(t *testing.T) {
 		}
 		e, err := h.chain.Entry(t.Context(), v.Entry)
 		must(t, err)
-		var d Decided
+		var d DecisionRecord
 		must(t, json.Unmarshal(e.Body, &d))
 		if d.Resource != tt.line || d.Allowed != tt.allow || d.Tag != tt.tag || d.By != tt.by || e.Jail != j {
 			t.Errorf("%s: audit log entry = %+v", tt.line, d)
@@ -83,7 +83,7 @@ func TestJudgeTimeoutKeepsTheRequestOpen(t *testing.T) {
 	ctx, cancel := context.WithCancelCause(t.Context())
 	gaveUp := make(chan error, 1)
 	go func() {
-		_, err := h.Judge(ctx, execAsk(j, "make"))
+		_, err := h.Evaluate(ctx, execAsk(j, "make"))
 		gaveUp <- err
 	}()
 	first := h.waitPending()
@@ -108,10 +108,10 @@ func TestJudgeWithoutQueueDenies(t *testing.T) {
 	h := newHarness(t)
 	h.Approvals(nil)
 	j := h.jail(askPermissions)
-	if v, err := h.Judge(t.Context(), execAsk(j, "make")); err != nil || v.Allow || v.Tag != Denied {
+	if v, err := h.Evaluate(t.Context(), execAsk(j, "make")); err != nil || v.Allow || v.Tag != Denied {
 		t.Errorf("Judge without a queue = %+v, %v; want it denied", v, err)
 	}
-	if v, err := h.Judge(t.Context(), execAsk(id.NewJail(), "ls")); err != nil || v.Allow {
+	if v, err := h.Evaluate(t.Context(), execAsk(id.NewJail(), "ls")); err != nil || v.Allow {
 		t.Errorf("Judge of an unknown jail = %+v, %v; want it denied", v, err)
 	}
 }
@@ -150,15 +150,15 @@ func TestRecallLastsUntilTheJailIsReleased(t *testing.T) {
 	h := newHarness(t)
 	j := h.jail(askPermissions)
 	rule := policy.Rule{Action: policy.ActionRun, Pattern: "make", Effect: policy.Allow}
-	h.Recall(approval.Request{Question: execAsk(j, "make").Question}, rule)
+	h.RememberApproval(approval.Request{Question: execAsk(j, "make").Question}, rule)
 	if d := h.Decide(execAsk(j, "make").Question); d.Effect != policy.Allow {
 		t.Errorf("decision after Recall = %+v, want %v", d, policy.Allow)
 	}
-	must(t, h.Adapt(t.Context(), j, spec(t, askPermissions), "/work")) // the recalled rule stays
+	must(t, h.SetSpec(t.Context(), j, spec(t, askPermissions), "/work")) // the recalled rule stays
 	if d := h.Decide(execAsk(j, "make").Question); d.Effect != policy.Allow {
 		t.Errorf("decision after a change of the rules = %+v, want %v", d, policy.Allow)
 	}
-	must(t, h.Adapt(t.Context(), j, spec(t, `{"bash": {"make": "deny"}}`), "/work"))
+	must(t, h.SetSpec(t.Context(), j, spec(t, `{"bash": {"make": "deny"}}`), "/work"))
 	if d := h.Decide(execAsk(j, "make").Question); d.Effect != policy.Deny {
 		t.Errorf("decision with a deny rule = %+v, want %v", d, policy.Deny)
 	}
@@ -188,7 +188,7 @@ func TestRecordedAnswersSurviveACrash(t *testing.T) {
 	must(t, err)
 	s := &killedStore{Store: db.Approvals()}
 	open := func() *approval.Queue {
-		q, err := approval.New(t.Context(), s, approval.Config{Record: h.RecordApproval, Recorded: h.Recorded})
+		q, err := approval.New(t.Context(), s, approval.Config{Record: h.RecordApproval, Recorded: h.RecoverApproval})
 		must(t, err)
 		return q
 	}
@@ -249,8 +249,8 @@ func TestRecordedAnswersSurviveACrash(t *testing.T) {
 			if given == nil || given.Verdict != want.Verdict || given.Resource != want.Resource || given.By.ID != anna.ID || given.At.IsZero() {
 				t.Fatalf("answer = %+v, want %+v", given, want)
 			}
-			if owed := want.Scope == approval.Always; got.Owed != owed || owed != (given.Rule != nil) {
-				t.Errorf("owed = %v with the rule %v, want %v", got.Owed, given.Rule, owed)
+			if owed := want.Scope == approval.Always; got.RulePending != owed || owed != (given.Rule != nil) {
+				t.Errorf("owed = %v with the rule %v, want %v", got.RulePending, given.Rule, owed)
 			}
 			granted, ok := got.Granted()
 			if change := want.Verdict == approval.Modify; change && (!ok || granted.Resource != want.Resource || given.Hash != approval.HashOf(granted)) {
@@ -262,7 +262,7 @@ func TestRecordedAnswersSurviveACrash(t *testing.T) {
 					t.Errorf("repeated question: got request %s, %v; want %s", again.ID, err, r.ID)
 				}
 			}
-			entries, err := h.chain.Entries(t.Context(), chain.Query{Parent: r.Entry})
+			entries, err := h.chain.Entries(t.Context(), chain.Query{Parent: r.ChainEntry})
 			if err != nil || len(entries) != 1 {
 				t.Errorf("got %d audit log entries of the request, %v; want 1", len(entries), err)
 			}

@@ -24,7 +24,7 @@ type runBudget struct {
 // lasts until the run's session ends or the daemon stops. Without limits, a run without a
 // budget gets nil. Without a run, the budget is not shared. A lent budget is returned as it
 // is, and limits must be empty.
-func (k *Kernel) BudgetOf(who policy.Subject, limits budget.Amounts) (*budget.Budget, error) {
+func (k *Engine) BudgetOf(who policy.Subject, limits budget.Amounts) (*budget.Budget, error) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	if b := k.budgets[who.Run]; who.Run != "" && b.Budget != nil {
@@ -36,7 +36,7 @@ func (k *Kernel) BudgetOf(who policy.Subject, limits budget.Amounts) (*budget.Bu
 	if len(limits) == 0 {
 		return nil, nil
 	}
-	b, err := budget.New("run "+who.Run, nil, budget.State{Limits: limits}, k.Spent(policy.Subject{Session: who.Session, Run: who.Run}))
+	b, err := budget.New("run "+who.Run, nil, budget.State{Limits: limits}, k.BudgetWarnings(policy.Subject{Session: who.Session, Run: who.Run}))
 	if err != nil || who.Run == "" {
 		return b, err
 	}
@@ -46,7 +46,7 @@ func (k *Kernel) BudgetOf(who policy.Subject, limits budget.Amounts) (*budget.Bu
 
 // LendBudget makes all calls of a run draw from b, which the caller owns and accounts for,
 // until release is called.
-func (k *Kernel) LendBudget(who policy.Subject, b *budget.Budget) (release func()) {
+func (k *Engine) LendBudget(who policy.Subject, b *budget.Budget) (release func()) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	k.budgets[who.Run] = runBudget{Budget: b, session: who.Session, external: true}
@@ -59,8 +59,8 @@ func (k *Kernel) LendBudget(who policy.Subject, b *budget.Budget) (release func(
 	}
 }
 
-// Spent returns a function that records budget warnings of a subject in the audit log.
-func (k *Kernel) Spent(who policy.Subject) func(budget.Warning) {
+// BudgetWarnings returns a function that records budget warnings of a subject in the audit log.
+func (k *Engine) BudgetWarnings(who policy.Subject) func(budget.Warning) {
 	return func(w budget.Warning) {
 		kind := chain.BudgetCharged
 		if w.Percent >= 100 {
@@ -72,7 +72,7 @@ func (k *Kernel) Spent(who policy.Subject) func(budget.Warning) {
 
 // EndSession removes the session's capability state from all engines and drops the budgets of
 // its runs. Calls of the session must have ended.
-func (k *Kernel) EndSession(ctx context.Context, session string) error {
+func (k *Engine) EndSession(ctx context.Context, session string) error {
 	if session == "" {
 		return fault.Newf(fault.Invalid, "govern.EndSession", "", "the session name is empty")
 	}

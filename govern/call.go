@@ -31,16 +31,16 @@ type Capabilities interface {
 
 // A Request is one call of a capability.
 type Request struct {
-	Capability string          // "places.search", or with a version: "places.search@1.0.0"
-	Input      json.RawMessage // empty: null
-	Who        policy.Subject
-	Operator   bool             // an authorized person calls; no jail policy applies
-	Labels     []manifest.Label // data classes of the input; empty: public
-	Budget     *budget.Budget   // charged for the call; nil: none
-	Timeout    time.Duration    // at most the capability's own; 0: the capability's own
-	Key        string           // idempotency key, passed to the capability
-	Parent     int64            // the audit log entry that caused the call
-	Patient    context.Context  // see Ask
+	Capability      string          // "places.search", or with a version: "places.search@1.0.0"
+	Input           json.RawMessage // empty: null
+	Who             policy.Subject
+	Operator        bool             // an authorized person calls; no jail policy applies
+	Labels          []manifest.Label // data classes of the input; empty: public
+	Budget          *budget.Budget   // charged for the call; nil: none
+	Timeout         time.Duration    // at most the capability's own; 0: the capability's own
+	Key             string           // idempotency key, passed to the capability
+	Parent          int64            // the audit log entry that caused the call
+	ApprovalContext context.Context  // see Ask
 
 	// Before is called after the call is allowed and before it is made. An error ends the
 	// call. May be nil.
@@ -132,12 +132,12 @@ func (t StepTimes) MarshalJSON() ([]byte, error) {
 
 // A call is a call in progress.
 type call struct {
-	k           *Kernel
+	k           *Engine
 	req         Request
 	out         Outcome
 	cap         *engine.Installed
 	input       form.Value
-	reservation *budget.Hold
+	reservation *budget.Reservation
 	parent      int64 // the audit log entry that caused the next one
 	result      engine.Result
 
@@ -148,7 +148,7 @@ type call struct {
 // Call resolves a capability, checks the input, applies the policy, reserves the budget, runs
 // the capability and checks its output. Every call is recorded in the audit log. A step that
 // fails ends the call; its error is returned and is also in the Outcome.
-func (k *Kernel) Call(ctx context.Context, req Request) (Outcome, error) {
+func (k *Engine) Call(ctx context.Context, req Request) (Outcome, error) {
 	c := &call{k: k, req: req, parent: req.Parent}
 	c.out = Outcome{
 		ID: id.NewCall(), Capability: req.Capability, Who: req.Who, State: CallRefused,
@@ -255,14 +255,14 @@ func (c *call) checkPolicy(ctx context.Context) error {
 	if !c.pure() {
 		q.Attributes = map[string]string{"version": c.cap.Version, "effects": strings.Join(c.cap.Effects, " "), "call": string(c.out.ID)}
 	}
-	a := Ask{Question: q, Parent: c.req.Parent, Operator: c.req.Operator, Patient: c.req.Patient}
+	a := Ask{Question: q, Parent: c.req.Parent, Operator: c.req.Operator, ApprovalContext: c.req.ApprovalContext}
 	if c.cap.Approval.PerUse {
-		a.Always, a.Context = "the capability requires approval for each use", c.approvalContext()
+		a.AskReason, a.Context = "the capability requires approval for each use", c.approvalContext()
 	} else if c.pure() && c.k.allowedByRules(a) {
 		return nil
 	}
 	a.Tier = c.tier()
-	v, err := c.k.Judge(ctx, a)
+	v, err := c.k.Evaluate(ctx, a)
 	if err != nil {
 		return err
 	}

@@ -115,7 +115,7 @@ func TestCallIsRecorded(t *testing.T) {
 			t.Errorf("no duration of the step %q in %v", step, slices.Sorted(maps.Keys(out.Usage.StepsUS)))
 		}
 	}
-	if again, err := h.Called(out.ID); err != nil || again.State != CallDone {
+	if again, err := h.RecentCall(out.ID); err != nil || again.State != CallDone {
 		t.Errorf("Called = %+v, %v; want state %v", again, err, CallDone)
 	}
 }

@@ -28,7 +28,7 @@ type Fetcher struct {
 // NewFetcher returns a Fetcher for c with the egress rules e. secret returns the value of a
 // secret for a request to a host; the caller of secret owns the bytes. Close releases the
 // Fetcher.
-func (k *Kernel) NewFetcher(c *engine.Installed, e *Egress, secret func(ctx context.Context, name, host string) ([]byte, error)) (*Fetcher, error) {
+func (k *Engine) NewFetcher(c *engine.Installed, e *Egress, secret func(ctx context.Context, name, host string) ([]byte, error)) (*Fetcher, error) {
 	ca, err := egress.NewCA("capability " + c.ID)
 	if err != nil {
 		return nil, err

@@ -17,7 +17,7 @@ import (
 // Fetch makes a request through the egress proxy of a jail, with its rules, limits and
 // records. The caller closes the body of the response. A refusal by the proxy is a response,
 // as it is for programs in the jail.
-func (k *Kernel) Fetch(ctx context.Context, jid id.Jail, r *http.Request) (*http.Response, error) {
+func (k *Engine) Fetch(ctx context.Context, jid id.Jail, r *http.Request) (*http.Response, error) {
 	if s := r.URL.Scheme; s != "http" && s != "https" {
 		return nil, fault.Newf(fault.Invalid, "govern.Fetch", "", "the URL has the scheme %.20q, want http or https", s)
 	}

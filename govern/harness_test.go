@@ -15,9 +15,9 @@ import (
 	"glasshouse/store/storetest"
 )
 
-// A harness is a Kernel with a database, an approval queue and an audit log.
+// A harness is a Engine with a database, an approval queue and an audit log.
 type harness struct {
-	*Kernel
+	*Engine
 	t     testing.TB
 	queue *approval.Queue
 	chain *chain.Chain
@@ -91,12 +91,12 @@ func (h *harness) answer(r approval.Request, a approval.Answer) {
 }
 
 // decisions returns the recorded decisions of a jail.
-func (h *harness) decisions(jid id.Jail) (all []Decided) {
+func (h *harness) decisions(jid id.Jail) (all []DecisionRecord) {
 	h.t.Helper()
 	entries, err := h.chain.Entries(h.t.Context(), chain.Query{Jail: jid, Kinds: []chain.Kind{chain.Decided}})
 	must(h.t, err)
 	for _, e := range entries {
-		var d Decided
+		var d DecisionRecord
 		must(h.t, json.Unmarshal(e.Body, &d))
 		all = append(all, d)
 	}

@@ -42,8 +42,8 @@ type Secrets interface {
 	Mask(ctx context.Context, who policy.Subject, names []string) *redact.Mask
 }
 
-// A Door is the proxy endpoint of one jail: listeners that only this jail can reach.
-type Door struct {
+// A Endpoint is the proxy endpoint of one jail: listeners that only this jail can reach.
+type Endpoint struct {
 	All, HTTP, NamesTCP net.Listener
 	Names               net.PacketConn
 
@@ -58,7 +58,7 @@ type Refused struct {
 }
 
 // Close closes all listeners.
-func (d *Door) Close() error {
+func (d *Endpoint) Close() error {
 	var errs []error
 	for _, c := range []interface{ Close() error }{d.All, d.HTTP, d.NamesTCP, d.Names} {
 		if c != nil {
@@ -78,33 +78,33 @@ func ignoreClosed(err error) error {
 	return err
 }
 
-// A Guard is a jail's Spec and what the Kernel needs to enforce it.
+// A Guard is a jail's Spec and what the Engine needs to enforce it.
 type Guard struct {
 	Spec      json.RawMessage // as Check returned it
 	Workspace string          // in the jail
 
-	Door     string                           // name of the endpoint that Open opens; "": none
-	Open     func() (*Door, error)            // nil if Door is ""
+	Endpoint string                           // name of the endpoint that Open opens; "": none
+	Open     func() (*Endpoint, error)        // nil if Door is ""
 	Init     int                              // host pid of the jail's init
 	Cgroup   uint64                           // cgroup id; 0: unknown
-	Again    bool                             // the jail was started by an earlier daemon process
+	Adopted  bool                             // the jail was started by an earlier daemon process
 	Rewound  bool                             // the jail was rewound; its pending approval requests are obsolete
 	Listener func() (*notify.Listener, error) // seccomp listener of the jail's commands; nil: not enforced
 
-	Trust   func(ctx context.Context, ca *egress.CA) error // installs a certificate authority in the jail
-	Trusted bool                                           // the jail was restored with its trust store, which cannot change now
-	Waits   bool                                           // Trusted holds until Awoke is called
+	InstallCA         func(ctx context.Context, ca *egress.CA) error // installs a certificate authority in the jail
+	Trusted           bool                                           // the jail was restored with its trust store, which cannot change now
+	TrustedUntilAwoke bool                                           // Trusted holds until Awoke is called
 }
 
 // A jailPolicy is the policy context of a governed jail, or of a run outside of jails.
 type jailPolicy struct {
-	k   *Kernel
+	k   *Engine
 	jid id.Jail
 
 	mu            sync.Mutex // held while fields change
 	spec          Spec
 	workspace     string
-	endpoint      *Door
+	endpoint      *Endpoint
 	endpointName  string // "" without an endpoint
 	proxy         *egress.Proxy
 	ca            *egress.CA    // authority of the proxy; nil: none
@@ -154,7 +154,7 @@ func (h *activeRules) put(rules *policy.Holder, agent string, tiers []Tier) {
 
 // Check validates a Spec and returns it in the form to store. proxied says that the jail uses
 // network mode proxy; enforced, that the system calls of its commands are decided.
-func (k *Kernel) Check(raw json.RawMessage, proxied, enforced bool) (json.RawMessage, error) {
+func (k *Engine) Check(raw json.RawMessage, proxied, enforced bool) (json.RawMessage, error) {
 	s, err := parse(raw)
 	if err != nil {
 		return nil, err
@@ -204,7 +204,7 @@ func checkEgress(e *Egress) error {
 		Secret: func(context.Context, string, string) ([]byte, error) {
 			return nil, errors.New("not available during validation")
 		},
-		Owned: func(context.Context, string, string, string) ([]byte, error) {
+		OwnerSecret: func(context.Context, string, string, string) ([]byte, error) {
 			return nil, errors.New("not available during validation")
 		},
 	})
@@ -216,7 +216,7 @@ func checkEgress(e *Egress) error {
 
 // Guard applies a Spec to a jail before its first instruction. It implements jail.Warden. It
 // is called again when the jail gets another endpoint or instance.
-func (k *Kernel) Guard(ctx context.Context, jid id.Jail, g Guard) error {
+func (k *Engine) Guard(ctx context.Context, jid id.Jail, g Guard) error {
 	s, err := parse(g.Spec)
 	if err != nil {
 		return err
@@ -233,7 +233,7 @@ func (k *Kernel) Guard(ctx context.Context, jid id.Jail, g Guard) error {
 	defer jp.mu.Unlock()
 	jp.guard = g
 	err = jp.apply(ctx, s, g)
-	jp.guard.Trusted = g.Trusted && g.Waits
+	jp.guard.Trusted = g.Trusted && g.TrustedUntilAwoke
 	return err
 }
 
@@ -250,9 +250,9 @@ func (jp *jailPolicy) apply(ctx context.Context, s Spec, g Guard) error {
 	return jp.openEndpoint(ctx)
 }
 
-// Adapt replaces the Spec of a jail. The change applies to the next decision. Rules set by
+// SetSpec replaces the Spec of a jail. The change applies to the next decision. Rules set by
 // Recall stay.
-func (k *Kernel) Adapt(ctx context.Context, jid id.Jail, raw json.RawMessage, workspace string) error {
+func (k *Engine) SetSpec(ctx context.Context, jid id.Jail, raw json.RawMessage, workspace string) error {
 	s, err := parse(raw)
 	if err != nil {
 		return err
@@ -266,10 +266,10 @@ func (k *Kernel) Adapt(ctx context.Context, jid id.Jail, raw json.RawMessage, wo
 	return jp.setSpec(ctx, s, workspace)
 }
 
-// Awoke completes a jail that was restored from a snapshot: it installs the certificate
+// AfterRestore completes a jail that was restored from a snapshot: it installs the certificate
 // authority if the restored files lack it. same says that the snapshot has the same Spec. It
 // implements jail.Warden.
-func (k *Kernel) Awoke(ctx context.Context, jid id.Jail, same bool) error {
+func (k *Engine) AfterRestore(ctx context.Context, jid id.Jail, same bool) error {
 	jp := k.find(jid)
 	if jp == nil {
 		return nil // the jail has ended
@@ -283,26 +283,26 @@ func (k *Kernel) Awoke(ctx context.Context, jid id.Jail, same bool) error {
 
 // Release ends the policy context of a jail and withdraws its pending approval requests. It
 // implements jail.Warden.
-func (k *Kernel) Release(jid id.Jail) {
+func (k *Engine) Release(jid id.Jail) {
 	k.endJail(jid)
 	k.withdraw(jid, "the jail has ended")
 }
 
 // withdraw withdraws the pending approval requests of a jail.
-func (k *Kernel) withdraw(jid id.Jail, why string) {
+func (k *Engine) withdraw(jid id.Jail, why string) {
 	k.withdrawOf(string(jid), why, func(s policy.Subject) bool { return s.Jail == jid })
 }
 
-func (k *Kernel) withdrawOf(whose, why string, of func(policy.Subject) bool) {
+func (k *Engine) withdrawOf(whose, why string, of func(policy.Subject) bool) {
 	if q := k.queue.Load(); q != nil {
-		if err := q.WithdrawOf(context.Background(), of, why); err != nil {
+		if err := q.WithdrawMatching(context.Background(), of, why); err != nil {
 			k.cfg.Log.Warn("could not withdraw obsolete approval requests", "of", whose, "err", err)
 		}
 	}
 }
 
 // endJail removes the policy context of a jail and closes its resources.
-func (k *Kernel) endJail(jid id.Jail) {
+func (k *Engine) endJail(jid id.Jail) {
 	k.mu.Lock()
 	jp := k.jails[jid]
 	delete(k.jails, jid)
@@ -332,7 +332,7 @@ func (jp *jailPolicy) setSpec(ctx context.Context, s Spec, workspace string) err
 	if set == nil {
 		jp.rules.put(nil, "", nil)
 		jp.installRefusals(nil, "")
-	} else if h, err := policy.Hold(set, s.Policy.Top()); err != nil {
+	} else if h, err := policy.Hold(set, s.Policy.MaxLevel()); err != nil {
 		return err
 	} else {
 		for _, r := range jp.remembered {
@@ -364,7 +364,7 @@ func (jp *jailPolicy) setSpec(ctx context.Context, s Spec, workspace string) err
 // openEndpoint opens the current endpoint of the jail and closes the previous one.
 func (jp *jailPolicy) openEndpoint(ctx context.Context) error {
 	g := jp.guard
-	if g.Door == jp.endpointName {
+	if g.Endpoint == jp.endpointName {
 		return nil
 	}
 	old := jp.endpoint
@@ -374,7 +374,7 @@ func (jp *jailPolicy) openEndpoint(ctx context.Context) error {
 			jp.k.cfg.Log.Warn("could not close the proxy endpoint", "jail", jp.jid, "err", err)
 		}
 	}
-	if g.Door == "" {
+	if g.Endpoint == "" {
 		return nil
 	}
 	if jp.proxy == nil {
@@ -386,7 +386,7 @@ func (jp *jailPolicy) openEndpoint(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	jp.endpoint, jp.endpointName = d, g.Door
+	jp.endpoint, jp.endpointName = d, g.Endpoint
 	p := jp.proxy
 	jp.serve("connections", func() error { return p.Serve(d.All) })
 	jp.serve("requests", func() error { return p.ServeHTTP(d.HTTP) })
@@ -425,7 +425,7 @@ func (jp *jailPolicy) newProxy(ctx context.Context) error {
 	p, err := egress.New(egress.Config{
 		Jail: string(jp.jid), Rules: jp.spec.Egress.rules(),
 		Authority: authority{jp.k, jp}, Recorder: recorder{k: jp.k, jid: jp.jid, served: &jp.served},
-		Secret: jp.injectSecret, Owned: jp.injectOwned, CA: ca, KeepQuery: jp.spec.Egress.recordsQuery(),
+		Secret: jp.injectSecret, OwnerSecret: jp.injectOwned, CA: ca, KeepQuery: jp.spec.Egress.recordsQuery(),
 	})
 	if err != nil {
 		return err
@@ -436,10 +436,10 @@ func (jp *jailPolicy) newProxy(ctx context.Context) error {
 
 // installCA installs the certificate authority in the jail if TLS is intercepted.
 func (jp *jailPolicy) installCA(ctx context.Context, ca *egress.CA) error {
-	if ca == nil || jp.caInstalled || jp.guard.Trust == nil || jp.guard.Trusted || !jp.spec.Egress.interceptsTLS() {
+	if ca == nil || jp.caInstalled || jp.guard.InstallCA == nil || jp.guard.Trusted || !jp.spec.Egress.interceptsTLS() {
 		return nil
 	}
-	if err := jp.guard.Trust(ctx, ca); err != nil {
+	if err := jp.guard.InstallCA(ctx, ca); err != nil {
 		return fmt.Errorf("install the certificate authority in the jail: %w", err)
 	}
 	jp.caInstalled = true
@@ -478,7 +478,7 @@ func (jp *jailPolicy) injectOwned(ctx context.Context, owner, name, host string)
 // authority returns the named certificate authority and creates it if it does not exist. A
 // jail and its branches share one, because the branches inherit the trust store. An empty name
 // returns nil.
-func (k *Kernel) authority(name id.CA, jid id.Jail) (*egress.CA, error) {
+func (k *Engine) authority(name id.CA, jid id.Jail) (*egress.CA, error) {
 	if name == "" {
 		return nil, nil
 	}
@@ -509,13 +509,13 @@ func (k *Kernel) authority(name id.CA, jid id.Jail) (*egress.CA, error) {
 
 // authority decides the requests of one jail's proxy.
 type authority struct {
-	k  *Kernel
+	k  *Engine
 	jp *jailPolicy
 }
 
-// Judge implements egress.Authority. It is called if no egress rule allows a request. The
+// Evaluate implements egress.Authority. It is called if no egress rule allows a request. The
 // policy decides if the jail has one or requests approval.
-func (a authority) Judge(ctx context.Context, r egress.Request) (egress.Verdict, error) {
+func (a authority) Evaluate(ctx context.Context, r egress.Request) (egress.Verdict, error) {
 	asks := a.jp.askByDefault.Load()
 	rules, _ := a.jp.rules.get()
 	if rules == nil && !asks {
@@ -546,7 +546,7 @@ func hostPort(r egress.Request) string { return net.JoinHostPort(r.Host, fmt.Spr
 const refusedInterval = time.Second
 
 // recordRefused records the packets that the Linux kernel drops at the endpoint.
-func (jp *jailPolicy) recordRefused(d *Door) error {
+func (jp *jailPolicy) recordRefused(d *Endpoint) error {
 	if d.Refused == nil {
 		return nil
 	}

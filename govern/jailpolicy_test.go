@@ -16,7 +16,7 @@ func TestAuthorityAnswersWhileTheJailEnds(t *testing.T) {
 	defer jp.mu.Unlock()
 	judged := make(chan error, 1)
 	go func() {
-		_, err := authority{h.Kernel, jp}.Judge(t.Context(), egress.Request{Kind: egress.KindConnect, Host: "api.example.com", Port: 443})
+		_, err := authority{h.Engine, jp}.Evaluate(t.Context(), egress.Request{Kind: egress.KindConnect, Host: "api.example.com", Port: 443})
 		judged <- err
 	}()
 	select {

@@ -16,7 +16,7 @@ import (
 
 // mask returns a mask for the secrets that a subject has or had, and for the named secrets. A
 // nil mask changes nothing.
-func (k *Kernel) mask(ctx context.Context, who policy.Subject, names ...string) *redact.Mask {
+func (k *Engine) mask(ctx context.Context, who policy.Subject, names ...string) *redact.Mask {
 	if k.cfg.Secrets == nil {
 		return nil
 	}
@@ -40,7 +40,7 @@ func masked(m *redact.Mask, q policy.Question) policy.Question {
 }
 
 // masked returns the record with all caller-supplied values masked.
-func (d Decided) masked(m *redact.Mask) Decided {
+func (d DecisionRecord) masked(m *redact.Mask) DecisionRecord {
 	if m == nil {
 		return d
 	}

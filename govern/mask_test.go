@@ -48,7 +48,7 @@ const (
 // chainText returns all audit log entries as JSON.
 func (h *harness) chainText() string {
 	h.t.Helper()
-	must(h.t, h.Settle(h.t.Context()))
+	must(h.t, h.Flush(h.t.Context()))
 	entries, err := h.chain.Entries(h.t.Context(), chain.Query{})
 	must(h.t, err)
 	text, err := json.Marshal(entries)
@@ -130,7 +130,7 @@ func TestCallMasksSecrets(t *testing.T) {
 					t.Errorf("kind of the masked failure = %q, want %q", engine.KindOf(err), engine.Failed)
 				}
 			}
-			again, err := h.Called(out.ID)
+			again, err := h.RecentCall(out.ID)
 			must(t, err)
 			answer, jerr = json.Marshal(again)
 			must(t, jerr)
@@ -176,10 +176,10 @@ func TestNestedCallMasksTheCallersSecrets(t *testing.T) {
 func TestQuestionsAreRecordedMasked(t *testing.T) {
 	h, jid := newMaskingHarness(t)
 	line := "curl -H 'Authorization: " + jailKey + "' https://a.example.com"
-	_, err := h.Judge(t.Context(), Ask{Question: policy.Question{Subject: policy.Subject{Jail: jid}, Action: "bash", Resource: line, Attributes: map[string]string{"env": jailKey}}})
+	_, err := h.Evaluate(t.Context(), Ask{Question: policy.Question{Subject: policy.Subject{Jail: jid}, Action: "bash", Resource: line, Attributes: map[string]string{"env": jailKey}}})
 	must(t, err)
-	h.Said(policy.Question{Subject: policy.Subject{Jail: jid}, Action: "bash", Resource: line})
-	recorder{k: h.Kernel, jid: jid}.Record(egress.Record{Request: egress.Request{Host: jailKey + ".example.com", Path: "/?key=" + jailKey}, Detail: jailKey})
+	h.RecordAction(policy.Question{Subject: policy.Subject{Jail: jid}, Action: "bash", Resource: line})
+	recorder{k: h.Engine, jid: jid}.Record(egress.Record{Request: egress.Request{Host: jailKey + ".example.com", Path: "/?key=" + jailKey}, Detail: jailKey})
 	h.checkNoSecret("the audit log", h.chainText())
 }
 
@@ -190,7 +190,7 @@ func TestMaskedQuestionAllowsScopeOnceOnly(t *testing.T) {
 	line := "send " + jailKey
 	done := make(chan Verdict, 1)
 	go func() {
-		v, err := h.Judge(t.Context(), Ask{
+		v, err := h.Evaluate(t.Context(), Ask{
 			Question: policy.Question{Subject: policy.Subject{Jail: jid}, Action: "bash", Resource: line},
 			Context:  json.RawMessage(`{"preview":"` + jailKey + `"}`),
 		})

@@ -40,11 +40,11 @@ func (p *Policy) Compile(workspace string) (Rules, error) {
 	if set == nil {
 		return Rules{}, fault.Newf(fault.NotFound, "govern.Policy", "", "the jail has no policy")
 	}
-	return Rules{set, p.Top()}, nil
+	return Rules{set, p.MaxLevel()}, nil
 }
 
 // Egress returns the statistics of a jail's egress proxy, if it has one.
-func (k *Kernel) Egress(jid id.Jail) (egress.Stats, bool) {
+func (k *Engine) Egress(jid id.Jail) (egress.Stats, bool) {
 	jp := k.find(jid)
 	if jp == nil {
 		return egress.Stats{}, false
@@ -58,8 +58,8 @@ func (k *Kernel) Egress(jid id.Jail) (egress.Stats, bool) {
 	return p.Stats(), true
 }
 
-// Answered adds the rule of an approval to s. It is idempotent.
-func (s *Spec) Answered(rule policy.Rule) error {
+// AddAnswer adds the rule of an approval to s. It is idempotent.
+func (s *Spec) AddAnswer(rule policy.Rule) error {
 	if s.Policy == nil {
 		return fault.Newf(fault.Conflict, "govern.Answered", "", "the jail has no policy to store the rule in")
 	}

@@ -13,8 +13,8 @@ import (
 	"glasshouse/policy"
 )
 
-// A Decided is the body of an audit log entry about a decision.
-type Decided struct {
+// A DecisionRecord is the body of an audit log entry about a decision.
+type DecisionRecord struct {
 	Action     string            `json:"action"`
 	Resource   string            `json:"resource"`
 	Attributes map[string]string `json:"attributes,omitempty"`
@@ -31,8 +31,8 @@ type Decided struct {
 // maxResource is the maximum length of a resource or attribute in an entry, in bytes.
 const maxResource = 16 << 10
 
-func (k *Kernel) decisionEntry(ctx context.Context, q policy.Question, v Verdict, parent int64) chain.Entry {
-	d := Decided{
+func (k *Engine) decisionEntry(ctx context.Context, q policy.Question, v Verdict, parent int64) chain.Entry {
+	d := DecisionRecord{
 		Action: q.Action, Resource: q.Resource, Attributes: q.Attributes,
 		Effect: v.Decision.Effect, Allowed: v.Allow, Tag: v.Tag,
 		Rule: v.Decision.Rule, Reason: v.Decision.Reason, By: v.By, Instead: v.Instead,
@@ -93,7 +93,7 @@ const maxQueuedNotes = 4096
 // maxNoteBatch is the maximum number of entries recorded in one transaction.
 const maxNoteBatch = 512
 
-func (n *noteQueue) start(k *Kernel) {
+func (n *noteQueue) start(k *Engine) {
 	n.queue = make(chan note, maxQueuedNotes)
 	n.wg.Go(func() {
 		for e := range n.queue {
@@ -152,15 +152,15 @@ func (n *noteQueue) add(e note) bool {
 }
 
 // Note records an event asynchronously. It blocks only while the queue is full.
-func (k *Kernel) Note(kind chain.Kind, who policy.Subject, parent int64, body any) {
+func (k *Engine) Note(kind chain.Kind, who policy.Subject, parent int64, body any) {
 	if !k.notes.add(note{Entry: entry(kind, who, parent, body)}) {
 		k.cfg.Log.Error("could not record an audit log entry: the policy engine is closed", "kind", kind, "jail", who.Jail)
 	}
 }
 
-// Settle blocks until all earlier notes are recorded, so that they can be read from the audit
+// Flush blocks until all earlier notes are recorded, so that they can be read from the audit
 // log.
-func (k *Kernel) Settle(ctx context.Context) error {
+func (k *Engine) Flush(ctx context.Context) error {
 	n := note{flushed: make(chan struct{})}
 	if !k.notes.add(n) {
 		return nil // Close waits for the queue itself
@@ -175,7 +175,7 @@ func (k *Kernel) Settle(ctx context.Context) error {
 
 // recorder records the requests that a jail's proxy forwarded or refused.
 type recorder struct {
-	k       *Kernel
+	k       *Engine
 	jid     id.Jail
 	served  *servedCalls // nil: not the jail of a capability
 	secrets []string     // names of a capability's secrets, if it has no jail
@@ -196,7 +196,7 @@ func (r recorder) Record(rec egress.Record) {
 
 // Line returns the decision as a line of the audit trail. Control characters are escaped, so
 // the result is always one line.
-func (d Decided) Line() string {
+func (d DecisionRecord) Line() string {
 	tag := string(d.Tag)
 	if d.Tag == Whitelisted {
 		tag = "AUTONOMOUS - whitelisted"
@@ -204,9 +204,9 @@ func (d Decided) Line() string {
 	return fmt.Sprintf("%s: %s [%s]", text.Visible(d.Action), text.Visible(d.Resource), tag)
 }
 
-// Said records an action that an agent announces, with the decision of the rules. It requests
+// RecordAction records an action that an agent announces, with the decision of the rules. It requests
 // no approval and does not wait for the entry to be recorded.
-func (k *Kernel) Said(q policy.Question) Verdict {
+func (k *Engine) RecordAction(q policy.Question) Verdict {
 	q.Subject.Agent = k.agentOf(q.Subject)
 	v := Verdict{Decision: k.evaluate(q, false), Tag: Denied}
 	if v.Decision.Effect == policy.Allow {

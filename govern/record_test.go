@@ -9,7 +9,7 @@ import (
 )
 
 func TestDecidedLine(t *testing.T) {
-	for want, d := range map[string]Decided{
+	for want, d := range map[string]DecisionRecord{
 		"write: auth/login.ts [AUTONOMOUS]":            {Action: "write", Resource: "auth/login.ts", Tag: Autonomous},
 		"bash: npm test [AUTONOMOUS - whitelisted]":    {Action: "bash", Resource: "npm test", Tag: Whitelisted},
 		`bash\n: ls [AUTONOMOUS]\n- bash: rm [DENIED]`: {Action: "bash\n", Resource: "ls [AUTONOMOUS]\n- bash: rm", Tag: Denied},
@@ -31,11 +31,11 @@ func TestSettleWaitsForRecordedActions(t *testing.T) {
 	for a := range agents {
 		wg.Go(func() {
 			for n := range each {
-				if v := h.Said(policy.Question{Subject: policy.Subject{Jail: jid}, Action: fmt.Sprint("tool", a), Resource: fmt.Sprint(n)}); !v.Allow {
+				if v := h.RecordAction(policy.Question{Subject: policy.Subject{Jail: jid}, Action: fmt.Sprint("tool", a), Resource: fmt.Sprint(n)}); !v.Allow {
 					t.Errorf("Said = %+v, want it allowed", v)
 				}
 			}
-			must(t, h.Settle(t.Context()))
+			must(t, h.Flush(t.Context()))
 		})
 	}
 	wg.Wait()
@@ -65,15 +65,15 @@ func BenchmarkDecision(b *testing.B) {
 		for i := 0; b.Loop(); i++ {
 			if i%512 == 0 { // drains the queue, so that only the caller is measured
 				b.StopTimer()
-				must(b, h.Settle(b.Context()))
+				must(b, h.Flush(b.Context()))
 				b.StartTimer()
 			}
-			h.Said(q)
+			h.RecordAction(q)
 		}
 	})
 	b.Run("judged", func(b *testing.B) {
 		for b.Loop() {
-			_, err := h.Judge(b.Context(), Ask{Question: q})
+			_, err := h.Evaluate(b.Context(), Ask{Question: q})
 			must(b, err)
 		}
 	})

@@ -101,7 +101,7 @@ func TestRefusalsFollowTheRules(t *testing.T) {
 	denyRules := func(more string) string { return `{"edit": {"` + dir + `/*": "deny"` + more + `}}` }
 	g := Guard{
 		Spec: spec(t, denyRules("")), Workspace: "/work", Init: os.Getpid(), Cgroup: 7,
-		Listener: func() (*notify.Listener, error) { return nil, os.ErrNotExist }, Again: true,
+		Listener: func() (*notify.Listener, error) { return nil, os.ErrNotExist }, Adopted: true,
 	}
 	want := func(when string, cgroups ...uint64) {
 		t.Helper()
@@ -117,7 +117,7 @@ func TestRefusalsFollowTheRules(t *testing.T) {
 	j := id.NewJail()
 	must(t, h.Guard(t.Context(), j, g))
 	want("first instance", 7)
-	must(t, h.Adapt(t.Context(), j, spec(t, denyRules(`, "`+dir+`/own": "allow"`)), "/work"))
+	must(t, h.SetSpec(t.Context(), j, spec(t, denyRules(`, "`+dir+`/own": "allow"`)), "/work"))
 	if len(got[7]) != 0 {
 		t.Errorf("refusals of a rule with an exception = %v, want none", got)
 	}
@@ -131,6 +131,6 @@ func TestRefusalsFollowTheRules(t *testing.T) {
 	h.Release(j)
 	want("after Release")
 	must(t, h.Guard(t.Context(), j, g))
-	must(t, h.Kernel.Close())
+	must(t, h.Engine.Close())
 	want("after Close")
 }

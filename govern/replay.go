@@ -19,7 +19,7 @@ import (
 
 // Serve sets the capabilities and the engines that run them. It must be called once, before
 // the first call.
-func (k *Kernel) Serve(caps Capabilities, engines map[manifest.Runtime]engine.Engine) {
+func (k *Engine) Serve(caps Capabilities, engines map[manifest.Runtime]engine.Engine) {
 	k.caps, k.engines = caps, engines
 }
 
@@ -32,25 +32,25 @@ type CallRecord struct {
 	Runtime string          `json:"runtime,omitempty"`
 	Sandbox string          `json:"sandbox,omitempty"` // the jail that ran the call
 	Warning string          `json:"warning,omitempty"` // why the version differs from the expected one
-	Input   Shown           `json:"input"`
-	Output  *Shown          `json:"output,omitempty"`
+	Input   RecordedValue   `json:"input"`
+	Output  *RecordedValue  `json:"output,omitempty"`
 	State   CallState       `json:"state"`
 	Error   *CallError      `json:"error,omitempty"`
 	Usage   *Usage          `json:"usage,omitempty"`
 	Replay  json.RawMessage `json:"replay,omitempty"` // engine data for Replay
 }
 
-// Shown is a value in the audit log.
-type Shown struct {
+// RecordedValue is a value in the audit log.
+type RecordedValue struct {
 	SHA256 string          `json:"sha256"` // of the JSON text
 	Bytes  int             `json:"bytes"`
 	Label  manifest.Label  `json:"label"`
 	Value  json.RawMessage `json:"value,omitempty"` // omitted if long, personal or secret
 }
 
-func newShown(text []byte, label manifest.Label) Shown {
+func newShown(text []byte, label manifest.Label) RecordedValue {
 	sum := sha256.Sum256(text)
-	s := Shown{SHA256: hex.EncodeToString(sum[:]), Bytes: len(text), Label: label}
+	s := RecordedValue{SHA256: hex.EncodeToString(sum[:]), Bytes: len(text), Label: label}
 	if len(text) <= maxResource && manifest.Redacted.Covers(label) {
 		s.Value = text
 	}
@@ -91,7 +91,7 @@ func (c *call) record(ctx context.Context, ended bool) CallRecord {
 
 // allowedByRules reports whether the policy allows a pure call. If so, no separate decision is
 // recorded.
-func (k *Kernel) allowedByRules(a Ask) bool {
+func (k *Engine) allowedByRules(a Ask) bool {
 	if a.Operator {
 		return true
 	}
@@ -123,8 +123,8 @@ func (l *recentCalls) add(o Outcome) {
 	l.next = (l.next + 1) % maxRecentCalls
 }
 
-// Called returns the outcome of a recent call. Older calls are only in the audit log.
-func (k *Kernel) Called(cid id.Call) (Outcome, error) {
+// RecentCall returns the outcome of a recent call. Older calls are only in the audit log.
+func (k *Engine) RecentCall(cid id.Call) (Outcome, error) {
 	k.recent.mu.Lock()
 	defer k.recent.mu.Unlock()
 	i := slices.IndexFunc(k.recent.outcomes, func(o Outcome) bool { return o.ID == cid })
@@ -160,7 +160,7 @@ func alwaysAsk(d policy.Decision, q policy.Question, why string) policy.Decision
 }
 
 // tierOf returns the approval tier for a question.
-func (k *Kernel) tierOf(a Ask) approval.Tier {
+func (k *Engine) tierOf(a Ask) approval.Tier {
 	if a.Tier == approval.Elevated {
 		return approval.Elevated
 	}
@@ -168,7 +168,7 @@ func (k *Kernel) tierOf(a Ask) approval.Tier {
 }
 
 // Replay repeats a recorded call of a pure engine and compares the outputs.
-func (k *Kernel) Replay(ctx context.Context, rec CallRecord, cap *engine.Installed) (same bool, output json.RawMessage, err error) {
+func (k *Engine) Replay(ctx context.Context, rec CallRecord, cap *engine.Installed) (same bool, output json.RawMessage, err error) {
 	const op = "govern.Replay"
 	if rec.Replay == nil || rec.Output == nil {
 		return false, nil, fault.Newf(fault.Invalid, op, string(rec.Call), "the record has no replay data")

@@ -10,7 +10,7 @@ import (
 
 // GovernRun sets the Spec of a run outside of jails, until ReleaseRun. A repeated call keeps
 // the rules set by Recall.
-func (k *Kernel) GovernRun(ctx context.Context, rid id.Run, raw json.RawMessage, workspace string) error {
+func (k *Engine) GovernRun(ctx context.Context, rid id.Run, raw json.RawMessage, workspace string) error {
 	s, err := parse(raw)
 	if err != nil {
 		return err
@@ -28,7 +28,7 @@ func (k *Kernel) GovernRun(ctx context.Context, rid id.Run, raw json.RawMessage,
 }
 
 // ReleaseRun removes the Spec of a run and withdraws its pending approval requests.
-func (k *Kernel) ReleaseRun(rid id.Run) {
+func (k *Engine) ReleaseRun(rid id.Run) {
 	k.mu.Lock()
 	_, governed := k.runs[rid]
 	delete(k.runs, rid)
@@ -40,7 +40,7 @@ func (k *Kernel) ReleaseRun(rid id.Run) {
 
 // policyFor returns the jailPolicy of a subject's jail, or of its run if it is in no jail. It
 // returns nil if the subject has none.
-func (k *Kernel) policyFor(s policy.Subject) *jailPolicy {
+func (k *Engine) policyFor(s policy.Subject) *jailPolicy {
 	if s.Jail != "" {
 		return k.find(s.Jail)
 	}

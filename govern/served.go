@@ -26,7 +26,7 @@ const maxServedCalls = 64
 
 // Serving attributes the egress of a jail to a call until done is called. entry is the audit
 // log entry of the start of the call.
-func (k *Kernel) Serving(jid id.Jail, entry int64) (done func()) {
+func (k *Engine) Serving(jid id.Jail, entry int64) (done func()) {
 	jp := k.find(jid)
 	if jp == nil { // no egress to attribute
 		return func() {}

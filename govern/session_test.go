@@ -60,7 +60,7 @@ func TestEndSession(t *testing.T) {
 func TestLendBudget(t *testing.T) {
 	h := newHarness(t)
 	who := policy.Subject{Session: "s1", Run: "r1"}
-	own, err := budget.New("run r1", nil, budget.State{Limits: budget.Amounts{budget.Steps: 2}}, h.Spent(who))
+	own, err := budget.New("run r1", nil, budget.State{Limits: budget.Amounts{budget.Steps: 2}}, h.BudgetWarnings(who))
 	must(t, err)
 	release := h.LendBudget(who, own)
 	if b, err := h.BudgetOf(who, nil); err != nil || b != own {
@@ -85,7 +85,7 @@ func TestEgressParentIsTheServedCall(t *testing.T) {
 	must(t, err)
 
 	jp := h.find(jid)
-	r := recorder{k: h.Kernel, jid: jid, served: &jp.served}
+	r := recorder{k: h.Engine, jid: jid, served: &jp.served}
 	before := time.Now()
 	done := h.Serving(jid, first.Seq)
 	during := time.Now()
@@ -97,7 +97,7 @@ func TestEgressParentIsTheServedCall(t *testing.T) {
 	for _, at := range []time.Time{before.Add(-time.Second), during, between, time.Now()} {
 		r.Record(egress.Record{At: at, Allowed: true})
 	}
-	must(t, h.Kernel.Close()) // waits until all is recorded
+	must(t, h.Engine.Close()) // waits until all is recorded
 	entries, err := h.chain.Entries(t.Context(), chain.Query{Jail: jid, Kinds: []chain.Kind{chain.Egress}})
 	must(t, err)
 	var parents []int64

@@ -27,7 +27,7 @@ type Spec struct {
 	Policy *Policy `json:"policy,omitempty"`
 	Egress *Egress `json:"egress,omitempty"` // requires network mode proxy
 
-	// CA names the certificate authority with which the proxy intercepts TLS. Only the Kernel
+	// CA names the certificate authority with which the proxy intercepts TLS. Only the Engine
 	// sets it.
 	CA id.CA `json:"ca,omitempty"`
 }
@@ -71,10 +71,10 @@ type Egress struct {
 
 // A Transform sets headers of requests to a host. See egress.Transform.
 type Transform struct {
-	Host    string                   `json:"host"`
-	Headers map[string]string        `json:"headers"`
-	Filled  map[string][]egress.Part `json:"filled,omitempty"`
-	Owner   string                   `json:"owner,omitempty"`
+	Host          string                   `json:"host"`
+	Headers       map[string]string        `json:"headers"`
+	SecretHeaders map[string][]egress.Part `json:"filled,omitempty"`
+	Owner         string                   `json:"owner,omitempty"`
 }
 
 // A Rule allows or denies egress. It is the JSON form of egress.Rule.
@@ -148,7 +148,7 @@ func (e *Egress) rules() egress.Rules {
 
 // Explain evaluates the egress rules for a hypothetical connection. It does not evaluate the
 // policy or Ask, which apply if no egress rule allows the connection.
-func (e *Egress) Explain(host string, port uint16) (egress.Answer, error) {
+func (e *Egress) Explain(host string, port uint16) (egress.Explanation, error) {
 	return e.rules().Explain(egress.Request{Kind: egress.KindConnect, Host: host, Port: port})
 }
 
@@ -169,7 +169,7 @@ func Inherit(raw json.RawMessage) (json.RawMessage, error) {
 	if err != nil || s.Egress == nil {
 		return raw, err
 	}
-	hasSecret := func(t Transform) bool { return len(t.Filled) > 0 }
+	hasSecret := func(t Transform) bool { return len(t.SecretHeaders) > 0 }
 	if !slices.ContainsFunc(s.Egress.Transform, hasSecret) {
 		return raw, nil // byte for byte
 	}
@@ -304,5 +304,5 @@ func (p *Policy) level() policy.Level {
 	return p.Level
 }
 
-// Top returns the maximum autonomy level.
-func (p *Policy) Top() policy.Level { return max(p.Ceiling, p.level()) }
+// MaxLevel returns the maximum autonomy level.
+func (p *Policy) MaxLevel() policy.Level { return max(p.Ceiling, p.level()) }

@@ -14,7 +14,7 @@ import (
 // Sweep removes certificate authorities that no jail and no snapshot uses. used returns the
 // Specs of all jails and snapshots. Sweep lists the files before it calls used, so an
 // authority created in the meantime is kept.
-func (k *Kernel) Sweep(ctx context.Context, used func(context.Context) ([]json.RawMessage, error)) error {
+func (k *Engine) Sweep(ctx context.Context, used func(context.Context) ([]json.RawMessage, error)) error {
 	files, err := os.ReadDir(k.cfg.Dir)
 	if errors.Is(err, os.ErrNotExist) || err == nil && len(files) == 0 {
 		return nil

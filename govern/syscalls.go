@@ -50,7 +50,7 @@ func (jp *jailPolicy) watchSyscalls(g Guard) error {
 		return nil
 	}
 	l, err := g.Listener()
-	if errors.Is(err, os.ErrNotExist) && g.Again {
+	if errors.Is(err, os.ErrNotExist) && g.Adopted {
 		jp.k.cfg.Log.Error("the seccomp listener was lost when the daemon died: calls that need a decision fail", "jail", jp.jid)
 		return nil
 	}
@@ -66,7 +66,7 @@ func (jp *jailPolicy) watchSyscalls(g Guard) error {
 		defer l.Close()
 		err := enforce.Watch(ctx, enforce.Jail{
 			Subject: subject, Init: g.Init, Workspace: g.Workspace, Listener: l, Judge: c,
-			Lied: c.recordMismatch, Log: jp.k.cfg.Log,
+			OnMismatch: c.recordMismatch, Log: jp.k.cfg.Log,
 		})
 		if err != nil {
 			jp.k.cfg.Log.Error("deciding the system calls of a jail failed: its calls block", "jail", jp.jid, "err", err)
@@ -96,7 +96,7 @@ func (c *syscallJudge) judge(ctx context.Context, pid int, q policy.Question) po
 			}
 		}
 	}
-	v, err := c.jp.k.Judge(ctx, Ask{Question: q})
+	v, err := c.jp.k.Evaluate(ctx, Ask{Question: q})
 	if err != nil {
 		if ctx.Err() == nil {
 			c.jp.k.cfg.Log.Error("could not decide a system call; denied", "jail", c.jp.jid, "action", q.Action, "err", err)
@@ -121,7 +121,7 @@ func (c *syscallJudge) deny(q policy.Question, why string) policy.Decision {
 	d := policy.Decision{Effect: policy.Deny, Final: true, Reason: why,
 		Rule: policy.Rule{Action: q.Action, Pattern: "*", Effect: policy.Deny, File: "kernel"}}
 	who := policy.Subject{Jail: c.jp.jid}
-	c.jp.k.Note(chain.Decided, who, 0, Decided{
+	c.jp.k.Note(chain.Decided, who, 0, DecisionRecord{
 		Action: q.Action, Resource: q.Resource, Attributes: q.Attributes, Effect: policy.Deny, Tag: Denied, Rule: d.Rule, Reason: why,
 	}.masked(c.jp.k.mask(context.Background(), who)))
 	return d
@@ -139,12 +139,12 @@ func (c *syscallJudge) isInitProgram(pid int, exe string) bool {
 }
 
 // recordMismatch records a system call that differed from the one that was decided.
-func (c *syscallJudge) recordMismatch(l enforce.Lie) {
+func (c *syscallJudge) recordMismatch(l enforce.Mismatch) {
 	who := policy.Subject{Jail: c.jp.jid}
-	c.jp.k.Note(chain.Decided, who, 0, Decided{
-		Action: l.Done.Action, Resource: l.Done.Resource, Attributes: l.Done.Attributes,
-		Effect: policy.Deny, Tag: Denied, Rule: policy.Rule{Action: l.Done.Action, Pattern: "*", Effect: policy.Deny, File: "kernel"},
-		Reason: fmt.Sprintf("the process asked for %q and did something else; it was killed", l.Asked.Resource),
+	c.jp.k.Note(chain.Decided, who, 0, DecisionRecord{
+		Action: l.Observed.Action, Resource: l.Observed.Resource, Attributes: l.Observed.Attributes,
+		Effect: policy.Deny, Tag: Denied, Rule: policy.Rule{Action: l.Observed.Action, Pattern: "*", Effect: policy.Deny, File: "kernel"},
+		Reason: fmt.Sprintf("the process asked for %q and did something else; it was killed", l.Approved.Resource),
 	}.masked(c.jp.k.mask(context.Background(), who)))
 }
 

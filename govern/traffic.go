@@ -25,9 +25,9 @@ func (c *traffic) add(j id.Jail, n int64) {
 	c.closed[j] += n
 }
 
-// Carried returns the bytes that proxies transferred for a jail in both directions, and the id
-// of this Kernel. The count starts at zero with each Kernel.
-func (k *Kernel) Carried(j id.Jail) (n int64, instance string) {
+// ProxyBytes returns the bytes that proxies transferred for a jail in both directions, and the id
+// of this Engine. The count starts at zero with each Engine.
+func (k *Engine) ProxyBytes(j id.Jail) (n int64, instance string) {
 	k.traffic.mu.Lock()
 	n = k.traffic.closed[j]
 	k.traffic.mu.Unlock()
@@ -37,8 +37,8 @@ func (k *Kernel) Carried(j id.Jail) (n int64, instance string) {
 	return n, k.instance
 }
 
-// Forget drops the byte count of a deleted jail.
-func (k *Kernel) Forget(j id.Jail) {
+// ForgetTraffic drops the byte count of a deleted jail.
+func (k *Engine) ForgetTraffic(j id.Jail) {
 	k.traffic.mu.Lock()
 	defer k.traffic.mu.Unlock()
 	delete(k.traffic.closed, j)

@@ -16,20 +16,20 @@ import (
 	"glasshouse/jail"
 )
 
-// installParts gives a Manager an Observer, a Warden, Secrets and Commands, whose operations
+// installParts gives a Manager an Observer, a Enforcer, Secrets and Commands, whose operations
 // the script lists and fails.
 func (s *newScript) installParts(cfg *jail.Config) {
-	cfg.Observer, cfg.Warden = scriptedObserver{s}, scriptedWarden{s}
+	cfg.Observer, cfg.Enforcer = scriptedObserver{s}, scriptedWarden{s}
 	cfg.Secrets, cfg.Commands = scriptedSecrets{s}, scriptedCommands{s}
 }
 
 type scriptedObserver struct{ s *newScript }
 
-func (o scriptedObserver) Attach(context.Context, jail.Jail, jail.Sight) error {
+func (o scriptedObserver) Attach(context.Context, jail.Jail, jail.HostInfo) error {
 	return o.s.step("attach")
 }
 func (o scriptedObserver) Select(context.Context, jail.Jail) error { return o.s.step("select") }
-func (o scriptedObserver) Reattach(context.Context, jail.Jail, jail.Sight) error {
+func (o scriptedObserver) Reattach(context.Context, jail.Jail, jail.HostInfo) error {
 	return o.s.step("reattach")
 }
 
@@ -41,46 +41,48 @@ func (o scriptedObserver) Mute(_ context.Context, _ id.Jail, on bool) error {
 }
 
 func (o scriptedObserver) Lineage(_ context.Context, _ id.Jail, l jail.Lineage) (uint64, error) {
-	return l.Seq + 7, o.s.step("lineage " + l.Op)
+	return l.ParentSeq + 7, o.s.step("lineage " + l.Op)
 }
 
-func (o scriptedObserver) Mark(context.Context, id.Jail) (jail.Mark, error) {
-	return jail.Mark{Seq: 3}, o.s.step("mark")
+func (o scriptedObserver) Mark(context.Context, id.Jail) (jail.Marker, error) {
+	return jail.Marker{Seq: 3}, o.s.step("mark")
 }
 
-func (o scriptedObserver) Changed(_ context.Context, _ id.Jail, since jail.Mark) (bool, error) {
+func (o scriptedObserver) Changed(_ context.Context, _ id.Jail, since jail.Marker) (bool, error) {
 	return since.Seq != 3, o.s.step("changed")
 }
 func (o scriptedObserver) Detach(context.Context, id.Jail) error { return o.s.step("detach") }
-func (o scriptedObserver) Forget(id.Jail) error                  { return o.s.step("forget") }
+func (o scriptedObserver) CloseLog(id.Jail) error                { return o.s.step("forget") }
 
 type scriptedWarden struct{ s *newScript }
 
 func (w scriptedWarden) Check(_ context.Context, s jail.Spec) (json.RawMessage, error) {
-	return s.Govern, w.s.step("check")
+	return s.Policy, w.s.step("check")
 }
 func (w scriptedWarden) Env(jail.Jail) map[string]string {
 	return map[string]string{"GOVERNED": "yes", "PATH": "/governed"}
 }
-func (w scriptedWarden) Guard(context.Context, jail.Jail, jail.Sight) error { return w.s.step("guard") }
-func (w scriptedWarden) Adapt(context.Context, jail.Jail) error             { return w.s.step("adapt") }
-func (w scriptedWarden) Awoke(_ context.Context, _ jail.Jail, same bool) error {
+func (w scriptedWarden) Apply(context.Context, jail.Jail, jail.HostInfo) error {
+	return w.s.step("guard")
+}
+func (w scriptedWarden) SpecChanged(context.Context, jail.Jail) error { return w.s.step("adapt") }
+func (w scriptedWarden) Resumed(_ context.Context, _ jail.Jail, same bool) error {
 	return w.s.step(fmt.Sprintf("awoke same=%v", same))
 }
 func (w scriptedWarden) Release(id.Jail) { w.s.step("release") }
-func (w scriptedWarden) Moved(j jail.Jail, from jail.State) {
+func (w scriptedWarden) StateChanged(j jail.Jail, from jail.State) {
 	w.s.step(fmt.Sprintf("moved %s to %s", from, j.State))
 }
 
 type scriptedSecrets struct{ s *newScript }
 
-func (c scriptedSecrets) For(_ context.Context, jid id.Jail) ([]jail.Secret, error) {
+func (c scriptedSecrets) Granted(_ context.Context, jid id.Jail) ([]jail.Secret, error) {
 	return []jail.Secret{&password{name: "db", value: []byte("of " + string(jid))}}, c.s.step("secrets")
 }
-func (c scriptedSecrets) Branched(context.Context, id.Jail, id.Jail) error {
+func (c scriptedSecrets) CopyGrantsToBranch(context.Context, id.Jail, id.Jail) error {
 	return c.s.step("branched")
 }
-func (c scriptedSecrets) Gone(context.Context, id.Jail) error { return c.s.step("gone") }
+func (c scriptedSecrets) JailDeleted(context.Context, id.Jail) error { return c.s.step("gone") }
 
 type password struct {
 	name  string
@@ -344,7 +346,7 @@ func TestCopyIsRemovedWhenClaimFails(t *testing.T) {
 		}
 		s.fail(op, failureModes[mode])
 		spec := img.Jail.Spec
-		spec.Govern = json.RawMessage(`{"other":true}`)
+		spec.Policy = json.RawMessage(`{"other":true}`)
 		_, err := m.Branch(t.Context(), img, jail.BranchOptions{Spec: spec, Number: 2, Op: event.OpBranch})
 		wantFailure(t, mode, err)
 		h.wantJails(of)
@@ -381,8 +383,8 @@ func TestRewindUsesFrozenCopy(t *testing.T) {
 	}
 	s.takeCalls()
 	got, err := m.Rewind(t.Context(), of, img, jail.RewindOptions{})
-	if err != nil || got.State != jail.Running || got.Body != copied.ID {
-		t.Fatalf("Rewind = %s with instance %q, %v; want running with the copy %s", got.State, got.Body, err, copied.ID)
+	if err != nil || got.State != jail.Running || got.InstanceID != copied.ID {
+		t.Fatalf("Rewind = %s with instance %q, %v; want running with the copy %s", got.State, got.InstanceID, err, copied.ID)
 	}
 	if calls := s.takeCalls(); slices.Contains(calls, "restore") || !slices.Contains(calls, "reattach") || !slices.Contains(calls, "lineage rewind") {
 		t.Errorf("calls = %q, want reattach and lineage, and no restore", calls)
@@ -487,23 +489,23 @@ func TestRegovernIsUndoneOnWardenError(t *testing.T) {
 			t.Fatal(err)
 		}
 		got, err := m.Get(t.Context(), j.ID)
-		if err != nil || string(got.Spec.Govern) != want || string(all[0].Spec.Govern) != want {
-			t.Errorf("Govern = %s, recorded %s, %v; want %s", got.Spec.Govern, all[0].Spec.Govern, err, want)
+		if err != nil || string(got.Spec.Policy) != want || string(all[0].Spec.Policy) != want {
+			t.Errorf("Govern = %s, recorded %s, %v; want %s", got.Spec.Policy, all[0].Spec.Policy, err, want)
 		}
 	}
-	if _, err := m.Regovern(t.Context(), j.ID, to(`{"a":1}`)); err != nil {
+	if _, err := m.ReplacePolicy(t.Context(), j.ID, to(`{"a":1}`)); err != nil {
 		t.Fatal(err)
 	}
 	govern(`{"a":1}`)
 	for _, op := range []string{"check", "adapt"} {
 		s.fail(op, failureModes["error"])
-		if _, err := m.Regovern(t.Context(), j.ID, to(`{"b":1}`)); !errors.Is(err, errScripted) {
+		if _, err := m.ReplacePolicy(t.Context(), j.ID, to(`{"b":1}`)); !errors.Is(err, errScripted) {
 			t.Errorf("Regovern = %v, want %v", err, errScripted)
 		}
 		s.fail(op, nil)
 		govern(`{"a":1}`)
 	}
-	if _, err := m.Regovern(t.Context(), j.ID, func(json.RawMessage) (json.RawMessage, error) { return nil, errScripted }); !errors.Is(err, errScripted) {
+	if _, err := m.ReplacePolicy(t.Context(), j.ID, func(json.RawMessage) (json.RawMessage, error) { return nil, errScripted }); !errors.Is(err, errScripted) {
 		t.Errorf("Regovern = %v, want %v", err, errScripted)
 	}
 	govern(`{"a":1}`)
@@ -511,7 +513,7 @@ func TestRegovernIsUndoneOnWardenError(t *testing.T) {
 		t.Fatal(err)
 	}
 	s.fail("adapt", failureModes["error"]) // not called, because the jail does not run
-	if _, err := m.Regovern(t.Context(), j.ID, to(`{"c":1}`)); err != nil {
+	if _, err := m.ReplacePolicy(t.Context(), j.ID, to(`{"c":1}`)); err != nil {
 		t.Errorf("Regovern of a stopped jail = %v, want nil", err)
 	}
 	govern(`{"c":1}`)
@@ -520,7 +522,7 @@ func TestRegovernIsUndoneOnWardenError(t *testing.T) {
 func TestGovernWithoutWardenIsInvalid(t *testing.T) {
 	h := newHarness(t)
 	m := h.manager()
-	_, err := m.Create(t.Context(), jail.Spec{Govern: json.RawMessage(`{}`)})
+	_, err := m.Create(t.Context(), jail.Spec{Policy: json.RawMessage(`{}`)})
 	if !errors.Is(err, fault.Invalid) || fault.FieldOf(err) != "govern" {
 		t.Errorf("Create = %v, want invalid govern", err)
 	}
@@ -542,7 +544,7 @@ func TestChangedIsFalseOnlyAfterMark(t *testing.T) {
 		t.Helper()
 		dir := t.TempDir()
 		if _, err := m.Checkpoint(t.Context(), j.ID, jail.CheckpointOptions{
-			Snapshot: id.NewSnapshot(), Images: dir, Layer: dir + "/layer", Layering: jail.Copied, Mark: true}); err != nil {
+			Snapshot: id.NewSnapshot(), Images: dir, Layer: dir + "/layer", Layering: jail.Copied, SetMarker: true}); err != nil {
 			t.Fatal(err)
 		}
 	}

@@ -30,18 +30,18 @@ type Plan struct {
 	// SecretFiles makes Create prepare the jail for ShowSecrets, if the backend needs that.
 	SecretFiles bool
 
-	// Wire is the network link of the jail if it was created for another instance.
-	Wire *Wire
+	// Link is the network link of the jail if it was created for another instance.
+	Link *Link
 
-	// Unwired means that the link does not belong to this instance, or not yet. Restore
-	// prepares the instance to receive the link in Wire by Rewire, and Clean does not remove
+	// LinkDetached means that the link does not belong to this instance, or not yet. Restore
+	// prepares the instance to receive the link in Wire by MoveLink, and Clean does not remove
 	// the link.
-	Unwired bool
+	LinkDetached bool
 }
 
-// A Wire is the network link of a jail and its external addresses. It is named after the
+// A Link is the network link of a jail and its external addresses. It is named after the
 // instance for which it was created, and keeps that name as long as the jail uses it.
-type Wire struct {
+type Link struct {
 	Name id.Jail `json:"name"`
 	IDs  IDRange `json:"ids"` // of that instance; the address is derived from them
 }
@@ -92,9 +92,9 @@ type Checkpointer interface {
 	// that cannot be dumped. It does not affect the jail.
 	Dumpable(ctx context.Context, p Plan, i Instance) error
 
-	// Steady thaws a frozen jail for short periods until none of its processes is in a state
+	// Stabilize thaws a frozen jail for short periods until none of its processes is in a state
 	// that cannot be dumped. The jail is frozen when Steady returns.
-	Steady(ctx context.Context, p Plan, i Instance) error
+	Stabilize(ctx context.Context, p Plan, i Instance) error
 
 	// Dump writes the processes of a frozen jail to dir, which is empty. The jail's init has
 	// no open connection. The processes stay frozen and unchanged, also if Dump fails.
@@ -122,9 +122,9 @@ type Checkpointer interface {
 	// the layer. Writers in the jail block briefly.
 	FlushLayer(ctx context.Context, p Plan) error
 
-	// Shed is Clean, and also removes the writable layer. The name that SealLayer gave the
+	// CleanAndRemoveLayer is Clean, and also removes the writable layer. The name that SealLayer gave the
 	// layer remains.
-	Shed(ctx context.Context, p Plan) error
+	CleanAndRemoveLayer(ctx context.Context, p Plan) error
 }
 
 // A PreDumper is a Checkpointer that can dump most of a jail's memory before the jail is
@@ -135,29 +135,29 @@ type PreDumper interface {
 	// worthwhile. After an error, Dump works as without PreDump.
 	PreDump(ctx context.Context, p Plan, i Instance, dir string) (did bool, err error)
 
-	// Whole merges the images that PreDump and Dump have written to dir. Only CRIU can read
+	// MergeImages merges the images that PreDump and Dump have written to dir. Only CRIU can read
 	// them before. Without a PreDump it does nothing.
-	Whole(dir string) error
+	MergeImages(dir string) error
 }
 
-// A Rewirer is a Checkpointer whose jails can keep their network connections when they are
+// A LinkMover is a Checkpointer whose jails can keep their network connections when they are
 // rewound.
-type Rewirer interface {
-	// CanRewire returns nil, or a fault.Unsupported error with the reason.
-	CanRewire(p Plan) error
+type LinkMover interface {
+	// CanMoveLink returns nil, or a fault.Unsupported error with the reason.
+	CanMoveLink(p Plan) error
 
-	// Rewire moves the network link of old, the frozen instance of plan from, to i, a frozen
+	// MoveLink moves the network link of old, the frozen instance of plan from, to i, a frozen
 	// instance that Restore has created for plan to. If it fails, both instances are
 	// unchanged.
-	Rewire(ctx context.Context, from Plan, old Instance, to Plan, i Instance) (Rewired, error)
+	MoveLink(ctx context.Context, from Plan, old Instance, to Plan, i Instance) (MovedLink, error)
 }
 
-// A Rewired is a moved network link with its connections.
-type Rewired interface {
-	// GoOn keeps a connection if the program that has it has neither read nor written data
+// A MovedLink is a moved network link with its connections.
+type MovedLink interface {
+	// KeepConnections keeps a connection if the program that has it has neither read nor written data
 	// since the dump. It closes all others and resets them at the remote end. It returns the
 	// number of connections that the new processes keep and lose.
-	GoOn() (kept, closed int, err error)
+	KeepConnections() (kept, closed int, err error)
 
 	// Undo moves the link back to the old processes. After GoOn it also closes their
 	// connections, because the new processes may have used them.
@@ -167,9 +167,9 @@ type Rewired interface {
 	Close() error
 }
 
-// An Enforced is an Instance whose commands are subject to a policy, as for every Plan with
+// An EnforcedInstance is an Instance whose commands are subject to a policy, as for every Plan with
 // Enforce. A system call that needs a decision blocks until it is answered.
-type Enforced interface {
+type EnforcedInstance interface {
 	// Listener returns the notification listener of the commands, which the caller closes. It
 	// returns os.ErrNotExist if there is no listener, because a daemon died at the wrong
 	// moment. System calls that need a decision then fail.
@@ -178,11 +178,11 @@ type Enforced interface {
 
 // A LayerCopy is a copy of a jail's writable layer that is in progress.
 type LayerCopy interface {
-	// Take copies the layer. The jail must not write to it meanwhile.
-	Take(ctx context.Context) error
+	// Copy copies the layer. The jail must not write to it meanwhile.
+	Copy(ctx context.Context) error
 
-	// End completes the file if Take has succeeded, and removes it otherwise.
-	End() error
+	// Close completes the file if Take has succeeded, and removes it otherwise.
+	Close() error
 }
 
 // A Limiter is a Backend that can change the limits of its jails. Package backend/backendtest
@@ -220,15 +220,15 @@ type Instance interface {
 
 	Stats(ctx context.Context) (Stats, error)
 
-	// Sight returns the kernel's identifiers of the jail, such as its cgroup. The Manager sets
+	// HostInfo returns the kernel's identifiers of the jail, such as its cgroup. The Manager sets
 	// the other fields.
-	Sight() Sight
+	HostInfo() HostInfo
 
 	// Close releases the Instance. The jail continues to run.
 	Close() error
 }
 
-// A Witness is an Instance that may know why its init ended.
-type Witness interface {
-	Why() string // "" if unknown
+// A ExitExplainer is an Instance that may know why its init ended.
+type ExitExplainer interface {
+	ExitReason() string // "" if unknown
 }

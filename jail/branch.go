@@ -67,7 +67,7 @@ func (m *Manager) Branch(ctx context.Context, img Image, o BranchOptions) (Jail,
 		Lower: img.Jail.Lower, Digest: img.Jail.Digest, BaseEnv: img.Jail.BaseEnv, Sealed: img.Jail.Sealed,
 		Origin: &Origin{Snapshot: img.Snapshot, Jail: img.Jail.ID, Number: o.Number},
 	}
-	from := source{lineage: &Lineage{Op: o.Op, Snapshot: img.Snapshot, Parent: img.Jail.ID, Seq: img.Seq}}
+	from := source{lineage: &Lineage{Op: o.Op, Snapshot: img.Snapshot, Parent: img.Jail.ID, ParentSeq: img.Seq}}
 	to := Created
 	if img.Images != "" {
 		to = Running
@@ -161,8 +161,8 @@ func (m *Manager) claimCopy(ctx context.Context, b Backend, e *entry, img Image,
 		if err := m.mountSecrets(ctx, j, l.inst); err != nil {
 			return err
 		}
-		if m.cfg.Warden != nil && !bytes.Equal(j.Spec.Govern, e.jail.Load().Spec.Govern) {
-			if err := m.cfg.Warden.Adapt(ctx, j); err != nil {
+		if m.cfg.Enforcer != nil && !bytes.Equal(j.Spec.Policy, e.jail.Load().Spec.Policy) {
+			if err := m.cfg.Enforcer.SpecChanged(ctx, j); err != nil {
 				return err
 			}
 		}
@@ -268,7 +268,7 @@ func (m *Manager) Rewind(ctx context.Context, jid id.Jail, img Image, o RewindOp
 			return fault.Newf(fault.Conflict, op, string(jid), "the snapshot has another backend, runtime or root filesystem: branch from it instead")
 		}
 		next := was
-		next.Sealed, next.Lower, next.Wire = img.Jail.Sealed, img.Jail.Lower, nil
+		next.Sealed, next.Lower, next.Link = img.Jail.Sealed, img.Jail.Lower, nil
 		if img.Images == "" {
 			return m.rewindFiles(ctx, b, cp, e, next)
 		}
@@ -280,13 +280,13 @@ func (m *Manager) Rewind(ctx context.Context, jid id.Jail, img Image, o RewindOp
 			rewire = nil // no process has a connection
 		}
 		if rewire != nil {
-			next.Wire = was.Wire
-			if next.Wire == nil {
-				next.Wire = &Wire{Name: was.instanceID(), IDs: was.IDs}
+			next.Link = was.Link
+			if next.Link == nil {
+				next.Link = &Link{Name: was.instanceID(), IDs: was.IDs}
 			}
 		}
 		now := time.Now()
-		next.State, next.Started, next.Stopped, next.Reason, next.Carried = Running, &now, nil, "", Carried{}
+		next.State, next.Started, next.Stopped, next.Reason, next.PriorUsage = Running, &now, nil, "", PriorUsage{}
 		l, reconnect := e.live.Load(), func() {}
 		if l != nil {
 			var err error
@@ -312,7 +312,7 @@ func (m *Manager) Rewind(ctx context.Context, jid id.Jail, img Image, o RewindOp
 			if l != nil {
 				l.freeze.setPaused(false) // a paused jail that is rewound runs
 			}
-			removeOld, err = m.switchInstance(ctx, b, e, inst, &Lineage{Op: event.OpRewind, Snapshot: img.Snapshot, Parent: img.Jail.ID, Seq: img.Seq}, rewire)
+			removeOld, err = m.switchInstance(ctx, b, e, inst, &Lineage{Op: event.OpRewind, Snapshot: img.Snapshot, Parent: img.Jail.ID, ParentSeq: img.Seq}, rewire)
 		}
 		if removeOld == nil {
 			if l != nil {
@@ -332,15 +332,15 @@ func (m *Manager) Rewind(ctx context.Context, jid id.Jail, img Image, o RewindOp
 
 // rewirerFor returns the Rewirer that keeps the connections of a jail during a rewind. It
 // returns nil if connections are not to be kept or cannot exist.
-func (m *Manager) rewirerFor(b Backend, j Jail, o RewindOptions) (Rewirer, error) {
+func (m *Manager) rewirerFor(b Backend, j Jail, o RewindOptions) (LinkMover, error) {
 	asked := o.KeepConnections != nil && *o.KeepConnections
 	if !asked && (o.KeepConnections != nil || !j.Spec.Snapshots.KeepConnections) || j.Spec.Network == Isolated {
 		return nil, nil
 	}
-	r, ok := b.(Rewirer)
+	r, ok := b.(LinkMover)
 	err := error(fault.Cannot("jail.Rewind", "the backend "+j.Spec.Backend+" cannot keep connections", "rewind without keeping them"))
 	if ok {
-		err = r.CanRewire(m.plan(j))
+		err = r.CanMoveLink(m.plan(j))
 	}
 	if err == nil {
 		return r, nil
@@ -372,9 +372,9 @@ func (m *Manager) takeCopyInstance(ctx context.Context, cp Checkpointer, of id.S
 	delete(m.entries, spare.ID)
 	m.mu.Unlock()
 	m.unobserve(ctx, spare.ID)
-	j.Body, j.IDs, j.Boot = spare.ID, spare.IDs, spare.Boot
+	j.InstanceID, j.IDs, j.Boot = spare.ID, spare.IDs, spare.Boot
 	if m.cfg.Observer != nil {
-		err = m.cfg.Observer.Forget(spare.ID)
+		err = m.cfg.Observer.CloseLog(spare.ID)
 	}
 	if err == nil {
 		err = m.recordPending(ctx, j)
@@ -397,7 +397,7 @@ func (m *Manager) rewindFiles(ctx context.Context, b Backend, cp Checkpointer, e
 	if j := e.jail.Load(); j.State == Failed {
 		return errors.New(j.Reason)
 	}
-	if err := cp.Shed(ctx, m.plan(was)); err != nil {
+	if err := cp.CleanAndRemoveLayer(ctx, m.plan(was)); err != nil {
 		return err
 	}
 	j := *e.jail.Load()

@@ -28,9 +28,9 @@ type Change struct {
 	NoDiff string `json:"no_diff,omitempty"` // reason for an empty Diff; DiffLater marks the end of a page
 }
 
-// DiffLater means that the response has reached its size limit. The diffs from this path on
+// DiffTruncated means that the response has reached its size limit. The diffs from this path on
 // need another request with After set to the previous path.
-const DiffLater = "later"
+const DiffTruncated = "later"
 
 // ChangesOptions select changes.
 type ChangesOptions struct {
@@ -51,7 +51,7 @@ type Differ interface {
 // A Tree is the files of a jail, current or of a snapshot.
 type Tree struct {
 	Plan
-	Own bool // includes the writable layer; otherwise only sealed layers
+	Writable bool // includes the writable layer; otherwise only sealed layers
 }
 
 // A Comparer is a Differ that can compare the files of two jails, live or not.
@@ -61,14 +61,14 @@ type Comparer interface {
 	Compare(ctx context.Context, from, to Tree, o ChangesOptions) ([]Change, error)
 }
 
-// A Moment is the current state of a jail or, if Was is set, its state in a snapshot.
-type Moment struct {
-	ID  id.Jail
-	Was *Jail
+// A Version is the current state of a jail or, if Was is set, its state in a snapshot.
+type Version struct {
+	ID       id.Jail
+	Snapshot *Jail
 }
 
 // Compare returns the differences between the files of two moments, of one jail or of two.
-func (m *Manager) Compare(ctx context.Context, from, to Moment, o ChangesOptions) ([]Change, error) {
+func (m *Manager) Compare(ctx context.Context, from, to Version, o ChangesOptions) ([]Change, error) {
 	const op = "jail.Compare"
 	unlock, err := m.lockAll(ctx, op, from, to)
 	if err != nil {
@@ -97,7 +97,7 @@ func (m *Manager) Compare(ctx context.Context, from, to Moment, o ChangesOptions
 	if !ok {
 		return nil, fault.Cannot(op, "jails of the backend "+b.Spec.Backend+" cannot be compared", "create the jails with --backend oci")
 	}
-	changes, err := c.Compare(ctx, Tree{m.plan(a), from.Was == nil}, Tree{m.plan(b), to.Was == nil}, o)
+	changes, err := c.Compare(ctx, Tree{m.plan(a), from.Snapshot == nil}, Tree{m.plan(b), to.Snapshot == nil}, o)
 	if o.Workspace {
 		return changes, err
 	}
@@ -120,9 +120,9 @@ func comparable(a, b Spec, o ChangesOptions) error {
 }
 
 // recordAt returns the record of a jail at a moment.
-func (m *Manager) recordAt(at Moment, op string) (Jail, error) {
-	if at.Was != nil {
-		return *at.Was, nil
+func (m *Manager) recordAt(at Version, op string) (Jail, error) {
+	if at.Snapshot != nil {
+		return *at.Snapshot, nil
 	}
 	e, err := m.find(at.ID, op)
 	if err != nil {
@@ -133,10 +133,10 @@ func (m *Manager) recordAt(at Moment, op string) (Jail, error) {
 
 // lockAll locks the jails of those moments that are current. It locks them in the order of
 // their ids, so that concurrent calls cannot deadlock.
-func (m *Manager) lockAll(ctx context.Context, op string, all ...Moment) (unlock func(), err error) {
+func (m *Manager) lockAll(ctx context.Context, op string, all ...Version) (unlock func(), err error) {
 	var ids []id.Jail
 	for _, at := range all {
-		if at.Was == nil {
+		if at.Snapshot == nil {
 			ids = append(ids, at.ID)
 		}
 	}

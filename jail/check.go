@@ -137,7 +137,7 @@ func (m *Manager) checkHostPaths(s *Spec) error {
 		if err != nil {
 			return fault.Fieldf(op, field+".source", "%v", err)
 		}
-		if !underAny(real, m.cfg.AllowMounts) && !underAny(real, s.Granted) {
+		if !underAny(real, m.cfg.AllowMounts) && !underAny(real, s.GrantedMounts) {
 			return m.notAllowed(op, field+".source", real, "mounts.allow")
 		}
 		if mt.Owners && s.Backend != "oci" {

@@ -33,20 +33,20 @@ const (
 
 // CheckpointOptions are the options of Checkpoint.
 type CheckpointOptions struct {
-	Snapshot id.Snapshot // its id
-	Images   string      // an empty directory for the process images; a tmpfs makes the pause short
-	Layer    string      // a new file for the writable layer, on the filesystem of the data directory
-	Layering Layering    // "" chooses Copied if that is fast, else Stacked
-	Stop     bool        // stop the jail after the checkpoint
-	Mark     bool        // mark the position in the event log for Changed
+	Snapshot  id.Snapshot // its id
+	Images    string      // an empty directory for the process images; a tmpfs makes the pause short
+	Layer     string      // a new file for the writable layer, on the filesystem of the data directory
+	Layering  Layering    // "" chooses Copied if that is fast, else Stacked
+	Stop      bool        // stop the jail after the checkpoint
+	SetMarker bool        // mark the position in the event log for Changed
 
 	// Held is a process that does not run before the checkpoint, or nil. Checkpoint releases
 	// it.
 	Held *Held
 
-	// Below returns equivalent layers that the checkpoint uses in place of the jail's sealed
+	// ReplaceLayers returns equivalent layers that the checkpoint uses in place of the jail's sealed
 	// layers. Nil means the same layers.
-	Below func(sealed []string) []string
+	ReplaceLayers func(sealed []string) []string
 }
 
 // A Checkpoint is the result of Checkpoint.
@@ -56,9 +56,9 @@ type Checkpoint struct {
 	Paused   time.Duration // duration of the pause
 	Layering Layering      // of a live jail
 
-	Processes []Process // the processes in Images
-	Untold    error     // why Processes is empty
-	Over      string    // topmost sealed layer of the jail before; inherited processes are from its snapshot; "" is none
+	Processes    []Process // the processes in Images
+	ProcessesErr error     // why Processes is empty
+	BaseLayer    string    // topmost sealed layer of the jail before; inherited processes are from its snapshot; "" is none
 }
 
 // An Image has everything that is needed to restore a jail.
@@ -133,7 +133,7 @@ func (t *checkpointOp) checkpointStopped(ctx context.Context) (Checkpoint, error
 	if err := t.m.save(ctx, t.entry, now); err != nil {
 		return Checkpoint{}, err
 	}
-	if err := t.cp.Shed(ctx, p); err != nil {
+	if err := t.cp.CleanAndRemoveLayer(ctx, p); err != nil {
 		t.m.cfg.Log.Warn("cannot remove the old name of a sealed layer", "jail", p.ID, "err", err) // the next start removes it
 	}
 	return t.stoppedResult(now.Sealed), nil
@@ -149,15 +149,15 @@ func (t *checkpointOp) stoppedResult(sealed []string) Checkpoint {
 // sealedLayers returns the sealed layers of jails that are made from the checkpoint.
 func (t *checkpointOp) sealedLayers() []string {
 	below := t.was.Sealed
-	if t.o.Below != nil {
-		below = t.o.Below(below)
+	if t.o.ReplaceLayers != nil {
+		below = t.o.ReplaceLayers(below)
 	}
 	return append([]string{t.o.Layer}, below...)
 }
 
 func (t *checkpointOp) result(sealed []string, layering Layering, paused time.Duration) Checkpoint {
 	j := t.was
-	j.Sealed, j.Used, j.Last, j.Carried = sealed, Used{}, Used{}, Carried{}
+	j.Sealed, j.Used, j.LastUsage, j.PriorUsage = sealed, Used{}, Used{}, PriorUsage{}
 	return Checkpoint{Image: Image{Snapshot: t.o.Snapshot, Jail: j}, Layering: layering, Paused: paused}
 }
 
@@ -181,7 +181,7 @@ func (t *checkpointOp) checkpointLive(ctx context.Context) (made Checkpoint, err
 	}
 	defer func() { // after the jail has been thawed
 		if t.layerCopy != nil {
-			err = errors.Join(err, t.layerCopy.End())
+			err = errors.Join(err, t.layerCopy.Close())
 		}
 	}()
 	// The secrets are read before the pause, to keep it short.
@@ -216,7 +216,7 @@ func (t *checkpointOp) checkpointLive(ctx context.Context) (made Checkpoint, err
 	if cur := t.entry.live.Load(); cur == l {
 		err = errors.Join(err, fault.Catch(func() error { return t.m.mute(ctx, t.was.ID, false) })())
 		if err == nil {
-			t.m.setMark(ctx, t.was, l, t.o.Mark)
+			t.m.setMark(ctx, t.was, l, t.o.SetMarker)
 		}
 		err = errors.Join(err, t.m.showSecrets(ctx, t.was, l.inst, secrets), l.releaseHold(ctx))
 	}
@@ -234,9 +234,9 @@ func (t *checkpointOp) checkpointLive(ctx context.Context) (made Checkpoint, err
 	made = t.result(sealed, layering, paused)
 	made.Images, made.Stats, made.Seq = t.o.Images, stats, seq
 	made.Jail = made.Jail.asTemplate(stats)
-	made.Processes, made.Untold = t.processes, t.processesErr
+	made.Processes, made.ProcessesErr = t.processes, t.processesErr
 	if len(t.was.Sealed) > 0 {
-		made.Over = t.was.Sealed[0]
+		made.BaseLayer = t.was.Sealed[0]
 	}
 	return made, nil
 }
@@ -286,7 +286,7 @@ func (t *checkpointOp) preDump(ctx context.Context, p Plan) {
 // mergeImages merges the images of the pre-dump and of the dump.
 func (t *checkpointOp) mergeImages() error {
 	if pre, ok := t.cp.(PreDumper); ok {
-		return pre.Whole(t.o.Images)
+		return pre.MergeImages(t.o.Images)
 	}
 	return nil
 }
@@ -302,7 +302,7 @@ func (t *checkpointOp) freeze(ctx context.Context) error {
 			return err
 		}
 	}
-	return t.cp.Steady(ctx, t.m.plan(t.was), t.live.inst)
+	return t.cp.Stabilize(ctx, t.m.plan(t.was), t.live.inst)
 }
 
 // dump dumps the processes and takes the layer of the frozen jail.
@@ -331,11 +331,11 @@ func (t *checkpointOp) takeLayer(ctx context.Context, p Plan) (Layering, error) 
 	if t.layerCopy == nil {
 		return Stacked, t.cp.SealLayer(ctx, p, t.o.Layer)
 	}
-	err := t.layerCopy.Take(ctx)
+	err := t.layerCopy.Copy(ctx)
 	if err == nil || t.o.Layering == Copied || !errors.Is(err, fault.TooLarge) {
 		return Copied, err
 	}
-	err = t.layerCopy.End() // the layer has grown since it was measured
+	err = t.layerCopy.Close() // the layer has grown since it was measured
 	t.layerCopy = nil
 	if err != nil {
 		return Stacked, err
@@ -374,13 +374,13 @@ func (t *checkpointOp) stop(ctx context.Context, sealed []string) error {
 	if j := t.entry.jail.Load(); j.State == Failed {
 		return errors.New(j.Reason)
 	}
-	return t.cp.Shed(ctx, t.m.plan(t.was))
+	return t.cp.CleanAndRemoveLayer(ctx, t.m.plan(t.was))
 }
 
 // moveToNewLayer continues the jail as a restored copy of itself over a new layer.
 func (t *checkpointOp) moveToNewLayer(ctx context.Context, sealed []string) error {
 	next := t.was
-	next.Sealed, next.Wire = sealed, nil
+	next.Sealed, next.Link = sealed, nil
 	p := t.m.plan(t.was)
 	var flush errgroup.Group
 	flush.Go(fault.Catch(func() error { return t.cp.FlushLayer(ctx, p) }))
@@ -411,7 +411,7 @@ func (m *Manager) restoreInstance(ctx context.Context, cp Checkpointer, j Jail, 
 	if err != nil {
 		return nil, err
 	}
-	j.Body, j.IDs, j.Boot = id.NewJail(), ids, m.cfg.Boot
+	j.InstanceID, j.IDs, j.Boot = id.NewJail(), ids, m.cfg.Boot
 	if err := m.recordPending(ctx, j); err != nil {
 		m.releaseIDs(ids)
 		return nil, err
@@ -423,7 +423,7 @@ func (m *Manager) restoreInstance(ctx context.Context, cp Checkpointer, j Jail, 
 	}()
 	defer fault.Recover(&err)
 	p := m.plan(j)
-	p.From, p.Unwired = from, j.Wire != nil
+	p.From, p.LinkDetached = from, j.Link != nil
 	if err := os.Mkdir(p.Dir, 0o711); err != nil {
 		return nil, err
 	}
@@ -437,7 +437,7 @@ func (m *Manager) restoreInstance(ctx context.Context, cp Checkpointer, j Jail, 
 // recordPending records an instance that no jail uses yet. Only the record of the jail that
 // will use it has its host ids.
 func (m *Manager) recordPending(ctx context.Context, j Jail) error {
-	j.ID, j.Body, j.State, j.IDs, j.Wire = j.Body, "", Creating, IDRange{}, nil
+	j.ID, j.InstanceID, j.State, j.IDs, j.Link = j.InstanceID, "", Creating, IDRange{}, nil
 	if err := m.cfg.Store.Put(ctx, j); err != nil {
 		return fmt.Errorf("record instance %s: %w", j.ID, err)
 	}
@@ -452,13 +452,13 @@ func (m *Manager) discardInstance(ctx context.Context, cp Checkpointer, b *hostI
 // removePending removes the unused instance that was created for j.
 func (m *Manager) removePending(ctx context.Context, cp Checkpointer, j Jail) error {
 	p := m.plan(j)
-	p.Unwired = j.Wire != nil // the jail's present instance has the link
-	err := cp.Shed(ctx, p)
+	p.LinkDetached = j.Link != nil // the jail's present instance has the link
+	err := cp.CleanAndRemoveLayer(ctx, p)
 	if err == nil {
-		err = os.RemoveAll(m.dir(j.Body))
+		err = os.RemoveAll(m.dir(j.InstanceID))
 	}
 	if err == nil {
-		err = m.cfg.Store.Delete(ctx, j.Body)
+		err = m.cfg.Store.Delete(ctx, j.InstanceID)
 	}
 	if err == nil {
 		m.releaseIDs(j.IDs)
@@ -470,40 +470,40 @@ func (m *Manager) removePending(ctx context.Context, cp Checkpointer, j Jail) er
 // to the jail's event log before the instance runs. If rewire is not nil, the instance gets
 // the network link of the previous one. The caller calls removeOld to remove the previous
 // instance. The caller holds the jail's lock, and the previous instance is frozen.
-func (m *Manager) switchInstance(ctx context.Context, b Backend, e *entry, next *hostInstance, lineage *Lineage, rewire Rewirer) (removeOld func(context.Context) error, err error) {
+func (m *Manager) switchInstance(ctx context.Context, b Backend, e *entry, next *hostInstance, lineage *Lineage, rewire LinkMover) (removeOld func(context.Context) error, err error) {
 	was, old := *e.jail.Load(), e.live.Load()
 	l := &liveInstance{inst: next.inst, restored: true, rewound: old != nil && lineage != nil}
 	l.freeze.setHeld(true)
 	if old != nil { // frozen, so its counters are final
 		if st, err := old.inst.Stats(ctx); err == nil {
-			next.jail.Last = was.Last.maxOf(st.used())
+			next.jail.LastUsage = was.LastUsage.maxOf(st.used())
 			if lineage == nil { // not a rewind: counters since the start continue
-				next.jail.Carried = priorUsage(old.prior.addTo(st))
+				next.jail.PriorUsage = priorUsage(old.prior.addTo(st))
 			}
 		}
 	}
-	l.prior = next.jail.Carried
+	l.prior = next.jail.PriorUsage
 	if old != nil && lineage == nil {
 		// The control client is kept, so that streams of command output continue.
 		l.ctl, l.parked = old.ctl, old.parked
 		l.freeze.setPaused(old.freeze.isPaused())
 	} else {
 		l.ctl = control.Dial(next.inst.Control())
-		l.ctl.Asleep(l.freeze.isFrozen)
+		l.ctl.SetFrozenFunc(l.freeze.isFrozen)
 	}
-	var wired Rewired
+	var wired MovedLink
 	kept, closed := 0, 0
 	err = fault.Catch(func() (err error) {
 		if rewire != nil {
 			to := m.plan(next.jail)
-			to.Unwired = true
-			w, err := rewire.Rewire(ctx, m.plan(was), old.inst, to, next.inst)
+			to.LinkDetached = true
+			w, err := rewire.MoveLink(ctx, m.plan(was), old.inst, to, next.inst)
 			if err != nil {
 				return err
 			}
 			wired = w
 		}
-		// The observer needs the network link, so this follows Rewire.
+		// The observer needs the network link, so this follows MoveLink.
 		if err := m.observeInstance(ctx, b, next.jail, l, old != nil); err != nil {
 			return err
 		}
@@ -516,7 +516,7 @@ func (m *Manager) switchInstance(ctx context.Context, b Backend, e *entry, next 
 			return err
 		}
 		if wired != nil {
-			kept, closed, err = wired.GoOn()
+			kept, closed, err = wired.KeepConnections()
 			if err != nil {
 				return err
 			}
@@ -545,7 +545,7 @@ func (m *Manager) switchInstance(ctx context.Context, b Backend, e *entry, next 
 		m.cfg.Log.Info("rewound jail kept its network link", "jail", was.ID, "connections", kept, "closed", closed)
 	}
 	if l.parked {
-		l.ctl.MoveTo(next.inst.Control())
+		l.ctl.SetPath(next.inst.Control())
 		old.parked = false
 	}
 	e.live.Store(l)
@@ -558,7 +558,7 @@ func (m *Manager) switchInstance(ctx context.Context, b Backend, e *entry, next 
 			}
 			old.close()
 		}
-		return errors.Join(m.removeInstance(ctx, b.(Checkpointer), was, next.jail), m.cfg.Store.Delete(ctx, next.jail.Body))
+		return errors.Join(m.removeInstance(ctx, b.(Checkpointer), was, next.jail), m.cfg.Store.Delete(ctx, next.jail.InstanceID))
 	}, nil
 }
 
@@ -566,8 +566,8 @@ func (m *Manager) switchInstance(ctx context.Context, b Backend, e *entry, next 
 // keeps.
 func (m *Manager) removeInstance(ctx context.Context, cp Checkpointer, was, now Jail) error {
 	p := m.plan(was)
-	p.Unwired = now.Wire != nil // the jail keeps the link of the previous instance
-	if err := cp.Shed(ctx, p); err != nil {
+	p.LinkDetached = now.Link != nil // the jail keeps the link of the previous instance
+	if err := cp.CleanAndRemoveLayer(ctx, p); err != nil {
 		return err
 	}
 	m.releaseUnusedIDs(was, now)

@@ -21,7 +21,7 @@ func TestRequestQueuedBehindDeleteIsNotFound(t *testing.T) {
 			return err
 		},
 		"Compare": func(m *jail.Manager, ctx context.Context, j id.Jail) error {
-			_, err := m.Compare(ctx, jail.Moment{ID: j}, jail.Moment{ID: j}, jail.ChangesOptions{})
+			_, err := m.Compare(ctx, jail.Version{ID: j}, jail.Version{ID: j}, jail.ChangesOptions{})
 			return err
 		},
 		"Changed": func(m *jail.Manager, ctx context.Context, j id.Jail) error { _, err := m.Changed(ctx, j); return err },

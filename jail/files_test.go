@@ -157,13 +157,13 @@ func TestChangesAndCompare(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	got, err = m.Compare(ctx, jail.Moment{ID: j.ID, Was: &was}, jail.Moment{ID: j.ID}, jail.ChangesOptions{})
+	got, err = m.Compare(ctx, jail.Version{ID: j.ID, Snapshot: &was}, jail.Version{ID: j.ID}, jail.ChangesOptions{})
 	if diff := cmp.Diff(root, got); diff != "" || err != nil {
 		t.Errorf("Compare (-want +got): %s%v", diff, err)
 	}
 	wantCalls(t, "Compare", s.takeCalls(), "then to now")
 	s.fail("now to now", failureModes["error"])
-	if _, err := m.Compare(ctx, jail.Moment{ID: j.ID}, jail.Moment{ID: other.ID}, jail.ChangesOptions{}); !errors.Is(err, errScripted) {
+	if _, err := m.Compare(ctx, jail.Version{ID: j.ID}, jail.Version{ID: other.ID}, jail.ChangesOptions{}); !errors.Is(err, errScripted) {
 		t.Errorf("Compare = %v, want %v", err, errScripted)
 	}
 
@@ -179,12 +179,12 @@ func TestChangesAndCompare(t *testing.T) {
 		"no workspace":      {change(func(j *jail.Jail) { j.Spec.Workspace = nil }), workspace},
 		"another workspace": {change(func(j *jail.Jail) { j.Spec.Workspace = &jail.Workspace{Source: "/other"} }), workspace},
 	} {
-		if _, err := m.Compare(ctx, jail.Moment{ID: j.ID, Was: c.was}, jail.Moment{ID: j.ID}, c.o); !errors.Is(err, fault.Conflict) {
+		if _, err := m.Compare(ctx, jail.Version{ID: j.ID, Snapshot: c.was}, jail.Version{ID: j.ID}, c.o); !errors.Is(err, fault.Conflict) {
 			t.Errorf("Compare with %s = %v, want conflict", name, err)
 		}
 	}
 	for _, pair := range [][2]id.Jail{{j.ID, "j-none"}, {"j-none", j.ID}} {
-		if _, err := m.Compare(ctx, jail.Moment{ID: pair[0]}, jail.Moment{ID: pair[1]}, jail.ChangesOptions{}); !errors.Is(err, fault.NotFound) {
+		if _, err := m.Compare(ctx, jail.Version{ID: pair[0]}, jail.Version{ID: pair[1]}, jail.ChangesOptions{}); !errors.Is(err, fault.NotFound) {
 			t.Errorf("Compare of %v = %v, want not found", pair, err)
 		}
 	}
@@ -208,7 +208,7 @@ func TestComparisonsInOppositeOrderDoNotDeadlock(t *testing.T) {
 	for _, pair := range [][2]id.Jail{{a.ID, b.ID}, {b.ID, a.ID}, {a.ID, a.ID}} {
 		wg.Go(func() {
 			for range 200 {
-				if _, err := m.Compare(t.Context(), jail.Moment{ID: pair[0]}, jail.Moment{ID: pair[1]}, jail.ChangesOptions{}); err != nil {
+				if _, err := m.Compare(t.Context(), jail.Version{ID: pair[0]}, jail.Version{ID: pair[1]}, jail.ChangesOptions{}); err != nil {
 					t.Errorf("Compare(%v) = %v, want nil", pair, err)
 					return
 				}
@@ -227,7 +227,7 @@ func TestOptionalBackendFeatures(t *testing.T) {
 	for name, op := range map[string]func() error{
 		"Changes": func() error { _, err := m.Changes(ctx, j.ID, jail.ChangesOptions{}); return err },
 		"Compare": func() error {
-			_, err := m.Compare(ctx, jail.Moment{ID: j.ID}, jail.Moment{ID: j.ID}, jail.ChangesOptions{})
+			_, err := m.Compare(ctx, jail.Version{ID: j.ID}, jail.Version{ID: j.ID}, jail.ChangesOptions{})
 			return err
 		},
 		"Processes":  func() error { _, err := m.Processes(ctx, j.ID); return err },

@@ -203,7 +203,7 @@ type witnessBackend struct{ *processBackend }
 
 type witness struct{ jail.Instance }
 
-func (witness) Why() string { return "its memory server has ended" }
+func (witness) ExitReason() string { return "its memory server has ended" }
 
 func (d witnessBackend) Create(ctx context.Context, p jail.Plan) (jail.Instance, error) {
 	i, err := d.processBackend.Create(ctx, p)
@@ -227,7 +227,7 @@ func TestInitExitReason(t *testing.T) {
 			h := newHarness(t)
 			h.backend.counts = c.counts
 			ended := make(chan jail.Jail, 1)
-			h.configure = func(cfg *jail.Config) { cfg.Warden = failureWarden{scriptedWarden{&newScript{}}, ended} }
+			h.configure = func(cfg *jail.Config) { cfg.Enforcer = failureWarden{scriptedWarden{&newScript{}}, ended} }
 			m := h.open(h.config(c.backend(h.backend)))
 			j := h.running(m)
 			syscall.Kill(h.pid(j.ID), syscall.SIGKILL)
@@ -243,13 +243,13 @@ func TestInitExitReason(t *testing.T) {
 	}
 }
 
-// failureWarden is a Warden that sends the jails that fail.
+// failureWarden is a Enforcer that sends the jails that fail.
 type failureWarden struct {
 	scriptedWarden
 	failed chan<- jail.Jail
 }
 
-func (e failureWarden) Moved(j jail.Jail, _ jail.State) {
+func (e failureWarden) StateChanged(j jail.Jail, _ jail.State) {
 	if j.State == jail.Failed {
 		e.failed <- j
 	}
@@ -278,7 +278,7 @@ func TestUnsupportedBackendFeaturesAreRefused(t *testing.T) {
 		{"network", jail.Spec{Network: jail.Bridged}, "network"},
 		{"network", jail.Spec{Network: jail.Proxied}, "network"},
 		{"enforcement", jail.Spec{Enforce: true}, "enforce"},
-		{"mounts", jail.Spec{Granted: []string{mount}, Mounts: []jail.Mount{{Source: mount, Target: "/mnt"}}}, "mounts"},
+		{"mounts", jail.Spec{GrantedMounts: []string{mount}, Mounts: []jail.Mount{{Source: mount, Target: "/mnt"}}}, "mounts"},
 	} {
 		h := newHarness(t)
 		h.backend.lacks = map[string]string{c.lacks: "not on this host"}
@@ -424,7 +424,7 @@ func TestRestackOnlyStoppedJails(t *testing.T) {
 	}
 	restack := func(from, to []string, want bool, on ...string) {
 		t.Helper()
-		if done, err := m.Restack(t.Context(), j.ID, from, to); err != nil || done != want {
+		if done, err := m.ReplaceLayers(t.Context(), j.ID, from, to); err != nil || done != want {
 			t.Errorf("Restack = %v, %v; want %v", done, err, want)
 		}
 		if got, err := m.Get(t.Context(), j.ID); err != nil || !slices.Equal(got.Sealed, on) {
@@ -433,7 +433,7 @@ func TestRestackOnlyStoppedJails(t *testing.T) {
 	}
 	restack([]string{"/other"}, []string{"/new"}, false, layer...)
 	s.store.failAfter(0)
-	if _, err := m.Restack(t.Context(), j.ID, layer, []string{"/new"}); !errors.Is(err, errScripted) {
+	if _, err := m.ReplaceLayers(t.Context(), j.ID, layer, []string{"/new"}); !errors.Is(err, errScripted) {
 		t.Errorf("Restack = %v, want %v", err, errScripted)
 	}
 	restack(layer, []string{"/new"}, true, "/new")

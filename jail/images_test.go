@@ -22,7 +22,7 @@ type preDumpBackend struct{ *newScript }
 func (p preDumpBackend) PreDump(context.Context, jail.Plan, jail.Instance, string) (bool, error) {
 	return true, p.step("predump")
 }
-func (p preDumpBackend) Whole(string) error { return p.step("merge") }
+func (p preDumpBackend) MergeImages(string) error { return p.step("merge") }
 
 func (p preDumpBackend) Create(ctx context.Context, plan jail.Plan) (jail.Instance, error) {
 	return withProcessList(p.newScript.Create(ctx, plan))
@@ -92,8 +92,8 @@ func TestPreDumpConditions(t *testing.T) {
 			}
 			got := slices.DeleteFunc(s.takeCalls(), func(op string) bool { return op != "predump" && op != "dump" && op != "merge" })
 			wantCalls(t, c.name, got, c.want)
-			if len(made.Processes) != 1 || made.Processes[0].Comm != "init" || made.Untold != nil {
-				t.Errorf("checkpoint processes = %v, %v; want init", made.Processes, made.Untold)
+			if len(made.Processes) != 1 || made.Processes[0].Comm != "init" || made.ProcessesErr != nil {
+				t.Errorf("checkpoint processes = %v, %v; want init", made.Processes, made.ProcessesErr)
 			}
 		})
 	}
@@ -104,8 +104,8 @@ func TestPreDumpConditions(t *testing.T) {
 		s.fail("predump", failureModes["error"])
 		s.fail("processes", failureModes["error"])
 		made, err := h.checkpoint(m, j.ID, jail.Copied)
-		if err != nil || !errors.Is(made.Untold, errScripted) {
-			t.Errorf("Checkpoint = %v, error of the process list %v; want nil and %v", err, made.Untold, errScripted)
+		if err != nil || !errors.Is(made.ProcessesErr, errScripted) {
+			t.Errorf("Checkpoint = %v, error of the process list %v; want nil and %v", err, made.ProcessesErr, errScripted)
 		}
 		if _, err := m.Processes(t.Context(), j.ID); !errors.Is(err, errScripted) {
 			t.Errorf("Processes = %v, want %v", err, errScripted)
@@ -211,13 +211,13 @@ func TestRewindToIncompatibleSnapshot(t *testing.T) {
 // rewireBackend is a scripted backend whose jails can keep their connections.
 type rewireBackend struct{ *newScript }
 
-func (r rewireBackend) CanRewire(jail.Plan) error { return r.step("can rewire") }
-func (r rewireBackend) Rewire(_ context.Context, _ jail.Plan, _ jail.Instance, _ jail.Plan, _ jail.Instance) (jail.Rewired, error) {
+func (r rewireBackend) CanMoveLink(jail.Plan) error { return r.step("can rewire") }
+func (r rewireBackend) MoveLink(_ context.Context, _ jail.Plan, _ jail.Instance, _ jail.Plan, _ jail.Instance) (jail.MovedLink, error) {
 	return r, r.step("rewire")
 }
-func (r rewireBackend) GoOn() (kept, closed int, err error) { return 1, 2, r.step("go on") }
-func (r rewireBackend) Undo() error                         { return r.step("undo") }
-func (r rewireBackend) Close() error                        { return r.step("close") }
+func (r rewireBackend) KeepConnections() (kept, closed int, err error) { return 1, 2, r.step("go on") }
+func (r rewireBackend) Undo() error                                    { return r.step("undo") }
+func (r rewireBackend) Close() error                                   { return r.step("close") }
 
 func TestRewindKeepConnections(t *testing.T) {
 	yes, no := true, false
@@ -271,8 +271,8 @@ func TestRewindKeepConnections(t *testing.T) {
 			if !slices.Equal(calls, c.want) {
 				t.Errorf("calls = %q, want %q", calls, c.want)
 			}
-			if kept := got.Wire != nil && got.Wire.Name == j.ID; err == nil && kept != slices.Contains(c.want, "rewire") {
-				t.Errorf("Wire = %+v, want the previous link %v", got.Wire, !kept)
+			if kept := got.Link != nil && got.Link.Name == j.ID; err == nil && kept != slices.Contains(c.want, "rewire") {
+				t.Errorf("Wire = %+v, want the previous link %v", got.Link, !kept)
 			}
 			if got := h.sh(m, j.ID, "echo fine"); got != "fine" {
 				t.Errorf("output = %q, want fine", got)

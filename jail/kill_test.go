@@ -142,8 +142,8 @@ func interrupt(t *testing.T, op interrupted, n int) (over bool) {
 	found := jail.State("")
 	for _, j := range all {
 		instances = append(instances, j.ID)
-		if j.Body != "" {
-			instances = append(instances, j.Body)
+		if j.InstanceID != "" {
+			instances = append(instances, j.InstanceID)
 		}
 		if j.ID == of || of == "" {
 			found = j.State
@@ -189,7 +189,7 @@ func (h *harness) wantInstances(jails []jail.Jail) {
 	}
 	for _, dir := range dirs {
 		if !slices.ContainsFunc(jails, func(j jail.Jail) bool {
-			return id.Jail(filepath.Base(dir)) == j.ID || id.Jail(filepath.Base(dir)) == j.Body
+			return id.Jail(filepath.Base(dir)) == j.ID || id.Jail(filepath.Base(dir)) == j.InstanceID
 		}) {
 			h.Errorf("%s exists, want it removed", dir)
 		}

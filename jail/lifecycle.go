@@ -41,7 +41,7 @@ func (m *Manager) Create(ctx context.Context, s Spec) (Jail, error) {
 	if s.User == "" {
 		s.User = layers.User
 	}
-	if s.Govern, err = m.checkGovern(ctx, s); err != nil {
+	if s.Policy, err = m.checkGovern(ctx, s); err != nil {
 		return Jail{}, err
 	}
 
@@ -302,11 +302,11 @@ func (m *Manager) recreateInstance(ctx context.Context, b Backend, e *entry) err
 	if err := j.move(Starting, "jail.Start"); err != nil {
 		return err
 	}
-	j.Boot, j.Carried = m.cfg.Boot, Carried{}
+	j.Boot, j.PriorUsage = m.cfg.Boot, PriorUsage{}
 	j = j.foldUsage()
 	was := j
-	j.Wire = nil
-	if was.Wire != nil { // the link could not be released when the jail ended
+	j.Link = nil
+	if was.Link != nil { // the link could not be released when the jail ended
 		if err := b.Clean(ctx, m.plan(was)); err != nil {
 			return err
 		}
@@ -459,7 +459,7 @@ func (m *Manager) destroy(ctx context.Context, b Backend, e *entry) error {
 	e.removed = true
 	e.file.Unlock()
 	if m.cfg.Observer != nil {
-		if err := m.cfg.Observer.Forget(j.ID); err != nil {
+		if err := m.cfg.Observer.CloseLog(j.ID); err != nil {
 			m.cfg.Log.Warn("cannot close the event log of a jail", "jail", j.ID, "err", err)
 		}
 	}
@@ -479,7 +479,7 @@ func (m *Manager) destroy(ctx context.Context, b Backend, e *entry) error {
 }
 
 // environment returns the environment of a command in the jail. Precedence, from low to high:
-// defaults, image, Warden, Spec.Env, extra.
+// defaults, image, Enforcer, Spec.Env, extra.
 func (m *Manager) environment(j Jail, extra map[string]string) []string {
 	env := map[string]string{
 		"PATH": "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin",
@@ -497,8 +497,8 @@ func (m *Manager) environment(j Jail, extra map[string]string) []string {
 	}
 	set(j.BaseEnv)
 	var governed map[string]string
-	if m.cfg.Warden != nil {
-		governed = m.cfg.Warden.Env(j)
+	if m.cfg.Enforcer != nil {
+		governed = m.cfg.Enforcer.Env(j)
 	}
 	for _, more := range []map[string]string{governed, j.Spec.Env, extra} {
 		for k, v := range more {

@@ -13,21 +13,21 @@ import (
 type LimitChange struct {
 	Limits Limits // 0 keeps a limit
 
-	// Lent makes the change temporary: the jail keeps its own limits in its record, and jails
+	// Temporary makes the change temporary: the jail keeps its own limits in its record, and jails
 	// that are made from its snapshots get those. Lent limits may exceed MaxLimits. It is
 	// never set from a request body.
-	Lent bool
+	Temporary bool
 }
 
 // Own returns the jail's own limits, without lent ones.
 func (j *Jail) Own() Limits {
-	if j.Base != nil {
-		return *j.Base
+	if j.OwnLimits != nil {
+		return *j.OwnLimits
 	}
 	return j.Spec.Limits
 }
 
-// Limit changes the limits of a jail, immediately if it is live. Unless the change is Lent, it
+// Limit changes the limits of a jail, immediately if it is live. Unless the change is Temporary, it
 // sets the jail's own limits and ends all lent ones.
 //
 // It returns fault.Conflict if the memory limit would be below the memory in use or if the
@@ -38,11 +38,11 @@ func (m *Manager) Limit(ctx context.Context, jid id.Jail, q LimitChange) (Jail, 
 	return m.withLock(ctx, jid, op, func(ctx context.Context, b Backend, e *entry) error {
 		was := *e.jail.Load()
 		next, own := was, was.Own()
-		next.Base = nil
-		if q.Lent {
+		next.OwnLimits = nil
+		if q.Temporary {
 			next.Spec.Limits = was.Spec.Limits.override(q.Limits)
 			if own != next.Spec.Limits {
-				next.Base = &own
+				next.OwnLimits = &own
 			}
 		} else {
 			own.DiskMB = was.Spec.Limits.DiskMB // a disk cannot shrink
@@ -60,7 +60,7 @@ func (m *Manager) Limit(ctx context.Context, jid id.Jail, q LimitChange) (Jail, 
 // in force.
 func (m *Manager) limit(ctx context.Context, b Backend, e *entry, was, next Jail) error {
 	if next.Spec.Limits == was.Spec.Limits {
-		if (next.Base == nil) == (was.Base == nil) {
+		if (next.OwnLimits == nil) == (was.OwnLimits == nil) {
 			return nil
 		}
 		return m.save(ctx, e, next)
@@ -97,7 +97,7 @@ func (q LimitChange) check(op string, was, next Jail) error {
 	for i, b := range next.Spec.Limits.bounds() {
 		switch n := *asked[i].value; {
 		case n == 0:
-		case n > b.max && !q.Lent:
+		case n > b.max && !q.Temporary:
 			return fault.Fieldf(op, b.field, "%d is over the maximum of %d", n, b.max)
 		case n < b.lo:
 			return fault.Fieldf(op, b.field, "%d is under the minimum of %d", n, b.lo)
@@ -162,13 +162,13 @@ func (m *Manager) reapplyLimits(ctx context.Context, b Backend, j Jail, inst Ins
 // asTemplate returns the record for jails that are made from this one. They get its own
 // limits, and at least the memory that the restore needs.
 func (j Jail) asTemplate(s Stats) Jail {
-	j.Wire = nil
-	if j.Base == nil {
+	j.Link = nil
+	if j.OwnLimits == nil {
 		return j
 	}
-	own := *j.Base
+	own := *j.OwnLimits
 	need := (s.MemoryBytes + s.MemoryBytes/8) >> 20
 	own.MemoryMB = max(own.MemoryMB, min(need, j.Spec.Limits.MemoryMB))
-	j.Spec.Limits, j.Base = own, nil
+	j.Spec.Limits, j.OwnLimits = own, nil
 	return j
 }

@@ -52,8 +52,8 @@ func TestLimitRaisesAndLowers(t *testing.T) {
 
 	more := jail.DefaultLimits
 	more.MemoryMB, more.MaxPIDs = 2048, 256
-	if got := h.limit(m, j.ID, jail.LimitChange{Limits: jail.Limits{MemoryMB: 2048, MaxPIDs: 256}}); got.Spec.Limits != more || got.Base != nil {
-		t.Errorf("recorded limits %+v, base %v; want %+v without base", got.Spec.Limits, got.Base, more)
+	if got := h.limit(m, j.ID, jail.LimitChange{Limits: jail.Limits{MemoryMB: 2048, MaxPIDs: 256}}); got.Spec.Limits != more || got.OwnLimits != nil {
+		t.Errorf("recorded limits %+v, base %v; want %+v without base", got.Spec.Limits, got.OwnLimits, more)
 	}
 	if b.now != more || !b.live || b.recorded != more {
 		t.Errorf("applied %+v, live %v, recorded %+v; want %+v, recorded before", b.now, b.live, b.recorded, more)
@@ -123,19 +123,19 @@ func TestLentLimits(t *testing.T) {
 	h := newHarness(t)
 	m := h.manager()
 	j := h.running(m)
-	lent := h.limit(m, j.ID, jail.LimitChange{Limits: jail.Limits{CPUShares: 4096, MemoryMB: 4096}, Lent: true})
+	lent := h.limit(m, j.ID, jail.LimitChange{Limits: jail.Limits{CPUShares: 4096, MemoryMB: 4096}, Temporary: true})
 	if lent.Spec.Limits.CPUShares != 4096 || lent.Own() != jail.DefaultLimits {
 		t.Errorf("after lending 4096 shares: limits %+v, own %+v; want 4096 shares, default", lent.Spec.Limits, lent.Own())
 	}
-	lent = h.limit(m, j.ID, jail.LimitChange{Limits: jail.Limits{MemoryMB: 1024}, Lent: true})
+	lent = h.limit(m, j.ID, jail.LimitChange{Limits: jail.Limits{MemoryMB: 1024}, Temporary: true})
 	if lent.Own() != jail.DefaultLimits {
 		t.Errorf("after lending other limits: own %+v, want default", lent.Own())
 	}
-	if back := h.limit(m, j.ID, jail.LimitChange{Limits: jail.DefaultLimits, Lent: true}); back.Base != nil || back.Spec.Limits != jail.DefaultLimits {
-		t.Errorf("after the end of the lending: limits %+v, base %v; want default without base", back.Spec.Limits, back.Base)
+	if back := h.limit(m, j.ID, jail.LimitChange{Limits: jail.DefaultLimits, Temporary: true}); back.OwnLimits != nil || back.Spec.Limits != jail.DefaultLimits {
+		t.Errorf("after the end of the lending: limits %+v, base %v; want default without base", back.Spec.Limits, back.OwnLimits)
 	}
-	h.limit(m, j.ID, jail.LimitChange{Limits: jail.Limits{CPUShares: 4096, MemoryMB: 4096}, Lent: true})
-	if own := h.limit(m, j.ID, jail.LimitChange{Limits: jail.Limits{MemoryMB: 1024}}); own.Base != nil || own.Own().MemoryMB != 1024 || own.Own().CPUShares != 256 {
-		t.Errorf("after a permanent change: limits %+v, base %v; want them as its own", own.Spec.Limits, own.Base)
+	h.limit(m, j.ID, jail.LimitChange{Limits: jail.Limits{CPUShares: 4096, MemoryMB: 4096}, Temporary: true})
+	if own := h.limit(m, j.ID, jail.LimitChange{Limits: jail.Limits{MemoryMB: 1024}}); own.OwnLimits != nil || own.Own().MemoryMB != 1024 || own.Own().CPUShares != 256 {
+		t.Errorf("after a permanent change: limits %+v, base %v; want them as its own", own.Spec.Limits, own.OwnLimits)
 	}
 }

@@ -64,7 +64,7 @@ type Config struct {
 	Boot     string // the host's boot id
 	Log      *slog.Logger
 	Observer Observer // nil: jails are not observed
-	Warden   Warden   // nil: no policy
+	Enforcer Enforcer // nil: no policy
 	Secrets  Secrets  // nil: no secrets
 	Commands Commands // nil: no notifications
 
@@ -151,14 +151,14 @@ type liveInstance struct {
 	inst          Instance
 	ctl           *control.Client
 	freeze        freezeReasons
-	parked        bool  // connections to init are suspended. guarded by entry.sem
-	keepsListener bool  // while parked, init has a copy of the listener, which cannot be dumped. guarded by entry.sem
-	lastMark      *Mark // position in the event log at the last snapshot. guarded by entry.sem
+	parked        bool    // connections to init are suspended. guarded by entry.sem
+	keepsListener bool    // while parked, init has a copy of the listener, which cannot be dumped. guarded by entry.sem
+	lastMark      *Marker // position in the event log at the last snapshot. guarded by entry.sem
 
 	restored bool // restored from a snapshot, and observed before it ran
 	rewound  bool // restored in place of another instance
 
-	prior Carried // usage of previous instances since the jail was started
+	prior PriorUsage // usage of previous instances since the jail was started
 }
 
 // close releases the instance. Callers that wait for a parked init get an error.
@@ -227,9 +227,9 @@ func (m *Manager) Open(ctx context.Context) error {
 	}
 	instances, wires := map[id.Jail]bool{}, map[id.Jail]bool{}
 	for _, j := range all {
-		instances[j.Body] = true
-		if j.Wire != nil {
-			wires[j.Wire.Name] = true
+		instances[j.InstanceID] = true
+		if j.Link != nil {
+			wires[j.Link.Name] = true
 		}
 	}
 	if err := m.claimIDs(ctx, all); err != nil {
@@ -237,7 +237,7 @@ func (m *Manager) Open(ctx context.Context) error {
 	}
 	var cells []*entry
 	for _, j := range all {
-		if !instances[j.ID] || j.Body != "" {
+		if !instances[j.ID] || j.InstanceID != "" {
 			cells = append(cells, newEntry(j))
 		} else if err := m.cfg.Store.Delete(ctx, j.ID); err != nil { // a jail uses the instance, so the pending record is obsolete
 			return fmt.Errorf("delete the pending record of instance %s: %w", j.ID, err)
@@ -308,13 +308,13 @@ func (m *Manager) reconcile(ctx context.Context, e *entry) {
 		log.Warn("ignoring a jail: its backend is not configured", "backend", j.Spec.Backend, "runtime", j.Spec.Runtime)
 		return
 	}
-	if cp, ok := b.(Checkpointer); ok && j.Body != "" {
+	if cp, ok := b.(Checkpointer); ok && j.InstanceID != "" {
 		// The removal of the previous instance may have been interrupted.
 		own := j
-		own.Body, own.Wire = "", nil
+		own.InstanceID, own.Link = "", nil
 		p := m.plan(own)
-		p.Unwired = j.Wire != nil && j.Wire.Name == j.ID
-		if err := cp.Shed(ctx, p); err != nil {
+		p.LinkDetached = j.Link != nil && j.Link.Name == j.ID
+		if err := cp.CleanAndRemoveLayer(ctx, p); err != nil {
 			log.Error("cannot remove the previous instance of a jail", "err", err)
 		}
 	}
@@ -397,9 +397,9 @@ func (m *Manager) recordEnded(ctx context.Context, b Backend, e *entry, to State
 	if err := b.Clean(ctx, m.plan(j)); err != nil {
 		to, reason = Failed, fmt.Sprintf("%s; its resources could not be released: %v", reason, err)
 	}
-	if to != Failed && j.Wire != nil {
-		m.releaseIDs(j.Wire.IDs)
-		j.Wire = nil // removed by Clean; the next start creates a new link
+	if to != Failed && j.Link != nil {
+		m.releaseIDs(j.Link.IDs)
+		j.Link = nil // removed by Clean; the next start creates a new link
 	}
 	now := time.Now()
 	j.State, j.Reason, j.Stopped = to, reason, &now
@@ -446,7 +446,7 @@ func (m *Manager) removeStrays(ctx context.Context, instances, wires map[id.Jail
 // a short timeout before any gets the full time.
 func (m *Manager) cleanStray(ctx context.Context, j Jail, unwired bool) error {
 	p := m.plan(j)
-	p.Wire, p.Unwired = nil, unwired
+	p.Link, p.LinkDetached = nil, unwired
 	clean := func(ctx context.Context) (errs error) {
 		for _, r := range m.cfg.Runtimes {
 			if j.Spec.Backend == "" || r.Name == j.Spec.Backend && r.Runtime == j.Spec.Runtime {
@@ -465,8 +465,8 @@ func (m *Manager) cleanStray(ctx context.Context, j Jail, unwired bool) error {
 
 // attach makes inst the live instance of the entry and watches for its end.
 func (m *Manager) attach(e *entry, inst Instance) *liveInstance {
-	l := &liveInstance{inst: inst, ctl: control.Dial(inst.Control()), prior: e.jail.Load().Carried}
-	l.ctl.Asleep(l.freeze.isFrozen)
+	l := &liveInstance{inst: inst, ctl: control.Dial(inst.Control()), prior: e.jail.Load().PriorUsage}
+	l.ctl.SetFrozenFunc(l.freeze.isFrozen)
 	e.live.Store(l)
 	m.wg.Go(func() { m.watch(e, l) })
 	return l
@@ -499,8 +499,8 @@ func (m *Manager) watch(e *entry, l *liveInstance) {
 		return
 	}
 	reason := "its init ended unexpectedly" + oomNote(l)
-	if w, ok := l.inst.(Witness); ok && w.Why() != "" {
-		reason = w.Why()
+	if w, ok := l.inst.(ExitExplainer); ok && w.ExitReason() != "" {
+		reason = w.ExitReason()
 	}
 	m.recordEnded(ctx, b, e, Failed, reason)
 }
@@ -590,7 +590,7 @@ func (m *Manager) plan(j Jail) Plan {
 		Lower: j.Lower, Sealed: j.Sealed, IDs: j.IDs, Limits: j.Spec.Limits, Network: j.Spec.Network, Group: j.Spec.Group,
 		Mounts: j.Spec.Mounts, Workspace: j.Spec.Workspace, Init: m.cfg.Init, Enforce: j.Spec.Enforce,
 		SecretFiles: j.Spec.SecretFiles,
-		Wire:        j.Wire,
+		Link:        j.Link,
 	}
 }
 
@@ -631,8 +631,8 @@ func (j *Jail) ranges() []IDRange {
 	if j.IDs.Count > 0 {
 		all = append(all, j.IDs)
 	}
-	if j.Wire != nil {
-		all = append(all, j.Wire.IDs)
+	if j.Link != nil {
+		all = append(all, j.Link.IDs)
 	}
 	return all
 }

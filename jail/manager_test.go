@@ -88,7 +88,7 @@ func (b *processBackend) Open(ctx context.Context, p jail.Plan) (jail.Instance, 
 	return newProcessInstance(b, p, pid), nil
 }
 
-func (b *processBackend) Left(_ context.Context, p jail.Plan) (jail.Stats, error) {
+func (b *processBackend) FinalStats(_ context.Context, p jail.Plan) (jail.Stats, error) {
 	if b.counts == nil {
 		return jail.Stats{}, nil
 	}
@@ -206,10 +206,10 @@ func (i *processInstance) Kill(ctx context.Context) error {
 	return nil
 }
 
-func (i *processInstance) Sight() jail.Sight { return jail.Sight{} }
+func (i *processInstance) HostInfo() jail.HostInfo { return jail.HostInfo{} }
 
 func (i *processInstance) Stats(context.Context) (jail.Stats, error) {
-	st, err := i.b.Left(context.Background(), i.p)
+	st, err := i.b.FinalStats(context.Background(), i.p)
 	st.DiskLimit = i.p.Limits.DiskMB << 20
 	return st, err
 }
@@ -229,7 +229,7 @@ type harness struct {
 	backend     *processBackend
 	pool        jail.PoolConfig
 	allow       []string
-	scriptParts bool               // scripted Managers have an Observer, a Warden, Secrets and Commands
+	scriptParts bool               // scripted Managers have an Observer, a Enforcer, Secrets and Commands
 	configure   func(*jail.Config) // changes the configuration of each Manager; nil: nothing
 }
 
@@ -392,7 +392,7 @@ func TestCreateValidatesSpec(t *testing.T) {
 		{jail.Spec{Env: map[string]string{"A=B": ""}}, fault.Invalid, "env"},
 		{jail.Spec{Rootfs: jail.Rootfs{Dir: "/x", OCI: "y"}}, fault.Invalid, "rootfs"},
 		{jail.Spec{Mounts: []jail.Mount{{Source: outside, Target: "/mnt"}}}, fault.Denied, "mounts[0].source"},
-		{jail.Spec{Granted: []string{inside}, Mounts: []jail.Mount{{Source: filepath.Join(inside, "out"), Target: "/mnt"}}}, fault.Denied, "mounts[0].source"},
+		{jail.Spec{GrantedMounts: []string{inside}, Mounts: []jail.Mount{{Source: filepath.Join(inside, "out"), Target: "/mnt"}}}, fault.Denied, "mounts[0].source"},
 		{jail.Spec{Workspace: &jail.Workspace{Source: outside}}, fault.Denied, "workspace.source"},
 		{jail.Spec{Workspace: &jail.Workspace{Source: filepath.Join(inside, "out")}}, fault.Denied, "workspace.source"},
 		{jail.Spec{Workspace: &jail.Workspace{Source: inside, Target: "/proc/x"}}, fault.Invalid, "workspace.target"},
@@ -411,7 +411,7 @@ func TestCreateValidatesSpec(t *testing.T) {
 	if err != nil || j.Spec.Workspace.Target != outside {
 		t.Errorf("a trusted caller's workspace = %+v, %v; want it at its own path", j.Spec.Workspace, err)
 	}
-	if _, err := m.Check(jail.Spec{Granted: []string{outside}, Mounts: []jail.Mount{{Source: outside, Target: "/mnt"}}}); err != nil {
+	if _, err := m.Check(jail.Spec{GrantedMounts: []string{outside}, Mounts: []jail.Mount{{Source: outside, Target: "/mnt"}}}); err != nil {
 		t.Errorf("Check of a granted mount = %v, want nil", err)
 	}
 }

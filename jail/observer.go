@@ -20,16 +20,16 @@ type Observer interface {
 	// Attach starts the observation of a jail whose init answers. In a new jail, only init has
 	// run. If an earlier daemon observed the jail, missing events are recorded as a gap in its
 	// log. An error means that the jail cannot be observed as its record says.
-	Attach(ctx context.Context, j Jail, s Sight) error
+	Attach(ctx context.Context, j Jail, s HostInfo) error
 
 	// Select applies a change of the jail's Spec.Observe.
 	Select(ctx context.Context, j Jail) error
 
 	// Reattach continues the observation of a jail in a new instance, which is frozen and has
-	// not run yet. Sight describes the new instance. No event is lost or recorded twice: the
+	// not run yet. HostInfo describes the new instance. No event is lost or recorded twice: the
 	// old instance does not run any longer, and its events are in the log. After an error the
 	// observation is unchanged.
-	Reattach(ctx context.Context, j Jail, s Sight) error
+	Reattach(ctx context.Context, j Jail, s HostInfo) error
 
 	// Mute(true) marks events of the jail's processes as caused by the daemon, until
 	// Mute(false), because a checkpoint executes code in these processes. The jail should be
@@ -39,51 +39,51 @@ type Observer interface {
 
 	// Lineage records in a jail's log that a snapshot was taken of it, or that it continues
 	// from a snapshot. The log of a new jail must be empty, so Lineage comes before Attach:
-	// the event numbers continue from l.Seq. Lineage returns the parent's event number in the
-	// record: l.Seq or, for a snapshot in progress, the last number assigned.
+	// the event numbers continue from l.ParentSeq. Lineage returns the parent's event number in the
+	// record: l.ParentSeq or, for a snapshot in progress, the last number assigned.
 	Lineage(ctx context.Context, jid id.Jail, l Lineage) (seq uint64, err error)
 
 	// Mark returns the current position in the jail's events, preferably while the jail is
 	// frozen. Changed reports whether the jail may have changed since. Only false is certain;
 	// Changed returns true if that is unknown, and for the zero Mark.
-	Mark(ctx context.Context, jid id.Jail) (Mark, error)
-	Changed(ctx context.Context, jid id.Jail, since Mark) (bool, error)
+	Mark(ctx context.Context, jid id.Jail) (Marker, error)
+	Changed(ctx context.Context, jid id.Jail, since Marker) (bool, error)
 
 	// Detach ends the observation of a jail whose processes have ended. All events are in the
 	// log when it returns. It may be called for a jail that is not observed.
 	Detach(ctx context.Context, jid id.Jail) error
 
-	// Forget closes a jail's log, whose files are about to be removed.
-	Forget(jid id.Jail) error
+	// CloseLog closes a jail's log, whose files are about to be removed.
+	CloseLog(jid id.Jail) error
 }
 
 // A Lineage is the relation of a snapshot to a jail. Op is event.OpSnapshot or another
 // operation of package event.
 type Lineage struct {
-	Op       string
-	Snapshot id.Snapshot
-	Parent   id.Jail // source of the snapshot
-	Seq      uint64  // last event in the parent's log at the snapshot
+	Op        string
+	Snapshot  id.Snapshot
+	Parent    id.Jail // source of the snapshot
+	ParentSeq uint64  // last event in the parent's log at the snapshot
 }
 
-// A Mark is a position in the events of a jail.
-type Mark struct {
-	Seq  uint64 // last event
-	Then any    // private data of the Observer
+// A Marker is a position in the events of a jail.
+type Marker struct {
+	Seq     uint64 // last event
+	Private any    // private data of the Observer
 }
 
-// A Sight has the host kernel's identifiers of a running jail, and functions that an Observer
-// or Warden needs.
-type Sight struct {
-	PID       int        // host pid of its init
-	Cgroup    uint64     // id for tracing; 0 without cgroup v2
-	CgroupDir string     // cgroup v2; "" is none
-	Link      string     // host end of its network link; "" is none
-	Door      string     // network namespace of the agent endpoint; "" is none
-	Address   netip.Addr // address in its group; zero is none
-	Again     bool       // reattached: it ran while no daemon observed it
-	Restored  bool       // restored from a snapshot; has not run yet
-	Rewound   bool       // restored in place of an instance that has ended
+// A HostInfo has the host kernel's identifiers of a running jail, and functions that an Observer
+// or Enforcer needs.
+type HostInfo struct {
+	PID           int        // host pid of its init
+	Cgroup        uint64     // id for tracing; 0 without cgroup v2
+	CgroupDir     string     // cgroup v2; "" is none
+	Link          string     // host end of its network link; "" is none
+	EndpointNetns string     // network namespace of the agent endpoint; "" is none
+	Address       netip.Addr // address in its group; zero is none
+	Reattached    bool       // reattached: it ran while no daemon observed it
+	Restored      bool       // restored from a snapshot; has not run yet
+	Rewound       bool       // restored in place of an instance that has ended
 
 	// Freeze and Thaw hold and release the jail, independent of a pause by a client. Nil if
 	// the backend cannot freeze.
@@ -92,7 +92,7 @@ type Sight struct {
 	// Control is the client of the jail's init. A frozen init does not answer.
 	Control *control.Client
 
-	// Listener is Enforced.Listener. Nil if the jail has no enforcement.
+	// Listener is EnforcedInstance.Listener. Nil if the jail has no enforcement.
 	Listener func() (*notify.Listener, error)
 
 	Stats func(context.Context) (Stats, error)
@@ -277,7 +277,7 @@ func (l *liveInstance) disconnect(ctx context.Context) (reconnect func(), err er
 	if l.parked || !l.freeze.isPaused() {
 		return func() {}, l.parkWith(ctx, l.keepsListener)
 	}
-	if err := l.ctl.HangUp(ctx, parkTimeout); err != nil {
+	if err := l.ctl.CloseConnections(ctx, parkTimeout); err != nil {
 		return nil, err
 	}
 	l.parked = true
@@ -305,7 +305,7 @@ func (e *entry) unpark() {
 
 // hasListener reports whether the jail has a notification listener for enforcement.
 func (l *liveInstance) hasListener() bool {
-	e, ok := l.inst.(Enforced)
+	e, ok := l.inst.(EnforcedInstance)
 	if !ok {
 		return false
 	}
@@ -320,7 +320,7 @@ func (l *liveInstance) hasListener() bool {
 // restoreListener gives init a copy of the notification listener, which it dropped when it was
 // parked. Init keeps it for the case that this daemon dies, so this is done in the background.
 func (l *liveInstance) restoreListener() {
-	e, ok := l.inst.(Enforced)
+	e, ok := l.inst.(EnforcedInstance)
 	if !ok {
 		return
 	}
@@ -343,7 +343,7 @@ const initTimeout = 15 * time.Second
 func (m *Manager) observe(ctx context.Context, b Backend, e *entry, reattached bool) error {
 	j, l := *e.jail.Load(), e.live.Load()
 	s := hostInfo(b, l)
-	s.Again, s.Restored = reattached, l.restored
+	s.Reattached, s.Restored = reattached, l.restored
 	if m.cfg.Observer != nil {
 		if err := m.cfg.Observer.Attach(ctx, j, s); err != nil {
 			return fmt.Errorf("observe jail %s: %w", j.ID, err)
@@ -368,13 +368,13 @@ func (m *Manager) observeInstance(ctx context.Context, b Backend, j Jail, l *liv
 	return m.applyPolicy(ctx, j, s)
 }
 
-func hostInfo(b Backend, l *liveInstance) Sight {
-	s := l.inst.Sight()
+func hostInfo(b Backend, l *liveInstance) HostInfo {
+	s := l.inst.HostInfo()
 	s.PID, s.Stats, s.Control = l.inst.PID(), l.stats, l.ctl
 	if _, lacking := b.Lacks()["freeze"]; !lacking {
 		s.Freeze, s.Thaw = l.throttle, l.unthrottle
 	}
-	if e, ok := l.inst.(Enforced); ok {
+	if e, ok := l.inst.(EnforcedInstance); ok {
 		s.Listener = e.Listener
 	}
 	return s
@@ -403,8 +403,8 @@ func (m *Manager) lineage(ctx context.Context, jid id.Jail, l Lineage) (uint64, 
 
 // unobserve ends observation and policy of a jail without processes.
 func (m *Manager) unobserve(ctx context.Context, jid id.Jail) {
-	if m.cfg.Warden != nil {
-		m.cfg.Warden.Release(jid)
+	if m.cfg.Enforcer != nil {
+		m.cfg.Enforcer.Release(jid)
 	}
 	if m.cfg.Observer == nil {
 		return

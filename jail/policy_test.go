@@ -60,7 +60,7 @@ func TestRestacked(t *testing.T) {
 		{"", "", "x", "", false},
 	} {
 		layers := strings.Fields(c.layers)
-		got, ok := jail.Restacked(layers, strings.Fields(c.from), strings.Fields(c.to))
+		got, ok := jail.ReplaceLayerSuffix(layers, strings.Fields(c.from), strings.Fields(c.to))
 		if strings.Join(got, " ") != c.want || ok != c.ok || strings.Join(layers, " ") != c.layers {
 			t.Errorf("Restacked(%q, to %q, from %q) = %q, %v; want %q, %v", c.layers, c.to, c.from, got, ok, c.want, c.ok)
 		}

@@ -11,16 +11,16 @@ import (
 // A Process is one process of a jail, as the host sees it. Its strings are controlled by the
 // jail.
 type Process struct {
-	PID   int       // in the jail
-	PPID  int       // 0: the parent is outside of the jail
-	Began time.Time // approximate
-	Start uint64    // in ticks since the host started
-	Comm  string
-	Exe   string
-	Cwd   string
-	Argv  []string
-	Env   []string
-	Cut   bool // argv, the environment or sockets are truncated
+	PID        int       // in the jail
+	PPID       int       // 0: the parent is outside of the jail
+	Started    time.Time // approximate
+	StartTicks uint64    // in ticks since the host started
+	Comm       string
+	Exe        string
+	Cwd        string
+	Argv       []string
+	Env        []string
+	Truncated  bool // argv, the environment or sockets are truncated
 
 	Sockets []Socket // TCP and UDP
 

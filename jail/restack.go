@@ -7,9 +7,9 @@ import (
 	"glasshouse/id"
 )
 
-// Restack replaces the sealed layers from, the lowest ones of a jail without processes, by the
+// ReplaceLayers replaces the sealed layers from, the lowest ones of a jail without processes, by the
 // equivalent layers to. It reports whether the jail uses to now.
-func (m *Manager) Restack(ctx context.Context, jid id.Jail, from, to []string) (bool, error) {
+func (m *Manager) ReplaceLayers(ctx context.Context, jid id.Jail, from, to []string) (bool, error) {
 	const op = "jail.Restack"
 	done := false
 	_, err := m.withLock(ctx, jid, op, func(ctx context.Context, _ Backend, e *entry) error {
@@ -17,7 +17,7 @@ func (m *Manager) Restack(ctx context.Context, jid id.Jail, from, to []string) (
 		if e.live.Load() != nil || j.State.live() {
 			return nil
 		}
-		sealed, ok := Restacked(j.Sealed, from, to)
+		sealed, ok := ReplaceLayerSuffix(j.Sealed, from, to)
 		if !ok {
 			return nil
 		}
@@ -28,9 +28,9 @@ func (m *Manager) Restack(ctx context.Context, jid id.Jail, from, to []string) (
 	return done, err
 }
 
-// Restacked returns layers with the suffix from replaced by to, and whether layers had that
+// ReplaceLayerSuffix returns layers with the suffix from replaced by to, and whether layers had that
 // suffix.
-func Restacked(layers, from, to []string) ([]string, bool) {
+func ReplaceLayerSuffix(layers, from, to []string) ([]string, bool) {
 	n := len(layers) - len(from)
 	if n < 0 || len(from) == 0 || !slices.Equal(layers[n:], from) {
 		return layers, false

@@ -131,7 +131,7 @@ func (s *newScript) Compare(_ context.Context, from, to jail.Tree, o jail.Change
 }
 
 func treeName(t jail.Tree) string {
-	if t.Own {
+	if t.Writable {
 		return "now"
 	}
 	return "then"
@@ -155,7 +155,9 @@ func (s *newScript) Dumpable(context.Context, jail.Plan, jail.Instance) error {
 	return s.step("dumpable")
 }
 
-func (s *newScript) Steady(context.Context, jail.Plan, jail.Instance) error { return s.step("steady") }
+func (s *newScript) Stabilize(context.Context, jail.Plan, jail.Instance) error {
+	return s.step("steady")
+}
 
 func (s *newScript) Dump(_ context.Context, _ jail.Plan, _ jail.Instance, dir string) error {
 	if err := s.step("dump"); err != nil {
@@ -199,7 +201,7 @@ func (s *newScript) SealLayer(_ context.Context, _ jail.Plan, to string) error {
 	return os.WriteFile(to, nil, 0o600)
 }
 
-func (s *newScript) Shed(ctx context.Context, p jail.Plan) error {
+func (s *newScript) CleanAndRemoveLayer(ctx context.Context, p jail.Plan) error {
 	if err := s.step("shed"); err != nil {
 		return err
 	}
@@ -211,14 +213,14 @@ type scriptedCopy struct {
 	to string
 }
 
-func (c scriptedCopy) Take(context.Context) error {
+func (c scriptedCopy) Copy(context.Context) error {
 	if err := c.s.step("take"); err != nil {
 		return err
 	}
 	return os.WriteFile(c.to, nil, 0o600)
 }
 
-func (c scriptedCopy) End() error { return c.s.step("end") }
+func (c scriptedCopy) Close() error { return c.s.step("end") }
 
 type scriptedInstance struct {
 	*processInstance

@@ -18,17 +18,17 @@ import (
 // SecretsDir is the directory in a jail with its secrets, one file each.
 const SecretsDir = "/run/secrets"
 
-// Secrets provides the secrets of jails. The Manager calls For before a jail runs: at its
+// Secrets provides the secrets of jails. The Manager calls Granted before a jail runs: at its
 // start, and in each new instance.
 type Secrets interface {
-	// For returns the secrets that are granted to a jail, with distinct names. The Manager
+	// Granted returns the secrets that are granted to a jail, with distinct names. The Manager
 	// zeroes them. A secret that cannot be read has no bytes, and the error says why.
-	For(ctx context.Context, jid id.Jail) ([]Secret, error)
+	Granted(ctx context.Context, jid id.Jail) ([]Secret, error)
 
-	// Branched is called for a branch before it runs. Gone is called for a jail that has been
+	// CopyGrantsToBranch is called for a branch before it runs. JailDeleted is called for a jail that has been
 	// removed.
-	Branched(ctx context.Context, from, branch id.Jail) error
-	Gone(ctx context.Context, jid id.Jail) error
+	CopyGrantsToBranch(ctx context.Context, from, branch id.Jail) error
+	JailDeleted(ctx context.Context, jid id.Jail) error
 }
 
 // A Secret is a value that must not be printed.
@@ -92,13 +92,13 @@ func (m *Manager) mountSecrets(ctx context.Context, j Jail, inst Instance) error
 	return m.showSecrets(ctx, j, inst, values)
 }
 
-// secretsOf returns the granted secrets of a jail, as Secrets.For does. The caller zeroes
+// secretsOf returns the granted secrets of a jail, as Secrets.Granted does. The caller zeroes
 // them.
 func (m *Manager) secretsOf(ctx context.Context, j Jail) ([]Secret, error) {
 	if m.cfg.Secrets == nil {
 		return nil, nil
 	}
-	values, err := m.cfg.Secrets.For(ctx, j.ID)
+	values, err := m.cfg.Secrets.Granted(ctx, j.ID)
 	if err != nil {
 		err = fmt.Errorf("get the secrets of %s: %w", j.ID, err)
 	}
@@ -153,7 +153,7 @@ func (m *Manager) inheritSecrets(ctx context.Context, from, branch id.Jail) erro
 	if m.cfg.Secrets == nil {
 		return nil
 	}
-	return m.cfg.Secrets.Branched(ctx, from, branch)
+	return m.cfg.Secrets.CopyGrantsToBranch(ctx, from, branch)
 }
 
 // forgetSecrets ends the secret grants of a removed jail.
@@ -161,7 +161,7 @@ func (m *Manager) forgetSecrets(ctx context.Context, jid id.Jail) {
 	if m.cfg.Secrets == nil {
 		return
 	}
-	if err := m.cfg.Secrets.Gone(ctx, jid); err != nil {
+	if err := m.cfg.Secrets.JailDeleted(ctx, jid); err != nil {
 		m.cfg.Log.Warn("cannot end the secret grants of a jail", "jail", jid, "err", err)
 	}
 }

@@ -20,7 +20,7 @@ type Spec struct {
 	Limits    Limits            `json:"limits"`
 	Network   Network           `json:"network"`
 	Group     string            `json:"network_group,omitempty"` // of network mode bridged
-	Govern    json.RawMessage   `json:"govern,omitempty"`        // configuration of the Warden, in its own format
+	Policy    json.RawMessage   `json:"govern,omitempty"`        // configuration of the Enforcer, in its own format
 	Hostname  string            `json:"hostname,omitempty"`      // default: the jail's id
 	Env       map[string]string `json:"env,omitempty"`           // for every command
 	Cwd       string            `json:"cwd,omitempty"`
@@ -47,9 +47,9 @@ type Spec struct {
 	// does not need permission by the configuration. It is never set from a request body.
 	Trusted bool `json:"-"`
 
-	// Granted are host directories that the jail may mount, independent of the configuration.
+	// GrantedMounts are host directories that the jail may mount, independent of the configuration.
 	// It is never set from a request body.
-	Granted []string `json:"-"`
+	GrantedMounts []string `json:"-"`
 }
 
 // Rootfs names the read-only lower layer. At most one field is set, not counting User. If none
@@ -167,18 +167,18 @@ type Jail struct {
 	Stopped *time.Time `json:"stopped,omitempty"`
 	Boot    string     `json:"boot,omitempty"` // host boot id of its last run
 
-	Body   id.Jail  `json:"body,omitempty"`   // id of its instance on the host and in the data directory, if that differs from ID: after a rewind or a stacked snapshot
-	Sealed []string `json:"sealed,omitempty"` // layers of snapshots, between Lower and the writable one, topmost first
-	Origin *Origin  `json:"origin,omitempty"` // snapshot that it was made from
+	InstanceID id.Jail  `json:"body,omitempty"`   // id of its instance on the host and in the data directory, if that differs from ID: after a rewind or a stacked snapshot
+	Sealed     []string `json:"sealed,omitempty"` // layers of snapshots, between Lower and the writable one, topmost first
+	Origin     *Origin  `json:"origin,omitempty"` // snapshot that it was made from
 
-	Wire *Wire `json:"wire,omitempty"` // network link, if it was created for a previous instance
+	Link *Link `json:"wire,omitempty"` // network link, if it was created for a previous instance
 
-	Used Used `json:"used,omitzero"`      // by previous instances
-	Last Used `json:"last_used,omitzero"` // by the present or last instance, when it was about to end
+	Used      Used `json:"used,omitzero"`      // by previous instances
+	LastUsage Used `json:"last_used,omitzero"` // by the present or last instance, when it was about to end
 
-	Carried Carried `json:"carried,omitzero"` // used since Started by previous instances
+	PriorUsage PriorUsage `json:"carried,omitzero"` // used since Started by previous instances
 
-	Base *Limits `json:"base_limits,omitempty"` // its own limits while Spec has lent ones
+	OwnLimits *Limits `json:"base_limits,omitempty"` // its own limits while Spec has lent ones
 
 	Conditions []Condition `json:"-"` // current conditions; not recorded
 }
@@ -191,8 +191,8 @@ const outOfMemory = "; the jail ran out of memory"
 
 // instanceID returns the id of the jail's instance on the host.
 func (j *Jail) instanceID() id.Jail {
-	if j.Body != "" {
-		return j.Body
+	if j.InstanceID != "" {
+		return j.InstanceID
 	}
 	return j.ID
 }

@@ -275,7 +275,7 @@ func TestCancelledRequestStopsWaitingButNotRunning(t *testing.T) {
 			_, err := m.Rewind(ctx, j.ID, jail.Image{}, jail.RewindOptions{})
 			return err
 		},
-		"Restack": func(ctx context.Context) error { _, err := m.Restack(ctx, j.ID, nil, nil); return err },
+		"Restack": func(ctx context.Context) error { _, err := m.ReplaceLayers(ctx, j.ID, nil, nil); return err },
 		"Limits":  func(ctx context.Context) error { _, err := m.Limit(ctx, j.ID, jail.LimitChange{}); return err },
 		"Snapshot": func(ctx context.Context) error {
 			_, err := m.Checkpoint(ctx, j.ID, jail.CheckpointOptions{})

@@ -25,16 +25,16 @@ func (u Used) maxOf(v Used) Used {
 
 func (s Stats) used() Used { return Used{s.CPU, s.RxBytes, s.TxBytes} }
 
-// Carried is the usage of a jail since it was started, in previous instances. A stacked
+// PriorUsage is the usage of a jail since it was started, in previous instances. A stacked
 // snapshot gives the jail a new instance, whose kernel counters begin at 0.
-type Carried struct {
+type PriorUsage struct {
 	Used
 	MemoryPeak int64 `json:"memory_peak,omitempty"`
 	OOMKills   int64 `json:"oom_kills,omitempty"`
 }
 
 // addTo adds the earlier usage to the counters of the present instance.
-func (c Carried) addTo(st Stats) Stats {
+func (c PriorUsage) addTo(st Stats) Stats {
 	st.CPU, st.RxBytes, st.TxBytes = c.CPU+st.CPU, c.RxBytes+st.RxBytes, c.TxBytes+st.TxBytes
 	st.MemoryPeak, st.OOMKills = max(c.MemoryPeak, st.MemoryPeak), c.OOMKills+st.OOMKills
 	return st
@@ -42,7 +42,7 @@ func (c Carried) addTo(st Stats) Stats {
 
 // priorUsage returns the usage before the next instance. The counters st include all earlier
 // instances, see addTo.
-func priorUsage(st Stats) Carried { return Carried{st.used(), st.MemoryPeak, st.OOMKills} }
+func priorUsage(st Stats) PriorUsage { return PriorUsage{st.used(), st.MemoryPeak, st.OOMKills} }
 
 // stats returns the resource usage of the jail, with counters since its start.
 func (l *liveInstance) stats(ctx context.Context) (Stats, error) {
@@ -61,7 +61,7 @@ type Usage struct {
 // An Accountant is a Backend that can return the counters of a jail whose init has ended,
 // until Clean is called.
 type Accountant interface {
-	Left(ctx context.Context, p Plan) (Stats, error)
+	FinalStats(ctx context.Context, p Plan) (Stats, error)
 }
 
 // Usage returns the cumulative usage of a jail. Except for DiskBytes it never decreases, also
@@ -73,7 +73,7 @@ func (m *Manager) Usage(ctx context.Context, jid id.Jail) (Usage, error) {
 	}
 	for {
 		j, l := e.jail.Load(), e.live.Load()
-		u := Usage{Used: j.Used.plus(j.Last)}
+		u := Usage{Used: j.Used.plus(j.LastUsage)}
 		if l != nil {
 			st, err := l.inst.Stats(ctx)
 			if e.jail.Load() != j || e.live.Load() != l {
@@ -82,7 +82,7 @@ func (m *Manager) Usage(ctx context.Context, jid id.Jail) (Usage, error) {
 			if err != nil {
 				return Usage{}, err
 			}
-			u.Used, u.DiskBytes = j.Used.plus(j.Last.maxOf(st.used())), st.DiskBytes
+			u.Used, u.DiskBytes = j.Used.plus(j.LastUsage.maxOf(st.used())), st.DiskBytes
 		}
 		return u, nil
 	}
@@ -97,17 +97,17 @@ func (m *Manager) recordUsage(ctx context.Context, b Backend, e *entry, l *liveI
 	if l != nil {
 		st, err = l.inst.Stats(ctx)
 	} else if a, ok := b.(Accountant); ok {
-		st, err = a.Left(ctx, m.plan(j))
+		st, err = a.FinalStats(ctx, m.plan(j))
 	}
 	if err != nil {
 		m.cfg.Log.Warn("cannot read the final usage of a jail", "jail", j.ID, "err", err)
 		return
 	}
-	last := j.Last.maxOf(st.used())
-	if last == j.Last {
+	last := j.LastUsage.maxOf(st.used())
+	if last == j.LastUsage {
 		return
 	}
-	j.Last = last
+	j.LastUsage = last
 	if err := m.save(ctx, e, j); err != nil {
 		m.cfg.Log.Warn("cannot record the final usage of a jail", "jail", j.ID, "err", err)
 	}
@@ -116,6 +116,6 @@ func (m *Manager) recordUsage(ctx context.Context, b Backend, e *entry, l *liveI
 // foldUsage returns the record of a jail that is about to get a new instance, whose counters
 // begin at 0.
 func (j Jail) foldUsage() Jail {
-	j.Used, j.Last = j.Used.plus(j.Last), Used{}
+	j.Used, j.LastUsage = j.Used.plus(j.LastUsage), Used{}
 	return j
 }

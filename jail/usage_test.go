@@ -200,7 +200,7 @@ func TestStatsAcrossStackedSnapshots(t *testing.T) {
 
 	// The second instance uses the same amount, and the third one nothing.
 	now, _ := m.Get(t.Context(), j.ID)
-	busy.Store(&now.Body)
+	busy.Store(&now.InstanceID)
 	twice := jail.Stats{CPU: 2 * time.Second, RxBytes: 20, TxBytes: 2, MemoryPeak: 100, OOMKills: 2, MemoryBytes: 7, PIDs: 3}
 	stats(twice)
 	if _, err := h.checkpoint(m, j.ID, jail.Stacked); err != nil {

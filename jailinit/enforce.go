@@ -107,7 +107,7 @@ func (in *Init) keep(c *conn, _ *protocol.Request) error {
 		return err
 	}
 	f := os.NewFile(uintptr(fd), "listener")
-	if link, err := os.Readlink("/proc/self/fd/" + strconv.Itoa(fd)); err == nil && !seccompnotify.Is(link) {
+	if link, err := os.Readlink("/proc/self/fd/" + strconv.Itoa(fd)); err == nil && !seccompnotify.IsListener(link) {
 		return errors.Join(fault.Newf(fault.Invalid, "init.Keep", "", "not a listener"), f.Close())
 	}
 	in.mu.Lock()

@@ -35,10 +35,10 @@ const (
 
 // Init serves one jail. Set the fields before Open.
 type Init struct {
-	Socket string        // path to listen on
-	Door   bool          // accept connections through standard input instead of Socket
-	Grace  time.Duration // how long a silent lossless reader may block its command; 0 means 10 s
-	Idle   time.Duration // time without output that ends a command whose output is held open by others; 0 means 100 ms
+	Socket      string        // path to listen on
+	FDListener  bool          // accept connections through standard input instead of Socket
+	ReaderGrace time.Duration // how long a silent lossless reader may block its command; 0 means 10 s
+	Idle        time.Duration // time without output that ends a command whose output is held open by others; 0 means 100 ms
 
 	started   time.Time
 	listener  net.Listener
@@ -84,7 +84,7 @@ type Init struct {
 
 // Open prepares the process to be an init and starts to listen.
 func (in *Init) Open() error {
-	in.Grace = cmp.Or(in.Grace, 10*time.Second)
+	in.ReaderGrace = cmp.Or(in.ReaderGrace, 10*time.Second)
 	in.Idle = cmp.Or(in.Idle, 100*time.Millisecond)
 	in.started = time.Now()
 	in.slots = make(chan struct{}, fileSlots)
@@ -101,7 +101,7 @@ func (in *Init) Open() error {
 		return err
 	}
 	in.files.Hide(in.secrets.contains)
-	if in.Door { // before the standard streams are replaced
+	if in.FDListener { // before the standard streams are replaced
 		in.listener, err = listenStdin()
 		if err != nil {
 			return errors.Join(err, in.files.Close())
@@ -111,7 +111,7 @@ func (in *Init) Open() error {
 	if err := becomeInit(in.children); err != nil {
 		return errors.Join(err, in.files.Close())
 	}
-	if in.Door {
+	if in.FDListener {
 		if err := protect(); err != nil {
 			return errors.Join(err, in.listener.Close(), in.files.Close())
 		}

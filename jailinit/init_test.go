@@ -23,8 +23,8 @@ import (
 func TestMain(m *testing.M) {
 	if socket := os.Getenv("TEST_INIT_SOCKET"); socket != "" {
 		os.Unsetenv("TEST_INIT_SOCKET")
-		in := &jailinit.Init{Socket: socket, Door: os.Getenv("TEST_INIT_FDLISTENER") != ""}
-		in.Grace, _ = time.ParseDuration(os.Getenv("TEST_INIT_GRACE"))
+		in := &jailinit.Init{Socket: socket, FDListener: os.Getenv("TEST_INIT_FDLISTENER") != ""}
+		in.ReaderGrace, _ = time.ParseDuration(os.Getenv("TEST_INIT_GRACE"))
 		if err := in.Open(); err != nil {
 			fmt.Fprintln(os.Stderr, err)
 			os.Exit(1)

@@ -103,7 +103,7 @@ func (w *tornWriter) Write(p []byte) (int, error) {
 
 // park ends all connections except for c, which ends after the reply.
 func (in *Init) park(c *conn, q *protocol.Request) error {
-	timeout := min(max(q.Patience, 0), maxParkTimeout)
+	timeout := min(max(q.Timeout, 0), maxParkTimeout)
 	if err := in.startParking(c); err != nil {
 		return err
 	}

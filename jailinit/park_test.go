@@ -621,7 +621,7 @@ func TestMovedJail(t *testing.T) {
 	wants := func(what string, kind fault.Kind, s *control.Stream, w io.WriteCloser, path string) {
 		t.Helper()
 		j.park()
-		j.MoveTo(path)
+		j.SetPath(path)
 		j.Unpark()
 		if c, err := s.Next(); !errors.Is(err, kind) {
 			t.Errorf("Next %s = %q, %v; want %v", what, c.Data, err, kind)
@@ -636,7 +636,7 @@ func TestMovedJail(t *testing.T) {
 	if err := os.Rename(j.dir+"/init.sock", j.dir+"/moved.sock"); err != nil {
 		t.Fatal(err)
 	}
-	j.MoveTo(j.dir + "/moved.sock") // before Park, which must use the new path
+	j.SetPath(j.dir + "/moved.sock") // before Park, which must use the new path
 	j.park()
 	j.Unpark()
 	if out := make(chan error, 1); true {
@@ -659,7 +659,7 @@ func TestMovedJail(t *testing.T) {
 	s, w = open()
 	wants("of a command that is not known", fault.NotFound, s, w, stranger.dir+"/init.sock")
 
-	j.MoveTo(j.dir + "/moved.sock")
+	j.SetPath(j.dir + "/moved.sock")
 	s, w = open()
 	// The state of the jail before the command had written or read anything.
 	early := e

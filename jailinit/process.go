@@ -269,12 +269,12 @@ func (p *process) restartGrace() time.Time {
 func (p *process) retainUntil(drop int64, began time.Time) (until time.Time) {
 	now := time.Now()
 	for r := range p.readers {
-		deadline := later(r.lastSeen, began).Add(p.in.Grace)
+		deadline := later(r.lastSeen, began).Add(p.in.ReaderGrace)
 		if !r.lostAt.IsZero() {
-			deadline = r.lostAt.Add(p.in.Grace)
+			deadline = r.lostAt.Add(p.in.ReaderGrace)
 		}
 		if p.timersStopped { // clients cannot connect
-			deadline = now.Add(p.in.Grace)
+			deadline = now.Add(p.in.ReaderGrace)
 		}
 		switch {
 		case !r.lossless || r.pos >= drop:

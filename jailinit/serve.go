@@ -75,7 +75,7 @@ var operations = map[protocol.Op]func(*Init, *conn, *protocol.Request) error{
 // while init is being parked gets a Parked frame, which means that no operation was started.
 func (in *Init) serve(c *conn) {
 	defer c.net.Close()
-	if !in.Door && fromInside(c.net) {
+	if !in.FDListener && fromInside(c.net) {
 		return
 	}
 	kind, payload, err := c.r.Next()
@@ -280,7 +280,7 @@ func (in *Init) stdin(c *conn, q *protocol.Request) error {
 	if status.Ended != nil {
 		return fault.Newf(fault.Conflict, "exec.Stdin", string(q.ID), "the command has ended")
 	}
-	begun := protocol.StdinBegun{ExecStatus: status, Counted: true, Given: p.stdinWritten.Load()}
+	begun := protocol.StdinBegun{ExecStatus: status, Counted: true, Written: p.stdinWritten.Load()}
 	if err := c.reply(begun); err != nil {
 		return nil
 	}
@@ -291,7 +291,7 @@ func (in *Init) stdin(c *conn, q *protocol.Request) error {
 	for taken := int64(0); ; {
 		select {
 		case <-c.parked:
-			c.sendParked(protocol.Parked{Taken: taken, Given: p.stdinWritten.Load()})
+			c.sendParked(protocol.Parked{Acknowledged: taken, Written: p.stdinWritten.Load()})
 			return nil
 		case f, ok := <-frames:
 			if !ok {
@@ -302,7 +302,7 @@ func (in *Init) stdin(c *conn, q *protocol.Request) error {
 				n, err := p.write(f.payload, quit, c.parked)
 				taken += int64(n)
 				if err == errParked {
-					c.sendParked(protocol.Parked{Taken: taken, Given: p.stdinWritten.Load()})
+					c.sendParked(protocol.Parked{Acknowledged: taken, Written: p.stdinWritten.Load()})
 					return nil
 				}
 				if err != nil {

@@ -11,7 +11,7 @@ import (
 type account struct {
 	budget *budget.Budget // nil: no limits
 	price  Price
-	holds  []*budget.Hold
+	holds  []*budget.Reservation
 	tokens int64 // reserved
 	cost   int64 // reserved
 }

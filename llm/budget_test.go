@@ -141,7 +141,7 @@ func TestAStreamThatSpendsTheBudgetIsEndedInItsOwnWords(t *testing.T) {
 			}
 			a.check(t, d[len(d)-2:])
 			c := h.last()
-			if c.Outcome != llm.Cut || !c.Usage.Estimated || len(h.exceeded) != 1 {
+			if c.Outcome != llm.BudgetExhausted || !c.Usage.Estimated || len(h.exceeded) != 1 {
 				t.Errorf("recorded %v, %+v; told %d times", c.Outcome, c.Usage, len(h.exceeded))
 			}
 			// One event goes beyond, which is 100 tokens here, and no more.
@@ -172,7 +172,7 @@ func TestWhenAStreamIsCutTheProviderIsLeft(t *testing.T) {
 	h.caller.Budget = newBudget(t, budget.Amounts{budget.Cost: 100_000})
 	h.post("/v1/chat/completions", `{"model":"fake-1","stream":true}`)
 	<-gone
-	if c := h.last(); c.Outcome != llm.Cut || c.Cost < 98_000 || c.Cost > 103_000 {
+	if c := h.last(); c.Outcome != llm.BudgetExhausted || c.Cost < 98_000 || c.Cost > 103_000 {
 		t.Errorf("recorded %v with a cost of %d, want it cut at 100000", c.Outcome, c.Cost)
 	}
 }

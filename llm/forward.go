@@ -369,7 +369,7 @@ func (x *exchange) passWhole(ctx context.Context, w http.ResponseWriter, a *answ
 
 // broke ends a call whose response is incomplete and is not passed on.
 func (x *exchange) broke(ctx context.Context, why error) error {
-	if err := x.finish(ctx, Broken, why.Error()); err != nil {
+	if err := x.finish(ctx, Truncated, why.Error()); err != nil {
 		return err
 	}
 	return why

@@ -20,7 +20,7 @@ import (
 )
 
 // upstream is a provider that a test plays itself.
-func upstream(t *testing.T, change func(*llm.Config), serve http.HandlerFunc) *house {
+func upstream(t *testing.T, change func(*llm.Config), serve http.HandlerFunc) *harness {
 	t.Helper()
 	up := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		io.Copy(io.Discard, r.Body) // else the server does not see who hangs up
@@ -135,7 +135,7 @@ func TestAfterTheFirstByteNothingIsMadeAgain(t *testing.T) {
 			t.Errorf("%s: asked %d times, and passed on %q", path, n.Load(), r.body)
 		}
 		c := h.last()
-		if c.Outcome != llm.Broken || c.Usage != want {
+		if c.Outcome != llm.Truncated || c.Usage != want {
 			t.Errorf("%s: recorded %v with %+v, want it broken with %+v", path, c.Outcome, c.Usage, want)
 		}
 	}
@@ -305,7 +305,7 @@ func TestAnEventThatIsTooLongEndsTheStream(t *testing.T) {
 		}
 	})
 	r := h.post("/v1/chat/completions", `{"model":"fake-1","stream":true}`)
-	if !strings.Contains(r.body, "4194304 bytes") || len(r.body) > 1000 || h.last().Outcome != llm.Broken {
+	if !strings.Contains(r.body, "4194304 bytes") || len(r.body) > 1000 || h.last().Outcome != llm.Truncated {
 		t.Errorf("came %.200q, recorded %v", r.body, h.last().Outcome)
 	}
 }

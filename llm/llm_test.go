@@ -19,8 +19,8 @@ import (
 	"glasshouse/llm/mockllm"
 )
 
-// A house is a gateway before a scripted model, and what it was told to remember.
-type house struct {
+// A harness is a gateway before a scripted model, and what it was told to remember.
+type harness struct {
 	t    *testing.T
 	mock *mockllm.Server
 	url  string
@@ -33,13 +33,13 @@ type house struct {
 }
 
 // open serves a gateway. change may alter how it is configured.
-func open(t *testing.T, script string, change func(*llm.Config)) *house {
+func open(t *testing.T, script string, change func(*llm.Config)) *harness {
 	t.Helper()
 	s, err := mockllm.Parse([]byte(script))
 	if err != nil {
 		t.Fatal(err)
 	}
-	h := &house{t: t, caller: llm.Caller{Session: "sess-1", Run: "r-1", Jail: "j-1"}}
+	h := &harness{t: t, caller: llm.Caller{Session: "sess-1", Run: "r-1", Jail: "j-1"}}
 	mock, addr := mockllm.Start(t, s)
 	h.mock = mock
 	cfg := llm.Config{
@@ -75,14 +75,14 @@ func open(t *testing.T, script string, change func(*llm.Config)) *house {
 	return h
 }
 
-func (h *house) called() []llm.Call {
+func (h *harness) called() []llm.Call {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	return append([]llm.Call(nil), h.calls...)
 }
 
 // last is the call that was recorded last.
-func (h *house) last() llm.Call {
+func (h *harness) last() llm.Call {
 	h.t.Helper()
 	calls := h.called()
 	if len(calls) == 0 {
@@ -98,7 +98,7 @@ type reply struct {
 	body   string
 }
 
-func (h *house) post(path, body string, header ...string) reply {
+func (h *harness) post(path, body string, header ...string) reply {
 	h.t.Helper()
 	req, err := http.NewRequestWithContext(h.t.Context(), "POST", h.url+path, strings.NewReader(body))
 	if err != nil {
@@ -192,7 +192,7 @@ func TestAnAnswerComesBackByteForByteAndIsCountedInEveryAPI(t *testing.T) {
 			direct := httptest.NewServer(h.mock)
 			defer direct.Close()
 			through := h.post(a.path, a.body)
-			plain := (&house{t: t, url: direct.URL}).post(a.path, a.body)
+			plain := (&harness{t: t, url: direct.URL}).post(a.path, a.body)
 
 			if through.status != 200 || through.body != plain.body {
 				t.Errorf("through the gateway came\n%d %s\nwant\n%d %s", through.status, through.body, plain.status, plain.body)

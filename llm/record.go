@@ -20,11 +20,11 @@ import (
 type Outcome string
 
 const (
-	Answered  Outcome = "answered"
-	Failed    Outcome = "failed"    // error or no response
-	Broken    Outcome = "broken"    // the answer was truncated
-	Cut       Outcome = "cut"       // ended early because the budget was exhausted
-	Cancelled Outcome = "cancelled" // the caller went away
+	Answered        Outcome = "answered"
+	Failed          Outcome = "failed"    // error or no response
+	Truncated       Outcome = "broken"    // the answer was truncated
+	BudgetExhausted Outcome = "cut"       // ended early because the budget was exhausted
+	Cancelled       Outcome = "cancelled" // the caller went away
 )
 
 // A Call is the record of a model call.

@@ -68,10 +68,10 @@ func (s *stream) pass() (Outcome, error) {
 // one passes on one event.
 func (s *stream) one(ev sse) (Outcome, error) {
 	if s.passed += int64(len(ev.raw)); s.passed > maxStream {
-		return Broken, fault.Newf(fault.Unavailable, "llm", "provider "+s.to.provider.Name, "the stream has more than %d bytes", maxStream)
+		return Truncated, fault.Newf(fault.Unavailable, "llm", "provider "+s.to.provider.Name, "the stream has more than %d bytes", maxStream)
 	}
 	if err := s.account.covers(s.tally.usage()); err != nil && !s.tally.done {
-		return Cut, err
+		return BudgetExhausted, err
 	}
 	if s.tally.strip {
 		return "", nil
@@ -109,17 +109,17 @@ func (s *stream) over(err error) (Outcome, error) {
 	case s.tally.failed:
 		return Failed, nil // the provider has sent an error
 	case errors.Is(err, errEvent):
-		return Broken, fault.Newf(fault.Unavailable, "llm", name, "an event of the stream has more than %d bytes", maxEvent)
+		return Truncated, fault.Newf(fault.Unavailable, "llm", name, "an event of the stream has more than %d bytes", maxEvent)
 	case err == io.EOF:
-		return Broken, fault.Newf(fault.Unavailable, "llm", name, "the stream is truncated")
+		return Truncated, fault.Newf(fault.Unavailable, "llm", name, "the stream is truncated")
 	}
-	return Broken, fmt.Errorf("read a stream: %w", err)
+	return Truncated, fmt.Errorf("read a stream: %w", err)
 }
 
 // end settles a stream and sends the events that were held back, or an error.
 func (s *stream) end(ctx context.Context, how Outcome, err error) {
 	switch cause := context.Cause(ctx); {
-	case how != Broken:
+	case how != Truncated:
 	case errors.Is(cause, errSilent):
 		err = fault.Newf(fault.Timeout, "llm", "provider "+s.to.provider.Name, "no data for %v", s.to.provider.Timeout)
 	case errors.Is(err, context.Canceled):
@@ -131,7 +131,7 @@ func (s *stream) end(ctx context.Context, how Outcome, err error) {
 	if how == Cancelled {
 		last = nil
 	}
-	if how == Cut {
+	if how == BudgetExhausted {
 		s.exceeded(ctx, err)
 	}
 	if err != nil && how != Cancelled {

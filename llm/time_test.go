@@ -78,7 +78,7 @@ func TestAProviderThatFallsSilentIsGivenUp(t *testing.T) {
 		}, nil)
 		began := time.Now()
 		r := ask(streamAsk)
-		if !strings.Contains(r.Body.String(), "no data for 10m") || time.Since(began) != 10*time.Minute || last().Outcome != llm.Broken {
+		if !strings.Contains(r.Body.String(), "no data for 10m") || time.Since(began) != 10*time.Minute || last().Outcome != llm.Truncated {
 			t.Errorf("silent later: %s after %v, recorded %v", r.Body, time.Since(began), last().Outcome)
 		}
 	})

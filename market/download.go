@@ -72,10 +72,10 @@ func (m *Market) get(ctx context.Context, base *url.URL, name string, most int64
 func sameHost(base *url.URL) func(*http.Request, []*http.Request) error {
 	return func(req *http.Request, via []*http.Request) error {
 		if req.URL.Host != base.Host || req.URL.Scheme != base.Scheme {
-			return refuse(OffHost, "", "the server redirects to %q", fmt.Sprintf("%.200s", req.URL.Redacted()))
+			return refuse(OffHostRedirect, "", "the server redirects to %q", fmt.Sprintf("%.200s", req.URL.Redacted()))
 		}
 		if len(via) > maxRedirects {
-			return refuse(OffHost, "", "more than %d redirects", maxRedirects)
+			return refuse(OffHostRedirect, "", "more than %d redirects", maxRedirects)
 		}
 		return nil
 	}

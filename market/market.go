@@ -139,7 +139,7 @@ func (m *Market) Fetch(ctx context.Context, o Offer, dir string) (file string, e
 		return "", err
 	}
 	if b.Metadata.Name != o.Name || b.Metadata.Version != o.Version || b.Digest() != o.Digest {
-		return "", refuse(OtherThing, "", "%s is %s %s, but the index lists %s %s", o.File, b.Metadata.Name, b.Metadata.Version, o.Name, o.Version)
+		return "", refuse(WrongBundle, "", "%s is %s %s, but the index lists %s %s", o.File, b.Metadata.Name, b.Metadata.Version, o.Name, o.Version)
 	}
 	return f.Name(), nil
 }

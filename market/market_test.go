@@ -320,8 +320,8 @@ func TestWhatIsFetchedIsWhatWasPromised(t *testing.T) {
 			s.ok(os.WriteFile(file, append(b, "more"...), 0o644))
 		}},
 		{"a shorter file", market.WrongBytes, func(s *stall, _ *market.Offer, file string) { s.ok(os.Truncate(file, 100)) }},
-		{"another version in the file", market.OtherThing, func(_ *stall, o *market.Offer, _ string) { o.Version = "9.9.9" }},
-		{"another content in the file", market.OtherThing, func(_ *stall, o *market.Offer, _ string) { o.Digest = strings.Repeat("0", 64) }},
+		{"another version in the file", market.WrongBundle, func(_ *stall, o *market.Offer, _ string) { o.Version = "9.9.9" }},
+		{"another content in the file", market.WrongBundle, func(_ *stall, o *market.Offer, _ string) { o.Digest = strings.Repeat("0", 64) }},
 		{"a file elsewhere", market.BadIndex, func(_ *stall, o *market.Offer, _ string) { o.File = "../places.tar.gz" }},
 	} {
 		t.Run(c.name, func(t *testing.T) {
@@ -367,13 +367,13 @@ func TestAServerThatLeadsElsewhereIsNotFollowed(t *testing.T) {
 
 	s.visited.Base = web.URL
 	_, err := s.visited.Index(t.Context())
-	refused(t, err, market.OffHost)
+	refused(t, err, market.OffHostRedirect)
 	if asked.Load() != 0 {
 		t.Error("the other host was asked")
 	}
 	to = web.URL + "/again/index.json" // without end
 	_, err = s.visited.Index(t.Context())
-	refused(t, err, market.OffHost)
+	refused(t, err, market.OffHostRedirect)
 }
 
 func TestAServersAnswerIsNotTheIndex(t *testing.T) {

@@ -24,8 +24,8 @@ import (
 	"glasshouse/mcp"
 )
 
-// A house is the kernel as its caller sees it: a few capabilities and jails.
-type house struct {
+// A harness is the kernel as its caller sees it: a few capabilities and jails.
+type harness struct {
 	mu    sync.Mutex
 	tools []mcp.Tool
 	calls []string // "id input"
@@ -33,8 +33,8 @@ type house struct {
 	jails map[string]map[string][]byte // files by path
 }
 
-func newHouse() *house {
-	return &house{
+func newHarness() *harness {
+	return &harness{
 		asked: make(chan struct{}, 16),
 		jails: map[string]map[string][]byte{"j-1": {"/etc/motd": []byte("hello\n"), "/bin/x": {0xff, 0xfe}}},
 		tools: []mcp.Tool{
@@ -50,13 +50,13 @@ func newHouse() *house {
 	}
 }
 
-func (h *house) List(context.Context) ([]mcp.Tool, error) {
+func (h *harness) List(context.Context) ([]mcp.Tool, error) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	return slices.Clone(h.tools), nil
 }
 
-func (h *house) Call(ctx context.Context, id string, input json.RawMessage) (json.RawMessage, error) {
+func (h *harness) Call(ctx context.Context, id string, input json.RawMessage) (json.RawMessage, error) {
 	h.mu.Lock()
 	h.calls = append(h.calls, id+" "+string(input))
 	h.mu.Unlock()
@@ -82,14 +82,14 @@ func (h *house) Call(ctx context.Context, id string, input json.RawMessage) (jso
 	return nil, fault.Newf(fault.NotFound, "govern.Call", id, "there is none")
 }
 
-func (h *house) called() []string {
+func (h *harness) called() []string {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	return slices.Clone(h.calls)
 }
 
-// yard is the jails of a house.
-type yard struct{ *house }
+// yard is the jails of a harness.
+type yard struct{ *harness }
 
 func (h yard) Create(_ context.Context, n mcp.NewJail) (mcp.Jail, error) {
 	return mcp.Jail{ID: "j-2", Name: n.Name, State: "running", Image: n.Image}, nil
@@ -173,10 +173,10 @@ func listen(t *testing.T, s *mcp.Server) string {
 }
 
 // over runs a test with a client of each transport.
-func over(t *testing.T, test func(t *testing.T, h *house, s *mcp.Server, c *sdk.ClientSession)) {
+func over(t *testing.T, test func(t *testing.T, h *harness, s *mcp.Server, c *sdk.ClientSession)) {
 	for name, transport := range transports {
 		t.Run(name, func(t *testing.T) {
-			h := newHouse()
+			h := newHarness()
 			s := mcp.NewServer("1.0", h, yard{h})
 			t.Cleanup(func() { s.Close() })
 			way, options := transport(t, s)
@@ -225,7 +225,7 @@ func ask(t *testing.T, c *sdk.ClientSession, name string, args any) (said, struc
 type args = map[string]any
 
 func TestCapabilitiesAndJailsAreTools(t *testing.T) {
-	over(t, func(t *testing.T, h *house, s *mcp.Server, c *sdk.ClientSession) {
+	over(t, func(t *testing.T, h *harness, s *mcp.Server, c *sdk.ClientSession) {
 		want := []string{"always__broken", "always__refused", "any__thing",
 			"jail_branch", "jail_create", "jail_delete", "jail_exec", "jail_list", "jail_read_file", "jail_snapshot", "jail_write_file",
 			"math__double-it", "places__search", "takes__forever"}
@@ -243,7 +243,7 @@ func TestCapabilitiesAndJailsAreTools(t *testing.T) {
 }
 
 func TestNonObjectsAreWrapped(t *testing.T) {
-	over(t, func(t *testing.T, h *house, s *mcp.Server, c *sdk.ClientSession) {
+	over(t, func(t *testing.T, h *harness, s *mcp.Server, c *sdk.ClientSession) {
 		if said, structured, failed := ask(t, c, "math__double-it", args{"input": 21}); failed || said != "2121" || structured != `{"result":2121}` {
 			t.Errorf("math__double-it says %q, structured %s, failed %t", said, structured, failed)
 		}
@@ -260,7 +260,7 @@ func TestNonObjectsAreWrapped(t *testing.T) {
 }
 
 func TestErrorsContainRemedies(t *testing.T) {
-	over(t, func(t *testing.T, h *house, s *mcp.Server, c *sdk.ClientSession) {
+	over(t, func(t *testing.T, h *harness, s *mcp.Server, c *sdk.ClientSession) {
 		said, _, failed := ask(t, c, "always__refused", nil)
 		if want := "govern.Call: always.refused: denied: no policy allows it\nWhat can be done: ask for approval"; !failed || said != want {
 			t.Errorf("a refusal says %q, failed %t, want %q", said, failed, want)
@@ -275,7 +275,7 @@ func TestErrorsContainRemedies(t *testing.T) {
 }
 
 func TestACapabilityThatFailsSaysHow(t *testing.T) {
-	over(t, func(t *testing.T, h *house, s *mcp.Server, c *sdk.ClientSession) {
+	over(t, func(t *testing.T, h *harness, s *mcp.Server, c *sdk.ClientSession) {
 		h.mu.Lock()
 		h.tools = append(h.tools, mcp.Tool{ID: "fails.itself"})
 		h.mu.Unlock()
@@ -287,7 +287,7 @@ func TestACapabilityThatFailsSaysHow(t *testing.T) {
 }
 
 func TestACallThatIsCancelledEnds(t *testing.T) {
-	over(t, func(t *testing.T, h *house, s *mcp.Server, c *sdk.ClientSession) {
+	over(t, func(t *testing.T, h *harness, s *mcp.Server, c *sdk.ClientSession) {
 		ctx, cancel := context.WithCancel(t.Context())
 		done := make(chan error)
 		go func() {
@@ -304,7 +304,7 @@ func TestACallThatIsCancelledEnds(t *testing.T) {
 }
 
 func TestCallsEndWithTheServer(t *testing.T) {
-	over(t, func(t *testing.T, h *house, s *mcp.Server, c *sdk.ClientSession) {
+	over(t, func(t *testing.T, h *harness, s *mcp.Server, c *sdk.ClientSession) {
 		go c.CallTool(t.Context(), &sdk.CallToolParams{Name: "takes__forever"})
 		<-h.asked
 		if err := s.Close(); err != nil {
@@ -317,7 +317,7 @@ func TestCallsEndWithTheServer(t *testing.T) {
 func TestClientsAreNotifiedOfToolChanges(t *testing.T) {
 	for name, transport := range transports {
 		t.Run(name, func(t *testing.T) {
-			h := newHouse()
+			h := newHarness()
 			s := mcp.NewServer("1.0", h, nil)
 			t.Cleanup(func() { s.Close() })
 			told := make(chan struct{}, 16)
@@ -356,7 +356,7 @@ func TestClientsAreNotifiedOfToolChanges(t *testing.T) {
 }
 
 func TestJailsAreUsedThroughTools(t *testing.T) {
-	over(t, func(t *testing.T, h *house, s *mcp.Server, c *sdk.ClientSession) {
+	over(t, func(t *testing.T, h *harness, s *mcp.Server, c *sdk.ClientSession) {
 		for _, step := range []struct {
 			tool string
 			args args
@@ -390,7 +390,7 @@ func TestJailsAreUsedThroughTools(t *testing.T) {
 }
 
 func TestACallerWithoutJailsSeesNone(t *testing.T) {
-	h := newHouse()
+	h := newHarness()
 	h.tools = append(h.tools, mcp.Tool{ID: "jail_list", Description: "not that of jails"})
 	s := mcp.NewServer("1.0", h, yard{h})
 	c := local(t, s)
@@ -398,7 +398,7 @@ func TestACallerWithoutJailsSeesNone(t *testing.T) {
 	if structured != `{"jails":[{"id":"j-1","state":"running"}]}` || len(h.called()) != 0 {
 		t.Errorf("a capability stands in the way of jail_list: %s", structured)
 	}
-	if all := names(t, local(t, mcp.NewServer("1.0", newHouse(), nil))); slices.ContainsFunc(all, func(n string) bool { return strings.HasPrefix(n, "jail_") }) {
+	if all := names(t, local(t, mcp.NewServer("1.0", newHarness(), nil))); slices.ContainsFunc(all, func(n string) bool { return strings.HasPrefix(n, "jail_") }) {
 		t.Errorf("the tools are %v, want none for jails", all)
 	}
 }
@@ -414,7 +414,7 @@ func local(t *testing.T, s *mcp.Server) *sdk.ClientSession {
 }
 
 func TestInvalidToolsAreOmitted(t *testing.T) {
-	h := newHouse()
+	h := newHarness()
 	h.tools = []mcp.Tool{
 		{ID: "fine"},
 		{ID: "Not.An.Id"},
@@ -428,7 +428,7 @@ func TestInvalidToolsAreOmitted(t *testing.T) {
 }
 
 func TestToolAnnotationsFollowEffects(t *testing.T) {
-	c := local(t, mcp.NewServer("1.0", newHouse(), nil))
+	c := local(t, mcp.NewServer("1.0", newHarness(), nil))
 	type hints struct{ ReadOnly, Destructive, Open bool }
 	want := map[string]hints{
 		"places__search":  {false, true, true},
@@ -451,7 +451,7 @@ func TestToolAnnotationsFollowEffects(t *testing.T) {
 
 func TestLongCallsReportProgress(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		h := newHouse()
+		h := newHarness()
 		s := mcp.NewServer("1.0", h, nil)
 		defer s.Close()
 		heard := make(chan string, 16)
@@ -496,7 +496,7 @@ func connectPiped(t *testing.T, s *mcp.Server, heard chan string) (*sdk.ClientSe
 }
 
 func TestCrossOriginRequestsAreRejected(t *testing.T) {
-	s := mcp.NewServer("1.0", newHouse(), nil)
+	s := mcp.NewServer("1.0", newHarness(), nil)
 	url := listen(t, s)
 	host := strings.TrimPrefix(url, "http://")
 	for _, c := range []struct {

@@ -89,7 +89,7 @@ func (f *farm) Skill(_ context.Context, name string) (string, error) {
 // tend serves a source to a client with options.
 func tend(t *testing.T, of mcp.Source, o *sdk.ClientOptions) *sdk.ClientSession {
 	t.Helper()
-	h := newHouse()
+	h := newHarness()
 	s := mcp.NewServer("1.0", h, nil)
 	s.OfferSource(of)
 	t.Cleanup(func() { s.Close() })
@@ -194,7 +194,7 @@ func TestAnAgentReadsItsOwnJailOnly(t *testing.T) {
 }
 
 func TestResponsesAreNotCacheable(t *testing.T) {
-	s := mcp.NewServer("1.0", newHouse(), nil)
+	s := mcp.NewServer("1.0", newHarness(), nil)
 	s.OfferSource(&farm{jails: []string{"j-1"}})
 	t.Cleanup(func() { s.Close() })
 	c, err := sdk.NewClient(&sdk.Implementation{Name: "client"}, nil).Connect(t.Context(), stdio(t, s), nil)

@@ -36,21 +36,21 @@ func init() {
 	}
 }
 
-// A house is observers who watch with the kernel.
-type house struct {
+// A harness is observers who watch with the kernel.
+type harness struct {
 	*observe.Observers
 	t   *testing.T
 	dir string
 }
 
-func newHouse(t *testing.T) *house {
+func newHarness(t *testing.T) *harness {
 	t.Helper()
-	h := &house{t: t, dir: t.TempDir()}
+	h := &harness{t: t, dir: t.TempDir()}
 	h.open()
 	return h
 }
 
-func (h *house) open() {
+func (h *harness) open() {
 	h.t.Helper()
 	src := kernel.New(kernel.Config{})
 	if err := src.Probe(h.t.Context()); errors.Is(err, fault.Unsupported) {
@@ -64,7 +64,7 @@ func (h *house) open() {
 	h.Observers = o
 }
 
-func (h *house) must(err error) {
+func (h *harness) must(err error) {
 	h.t.Helper()
 	if err != nil {
 		h.t.Fatal(err)
@@ -72,7 +72,7 @@ func (h *house) must(err error) {
 }
 
 // jail makes the directory of one.
-func (h *house) jail() id.Jail {
+func (h *harness) jail() id.Jail {
 	h.t.Helper()
 	jid := id.NewJail()
 	h.must(os.Mkdir(filepath.Join(h.dir, string(jid)), 0o700))
@@ -86,7 +86,7 @@ type body struct {
 	t *testing.T
 }
 
-func (h *house) body(jid id.Jail) *body {
+func (h *harness) body(jid id.Jail) *body {
 	h.t.Helper()
 	b := &body{Cell: observetest.NewCell(h.t), t: h.t}
 	b.Target = b.Cell.Target(event.Selection{})
@@ -122,7 +122,7 @@ func (b *body) calls(n int) {
 }
 
 // records returns what the log holds of a filter.
-func (h *house) records(jid id.Jail, q string) []event.Event {
+func (h *harness) records(jid id.Jail, q string) []event.Event {
 	h.t.Helper()
 	l, err := h.Log(h.t.Context(), jid)
 	h.must(err)
@@ -145,7 +145,7 @@ func (h *house) records(jid id.Jail, q string) []event.Event {
 }
 
 func TestARewoundJailIsRecordedWithoutABreak(t *testing.T) {
-	h := newHouse(t)
+	h := newHarness(t)
 	jid := h.jail()
 	a := h.body(jid)
 	h.must(h.Attach(t.Context(), a.Target))
@@ -190,7 +190,7 @@ func TestARewoundJailIsRecordedWithoutABreak(t *testing.T) {
 }
 
 func TestAJailThatGoesBackToItsFirstBodyIsWatchedThere(t *testing.T) {
-	h := newHouse(t)
+	h := newHarness(t)
 	jid := h.jail()
 	a, b := h.body(jid), h.body(jid)
 	h.must(h.Attach(t.Context(), a.Target))
@@ -208,7 +208,7 @@ func TestAJailThatGoesBackToItsFirstBodyIsWatchedThere(t *testing.T) {
 }
 
 func TestABodyThatCannotBeWatchedLeavesTheJailAsItWas(t *testing.T) {
-	h := newHouse(t)
+	h := newHarness(t)
 	jid := h.jail()
 	a := h.body(jid)
 	h.must(h.Attach(t.Context(), a.Target))
@@ -227,7 +227,7 @@ func TestABodyThatCannotBeWatchedLeavesTheJailAsItWas(t *testing.T) {
 }
 
 func TestASpareCopyIsWatchedBeforeItsFirstInstruction(t *testing.T) {
-	h := newHouse(t)
+	h := newHarness(t)
 	jid := h.jail()
 	spare := h.body(jid)
 	cmd := spare.Work("told")
@@ -236,9 +236,9 @@ func TestASpareCopyIsWatchedBeforeItsFirstInstruction(t *testing.T) {
 	h.must(cmd.Start())
 	spare.freeze(true)
 	fmt.Fprintln(in, 400)
-	_, err = h.Lineage(t.Context(), jid, observe.Lineage{Op: event.OpBranch, Snapshot: "s-aaaaaaaaaaaa", Parent: "j-bbbbbbbbbbbb", Seq: 41})
+	_, err = h.Lineage(t.Context(), jid, observe.Lineage{Op: event.OpBranch, Snapshot: "s-aaaaaaaaaaaa", Parent: "j-bbbbbbbbbbbb", ParentSeq: 41})
 	h.must(err)
-	spare.Told = true
+	spare.ProcessesRecorded = true
 	h.must(h.Attach(t.Context(), spare.Target))
 	before := len(h.records(jid, ""))
 	time.Sleep(20 * time.Millisecond)
@@ -254,7 +254,7 @@ func TestASpareCopyIsWatchedBeforeItsFirstInstruction(t *testing.T) {
 }
 
 func TestABranchsRecordGoesOnWhereItsParentsWas(t *testing.T) {
-	h := newHouse(t)
+	h := newHarness(t)
 	parent, branch := h.jail(), h.jail()
 	a := h.body(parent)
 	h.must(h.Attach(t.Context(), a.Target))
@@ -270,7 +270,7 @@ func TestABranchsRecordGoesOnWhereItsParentsWas(t *testing.T) {
 	a.freeze(false)
 
 	b := h.body(branch)
-	_, err = h.Lineage(t.Context(), branch, observe.Lineage{Op: event.OpBranch, Snapshot: snapshot, Parent: parent, Seq: seq})
+	_, err = h.Lineage(t.Context(), branch, observe.Lineage{Op: event.OpBranch, Snapshot: snapshot, Parent: parent, ParentSeq: seq})
 	h.must(err)
 	h.must(h.Attach(t.Context(), b.Target))
 	b.calls(20)
@@ -291,7 +291,7 @@ func TestABranchsRecordGoesOnWhereItsParentsWas(t *testing.T) {
 	for range 2 { // the daemon ends, and another comes
 		h.must(h.Close())
 		h.open()
-		b.Again = true
+		b.Resumed = true
 		h.must(h.Attach(t.Context(), b.Target))
 		b.calls(20)
 		if now := whole(); now < last+20 {
@@ -300,10 +300,10 @@ func TestABranchsRecordGoesOnWhereItsParentsWas(t *testing.T) {
 			last = now
 		}
 	}
-	if _, err := h.Lineage(t.Context(), branch, observe.Lineage{Op: event.OpBranch, Snapshot: snapshot, Parent: parent, Seq: seq}); !errors.Is(err, fault.Conflict) {
+	if _, err := h.Lineage(t.Context(), branch, observe.Lineage{Op: event.OpBranch, Snapshot: snapshot, Parent: parent, ParentSeq: seq}); !errors.Is(err, fault.Conflict) {
 		t.Errorf("a log with records was made to begin again: %v", err)
 	}
-	_, err = h.Lineage(t.Context(), branch, observe.Lineage{Op: event.OpRewind, Snapshot: snapshot, Parent: parent, Seq: seq})
+	_, err = h.Lineage(t.Context(), branch, observe.Lineage{Op: event.OpRewind, Snapshot: snapshot, Parent: parent, ParentSeq: seq})
 	h.must(err)
 	whole()
 	if back := h.records(branch, "type:lineage op:rewind"); len(back) != 1 {
@@ -315,7 +315,7 @@ func TestABranchsRecordGoesOnWhereItsParentsWas(t *testing.T) {
 }
 
 func TestWhatIsDoneInAJailsNameIsMarked(t *testing.T) {
-	h := newHouse(t)
+	h := newHarness(t)
 	jid := h.jail()
 	a := h.body(jid)
 	h.must(h.Attach(t.Context(), a.Target))
@@ -449,7 +449,7 @@ func TestWhetherAJailHasChanged(t *testing.T) {
 	for _, sel := range []event.Selection{{}, {Syscalls: "off", Files: "off"}} {
 		blind := sel.Syscalls == "off"
 		t.Run(fmt.Sprintf("blind=%v", blind), func(t *testing.T) {
-			h := newHouse(t)
+			h := newHarness(t)
 			jid := h.jail()
 			b := h.body(jid)
 			b.Selection = sel
@@ -508,7 +508,7 @@ func BenchmarkReattach(b *testing.B) {
 	var targets [2]observe.Target
 	for i := range targets {
 		targets[i] = observetest.NewCell(b).Target(event.Selection{})
-		targets[i].Jail, targets[i].Told = jid, true
+		targets[i].Jail, targets[i].ProcessesRecorded = jid, true
 	}
 	if err := o.Attach(context.Background(), targets[0]); err != nil {
 		b.Fatal(err)

@@ -101,7 +101,7 @@ func (o *Observers) mark(ctx context.Context, j *observed) (Mark, error) {
 	m.changes, m.lives, m.selected = d.changes, d.lives, d.selected
 	for pid, p := range m.processes {
 		p.calls = d.calls[int32(pid)]
-		p.fresh = j.target.Told && p.calls == 0
+		p.fresh = j.target.ProcessesRecorded && p.calls == 0
 		m.processes[pid] = p
 	}
 	return m, nil

@@ -13,15 +13,15 @@ import (
 
 // A Lineage describes a snapshot operation on a jail.
 type Lineage struct {
-	Op       string // one of event.OpSnapshot, OpRestore, OpBranch, OpRewind
-	Snapshot id.Snapshot
-	Parent   id.Jail // the jail that the snapshot was taken of
-	Seq      uint64  // of the last event in the parent's log at that time; determined by Lineage for OpSnapshot
+	Op        string // one of event.OpSnapshot, OpRestore, OpBranch, OpRewind
+	Snapshot  id.Snapshot
+	Parent    id.Jail // the jail that the snapshot was taken of
+	ParentSeq uint64  // of the last event in the parent's log at that time; determined by Lineage for OpSnapshot
 }
 
 // Lineage records in a jail's log that a snapshot was taken of it, or that it was created from
 // or rewound to one. It returns the parent's sequence number in the event. The log of a jail
-// created from a snapshot must be empty: its numbers continue from l.Seq.
+// created from a snapshot must be empty: its numbers continue from l.ParentSeq.
 func (o *Observers) Lineage(ctx context.Context, jid id.Jail, l Lineage) (uint64, error) {
 	const op = "observe.Lineage"
 	j, err := o.find(jid)
@@ -33,9 +33,9 @@ func (o *Observers) Lineage(ctx context.Context, jid id.Jail, l Lineage) (uint64
 	switch l.Op {
 	case event.OpSnapshot:
 		o.drain(ctx, jid, j.watches)
-		l.Seq = j.log.Last()
+		l.ParentSeq = j.log.Last()
 	case event.OpRestore, event.OpBranch:
-		if err := j.log.Begin(l.Seq); err != nil {
+		if err := j.log.SetBase(l.ParentSeq); err != nil {
 			return 0, err
 		}
 	case event.OpRewind:
@@ -44,13 +44,13 @@ func (o *Observers) Lineage(ctx context.Context, jid id.Jail, l Lineage) (uint64
 	}
 	e := event.Event{
 		Type: event.Lineage, TS: time.Now().UnixMilli(), NS: Now(), FD: -1,
-		Op: l.Op, Snapshot: l.Snapshot, Parent: l.Parent, ParentSeq: l.Seq,
+		Op: l.Op, Snapshot: l.Snapshot, Parent: l.Parent, ParentSeq: l.ParentSeq,
 	}
 	if j.log.Append(&e); e.Seq == 0 {
 		return 0, fault.Newf(fault.Unavailable, op, string(jid), "its log takes no records")
 	}
-	j.log.Push()
-	return l.Seq, nil
+	j.log.FlushSoon()
+	return l.ParentSeq, nil
 }
 
 // Reattach observes the new instance of a jail, which is frozen and has not run yet. The old
@@ -145,7 +145,7 @@ func (o *Observers) resume(ctx context.Context, j *observed) error {
 		return nil
 	}
 	t := j.target
-	t.Told = true // the gap reports the missing events
+	t.ProcessesRecorded = true // the gap reports the missing events
 	w, err := o.cfg.Ptrace.Attach(ctx, t, j.sink())
 	if err != nil {
 		return err

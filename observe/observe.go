@@ -11,18 +11,18 @@ import (
 
 // A Target describes a running jail to a source.
 type Target struct {
-	Jail      id.Jail
-	Body      id.Jail // name of the instance on the host; "" is the jail's ID
-	Dir       string  // {DATA}/jails/{id}
-	Runtime   string  // "runc", "crun", "runsc", or "" for bubblewrap
-	PID       int     // host PID of its init
-	Cgroup    uint64  // cgroup ID as seen by eBPF programs (bpf_get_current_cgroup_id); 0 if unknown
-	CgroupDir string  // cgroup v2 directory, or ""
-	Veth      string  // host end of its veth pair, or ""
-	Again     bool    // an earlier daemon released the jail while it ran
-	Told      bool    // other processes than init exist, and their events are recorded or reported as missing
-	IDs       IDMap   // maps its user IDs to host IDs
-	Selection event.Selection
+	Jail              id.Jail
+	Instance          id.Jail // name of the instance on the host; "" is the jail's ID
+	Dir               string  // {DATA}/jails/{id}
+	Runtime           string  // "runc", "crun", "runsc", or "" for bubblewrap
+	PID               int     // host PID of its init
+	Cgroup            uint64  // cgroup ID as seen by eBPF programs (bpf_get_current_cgroup_id); 0 if unknown
+	CgroupDir         string  // cgroup v2 directory, or ""
+	Veth              string  // host end of its veth pair, or ""
+	Resumed           bool    // an earlier daemon released the jail while it ran
+	ProcessesRecorded bool    // other processes than init exist, and their events are recorded or reported as missing
+	IDs               IDMap   // maps its user IDs to host IDs
+	Selection         event.Selection
 
 	// Freeze and Thaw freeze and thaw all its processes. They are nil if the backend does not
 	// support it.
@@ -50,18 +50,18 @@ type Sink interface {
 	// retains no reference to e, which the caller may reuse.
 	Append(e *event.Event)
 
-	// Room reports whether the sink has room for more events. A source that can throttle the
+	// HasRoom reports whether the sink has room for more events. A source that can throttle the
 	// jail should do so while there is no room. Other sources append nevertheless; events that
 	// do not fit are counted and reported in a gap.
-	Room() bool
+	HasRoom() bool
 
 	// Last returns the last assigned sequence number. Written returns the last one whose event
 	// was passed to the host's kernel, and so survives a crash of the daemon.
 	Last() uint64
 	Written() uint64
 
-	// Push requests that appended events are written soon, without waiting for a full buffer.
-	Push()
+	// FlushSoon requests that appended events are written soon, without waiting for a full buffer.
+	FlushSoon()
 
 	// Kept calls each for every event of one type in the log with NS of at least since, oldest
 	// first. A source that takes over from an earlier daemon uses it to determine which events

@@ -230,7 +230,7 @@ func (o *Observers) Attach(ctx context.Context, t Target) error {
 	if err := o.attach(ctx, j, t); err != nil {
 		return err
 	}
-	if !t.Told { // otherwise the caller waits to continue the jail
+	if !t.ProcessesRecorded { // otherwise the caller waits to continue the jail
 		o.usage(ctx, j)
 	}
 	return nil

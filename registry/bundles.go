@@ -237,9 +237,9 @@ func (r *Registry) setBundle(b Bundle) {
 	r.warrants[b.Name] = w
 }
 
-// Barred returns the reason why the capabilities of an installed bundle cannot be called at
+// NotCallableReason returns the reason why the capabilities of an installed bundle cannot be called at
 // the moment, or nil if they can.
-func (r *Registry) Barred(name string) error {
+func (r *Registry) NotCallableReason(name string) error {
 	r.mu.RLock()
 	defer r.mu.RUnlock()
 	return r.barred(name)
@@ -269,7 +269,7 @@ func (r *Registry) TrustChanged(ctx context.Context) error {
 	defer r.changeMu.Unlock()
 	var errs []error
 	for _, b := range r.Bundles() {
-		why := r.Barred(b.Name)
+		why := r.NotCallableReason(b.Name)
 		if why == nil {
 			continue
 		}

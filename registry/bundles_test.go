@@ -247,10 +247,10 @@ func TestBundleWithoutTrustIsNotCallable(t *testing.T) {
 		must(t, s.TrustChanged(t.Context()))
 		_, err := s.Resolve("places.search")
 		if why == "" {
-			must(t, errors.Join(err, s.Barred("local-places")))
+			must(t, errors.Join(err, s.NotCallableReason("local-places")))
 			return
 		}
-		if fault.KindOf(err) != fault.Denied || !strings.Contains(err.Error(), string(why)) || bundle.ReasonOf(s.Barred("local-places")) != why {
+		if fault.KindOf(err) != fault.Denied || !strings.Contains(err.Error(), string(why)) || bundle.ReasonOf(s.NotCallableReason("local-places")) != why {
 			t.Errorf("Resolve = %v, want %s", err, why)
 		}
 		if _, _, _, err := s.Skill("local-places"); err == nil {
@@ -289,12 +289,12 @@ func TestExpiredBundleIsNotCallableUntilSignedAgain(t *testing.T) {
 	dir := p.dir("1.0.0", "places.search", "a.example.com")
 	s.says(s.install(p.pack(dir)), approval.Allow)
 	s.installed("local-places")
-	for end := time.Now().Add(30 * time.Second); s.Barred("local-places") == nil; time.Sleep(10 * time.Millisecond) {
+	for end := time.Now().Add(30 * time.Second); s.NotCallableReason("local-places") == nil; time.Sleep(10 * time.Millisecond) {
 		if time.Now().After(end) {
 			t.Fatal("its signature does not expire")
 		}
 	}
-	if _, err := s.Resolve("places.search"); bundle.ReasonOf(s.Barred("local-places")) != bundle.Expired || fault.KindOf(err) != fault.Denied {
+	if _, err := s.Resolve("places.search"); bundle.ReasonOf(s.NotCallableReason("local-places")) != bundle.Expired || fault.KindOf(err) != fault.Denied {
 		t.Errorf("Resolve = %v", err)
 	}
 	p.until = time.Time{}

@@ -101,7 +101,7 @@ func (r *Registry) Skill(name string) (Skill, *skill.Skill, *skill.Checked, erro
 		return rec, nil, nil, fmt.Errorf("read skill %s: %w", name, err)
 	}
 	if rec.Bundle != "" {
-		if why := r.Barred(bundleName(rec.Bundle)); why != nil {
+		if why := r.NotCallableReason(bundleName(rec.Bundle)); why != nil {
 			return rec, s, nil, fmt.Errorf("it came with the bundle %s: %w", rec.Bundle, why)
 		}
 	}

@@ -67,18 +67,18 @@ type FileChange struct {
 
 // ProcessChanges lists the differences in running processes.
 type ProcessChanges struct {
-	Unknown string          `json:"unknown,omitempty"`
-	Started []Runs          `json:"started"`
-	Ended   []Runs          `json:"ended"`
-	Changed []ProcessChange `json:"changed"` // on both sides, with differences
-	Same    int64           `json:"same"`    // on both sides, without differences
-	Opened  []Connection    `json:"opened"`
-	Closed  []Connection    `json:"closed"`
-	More    int64           `json:"more"` // connections that are not listed
+	Unknown string           `json:"unknown,omitempty"`
+	Started []RunningProcess `json:"started"`
+	Ended   []RunningProcess `json:"ended"`
+	Changed []ProcessChange  `json:"changed"` // on both sides, with differences
+	Same    int64            `json:"same"`    // on both sides, without differences
+	Opened  []Connection     `json:"opened"`
+	Closed  []Connection     `json:"closed"`
+	More    int64            `json:"more"` // connections that are not listed
 }
 
-// Runs is a running process.
-type Runs struct {
+// RunningProcess is a running process.
+type RunningProcess struct {
 	PID   int       `json:"pid"`
 	PPID  int       `json:"ppid"`
 	Began time.Time `json:"began"`
@@ -91,9 +91,9 @@ type Runs struct {
 
 // A ProcessChange is a process that exists on both sides and differs.
 type ProcessChange struct {
-	Runs
-	Was *Runs       `json:"was,omitempty"` // set if the program or the working directory differs
-	Env []EnvChange `json:"env,omitempty"`
+	RunningProcess
+	Was *RunningProcess `json:"was,omitempty"` // set if the program or the working directory differs
+	Env []EnvChange     `json:"env,omitempty"`
 }
 
 // An EnvChange is an environment variable that differs. From or To is nil if the variable is
@@ -171,7 +171,7 @@ func (p *ProcessChanges) Summary() string {
 }
 
 // Command returns the process's shell command line.
-func (r Runs) Command() string {
+func (r RunningProcess) Command() string {
 	if len(r.Argv) == 0 {
 		return "[" + visible(string(r.Comm), 64) + "]"
 	}

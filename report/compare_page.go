@@ -36,10 +36,10 @@ var comparePage = template.Must(template.New("compare").Funcs(template.FuncMap{
 			*FileChanges
 		}{title, f}
 	},
-	"running": func(title string, list []Runs) any {
+	"running": func(title string, list []RunningProcess) any {
 		return struct {
 			Title string
-			List  []Runs
+			List  []RunningProcess
 		}{title, list}
 	},
 	"sockets": func(title string, list []Connection) any {

@@ -19,7 +19,7 @@ import (
 // compared returns a comparison in which every name that a jail can choose is s.
 func compared(s string) *report.Comparison {
 	t := report.Text(s)
-	r := report.Runs{PID: 5, PPID: 1, Began: time.Unix(1e9, 0), Comm: t, Exe: t, Argv: []report.Text{t, t}, Cwd: t}
+	r := report.RunningProcess{PID: 5, PPID: 1, Began: time.Unix(1e9, 0), Comm: t, Exe: t, Argv: []report.Text{t, t}, Cwd: t}
 	was := r
 	was.Argv, was.Cwd = nil, t+"x"
 	files := &report.FileChanges{Counts: map[string]int64{"modified": 1, "renamed": 1}, More: 3, List: []report.FileChange{
@@ -31,8 +31,8 @@ func compared(s string) *report.Comparison {
 		To:    report.End{Jail: "j-bbbbbbbbbbbb", Name: t, State: "paused", Time: time.Unix(1e9, 0), Seq: 9},
 		Files: files, Workspace: &report.FileChanges{Unknown: s},
 		Processes: &report.ProcessChanges{
-			Started: []report.Runs{r, {PID: 6, Comm: t}}, Ended: []report.Runs{was}, Same: 4,
-			Changed: []report.ProcessChange{{Runs: r, Was: &was, Env: []report.EnvChange{{Name: t, From: &t}, {Name: t, To: &t, Hidden: true}}}},
+			Started: []report.RunningProcess{r, {PID: 6, Comm: t}}, Ended: []report.RunningProcess{was}, Same: 4,
+			Changed: []report.ProcessChange{{RunningProcess: r, Was: &was, Env: []report.EnvChange{{Name: t, From: &t}, {Name: t, To: &t, Hidden: true}}}},
 			Opened:  []report.Connection{{PID: 5, Comm: t, Proto: "tcp", Local: "127.0.0.1:80", State: "listening"}},
 			Closed:  []report.Connection{{PID: 5, Comm: t, Proto: "tcp", Local: "10.0.0.2:1", Remote: "1.1.1.1:80", State: "established"}}, More: 2,
 		},

@@ -110,8 +110,8 @@ func TestRefusedConnectMarksUnansweredFlow(t *testing.T) {
 		t.Errorf("then: %s", flows[0].State)
 	}
 	n := makeReport(t, s, report.Options{}).Network
-	if n.Failed != 1 || len(n.Fails) != 1 || n.Fails[0].Errno != "ECONNREFUSED" {
-		t.Errorf("failed connects: %d, %+v", n.Failed, n.Fails)
+	if n.Failed != 1 || len(n.FailedConnects) != 1 || n.FailedConnects[0].Errno != "ECONNREFUSED" {
+		t.Errorf("failed connects: %d, %+v", n.Failed, n.FailedConnects)
 	}
 }
 

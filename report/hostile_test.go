@@ -316,7 +316,7 @@ func TestUnlistedRowsAreSummedExactly(t *testing.T) {
 		{"bytes to peers not listed", r.Network.More.BytesOut, 7*each - 7*int64(len(r.Network.List))},
 		{"connections", r.Network.Connections.N, each},
 		{"connects that failed", r.Network.Failed, each},
-		{"connects listed and not", int64(len(r.Network.Fails)) + r.Network.FailsMore, each},
+		{"connects listed and not", int64(len(r.Network.FailedConnects)) + r.Network.FailsMore, each},
 		{"calls", r.Syscalls.Count, 2 * each},
 		{"failures", r.Failures.Count, 2 * each},
 	} {

@@ -77,7 +77,7 @@ func (r *Report) Markdown(w io.Writer) error {
 		}
 		line("- %s — %s (%s)", span(string(n.Host)), span(n.Where()), find(n.Events))
 	}
-	for i, c := range r.Network.Fails {
+	for i, c := range r.Network.FailedConnects {
 		if i == 0 {
 			line("\nFailed connections:\n")
 		}

@@ -295,19 +295,19 @@ func betweenQuery(proto, a, b, port string) Text {
 
 // Network summarizes the network traffic of a jail.
 type Network struct {
-	Total       Traffic     `json:"total"`
-	Refused     int64       `json:"refused"`     // refused connections
-	Connections Count       `json:"connections"` // flows, plus reconnections on the same ports
-	Flows       Count       `json:"flows"`
-	Peers       Count       `json:"peers"`
-	List        []Peer      `json:"list"` // sorted by bytes, descending
-	More        Traffic     `json:"more"` // traffic of peers that are not in List
-	Names       Count       `json:"names"`
-	Lookups     []Name      `json:"lookups"` // resolved names
-	Failed      int64       `json:"failed"`  // failed connect calls
-	Fails       []ConnectNo `json:"fails"`   // by address; the most frequent first
-	FailsMore   int64       `json:"fails_more"`
-	Lost        Lost        `json:"lost"` // lost packet events
+	Total          Traffic         `json:"total"`
+	Refused        int64           `json:"refused"`     // refused connections
+	Connections    Count           `json:"connections"` // flows, plus reconnections on the same ports
+	Flows          Count           `json:"flows"`
+	Peers          Count           `json:"peers"`
+	List           []Peer          `json:"list"` // sorted by bytes, descending
+	More           Traffic         `json:"more"` // traffic of peers that are not in List
+	Names          Count           `json:"names"`
+	Lookups        []Name          `json:"lookups"` // resolved names
+	Failed         int64           `json:"failed"`  // failed connect calls
+	FailedConnects []FailedConnect `json:"fails"`   // by address; the most frequent first
+	FailsMore      int64           `json:"fails_more"`
+	Lost           Lost            `json:"lost"` // lost packet events
 }
 
 // A Peer summarizes all connections with one host and service.
@@ -438,8 +438,8 @@ func portOf(addr string) uint16 {
 	return ap.Port()
 }
 
-// A ConnectNo is an address with failed connections, and the error.
-type ConnectNo struct {
+// A FailedConnect is an address with failed connections, and the error.
+type FailedConnect struct {
 	Addr    Text   `json:"addr"`
 	Errno   string `json:"errno"`
 	Count   int64  `json:"count"`
@@ -486,7 +486,7 @@ func (n *NetLog) report(rows int) Network {
 		foldPeer(peers, r.key, &r.v)
 	}
 	out := Network{Total: n.total, Connections: Count{n.conns, n.flows.lost}, Refused: n.refusals, Flows: n.flows.distinct(), Peers: peers.distinct(), More: n.total,
-		List: []Peer{}, Names: n.names.distinct(), Lookups: []Name{}, Fails: []ConnectNo{}, Failed: n.fails, FailsMore: n.fails, Lost: n.lost}
+		List: []Peer{}, Names: n.names.distinct(), Lookups: []Name{}, FailedConnects: []FailedConnect{}, Failed: n.fails, FailsMore: n.fails, Lost: n.lost}
 	list := peers.rows()
 	for _, r := range list[:min(len(list), rows)] {
 		k, p := r.key, &r.v
@@ -509,7 +509,7 @@ func (n *NetLog) report(rows int) Network {
 	for _, r := range fails[:min(len(fails), rows)] {
 		r.v.link.Query = query("type", "syscall", "name", "connect", "ret", errno(r.key.ret))
 		out.FailsMore -= r.v.count
-		out.Fails = append(out.Fails, ConnectNo{Text(r.key.addr), errno(r.key.ret), r.v.count, r.late, r.v.pid, Text(r.v.comm), r.v.link})
+		out.FailedConnects = append(out.FailedConnects, FailedConnect{Text(r.key.addr), errno(r.key.ret), r.v.count, r.late, r.v.pid, Text(r.v.comm), r.v.link})
 	}
 	return out
 }

@@ -475,7 +475,7 @@ func (f *fold) addDerived(r *Report) {
 			note(kindRefused, p.Service()+" refused", p.Events, item{count: p.Refused, packets: true, ts: p.Began.UnixMilli(), pid: p.PID, comm: string(p.Comm)})
 		}
 	}
-	for _, c := range r.Network.Fails {
+	for _, c := range r.Network.FailedConnects {
 		if c.Errno == "ECONNREFUSED" && f.net.refusals > 0 {
 			continue // counted as a packet
 		}

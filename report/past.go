@@ -28,8 +28,8 @@ type Past struct {
 // NewPast returns the past of a jail with the given log. It does not read the log.
 func NewPast(l *eventlog.Log) *Past { return &Past{log: l} }
 
-// A Then is the state of a jail at one instant.
-type Then struct {
+// A State is the state of a jail at one instant.
+type State struct {
 	Tree    *Tree
 	Changed []Changed   // the last changed first
 	Cut     bool        // files changed earlier may be missing
@@ -41,7 +41,7 @@ type Then struct {
 
 // Before reports whether the event seq is part of the history of this instant: it happened
 // before and was not undone by a rewind.
-func (t *Then) Before(seq uint64) bool { return seq == 0 || on(t.line, seq) >= 0 }
+func (t *State) Before(seq uint64) bool { return seq == 0 || on(t.line, seq) >= 0 }
 
 // A procState is the state derived from process events.
 type procState struct {
@@ -97,7 +97,7 @@ func mustFilter(s string) *event.Filter {
 const maxEndedPast = 1024
 
 // At returns the state of the jail at an instant.
-func (p *Past) At(ctx context.Context, at Instant) (*Then, error) {
+func (p *Past) At(ctx context.Context, at Instant) (*State, error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	sc, err := p.procState(ctx, at)
@@ -109,7 +109,7 @@ func (p *Past) At(ctx context.Context, at Instant) (*Then, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &Then{Tree: sc.tree, From: sc.from, line: line, Changed: c.list(), Cut: c.rows.lost, Lost: c.lost}, nil
+	return &State{Tree: sc.tree, From: sc.from, line: line, Changed: c.list(), Cut: c.rows.lost, Lost: c.lost}, nil
 }
 
 // procState returns the process state at an instant. The caller holds p.mu.
@@ -167,8 +167,8 @@ func (p *Past) changed(ctx context.Context, at Instant, line []segment) (*change
 	return c, nil
 }
 
-// Told is the JSON form of the state of a jail at an instant.
-type Told struct {
+// StateReport is the JSON form of the state of a jail at an instant.
+type StateReport struct {
 	Processes struct {
 		Items []Process `json:"items"`
 		Known
@@ -186,10 +186,10 @@ type ChangedFiles struct {
 	Lost     Lost      `json:"lost"`               // lost file events
 }
 
-// Told returns the running processes, and the ended ones if all is set. It returns at most
+// Report returns the running processes, and the ended ones if all is set. It returns at most
 // files changed files and marks those that were changed after the event after.
-func (t *Then) Told(all bool, files int, after uint64) Told {
-	var out Told
+func (t *State) Report(all bool, files int, after uint64) StateReport {
+	var out StateReport
 	out.Processes.Items, out.Processes.Known = t.Tree.Processes(all), t.Tree.Known()
 	out.Files = ChangedFiles{Items: t.Changed[:min(len(t.Changed), files)], Count: len(t.Changed), AtLeast: t.Cut, Lost: t.Lost}
 	for i := range out.Files.Items {

@@ -24,7 +24,7 @@ func logged(t testing.TB, events []event.Event) *eventlog.Log {
 	}
 	t.Cleanup(func() { l.Close() })
 	for _, e := range events {
-		for !l.Room() {
+		for !l.HasRoom() {
 			time.Sleep(time.Millisecond)
 		}
 		l.Append(&e)

@@ -20,15 +20,15 @@ type Profile struct {
 	Denied     int64 `json:"denied"`
 	Refused    int64 `json:"refused"`
 
-	Kinds     Count        `json:"kinds"`
-	Latency   Latency      `json:"latency"`
-	Calls     []Call       `json:"calls"` // the most frequent first
-	More      int64        `json:"more"`
-	Errors    []ErrorCount `json:"errors"` // the most frequent first
-	Failures  []Failure    `json:"failures"`
-	FailsMore int64        `json:"failures_more"`
-	Processes []CallsOfOne `json:"processes"` // with the most calls first
-	Lost      Lost         `json:"lost"`
+	Kinds     Count          `json:"kinds"`
+	Latency   Latency        `json:"latency"`
+	Calls     []Call         `json:"calls"` // the most frequent first
+	More      int64          `json:"more"`
+	Errors    []ErrorCount   `json:"errors"` // the most frequent first
+	Failures  []Failure      `json:"failures"`
+	FailsMore int64          `json:"failures_more"`
+	Processes []ProcessCalls `json:"processes"` // with the most calls first
+	Lost      Lost           `json:"lost"`
 }
 
 // An ErrorCount counts the calls that returned an error, including those that seccomp denied.
@@ -37,8 +37,8 @@ type ErrorCount struct {
 	Count int64  `json:"count"`
 }
 
-// CallsOfOne summarizes the calls of one process, identified by its PID in the jail.
-type CallsOfOne struct {
+// ProcessCalls summarizes the calls of one process, identified by its PID in the jail.
+type ProcessCalls struct {
 	PID     int32   `json:"pid"`
 	Comm    Text    `json:"comm"`
 	Count   int64   `json:"count"`
@@ -131,7 +131,7 @@ func (p *profile) made(o ProfileOptions) *Profile {
 	out := &Profile{
 		Count: c.Count, Total: c.Total, Unfinished: c.Unfinished, Failed: f.Count, Denied: f.Denied, Refused: f.Refused,
 		Kinds: c.Kinds, Latency: p.all.latency(), Calls: c.List, More: c.More, Failures: f.List, FailsMore: f.More,
-		Errors: []ErrorCount{}, Processes: []CallsOfOne{}, Lost: p.lost,
+		Errors: []ErrorCount{}, Processes: []ProcessCalls{}, Lost: p.lost,
 	}
 	rets := slices.SortedFunc(maps.Keys(p.errnos), func(a, b int64) int {
 		return cmp.Or(cmp.Compare(p.errnos[b], p.errnos[a]), cmp.Compare(b, a))
@@ -141,7 +141,7 @@ func (p *profile) made(o ProfileOptions) *Profile {
 	}
 	rows := p.ofOne.rows()
 	for _, r := range rows[:min(len(rows), max(o.Processes, 0))] {
-		out.Processes = append(out.Processes, CallsOfOne{
+		out.Processes = append(out.Processes, ProcessCalls{
 			PID: r.key, Comm: Text(r.v.comm), Count: r.v.count, AtLeast: r.late, Failed: r.v.failed, Denied: r.v.denied, Latency: r.v.h.latency(),
 		})
 	}

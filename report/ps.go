@@ -52,13 +52,13 @@ type Exec struct {
 type Known struct {
 	Count     int64 `json:"count"`     // all processes ever
 	Forgotten int64 `json:"forgotten"` // ended and pruned
-	Untold    int64 `json:"untold"`    // omitted: too many running processes
+	Omitted   int64 `json:"untold"`    // omitted: too many running processes
 	Lost      Lost  `json:"lost"`      // lost process events; processes or their ends may be missing
 }
 
 // Known reports which processes are not in the tree.
 func (t *Tree) Known() Known {
-	return Known{Count: t.count, Forgotten: t.forgotten, Untold: t.omitted, Lost: t.lost}
+	return Known{Count: t.count, Forgotten: t.forgotten, Omitted: t.omitted, Lost: t.lost}
 }
 
 // Processes returns the running processes, and the ended ones if all is set, in tree order:

@@ -42,14 +42,16 @@ func (m *Manager) Budget(ctx context.Context, rid id.Run) (*budget.Budget, error
 	return b, err
 }
 
-// Keep stores the state of a run's budget and of all budgets it spends from. If a limit is
+// SaveBudget stores the state of a run's budget and of all budgets it spends from. If a limit is
 // exceeded, the run is paused or stopped, and the returned run shows it.
-func (m *Manager) Keep(ctx context.Context, rid id.Run) (Run, error) { return m.Charge(ctx, rid, nil) }
+func (m *Manager) SaveBudget(ctx context.Context, rid id.Run) (Run, error) {
+	return m.Charge(ctx, rid, nil)
+}
 
 // Charge adds spending that was not reserved, such as time, and stores it as Keep does.
 func (m *Manager) Charge(ctx context.Context, rid id.Run, used budget.Amounts) (Run, error) {
 	var got *Run
-	var hold *budget.Hold
+	var hold *budget.Reservation
 	err := m.changeClaimed(ctx, rid, func(t *transaction, r *Run, w *localRun) error {
 		got = r
 		if hold == nil {
@@ -71,9 +73,9 @@ func (m *Manager) Charge(ctx context.Context, rid id.Run, used budget.Amounts) (
 	return *got, err
 }
 
-// Exceeded pauses or stops a run whose reservation failed. err contains the *budget.Exceeded.
+// StopOverBudget pauses or stops a run whose reservation failed. err contains the *budget.Exceeded.
 // If the reservation failed only because of other current reservations, the run stays active.
-func (m *Manager) Exceeded(ctx context.Context, rid id.Run, err error) (Run, error) {
+func (m *Manager) StopOverBudget(ctx context.Context, rid id.Run, err error) (Run, error) {
 	return m.changeRun(ctx, rid, func(t *transaction, r *Run) error { return t.exceeded(r, err) })
 }
 
@@ -114,13 +116,13 @@ func (t *transaction) stopForBudget(r *Run, s Shortage, why string) error {
 	if r.OnExceed == StopRun {
 		return t.end(r, Move{To: Failed, Reason: "the budget is exhausted", Error: reason, By: "budget"})
 	}
-	r.Short = &s
+	r.Shortage = &s
 	return t.move(r, Move{To: Paused, Why: OverBudget, Reason: reason, By: "budget"})
 }
 
 // checkAffordable returns an error if the shortage for which the run was paused still exists.
 func (t *transaction) checkAffordable(r *Run) error {
-	if r.Short == nil {
+	if r.Shortage == nil {
 		return nil
 	}
 	all, err := t.budgetsOf(r)
@@ -128,10 +130,10 @@ func (t *transaction) checkAffordable(r *Run) error {
 		return err
 	}
 	for _, b := range all {
-		limit, limited := b.limits[r.Short.Dimension]
-		if left := limit - b.consumed[r.Short.Dimension]; limited && left < r.Short.Needed {
+		limit, limited := b.limits[r.Shortage.Dimension]
+		if left := limit - b.consumed[r.Shortage.Dimension]; limited && left < r.Shortage.Needed {
 			return &fault.Error{Op: "run.Move", On: string(r.ID), Kind: fault.Conflict,
-				Err:    fmt.Errorf("run is paused over its budget: %s has %d %s left, %d needed", b.name, max(left, 0), r.Short.Dimension, r.Short.Needed),
+				Err:    fmt.Errorf("run is paused over its budget: %s has %d %s left, %d needed", b.name, max(left, 0), r.Shortage.Dimension, r.Shortage.Needed),
 				Remedy: "raise the limit of " + b.name}
 		}
 	}

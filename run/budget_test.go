@@ -53,7 +53,7 @@ func TestRunOverBudgetResumesOnlyWithHigherLimit(t *testing.T) {
 		t.Errorf("error = %v, want the exceeded dimension", err)
 	}
 	r = must(h.Get(ctx, r.ID))(t)
-	if r.State != run.Paused || r.Why != run.OverBudget || r.Short == nil || r.Short.Dimension != budget.Steps {
+	if r.State != run.Paused || r.Why != run.OverBudget || r.Shortage == nil || r.Shortage.Dimension != budget.Steps {
 		t.Fatalf("run = %+v, want paused over its budget", r)
 	}
 	_, err = h.Move(ctx, r.ID, run.Move{To: run.Active})
@@ -63,7 +63,7 @@ func TestRunOverBudgetResumesOnlyWithHigherLimit(t *testing.T) {
 		wantKind(t, fmt.Sprint("Move to active with limits ", limits), err, fault.Invalid)
 	}
 	r = must(h.Move(ctx, r.ID, run.Move{To: run.Active, Limits: budget.Amounts{budget.Steps: 3}, By: "anna"}))(t)
-	if r.Short != nil || r.Budget.Limits[budget.Steps] != 3 {
+	if r.Shortage != nil || r.Budget.Limits[budget.Steps] != 3 {
 		t.Errorf("run = %+v, want a limit of 3", r)
 	}
 	step(t, h.Manager, r.ID, "two")
@@ -104,8 +104,8 @@ func TestRunsSpendFromParentAndSession(t *testing.T) {
 	_, _, err := h.Begin(ctx, child.ID, tool("3"))
 	wantKind(t, "Begin over the limit of the parent", err, fault.Exhausted)
 	c := must(h.Get(ctx, child.ID))(t)
-	if c.State != run.Paused || c.Short.Budget != "run "+string(parent.ID) {
-		t.Errorf("child is %s with shortage %+v", c.State, c.Short)
+	if c.State != run.Paused || c.Shortage.Budget != "run "+string(parent.ID) {
+		t.Errorf("child is %s with shortage %+v", c.State, c.Shortage)
 	}
 	step(t, h.Manager, other.ID, "1")
 	step(t, h.Manager, other.ID, "2")
@@ -127,7 +127,7 @@ func TestSpendingOutsideOfStepsCounts(t *testing.T) {
 	r := start(t, h.Manager, run.Request{Limits: budget.Amounts{budget.Tokens: 100, budget.Wall: 1000}})
 	b := must(h.Budget(ctx, r.ID))(t)
 	hold := must(b.Reserve(budget.Amounts{budget.Tokens: 60}))(t)
-	r = must(h.Keep(ctx, r.ID))(t)
+	r = must(h.SaveBudget(ctx, r.ID))(t)
 	if r.Budget.Held[budget.Tokens] != 60 {
 		t.Errorf("budget with a reservation = %+v", r.Budget)
 	}
@@ -139,7 +139,7 @@ func TestSpendingOutsideOfStepsCounts(t *testing.T) {
 
 	// A reservation of a killed daemon counts as spent.
 	must(b.Reserve(budget.Amounts{budget.Tokens: 50}))(t)
-	must(h.Keep(ctx, r.ID))(t)
+	must(h.SaveBudget(ctx, r.ID))(t)
 	m := h.manager(t, func(c *run.Config) { c.Holder = "w" })
 	if got := must(m.Budget(ctx, r.ID))(t).Remaining(); got[budget.Tokens] != 10 {
 		t.Errorf("remaining after a kill = %v, want 10 tokens", got)

@@ -29,13 +29,13 @@ type Checkpoint struct {
 
 	Steps   int64        `json:"steps"`             // value of Run.Steps
 	Pending []string     `json:"pending,omitempty"` // keys of the steps that were in flight
-	Journal string       `json:"journal,omitempty"` // value of Run.Journal
+	Journal string       `json:"journal,omitempty"` // value of Run.StepLogDigest
 	Inbox   int64        `json:"inbox"`             // Seq of the last message that the agent has read
 	Budget  budget.State `json:"budget"`
 
-	Digest  string `json:"digest"`            // of the other fields, except Auto, Wrapped and Entry
-	Wrapped bool   `json:"wrapped,omitempty"` // State and Memory are encrypted, as in the Store
-	Entry   int64  `json:"entry,omitempty"`   // entry of the causal chain that records it; 0: in the chain of another daemon
+	Digest    string `json:"digest"`            // of the other fields, except Auto, Encrypted and Entry
+	Encrypted bool   `json:"wrapped,omitempty"` // State and Memory are encrypted, as in the Store
+	Entry     int64  `json:"entry,omitempty"`   // entry of the causal chain that records it; 0: in the chain of another daemon
 
 	Recorder string `json:"recorder,omitempty"` // the Holder of the chain with Entry
 }
@@ -143,7 +143,7 @@ func (m *Manager) checkpoint(ctx context.Context, rid id.Run, q CheckpointReques
 func (t *transaction) checkpoint(r *Run, q CheckpointRequest, snapshot id.Snapshot) error {
 	c := Checkpoint{
 		ID: id.NewCheckpoint(), Session: r.Session, Run: r.ID, N: r.Checkpoints + 1, At: t.now, Reason: q.Reason, Auto: q.Auto,
-		State: q.State, Memory: q.Memory, Snapshot: snapshot, Steps: r.Steps, Journal: r.Journal, Inbox: q.Inbox, Budget: r.Budget,
+		State: q.State, Memory: q.Memory, Snapshot: snapshot, Steps: r.Steps, Journal: r.StepLogDigest, Inbox: q.Inbox, Budget: r.Budget,
 		Recorder: t.cfg.Holder,
 	}
 	if w := t.current().run(r.ID); w != nil {
@@ -240,13 +240,13 @@ func (m *Manager) sealCheckpoint(c *Checkpoint) error {
 		}
 		*text = json.RawMessage(`{"age":"` + sealed + `"}`)
 	}
-	c.Wrapped = true
+	c.Encrypted = true
 	return nil
 }
 
 // unsealCheckpoint is the inverse of sealCheckpoint.
 func (m *Manager) unsealCheckpoint(c *Checkpoint) error {
-	if !c.Wrapped {
+	if !c.Encrypted {
 		return nil
 	}
 	for name, text := range map[string]*json.RawMessage{"state": &c.State, "memory": &c.Memory} {
@@ -263,7 +263,7 @@ func (m *Manager) unsealCheckpoint(c *Checkpoint) error {
 		}
 		*text = json.RawMessage(plain)
 	}
-	c.Wrapped = false
+	c.Encrypted = false
 	return nil
 }
 
@@ -282,15 +282,15 @@ func (m *Manager) Checkpoint(ctx context.Context, cid id.Checkpoint) (Checkpoint
 	return c, nil
 }
 
-// Forget deletes a checkpoint that was taken automatically and is not the last of its run. Its
+// DeleteCheckpoint deletes a checkpoint that was taken automatically and is not the last of its run. Its
 // entry in the audit log stays.
-func (m *Manager) Forget(ctx context.Context, c Checkpoint) error {
+func (m *Manager) DeleteCheckpoint(ctx context.Context, c Checkpoint) error {
 	_, err := m.changeRun(ctx, c.Run, func(t *transaction, r *Run) error {
 		if !c.Auto || c.ID == r.Checkpoint {
 			return fault.Newf(fault.Conflict, "run.Forget", string(c.ID), "only automatic checkpoints other than the last can be deleted")
 		}
 		t.markChanged(r) // conflicts with a concurrent Resume
-		t.c.Forgotten = append(t.c.Forgotten, c.ID)
+		t.c.DeletedCheckpoints = append(t.c.DeletedCheckpoints, c.ID)
 		return nil
 	})
 	return err

@@ -145,7 +145,7 @@ func TestBranchStartsFromCheckpoint(t *testing.T) {
 	r := start(t, h.Manager, run.Request{Session: "s", Goal: "g", Limits: budget.Amounts{budget.Steps: 10}})
 	step(t, h.Manager, r.ID, "a")
 	must(h.beginNew(ctx, r.ID, tool("b")))(t)
-	if err := h.Mark(ctx, r.ID, "b", "x-b"); err != nil {
+	if err := h.SetStepRef(ctx, r.ID, "b", "x-b"); err != nil {
 		t.Fatal(err)
 	}
 	c := must(h.TakeCheckpoint(ctx, r.ID, run.CheckpointRequest{State: json.RawMessage(`"then"`)}))(t)
@@ -155,7 +155,7 @@ func TestBranchStartsFromCheckpoint(t *testing.T) {
 
 	for n := 1; n <= 2; n++ {
 		b, from, err := h.Resume(ctx, r.ID, run.ResumeRequest{Checkpoint: c.ID, Branch: true, Limits: budget.Amounts{budget.Steps: 20}})
-		if err != nil || b.ID == r.ID || b.Of != r.ID || b.Branch != n || b.State != run.Active || b.Goal != "g" || b.Steps != 2 || b.Jail != "" || string(from.State) != `"then"` {
+		if err != nil || b.ID == r.ID || b.BranchOf != r.ID || b.Branch != n || b.State != run.Active || b.Goal != "g" || b.Steps != 2 || b.Jail != "" || string(from.State) != `"then"` {
 			t.Fatalf("branch %d is %+v from %+v, %v", n, b, from, err)
 		}
 		var journal []string

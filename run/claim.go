@@ -27,7 +27,7 @@ type lease struct {
 type localRun struct {
 	parent       id.Run
 	budget       *budget.Budget
-	meters       map[string]Mark          // last charged counter readings; replaced, never modified
+	meters       map[string]MeterReading  // last charged counter readings; replaced, never modified
 	steps        map[string]*stepInFlight // known steps in flight, by key
 	supervised   bool                     // Claim was called
 	ended        bool                     // the run has ended
@@ -36,8 +36,8 @@ type localRun struct {
 
 // A stepInFlight is a step that has begun and not ended.
 type stepInFlight struct {
-	reservation *budget.Hold // nil: another process reserved for it, which counts as spent
-	busy        bool         // a caller in this process executes it
+	reservation *budget.Reservation // nil: another process reserved for it, which counts as spent
+	busy        bool                // a caller in this process executes it
 }
 
 // ErrLost is the cause of a lease's context if the lease expired or another Manager took it.

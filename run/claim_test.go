@@ -61,7 +61,7 @@ func TestOneDaemonSupervisesSession(t *testing.T) {
 	must(b.Move(ctx, r.ID, run.Move{To: run.Paused, Why: run.ByOperator}))(t)
 	_, _, err = a.Begin(ctx, r.ID, tool("k"))
 	wantKind(t, "Begin of a run that another Manager has paused", err, fault.Conflict)
-	if now := must(a.Beat(ctx, r.ID))(t); now.State != run.Paused {
+	if now := must(a.Heartbeat(ctx, r.ID))(t); now.State != run.Paused {
 		t.Errorf("state for the supervisor = %s, want paused", now.State)
 	}
 	if err := a.Release(ctx, r.ID); err != nil {

@@ -62,11 +62,11 @@ func (r Retry) pause(n int) time.Duration {
 	return p/2 + rand.N(p/2+1)
 }
 
-// Take returns up to limit due deliveries to a connector, earliest first. Within
+// TakeDeliveries returns up to limit due deliveries to a connector, earliest first. Within
 // Retry.Patience, no other caller gets them, and the caller must report the result with
 // Delivered or NotDelivered. Otherwise they are due again. If the process restarts with the
 // same Holder, they are due immediately.
-func (m *Manager) Take(ctx context.Context, to string, limit int) ([]Delivery, error) {
+func (m *Manager) TakeDeliveries(ctx context.Context, to string, limit int) ([]Delivery, error) {
 	now := time.Now()
 	return m.store.TakeDeliveries(ctx, to, m.cfg.Holder, now, now.Add(m.cfg.Retry.Patience), pageLimit(limit))
 }

@@ -48,7 +48,7 @@ type waiter struct {
 	refs     int           // guarded by Manager.mu
 }
 
-// notify wakes the waiters of a session, and passes events to Config.Told.
+// notify wakes the waiters of a session, and passes events to Config.OnEvent.
 func (m *Manager) notify(sid string, events []Event) {
 	m.mu.Lock()
 	if w := m.waiters[sid]; w != nil {
@@ -56,9 +56,9 @@ func (m *Manager) notify(sid string, events []Event) {
 		delete(m.waiters, sid)
 	}
 	m.mu.Unlock()
-	if m.cfg.Told != nil {
+	if m.cfg.OnEvent != nil {
 		for _, e := range events {
-			m.cfg.Told(e)
+			m.cfg.OnEvent(e)
 		}
 	}
 }
@@ -147,8 +147,8 @@ func (m *Manager) Follow(ctx context.Context, sid string, after int64) iter.Seq2
 	}
 }
 
-// Note adds an event of another package to an existing session.
-func (m *Manager) Note(ctx context.Context, e Event) (Event, error) {
+// AddEvent adds an event of another package to an existing session.
+func (m *Manager) AddEvent(ctx context.Context, e Event) (Event, error) {
 	if len(e.Kind) == 0 || len(e.Kind) > maxName || len(e.Body) > maxBody || len(e.Body) > 0 && !json.Valid(e.Body) {
 		return Event{}, fault.Fieldf("run.Note", "event", "want a kind, and a JSON body of at most %d bytes", maxBody)
 	}

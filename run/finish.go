@@ -48,9 +48,9 @@ func (m *Manager) Finish(ctx context.Context, rid id.Run, q Finish) (Run, error)
 	})
 }
 
-// Holds reports whether the Until of a run holds without a confirmation by a person, and if
+// UntilHolds reports whether the Until of a run holds without a confirmation by a person, and if
 // not, what is missing. Without an Until it holds.
-func (m *Manager) Holds(ctx context.Context, rid id.Run) (holds bool, missing string, err error) {
+func (m *Manager) UntilHolds(ctx context.Context, rid id.Run) (holds bool, missing string, err error) {
 	r, err := m.store.Run(ctx, rid)
 	if err != nil || r.Until == nil {
 		return err == nil, "", err

@@ -20,7 +20,7 @@ func TestFinishRequiresUntil(t *testing.T) {
 		t.Errorf("error = %v, want the missing parts", err)
 	}
 	for _, state := range []run.StepState{run.StepFailed, run.StepDone} {
-		holds, _, err := h.Holds(ctx, r.ID)
+		holds, _, err := h.UntilHolds(ctx, r.ID)
 		if err != nil || holds {
 			t.Errorf("Holds before a step was %s = %v, %v", state, holds, err)
 		}

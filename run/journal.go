@@ -119,7 +119,7 @@ func (m *Manager) Begin(ctx context.Context, rid id.Run, q StepRequest) (s Step,
 	})
 	if err != nil {
 		if owned { // the step is stored, but the caller does not know that it owns it
-			err = errors.Join(err, m.Drop(context.WithoutCancel(ctx), rid, q.Key))
+			err = errors.Join(err, m.AbandonStep(context.WithoutCancel(ctx), rid, q.Key))
 		}
 		return Step{}, false, err
 	}
@@ -262,9 +262,9 @@ func beginning(input json.RawMessage) json.RawMessage {
 	return text
 }
 
-// Mark stores the reference by which the side effect of a step can be found. Call it before
+// SetStepRef stores the reference by which the side effect of a step can be found. Call it before
 // the side effect starts.
-func (m *Manager) Mark(ctx context.Context, rid id.Run, key, ref string) error {
+func (m *Manager) SetStepRef(ctx context.Context, rid id.Run, key, ref string) error {
 	if err := checkKey("run.Mark", ref); err != nil {
 		return err
 	}
@@ -353,7 +353,7 @@ func (t *transaction) endStep(r *Run, w *localRun, s Step, o Outcome) (Step, err
 	if personal(s.Label) {
 		sum = t.keyedDigest(o.Output)
 	}
-	r.Journal = digest(fmt.Appendf(nil, "%s\n%d %s %s %s %s", r.Journal, s.N, s.Key, s.State, s.Digest, sum))
+	r.StepLogDigest = digest(fmt.Appendf(nil, "%s\n%d %s %s %s %s", r.StepLogDigest, s.N, s.Key, s.State, s.Digest, sum))
 	t.markChanged(r)
 	t.c.Steps = append(t.c.Steps, s)
 	t.onCommit = func() { delete(w.steps, s.Key) }
@@ -457,9 +457,9 @@ func (m *Manager) busy(sid string, rid id.Run, key string) bool {
 	return w != nil && w.steps[key] != nil && w.steps[key].busy
 }
 
-// Drop gives up a step without ending it. The next caller of Begin takes it over. Its
+// AbandonStep gives up a step without ending it. The next caller of Begin takes it over. Its
 // reservation stays in the budget.
-func (m *Manager) Drop(ctx context.Context, rid id.Run, key string) error {
+func (m *Manager) AbandonStep(ctx context.Context, rid id.Run, key string) error {
 	m.mu.Lock()
 	sid := m.supervised[rid]
 	m.mu.Unlock()

@@ -27,7 +27,7 @@ func TestStepIsIdempotent(t *testing.T) {
 	if s, fresh, err = h.Begin(ctx, r.ID, tool("k")); err != nil || fresh || !s.Busy {
 		t.Errorf("Begin of a busy step = %+v, fresh %v, %v", s, fresh, err)
 	}
-	if err := h.Mark(ctx, r.ID, "k", "x-123"); err != nil {
+	if err := h.SetStepRef(ctx, r.ID, "k", "x-123"); err != nil {
 		t.Fatal(err)
 	}
 	s = must(h.End(ctx, r.ID, "k", done(`{"exit":0,"out":"<&>"}`)))(t)
@@ -45,7 +45,7 @@ func TestStepIsIdempotent(t *testing.T) {
 	}
 	_, err = h.End(ctx, r.ID, "k", done(`{"exit":1}`))
 	wantKind(t, "second End with another outcome", err, fault.Conflict)
-	wantKind(t, "Mark of an ended step", h.Mark(ctx, r.ID, "k", "x-9"), fault.Conflict)
+	wantKind(t, "Mark of an ended step", h.SetStepRef(ctx, r.ID, "k", "x-9"), fault.Conflict)
 
 	for name, q := range map[string]run.StepRequest{
 		"another input": {Key: "k", Kind: run.Tool, Name: "exec", Input: json.RawMessage(`{"cmd":"other"}`)},
@@ -93,7 +93,7 @@ func TestStepOfKilledDaemonIsTakenOverOnce(t *testing.T) {
 	ctx := t.Context()
 	r := start(t, h.Manager, run.Request{Limits: budget.Amounts{budget.Steps: 10}})
 	must(h.beginNew(ctx, r.ID, tool("k")))(t)
-	if err := h.Mark(ctx, r.ID, "k", "x-1"); err != nil {
+	if err := h.SetStepRef(ctx, r.ID, "k", "x-1"); err != nil {
 		t.Fatal(err)
 	}
 	m := h.manager(t, func(c *run.Config) { c.Holder = "w" }) // the restarted daemon
@@ -104,7 +104,7 @@ func TestStepOfKilledDaemonIsTakenOverOnce(t *testing.T) {
 	if s, _, err := m.Begin(ctx, r.ID, tool("k")); err != nil || !s.Busy {
 		t.Errorf("second Begin = %+v, %v, want busy", s, err)
 	}
-	if err := m.Drop(ctx, r.ID, "k"); err != nil {
+	if err := m.AbandonStep(ctx, r.ID, "k"); err != nil {
 		t.Fatal(err)
 	}
 	if s, _, err := m.Begin(ctx, r.ID, tool("k")); err != nil || s.Busy {
@@ -250,7 +250,7 @@ func TestJournalDigest(t *testing.T) {
 			must(h.beginNew(t.Context(), r.ID, tool(key)))(t)
 			must(h.End(t.Context(), r.ID, key, done(o)))(t)
 		}
-		return must(h.Get(t.Context(), r.ID))(t).Journal
+		return must(h.Get(t.Context(), r.ID))(t).StepLogDigest
 	}
 	again := digest("1", "2")
 	if digest("1", "2") != again || digest("1", "2") == digest("1", "3") || digest("1") == digest("1", "1") {

@@ -58,8 +58,8 @@ func (s dyingStore) Write(ctx context.Context, c *run.Change) error {
 	return s.do(func() error { return s.Store.Write(ctx, c) })
 }
 
-func (s dyingStore) Paid(ctx context.Context, r run.Record, entry int64) error {
-	return s.do(func() error { return s.Store.Paid(ctx, r, entry) })
+func (s dyingStore) MarkRecorded(ctx context.Context, r run.Record, entry int64) error {
+	return s.do(func() error { return s.Store.MarkRecorded(ctx, r, entry) })
 }
 
 type dyingChain struct {
@@ -229,7 +229,7 @@ func completedNormally(t *testing.T, h *harness, m *run.Manager, w world) bool {
 	if count[run.StepBegan] != 3 || count[run.StepEnded] != 3 {
 		t.Errorf("events = %v, want 3 begun and ended steps", count)
 	}
-	if left := must(h.db.Runs().Owed(ctx, "w", 100))(t); len(left) != 0 {
+	if left := must(h.db.Runs().PendingRecords(ctx, "w", 100))(t); len(left) != 0 {
 		t.Errorf("pending records = %+v, want none", left)
 	}
 	return !t.Failed()
@@ -306,11 +306,11 @@ func TestRecordsOfLostDaemonAreWrittenByOthers(t *testing.T) {
 		t.Errorf("another Manager appends a recent record: %d entries", n)
 	}
 	now := time.Now().Add(time.Hour)
-	pending := must(h.db.Runs().TakeOwed(t.Context(), "later", now, now, 10))(t)
+	pending := must(h.db.Runs().TakePendingRecords(t.Context(), "later", now, now, 10))(t)
 	if len(pending) != 1 || pending[0].Kind != chain.SessionOpened {
 		t.Fatalf("TakeOwed = %+v, want the record of the session", pending)
 	}
-	if again := must(h.db.Runs().TakeOwed(t.Context(), "third", now, now, 10))(t); len(again) != 0 {
+	if again := must(h.db.Runs().TakePendingRecords(t.Context(), "third", now, now, 10))(t); len(again) != 0 {
 		t.Errorf("second TakeOwed = %+v, want none", again)
 	}
 	h.manager(t, named("later"))
@@ -371,7 +371,7 @@ func daemon(path string) error {
 		if err != nil {
 			return err
 		}
-		fmt.Println("done", r.ID, r.Journal)
+		fmt.Println("done", r.ID, r.StepLogDigest)
 	}
 }
 
@@ -439,7 +439,7 @@ func TestRepeatedlyKilledDaemonDoesStepsOnce(t *testing.T) {
 	world := must(os.ReadFile(h.path + ".world"))(t)
 	for rid, journal := range confirmed {
 		r := must(m.Get(t.Context(), id.Run(rid)))(t)
-		if r.State != run.Done || r.Steps != 3 || r.Journal != journal {
+		if r.State != run.Done || r.Steps != 3 || r.StepLogDigest != journal {
 			t.Errorf("run = %+v, want done with the same step log", r)
 		}
 		for k := range 3 {

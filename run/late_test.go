@@ -37,7 +37,7 @@ func TestWaitingTimeIsNotCounted(t *testing.T) {
 	}
 	time.Sleep(pause)
 	before = time.Now()
-	r = must(h.Renew(ctx, r.ID))(t)
+	r = must(h.RestartTime(ctx, r.ID))(t)
 	if ownTime(r) > time.Since(before) {
 		t.Errorf("time after Renew = %s", ownTime(r))
 	}
@@ -45,13 +45,13 @@ func TestWaitingTimeIsNotCounted(t *testing.T) {
 	must(h.Move(ctx, r.ID, run.Move{To: run.Paused, Why: run.ForApproval}))(t)
 	time.Sleep(pause)
 	before = time.Now()
-	must(h.Renew(ctx, r.ID))(t)
+	must(h.RestartTime(ctx, r.ID))(t)
 	r = must(h.Move(ctx, r.ID, run.Move{To: run.Active}))(t)
 	if ownTime(r) > time.Since(before) || ownTime(r) < 0 {
 		t.Errorf("time after Renew of a paused run = %s", ownTime(r))
 	}
 	must(h.Move(ctx, r.ID, run.Move{To: run.Cancelled}))(t)
-	_, err := h.Renew(ctx, r.ID)
+	_, err := h.RestartTime(ctx, r.ID)
 	wantKind(t, "Renew of an ended run", err, fault.Conflict)
 }
 
@@ -77,9 +77,9 @@ func TestForgetKeepsLastAndRequestedCheckpoints(t *testing.T) {
 	first := must(h.TakeCheckpoint(ctx, r.ID, run.CheckpointRequest{Auto: true, State: json.RawMessage(`{"pc":1}`)}))(t)
 	last := must(h.TakeCheckpoint(ctx, r.ID, run.CheckpointRequest{Auto: true}))(t)
 	for what, c := range map[string]run.Checkpoint{"the last checkpoint": last, "a requested checkpoint": asked} {
-		wantKind(t, "Forget of "+what, h.Forget(ctx, c), fault.Conflict)
+		wantKind(t, "Forget of "+what, h.DeleteCheckpoint(ctx, c), fault.Conflict)
 	}
-	if err := h.Forget(ctx, first); err != nil {
+	if err := h.DeleteCheckpoint(ctx, first); err != nil {
 		t.Fatal(err)
 	}
 	_, err := h.Checkpoint(ctx, first.ID)
@@ -96,7 +96,7 @@ func TestForgetKeepsLastAndRequestedCheckpoints(t *testing.T) {
 		t.Errorf("last checkpoint = %+v", c)
 	}
 	b, _, err := h.Resume(ctx, r.ID, run.ResumeRequest{Branch: true})
-	if err != nil || b.From != last.ID || b.Waited != 0 {
+	if err != nil || b.BranchPoint != last.ID || b.Waited != 0 {
 		t.Errorf("Resume as a branch = %+v, %v", b, err)
 	}
 }

@@ -45,9 +45,9 @@ type Config struct {
 	// secrets exist.
 	Mask func(ctx context.Context, session string, runs []Run) *redact.Mask
 
-	// Told is called with each event that this Manager wrote, after it is stored. It must
+	// OnEvent is called with each event that this Manager wrote, after it is stored. It must
 	// neither block nor call the Manager.
-	Told func(Event)
+	OnEvent func(Event)
 
 	Log *slog.Logger // nil: logging is disabled
 }

@@ -63,7 +63,7 @@ func TestTakenOverRecordsHaveNoParent(t *testing.T) {
 		t.Fatal("the Manager was not killed")
 	}
 	now := time.Now().Add(time.Hour)
-	must(h.db.Runs().TakeOwed(ctx, "b", now, now, 10))(t)
+	must(h.db.Runs().TakePendingRecords(ctx, "b", now, now, 10))(t)
 	_, own := h.foreignManager(t, "b")
 	if got := own.entriesOf(t, chain.Query{Run: string(r.ID)}); len(got) != 1 || got[0]["parent"] != int64(0) {
 		t.Errorf("entries of b = %v", got)
@@ -119,7 +119,7 @@ func TestWaitFailsAfterDrop(t *testing.T) {
 		_, err := h.Wait(ctx, r.ID, "k")
 		waited <- err
 	}()
-	if err := h.Drop(ctx, r.ID, "k"); err != nil {
+	if err := h.AbandonStep(ctx, r.ID, "k"); err != nil {
 		t.Fatal(err)
 	}
 	wantKind(t, "Wait", <-waited, fault.Unavailable)

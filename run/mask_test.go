@@ -59,7 +59,7 @@ func TestSecretsInRunOutputAreMasked(t *testing.T) {
 	if _, err := h.Post(ctx, run.Message{Session: "s", Run: r.ID, Text: "it is " + value}, "hook"); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := h.Note(ctx, run.Event{Session: "s", Kind: "note", Body: quoted}); err != nil {
+	if _, err := h.AddEvent(ctx, run.Event{Session: "s", Kind: "note", Body: quoted}); err != nil {
 		t.Fatal(err)
 	}
 	r, err = h.Finish(ctx, r.ID, run.Finish{Result: quoted})

@@ -150,7 +150,7 @@ func TestFollowYieldsEventsOfOtherManager(t *testing.T) {
 		if e := <-seen; e.Kind != run.SessionOpened {
 			t.Errorf("event = %+v", e)
 		}
-		must(other.Note(ctx, run.Event{Session: "s", Kind: "watchdog.warned"}))(t)
+		must(other.AddEvent(ctx, run.Event{Session: "s", Kind: "watchdog.warned"}))(t)
 		if e := <-seen; e.Kind != "watchdog.warned" || e.Seq != 2 || string(e.Body) != "{}" {
 			t.Errorf("event = %+v", e)
 		}
@@ -163,15 +163,15 @@ func TestFollowYieldsEventsOfOtherManager(t *testing.T) {
 
 func TestToldReceivesWrittenEvents(t *testing.T) {
 	var kinds []run.EventKind
-	h := newHarness(t, func(c *run.Config) { c.Told = func(e run.Event) { kinds = append(kinds, e.Kind) } })
+	h := newHarness(t, func(c *run.Config) { c.OnEvent = func(e run.Event) { kinds = append(kinds, e.Kind) } })
 	start(t, h.Manager, run.Request{Session: "s"})
 	if want := []run.EventKind{run.SessionOpened, run.RunCreated}; !slices.Equal(kinds, want) {
 		t.Errorf("Told got %v, want %v", kinds, want)
 	}
-	_, err := h.Note(t.Context(), run.Event{Session: "none", Kind: "k"})
+	_, err := h.AddEvent(t.Context(), run.Event{Session: "none", Kind: "k"})
 	wantKind(t, "Note in an unknown session", err, fault.NotFound)
 	for _, e := range []run.Event{{Session: "s"}, {Session: "s", Kind: "k", Body: json.RawMessage(`{`)}} {
-		_, err := h.Note(t.Context(), e)
+		_, err := h.AddEvent(t.Context(), e)
 		wantKind(t, fmt.Sprintf("Note(%+v)", e), err, fault.Invalid)
 	}
 }
@@ -181,14 +181,14 @@ func TestFailedDeliveryIsRetriedUntilDead(t *testing.T) {
 		h := newHarness(t, func(c *run.Config) { c.Retry = run.Retry{First: time.Second, Longest: 4 * time.Second, Attempts: 4} })
 		ctx := t.Context()
 		m := must(h.Post(ctx, run.Message{Session: "s", Text: "out"}, "web", "mail"))(t)
-		due := must(h.Take(ctx, "mail", 10))(t)
+		due := must(h.TakeDeliveries(ctx, "mail", 10))(t)
 		if len(due) != 1 || due[0].Message != m.ID || due[0].To != "mail" {
 			t.Fatalf("Take = %+v", due)
 		}
-		if again := must(h.Take(ctx, "mail", 10))(t); len(again) != 0 {
+		if again := must(h.TakeDeliveries(ctx, "mail", 10))(t); len(again) != 0 {
 			t.Errorf("second Take = %+v, want none", again)
 		}
-		mail, web := due[0], must(h.Take(ctx, "web", 10))(t)[0]
+		mail, web := due[0], must(h.TakeDeliveries(ctx, "web", 10))(t)[0]
 		if err := h.Delivered(ctx, web); err != nil {
 			t.Fatal(err)
 		}
@@ -203,7 +203,7 @@ func TestFailedDeliveryIsRetriedUntilDead(t *testing.T) {
 				t.Errorf("pause after %d attempts = %s", d.Attempts, pause)
 			}
 			time.Sleep(time.Until(d.Next))
-			if due := must(h.Take(ctx, "mail", 10))(t); d.State == run.Pending && (len(due) != 1 || due[0].ID != mail.ID || due[0].Attempts != d.Attempts) {
+			if due := must(h.TakeDeliveries(ctx, "mail", 10))(t); d.State == run.Pending && (len(due) != 1 || due[0].ID != mail.ID || due[0].Attempts != d.Attempts) {
 				t.Fatalf("Take = %+v", due)
 			}
 		}
@@ -221,14 +221,14 @@ func TestFailedDeliveryIsRetriedUntilDead(t *testing.T) {
 		if d := must(h.Redeliver(ctx, list[0]))(t); d.State != run.Pending || d.Attempts != 0 {
 			t.Errorf("Redeliver = %+v", d)
 		}
-		if due := must(h.Take(ctx, "mail", 10))(t); len(due) != 1 {
+		if due := must(h.TakeDeliveries(ctx, "mail", 10))(t); len(due) != 1 {
 			t.Errorf("Take after Redeliver = %+v", due)
 		}
 		_, err := h.Redeliver(ctx, list[1])
 		wantKind(t, "Redeliver of a successful delivery", err, fault.Conflict)
 		// A delivery that was taken without a result is due again after Patience.
 		time.Sleep(time.Minute)
-		if due := must(h.Take(ctx, "mail", 10))(t); len(due) != 1 {
+		if due := must(h.TakeDeliveries(ctx, "mail", 10))(t); len(due) != 1 {
 			t.Errorf("Take after a minute = %+v", due)
 		}
 	})
@@ -240,7 +240,7 @@ func TestRestartedHolderTakesItsDeliveriesImmediately(t *testing.T) {
 	ctx := t.Context()
 	must(h.Post(ctx, run.Message{Session: "s", Text: "out"}, "web"))(t)
 	failed := must(h.Post(ctx, run.Message{Session: "s", Text: "out again"}, "web"))(t)
-	first := must(h.Take(ctx, "web", 10))(t)
+	first := must(h.TakeDeliveries(ctx, "web", 10))(t)
 	if len(first) != 2 {
 		t.Fatalf("Take = %+v", first)
 	}
@@ -250,10 +250,10 @@ func TestRestartedHolderTakesItsDeliveriesImmediately(t *testing.T) {
 		}
 	}
 	other := h.manager(t, func(c *run.Config) { c.Holder = "other" })
-	if got := must(other.Take(ctx, "web", 10))(t); len(got) != 0 {
+	if got := must(other.TakeDeliveries(ctx, "web", 10))(t); len(got) != 0 {
 		t.Errorf("Take of another holder = %+v, want none", got)
 	}
-	again := must(h.manager(t, holder).Take(ctx, "web", 10))(t)
+	again := must(h.manager(t, holder).TakeDeliveries(ctx, "web", 10))(t)
 	if len(again) != 1 || again[0].ID != first[0].ID && again[0].ID != first[1].ID || again[0].Message == failed.ID {
 		t.Errorf("Take after a restart = %+v, want the delivery without a result", again)
 	}
@@ -265,7 +265,7 @@ func TestDeadDeliveriesAreListed(t *testing.T) {
 	for range 3 {
 		must(h.Post(ctx, run.Message{Session: "s", Text: "out"}, "web", "mail"))(t)
 	}
-	for _, d := range must(h.Take(ctx, "web", 2))(t) {
+	for _, d := range must(h.TakeDeliveries(ctx, "web", 2))(t) {
 		must(h.NotDelivered(ctx, d, errors.New("no answer")))(t)
 	}
 	if n := must(h.Undelivered(ctx, "web", run.Dead))(t); n != 2 {

@@ -24,8 +24,8 @@ type Reading struct {
 	Shared bool
 }
 
-// A Mark is the last reading of a counter that was charged to its run.
-type Mark struct {
+// A MeterReading is the last reading of a counter that was charged to its run.
+type MeterReading struct {
 	Of    string `json:"of"`
 	Epoch string `json:"epoch,omitempty"`
 	At    int64  `json:"at"`
@@ -33,8 +33,8 @@ type Mark struct {
 
 // next returns the mark after a reading, and the amount to charge. If a counter without Peak
 // went back, nothing is charged and the mark goes back with it.
-func (m Mark) next(r Reading) (Mark, int64) {
-	to := Mark{r.Of, r.Epoch, r.Total}
+func (m MeterReading) next(r Reading) (MeterReading, int64) {
+	to := MeterReading{r.Of, r.Epoch, r.Total}
 	switch {
 	case m.Of != r.Of && r.Shared:
 		return to, 0
@@ -47,11 +47,11 @@ func (m Mark) next(r Reading) (Mark, int64) {
 	return to, max(0, r.Total-m.At)
 }
 
-// Measure charges a run for its active time and for the counters' increase since the last
+// ChargeReadings charges a run for its active time and for the counters' increase since the last
 // call. The readings are stored together with the charge, so each increase is charged exactly
 // once, even if the daemon is killed. If a limit is exceeded, the run is paused or stopped,
 // and the returned run shows it.
-func (m *Manager) Measure(ctx context.Context, rid id.Run, readings []Reading) (Run, error) {
+func (m *Manager) ChargeReadings(ctx context.Context, rid id.Run, readings []Reading) (Run, error) {
 	var got *Run
 	done := false
 	err := m.changeClaimed(ctx, rid, func(t *transaction, r *Run, w *localRun) error {
@@ -80,7 +80,7 @@ func (m *Manager) Measure(ctx context.Context, rid id.Run, readings []Reading) (
 func (w *localRun) since(readings []Reading) budget.Amounts {
 	used, marks := budget.Amounts{}, maps.Clone(w.meters)
 	if marks == nil {
-		marks = map[string]Mark{}
+		marks = map[string]MeterReading{}
 	}
 	for _, r := range readings {
 		mark, n := marks[r.Name].next(r)

@@ -43,7 +43,7 @@ func TestCountersAreChargedOnce(t *testing.T) {
 		{"an increase of the shared counter", run.Reading{Name: "cpu", Dimension: budget.CPU, Of: "j-c", Total: 1010, Shared: true}, 192},
 		{"a restart of the shared counter", run.Reading{Name: "cpu", Dimension: budget.CPU, Of: "j-c", Epoch: "2", Total: 3, Shared: true}, 195},
 	} {
-		must(m.Measure(ctx, r.ID, []run.Reading{c.reading}))(t)
+		must(m.ChargeReadings(ctx, r.ID, []run.Reading{c.reading}))(t)
 		if got := h.spent(t, m, r, budget.CPU); got != c.want {
 			t.Errorf("%s: %d spent, want %d", c.what, got, c.want)
 		}
@@ -58,7 +58,7 @@ func TestCountersAreChargedOnce(t *testing.T) {
 		return run.Reading{Name: "disk", Dimension: budget.Storage, Of: of, Total: total, Peak: true}
 	}
 	for _, total := range []int64{500, 200, 450, 600} {
-		must(m.Measure(ctx, r.ID, []run.Reading{disk("j-c", total)}))(t)
+		must(m.ChargeReadings(ctx, r.ID, []run.Reading{disk("j-c", total)}))(t)
 	}
 	if got := h.spent(t, m, r, budget.Storage); got != 600 {
 		t.Errorf("%d charged for the disk, want its maximum 600", got)
@@ -71,13 +71,13 @@ func TestMeasureIsExactAcrossKills(t *testing.T) {
 	h := newDiskHarness(t)
 	dead, die := context.WithCancel(t.Context())
 	r := start(t, h.Manager, run.Request{Session: "s"})
-	must(h.Measure(t.Context(), r.ID, []run.Reading{cpu("j-a", 100)}))(t)
+	must(h.ChargeReadings(t.Context(), r.ID, []run.Reading{cpu("j-a", 100)}))(t)
 	die()
-	if _, err := h.Measure(dead, r.ID, []run.Reading{cpu("j-a", 150)}); err == nil {
+	if _, err := h.ChargeReadings(dead, r.ID, []run.Reading{cpu("j-a", 150)}); err == nil {
 		t.Log("the charge was stored despite the cancelled context") // also correct
 	}
 	// The state in memory and the stored state of this Manager are the same.
-	must(h.Measure(t.Context(), r.ID, []run.Reading{cpu("j-a", 160)}))(t)
+	must(h.ChargeReadings(t.Context(), r.ID, []run.Reading{cpu("j-a", 160)}))(t)
 	if got := h.spent(t, h.Manager, r, budget.CPU); got != 160 {
 		t.Errorf("%d charged, want 160", got)
 	}
@@ -86,7 +86,7 @@ func TestMeasureIsExactAcrossKills(t *testing.T) {
 		t.Fatal(err)
 	}
 	again := h.manager(t)
-	must(again.Measure(t.Context(), r.ID, []run.Reading{cpu("j-a", 170)}))(t)
+	must(again.ChargeReadings(t.Context(), r.ID, []run.Reading{cpu("j-a", 170)}))(t)
 	if got := h.spent(t, again, r, budget.CPU); got != 170 {
 		t.Errorf("%d charged after a restart, want 170", got)
 	}
@@ -102,10 +102,10 @@ func TestCPULimitPausesOrFailsRun(t *testing.T) {
 		sid := "s-" + string(c.on)
 		r := start(t, h.Manager, run.Request{Session: sid, OnExceed: c.on, Limits: budget.Amounts{budget.CPU: 100}})
 		for _, total := range []int64{60, 85, 120} {
-			r = must(h.Measure(ctx, r.ID, []run.Reading{cpu("j-a", total)}))(t)
+			r = must(h.ChargeReadings(ctx, r.ID, []run.Reading{cpu("j-a", total)}))(t)
 		}
-		if r.State != c.want || c.want == run.Paused && (r.Why != run.OverBudget || r.Short.Dimension != budget.CPU) {
-			t.Errorf("run over its limit is %s (%s) with shortage %+v", r.State, r.Why, r.Short)
+		if r.State != c.want || c.want == run.Paused && (r.Why != run.OverBudget || r.Shortage.Dimension != budget.CPU) {
+			t.Errorf("run over its limit is %s (%s) with shortage %+v", r.State, r.Why, r.Shortage)
 		}
 		var warnings []string
 		for _, e := range events(t, h.Manager, sid) {
@@ -121,7 +121,7 @@ func TestCPULimitPausesOrFailsRun(t *testing.T) {
 			t.Errorf("warnings = %s, want %s", got, want)
 		}
 		// Usage until the jail is frozen is charged, too.
-		must(h.Measure(ctx, r.ID, []run.Reading{cpu("j-a", 125)}))(t)
+		must(h.ChargeReadings(ctx, r.ID, []run.Reading{cpu("j-a", 125)}))(t)
 		if got := h.spent(t, h.Manager, r, budget.CPU); got != 125 {
 			t.Errorf("%d charged after the limit, want 125", got)
 		}
@@ -140,17 +140,17 @@ func TestOnlyActiveTimeIsCharged(t *testing.T) {
 	r := start(t, h.Manager, run.Request{Session: "s"})
 	const work = 50 * time.Millisecond
 	time.Sleep(work)
-	must(h.Measure(ctx, r.ID, nil))(t)
+	must(h.ChargeReadings(ctx, r.ID, nil))(t)
 	first := h.spent(t, h.Manager, r, budget.Wall)
 	if first < work.Milliseconds() {
 		t.Errorf("%d ms charged, want at least %s", first, work)
 	}
 	// The time of an approval is not charged.
 	must(h.Move(ctx, r.ID, run.Move{To: run.Paused, Why: run.ForApproval}))(t)
-	must(h.Measure(ctx, r.ID, nil))(t)
+	must(h.ChargeReadings(ctx, r.ID, nil))(t)
 	before := h.spent(t, h.Manager, r, budget.Wall)
 	time.Sleep(work)
-	must(h.Measure(ctx, r.ID, nil))(t)
+	must(h.ChargeReadings(ctx, r.ID, nil))(t)
 	if got := h.spent(t, h.Manager, r, budget.Wall); got != before {
 		t.Errorf("%d ms charged during an approval, want 0", got-before)
 	}
@@ -158,7 +158,7 @@ func TestOnlyActiveTimeIsCharged(t *testing.T) {
 	r = must(h.Move(ctx, r.ID, run.Move{To: run.Active}))(t)
 	// The duration of a call is charged by Charge, and not again by Measure.
 	must(h.Charge(ctx, r.ID, budget.Amounts{budget.Wall: time.Hour.Milliseconds()}))(t)
-	must(h.Measure(ctx, r.ID, nil))(t)
+	must(h.ChargeReadings(ctx, r.ID, nil))(t)
 	if got := h.spent(t, h.Manager, r, budget.Wall); got != before+time.Hour.Milliseconds() {
 		t.Errorf("%d ms charged in addition to the hour of the call; %s passed", got-before-time.Hour.Milliseconds(), time.Since(began))
 	}
@@ -171,7 +171,7 @@ func TestOnlyActiveTimeIsCharged(t *testing.T) {
 	}
 	began = time.Now()
 	time.Sleep(work)
-	must(h.Measure(ctx, b.ID, []run.Reading{cpu("j-branch", 9)}))(t)
+	must(h.ChargeReadings(ctx, b.ID, []run.Reading{cpu("j-branch", 9)}))(t)
 	more := h.spent(t, h.Manager, b, budget.Wall) - c.Budget.Consumed[budget.Wall]
 	if most := time.Since(b.Since).Milliseconds() + 1; more < work.Milliseconds() || more > most {
 		t.Errorf("branch is charged %d ms since its checkpoint, active for %s", more, time.Since(began))

@@ -141,7 +141,7 @@ func (t *transaction) startRun(r *Run, parent int64, by string, more map[string]
 	}
 	t.markChanged(r)
 	body := map[string]any{"state": to, "goal": clip(r.Goal, maxReason), "by": by}
-	for name, v := range map[string]any{"parent": r.Parent, "schedule": r.Schedule, "of": r.Of} {
+	for name, v := range map[string]any{"parent": r.Parent, "schedule": r.Schedule, "of": r.BranchOf} {
 		if v != "" && v != id.Run("") {
 			body[name] = v
 		}
@@ -214,7 +214,7 @@ func (m *Manager) changeRun(ctx context.Context, rid id.Run, f func(t *transacti
 
 func (t *transaction) move(r *Run, v Move) error {
 	v = v.masked(t.mask(r))
-	if v.Version != 0 && v.Version < r.Moved {
+	if v.Version != 0 && v.Version < r.StateVersion {
 		return fault.Newf(fault.Conflict, "run.Move", string(r.ID), "the run has changed its state and is now %s", r.describeState())
 	}
 	if v.To.Ended() {
@@ -245,7 +245,7 @@ func (t *transaction) move(r *Run, v Move) error {
 	}
 	r.addWaited(from, why, t.now)
 	if v.To == Active {
-		r.Short, r.NextRunAt = nil, time.Time{}
+		r.Shortage, r.NextRunAt = nil, time.Time{}
 		if r.Started.IsZero() {
 			r.Started = t.now
 		}
@@ -267,8 +267,8 @@ func (r *Run) addWaited(from State, why Why, now time.Time) {
 	r.Since = now
 }
 
-// Renew restarts the time of a run, so that its time limit counts from now.
-func (m *Manager) Renew(ctx context.Context, rid id.Run) (Run, error) {
+// RestartTime restarts the time of a run, so that its time limit counts from now.
+func (m *Manager) RestartTime(ctx context.Context, rid id.Run) (Run, error) {
 	return m.changeRun(ctx, rid, func(t *transaction, r *Run) error {
 		if r.State.Ended() || r.Started.IsZero() {
 			return fault.Newf(fault.Conflict, "run.Renew", string(rid), "it is %s", r.describeState())
@@ -327,7 +327,7 @@ func (t *transaction) recordMove(r *Run, from State, v Move, kind chain.Kind) er
 		return err
 	}
 	if r.State.Ended() {
-		body["steps"], body["journal"] = r.Steps, r.Journal
+		body["steps"], body["journal"] = r.Steps, r.StepLogDigest
 		if len(r.Result) > 0 {
 			body["result"] = digest(r.Result)
 		}
@@ -368,24 +368,24 @@ func (m *Manager) Update(ctx context.Context, rid id.Run, f func(d *Details)) (R
 	return m.changeRun(ctx, rid, func(t *transaction, r *Run) error {
 		f(&r.Details)
 		t.markChanged(r)
-		if err := checkJSON("run.Update", "talk", r.Talk, maxTalk); err != nil {
+		if err := checkJSON("run.Update", "talk", r.Conversation, maxTalk); err != nil {
 			return err
 		}
 		return checkJSON("run.Update", "agent", r.Agent, maxAgent)
 	})
 }
 
-// beatEvery is the resolution of Run.Beat.
+// beatEvery is the resolution of Run.LastHeartbeat.
 const beatEvery = 15 * time.Second
 
-// Beat records that the agent of a run is alive, and returns the run.
-func (m *Manager) Beat(ctx context.Context, rid id.Run) (Run, error) {
+// Heartbeat records that the agent of a run is alive, and returns the run.
+func (m *Manager) Heartbeat(ctx context.Context, rid id.Run) (Run, error) {
 	r, err := m.store.Run(ctx, rid)
-	if err != nil || r.State.Ended() || time.Since(r.Beat) < beatEvery {
+	if err != nil || r.State.Ended() || time.Since(r.LastHeartbeat) < beatEvery {
 		return r, err
 	}
 	return m.changeRun(ctx, rid, func(t *transaction, r *Run) error {
-		r.Beat = t.now
+		r.LastHeartbeat = t.now
 		t.markChanged(r)
 		return nil
 	})

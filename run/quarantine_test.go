@@ -109,7 +109,7 @@ func TestRevealNeedsClearance(t *testing.T) {
 	if len(list) != 1 || list[0].Text != m.Text {
 		t.Errorf("Inbox without clearance = %+v", list)
 	}
-	must(h.Change(ctx, "s", "anna", func(s *run.Settings) { s.Labels = []manifest.Label{"pii.chat"} }))(t)
+	must(h.ChangeSettings(ctx, "s", "anna", func(s *run.Settings) { s.Labels = []manifest.Label{"pii.chat"} }))(t)
 	list = must(h.Inbox(ctx, "s", 0, 0))(t)
 	if len(list) != 1 || list[0].Text != personalText {
 		t.Errorf("Inbox with clearance = %+v", list)

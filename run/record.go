@@ -109,14 +109,14 @@ func (m *Manager) flushRecord(ctx context.Context, r *Record) error {
 	if r.Holder != m.cfg.Holder { // readers look for the entry in the chain of r.Holder
 		entry = 0
 	}
-	return m.store.Paid(ctx, *r, entry)
+	return m.store.MarkRecorded(ctx, *r, entry)
 }
 
 // recoverOwnRecords appends the records that an earlier process with the same Holder left
 // behind.
 func (m *Manager) recoverOwnRecords(ctx context.Context) error {
 	for {
-		pending, err := m.store.Owed(ctx, m.cfg.Holder, page)
+		pending, err := m.store.PendingRecords(ctx, m.cfg.Holder, page)
 		if err != nil || len(pending) == 0 {
 			return err
 		}
@@ -131,7 +131,7 @@ func (m *Manager) recoverOwnRecords(ctx context.Context) error {
 func (m *Manager) recoverAbandonedRecords(ctx context.Context) error {
 	for {
 		now := time.Now()
-		pending, err := m.store.TakeOwed(ctx, m.cfg.Holder, now.Add(-abandonedAfter), now, page)
+		pending, err := m.store.TakePendingRecords(ctx, m.cfg.Holder, now.Add(-abandonedAfter), now, page)
 		if err != nil || len(pending) == 0 {
 			return err
 		}
@@ -158,7 +158,7 @@ func (m *Manager) recoverRecords(ctx context.Context, pending []Record) error {
 // recoverUncertainRecords appends stored records of this Holder that are not queued in memory.
 // They come from writes that failed without a known result.
 func (m *Manager) recoverUncertainRecords(ctx context.Context) error {
-	pending, err := m.store.Owed(ctx, m.cfg.Holder, page)
+	pending, err := m.store.PendingRecords(ctx, m.cfg.Holder, page)
 	if err != nil {
 		return err
 	}

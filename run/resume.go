@@ -100,11 +100,11 @@ func (t *transaction) branch(of *Run, c Checkpoint, q ResumeRequest) (*Run, erro
 	r := &Run{
 		ID: cmp.Or(q.As, id.NewRun()), Session: of.Session, Parent: of.Parent, Depth: of.Depth, Goal: of.Goal, Details: of.Details,
 		Schedule: of.Schedule, Until: of.Until, Budget: c.Budget, OnExceed: of.OnExceed,
-		Steps: c.Steps, Journal: c.Journal, Of: of.ID, From: c.ID, Branch: of.Branches, Created: t.now,
+		Steps: c.Steps, StepLogDigest: c.Journal, BranchOf: of.ID, BranchPoint: c.ID, Branch: of.Branches, Created: t.now,
 	}
 	r.Worked = time.Duration(c.Budget.Consumed[budget.Wall]) * time.Millisecond // as at the checkpoint
 	// The supervisor creates a new jail and process.
-	r.Jail, r.Exec, r.Restarts, r.Stuck, r.GoesTo = "", "", 0, 0, ""
+	r.Jail, r.Exec, r.Restarts, r.StepsAtRestart, r.RewindTarget = "", "", 0, 0, ""
 	r.Rewound = slices.DeleteFunc(slices.Clone(of.Rewound), func(n int64) bool { return n > c.Steps })
 	if q.Update != nil {
 		q.Update(&r.Details)

@@ -40,22 +40,22 @@ type Run struct {
 	Until    *Until       `json:"until,omitempty"` // condition for Done; nil: the agent decides
 	Budget   budget.State `json:"budget"`
 	OnExceed OnExceed     `json:"on_exceed"`
-	Short    *Shortage    `json:"short,omitempty"`  // the missing budget, if it is paused for that
+	Shortage *Shortage    `json:"short,omitempty"`  // the missing budget, if it is paused for that
 	Warned   Warned       `json:"warned,omitempty"` // percentage of each limit that was reported as spent
 
 	Result json.RawMessage `json:"result,omitempty"` // may be a handle
 	Error  string          `json:"error,omitempty"`
 
-	Steps   int64  `json:"steps"`             // number of steps begun
-	Journal string `json:"journal,omitempty"` // digest of all ended steps, in the order of their ends
+	Steps         int64  `json:"steps"`             // number of steps begun
+	StepLogDigest string `json:"journal,omitempty"` // digest of all ended steps, in the order of their ends
 
 	Checkpoint  id.Checkpoint `json:"checkpoint,omitempty"` // the latest
 	Checkpoints int64         `json:"checkpoints,omitempty"`
 
-	Of       id.Run        `json:"of,omitempty"`       // the run that it branched from
-	From     id.Checkpoint `json:"from,omitempty"`     // the checkpoint of that run; "": its beginning
-	Branch   int           `json:"branch,omitempty"`   // number of the branch among those of that run, from 1
-	Branches int           `json:"branches,omitempty"` // number of branches of this run
+	BranchOf    id.Run        `json:"of,omitempty"`       // the run that it branched from
+	BranchPoint id.Checkpoint `json:"from,omitempty"`     // the checkpoint of that run; "": its beginning
+	Branch      int           `json:"branch,omitempty"`   // number of the branch among those of that run, from 1
+	Branches    int           `json:"branches,omitempty"` // number of branches of this run
 
 	Key     string    `json:"key,omitempty"` // idempotency key of its Request
 	Created time.Time `json:"created"`
@@ -66,28 +66,28 @@ type Run struct {
 	// time limit: time spent waiting, and time before a renewal.
 	Waited time.Duration `json:"waited,omitempty"`
 
-	Worked time.Duration   `json:"worked,omitempty"` // active time until Since
-	Meter  map[string]Mark `json:"meter,omitempty"`  // last charged readings, by the names of the counters
+	Worked time.Duration           `json:"worked,omitempty"` // active time until Since
+	Meter  map[string]MeterReading `json:"meter,omitempty"`  // last charged readings, by the names of the counters
 
-	Ended time.Time `json:"ended,omitzero"`
-	Beat  time.Time `json:"beat,omitzero"` // last sign of life of the agent, accurate to about 15 s
+	Ended         time.Time `json:"ended,omitzero"`
+	LastHeartbeat time.Time `json:"beat,omitzero"` // last sign of life of the agent, accurate to about 15 s
 
-	Version int64 `json:"version"`         // incremented by each change
-	Moved   int64 `json:"moved"`           // version at which it entered its state
-	Entry   int64 `json:"entry,omitempty"` // entry of the causal chain that records its creation; 0: in the chain of another daemon
+	Version      int64 `json:"version"`         // incremented by each change
+	StateVersion int64 `json:"moved"`           // version at which it entered its state
+	Entry        int64 `json:"entry,omitempty"` // entry of the causal chain that records its creation; 0: in the chain of another daemon
 
 	Recorder string `json:"recorder,omitempty"` // the Holder of the chain with Entry
 }
 
 // Details are the fields of a run that its supervisor may change at any time with Update.
 type Details struct {
-	Agent    json.RawMessage `json:"agent,omitempty"` // the agent and its configuration; opaque to this package
-	Jail     id.Jail         `json:"jail,omitempty"`
-	Exec     id.Exec         `json:"exec,omitempty"`
-	Restarts int             `json:"restarts,omitempty"` // restarts of the agent without progress
-	Stuck    int64           `json:"stuck,omitempty"`    // value of Steps at the last restart of the agent
-	GoesTo   id.Checkpoint   `json:"goes_to,omitempty"`  // checkpoint of a rewind in progress
-	Talk     json.RawMessage `json:"talk,omitempty"`     // state of the conversation with the agent; opaque to this package
+	Agent          json.RawMessage `json:"agent,omitempty"` // the agent and its configuration; opaque to this package
+	Jail           id.Jail         `json:"jail,omitempty"`
+	Exec           id.Exec         `json:"exec,omitempty"`
+	Restarts       int             `json:"restarts,omitempty"` // restarts of the agent without progress
+	StepsAtRestart int64           `json:"stuck,omitempty"`    // value of Steps at the last restart of the agent
+	RewindTarget   id.Checkpoint   `json:"goes_to,omitempty"`  // checkpoint of a rewind in progress
+	Conversation   json.RawMessage `json:"talk,omitempty"`     // state of the conversation with the agent; opaque to this package
 
 	// Rewound lists the values of Steps at the checkpoints to which the run and its jail were
 	// rewound. Steps after such a position do not count for later ones.

@@ -24,7 +24,7 @@ func TestRunLifeCycle(t *testing.T) {
 	}
 	step(t, h.Manager, r.ID, "one")
 	r = must(h.Finish(ctx, r.ID, run.Finish{Result: json.RawMessage(`{"place":"here"}`), By: "agent"}))(t)
-	if r.State != run.Done || r.Ended.IsZero() || string(r.Result) != `{"place":"here"}` || r.Steps != 1 || r.Journal == "" {
+	if r.State != run.Done || r.Ended.IsZero() || string(r.Result) != `{"place":"here"}` || r.Steps != 1 || r.StepLogDigest == "" {
 		t.Errorf("Finish = %+v", r)
 	}
 	got := must(h.Get(ctx, r.ID))(t)
@@ -42,7 +42,7 @@ func TestRunLifeCycle(t *testing.T) {
 		t.Errorf("events = %s, want %s", got, want)
 	}
 	list := h.entries(t, r.ID, chain.RunStarted, chain.RunMoved, chain.RunEnded)
-	if len(list) != 2 || list[1]["kind"] != chain.RunEnded || list[1]["parent"] != r.Entry || list[1]["journal"] != r.Journal {
+	if len(list) != 2 || list[1]["kind"] != chain.RunEnded || list[1]["parent"] != r.Entry || list[1]["journal"] != r.StepLogDigest {
 		t.Errorf("entries = %v", list)
 	}
 	_, err := h.Move(ctx, r.ID, run.Move{To: run.Active})

@@ -39,7 +39,7 @@ type Session struct {
 
 	Recorder string `json:"recorder,omitempty"` // the Holder of the chain with Entry
 
-	House string `json:"house,omitempty"` // the Holder that set Jail, and on whose host the jail is
+	JailHolder string `json:"house,omitempty"` // the Holder that set Jail, and on whose host the jail is
 }
 
 // Settings are the fields of a session that Change may change.
@@ -85,7 +85,7 @@ func (t *transaction) open(s Session) (*Session, error) {
 		Budget: budget.State{Limits: s.Budget.Limits}, Recorder: t.cfg.Holder,
 	}
 	if s.Jail != "" {
-		t.session.House = t.cfg.Holder
+		t.session.JailHolder = t.cfg.Holder
 	}
 	t.sessionChanged = true
 	body := map[string]any{"name": s.Name, "group": s.Group, "level": s.Level, "labels": s.Labels}
@@ -167,8 +167,8 @@ func (m *Manager) Sessions(ctx context.Context, f SessionFilter) ([]Session, err
 	return m.store.Sessions(ctx, f)
 }
 
-// Change changes the settings of a session. f may be called more than once.
-func (m *Manager) Change(ctx context.Context, sid, by string, f func(s *Settings)) (Session, error) {
+// ChangeSettings changes the settings of a session. f may be called more than once.
+func (m *Manager) ChangeSettings(ctx context.Context, sid, by string, f func(s *Settings)) (Session, error) {
 	var got *Session
 	err := m.change(ctx, sid, func(t *transaction) error {
 		s, err := t.getSession()
@@ -179,7 +179,7 @@ func (m *Manager) Change(ctx context.Context, sid, by string, f func(s *Settings
 		before := s.Jail
 		f(&s.Settings)
 		if s.Jail != before {
-			s.House = t.cfg.Holder
+			s.JailHolder = t.cfg.Holder
 		}
 		if err := s.Settings.check("run.Change"); err != nil {
 			return err

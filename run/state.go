@@ -67,7 +67,7 @@ func (r *Run) move(to State, why Why, reason string) error {
 	case to != Paused && why != "":
 		return fault.Fieldf(op, "why", "only allowed with state paused")
 	}
-	r.State, r.Why, r.Reason, r.Moved = to, why, reason, r.Version+1
+	r.State, r.Why, r.Reason, r.StateVersion = to, why, reason, r.Version+1
 	return nil
 }
 

@@ -55,14 +55,14 @@ type Store interface {
 	// on, in order of creation.
 	Unclaimed(ctx context.Context, holder string, now time.Time, after id.Run, limit int) ([]Run, error)
 
-	// Owed returns the pending records of a holder, in the order in which they were written.
-	Owed(ctx context.Context, holder string, limit int) ([]Record, error)
-	// TakeOwed assigns to holder the pending records that other holders have had since before
+	// PendingRecords returns the pending records of a holder, in the order in which they were written.
+	PendingRecords(ctx context.Context, holder string, limit int) ([]Record, error)
+	// TakePendingRecords assigns to holder the pending records that other holders have had since before
 	// the time before, and returns them in the same order. The new holder has them since now.
-	TakeOwed(ctx context.Context, holder string, before, now time.Time, limit int) ([]Record, error)
-	// Paid deletes a record after it was appended to the chain, and sets the entry number on
+	TakePendingRecords(ctx context.Context, holder string, before, now time.Time, limit int) ([]Record, error)
+	// MarkRecorded deletes a record after it was appended to the chain, and sets the entry number on
 	// the object that it describes.
-	Paid(ctx context.Context, r Record, entry int64) error
+	MarkRecorded(ctx context.Context, r Record, entry int64) error
 }
 
 // A Change is the argument of Write. All objects belong to one session.
@@ -74,15 +74,15 @@ type Change struct {
 	Session *Session
 	Runs    []Run
 
-	Copy        *Copy        // applied before Steps
-	Steps       []Step       // new or changed; their runs are in Runs, or Holder has the lease
-	Checkpoints []Checkpoint // new
-	Forgotten   []id.Checkpoint
-	Messages    []Message  // new
-	Deliveries  []Delivery // new or changed
-	Sealed      []Sealed   // new
-	Events      []Event
-	Records     []Record
+	Copy               *Copy        // applied before Steps
+	Steps              []Step       // new or changed; their runs are in Runs, or Holder has the lease
+	Checkpoints        []Checkpoint // new
+	DeletedCheckpoints []id.Checkpoint
+	Messages           []Message  // new
+	Deliveries         []Delivery // new or changed
+	Sealed             []Sealed   // new
+	Events             []Event
+	Records            []Record
 }
 
 // A Copy copies the beginning of a run's step log to another run.

@@ -130,7 +130,7 @@ func (t *transaction) setEntries(entries map[string]int64) {
 }
 
 func (c *Change) empty() bool {
-	return c.Session == nil && c.Copy == nil && len(c.Runs)+len(c.Steps)+len(c.Checkpoints)+len(c.Forgotten)+len(c.Messages)+
+	return c.Session == nil && c.Copy == nil && len(c.Runs)+len(c.Steps)+len(c.Checkpoints)+len(c.DeletedCheckpoints)+len(c.Messages)+
 		len(c.Deliveries)+len(c.Sealed)+len(c.Events)+len(c.Records) == 0
 }
 

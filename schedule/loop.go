@@ -134,7 +134,7 @@ func (m *Manager) attend(ctx context.Context, s Schedule) {
 
 // release releases a claim. If that fails, the claim ends with its lease.
 func (m *Manager) release(ctx context.Context, s Schedule, pause time.Duration) {
-	err := m.commit(ctx, s, func(s *Schedule) { s.Claim, s.Wake = "", timePtr(m.now().Add(pause)) })
+	err := m.commit(ctx, s, func(s *Schedule) { s.Claim, s.WakeAt = "", timePtr(m.now().Add(pause)) })
 	if err != nil && !errors.Is(err, errClaimLost) {
 		m.cfg.Log.Warn("cannot release the claim of a schedule", "schedule", s.ID, "error", err)
 	}

@@ -160,10 +160,10 @@ func (m *Manager) Update(ctx context.Context, sid id.Schedule, change func(*Spec
 // that is being fired continues.
 func (m *Manager) Pause(ctx context.Context, sid id.Schedule) (Schedule, error) {
 	return m.edit(ctx, sid, func(s *Schedule, _ time.Time) error {
-		if s.Waiting != nil {
+		if s.Queued != nil {
 			s.Counts.Skipped++
 		}
-		s.Paused, s.Next, s.Waiting = true, nil, nil
+		s.Paused, s.Next, s.Queued = true, nil, nil
 		return nil
 	})
 }

@@ -29,7 +29,7 @@ type Missed string
 const (
 	MissedSkip Missed = "skip" // fire none of them
 	MissedOnce Missed = "once" // fire the last of them
-	MissedAll  Missed = "all"  // fire each of the last MaxMakeUp, oldest first
+	MissedAll  Missed = "all"  // fire each of the last MaxCatchUp, oldest first
 )
 
 // Overlap is the policy for due times while a run of the schedule is active.
@@ -45,9 +45,9 @@ const (
 	// Grace is the delay after which a due time counts as missed.
 	Grace = time.Minute
 
-	// MaxMakeUp is the maximum number of missed due times that are fired later. Missed due
+	// MaxCatchUp is the maximum number of missed due times that are fired later. Missed due
 	// times beyond it are not counted exactly.
-	MaxMakeUp = 1000
+	MaxCatchUp = 1000
 
 	maxJitter  = 24 * time.Hour
 	maxMake    = 256 << 10
@@ -61,7 +61,7 @@ type Spec struct {
 	Cron    string          `json:"cron,omitempty"` // in the syntax of ParseTiming
 	TZ      string          `json:"tz,omitempty"`   // IANA name, for example "Europe/Berlin"; empty: UTC
 	At      *time.Time      `json:"at,omitempty"`   // instead of Cron: fires once
-	Make    json.RawMessage `json:"make,omitempty"` // description of the run, opaque to this package
+	Run     json.RawMessage `json:"make,omitempty"` // description of the run, opaque to this package
 	Session string          `json:"session,omitempty"`
 	Missed  Missed          `json:"missed"`  // empty: once
 	Overlap Overlap         `json:"overlap"` // empty: skip
@@ -78,7 +78,7 @@ type Schedule struct {
 	Spec
 	Paused  bool       `json:"paused,omitempty"`
 	Next    *time.Time `json:"next,omitempty"`    // next due time, without jitter; nil if paused or complete
-	Waiting *time.Time `json:"waiting,omitempty"` // queued due time, which waits for a run to end
+	Queued  *time.Time `json:"waiting,omitempty"` // queued due time, which waits for a run to end
 	Firing  *Attempt   `json:"firing,omitempty"`  // due time being fired
 	Last    *time.Time `json:"last,omitempty"`    // last due time that fired
 	Error   string     `json:"error,omitempty"`   // error of the last due time, if it failed
@@ -88,11 +88,11 @@ type Schedule struct {
 
 	Counts Counts `json:"counts"`
 
-	// Wake is the time at which a Manager must process the schedule next. While a Manager
+	// WakeAt is the time at which a Manager must process the schedule next. While a Manager
 	// has claimed it, Wake is the end of the lease. A Store keeps Wake and Claim in
 	// separate columns.
-	Wake  *time.Time `json:"-"`
-	Claim string     `json:"-"` // token of the claim; empty: not claimed
+	WakeAt *time.Time `json:"-"`
+	Claim  string     `json:"-"` // token of the claim; empty: not claimed
 }
 
 // Counts are the numbers of due times by result. Each due time counts once.
@@ -112,7 +112,7 @@ type Attempt struct {
 
 // Done reports whether the schedule will never fire again unless it is changed.
 func (s Schedule) Done() bool {
-	return !s.Paused && s.Next == nil && s.Waiting == nil && s.Firing == nil
+	return !s.Paused && s.Next == nil && s.Queued == nil && s.Firing == nil
 }
 
 // NextTimes returns up to n next due times, without jitter.
@@ -146,9 +146,9 @@ func (s *Schedule) check(now time.Time) error {
 		return fault.Fieldf(op, "name", "the name is longer than %d bytes, or not valid text", maxName)
 	case len(s.Session) > maxSession || !validText(s.Session):
 		return fault.Fieldf(op, "session", "%.40q is not a session id", s.Session)
-	case len(s.Make) > maxMake:
-		return fault.Newf(fault.TooLarge, op, "", "make has %d bytes, the maximum is %d", len(s.Make), maxMake)
-	case len(s.Make) > 0 && !json.Valid(s.Make):
+	case len(s.Run) > maxMake:
+		return fault.Newf(fault.TooLarge, op, "", "make has %d bytes, the maximum is %d", len(s.Run), maxMake)
+	case len(s.Run) > 0 && !json.Valid(s.Run):
 		return fault.Fieldf(op, "make", "the value is not JSON")
 	case s.Jitter < 0 || s.Jitter > maxJitter:
 		return fault.Fieldf(op, "jitter", "%v is not between 0 and %v", s.Jitter, maxJitter)

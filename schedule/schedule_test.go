@@ -143,7 +143,7 @@ func (h *harness) counts(s schedule.Schedule, want schedule.Counts) {
 
 func TestNewScheduleDoesNotFireImmediately(t *testing.T) {
 	withHarness(t, func(h *harness) {
-		s := h.create(schedule.Spec{Cron: "0 */5 * * * *", Make: json.RawMessage(`{"goal":"x"}`)})
+		s := h.create(schedule.Spec{Cron: "0 */5 * * * *", Run: json.RawMessage(`{"goal":"x"}`)})
 		h.after(0) // midnight is a due time of the expression
 		h.after(4 * time.Minute)
 		h.after(6*time.Minute, "5m0s:5m0s", "10m0s:10m0s")
@@ -246,9 +246,9 @@ func TestDelayWithinGraceIsNotMissed(t *testing.T) {
 // and the time to compute them are bounded.
 func TestMakeUpIsBounded(t *testing.T) {
 	for missed, want := range map[schedule.Missed]schedule.Counts{
-		schedule.MissedSkip: {Fired: 1, Missed: schedule.MaxMakeUp},
-		schedule.MissedOnce: {Fired: 1, Missed: schedule.MaxMakeUp},
-		schedule.MissedAll:  {Fired: schedule.MaxMakeUp, Missed: schedule.MaxMakeUp + 1},
+		schedule.MissedSkip: {Fired: 1, Missed: schedule.MaxCatchUp},
+		schedule.MissedOnce: {Fired: 1, Missed: schedule.MaxCatchUp},
+		schedule.MissedAll:  {Fired: schedule.MaxCatchUp, Missed: schedule.MaxCatchUp + 1},
 	} {
 		t.Run(string(missed), func(t *testing.T) {
 			withHarness(t, func(h *harness) {
@@ -284,7 +284,7 @@ func TestOverlapPolicies(t *testing.T) {
 				h.after(10*time.Minute, "10m0s:10m0s")
 				h.setRunning(true)
 				h.after(33*time.Minute, c.during...)
-				if waiting := h.get(s).Waiting; (waiting != nil) != (c.overlap == schedule.OverlapQueue) {
+				if waiting := h.get(s).Queued; (waiting != nil) != (c.overlap == schedule.OverlapQueue) {
 					t.Errorf("Waiting = %v", waiting)
 				}
 				h.setRunning(false)
@@ -329,7 +329,7 @@ func TestPausedScheduleDoesNotFire(t *testing.T) {
 		if _, err := h.Pause(h.t.Context(), s.ID); err != nil {
 			t.Fatal(err)
 		}
-		if got := h.get(s); got.Next != nil || got.Waiting != nil || got.Done() || got.NextTimes(10) != nil {
+		if got := h.get(s); got.Next != nil || got.Queued != nil || got.Done() || got.NextTimes(10) != nil {
 			t.Errorf("paused schedule = %+v", got)
 		}
 		h.setRunning(false)
@@ -378,7 +378,7 @@ func TestUpdateOfTheTiming(t *testing.T) {
 			func(s *schedule.Spec) { s.Missed = "never" },
 			func(s *schedule.Spec) { s.Overlap = "never" },
 			func(s *schedule.Spec) { s.Jitter = -1 },
-			func(s *schedule.Spec) { s.Make = json.RawMessage(`{`) },
+			func(s *schedule.Spec) { s.Run = json.RawMessage(`{`) },
 			func(s *schedule.Spec) { s.Name = "\x00" },
 			func(s *schedule.Spec) { s.Session = strings.Repeat("s", 200) },
 		} {
@@ -602,7 +602,7 @@ func TestUpdateWhileFiring(t *testing.T) {
 			t.Fatal(err)
 		}
 		h.after(10*time.Minute, "12m6s:12m1s")
-		if got := h.get(s); got.Wake != nil || got.Claim != "" || got.Firing != nil || got.Counts.Fired != 3 {
+		if got := h.get(s); got.WakeAt != nil || got.Claim != "" || got.Firing != nil || got.Counts.Fired != 3 {
 			t.Errorf("schedule paused while firing = %+v", got)
 		}
 	})

@@ -41,14 +41,14 @@ func (s *Schedule) evaluate(now time.Time, busy bool) {
 	}
 	if s.At == nil {
 		if _, err := ParseTiming(s.Cron, s.TZ, s.Since); err != nil { // another version may parse it
-			s.Error, s.Claim, s.Wake = clipError(err.Error()), "", timePtr(now.Add(time.Hour))
+			s.Error, s.Claim, s.WakeAt = clipError(err.Error()), "", timePtr(now.Add(time.Hour))
 			return
 		}
 	}
 	busy = busy && s.Overlap != OverlapAllow
-	if s.Waiting != nil && !busy {
-		s.fire(*s.Waiting)
-		s.Waiting = nil
+	if s.Queued != nil && !busy {
+		s.fire(*s.Queued)
+		s.Queued = nil
 		return
 	}
 	due, missed, ok := s.due(now)
@@ -60,10 +60,10 @@ func (s *Schedule) evaluate(now time.Time, busy bool) {
 	case missed && s.Missed == MissedAll: // each is fired later, one after the other
 		s.Next = &due
 		s.release(now)
-		s.Wake = timePtr(now.Add(recheckDelay(now.Sub(due))))
+		s.WakeAt = timePtr(now.Add(recheckDelay(now.Sub(due))))
 		return
-	case s.Overlap == OverlapQueue && s.Waiting == nil:
-		s.Waiting, s.Next = &due, timePtr(s.after(due))
+	case s.Overlap == OverlapQueue && s.Queued == nil:
+		s.Queued, s.Next = &due, timePtr(s.after(due))
 	default:
 		s.Counts.Skipped++
 		s.Next = timePtr(s.after(due))
@@ -96,8 +96,8 @@ func (s *Schedule) due(now time.Time) (due time.Time, missed, ok bool) {
 	missed = late || last.After(first)
 	if s.Missed == MissedAll {
 		due = first
-		if s.count(first, last) > MaxMakeUp {
-			due = s.stepBack(first, last, MaxMakeUp-1)
+		if s.count(first, last) > MaxCatchUp {
+			due = s.stepBack(first, last, MaxCatchUp-1)
 			s.Counts.Missed += s.count(first, due.Add(-1))
 		}
 		return due, missed, true
@@ -112,10 +112,10 @@ func (s *Schedule) due(now time.Time) (due time.Time, missed, ok bool) {
 	return last, missed, true
 }
 
-// count returns the number of due times from first to last, at most MaxMakeUp+1.
+// count returns the number of due times from first to last, at most MaxCatchUp+1.
 func (s *Schedule) count(first, last time.Time) (n int64) {
 	t := s.timing()
-	for due := first; !due.IsZero() && !due.After(last) && n <= MaxMakeUp; n++ {
+	for due := first; !due.IsZero() && !due.After(last) && n <= MaxCatchUp; n++ {
 		if t == nil {
 			return n + 1
 		}
@@ -146,7 +146,7 @@ func (s *Schedule) recordResult(now time.Time, err error) {
 	a.Error = clipError(err.Error())
 	if a.Attempts < maxAttempts && !isPermanent(err) {
 		s.Claim = ""
-		s.Wake = timePtr(now.Add(min(minBackoff<<(a.Attempts-1), maxBackoff)))
+		s.WakeAt = timePtr(now.Add(min(minBackoff<<(a.Attempts-1), maxBackoff)))
 		return
 	}
 	s.Error, s.Firing = a.Error, nil
@@ -164,17 +164,17 @@ func isPermanent(err error) bool {
 // release releases the claim and sets Wake to the next time at which the schedule must be
 // evaluated.
 func (s *Schedule) release(now time.Time) {
-	s.Claim, s.Wake = "", nil
+	s.Claim, s.WakeAt = "", nil
 	if s.Paused {
 		return
 	}
 	if s.Next != nil {
-		s.Wake = timePtr(s.fireTime(*s.Next))
+		s.WakeAt = timePtr(s.fireTime(*s.Next))
 	}
-	if s.Waiting != nil {
-		again := now.Add(recheckDelay(now.Sub(*s.Waiting)))
-		if s.Wake == nil || again.Before(*s.Wake) {
-			s.Wake = timePtr(again)
+	if s.Queued != nil {
+		again := now.Add(recheckDelay(now.Sub(*s.Queued)))
+		if s.WakeAt == nil || again.Before(*s.WakeAt) {
+			s.WakeAt = timePtr(again)
 		}
 	}
 }

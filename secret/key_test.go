@@ -21,16 +21,16 @@ func read(t *testing.T, name string) string {
 	return string(b)
 }
 
-// openKeeper opens a Keeper over m.
-func openKeeper(t *testing.T, m *memoryStore, key string, passphrase string) (*secret.Keeper, error) {
+// openManager opens a Manager over m.
+func openManager(t *testing.T, m *memoryStore, key string, passphrase string) (*secret.Manager, error) {
 	t.Helper()
-	k := secret.NewKeeper(secret.Config{Store: m, Recorder: &testKeeper{}, KeyFile: key, Passphrase: []byte(passphrase)})
+	k := secret.NewManager(secret.Config{Store: m, Recorder: &testManager{}, KeyFile: key, Passphrase: []byte(passphrase)})
 	err := k.Open(t.Context())
 	t.Cleanup(func() { k.Close() })
 	return k, err
 }
 
-func valueOf(t *testing.T, k *secret.Keeper, name string) string {
+func valueOf(t *testing.T, k *secret.Manager, name string) string {
 	t.Helper()
 	v, err := k.Resolve(t.Context(), secret.Scope{Run: "r"}, name, secret.Use{Delivery: secret.File})
 	if err != nil {
@@ -44,7 +44,7 @@ func valueOf(t *testing.T, k *secret.Keeper, name string) string {
 func newStoreWithSecrets(t *testing.T, passphrase string) (*memoryStore, string) {
 	t.Helper()
 	m, key := newMemoryStore(), filepath.Join(t.TempDir(), "secrets.key")
-	k, err := openKeeper(t, m, key, passphrase)
+	k, err := openManager(t, m, key, passphrase)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -60,7 +60,7 @@ func newStoreWithSecrets(t *testing.T, passphrase string) (*memoryStore, string)
 	return m, key
 }
 
-func checkValues(t *testing.T, k *secret.Keeper) {
+func checkValues(t *testing.T, k *secret.Manager) {
 	t.Helper()
 	for _, name := range []string{"A", "B", "C"} {
 		if got := valueOf(t, k, name); got != "value of "+name {
@@ -77,7 +77,7 @@ func countKeys(t *testing.T, file string) int {
 func TestRotate(t *testing.T) {
 	m, key := newStoreWithSecrets(t, "")
 	before, sealed := read(t, key), m.secrets["A"].Sealed
-	k, err := openKeeper(t, m, key, "")
+	k, err := openManager(t, m, key, "")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -88,7 +88,7 @@ func TestRotate(t *testing.T) {
 	if read(t, key) == before || m.secrets["A"].Sealed == sealed || countKeys(t, key) != 1 {
 		t.Error("the key or the sealed values did not change")
 	}
-	k, err = openKeeper(t, m, key, "")
+	k, err = openManager(t, m, key, "")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -97,7 +97,7 @@ func TestRotate(t *testing.T) {
 	if err := os.WriteFile(key, []byte(before), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	k, err = openKeeper(t, m, key, "")
+	k, err = openManager(t, m, key, "")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -110,7 +110,7 @@ func TestOpenFinishesAnInterruptedRotation(t *testing.T) {
 	for _, passphrase := range []string{"", "open sesame"} {
 		// Interrupted before values are encrypted with the new key, which is in the file.
 		m, key := newStoreWithSecrets(t, passphrase)
-		k, err := openKeeper(t, m, key, passphrase)
+		k, err := openManager(t, m, key, passphrase)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -119,12 +119,12 @@ func TestOpenFinishesAnInterruptedRotation(t *testing.T) {
 			t.Fatal("Rotate with a failing database: got no error")
 		}
 		m.fail(nil)
-		checkValues(t, k) // the running Keeper continues to work
+		checkValues(t, k) // the running Manager continues to work
 		if err := k.Put(t.Context(), "B", []byte("value of B"), ""); err != nil {
 			t.Fatal(err)
 		}
 		both := read(t, key)
-		k, err = openKeeper(t, m, key, passphrase)
+		k, err = openManager(t, m, key, passphrase)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -135,7 +135,7 @@ func TestOpenFinishesAnInterruptedRotation(t *testing.T) {
 		if err := os.WriteFile(key, []byte(both), 0o600); err != nil {
 			t.Fatal(err)
 		}
-		k, err = openKeeper(t, m, key, passphrase)
+		k, err = openManager(t, m, key, passphrase)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -148,7 +148,7 @@ func TestOpenFinishesAnInterruptedRotation(t *testing.T) {
 
 func TestRotateWithAnUnwritableKeyFile(t *testing.T) {
 	m, key := newStoreWithSecrets(t, "")
-	k, err := openKeeper(t, m, key, "")
+	k, err := openManager(t, m, key, "")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -164,7 +164,7 @@ func TestRotateWithAnUnwritableKeyFile(t *testing.T) {
 		t.Errorf("Rotate = %v, want an error and an unchanged key file", err)
 	}
 	checkValues(t, k)
-	k, err = openKeeper(t, m, key, "")
+	k, err = openManager(t, m, key, "")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -173,7 +173,7 @@ func TestRotateWithAnUnwritableKeyFile(t *testing.T) {
 
 func TestPassphraseProtectsTheKey(t *testing.T) {
 	m, key := newStoreWithSecrets(t, "")
-	k, err := openKeeper(t, m, key, "open sesame") // encrypts the key file
+	k, err := openManager(t, m, key, "open sesame") // encrypts the key file
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -181,13 +181,13 @@ func TestPassphraseProtectsTheKey(t *testing.T) {
 	if countKeys(t, key) != 0 || !strings.HasPrefix(read(t, key), "age-encryption.org/v1\n-> scrypt ") {
 		t.Errorf("the key file is not encrypted: %.60q", read(t, key))
 	}
-	k, err = openKeeper(t, m, key, "open sesame")
+	k, err = openManager(t, m, key, "open sesame")
 	if err != nil {
 		t.Fatal(err)
 	}
 	checkValues(t, k)
 	for _, wrong := range []string{"", "open says me"} {
-		if _, err := openKeeper(t, m, key, wrong); !errors.Is(err, fault.Denied) || wrong != "" && strings.Contains(err.Error(), wrong) {
+		if _, err := openManager(t, m, key, wrong); !errors.Is(err, fault.Denied) || wrong != "" && strings.Contains(err.Error(), wrong) {
 			t.Errorf("Open with passphrase %q = %v, want %v", wrong, err, fault.Denied)
 		}
 	}
@@ -197,7 +197,7 @@ func TestPassphraseProtectsTheKey(t *testing.T) {
 	if countKeys(t, key) != 0 {
 		t.Error("the key file is not encrypted after Rotate")
 	}
-	k, err = openKeeper(t, m, key, "open sesame")
+	k, err = openManager(t, m, key, "open sesame")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -209,7 +209,7 @@ func TestOpenRefusesAnInsecureOrMissingKey(t *testing.T) {
 	if err := os.Chmod(key, 0o640); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := openKeeper(t, m, key, ""); !errors.Is(err, fault.Denied) {
+	if _, err := openManager(t, m, key, ""); !errors.Is(err, fault.Denied) {
 		t.Errorf("Open of a key readable by others = %v, want %v", err, fault.Denied)
 	}
 	good := read(t, key)
@@ -219,7 +219,7 @@ func TestOpenRefusesAnInsecureOrMissingKey(t *testing.T) {
 	if err := os.Chmod(key+".real", 0o600); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := openKeeper(t, m, key, ""); !errors.Is(err, fault.Unavailable) {
+	if _, err := openManager(t, m, key, ""); !errors.Is(err, fault.Unavailable) {
 		t.Errorf("Open without the key = %v, want %v", err, fault.Unavailable)
 	}
 	if _, err := os.Stat(key); err == nil {
@@ -228,7 +228,7 @@ func TestOpenRefusesAnInsecureOrMissingKey(t *testing.T) {
 	if err := os.Symlink(key+".real", key); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := openKeeper(t, m, key, ""); err == nil {
+	if _, err := openManager(t, m, key, ""); err == nil {
 		t.Error("Open of a symbolic link: got no error")
 	}
 	os.Remove(key)
@@ -236,11 +236,11 @@ func TestOpenRefusesAnInsecureOrMissingKey(t *testing.T) {
 		if err := os.WriteFile(key, []byte(bad), 0o600); err != nil {
 			t.Fatal(err)
 		}
-		if _, err := openKeeper(t, m, key, ""); err == nil || strings.Contains(err.Error(), "AGE-SECRET") {
+		if _, err := openManager(t, m, key, ""); err == nil || strings.Contains(err.Error(), "AGE-SECRET") {
 			t.Errorf("Open of a file with %.20q = %v, want an error without the key", bad, err)
 		}
 	}
-	if _, err := openKeeper(t, newMemoryStore(), filepath.Join(t.TempDir(), "no/such/dir/key"), ""); err == nil {
+	if _, err := openManager(t, newMemoryStore(), filepath.Join(t.TempDir(), "no/such/dir/key"), ""); err == nil {
 		t.Error("Open without the directory: got no error")
 	}
 }
@@ -253,7 +253,7 @@ func TestSealedValueIsBoundToItsName(t *testing.T) {
 	c := m.secrets["C"]
 	c.Sealed = c.Sealed[:len(c.Sealed)-8]
 	m.secrets["C"] = c
-	k, err := openKeeper(t, m, key, "")
+	k, err := openManager(t, m, key, "")
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -21,12 +21,12 @@ import (
 //
 // Mask does not query providers. Of an external secret, it masks the values that this daemon
 // has fetched.
-func (k *Keeper) Mask(ctx context.Context, who Scope, names []string) *redact.Mask {
+func (k *Manager) Mask(ctx context.Context, who Scope, names []string) *redact.Mask {
 	return k.MaskAll(ctx, []Scope{who}, names)
 }
 
 // MaskAll is like Mask for several scopes.
-func (k *Keeper) MaskAll(ctx context.Context, all []Scope, names []string) *redact.Mask {
+func (k *Manager) MaskAll(ctx context.Context, all []Scope, names []string) *redact.Mask {
 	names = slices.Clone(names)
 	for _, who := range all {
 		names = append(names, k.delivered.names(who.Jail)...)
@@ -67,7 +67,7 @@ func (k *Keeper) MaskAll(ctx context.Context, all []Scope, names []string) *reda
 
 // keepOldValue adds the value of a local secret to the history before it is replaced or
 // deleted.
-func (k *Keeper) keepOldValue(r *Record) {
+func (k *Manager) keepOldValue(r *Record) {
 	if r == nil || r.Provider != Local {
 		return
 	}

@@ -10,7 +10,7 @@ import (
 )
 
 func TestMaskCoversCurrentAndPastValues(t *testing.T) {
-	k := newTestKeeper(t)
+	k := newTestManager(t)
 	jid, other := id.NewJail(), id.NewJail()
 	ctx := t.Context()
 	put := func(name, value string) {
@@ -58,7 +58,7 @@ func TestMaskCoversCurrentAndPastValues(t *testing.T) {
 	}
 	put("KEY", second)
 	check("after Put", masked(secret.Scope{Jail: jid}), strings.TrimSpace(first), second)
-	if err := k.Branched(ctx, jid, other); err != nil {
+	if err := k.CopyGrantsToBranch(ctx, jid, other); err != nil {
 		t.Fatal(err)
 	}
 	check("a branch", masked(secret.Scope{Jail: other}), strings.TrimSpace(first), second)
@@ -70,7 +70,7 @@ func TestMaskCoversCurrentAndPastValues(t *testing.T) {
 		t.Fatal(err)
 	}
 	check("after Delete", masked(secret.Scope{Jail: jid}), strings.TrimSpace(first), second)
-	if err := k.Gone(ctx, jid); err != nil {
+	if err := k.JailDeleted(ctx, jid); err != nil {
 		t.Fatal(err)
 	}
 	check("after Gone", masked(secret.Scope{Jail: jid}))
@@ -81,7 +81,7 @@ func TestMaskCoversFetchedValues(t *testing.T) {
 	if err := os.WriteFile(dir+"/key", []byte("from-a-file\n"), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	k := newTestKeeper(t, func(c *secret.Config) { c.Providers = map[string]secret.Provider{"file": secret.Files{Dir: dir}} })
+	k := newTestManager(t, func(c *secret.Config) { c.Providers = map[string]secret.Provider{"file": secret.Files{Dir: dir}} })
 	ctx, jid := t.Context(), id.NewJail()
 	if err := k.PutReference(ctx, "KEY", "file:key", "anna"); err != nil {
 		t.Fatal(err)

@@ -12,9 +12,9 @@ import (
 	"glasshouse/fault"
 )
 
-// An Own is a secret with an owner. It cannot be granted: it is used only by jails that act
+// An OwnedSecret is a secret with an owner. It cannot be granted: it is used only by jails that act
 // for its owner, who chooses the hosts. Its existence is not revealed to others.
-type Own struct {
+type OwnedSecret struct {
 	Owner    string            `json:"owner"`
 	Name     string            `json:"name"` // unique per owner
 	ID       string            `json:"id"`   // alternative to Name in references
@@ -29,9 +29,9 @@ type Own struct {
 const maxOwned = 1000
 
 // key returns the name in the store. Names of secrets without an owner contain no colon.
-func (o Own) key() string { return o.Owner + ":" + o.Name }
+func (o OwnedSecret) key() string { return o.Owner + ":" + o.Name }
 
-func (o Own) check(op string) error {
+func (o OwnedSecret) check(op string) error {
 	for _, s := range []string{o.Owner, o.Name, o.ID} {
 		if s == "" || len(s) > 256 || strings.ContainsFunc(s, func(r rune) bool { return r <= ' ' || r >= 0x7f || r == ':' }) {
 			return fault.Fieldf(op, "name", "owner, name and id must be 1 to 256 printable ASCII characters without spaces and colons")
@@ -41,36 +41,36 @@ func (o Own) check(op string) error {
 }
 
 // own returns a copy of the owner's view of r. r must have an owner.
-func (r *Record) own() Own {
-	o := *r.Own
+func (r *Record) own() OwnedSecret {
+	o := *r.Owned
 	o.Metadata, o.Created, o.Updated = maps.Clone(o.Metadata), r.Created, r.Updated
 	return o
 }
 
-// Add stores a new owned secret. It zeroes b. It returns fault.Conflict if the owner has a
+// AddOwned stores a new owned secret. It zeroes b. It returns fault.Conflict if the owner has a
 // secret with the same name or id, or has the maximum number of secrets.
-func (k *Keeper) Add(ctx context.Context, o Own, b []byte, by string) (Own, error) {
+func (k *Manager) AddOwned(ctx context.Context, o OwnedSecret, b []byte, by string) (OwnedSecret, error) {
 	const op = "secret.Add"
 	defer clear(b)
 	if err := errors.Join(o.check(op), checkValue(op, o.Name, b)); err != nil {
-		return Own{}, err
+		return OwnedSecret{}, err
 	}
 	k.changeMu.Lock()
 	defer k.changeMu.Unlock()
 	own := k.Owned(o.Owner)
-	if slices.ContainsFunc(own, func(e Own) bool { return e.Name == o.Name || e.ID == o.ID }) {
-		return Own{}, fault.Newf(fault.Conflict, op, "", "a secret with this name exists")
+	if slices.ContainsFunc(own, func(e OwnedSecret) bool { return e.Name == o.Name || e.ID == o.ID }) {
+		return OwnedSecret{}, fault.Newf(fault.Conflict, op, "", "a secret with this name exists")
 	}
 	if len(own) >= maxOwned {
-		return Own{}, fault.Newf(fault.Conflict, op, "", "the maximum of %d secrets is reached", len(own))
+		return OwnedSecret{}, fault.Newf(fault.Conflict, op, "", "the maximum of %d secrets is reached", len(own))
 	}
 	o.Version, o.Metadata = 1, maps.Clone(o.Metadata)
 	return k.putOwned(ctx, op, o, b, by)
 }
 
-// Renew replaces the value of an owned secret and, unless it is nil, the metadata. The next
+// UpdateOwned replaces the value of an owned secret and, unless it is nil, the metadata. The next
 // use gets the new value. ref is the id or the name. Renew zeroes b.
-func (k *Keeper) Renew(ctx context.Context, owner, ref string, b []byte, metadata map[string]string, by string) (Own, error) {
+func (k *Manager) UpdateOwned(ctx context.Context, owner, ref string, b []byte, metadata map[string]string, by string) (OwnedSecret, error) {
 	const op = "secret.Renew"
 	defer clear(b)
 	k.changeMu.Lock()
@@ -80,7 +80,7 @@ func (k *Keeper) Renew(ctx context.Context, owner, ref string, b []byte, metadat
 		err = checkValue(op, o.Name, b)
 	}
 	if err != nil {
-		return Own{}, err
+		return OwnedSecret{}, err
 	}
 	o.Version++
 	if metadata != nil {
@@ -90,64 +90,64 @@ func (k *Keeper) Renew(ctx context.Context, owner, ref string, b []byte, metadat
 }
 
 // putOwned encrypts and stores an owned secret. The caller holds changeMu.
-func (k *Keeper) putOwned(ctx context.Context, op string, o Own, b []byte, by string) (Own, error) {
+func (k *Manager) putOwned(ctx context.Context, op string, o OwnedSecret, b []byte, by string) (OwnedSecret, error) {
 	sealed, err := k.currentKeys().seal(o.key(), b)
 	if err != nil {
-		return Own{}, err
+		return OwnedSecret{}, err
 	}
-	if err := k.storeRecord(ctx, op, by, Record{Name: o.key(), Provider: Local, Sealed: sealed, Own: &o}); err != nil {
-		return Own{}, err
+	if err := k.storeRecord(ctx, op, by, Record{Name: o.key(), Provider: Local, Sealed: sealed, Owned: &o}); err != nil {
+		return OwnedSecret{}, err
 	}
 	return k.FindOwned(o.Owner, o.ID)
 }
 
 // Owned returns the secrets of an owner, oldest first.
-func (k *Keeper) Owned(owner string) []Own {
+func (k *Manager) Owned(owner string) []OwnedSecret {
 	k.mu.RLock()
 	defer k.mu.RUnlock()
-	var list []Own
+	var list []OwnedSecret
 	for _, r := range k.secrets {
-		if r.Own != nil && r.Own.Owner == owner {
+		if r.Owned != nil && r.Owned.Owner == owner {
 			list = append(list, r.own())
 		}
 	}
-	slices.SortFunc(list, func(a, b Own) int { return cmp.Or(a.Created.Compare(b.Created), cmp.Compare(a.ID, b.ID)) })
+	slices.SortFunc(list, func(a, b OwnedSecret) int { return cmp.Or(a.Created.Compare(b.Created), cmp.Compare(a.ID, b.ID)) })
 	return list
 }
 
 // FindOwned returns a secret of an owner by id or name.
-func (k *Keeper) FindOwned(owner, ref string) (Own, error) {
+func (k *Manager) FindOwned(owner, ref string) (OwnedSecret, error) {
 	r, err := k.findOwned(owner, ref)
 	if err != nil {
-		return Own{}, err
+		return OwnedSecret{}, err
 	}
 	return r.own(), nil
 }
 
-func (k *Keeper) findOwned(owner, ref string) (*Record, error) {
+func (k *Manager) findOwned(owner, ref string) (*Record, error) {
 	k.mu.RLock()
 	defer k.mu.RUnlock()
 	for _, r := range k.secrets {
-		if o := r.Own; o != nil && o.Owner == owner && (o.ID == ref || o.Name == ref) {
+		if o := r.Owned; o != nil && o.Owner == owner && (o.ID == ref || o.Name == ref) {
 			return r, nil
 		}
 	}
 	return nil, fault.Newf(fault.NotFound, "secret.FindOwned", "", "no such secret")
 }
 
-// Drop deletes a secret of an owner. Later uses are refused.
-func (k *Keeper) Drop(ctx context.Context, owner, ref, by string) error {
+// DeleteOwned deletes a secret of an owner. Later uses are refused.
+func (k *Manager) DeleteOwned(ctx context.Context, owner, ref, by string) error {
 	return k.remove(ctx, by, func() (*Record, error) { return k.findOwned(owner, ref) })
 }
 
 // ResolveOwned returns the current value of an owned secret for a request of who to a host.
 // The caller must have checked that who acts for the owner, and zeroes the value.
-func (k *Keeper) ResolveOwned(ctx context.Context, who Scope, owner, name, host string) (Value, error) {
-	e := Event{Kind: Used, Secret: Own{Owner: owner, Name: name}.key(), Who: who, Delivery: Inject, Host: host}
+func (k *Manager) ResolveOwned(ctx context.Context, who Scope, owner, name, host string) (Value, error) {
+	e := Event{Kind: Used, Secret: OwnedSecret{Owner: owner, Name: name}.key(), Who: who, Delivery: Inject, Host: host}
 	k.mu.RLock()
 	r, keys := k.secrets[e.Secret], k.keys
 	k.mu.RUnlock()
-	if r == nil || r.Own == nil {
+	if r == nil || r.Owned == nil {
 		e.Kind, e.Why = Refused, "the owner has no such secret"
 		return Value{}, errors.Join(fault.Newf(fault.Denied, "secret.ResolveOwned", e.Secret, "no such secret"), k.record(ctx, e))
 	}

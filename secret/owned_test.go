@@ -13,9 +13,9 @@ import (
 	"glasshouse/secret"
 )
 
-func (k *testKeeper) addOwned(owner, name, value string) secret.Own {
+func (k *testManager) addOwned(owner, name, value string) secret.OwnedSecret {
 	k.t.Helper()
-	o, err := k.Add(k.t.Context(), secret.Own{Owner: owner, Name: name, ID: "sec_" + owner + name}, []byte(value), owner)
+	o, err := k.AddOwned(k.t.Context(), secret.OwnedSecret{Owner: owner, Name: name, ID: "sec_" + owner + name}, []byte(value), owner)
 	if err != nil {
 		k.t.Fatal(err)
 	}
@@ -23,7 +23,7 @@ func (k *testKeeper) addOwned(owner, name, value string) secret.Own {
 }
 
 // resolveOwned returns the value of an owned secret for a jail, or "-" if it is denied.
-func (k *testKeeper) resolveOwned(owner, name string) string {
+func (k *testManager) resolveOwned(owner, name string) string {
 	k.t.Helper()
 	v, err := k.ResolveOwned(k.t.Context(), secret.Scope{Jail: jail1}, owner, name, "api.example.com")
 	if errors.Is(err, fault.Denied) {
@@ -37,7 +37,7 @@ func (k *testKeeper) resolveOwned(owner, name string) string {
 }
 
 func TestOwnedSecretIsVisibleToItsOwnerOnly(t *testing.T) {
-	k := newTestKeeper(t)
+	k := newTestManager(t)
 	k.put("key", "the daemon's")
 	a, b := k.addOwned("t-a", "key", "a's "+canary), k.addOwned("t-b", "key", "b's")
 	if a.Version != 1 || a.Created.IsZero() || a.Created != a.Updated {
@@ -72,8 +72,8 @@ func TestOwnedSecretIsVisibleToItsOwnerOnly(t *testing.T) {
 	// An owner cannot refer to the secret of another owner.
 	for _, ref := range []string{b.ID, "t-b:key", "none"} {
 		_, find := k.FindOwned("t-a", ref)
-		_, renew := k.Renew(t.Context(), "t-a", ref, []byte("x"), nil, "t-a")
-		for _, err := range []error{find, renew, k.Drop(t.Context(), "t-a", ref, "t-a")} {
+		_, renew := k.UpdateOwned(t.Context(), "t-a", ref, []byte("x"), nil, "t-a")
+		for _, err := range []error{find, renew, k.DeleteOwned(t.Context(), "t-a", ref, "t-a")} {
 			if !errors.Is(err, fault.NotFound) || strings.Contains(err.Error(), ref) {
 				t.Errorf("reference %s: got %v, want %v", ref, err, fault.NotFound)
 			}
@@ -92,20 +92,20 @@ func TestOwnedSecretIsVisibleToItsOwnerOnly(t *testing.T) {
 }
 
 func TestOwnedSecretHasVersions(t *testing.T) {
-	k := newTestKeeper(t)
+	k := newTestManager(t)
 	a := k.addOwned("t-a", "key", "one")
 	more := map[string]string{"env": "test"}
-	got, err := k.Renew(t.Context(), "t-a", "key", []byte("two"), more, "t-a")
+	got, err := k.UpdateOwned(t.Context(), "t-a", "key", []byte("two"), more, "t-a")
 	if err != nil || got.Version != 2 || got.ID != a.ID || got.Metadata["env"] != "test" || !got.Created.Equal(a.Created) || !got.Updated.After(a.Updated) {
 		t.Errorf("Renew = %+v, %v", got, err)
 	}
 	more["env"], got.Metadata["env"] = "theirs", "theirs" // maps of arguments and results are copies
-	got, err = k.Renew(t.Context(), "t-a", a.ID, []byte("three"), nil, "t-a")
+	got, err = k.UpdateOwned(t.Context(), "t-a", a.ID, []byte("three"), nil, "t-a")
 	if err != nil || got.Version != 3 || got.Metadata["env"] != "test" {
 		t.Errorf("Renew with nil metadata = %+v, %v", got, err)
 	}
 	for _, value := range []string{"", strings.Repeat("x", secret.MaxValue+1)} {
-		if _, err := k.Renew(t.Context(), "t-a", "key", []byte(value), nil, "t-a"); err == nil {
+		if _, err := k.UpdateOwned(t.Context(), "t-a", "key", []byte(value), nil, "t-a"); err == nil {
 			t.Errorf("Renew with %d bytes: got no error", len(value))
 		}
 	}
@@ -116,20 +116,20 @@ func TestOwnedSecretHasVersions(t *testing.T) {
 	if got, err := k.FindOwned("t-a", "key"); err != nil || got.Version != 3 || got.Metadata["env"] != "test" || k.resolveOwned("t-a", "key") != "three" {
 		t.Errorf("FindOwned after Rotate and a restart = %+v, %v", got, err)
 	}
-	if got, err := k.Renew(t.Context(), "t-a", "key", []byte("four"), map[string]string{}, "t-a"); err != nil || len(got.Metadata) > 0 {
+	if got, err := k.UpdateOwned(t.Context(), "t-a", "key", []byte("four"), map[string]string{}, "t-a"); err != nil || len(got.Metadata) > 0 {
 		t.Errorf("Renew with empty metadata = %+v, %v", got, err)
 	}
-	for _, o := range []secret.Own{{Owner: "t-a", Name: "key", ID: "sec_other"}, {Owner: "t-a", Name: "other", ID: a.ID}} {
-		if _, err := k.Add(t.Context(), o, []byte("x"), "t-a"); !errors.Is(err, fault.Conflict) {
+	for _, o := range []secret.OwnedSecret{{Owner: "t-a", Name: "key", ID: "sec_other"}, {Owner: "t-a", Name: "other", ID: a.ID}} {
+		if _, err := k.AddOwned(t.Context(), o, []byte("x"), "t-a"); !errors.Is(err, fault.Conflict) {
 			t.Errorf("Add of the duplicate %+v = %v, want %v", o, err, fault.Conflict)
 		}
 	}
-	for _, o := range []secret.Own{{Owner: "t-a", ID: "sec_x"}, {Name: "n", ID: "sec_x"}, {Owner: "t-a", Name: "n"}, {Owner: "t-a", Name: "a:b", ID: "sec_x"}, {Owner: "t:a", Name: "b", ID: "sec_x"}, {Owner: "t-a", Name: "a\n", ID: "sec_x"}} {
-		if _, err := k.Add(t.Context(), o, []byte("x"), "t-a"); !errors.Is(err, fault.Invalid) {
+	for _, o := range []secret.OwnedSecret{{Owner: "t-a", ID: "sec_x"}, {Name: "n", ID: "sec_x"}, {Owner: "t-a", Name: "n"}, {Owner: "t-a", Name: "a:b", ID: "sec_x"}, {Owner: "t:a", Name: "b", ID: "sec_x"}, {Owner: "t-a", Name: "a\n", ID: "sec_x"}} {
+		if _, err := k.AddOwned(t.Context(), o, []byte("x"), "t-a"); !errors.Is(err, fault.Invalid) {
 			t.Errorf("Add(%+v) = %v, want %v", o, err, fault.Invalid)
 		}
 	}
-	if err := k.Drop(t.Context(), "t-a", a.ID, "t-a"); err != nil {
+	if err := k.DeleteOwned(t.Context(), "t-a", a.ID, "t-a"); err != nil {
 		t.Fatal(err)
 	}
 	if got := k.resolveOwned("t-a", "key"); got != "-" {
@@ -146,14 +146,14 @@ func TestOwnedSecretHasVersions(t *testing.T) {
 }
 
 func TestOwnedSecretUseIsRecorded(t *testing.T) {
-	k := newTestKeeper(t)
+	k := newTestManager(t)
 	a := k.addOwned("t-a", "key", "one")
 	k.resolveOwned("t-a", "key")
 	k.resolveOwned("t-a", "none")
-	if _, err := k.Renew(t.Context(), "t-a", "key", []byte("two"), nil, "t-a"); err != nil {
+	if _, err := k.UpdateOwned(t.Context(), "t-a", "key", []byte("two"), nil, "t-a"); err != nil {
 		t.Fatal(err)
 	}
-	if err := k.Drop(t.Context(), "t-a", a.ID, "t-a"); err != nil {
+	if err := k.DeleteOwned(t.Context(), "t-a", a.ID, "t-a"); err != nil {
 		t.Fatal(err)
 	}
 	k.expect("events", "stored t-a:key", "used t-a:key", "refused t-a:none", "stored t-a:key", "deleted t-a:key")
@@ -161,7 +161,7 @@ func TestOwnedSecretUseIsRecorded(t *testing.T) {
 	k.mu.Lock()
 	k.recordErr = errors.New("disk full")
 	k.mu.Unlock()
-	if _, err := k.Renew(t.Context(), "t-a", "key", []byte("two"), nil, "t-a"); err == nil {
+	if _, err := k.UpdateOwned(t.Context(), "t-a", "key", []byte("two"), nil, "t-a"); err == nil {
 		t.Error("Renew without a record: got no error")
 	}
 	if v, err := k.ResolveOwned(t.Context(), secret.Scope{Jail: jail1}, "t-a", "key", "h.example"); err == nil || len(v.Bytes()) > 0 {
@@ -182,28 +182,28 @@ func TestOwnedSecretUseIsRecorded(t *testing.T) {
 }
 
 func TestOwnedSecretsAreLimited(t *testing.T) {
-	k := newTestKeeper(t)
+	k := newTestManager(t)
 	for i := range 1000 {
 		k.addOwned("t-a", fmt.Sprintf("key%d", i), "x")
 	}
-	if _, err := k.Add(t.Context(), secret.Own{Owner: "t-a", Name: "more", ID: "sec_more"}, []byte("x"), "t-a"); !errors.Is(err, fault.Conflict) {
+	if _, err := k.AddOwned(t.Context(), secret.OwnedSecret{Owner: "t-a", Name: "more", ID: "sec_more"}, []byte("x"), "t-a"); !errors.Is(err, fault.Conflict) {
 		t.Errorf("Add beyond the maximum = %v, want %v", err, fault.Conflict)
 	}
 	k.addOwned("t-b", "key", "x")
 	own := k.Owned("t-a")
-	if len(own) != 1000 || !slices.IsSortedFunc(own, func(a, b secret.Own) int { return a.Created.Compare(b.Created) }) {
+	if len(own) != 1000 || !slices.IsSortedFunc(own, func(a, b secret.OwnedSecret) int { return a.Created.Compare(b.Created) }) {
 		t.Errorf("Owned returned %d secrets, want 1000 sorted by time", len(own))
 	}
 }
 
 func TestConcurrentAddCreatesOneSecret(t *testing.T) {
-	k := newTestKeeper(t)
+	k := newTestManager(t)
 	var wg sync.WaitGroup
 	var mu sync.Mutex
 	var created int
 	for i := range 20 {
 		wg.Go(func() {
-			_, err := k.Add(t.Context(), secret.Own{Owner: "t-a", Name: "key", ID: fmt.Sprintf("sec_%d", i)}, []byte("x"), "t-a")
+			_, err := k.AddOwned(t.Context(), secret.OwnedSecret{Owner: "t-a", Name: "key", ID: fmt.Sprintf("sec_%d", i)}, []byte("x"), "t-a")
 			mu.Lock()
 			defer mu.Unlock()
 			if err == nil {
@@ -216,7 +216,7 @@ func TestConcurrentAddCreatesOneSecret(t *testing.T) {
 	wg.Wait()
 	for i := range 20 {
 		wg.Go(func() {
-			if _, err := k.Renew(t.Context(), "t-a", "key", fmt.Appendf(nil, "%d", i), nil, "t-a"); err != nil {
+			if _, err := k.UpdateOwned(t.Context(), "t-a", "key", fmt.Appendf(nil, "%d", i), nil, "t-a"); err != nil {
 				t.Error(err)
 			}
 		})
@@ -230,7 +230,7 @@ func TestConcurrentAddCreatesOneSecret(t *testing.T) {
 // TestOwnedSecretIsConsistentDuringRenewal uses a secret while it is renewed and the key is
 // rotated. Each use gets a complete value and no error.
 func TestOwnedSecretIsConsistentDuringRenewal(t *testing.T) {
-	k := newTestKeeper(t)
+	k := newTestManager(t)
 	k.addOwned("t-a", "key", "value 0")
 	stop := make(chan struct{})
 	var wg sync.WaitGroup
@@ -251,7 +251,7 @@ func TestOwnedSecretIsConsistentDuringRenewal(t *testing.T) {
 		})
 	}
 	for i := range 20 {
-		if _, err := k.Renew(t.Context(), "t-a", "key", fmt.Appendf(nil, "value %d", i+1), nil, "t-a"); err != nil {
+		if _, err := k.UpdateOwned(t.Context(), "t-a", "key", fmt.Appendf(nil, "value %d", i+1), nil, "t-a"); err != nil {
 			t.Error(err)
 		}
 		if err := k.Rotate(t.Context(), "me"); err != nil {

@@ -27,7 +27,7 @@ func dup(t *testing.T, f *os.File) int {
 func TestEnvironmentProvider(t *testing.T) {
 	t.Setenv("GLASSHOUSE_TEST_KEY", canary)
 	t.Setenv("GLASSHOUSE_TEST_OTHER", canary)
-	k := newTestKeeper(t, func(c *secret.Config) {
+	k := newTestManager(t, func(c *secret.Config) {
 		c.Providers = map[string]secret.Provider{"env": secret.Environment{Allow: []string{"GLASSHOUSE_TEST_KEY", "GLASSHOUSE_TEST_NONE"}}}
 	})
 	for name, ref := range map[string]string{"A": "env:GLASSHOUSE_TEST_KEY", "NONE": "env:GLASSHOUSE_TEST_NONE"} {

@@ -41,7 +41,7 @@ type Record struct {
 	Created  time.Time
 	Updated  time.Time
 	Used     *time.Time
-	Own      *Own // set if the secret has an owner; nil: a secret of the daemon
+	Owned    *OwnedSecret // set if the secret has an owner; nil: a secret of the daemon
 }
 
 // Local is the provider of values that the store keeps encrypted.
@@ -75,7 +75,7 @@ type Recorder interface {
 	Record(ctx context.Context, e Event) error
 }
 
-// Config is the configuration of a Keeper. Fields without a default must be set.
+// Config is the configuration of a Manager. Fields without a default must be set.
 type Config struct {
 	Store      Store
 	Recorder   Recorder
@@ -90,8 +90,8 @@ type Config struct {
 	Changed func(ctx context.Context, s Scope) error
 }
 
-// A Keeper manages secrets and grants. It is safe for concurrent use.
-type Keeper struct {
+// A Manager manages secrets and grants. It is safe for concurrent use.
+type Manager struct {
 	cfg           Config
 	cancel        context.CancelFunc
 	wg            sync.WaitGroup
@@ -110,19 +110,19 @@ type Keeper struct {
 	grants map[id.Grant]*Grant
 }
 
-// NewKeeper returns a Keeper. It does nothing until Open.
-func NewKeeper(cfg Config) *Keeper {
+// NewManager returns a Manager. It does nothing until Open.
+func NewManager(cfg Config) *Manager {
 	if cfg.Log == nil {
 		cfg.Log = slog.New(slog.DiscardHandler)
 	}
 	if cfg.Changed == nil {
 		cfg.Changed = func(context.Context, Scope) error { return nil }
 	}
-	return &Keeper{cfg: cfg, expiryChanged: make(chan struct{}, 1), secrets: map[string]*Record{}, grants: map[id.Grant]*Grant{}}
+	return &Manager{cfg: cfg, expiryChanged: make(chan struct{}, 1), secrets: map[string]*Record{}, grants: map[id.Grant]*Grant{}}
 }
 
 // Open loads the secrets, grants and keys, and finishes an interrupted rotation of the key.
-func (k *Keeper) Open(ctx context.Context) error {
+func (k *Manager) Open(ctx context.Context) error {
 	secrets, err := k.cfg.Store.Secrets(ctx)
 	if err != nil {
 		return err
@@ -163,7 +163,7 @@ func (k *Keeper) Open(ctx context.Context) error {
 }
 
 // Close stops the expiry of grants. It may be called twice, and without Open.
-func (k *Keeper) Close() error {
+func (k *Manager) Close() error {
 	if k.cancel != nil {
 		k.cancel()
 		k.wg.Wait()
@@ -181,7 +181,7 @@ func checkName(op, name string) error {
 }
 
 // Put encrypts a value and stores it under a name, replacing an earlier one. It zeroes b.
-func (k *Keeper) Put(ctx context.Context, name string, b []byte, by string) error {
+func (k *Manager) Put(ctx context.Context, name string, b []byte, by string) error {
 	const op = "secret.Put"
 	defer clear(b)
 	if err := checkName(op, name); err != nil {
@@ -208,7 +208,7 @@ func checkValue(op, name string, b []byte) error {
 
 // PutReference stores a reference to a provider, which is queried at each use:
 // "vault:kv/data/app#key".
-func (k *Keeper) PutReference(ctx context.Context, name, reference, by string) error {
+func (k *Manager) PutReference(ctx context.Context, name, reference, by string) error {
 	const op = "secret.PutReference"
 	if err := checkName(op, name); err != nil {
 		return err
@@ -227,13 +227,13 @@ func (k *Keeper) PutReference(ctx context.Context, name, reference, by string) e
 	return k.put(ctx, op, by, func() (Record, error) { return Record{Name: name, Provider: provider, Path: path}, nil })
 }
 
-func (k *Keeper) currentKeys() *keyring {
+func (k *Manager) currentKeys() *keyring {
 	k.mu.RLock()
 	defer k.mu.RUnlock()
 	return k.keys
 }
 
-func (k *Keeper) put(ctx context.Context, op, by string, make func() (Record, error)) error {
+func (k *Manager) put(ctx context.Context, op, by string, make func() (Record, error)) error {
 	k.changeMu.Lock()
 	r, err := make()
 	if err == nil {
@@ -247,7 +247,7 @@ func (k *Keeper) put(ctx context.Context, op, by string, make func() (Record, er
 }
 
 // storeRecord stores a new or changed secret. The caller holds changeMu.
-func (k *Keeper) storeRecord(ctx context.Context, op, by string, r Record) error {
+func (k *Manager) storeRecord(ctx context.Context, op, by string, r Record) error {
 	now := time.Now()
 	r.Created, r.Updated = now, now
 	k.mu.RLock()
@@ -273,7 +273,7 @@ func (k *Keeper) storeRecord(ctx context.Context, op, by string, r Record) error
 }
 
 // Delete deletes a secret and its grants.
-func (k *Keeper) Delete(ctx context.Context, name, by string) error {
+func (k *Manager) Delete(ctx context.Context, name, by string) error {
 	return k.remove(ctx, by, func() (*Record, error) {
 		k.mu.RLock()
 		defer k.mu.RUnlock()
@@ -285,7 +285,7 @@ func (k *Keeper) Delete(ctx context.Context, name, by string) error {
 }
 
 // remove deletes the secret that find returns. It calls find with changeMu held.
-func (k *Keeper) remove(ctx context.Context, by string, find func() (*Record, error)) error {
+func (k *Manager) remove(ctx context.Context, by string, find func() (*Record, error)) error {
 	k.changeMu.Lock()
 	r, err := find()
 	if err != nil {
@@ -326,7 +326,7 @@ type Info struct {
 }
 
 // List describes all secrets, sorted by name.
-func (k *Keeper) List() []Info {
+func (k *Manager) List() []Info {
 	k.mu.RLock()
 	defer k.mu.RUnlock()
 	list := make([]Info, 0, len(k.secrets))
@@ -335,8 +335,8 @@ func (k *Keeper) List() []Info {
 		r := k.secrets[name]
 		index[name] = len(list)
 		info := Info{Name: r.Name, Provider: r.Provider, Path: r.Path, Created: r.Created, Updated: r.Updated, Used: r.Used, Grants: []Grant{}}
-		if r.Own != nil {
-			info.Owner = r.Own.Owner
+		if r.Owned != nil {
+			info.Owner = r.Owned.Owner
 		}
 		list = append(list, info)
 	}
@@ -352,7 +352,7 @@ func (k *Keeper) List() []Info {
 
 // Rotate encrypts all values with a new key and deletes the old key. If it is interrupted, the
 // next Open finishes it.
-func (k *Keeper) Rotate(ctx context.Context, by string) error {
+func (k *Manager) Rotate(ctx context.Context, by string) error {
 	k.changeMu.Lock()
 	defer k.changeMu.Unlock()
 	next, err := k.currentKeys().withNew()
@@ -375,7 +375,7 @@ func (k *Keeper) Rotate(ctx context.Context, by string) error {
 
 // reseal encrypts all values with the newest key and drops the other keys. The caller holds
 // changeMu, or is Open.
-func (k *Keeper) reseal(ctx context.Context) error {
+func (k *Manager) reseal(ctx context.Context) error {
 	k.mu.RLock()
 	keys, secrets := k.keys, maps.Clone(k.secrets)
 	k.mu.RUnlock()
@@ -421,7 +421,7 @@ func (k *Keeper) reseal(ctx context.Context) error {
 }
 
 // fetch returns a secret's value. keys must be the keyring that was current when r was read.
-func (k *Keeper) fetch(ctx context.Context, r *Record, keys *keyring) (Value, error) {
+func (k *Manager) fetch(ctx context.Context, r *Record, keys *keyring) (Value, error) {
 	if r.Provider == Local {
 		return keys.open(r.Name, r.Sealed, false)
 	}
@@ -446,7 +446,7 @@ func (k *Keeper) fetch(ctx context.Context, r *Record, keys *keyring) (Value, er
 	return v, nil
 }
 
-func (k *Keeper) record(ctx context.Context, e Event) error {
+func (k *Manager) record(ctx context.Context, e Event) error {
 	e.Time = time.Now()
 	if err := k.cfg.Recorder.Record(ctx, e); err != nil {
 		return fmt.Errorf("record that secret %s was %s: %w", e.Secret, e.Kind, err)
@@ -455,7 +455,7 @@ func (k *Keeper) record(ctx context.Context, e Event) error {
 }
 
 // notifyChanged calls Changed for each scope of the file grants.
-func (k *Keeper) notifyChanged(ctx context.Context, grants []*Grant) error {
+func (k *Manager) notifyChanged(ctx context.Context, grants []*Grant) error {
 	notified := map[Scope]bool{}
 	var errs []error
 	for _, g := range grants {

@@ -19,9 +19,9 @@ import (
 	"glasshouse/store/storetest"
 )
 
-// A testKeeper is a Keeper with a database file. It records events.
-type testKeeper struct {
-	*secret.Keeper
+// A testManager is a Manager with a database file. It records events.
+type testManager struct {
+	*secret.Manager
 	t          *testing.T
 	dir        string
 	db         *store.Store
@@ -36,7 +36,7 @@ type testKeeper struct {
 	recordErr error // error returned by Record
 }
 
-func (k *testKeeper) Record(_ context.Context, e secret.Event) error {
+func (k *testManager) Record(_ context.Context, e secret.Event) error {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	if k.recordErr != nil {
@@ -47,7 +47,7 @@ func (k *testKeeper) Record(_ context.Context, e secret.Event) error {
 }
 
 // takeEvents returns and removes the recorded events.
-func (k *testKeeper) takeEvents() (all []string) {
+func (k *testManager) takeEvents() (all []string) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	for _, e := range k.events {
@@ -57,16 +57,16 @@ func (k *testKeeper) takeEvents() (all []string) {
 	return all
 }
 
-func (k *testKeeper) expect(what string, want ...string) {
+func (k *testManager) expect(what string, want ...string) {
 	k.t.Helper()
 	if got := strings.Join(k.takeEvents(), ", "); got != strings.Join(want, ", ") {
 		k.t.Errorf("%s: recorded %q, want %q", what, got, strings.Join(want, ", "))
 	}
 }
 
-func newTestKeeper(t *testing.T, change ...func(*secret.Config)) *testKeeper {
+func newTestManager(t *testing.T, change ...func(*secret.Config)) *testManager {
 	t.Helper()
-	k := &testKeeper{t: t, dir: t.TempDir(), changed: func(secret.Scope) {}}
+	k := &testManager{t: t, dir: t.TempDir(), changed: func(secret.Scope) {}}
 	k.cfg = secret.Config{Recorder: k, KeyFile: filepath.Join(k.dir, "secrets.key"), Changed: func(_ context.Context, s secret.Scope) error { k.changed(s); return k.changedErr }}
 	for _, f := range change {
 		f(&k.cfg)
@@ -78,7 +78,7 @@ func newTestKeeper(t *testing.T, change ...func(*secret.Config)) *testKeeper {
 	return k
 }
 
-func (k *testKeeper) open() error {
+func (k *testManager) open() error {
 	path := filepath.Join(k.dir, "db")
 	if err := storetest.Create(path); err != nil {
 		return err
@@ -88,16 +88,16 @@ func (k *testKeeper) open() error {
 		return err
 	}
 	k.db, k.cfg.Store = db, db.Secrets()
-	k.Keeper = secret.NewKeeper(k.cfg)
+	k.Manager = secret.NewManager(k.cfg)
 	if err := k.Open(context.Background()); err != nil {
 		return errors.Join(err, db.Close())
 	}
 	return nil
 }
 
-func (k *testKeeper) close() { k.Close(); k.db.Close() }
+func (k *testManager) close() { k.Close(); k.db.Close() }
 
-func (k *testKeeper) reopen() {
+func (k *testManager) reopen() {
 	k.t.Helper()
 	k.close()
 	if err := k.open(); err != nil {
@@ -105,14 +105,14 @@ func (k *testKeeper) reopen() {
 	}
 }
 
-func (k *testKeeper) put(name, value string) {
+func (k *testManager) put(name, value string) {
 	k.t.Helper()
 	if err := k.Put(k.t.Context(), name, []byte(value), "me"); err != nil {
 		k.t.Fatal(err)
 	}
 }
 
-func (k *testKeeper) grant(g secret.Grant) secret.Grant {
+func (k *testManager) grant(g secret.Grant) secret.Grant {
 	k.t.Helper()
 	if g.Delivery == "" {
 		g.Delivery = secret.File
@@ -125,7 +125,7 @@ func (k *testKeeper) grant(g secret.Grant) secret.Grant {
 }
 
 // resolve returns the value of a secret for who, or "-" if it is denied.
-func (k *testKeeper) resolve(who secret.Scope, name string, u secret.Use) string {
+func (k *testManager) resolve(who secret.Scope, name string, u secret.Use) string {
 	k.t.Helper()
 	if u.Delivery == "" {
 		u.Delivery = secret.File
@@ -147,7 +147,7 @@ const (
 )
 
 func TestSecretIsStoredEncrypted(t *testing.T) {
-	k := newTestKeeper(t)
+	k := newTestManager(t)
 	value := []byte(canary)
 	if err := k.Put(t.Context(), "API_KEY", value, "me"); err != nil {
 		t.Fatal(err)
@@ -184,7 +184,7 @@ func files(t *testing.T, dir string) (names []string) {
 }
 
 func TestNamesAndValuesAreLimited(t *testing.T) {
-	k := newTestKeeper(t)
+	k := newTestManager(t)
 	for _, name := range []string{"", "1A", "-a", ".a", "a/b", "a b", "a\n", "ä", "..", strings.Repeat("a", 129)} {
 		if err := k.Put(t.Context(), name, []byte("x"), ""); !errors.Is(err, fault.Invalid) {
 			t.Errorf("Put(%q) = %v, want %v", name, err, fault.Invalid)
@@ -207,7 +207,7 @@ func TestNamesAndValuesAreLimited(t *testing.T) {
 }
 
 func TestResolveRequiresAGrant(t *testing.T) {
-	k := newTestKeeper(t)
+	k := newTestManager(t)
 	k.put("A", "one")
 	all := secret.Scope{Capability: "c", Jail: jail1, Session: "s", Run: "r"}
 	for _, tt := range []struct {
@@ -245,7 +245,7 @@ func TestResolveRequiresAGrant(t *testing.T) {
 }
 
 func TestResolveWithoutGrantDoesNotRevealExistence(t *testing.T) {
-	k := newTestKeeper(t)
+	k := newTestManager(t)
 	k.put("A", "one")
 	_, existing := k.Resolve(t.Context(), secret.Scope{Jail: jail1}, "A", secret.Use{Delivery: secret.File})
 	_, missing := k.Resolve(t.Context(), secret.Scope{Jail: jail1}, "B", secret.Use{Delivery: secret.File})
@@ -259,7 +259,7 @@ func TestResolveWithoutGrantDoesNotRevealExistence(t *testing.T) {
 }
 
 func TestInjectionMatchesTheHostsOfTheGrant(t *testing.T) {
-	k := newTestKeeper(t)
+	k := newTestManager(t)
 	k.put("A", "one")
 	k.grant(secret.Grant{Secret: "A", To: secret.Scope{Jail: jail1}, Delivery: secret.Inject, Hosts: []string{"api.example.com", "*.svc.example.org"}})
 	who := secret.Scope{Jail: jail1}
@@ -280,7 +280,7 @@ func TestInjectionMatchesTheHostsOfTheGrant(t *testing.T) {
 }
 
 func TestInvalidGrantsAreRefused(t *testing.T) {
-	k := newTestKeeper(t)
+	k := newTestManager(t)
 	k.put("A", "one")
 	past := time.Now().Add(-time.Second)
 	to := secret.Scope{Jail: jail1}
@@ -310,7 +310,7 @@ func TestInvalidGrantsAreRefused(t *testing.T) {
 }
 
 func TestEventsAreRecordedByName(t *testing.T) {
-	k := newTestKeeper(t)
+	k := newTestManager(t)
 	k.put("A", "one")
 	k.put("B", "two")
 	g := k.grant(secret.Grant{Secret: "A", To: secret.Scope{Jail: jail1}, Branches: true})
@@ -318,7 +318,7 @@ func TestEventsAreRecordedByName(t *testing.T) {
 	k.resolve(secret.Scope{Jail: jail1}, "A", secret.Use{})
 	k.resolve(secret.Scope{Jail: jail2}, "A", secret.Use{})
 	k.expect("Resolve", "stored A", "stored B", "granted A", "granted B", "used A", "refused A")
-	if err := k.Branched(t.Context(), jail1, jail2); err != nil {
+	if err := k.CopyGrantsToBranch(t.Context(), jail1, jail2); err != nil {
 		t.Fatal(err)
 	}
 	k.expect("Branched", "granted A")
@@ -336,7 +336,7 @@ func TestEventsAreRecordedByName(t *testing.T) {
 }
 
 func TestUnrecordedChangesDoNotHappen(t *testing.T) {
-	k := newTestKeeper(t)
+	k := newTestManager(t)
 	k.put("A", "one")
 	g := k.grant(secret.Grant{Secret: "A", To: secret.Scope{Jail: jail1}})
 	full := errors.New("disk full")
@@ -367,7 +367,7 @@ func TestUnrecordedChangesDoNotHappen(t *testing.T) {
 }
 
 func TestListHasNoValues(t *testing.T) {
-	k := newTestKeeper(t)
+	k := newTestManager(t)
 	k.put("B", canary)
 	k.put("A", canary)
 	g := k.grant(secret.Grant{Secret: "A", To: secret.Scope{Session: "s"}, By: "me"})
@@ -393,7 +393,7 @@ func TestListHasNoValues(t *testing.T) {
 }
 
 func TestFilesOfLiveGrants(t *testing.T) {
-	k := newTestKeeper(t)
+	k := newTestManager(t)
 	var notified []secret.Scope
 	k.changed = func(s secret.Scope) { notified = append(notified, s) }
 	k.put("A", "one")
@@ -415,7 +415,7 @@ func TestFilesOfLiveGrants(t *testing.T) {
 		t.Errorf("notified scopes of a new value = %v, want 2", notified)
 	}
 	notified = nil
-	if err := k.Gone(t.Context(), jail1); err != nil || notified != nil {
+	if err := k.JailDeleted(t.Context(), jail1); err != nil || notified != nil {
 		t.Errorf("notified scopes of Gone = %v, %v; want none", notified, err)
 	}
 	if values, err := k.Files(t.Context(), who); err != nil || len(values) != 1 {
@@ -424,7 +424,7 @@ func TestFilesOfLiveGrants(t *testing.T) {
 }
 
 func TestChangedErrorsAreReturned(t *testing.T) {
-	k := newTestKeeper(t)
+	k := newTestManager(t)
 	k.put("A", "one")
 	g := k.grant(secret.Grant{Secret: "A", To: secret.Scope{Jail: jail1}})
 	k.changedErr = errors.New("no response from the jail")
@@ -459,7 +459,7 @@ func (p *flakyProvider) Fetch(_ context.Context, path string) ([]byte, error) {
 
 func TestRevokeWithAnUnavailableProvider(t *testing.T) {
 	p := &flakyProvider{}
-	k := newTestKeeper(t, func(c *secret.Config) { c.Providers = map[string]secret.Provider{"far": p} })
+	k := newTestManager(t, func(c *secret.Config) { c.Providers = map[string]secret.Provider{"far": p} })
 	k.put("NEAR", "one")
 	if err := k.PutReference(t.Context(), "FAR", "far:key", ""); err != nil {
 		t.Fatal(err)
@@ -488,10 +488,10 @@ func TestRevokeWithAnUnavailableProvider(t *testing.T) {
 
 func TestGrantExpires(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		k := &testKeeper{t: t, dir: t.TempDir()}
+		k := &testManager{t: t, dir: t.TempDir()}
 		var notified []secret.Scope
 		m := newMemoryStore()
-		k.Keeper = secret.NewKeeper(secret.Config{Store: m, Recorder: k, KeyFile: filepath.Join(k.dir, "key"), Changed: func(_ context.Context, s secret.Scope) error { notified = append(notified, s); return nil }})
+		k.Manager = secret.NewManager(secret.Config{Store: m, Recorder: k, KeyFile: filepath.Join(k.dir, "key"), Changed: func(_ context.Context, s secret.Scope) error { notified = append(notified, s); return nil }})
 		if err := k.Open(t.Context()); err != nil {
 			t.Fatal(err)
 		}
@@ -528,13 +528,13 @@ func TestGrantExpires(t *testing.T) {
 }
 
 func TestBranchesGetTheirOwnGrants(t *testing.T) {
-	k := newTestKeeper(t)
+	k := newTestManager(t)
 	k.put("A", "one")
 	k.put("B", "two")
 	first := k.grant(secret.Grant{Secret: "A", To: secret.Scope{Jail: jail1, Session: "s"}, Branches: true})
 	k.grant(secret.Grant{Secret: "B", To: secret.Scope{Jail: jail1}})
 	const jail3 = id.Jail("j-cccccccccccc")
-	if err := errors.Join(k.Branched(t.Context(), jail1, jail2), k.Branched(t.Context(), jail2, jail3)); err != nil {
+	if err := errors.Join(k.CopyGrantsToBranch(t.Context(), jail1, jail2), k.CopyGrantsToBranch(t.Context(), jail2, jail3)); err != nil {
 		t.Fatal(err)
 	}
 	k.reopen()
@@ -544,7 +544,7 @@ func TestBranchesGetTheirOwnGrants(t *testing.T) {
 			t.Errorf("values for %s = %q and %q, want one and denied", j, a, b)
 		}
 	}
-	if err := k.Gone(t.Context(), jail2); err != nil {
+	if err := k.JailDeleted(t.Context(), jail2); err != nil {
 		t.Fatal(err)
 	}
 	if got := k.resolve(secret.Scope{Jail: jail3, Session: "s"}, "A", secret.Use{}); got != "one" {
@@ -559,7 +559,7 @@ func TestBranchesGetTheirOwnGrants(t *testing.T) {
 }
 
 func TestConcurrentUseAndChange(t *testing.T) {
-	k := newTestKeeper(t)
+	k := newTestManager(t)
 	var all sync.WaitGroup
 	for i := range 8 {
 		name := fmt.Sprintf("S%d", i%3)

@@ -13,7 +13,7 @@ import (
 
 // Grant creates a grant and returns it as stored. If updating the secret files fails, the
 // grant is returned with the error.
-func (k *Keeper) Grant(ctx context.Context, g Grant) (Grant, error) {
+func (k *Manager) Grant(ctx context.Context, g Grant) (Grant, error) {
 	const op = "secret.Grant"
 	k.changeMu.Lock()
 	g, err := k.grant(ctx, op, g)
@@ -25,7 +25,7 @@ func (k *Keeper) Grant(ctx context.Context, g Grant) (Grant, error) {
 }
 
 // grant stores a grant. The caller holds changeMu.
-func (k *Keeper) grant(ctx context.Context, op string, g Grant) (Grant, error) {
+func (k *Manager) grant(ctx context.Context, op string, g Grant) (Grant, error) {
 	now := time.Now()
 	if err := g.check(now); err != nil {
 		return Grant{}, err
@@ -36,7 +36,7 @@ func (k *Keeper) grant(ctx context.Context, op string, g Grant) (Grant, error) {
 	if r == nil {
 		return Grant{}, fault.Newf(fault.NotFound, op, g.Secret, "no such secret")
 	}
-	if r.Own != nil {
+	if r.Owned != nil {
 		return Grant{}, fault.Newf(fault.Denied, op, g.Secret, "owned secrets cannot be granted")
 	}
 	if count >= maxGrants {
@@ -65,7 +65,7 @@ func (k *Keeper) grant(ctx context.Context, op string, g Grant) (Grant, error) {
 
 // Revoke ends a grant and the grants that branches inherited from it. When it returns, they
 // can no longer be used.
-func (k *Keeper) Revoke(ctx context.Context, gid id.Grant, by string) error {
+func (k *Manager) Revoke(ctx context.Context, gid id.Grant, by string) error {
 	k.mu.RLock()
 	_, found := k.grants[gid]
 	k.mu.RUnlock()
@@ -76,17 +76,17 @@ func (k *Keeper) Revoke(ctx context.Context, gid id.Grant, by string) error {
 	return errors.Join(err, k.notifyChanged(ctx, ended))
 }
 
-// Gone ends the grants of a deleted jail. It does not call Changed: the files are gone with
+// JailDeleted ends the grants of a deleted jail. It does not call Changed: the files are gone with
 // the jail.
-func (k *Keeper) Gone(ctx context.Context, jid id.Jail) error {
+func (k *Manager) JailDeleted(ctx context.Context, jid id.Jail) error {
 	k.delivered.forget(jid)
 	_, err := k.endGrants(ctx, Revoked, "", "the jail was removed", func(g *Grant) bool { return g.To.Jail == jid })
 	return err
 }
 
-// Branched copies the inheritable grants of a jail to a branch. It does not call Changed: the
+// CopyGrantsToBranch copies the inheritable grants of a jail to a branch. It does not call Changed: the
 // branch requests its files when it starts.
-func (k *Keeper) Branched(ctx context.Context, from, branch id.Jail) error {
+func (k *Manager) CopyGrantsToBranch(ctx context.Context, from, branch id.Jail) error {
 	k.delivered.add(branch, k.delivered.names(from)...) // the memory of the branch contains these values
 	k.changeMu.Lock()
 	defer k.changeMu.Unlock()
@@ -107,7 +107,7 @@ func (k *Keeper) Branched(ctx context.Context, from, branch id.Jail) error {
 }
 
 // endGrants removes the matching grants and returns them.
-func (k *Keeper) endGrants(ctx context.Context, kind Kind, by, why string, which func(*Grant) bool) ([]*Grant, error) {
+func (k *Manager) endGrants(ctx context.Context, kind Kind, by, why string, which func(*Grant) bool) ([]*Grant, error) {
 	k.changeMu.Lock()
 	grants := k.findGrants(which)
 	if len(grants) == 0 {
@@ -143,7 +143,7 @@ func endEvent(g *Grant, kind Kind, by, why string) Event {
 }
 
 // findGrants returns the matching grants, oldest first.
-func (k *Keeper) findGrants(which func(*Grant) bool) []*Grant {
+func (k *Manager) findGrants(which func(*Grant) bool) []*Grant {
 	k.mu.RLock()
 	defer k.mu.RUnlock()
 	var found []*Grant
@@ -161,13 +161,13 @@ func (k *Keeper) findGrants(which func(*Grant) bool) []*Grant {
 	return found
 }
 
-func (k *Keeper) grantsOf(secret string) []*Grant {
+func (k *Manager) grantsOf(secret string) []*Grant {
 	return k.findGrants(func(g *Grant) bool { return g.Secret == secret })
 }
 
 // Resolve returns the value of a secret if who has a grant for this use. Without a grant, the
 // error does not reveal whether the secret exists. The caller zeroes the value.
-func (k *Keeper) Resolve(ctx context.Context, who Scope, name string, u Use) (Value, error) {
+func (k *Manager) Resolve(ctx context.Context, who Scope, name string, u Use) (Value, error) {
 	now := time.Now()
 	live := k.findGrants(func(g *Grant) bool { return g.Secret == name && g.To.covers(who) && g.allows(u) && !g.expired(now) })
 	e := Event{Kind: Used, Secret: name, Who: who, Delivery: u.Delivery, Host: u.Host}
@@ -182,7 +182,7 @@ func (k *Keeper) Resolve(ctx context.Context, who Scope, name string, u Use) (Va
 	return k.use(ctx, e)
 }
 
-func (k *Keeper) notGranted(name string, who Scope) error {
+func (k *Manager) notGranted(name string, who Scope) error {
 	return &fault.Error{Op: "secret.Resolve", Kind: fault.Denied, On: validOrEmpty(name),
 		Err: errors.New("not granted to " + who.String()), Remedy: "grant the secret with glasshouse secret grant"}
 }
@@ -195,7 +195,7 @@ func validOrEmpty(name string) string {
 }
 
 // use fetches a value and records the use.
-func (k *Keeper) use(ctx context.Context, e Event) (Value, error) {
+func (k *Manager) use(ctx context.Context, e Event) (Value, error) {
 	k.mu.RLock()
 	r, keys := k.secrets[e.Secret], k.keys
 	k.mu.RUnlock()
@@ -226,7 +226,7 @@ func (k *Keeper) use(ctx context.Context, e Event) (Value, error) {
 }
 
 // updateLastUsed stores the time of the last use, at most once per lastUsedInterval.
-func (k *Keeper) updateLastUsed(ctx context.Context, name string) {
+func (k *Manager) updateLastUsed(ctx context.Context, name string) {
 	now := time.Now()
 	k.mu.RLock()
 	r := k.secrets[name]
@@ -255,7 +255,7 @@ func (k *Keeper) updateLastUsed(ctx context.Context, name string) {
 
 // Files returns the values of a subject's file grants, sorted by name. A value that cannot be
 // fetched is nil, and the error says why. The caller zeroes the values.
-func (k *Keeper) Files(ctx context.Context, who Scope) (files []Value, err error) {
+func (k *Manager) Files(ctx context.Context, who Scope) (files []Value, err error) {
 	now := time.Now()
 	live := k.findGrants(func(g *Grant) bool { return g.Delivery == File && g.To.covers(who) && !g.expired(now) })
 	slices.SortStableFunc(live, func(a, b *Grant) int { return strings.Compare(a.Secret, b.Secret) })
@@ -273,14 +273,14 @@ func (k *Keeper) Files(ctx context.Context, who Scope) (files []Value, err error
 	return files, err
 }
 
-func (k *Keeper) hasGrant(gid id.Grant) bool {
+func (k *Manager) hasGrant(gid id.Grant) bool {
 	k.mu.RLock()
 	defer k.mu.RUnlock()
 	return k.grants[gid] != nil
 }
 
 // expireLoop ends grants when they expire.
-func (k *Keeper) expireLoop(ctx context.Context) {
+func (k *Manager) expireLoop(ctx context.Context) {
 	const (
 		longest = time.Hour // in case the wall clock is changed
 		retry   = 5 * time.Second

@@ -33,8 +33,8 @@ type VaultConfig struct {
 	SecretIDFile string // 0600
 	AuthPath     string // mount path of AppRole; default "approle"
 
-	Timeout time.Duration // per request; default 10 s
-	Keep    time.Duration // maximum time in the cache; default 30 s
+	Timeout  time.Duration // per request; default 10 s
+	CacheTTL time.Duration // maximum time in the cache; default 30 s
 }
 
 // Vault is a Provider for the key-value store (version 2) of HashiCorp Vault. A reference is
@@ -82,8 +82,8 @@ func NewVault(cfg VaultConfig) (*Vault, error) {
 	if cfg.Timeout == 0 {
 		cfg.Timeout = 10 * time.Second
 	}
-	if cfg.Keep == 0 {
-		cfg.Keep = 30 * time.Second
+	if cfg.CacheTTL == 0 {
+		cfg.CacheTTL = 30 * time.Second
 	}
 	transport := &http.Transport{
 		Proxy:           http.ProxyFromEnvironment,
@@ -200,7 +200,7 @@ func (v *Vault) fromCache(reference string) []byte {
 const maxCached = 1024
 
 func (v *Vault) addToCache(reference string, b []byte, lease time.Duration) {
-	ttl := v.cfg.Keep
+	ttl := v.cfg.CacheTTL
 	if lease > 0 {
 		ttl = min(ttl, lease)
 	}

@@ -221,12 +221,12 @@ func TestVaultFetch(t *testing.T) {
 
 func TestVaultCache(t *testing.T) {
 	s := newFakeVault(t)
-	v := s.client(t, func(c *secret.VaultConfig) { c.Keep = time.Hour })
+	v := s.client(t, func(c *secret.VaultConfig) { c.CacheTTL = time.Hour })
 	first, err := v.Fetch(t.Context(), "kv/data/app#key")
 	if err != nil {
 		t.Fatal(err)
 	}
-	clear(first) // as the Keeper does
+	clear(first) // as the Manager does
 	for range 5 {
 		if got := fetch(t, v, "kv/data/app#key"); got != canary {
 			t.Errorf("Fetch = %q, want %q", got, canary)
@@ -236,7 +236,7 @@ func TestVaultCache(t *testing.T) {
 		t.Errorf("%d reads, want 1", reads)
 	}
 	s.setValue("app", "changed")
-	now := s.client(t, func(c *secret.VaultConfig) { c.Keep = time.Nanosecond })
+	now := s.client(t, func(c *secret.VaultConfig) { c.CacheTTL = time.Nanosecond })
 	for range 2 {
 		if got := fetch(t, now, "kv/data/app#key"); got != "changed" {
 			t.Errorf("Fetch with a short cache = %q, want changed", got)
@@ -250,7 +250,7 @@ func TestVaultCache(t *testing.T) {
 
 func TestVaultAppRoleLogin(t *testing.T) {
 	s := newFakeVault(t)
-	v := s.client(t, byRole(s), func(c *secret.VaultConfig) { c.Keep = time.Nanosecond })
+	v := s.client(t, byRole(s), func(c *secret.VaultConfig) { c.CacheTTL = time.Nanosecond })
 	var all sync.WaitGroup
 	for range 8 {
 		all.Go(func() { fetch(t, v, "kv/data/app#key") })
@@ -281,7 +281,7 @@ func TestVaultAppRoleLogin(t *testing.T) {
 
 func TestVaultTokenFileIsReadAgain(t *testing.T) {
 	s := newFakeVault(t)
-	v := s.client(t, func(c *secret.VaultConfig) { c.Keep = time.Nanosecond })
+	v := s.client(t, func(c *secret.VaultConfig) { c.CacheTTL = time.Nanosecond })
 	fetch(t, v, "kv/data/app#key")
 	s.setTokens("next-token")
 	if err := os.WriteFile(s.path("token"), []byte("next-token"), 0o600); err != nil {

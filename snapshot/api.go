@@ -24,14 +24,14 @@ func (o TakeOptions) Check() error {
 	return fault.Fieldf(op, "layering", "%q is neither %q nor %q", o.Layering, jail.Copied, jail.Stacked)
 }
 
-// Nearest returns the last snapshot in the history of a jail: the last that was taken of it,
+// LastOf returns the last snapshot in the history of a jail: the last that was taken of it,
 // or the one that it was created from or rewound to. It returns "" if there is no such
 // snapshot.
-func (k *Keeper) Nearest(jid id.Jail) id.Snapshot {
+func (k *Manager) LastOf(jid id.Jail) id.Snapshot {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	return k.last[jid]
 }
 
-// Copies returns the number of frozen spares of a snapshot.
-func (k *Keeper) Copies(sid id.Snapshot) int { return k.cfg.Jails.Copies(sid) }
+// Spares returns the number of frozen spares of a snapshot.
+func (k *Manager) Spares(sid id.Snapshot) int { return k.cfg.Jails.Copies(sid) }

@@ -17,13 +17,13 @@ import (
 	"glasshouse/jail"
 )
 
-var _ jail.Commands = (*Keeper)(nil)
+var _ jail.Commands = (*Manager)(nil)
 
 // auto is the state of a jail with automatic snapshots.
 type auto struct {
 	takeMu sync.Mutex // serializes automatic snapshots of the jail
 
-	// The following fields are guarded by Keeper.mu.
+	// The following fields are guarded by Manager.mu.
 	due         time.Time // time of the next periodic snapshot; zero if unknown
 	pending     bool      // a process is held for a snapshot
 	announced   []string  // the command of the last call of Before
@@ -52,10 +52,10 @@ const (
 	maxTrigger = 256
 )
 
-func (r Reason) automatic() bool { return r == Every || r == Before || r == After }
+func (r Reason) automatic() bool { return r == Periodic || r == Before || r == After }
 
 // auto returns the state of a jail and creates it if necessary.
-func (k *Keeper) auto(jid id.Jail) *auto {
+func (k *Manager) auto(jid id.Jail) *auto {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	a := k.autos[jid]
@@ -68,7 +68,7 @@ func (k *Keeper) auto(jid id.Jail) *auto {
 
 // takeAutomatic takes a snapshot of a running jail if the jail may have changed since the last
 // one. The first of consecutive failures is logged. Failures do not affect the jail.
-func (k *Keeper) takeAutomatic(ctx context.Context, jid id.Jail, o TakeOptions) {
+func (k *Manager) takeAutomatic(ctx context.Context, jid id.Jail, o TakeOptions) {
 	a := k.auto(jid)
 	a.takeMu.Lock()
 	defer a.takeMu.Unlock()
@@ -99,7 +99,7 @@ func (k *Keeper) takeAutomatic(ctx context.Context, jid id.Jail, o TakeOptions) 
 
 // recordFailure records a failed attempt and sets the time of the next one. It ignores
 // failures of a jail that has ended meanwhile.
-func (k *Keeper) recordFailure(ctx context.Context, a *auto, jid id.Jail, o TakeOptions, err error) {
+func (k *Manager) recordFailure(ctx context.Context, a *auto, jid id.Jail, o TakeOptions, err error) {
 	if j, gone := k.cfg.Jails.Get(ctx, jid); gone != nil || j.State != jail.Running && j.State != jail.Paused || ctx.Err() != nil {
 		return
 	}
@@ -116,7 +116,7 @@ func (k *Keeper) recordFailure(ctx context.Context, a *auto, jid id.Jail, o Take
 }
 
 // clock takes periodic snapshots until Close.
-func (k *Keeper) clock() {
+func (k *Manager) clock() {
 	for {
 		wait := k.takeDue(time.Now())
 		select {
@@ -128,7 +128,7 @@ func (k *Keeper) clock() {
 }
 
 // takeDue takes the snapshots that are due at now, and returns the time until the next check.
-func (k *Keeper) takeDue(now time.Time) time.Duration {
+func (k *Manager) takeDue(now time.Time) time.Duration {
 	jails, err := k.cfg.Jails.List(k.ctx, jail.ListOptions{})
 	if err != nil {
 		return clockInterval
@@ -149,7 +149,7 @@ func (k *Keeper) takeDue(now time.Time) time.Duration {
 			continue
 		}
 		work.Go(func() error {
-			k.takeAutomatic(k.ctx, j.ID, TakeOptions{Reason: Every, Trigger: every.String()})
+			k.takeAutomatic(k.ctx, j.ID, TakeOptions{Reason: Periodic, Trigger: every.String()})
 			k.mu.Lock()
 			a.due = time.Now().Add(every)
 			k.mu.Unlock()
@@ -162,7 +162,7 @@ func (k *Keeper) takeDue(now time.Time) time.Duration {
 
 // due returns the time of the next periodic snapshot of a jail: one period after its last
 // snapshot of any kind, including those of earlier daemons.
-func (k *Keeper) due(a *auto, j jail.Jail) time.Time {
+func (k *Manager) due(a *auto, j jail.Jail) time.Time {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	last := j.Created
@@ -181,7 +181,7 @@ func (k *Keeper) due(a *auto, j jail.Jail) time.Time {
 }
 
 // forgetJails removes the state of jails that no longer exist.
-func (k *Keeper) forgetJails(jails []jail.Jail) {
+func (k *Manager) forgetJails(jails []jail.Jail) {
 	there := map[id.Jail]bool{}
 	for _, j := range jails {
 		there[j.ID] = true
@@ -196,7 +196,7 @@ func (k *Keeper) forgetJails(jails []jail.Jail) {
 }
 
 // Before implements jail.Commands. The requested command waits for the snapshot.
-func (k *Keeper) Before(ctx context.Context, jid id.Jail, argv []string) {
+func (k *Manager) Before(ctx context.Context, jid id.Jail, argv []string) {
 	j, err := k.cfg.Jails.Get(ctx, jid)
 	if err != nil {
 		return
@@ -213,7 +213,7 @@ func (k *Keeper) Before(ctx context.Context, jid id.Jail, argv []string) {
 }
 
 // After implements jail.Commands.
-func (k *Keeper) After(ctx context.Context, jid id.Jail, argv []string) {
+func (k *Manager) After(ctx context.Context, jid id.Jail, argv []string) {
 	if k.ctx.Err() != nil {
 		return
 	}
@@ -226,10 +226,10 @@ func trigger(argv []string) string {
 	return safetext.Clip(s, maxTrigger)
 }
 
-// Began is called for each program that a process in a jail has executed. If the policy
+// ProgramStarted is called for each program that a process in a jail has executed. If the policy
 // requires a snapshot, the process is stopped as soon as possible, after the program has
 // started. Began does not block and does not keep e.
-func (k *Keeper) Began(jid id.Jail, e *event.Event) {
+func (k *Manager) ProgramStarted(jid id.Jail, e *event.Event) {
 	if k.ctx == nil || k.ctx.Err() != nil || time.Since(time.UnixMilli(e.TS)) > maxEventAge {
 		return
 	}
@@ -259,7 +259,7 @@ func (k *Keeper) Began(jid id.Jail, e *event.Event) {
 // claimHold reports whether a started program has to wait for a snapshot, and if so marks one
 // as pending. It returns false for the command of the last call of Before, and while another
 // snapshot is pending.
-func (k *Keeper) claimHold(jid id.Jail, argv []string) bool {
+func (k *Manager) claimHold(jid id.Jail, argv []string) bool {
 	a := k.auto(jid)
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -275,7 +275,7 @@ func (k *Keeper) claimHold(jid id.Jail, argv []string) bool {
 }
 
 // retainSoon removes in the background the snapshots that exceed a jail's retention policy.
-func (k *Keeper) retainSoon(jid id.Jail) {
+func (k *Manager) retainSoon(jid id.Jail) {
 	if k.ctx.Err() != nil {
 		return
 	}

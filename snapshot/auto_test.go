@@ -57,20 +57,20 @@ func TestPeriodicSnapshotsOnlyAfterChanges(t *testing.T) {
 	w.sh(j, "echo one > /root/f")
 	now := time.Now()
 	w.harness.keeper.TakeDue(t, now)
-	if n := len(w.list(j, snapshot.Every)); n != 0 {
+	if n := len(w.list(j, snapshot.Periodic)); n != 0 {
 		t.Fatalf("%d snapshots before the period had passed", n)
 	}
 	w.harness.keeper.TakeDue(t, now.Add(2*time.Hour))
-	if n := len(w.list(j, snapshot.Every)); n != 1 {
+	if n := len(w.list(j, snapshot.Periodic)); n != 1 {
 		t.Fatalf("%d snapshots after the period, want 1", n)
 	}
 	w.harness.keeper.TakeDue(t, now.Add(4*time.Hour))
-	if n := len(w.list(j, snapshot.Every)); n != 1 {
+	if n := len(w.list(j, snapshot.Periodic)); n != 1 {
 		t.Fatalf("%d snapshots although nothing had changed", n)
 	}
 	w.sh(j, "echo two > /root/f")
 	w.harness.keeper.TakeDue(t, now.Add(6*time.Hour))
-	list := w.list(j, snapshot.Every)
+	list := w.list(j, snapshot.Periodic)
 	if len(list) != 2 {
 		t.Fatalf("%d snapshots after a change, want 2", len(list))
 	}
@@ -114,12 +114,12 @@ func TestSnapshotPolicySurvivesRestart(t *testing.T) {
 	}
 	w.sh(j, "echo two > /root/f")
 	w.harness.keeper.TakeDue(t, now.Add(30*time.Minute))
-	first := w.list(j, snapshot.Every)
+	first := w.list(j, snapshot.Periodic)
 	if len(first) != 1 {
 		t.Fatalf("%d snapshots, want none half an hour after the last", len(first))
 	}
 	w.harness.keeper.TakeDue(t, now.Add(4*time.Hour))
-	if list := w.list(j, snapshot.Every); len(list) != 1 || list[0].ID == first[0].ID {
+	if list := w.list(j, snapshot.Periodic); len(list) != 1 || list[0].ID == first[0].ID {
 		t.Errorf("%d snapshots after the restart, want one new one at the end", len(list))
 	}
 }
@@ -333,7 +333,7 @@ func TestSnapshotAfterCommand(t *testing.T) {
 	if list := w.list(j, snapshot.After); list[1].ID != last.ID {
 		t.Error("the last snapshot was not kept")
 	}
-	if list := w.list(j, snapshot.Asked); len(list) != 1 || list[0].ID != asked.ID {
+	if list := w.list(j, snapshot.Requested); len(list) != 1 || list[0].ID != asked.ID {
 		t.Errorf("%d requested snapshots remain, want all", len(list))
 	}
 }
@@ -355,7 +355,7 @@ func TestAutomaticSnapshotsDiskLimit(t *testing.T) {
 		}
 	}
 	w.harness.keeper.Retain(t)
-	list := w.list(j, snapshot.Every)
+	list := w.list(j, snapshot.Periodic)
 	if len(list) == 0 || len(list) > 2 {
 		t.Fatalf("%d snapshots of over 10 MB each exceed the limit of 30 MB", len(list))
 	}
@@ -401,7 +401,7 @@ func testFailingSnapshots(t *testing.T, panics bool) {
 	store.full.Store(false)
 	w.begin() // the next daemon tries immediately
 	w.harness.keeper.TakeDue(t, time.Now().Add(100*time.Hour))
-	if n := len(w.list(j, snapshot.Every)); n != 1 {
+	if n := len(w.list(j, snapshot.Periodic)); n != 1 {
 		t.Errorf("%d snapshots after space was freed", n)
 	}
 }

@@ -32,7 +32,7 @@ type Overrides struct {
 	Mounts []jail.Mount
 
 	// Govern returns the policy of the new jail, given that of the snapshot. If it is nil,
-	// Config.Inherit applies.
+	// Config.InheritPolicy applies.
 	Govern func(json.RawMessage) (json.RawMessage, error)
 }
 
@@ -40,10 +40,10 @@ type Overrides struct {
 func (o Overrides) apply(s jail.Spec, n, count int) (jail.Spec, error) {
 	s.Name, s.Labels, s.Hostname = o.Name, o.Labels, o.Hostname
 	// The original jail was already permitted to use the workspace and the mounts.
-	s.Trusted, s.Granted = true, nil
+	s.Trusted, s.GrantedMounts = true, nil
 	s.Mounts = append(slices.Clone(s.Mounts), o.Mounts...)
 	for _, m := range s.Mounts {
-		s.Granted = append(s.Granted, m.Source)
+		s.GrantedMounts = append(s.GrantedMounts, m.Source)
 	}
 	if o.Name != "" && count > 1 {
 		s.Name = fmt.Sprintf("%s-%d", o.Name, n)
@@ -64,12 +64,12 @@ func (o Overrides) apply(s jail.Spec, n, count int) (jail.Spec, error) {
 		return s, nil
 	}
 	var err error
-	s.Govern, err = o.Govern(s.Govern)
+	s.Policy, err = o.Govern(s.Policy)
 	return s, err
 }
 
-// A Child is the result of creating one branch: a jail or an error.
-type Child struct {
+// A BranchResult is the result of creating one branch: a jail or an error.
+type BranchResult struct {
 	Jail jail.Jail
 	Err  error
 }
@@ -80,12 +80,12 @@ const MaxBranches = 256
 // Branch creates count jails from a snapshot, each with the state of the original jail at that
 // time. The creation of single jails may fail; Branch itself returns an error only if the
 // snapshot cannot be used.
-func (k *Keeper) Branch(ctx context.Context, sid id.Snapshot, count int, o Overrides) ([]Child, error) {
+func (k *Manager) Branch(ctx context.Context, sid id.Snapshot, count int, o Overrides) ([]BranchResult, error) {
 	return k.branch(ctx, sid, count, o, event.OpBranch)
 }
 
 // Restore creates one jail from a snapshot.
-func (k *Keeper) Restore(ctx context.Context, sid id.Snapshot, o Overrides) (jail.Jail, error) {
+func (k *Manager) Restore(ctx context.Context, sid id.Snapshot, o Overrides) (jail.Jail, error) {
 	children, err := k.branch(ctx, sid, 1, o, event.OpRestore)
 	if err != nil {
 		return jail.Jail{}, err
@@ -93,7 +93,7 @@ func (k *Keeper) Restore(ctx context.Context, sid id.Snapshot, o Overrides) (jai
 	return children[0].Jail, children[0].Err
 }
 
-func (k *Keeper) branch(ctx context.Context, sid id.Snapshot, count int, o Overrides, op string) ([]Child, error) {
+func (k *Manager) branch(ctx context.Context, sid id.Snapshot, count int, o Overrides, op string) ([]BranchResult, error) {
 	if count < 1 || count > MaxBranches {
 		return nil, fault.Fieldf("snapshot.Branch", "count", "%d is not between 1 and %d", count, MaxBranches)
 	}
@@ -106,7 +106,7 @@ func (k *Keeper) branch(ctx context.Context, sid id.Snapshot, count int, o Overr
 		return nil, fault.Newf(fault.Invalid, "snapshot.Branch", string(sid), "mounts cannot be added to a snapshot with running processes")
 	}
 	if o.Govern == nil {
-		o.Govern = k.cfg.Inherit
+		o.Govern = k.cfg.InheritPolicy
 	}
 	specs := make([]jail.Spec, count)
 	for i := range specs {
@@ -120,7 +120,7 @@ func (k *Keeper) branch(ctx context.Context, sid id.Snapshot, count int, o Overr
 		}
 	}
 	began := time.Now()
-	children := make([]Child, count)
+	children := make([]BranchResult, count)
 	var wg sync.WaitGroup
 	slots := make(chan struct{}, 2*runtime.NumCPU())
 	for i := range children {
@@ -145,7 +145,7 @@ func (k *Keeper) branch(ctx context.Context, sid id.Snapshot, count int, o Overr
 	k.mu.Unlock()
 	for i, c := range children {
 		if c.Err == nil {
-			k.notify(Happening{Op: OpBranched, Snapshot: of, Jail: c.Jail.ID, Number: i + 1})
+			k.notify(Notification{Op: OpBranched, Snapshot: of, Jail: c.Jail.ID, Number: i + 1})
 		}
 	}
 	k.refill(sid)
@@ -153,7 +153,7 @@ func (k *Keeper) branch(ctx context.Context, sid id.Snapshot, count int, o Overr
 }
 
 // BranchJail takes a snapshot of a jail and creates count jails from it.
-func (k *Keeper) BranchJail(ctx context.Context, jid id.Jail, count int, o Overrides) (Snapshot, []Child, error) {
+func (k *Manager) BranchJail(ctx context.Context, jid id.Jail, count int, o Overrides) (Snapshot, []BranchResult, error) {
 	s, done, err := k.take(ctx, jid, TakeOptions{Reason: Branched})
 	if err != nil {
 		return Snapshot{}, nil, err
@@ -164,7 +164,7 @@ func (k *Keeper) BranchJail(ctx context.Context, jid id.Jail, count int, o Overr
 }
 
 // Rewind resets a jail to a snapshot of the jail or of one of its ancestors.
-func (k *Keeper) Rewind(ctx context.Context, jid id.Jail, sid id.Snapshot, o jail.RewindOptions) (jail.Jail, error) {
+func (k *Manager) Rewind(ctx context.Context, jid id.Jail, sid id.Snapshot, o jail.RewindOptions) (jail.Jail, error) {
 	img, done, err := k.image(ctx, sid)
 	if err != nil {
 		return jail.Jail{}, err
@@ -178,13 +178,13 @@ func (k *Keeper) Rewind(ctx context.Context, jid id.Jail, sid id.Snapshot, o jai
 	k.last[jid] = sid
 	of, _ := k.lookup(sid)
 	k.mu.Unlock()
-	k.notify(Happening{Op: OpRewound, Snapshot: of, Jail: jid})
+	k.notify(Notification{Op: OpRewound, Snapshot: of, Jail: jid})
 	k.refill(sid)
 	return j, k.sweep(ctx)
 }
 
 // image prepares a snapshot for restoring. It stays usable until done is called.
-func (k *Keeper) image(ctx context.Context, sid id.Snapshot) (jail.Image, func(), error) {
+func (k *Manager) image(ctx context.Context, sid id.Snapshot) (jail.Image, func(), error) {
 	s, free, err := k.acquire(sid)
 	if err != nil {
 		return jail.Image{}, nil, err
@@ -204,7 +204,7 @@ func (k *Keeper) image(ctx context.Context, sid id.Snapshot) (jail.Image, func()
 
 // warm loads the images of a snapshot into the memory cache, or into a temporary directory on
 // disk if they do not fit. They stay there until cool is called.
-func (k *Keeper) warm(ctx context.Context, s *Snapshot) (at string, cool func(), err error) {
+func (k *Manager) warm(ctx context.Context, s *Snapshot) (at string, cool func(), err error) {
 	k.warmMu.Lock()
 	defer k.warmMu.Unlock()
 	if at, ok := k.cache.get(s.ID); ok {

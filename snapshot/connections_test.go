@@ -186,7 +186,7 @@ func (h *harness) newPeer(j id.Jail, network jail.Network) *peer {
 	at := filepath.Join(h.dir, "netns", string(j))
 	switch network {
 	case jail.Proxied:
-		p := listen(h.t, netns.Door(at), fmt.Sprintf("%s:%d", netns.Gateway, netns.AllPort))
+		p := listen(h.t, netns.EndpointNetns(at), fmt.Sprintf("%s:%d", netns.Gateway, netns.AllPort))
 		p.addr = "198.51.100.7/80" // any public address is routed there
 		return p
 	case jail.Full:
@@ -271,11 +271,11 @@ func (h *harness) checkNoRepair(j id.Jail) {
 	if err != nil {
 		h.t.Fatal(err)
 	}
-	body := rec.Body
+	body := rec.InstanceID
 	if body == "" {
 		body = j
 	}
-	conns, err := netns.Outward(filepath.Join(h.dir, "netns", string(body)))
+	conns, err := netns.ExternalConns(filepath.Join(h.dir, "netns", string(body)))
 	if err != nil {
 		h.t.Fatal(err)
 	}
@@ -394,8 +394,8 @@ func TestRewindKeepsUnusedConnections(t *testing.T) {
 			h.rewind(j, s, jail.RewindOptions{})
 			p.call(0).checkReset(t, "connection without keep")
 			rec, err := h.jails.Get(t.Context(), j)
-			if err != nil || rec.Wire != nil {
-				t.Errorf("network = %+v, %v, want its own", rec.Wire, err)
+			if err != nil || rec.Link != nil {
+				t.Errorf("network = %+v, %v, want its own", rec.Link, err)
 			}
 		})
 	}
@@ -442,8 +442,8 @@ func (h *harness) newPeerOf(j id.Jail, network jail.Network) *peer {
 	if err != nil {
 		h.t.Fatal(err)
 	}
-	if rec.Body != "" {
-		j = rec.Body
+	if rec.InstanceID != "" {
+		j = rec.InstanceID
 	}
 	return h.newPeer(j, network)
 }
@@ -451,14 +451,14 @@ func (h *harness) newPeerOf(j id.Jail, network jail.Network) *peer {
 // failingSecrets returns no secrets, or an error if fails is set.
 type failingSecrets struct{ fails atomic.Bool }
 
-func (r *failingSecrets) For(context.Context, id.Jail) ([]jail.Secret, error) {
+func (r *failingSecrets) Granted(context.Context, id.Jail) ([]jail.Secret, error) {
 	if r.fails.Load() {
 		return nil, fault.Newf(fault.Unavailable, "secrets", "", "not now")
 	}
 	return nil, nil
 }
-func (*failingSecrets) Branched(context.Context, id.Jail, id.Jail) error { return nil }
-func (*failingSecrets) Gone(context.Context, id.Jail) error              { return nil }
+func (*failingSecrets) CopyGrantsToBranch(context.Context, id.Jail, id.Jail) error { return nil }
+func (*failingSecrets) JailDeleted(context.Context, id.Jail) error                 { return nil }
 
 func TestFailedRewindReturnsNetwork(t *testing.T) {
 	for _, network := range []jail.Network{jail.Proxied, jail.Full, jail.Bridged} {

@@ -10,9 +10,9 @@ import (
 	"glasshouse/jail"
 )
 
-// Copies configures the frozen spares of the newest snapshots. A branch or rewind that finds a
+// SpareConfig configures the frozen spares of the newest snapshots. A branch or rewind that finds a
 // spare only has to thaw it.
-type Copies struct {
+type SpareConfig struct {
 	Count    int   // per snapshot; 0 disables spares
 	MemoryMB int64 // approximate limit of all spares together
 }
@@ -20,9 +20,9 @@ type Copies struct {
 // refillTime bounds the creation of spares for one snapshot.
 const refillTime = time.Minute
 
-// Warm creates frozen spares of a snapshot until there are count of them or the memory limit
+// FillSpares creates frozen spares of a snapshot until there are count of them or the memory limit
 // is reached.
-func (k *Keeper) Warm(ctx context.Context, sid id.Snapshot, count int) error {
+func (k *Manager) FillSpares(ctx context.Context, sid id.Snapshot, count int) error {
 	img, done, err := k.image(ctx, sid)
 	if err != nil {
 		return err
@@ -39,7 +39,7 @@ func (k *Keeper) Warm(ctx context.Context, sid id.Snapshot, count int) error {
 	return nil
 }
 
-func (k *Keeper) makeSpare(ctx context.Context, img jail.Image) error {
+func (k *Manager) makeSpare(ctx context.Context, img jail.Image) error {
 	spec, err := Overrides{}.apply(img.Jail.Spec, 1, 1)
 	if err != nil {
 		return err
@@ -51,8 +51,8 @@ func (k *Keeper) makeSpare(ctx context.Context, img jail.Image) error {
 }
 
 // refill replaces used spares in the background.
-func (k *Keeper) refill(sid id.Snapshot) {
-	if k.cfg.Copies.Count == 0 || k.ctx.Err() != nil {
+func (k *Manager) refill(sid id.Snapshot) {
+	if k.cfg.Spares.Count == 0 || k.ctx.Err() != nil {
 		return
 	}
 	k.wg.Go(func() {
@@ -60,7 +60,7 @@ func (k *Keeper) refill(sid id.Snapshot) {
 		defer k.refillMu.Unlock()
 		ctx, cancel := context.WithTimeout(k.ctx, refillTime)
 		defer cancel()
-		warm := fault.Catch(func() error { return k.Warm(ctx, sid, k.cfg.Copies.Count) })
+		warm := fault.Catch(func() error { return k.FillSpares(ctx, sid, k.cfg.Spares.Count) })
 		if err := warm(); err != nil && k.ctx.Err() == nil {
 			k.cfg.Log.Warn("cannot create a spare", "snapshot", sid, "err", err)
 		}
@@ -69,7 +69,7 @@ func (k *Keeper) refill(sid id.Snapshot) {
 
 // haveMemory reports whether the memory limit permits one more spare. If not, it first drops
 // the spares of the oldest snapshots.
-func (k *Keeper) haveMemory(img jail.Image) bool {
+func (k *Manager) haveMemory(img jail.Image) bool {
 	for {
 		k.mu.Lock()
 		var total int64
@@ -86,7 +86,7 @@ func (k *Keeper) haveMemory(img jail.Image) bool {
 			need = s.Stats.MemoryBytes
 		}
 		k.mu.Unlock()
-		if total+need <= k.cfg.Copies.MemoryMB<<20 {
+		if total+need <= k.cfg.Spares.MemoryMB<<20 {
 			return true
 		}
 		if oldest == nil {

@@ -15,14 +15,14 @@ import (
 	"glasshouse/report"
 )
 
-// An End is one side of a comparison: a snapshot or the current state of a jail. Exactly one
+// An Side is one side of a comparison: a snapshot or the current state of a jail. Exactly one
 // field is set.
-type End struct {
+type Side struct {
 	Snapshot id.Snapshot
 	Jail     id.Jail
 }
 
-func (e End) String() string { return cmp.Or(string(e.Snapshot), string(e.Jail)) }
+func (e Side) String() string { return cmp.Or(string(e.Snapshot), string(e.Jail)) }
 
 // Parts selects the parts of a comparison.
 type Parts struct {
@@ -35,13 +35,13 @@ type CompareOptions struct {
 	Text  bool  // include diffs of text files
 }
 
-// A Logbook returns the event log of a jail after all events observed before the call were
+// A LogSource returns the event log of a jail after all events observed before the call were
 // appended.
-type Logbook func(ctx context.Context, jid id.Jail) (*eventlog.Log, error)
+type LogSource func(ctx context.Context, jid id.Jail) (*eventlog.Log, error)
 
 // Compare returns the differences between two snapshots, two jails, or a snapshot and a jail,
 // as the changes that lead from the first to the second.
-func (k *Keeper) Compare(ctx context.Context, from, to End, o CompareOptions) (*report.Comparison, error) {
+func (k *Manager) Compare(ctx context.Context, from, to Side, o CompareOptions) (*report.Comparison, error) {
 	if o.Parts == (Parts{}) {
 		o.Parts = Parts{true, true, true, true, true}
 	}
@@ -87,7 +87,7 @@ func (k *Keeper) Compare(ctx context.Context, from, to End, o CompareOptions) (*
 }
 
 // Changes returns the file differences between two ends.
-func (k *Keeper) Changes(ctx context.Context, from, to End, o jail.ChangesOptions) ([]jail.Change, error) {
+func (k *Manager) Changes(ctx context.Context, from, to Side, o jail.ChangesOptions) ([]jail.Change, error) {
 	a, done, err := k.end(ctx, from)
 	if err != nil {
 		return nil, err
@@ -110,7 +110,7 @@ type end struct {
 }
 
 // end resolves an End. If it is a snapshot, it cannot be deleted until done is called.
-func (k *Keeper) end(ctx context.Context, e End) (_ *end, done func(), err error) {
+func (k *Manager) end(ctx context.Context, e Side) (_ *end, done func(), err error) {
 	if e.Snapshot != "" {
 		s, done, err := k.acquire(e.Snapshot)
 		if err != nil {
@@ -123,19 +123,19 @@ func (k *Keeper) end(ctx context.Context, e End) (_ *end, done func(), err error
 		return nil, nil, err
 	}
 	at := &end{jail: j, time: time.Now()}
-	if k.cfg.Records != nil {
-		if l, err := k.cfg.Records(ctx, j.ID); err == nil {
+	if k.cfg.Logs != nil {
+		if l, err := k.cfg.Logs(ctx, j.ID); err == nil {
 			at.seq = l.Last()
 		}
 	}
 	return at, func() {}, nil
 }
 
-func (e *end) moment() jail.Moment {
+func (e *end) moment() jail.Version {
 	if e.snapshot != nil {
-		return jail.Moment{ID: e.jail.ID, Was: &e.jail}
+		return jail.Version{ID: e.jail.ID, Snapshot: &e.jail}
 	}
-	return jail.Moment{ID: e.jail.ID}
+	return jail.Version{ID: e.jail.ID}
 }
 
 func (e *end) describe() report.End {
@@ -152,7 +152,7 @@ const maxListed = 5000
 
 // files compares files. If that is impossible, the result contains the reason, because other
 // parts may still be comparable.
-func (k *Keeper) files(ctx context.Context, a, b *end, o jail.ChangesOptions) (*report.FileChanges, error) {
+func (k *Manager) files(ctx context.Context, a, b *end, o jail.ChangesOptions) (*report.FileChanges, error) {
 	f := &report.FileChanges{Counts: map[string]int64{}, List: []report.FileChange{}}
 	changes, err := k.cfg.Jails.Compare(ctx, a.moment(), b.moment(), o)
 	if why, ok := unknownReason(err); ok {
@@ -168,7 +168,7 @@ func (k *Keeper) files(ctx context.Context, a, b *end, o jail.ChangesOptions) (*
 			f.More++
 			continue
 		}
-		if c.NoDiff == jail.DiffLater {
+		if c.NoDiff == jail.DiffTruncated {
 			c.NoDiff = "too large for one response"
 		}
 		f.List = append(f.List, report.FileChange{
@@ -204,7 +204,7 @@ func octal(m fs.FileMode) string {
 }
 
 // usage returns the resource usage of a jail, or nil if no process ran in it.
-func (k *Keeper) usage(ctx context.Context, e *end) *report.Used {
+func (k *Manager) usage(ctx context.Context, e *end) *report.Used {
 	var s jail.Stats
 	switch {
 	case e.snapshot != nil && e.snapshot.Memory:

@@ -24,7 +24,7 @@ type logRange struct {
 
 // history returns the lineage of an end, from the first jail on. If jails or snapshots were
 // deleted, it uses the data of the remaining ones.
-func (k *Keeper) history(ctx context.Context, e *end) []logRange {
+func (k *Manager) history(ctx context.Context, e *end) []logRange {
 	line := []logRange{{e.jail.ID, e.seq}}
 	origin := e.jail.Origin
 	for origin != nil && len(line) < 1000 {
@@ -50,7 +50,7 @@ func (k *Keeper) history(ctx context.Context, e *end) []logRange {
 
 // forkSeq returns the sequence number up to which the log of a jail is that of its parent,
 // taken from its first record. It returns 0 if the record was dropped.
-func (k *Keeper) forkSeq(ctx context.Context, jid id.Jail) uint64 {
+func (k *Manager) forkSeq(ctx context.Context, jid id.Jail) uint64 {
 	var first uint64
 	err := k.readLog(ctx, jid, 0, func(kind string, seq uint64) bool {
 		if kind == event.Lineage.String() {
@@ -65,7 +65,7 @@ func (k *Keeper) forkSeq(ctx context.Context, jid id.Jail) uint64 {
 }
 
 // events counts the records of both sides since their lineages diverged.
-func (k *Keeper) events(ctx context.Context, a, b *end) (*report.EventChanges, error) {
+func (k *Manager) events(ctx context.Context, a, b *end) (*report.EventChanges, error) {
 	x, y := k.history(ctx, a), k.history(ctx, b)
 	n := 0
 	for n < len(x) && n < len(y) && x[n].jail == y[n].jail {
@@ -92,9 +92,9 @@ func (k *Keeper) events(ctx context.Context, a, b *end) (*report.EventChanges, e
 const maxCounted = 3_000_000
 
 // count counts the records of a lineage, starting after the given record of its first range.
-func (k *Keeper) count(ctx context.Context, line []logRange, after uint64) (report.EventCount, error) {
+func (k *Manager) count(ctx context.Context, line []logRange, after uint64) (report.EventCount, error) {
 	c := report.EventCount{ByType: map[string]int64{}}
-	if k.cfg.Records == nil {
+	if k.cfg.Logs == nil {
 		c.Unknown = "event recording is disabled"
 		return c, nil
 	}
@@ -140,11 +140,11 @@ func (k *Keeper) count(ctx context.Context, line []logRange, after uint64) (repo
 const flushTime = 2 * time.Second
 
 // readLog calls f for each record of a jail after the given one, until f returns false.
-func (k *Keeper) readLog(ctx context.Context, jid id.Jail, after uint64, f func(kind string, seq uint64) bool) error {
-	if k.cfg.Records == nil {
+func (k *Manager) readLog(ctx context.Context, jid id.Jail, after uint64, f func(kind string, seq uint64) bool) error {
+	if k.cfg.Logs == nil {
 		return fault.Newf(fault.NotFound, "snapshot.Compare", string(jid), "event recording is disabled")
 	}
-	l, err := k.cfg.Records(ctx, jid)
+	l, err := k.cfg.Logs(ctx, jid)
 	if err != nil {
 		return err
 	}

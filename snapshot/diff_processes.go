@@ -13,9 +13,9 @@ import (
 )
 
 // compareProcesses returns the processes that started, ended, or changed.
-func (k *Keeper) compareProcesses(ctx context.Context, a, b *end) (*report.ProcessChanges, error) {
+func (k *Manager) compareProcesses(ctx context.Context, a, b *end) (*report.ProcessChanges, error) {
 	c := &report.ProcessChanges{
-		Started: []report.Runs{}, Ended: []report.Runs{}, Changed: []report.ProcessChange{},
+		Started: []report.RunningProcess{}, Ended: []report.RunningProcess{}, Changed: []report.ProcessChange{},
 		Opened: []report.Connection{}, Closed: []report.Connection{},
 	}
 	was, err := k.runningAt(ctx, a)
@@ -60,7 +60,7 @@ type processKey struct {
 	born string
 }
 
-func (k *Keeper) runningAt(ctx context.Context, e *end) (map[processKey]process, error) {
+func (k *Manager) runningAt(ctx context.Context, e *end) (map[processKey]process, error) {
 	var list []process
 	var err error
 	if e.snapshot != nil {
@@ -94,8 +94,8 @@ const (
 	maxChange = 200 // variables
 )
 
-func processReport(p process) report.Runs {
-	r := report.Runs{
+func processReport(p process) report.RunningProcess {
+	r := report.RunningProcess{
 		PID: p.PID, PPID: p.PPID, Began: p.Began.UTC(), Comm: report.Text(p.Comm), Exe: report.Text(p.Exe),
 		Argv: []report.Text{}, Cwd: report.Text(p.Cwd), Cut: p.Cut,
 	}
@@ -117,7 +117,7 @@ func processReport(p process) report.Runs {
 
 // changed returns the differences between two states of a process.
 func changed(was, now process) (c report.ProcessChange, differs bool) {
-	c.Runs = processReport(now)
+	c.RunningProcess = processReport(now)
 	if was.Comm != now.Comm || was.Exe != now.Exe || was.Cwd != now.Cwd || !slices.Equal(was.Argv, now.Argv) {
 		r := processReport(was)
 		c.Was = &r

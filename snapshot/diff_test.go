@@ -16,14 +16,14 @@ import (
 	"glasshouse/snapshot"
 )
 
-func at[T id.Jail | id.Snapshot](x T) snapshot.End {
+func at[T id.Jail | id.Snapshot](x T) snapshot.Side {
 	if strings.HasPrefix(string(x), "s-") {
-		return snapshot.End{Snapshot: id.Snapshot(x)}
+		return snapshot.Side{Snapshot: id.Snapshot(x)}
 	}
-	return snapshot.End{Jail: id.Jail(x)}
+	return snapshot.Side{Jail: id.Jail(x)}
 }
 
-func (h *harness) compare(from, to snapshot.End) *report.Comparison {
+func (h *harness) compare(from, to snapshot.Side) *report.Comparison {
 	h.t.Helper()
 	c, err := h.keeper.Compare(h.t.Context(), from, to, snapshot.CompareOptions{Text: true})
 	if err != nil {
@@ -56,7 +56,7 @@ func expect(t *testing.T, what, got, want string) {
 }
 
 // commands returns the command lines of processes, one per line.
-func commands(list []report.Runs) string {
+func commands(list []report.RunningProcess) string {
 	var lines []string
 	for _, r := range list {
 		lines = append(lines, r.Command())
@@ -242,7 +242,7 @@ func TestProcessIdentityAfterSnapshotDeletion(t *testing.T) {
 	}
 	kid := h.branch(taken[2].ID, 1)[0]
 	for _, when := range []string{"immediately", "after a restart"} {
-		for _, to := range []snapshot.End{at(taken[2].ID), at(j), at(kid)} {
+		for _, to := range []snapshot.Side{at(taken[2].ID), at(j), at(kid)} {
 			c := h.compare(at(taken[0].ID), to)
 			if len(c.Processes.Started)+len(c.Processes.Ended) > 0 || c.Processes.Same < 2 {
 				t.Errorf("%s, %v: %+v", when, to, c.Processes)
@@ -289,7 +289,7 @@ func TestCompareUnrelatedJails(t *testing.T) {
 	if c.Processes.Same != 0 {
 		t.Errorf("two jails have %d processes in common", c.Processes.Same)
 	}
-	for _, e := range []snapshot.End{at(id.NewJail()), at(id.NewSnapshot())} {
+	for _, e := range []snapshot.Side{at(id.NewJail()), at(id.NewSnapshot())} {
 		if _, err := h.keeper.Compare(t.Context(), at(a), e, snapshot.CompareOptions{}); err == nil {
 			t.Errorf("comparison with %v, which does not exist, succeeded", e)
 		}
@@ -299,7 +299,7 @@ func TestCompareUnrelatedJails(t *testing.T) {
 func TestCompareImportedSnapshotWithOriginal(t *testing.T) {
 	h := newHarness(t)
 	h.tune = func(_ *jail.Config, c *snapshot.Config) {
-		c.Lower = func(context.Context, jail.Rootfs, string) ([]string, error) { return []string{h.root}, nil }
+		c.LowerLayers = func(context.Context, jail.Rootfs, string) ([]string, error) { return []string{h.root}, nil }
 	}
 	h.reopen()
 	j := h.running()
@@ -327,7 +327,7 @@ func TestCompareCountsRecordsSinceFork(t *testing.T) {
 	watch := w.tune
 	w.tune = func(j *jail.Config, c *snapshot.Config) {
 		watch(j, c)
-		c.Records = w.o.Log
+		c.Logs = w.o.Log
 	}
 	w.begin()
 	j := w.running()
@@ -416,7 +416,7 @@ func TestCompareLeavesNoMounts(t *testing.T) {
 	s := h.take(j, jail.Stacked)
 	kid := h.branch(s.ID, 1)[0]
 	h.sh(kid, "cd /work; rm gone; mv dir/y dir/z; echo three >> edited; rm /root/f")
-	work := func(from, to snapshot.End) string {
+	work := func(from, to snapshot.Side) string {
 		t.Helper()
 		c := h.compare(from, to)
 		var lines []string

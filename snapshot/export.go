@@ -28,7 +28,7 @@ const memoryDir = "memory"
 // Export writes a snapshot to w, for Import on this or another host: its record, its layers
 // merged into one, and its memory images. The root filesystem is not included. After an error,
 // Import rejects the data written so far.
-func (k *Keeper) Export(ctx context.Context, sid id.Snapshot, w io.Writer) error {
+func (k *Manager) Export(ctx context.Context, sid id.Snapshot, w io.Writer) error {
 	s, done, err := k.acquire(sid)
 	if err != nil {
 		return err
@@ -67,13 +67,13 @@ func (k *Keeper) Export(ctx context.Context, sid id.Snapshot, w io.Writer) error
 // portable returns s without host-specific fields.
 func portable(s Snapshot) Snapshot {
 	s.Parent, s.Flattened = "", nil
-	s.Jail.Lower, s.Jail.Sealed, s.Jail.Body, s.Jail.Boot = nil, nil, "", ""
+	s.Jail.Lower, s.Jail.Sealed, s.Jail.InstanceID, s.Jail.Boot = nil, nil, "", ""
 	return s
 }
 
 // oneLayer returns a single layer with the contents of all layers of a snapshot above its root
 // filesystem. The layer exists until drop is called.
-func (k *Keeper) oneLayer(ctx context.Context, s *Snapshot) (layer string, drop func(), err error) {
+func (k *Manager) oneLayer(ctx context.Context, s *Snapshot) (layer string, drop func(), err error) {
 	if full, err := isDense(s.Jail.Sealed); full || err != nil {
 		return s.Jail.Sealed[0], func() {}, err
 	}

@@ -18,14 +18,14 @@ func FlattenAt(t *testing.T, n int) {
 
 // TakeDue takes the snapshots that are due at now, and returns after expired ones were
 // removed.
-func (k *Keeper) TakeDue(t *testing.T, now time.Time) {
+func (k *Manager) TakeDue(t *testing.T, now time.Time) {
 	t.Helper()
 	k.takeDue(now)
 	k.Retain(t)
 }
 
 // Retain removes expired automatic snapshots.
-func (k *Keeper) Retain(t *testing.T) {
+func (k *Manager) Retain(t *testing.T) {
 	t.Helper()
 	for _, s := range k.automatic("") {
 		if err := k.retain(t.Context(), s.Jail.ID); err != nil {
@@ -35,10 +35,10 @@ func (k *Keeper) Retain(t *testing.T) {
 }
 
 // Flatten merges all stacks with too many layers.
-func (k *Keeper) Flatten(ctx context.Context) error { return k.flattenDeep(ctx) }
+func (k *Manager) Flatten(ctx context.Context) error { return k.flattenDeep(ctx) }
 
 // RetryAfter returns the time before which no automatic snapshot of a jail is tried.
-func (k *Keeper) RetryAfter(jid id.Jail) time.Time {
+func (k *Manager) RetryAfter(jid id.Jail) time.Time {
 	a := k.auto(jid)
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -71,6 +71,6 @@ var (
 )
 
 // TakeHeld takes a snapshot with a process stopped at its position.
-func (k *Keeper) TakeHeld(ctx context.Context, jid id.Jail, how jail.Layering, held *jail.Held) (Snapshot, error) {
+func (k *Manager) TakeHeld(ctx context.Context, jid id.Jail, how jail.Layering, held *jail.Held) (Snapshot, error) {
 	return k.Take(ctx, jid, TakeOptions{Layering: how, held: held})
 }

@@ -19,7 +19,7 @@ import (
 var flattenAt = 24
 
 // flattenSoon merges in the background all stacks with too many layers.
-func (k *Keeper) flattenSoon() {
+func (k *Manager) flattenSoon() {
 	if k.cfg.Layers == nil || k.ctx.Err() != nil {
 		return
 	}
@@ -32,7 +32,7 @@ func (k *Keeper) flattenSoon() {
 
 // flattenDeep merges all stacks with too many layers. A running jail keeps its layers until it
 // next moves to a new one.
-func (k *Keeper) flattenDeep(ctx context.Context) error {
+func (k *Manager) flattenDeep(ctx context.Context) error {
 	k.flattenMu.Lock() // one merge at a time
 	defer k.flattenMu.Unlock()
 	for {
@@ -48,7 +48,7 @@ func (k *Keeper) flattenDeep(ctx context.Context) error {
 
 // longestStack returns the longest stack of layers that exceeds flattenAt, or nil. Other
 // stacks that end with a part of it benefit when that is merged next.
-func (k *Keeper) longestStack(ctx context.Context) (chain []string, _ error) {
+func (k *Manager) longestStack(ctx context.Context) (chain []string, _ error) {
 	k.mu.Lock()
 	for _, s := range k.all {
 		chain = longer(chain, s.Jail.Sealed)
@@ -77,7 +77,7 @@ func longer(chain, layers []string) []string {
 // flatten merges layers into a file next to the topmost one, and switches all snapshots and
 // stopped jails to it. It may be interrupted at any time: both versions exist and have the
 // same contents until the old layers are no longer used.
-func (k *Keeper) flatten(ctx context.Context, chain []string) error {
+func (k *Manager) flatten(ctx context.Context, chain []string) error {
 	if few := k.shortestStack(chain); len(few) < len(chain) { // already merged for other users
 		return errors.Join(k.restack(ctx, chain, few), k.sweep(ctx))
 	}
@@ -113,13 +113,13 @@ func freeName(dir string) (string, error) {
 
 // restack switches snapshots and stopped jails from the layers chain to the equivalent layers
 // to. No files are removed meanwhile.
-func (k *Keeper) restack(ctx context.Context, chain, to []string) error {
+func (k *Manager) restack(ctx context.Context, chain, to []string) error {
 	k.filesMu.RLock()
 	defer k.filesMu.RUnlock()
 	k.mu.Lock()
 	var errs []error
 	for _, s := range k.all {
-		if sealed, ok := jail.Restacked(s.Jail.Sealed, chain, to); ok {
+		if sealed, ok := jail.ReplaceLayerSuffix(s.Jail.Sealed, chain, to); ok {
 			next := *s
 			next.Jail.Sealed = sealed
 			if len(sealed) == 1 {
@@ -132,10 +132,10 @@ func (k *Keeper) restack(ctx context.Context, chain, to []string) error {
 	jails, err := k.cfg.Jails.List(ctx, jail.ListOptions{})
 	errs = append(errs, err)
 	for _, j := range jails {
-		if _, ok := jail.Restacked(j.Sealed, chain, to); !ok {
+		if _, ok := jail.ReplaceLayerSuffix(j.Sealed, chain, to); !ok {
 			continue
 		}
-		if _, err := k.cfg.Jails.Restack(ctx, j.ID, chain, to); !errors.Is(err, fault.NotFound) {
+		if _, err := k.cfg.Jails.ReplaceLayers(ctx, j.ID, chain, to); !errors.Is(err, fault.NotFound) {
 			errs = append(errs, err)
 		}
 	}
@@ -144,7 +144,7 @@ func (k *Keeper) restack(ctx context.Context, chain, to []string) error {
 
 // update stores a changed snapshot. The caller holds mu.
 // +checklocks:k.mu
-func (k *Keeper) update(ctx context.Context, s Snapshot) error {
+func (k *Manager) update(ctx context.Context, s Snapshot) error {
 	if err := k.cfg.Store.Put(ctx, s); err != nil {
 		return err
 	}
@@ -153,12 +153,12 @@ func (k *Keeper) update(ctx context.Context, s Snapshot) error {
 }
 
 // shortestStack returns the shortest known stack of layers with the same contents as sealed.
-func (k *Keeper) shortestStack(sealed []string) []string {
+func (k *Manager) shortestStack(sealed []string) []string {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	few := sealed
 	for _, s := range k.all {
-		if fewer, ok := jail.Restacked(sealed, s.Flattened, s.Jail.Sealed); ok && len(fewer) < len(few) {
+		if fewer, ok := jail.ReplaceLayerSuffix(sealed, s.Flattened, s.Jail.Sealed); ok && len(fewer) < len(few) {
 			few = fewer
 		}
 	}

@@ -39,8 +39,8 @@ var importLimits = images.Limits{
 //
 // Import returns fault.Invalid if r is not a valid archive, fault.NotFound if the root
 // filesystem is missing, and fault.Unsupported if the processes cannot run on this host.
-func (k *Keeper) Import(ctx context.Context, r io.Reader, o ImportOptions) (Snapshot, error) {
-	if k.cfg.Layers == nil || k.cfg.Lower == nil {
+func (k *Manager) Import(ctx context.Context, r io.Reader, o ImportOptions) (Snapshot, error) {
+	if k.cfg.Layers == nil || k.cfg.LowerLayers == nil {
 		return Snapshot{}, fault.Cannot("snapshot.Import", "this daemon does not support snapshots", "run the daemon as root")
 	}
 	i := &importing{k: k, o: o, sid: id.NewSnapshot()}
@@ -62,7 +62,7 @@ func (k *Keeper) Import(ctx context.Context, r io.Reader, o ImportOptions) (Snap
 
 // importing is the state of an import.
 type importing struct {
-	k   *Keeper
+	k   *Manager
 	o   ImportOptions
 	sid id.Snapshot
 	at  string // directory where the archive is unpacked
@@ -129,7 +129,7 @@ func (i *importing) validate(ctx context.Context, s *Snapshot) error {
 	}
 	spec.Trusted = false
 	s.Jail.Spec = spec
-	s.Jail.Lower, err = i.k.cfg.Lower(ctx, spec.Rootfs, s.Jail.Digest)
+	s.Jail.Lower, err = i.k.cfg.LowerLayers(ctx, spec.Rootfs, s.Jail.Digest)
 	if err != nil {
 		return err
 	}

@@ -23,7 +23,7 @@ type Layers interface {
 
 // pinFiles protects files from removal until done is called. The caller holds mu.
 // +checklocks:k.mu
-func (k *Keeper) pinFiles(layers []string) (done func()) {
+func (k *Manager) pinFiles(layers []string) (done func()) {
 	for _, l := range layers {
 		k.pinned[l]++
 	}
@@ -41,7 +41,7 @@ func (k *Keeper) pinFiles(layers []string) (done func()) {
 
 // protect protects an unfinished file or directory at path, and path.part, from removal until
 // done is called.
-func (k *Keeper) protect(path string) (done func()) {
+func (k *Manager) protect(path string) (done func()) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	return k.pinFiles([]string{path, path + ".part"})
@@ -49,7 +49,7 @@ func (k *Keeper) protect(path string) (done func()) {
 
 // tempDir creates a temporary directory in the directory of a snapshot, and protects it from
 // removal until done is called.
-func (k *Keeper) tempDir(dir, name string) (at string, done func(), err error) {
+func (k *Manager) tempDir(dir, name string) (at string, done func(), err error) {
 	k.filesMu.RLock()
 	defer k.filesMu.RUnlock()
 	at, err = os.MkdirTemp(dir, name+"-*.part")
@@ -60,7 +60,7 @@ func (k *Keeper) tempDir(dir, name string) (at string, done func(), err error) {
 }
 
 // sweepSoon removes unused files in the background.
-func (k *Keeper) sweepSoon() {
+func (k *Manager) sweepSoon() {
 	if k.ctx.Err() != nil {
 		return
 	}
@@ -73,7 +73,7 @@ func (k *Keeper) sweepSoon() {
 
 // trimDir removes unused layers and temporary files of a killed daemon from the directory of a
 // snapshot.
-func (k *Keeper) trimDir(dir string, used map[string]bool) error {
+func (k *Manager) trimDir(dir string, used map[string]bool) error {
 	entries, err := os.ReadDir(dir)
 	if err != nil {
 		return err
@@ -92,7 +92,7 @@ func (k *Keeper) trimDir(dir string, used map[string]bool) error {
 }
 
 // discard removes a directory entry and unmounts everything below it.
-func (k *Keeper) discard(e os.DirEntry, at string) error {
+func (k *Manager) discard(e os.DirEntry, at string) error {
 	if ext := filepath.Ext(at); e.IsDir() && k.cfg.Layers != nil && (ext == ".part" || ext == ".mnt") {
 		if err := k.cfg.Layers.Release(at); err != nil {
 			return err

@@ -183,7 +183,7 @@ func TestSpareForBranchAndRewind(t *testing.T) {
 	h.background(j, counter)
 	h.checkCounting(j, 3)
 	s := h.take(j, "")
-	if err := h.keeper.Warm(t.Context(), s.ID, 2); err != nil {
+	if err := h.keeper.FillSpares(t.Context(), s.ID, 2); err != nil {
 		t.Fatal(err)
 	}
 	if n := h.jails.Copies(s.ID); n != 2 {
@@ -210,7 +210,7 @@ func TestSpareForBranchAndRewind(t *testing.T) {
 	if n := h.jails.Copies(s.ID); n != 0 {
 		t.Errorf("%d spares exist after both were used", n)
 	}
-	if err := h.keeper.Warm(t.Context(), s.ID, 1); err != nil {
+	if err := h.keeper.FillSpares(t.Context(), s.ID, 1); err != nil {
 		t.Fatal(err)
 	}
 	h.reopen() // spares are removed after a restart of the daemon
@@ -352,7 +352,7 @@ func (h *harness) all() (list []id.Jail) {
 
 func (h *harness) delete(j id.Jail) {
 	h.t.Helper()
-	if err := errors.Join(h.jails.Delete(h.t.Context(), j), h.keeper.Abandoned(h.t.Context(), j)); err != nil {
+	if err := errors.Join(h.jails.Delete(h.t.Context(), j), h.keeper.JailDeleted(h.t.Context(), j)); err != nil {
 		h.t.Error(err)
 	}
 }
@@ -361,7 +361,7 @@ func TestJailDeletionRemovesAutomaticSnapshots(t *testing.T) {
 	h := newHarness(t)
 	j := h.running()
 	var asked id.Snapshot
-	for _, why := range []snapshot.Reason{snapshot.Checkpoint, snapshot.Every, snapshot.Asked} {
+	for _, why := range []snapshot.Reason{snapshot.Checkpoint, snapshot.Periodic, snapshot.Requested} {
 		s, err := h.keeper.Take(t.Context(), j, snapshot.TakeOptions{Reason: why})
 		if err != nil {
 			t.Fatal(err)
@@ -387,7 +387,7 @@ func TestBranchInheritsPermittedMounts(t *testing.T) {
 		t.Fatal(err)
 	}
 	j := h.running(func(s *jail.Spec) {
-		s.Mounts, s.Granted = []jail.Mount{{Source: lent, Target: "/opt/lent"}}, []string{lent}
+		s.Mounts, s.GrantedMounts = []jail.Mount{{Source: lent, Target: "/opt/lent"}}, []string{lent}
 	})
 	s := h.take(j, jail.Stacked)
 	h.reopen()

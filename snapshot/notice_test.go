@@ -72,7 +72,7 @@ func TestBranchNotice(t *testing.T) {
 		}
 		check(name, children[0].Jail.ID, "fixed", 1)
 	}
-	if err := h.keeper.Warm(t.Context(), s.ID, 1); err != nil {
+	if err := h.keeper.FillSpares(t.Context(), s.ID, 1); err != nil {
 		t.Fatal(err)
 	}
 	copied := h.branch(s.ID, 1)[0]

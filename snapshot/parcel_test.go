@@ -24,7 +24,7 @@ func newHost(t *testing.T) *harness {
 	t.Helper()
 	h := newHarness(t)
 	h.tune = func(_ *jail.Config, c *snapshot.Config) {
-		c.Lower = func(_ context.Context, _ jail.Rootfs, digest string) ([]string, error) {
+		c.LowerLayers = func(_ context.Context, _ jail.Rootfs, digest string) ([]string, error) {
 			if digest != "tree" {
 				return nil, fault.Newf(fault.NotFound, "rootfs", digest, "this root filesystem is not here")
 			}

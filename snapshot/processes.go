@@ -80,7 +80,7 @@ func texts(list []string) []text {
 // identify assigns identities to the processes of j, which was restored over the layer of a
 // snapshot unless over is "". If the processes of that snapshot are unknown, the inherited
 // ones count as new.
-func (k *Keeper) identify(j jail.Jail, over string, found []jail.Process) []process {
+func (k *Manager) identify(j jail.Jail, over string, found []jail.Process) []process {
 	before := map[int]process{}
 	if over != "" {
 		list, err := readProcesses(filepath.Dir(over))
@@ -94,9 +94,9 @@ func (k *Keeper) identify(j jail.Jail, over string, found []jail.Process) []proc
 	var all []process
 	for _, f := range found {
 		p := process{
-			PID: f.PID, PPID: f.PPID, Began: f.Began, Comm: text(f.Comm), Exe: text(f.Exe), Cwd: text(f.Cwd),
-			Argv: texts(f.Argv), Env: texts(f.Env), Cut: f.Cut, Sockets: f.Sockets,
-			Born: fmt.Sprintf("%s/%s/%d", cmp.Or(j.Body, j.ID), j.Boot, f.Start),
+			PID: f.PID, PPID: f.PPID, Began: f.Started, Comm: text(f.Comm), Exe: text(f.Exe), Cwd: text(f.Cwd),
+			Argv: texts(f.Argv), Env: texts(f.Env), Cut: f.Truncated, Sockets: f.Sockets,
+			Born: fmt.Sprintf("%s/%s/%d", cmp.Or(j.InstanceID, j.ID), j.Boot, f.StartTicks),
 		}
 		if was, ok := before[f.PID]; f.Inherited && ok {
 			p.Born, p.Began = was.Born, was.Began
@@ -112,11 +112,11 @@ func (t *taking) keepProcesses(made jail.Checkpoint) error {
 	if made.Images == "" {
 		return nil
 	}
-	if made.Untold != nil {
-		t.k.cfg.Log.Debug("cannot list the processes of a snapshot", "snapshot", t.s.ID, "err", made.Untold)
+	if made.ProcessesErr != nil {
+		t.k.cfg.Log.Debug("cannot list the processes of a snapshot", "snapshot", t.s.ID, "err", made.ProcessesErr)
 		return nil
 	}
-	return writeProcesses(t.dir, t.k.identify(made.Jail, made.Over, made.Processes))
+	return writeProcesses(t.dir, t.k.identify(made.Jail, made.BaseLayer, made.Processes))
 }
 
 func writeProcesses(dir string, list []process) error {
@@ -150,7 +150,7 @@ func exists(name string) bool {
 }
 
 // processesOf returns the process list of a snapshot.
-func (k *Keeper) processesOf(s *Snapshot) ([]process, error) {
+func (k *Manager) processesOf(s *Snapshot) ([]process, error) {
 	if !s.Memory {
 		return nil, nil
 	}
@@ -162,7 +162,7 @@ func (k *Keeper) processesOf(s *Snapshot) ([]process, error) {
 }
 
 // running returns the current processes of a jail.
-func (k *Keeper) running(ctx context.Context, jid id.Jail) ([]process, error) {
+func (k *Manager) running(ctx context.Context, jid id.Jail) ([]process, error) {
 	for range 10 {
 		j, err := k.cfg.Jails.Get(ctx, jid)
 		if err != nil {
@@ -177,7 +177,7 @@ func (k *Keeper) running(ctx context.Context, jid id.Jail) ([]process, error) {
 		if err != nil {
 			return nil, err
 		}
-		if now.Body == j.Body && topmost(now) == topmost(j) {
+		if now.InstanceID == j.InstanceID && topmost(now) == topmost(j) {
 			return list, nil
 		}
 	} // the jail has moved to another instance meanwhile

@@ -15,7 +15,7 @@ import (
 // retain removes the automatic snapshots of a jail that exceed its retention policy, and the
 // oldest automatic snapshots of all jails while they exceed the disk limit. Snapshots that a
 // user requested are kept. Snapshots in use are skipped until the next call.
-func (k *Keeper) retain(ctx context.Context, jid id.Jail) error {
+func (k *Manager) retain(ctx context.Context, jid id.Jail) error {
 	k.retainMu.Lock()
 	defer k.retainMu.Unlock()
 	j, err := k.cfg.Jails.Get(ctx, jid)
@@ -43,7 +43,7 @@ func (k *Keeper) retain(ctx context.Context, jid id.Jail) error {
 }
 
 // expire deletes a snapshot unless it is in use, and reports whether it was deleted.
-func (k *Keeper) expire(ctx context.Context, sid id.Snapshot) (bool, error) {
+func (k *Manager) expire(ctx context.Context, sid id.Snapshot) (bool, error) {
 	err := k.Delete(ctx, sid)
 	if errors.Is(err, fault.Conflict) || errors.Is(err, fault.NotFound) {
 		return false, nil
@@ -52,7 +52,7 @@ func (k *Keeper) expire(ctx context.Context, sid id.Snapshot) (bool, error) {
 }
 
 // automatic returns the automatic snapshots of a jail, or of all if jid is "", newest first.
-func (k *Keeper) automatic(jid id.Jail) []*Snapshot {
+func (k *Manager) automatic(jid id.Jail) []*Snapshot {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	var list []*Snapshot
@@ -92,7 +92,7 @@ func keptByPolicy(list []*Snapshot, keep jail.Keep) map[id.Snapshot]bool {
 
 // enforceDiskLimit removes the oldest automatic snapshots while all of them exceed the disk
 // limit, and reports whether it removed any.
-func (k *Keeper) enforceDiskLimit(ctx context.Context) (removed bool, err error) {
+func (k *Manager) enforceDiskLimit(ctx context.Context) (removed bool, err error) {
 	if k.cfg.DiskMB == 0 {
 		return false, nil
 	}
@@ -115,7 +115,7 @@ func (k *Keeper) enforceDiskLimit(ctx context.Context) (removed bool, err error)
 
 // diskUsage returns the space that would be freed by deleting the given snapshots. Of the
 // memory images that they share, it counts only the largest shared size, once.
-func (k *Keeper) diskUsage(list []*Snapshot) (int64, error) {
+func (k *Manager) diskUsage(list []*Snapshot) (int64, error) {
 	ours := map[id.Snapshot]bool{}
 	for _, s := range list {
 		ours[s.ID] = true

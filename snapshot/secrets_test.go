@@ -32,7 +32,7 @@ import (
 
 // A vault holds the secrets of a harness.
 type vault struct {
-	*secret.Keeper
+	*secret.Manager
 	h *harness
 
 	absent bool // no subscriber for changes
@@ -49,8 +49,8 @@ func (v *vault) Record(_ context.Context, e secret.Event) error {
 	return nil
 }
 
-// For implements jail.Secrets with the secret manager.
-func (v *vault) For(ctx context.Context, jid id.Jail) ([]jail.Secret, error) {
+// Granted implements jail.Secrets with the secret manager.
+func (v *vault) Granted(ctx context.Context, jid id.Jail) ([]jail.Secret, error) {
 	values, err := v.Files(ctx, secret.Scope{Jail: jid})
 	var all []jail.Secret
 	for _, one := range values {
@@ -69,7 +69,7 @@ func newSecretHarness(t *testing.T) (*harness, *vault) {
 			t.Fatal(err)
 		}
 		v.h = h
-		v.Keeper = secret.NewKeeper(secret.Config{
+		v.Manager = secret.NewManager(secret.Config{
 			Store: db.Secrets(), Recorder: v, KeyFile: filepath.Join(h.dir, "secrets.key"),
 			Changed: func(ctx context.Context, s secret.Scope) error {
 				if v.absent {
@@ -363,7 +363,7 @@ func TestSecretDoesNotLeaveItsJail(t *testing.T) {
 			h.take(kid, how)
 			look.everywhere(h, v, "after a branch")
 
-			if err := h.keeper.Warm(t.Context(), s.ID, 1); err != nil {
+			if err := h.keeper.FillSpares(t.Context(), s.ID, 1); err != nil {
 				t.Fatal(err)
 			}
 			look.everywhere(h, v, "after spares were created")
@@ -445,7 +445,7 @@ func TestSpareGetsGrants(t *testing.T) {
 	j := h.running()
 	v.grant("KEY", j, follows)
 	s := h.take(j, jail.Copied)
-	if err := h.keeper.Warm(t.Context(), s.ID, 1); err != nil {
+	if err := h.keeper.FillSpares(t.Context(), s.ID, 1); err != nil {
 		t.Fatal(err)
 	}
 	kid := h.branch(s.ID, 1)[0]

@@ -49,12 +49,12 @@ type Snapshot struct {
 type Reason string
 
 const (
-	Asked    Reason = "asked"    // requested by a user
-	Every    Reason = "every"    // periodic
-	Before   Reason = "before"   // before a command
-	After    Reason = "after"    // after a command
-	Branched Reason = "branched" // taken to branch a running jail
-	Imported Reason = "imported" // imported from an archive
+	Requested Reason = "asked"    // requested by a user
+	Periodic  Reason = "every"    // periodic
+	Before    Reason = "before"   // before a command
+	After     Reason = "after"    // after a command
+	Branched  Reason = "branched" // taken to branch a running jail
+	Imported  Reason = "imported" // imported from an archive
 
 	// Checkpoint is an automatic checkpoint of a run. The gateway removes it when there are
 	// newer ones, and it is deleted with its jail.

@@ -39,7 +39,7 @@ func TestFailedRewindRemovesSpare(t *testing.T) {
 	j := h.running()
 	h.sh(j, "echo one > /root/a")
 	s := h.take(j, jail.Copied)
-	if err := h.keeper.Warm(t.Context(), s.ID, 1); err != nil {
+	if err := h.keeper.FillSpares(t.Context(), s.ID, 1); err != nil {
 		t.Fatal(err)
 	}
 	dirs := func() int {

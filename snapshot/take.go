@@ -38,7 +38,7 @@ type TakeOptions struct {
 
 // Take takes a snapshot of a jail. The jail is paused briefly and then continues. When Take
 // returns, the snapshot is durable: it survives a power failure.
-func (k *Keeper) Take(ctx context.Context, jid id.Jail, o TakeOptions) (Snapshot, error) {
+func (k *Manager) Take(ctx context.Context, jid id.Jail, o TakeOptions) (Snapshot, error) {
 	s, done, err := k.take(ctx, jid, o)
 	if err != nil {
 		return Snapshot{}, err
@@ -55,9 +55,9 @@ const (
 )
 
 // take is Take, except that the snapshot cannot be deleted until done is called.
-func (k *Keeper) take(ctx context.Context, jid id.Jail, o TakeOptions) (_ Snapshot, done func(), err error) {
+func (k *Manager) take(ctx context.Context, jid id.Jail, o TakeOptions) (_ Snapshot, done func(), err error) {
 	if o.Reason == "" {
-		o.Reason = Asked
+		o.Reason = Requested
 	}
 	if err := o.Check(); err != nil {
 		return Snapshot{}, nil, err
@@ -77,7 +77,7 @@ func (k *Keeper) take(ctx context.Context, jid id.Jail, o TakeOptions) (_ Snapsh
 	}
 }
 
-func (k *Keeper) takeNow(ctx context.Context, jid id.Jail, o TakeOptions) (_ Snapshot, done func(), err error) {
+func (k *Manager) takeNow(ctx context.Context, jid id.Jail, o TakeOptions) (_ Snapshot, done func(), err error) {
 	j, err := k.cfg.Jails.Get(ctx, jid)
 	if err != nil {
 		return Snapshot{}, nil, err
@@ -105,7 +105,7 @@ func (k *Keeper) takeNow(ctx context.Context, jid id.Jail, o TakeOptions) (_ Sna
 
 // taking is the state of a snapshot that is being taken.
 type taking struct {
-	k   *Keeper
+	k   *Manager
 	ctx context.Context
 	o   TakeOptions
 	s   Snapshot
@@ -123,8 +123,8 @@ func (t *taking) run(j jail.Jail) error {
 		return err
 	}
 	made, err := k.cfg.Jails.Checkpoint(t.ctx, j.ID, jail.CheckpointOptions{
-		Snapshot: sid, Images: at, Layer: layer, Layering: t.o.Layering, Stop: t.o.Stop, Mark: t.o.Mark,
-		Held: t.o.held, Below: k.shortestStack,
+		Snapshot: sid, Images: at, Layer: layer, Layering: t.o.Layering, Stop: t.o.Stop, SetMarker: t.o.Mark,
+		Held: t.o.held, ReplaceLayers: k.shortestStack,
 	})
 	if err != nil {
 		return err
@@ -192,7 +192,7 @@ func (t *taking) commit(at, layer string) error {
 	k.all[s.ID], k.last[s.Jail.ID] = &s, s.ID
 	k.inUse[s.ID]++
 	k.mu.Unlock()
-	k.notify(Happening{Op: OpTaken, Snapshot: s, Jail: s.Jail.ID})
+	k.notify(Notification{Op: OpTaken, Snapshot: s, Jail: s.Jail.ID})
 	return nil
 }
 
@@ -205,7 +205,7 @@ func writeMeta(dir string, s Snapshot) error {
 	return atomicfile.Write(filepath.Join(dir, metaFile), meta, 0o600)
 }
 
-func (k *Keeper) release(sid id.Snapshot) {
+func (k *Manager) release(sid id.Snapshot) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	k.inUse[sid]--

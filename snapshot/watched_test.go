@@ -23,7 +23,7 @@ import (
 type watched struct {
 	*harness
 	o      *observe.Observers
-	keeper atomic.Pointer[snapshot.Keeper]
+	keeper atomic.Pointer[snapshot.Manager]
 
 	tuneKeeper func(*snapshot.Config) // may be nil
 }
@@ -88,7 +88,7 @@ func (w *watched) watch(c *jail.Config, k *snapshot.Config) {
 		Dir: c.Dir, Policy: eventlog.Policy{Fsync: "none", SegmentMB: 64}, Kernel: kernel.New(kernel.Config{}),
 		Exec: func(jid id.Jail, e *event.Event) {
 			if k := w.keeper.Load(); k != nil {
-				k.Began(jid, e)
+				k.ProgramStarted(jid, e)
 			}
 		},
 	})
@@ -113,18 +113,18 @@ func (c hook) After(ctx context.Context, jid id.Jail, argv []string) {
 // watcher adapts the observers to the interface of the jail manager.
 type watcher struct{ o *observe.Observers }
 
-func target(j jail.Jail, s jail.Sight) observe.Target {
+func target(j jail.Jail, s jail.HostInfo) observe.Target {
 	return observe.Target{
-		Jail: j.ID, Runtime: j.Spec.Runtime, PID: s.PID, Cgroup: s.Cgroup, CgroupDir: s.CgroupDir, Again: s.Again, Told: s.Restored,
+		Jail: j.ID, Runtime: j.Spec.Runtime, PID: s.PID, Cgroup: s.Cgroup, CgroupDir: s.CgroupDir, Resumed: s.Reattached, ProcessesRecorded: s.Restored,
 		IDs: observe.IDMap{First: j.IDs.First, Count: j.IDs.Count}, Selection: j.Spec.Observe, Freeze: s.Freeze, Thaw: s.Thaw,
 	}
 }
 
-func (w watcher) Attach(ctx context.Context, j jail.Jail, s jail.Sight) error {
+func (w watcher) Attach(ctx context.Context, j jail.Jail, s jail.HostInfo) error {
 	return w.o.Attach(ctx, target(j, s))
 }
 
-func (w watcher) Reattach(ctx context.Context, j jail.Jail, s jail.Sight) error {
+func (w watcher) Reattach(ctx context.Context, j jail.Jail, s jail.HostInfo) error {
 	return w.o.Reattach(ctx, target(j, s))
 }
 func (w watcher) Select(_ context.Context, j jail.Jail) error {
@@ -138,14 +138,14 @@ func (w watcher) Lineage(ctx context.Context, jid id.Jail, l jail.Lineage) (uint
 	return w.o.Lineage(ctx, jid, observe.Lineage(l))
 }
 
-func (w watcher) Mark(ctx context.Context, jid id.Jail) (jail.Mark, error) {
+func (w watcher) Mark(ctx context.Context, jid id.Jail) (jail.Marker, error) {
 	m, err := w.o.Mark(ctx, jid)
-	return jail.Mark{Seq: m.Seq, Then: m}, err
+	return jail.Marker{Seq: m.Seq, Private: m}, err
 }
 
-func (w watcher) Changed(ctx context.Context, jid id.Jail, since jail.Mark) (bool, error) {
-	m, _ := since.Then.(observe.Mark)
+func (w watcher) Changed(ctx context.Context, jid id.Jail, since jail.Marker) (bool, error) {
+	m, _ := since.Private.(observe.Mark)
 	return w.o.Changed(ctx, jid, m)
 }
 func (w watcher) Detach(ctx context.Context, jid id.Jail) error { return w.o.Detach(ctx, jid) }
-func (w watcher) Forget(jid id.Jail) error                      { return w.o.Forget(jid) }
+func (w watcher) CloseLog(jid id.Jail) error                    { return w.o.Forget(jid) }

@@ -40,9 +40,9 @@ func approvals(t *testing.T, where string) {
 	one, two, three := request(1, "j-a", approval.Pending), request(2, "j-b", approval.Pending), request(3, "j-a", approval.Expired)
 	four := request(4, "j-b", approval.Answered)
 	four.Answer = &approval.Answer{Verdict: approval.Allow, Scope: approval.Always, By: approval.Person{ID: "t", Name: "anna"}, At: epoch, Rule: &one.Rule}
-	four.Taken = true
+	four.AnswerUsed = true
 	five := four
-	five.ID, five.Created, five.Owed = id.NewApproval(), epoch.Add(5), true
+	five.ID, five.Created, five.RulePending = id.NewApproval(), epoch.Add(5), true
 	notice := func(n int, r approval.Request) approval.Notice {
 		return approval.Notice{ID: string(id.NewApproval()), Approval: r.ID, Channel: "c", Kind: approval.KindAsked, Created: epoch.Add(time.Duration(n)), Next: epoch, Body: json.RawMessage(`{}`)}
 	}
@@ -56,7 +56,7 @@ func approvals(t *testing.T, where string) {
 	if err := as.Save(ctx, two, nil); err != nil {
 		t.Fatal(err)
 	}
-	link := approval.Link{Hash: "abc", Approval: one.ID, Verdict: approval.Deny, Who: approval.Person{ID: "t", Role: "operator"}, Expires: epoch.Add(time.Hour)}
+	link := approval.Link{Hash: "abc", Approval: one.ID, Verdict: approval.Deny, Author: approval.Person{ID: "t", Role: "operator"}, Expires: epoch.Add(time.Hour)}
 	old := approval.Link{Hash: "old", Expires: epoch}
 	for _, l := range []approval.Link{old, link, link} {
 		if err := as.PutLink(ctx, l); err != nil {

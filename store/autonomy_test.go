@@ -45,7 +45,7 @@ func autonomyConforms(t *testing.T, fresh func(t *testing.T) string) {
 func aRequest(n int, from, to string, state autonomy.State) autonomy.Request {
 	return autonomy.Request{
 		ID: id.NewRequest(), From: sibling(from), To: sibling(to), Action: "review", Context: "a 'strange' \u202e one\n", State: state, Created: epoch.Add(time.Duration(n)),
-		Deadline: epoch.Add(time.Hour), Root: "q-root", Parent: "q-parent", Depth: 2, Hops: 3, Wait: true, Tries: 1, Lease: epoch, Next: epoch, Acked: true,
+		Deadline: epoch.Add(time.Hour), Root: "q-root", Parent: "q-parent", Depth: 2, Hops: 3, Wait: true, Deliveries: 1, Lease: epoch, Next: epoch, Acked: true,
 	}
 }
 
@@ -59,7 +59,7 @@ func requestsComeBack(t *testing.T, where string) {
 	one, two, three := aRequest(1, "a", "b", autonomy.Queued), aRequest(2, "b", "c", autonomy.Answered), aRequest(3, "c", "a", autonomy.Delivered)
 	one.Key, two.Key, two.Answer, two.Wait = "k", "k", "yes", false
 	history := autonomy.History{
-		Buckets: map[string]autonomy.Bucket{"": {Tokens: 1.5, At: epoch}}, Said: []autonomy.Said{{Pair: "a<>b", Topic: "t", At: epoch}},
+		Buckets: map[string]autonomy.Bucket{"": {Tokens: 1.5, At: epoch}}, Exchanges: []autonomy.Exchange{{Pair: "a<>b", Topic: "t", At: epoch}},
 		Hops: map[id.Request]int{"q-root": 3},
 	}
 	put := func(group string, rs ...autonomy.Request) error {

@@ -252,7 +252,7 @@ func readAlone(t *testing.T, where string) {
 		t.Fatal(err)
 	}
 	defer r.Close()
-	report, err := chain.VerifyStore(t.Context(), r, chain.Trust{Key: key.Public(), Seen: c.Latest().Note})
+	report, err := chain.VerifyStore(t.Context(), r, chain.TrustedInput{Key: key.PublicKey(), Seen: c.Latest().Note})
 	if err != nil || report.Bad != nil || report.Entries != 40 {
 		t.Errorf("VerifyStore = %+v %v, %v", report, report.Bad, err)
 	}

@@ -19,11 +19,11 @@ type Replays struct{ s *Store }
 func (s *Store) Replays() Replays { return Replays{s} }
 
 // Begin implements replay.Store.
-func (rs Replays) Begin(ctx context.Context, k replay.Key, body string) (*replay.Answer, error) {
-	var answer *replay.Answer
+func (rs Replays) Begin(ctx context.Context, k replay.Key, body string) (*replay.Response, error) {
+	var answer *replay.Response
 	err := rs.s.update(ctx, "replays", func(tx *sql.Tx) error {
 		now := time.Now()
-		if _, err := tx.ExecContext(ctx, "DELETE FROM replays WHERE started < $1", now.Add(-replay.KeepFor).UnixNano()); err != nil {
+		if _, err := tx.ExecContext(ctx, "DELETE FROM replays WHERE started < $1", now.Add(-replay.Retention).UnixNano()); err != nil {
 			return err
 		}
 		var err error
@@ -36,9 +36,9 @@ func (rs Replays) Begin(ctx context.Context, k replay.Key, body string) (*replay
 	return answer, nil
 }
 
-func (rs Replays) claim(ctx context.Context, tx *sql.Tx, k replay.Key, body string, now time.Time) (*replay.Answer, error) {
+func (rs Replays) claim(ctx context.Context, tx *sql.Tx, k replay.Key, body string, now time.Time) (*replay.Response, error) {
 	const op = "store.Begin"
-	var a replay.Answer
+	var a replay.Response
 	var had, process string
 	var status sql.NullInt64
 	var contentType, location, answer sql.NullString
@@ -56,7 +56,7 @@ func (rs Replays) claim(ctx context.Context, tx *sql.Tx, k replay.Key, body stri
 		return nil, &fault.Error{Op: op, Kind: fault.Mismatch, Field: "Idempotency-Key",
 			Err: errors.New("this key was used for another request"), Remedy: "use a new key for a new request"}
 	case status.Valid:
-		a = replay.Answer{Status: int(status.Int64), ContentType: contentType.String, Location: location.String, Body: []byte(answer.String)}
+		a = replay.Response{Status: int(status.Int64), ContentType: contentType.String, Location: location.String, Body: []byte(answer.String)}
 		return &a, nil
 	case process == rs.s.process:
 		return nil, &fault.Error{Op: op, Kind: fault.Conflict, Field: "Idempotency-Key",
@@ -68,7 +68,7 @@ func (rs Replays) claim(ctx context.Context, tx *sql.Tx, k replay.Key, body stri
 }
 
 // Finish implements replay.Store.
-func (rs Replays) Finish(ctx context.Context, k replay.Key, a replay.Answer) error {
+func (rs Replays) Finish(ctx context.Context, k replay.Key, a replay.Response) error {
 	_, err := rs.s.write.ExecContext(ctx, `UPDATE replays SET status = $3, content_type = $4, location = $5, answer = $6
 		WHERE scope = $1 AND key = $2 AND process = $7`,
 		text(k.Scope), text(k.Key), a.Status, a.ContentType, a.Location, text(string(a.Body)), rs.s.process)

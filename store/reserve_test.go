@@ -30,7 +30,7 @@ func TestCommitsGoOnWhileTheDiskIsFull(t *testing.T) {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { s.Close() })
-	if _, err := s.House(t.Context(), "one"); err != nil {
+	if _, err := s.InstanceID(t.Context(), "one"); err != nil {
 		t.Fatal(err)
 	}
 	var disk unix.Statfs_t

@@ -191,7 +191,7 @@ func (w writer) checkpoints(c *run.Change) error {
 			return err
 		}
 	}
-	for _, cid := range c.Forgotten {
+	for _, cid := range c.DeletedCheckpoints {
 		if err := w.exec("DELETE FROM run_checkpoints WHERE id = $1", cid); err != nil {
 			return err
 		}
@@ -628,14 +628,14 @@ func (rs Runs) Release(ctx context.Context, sid, holder string) error {
 	return nil
 }
 
-// Owed returns a holder's records that are not yet in the audit log, oldest first.
-func (rs Runs) Owed(ctx context.Context, holder string, limit int) ([]run.Record, error) {
+// PendingRecords returns a holder's records that are not yet in the audit log, oldest first.
+func (rs Runs) PendingRecords(ctx context.Context, holder string, limit int) ([]run.Record, error) {
 	return documents[run.Record](ctx, rs.s.read, "read pending audit log records",
 		"SELECT document FROM run_records WHERE holder = $1 ORDER BY at, place LIMIT $2", holder, limit)
 }
 
-// TakeOwed transfers to a holder the pending audit log records of others from before a time.
-func (rs Runs) TakeOwed(ctx context.Context, holder string, before, now time.Time, limit int) ([]run.Record, error) {
+// TakePendingRecords transfers to a holder the pending audit log records of others from before a time.
+func (rs Runs) TakePendingRecords(ctx context.Context, holder string, before, now time.Time, limit int) ([]run.Record, error) {
 	var taken []run.Record
 	err := rs.s.update(ctx, "run_records", func(tx *sql.Tx) error {
 		var err error
@@ -654,8 +654,8 @@ func (rs Runs) TakeOwed(ctx context.Context, holder string, before, now time.Tim
 	return taken, nil
 }
 
-// Paid deletes a pending record and stores its audit log entry number with its subject.
-func (rs Runs) Paid(ctx context.Context, r run.Record, entry int64) error {
+// MarkRecorded deletes a pending record and stores its audit log entry number with its subject.
+func (rs Runs) MarkRecorded(ctx context.Context, r run.Record, entry int64) error {
 	err := rs.s.update(ctx, "runs."+r.Session, func(tx *sql.Tx) error {
 		w := writer{ctx: ctx, tx: tx}
 		if err := w.exec("DELETE FROM run_records WHERE id = $1", r.ID); err != nil {

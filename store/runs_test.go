@@ -91,7 +91,7 @@ func runsComeBack(t *testing.T, where string) {
 	r := aRun("sess-a", 1)
 	r.Until = got(run.ParseUntil([]byte(`{"and":["manual",{"rtfs":"(> (:steps run) 3)"}]}`)))(t)
 	r.Goal, r.Key, r.Reason = strange, "k1", strange
-	r.Short, r.Warned = &run.Shortage{Budget: "b", Dimension: budget.Steps, Needed: 1}, run.Warned{budget.Steps: 50}
+	r.Shortage, r.Warned = &run.Shortage{Budget: "b", Dimension: budget.Steps, Needed: 1}, run.Warned{budget.Steps: 50}
 	r.Result = json.RawMessage(`{"text":"\u003c"}`)
 	steps := []run.Step{
 		{Run: r.ID, N: 1, Key: "one", Kind: run.Capability, Name: "places.search", Input: json.RawMessage(`{}`), State: run.StepDone, Output: json.RawMessage(`[1]`), Began: epoch, Ended: epoch},
@@ -369,24 +369,24 @@ func runsOwed(t *testing.T, where string) {
 	}
 	records := []run.Record{record("z", epoch, chain.SessionOpened), record("y", epoch, chain.RunStarted), record("x", epoch, chain.CheckpointTaken), record("w", epoch.Add(time.Hour), chain.RunMoved)}
 	write(t, rs, run.Change{ID: "s", Session: aSession("s"), Runs: []run.Run{r}, Checkpoints: []run.Checkpoint{point}, Records: records})
-	if diff := cmp.Diff(records, got(rs.Owed(ctx, "a", 10))(t), cmpopts.IgnoreUnexported(run.Record{})); diff != "" {
+	if diff := cmp.Diff(records, got(rs.PendingRecords(ctx, "a", 10))(t), cmpopts.IgnoreUnexported(run.Record{})); diff != "" {
 		t.Errorf("owed (-want +got):\n%s", diff)
 	}
-	if list := got(rs.TakeOwed(ctx, "a", epoch.Add(time.Minute), epoch, 10))(t); len(list) != 0 {
+	if list := got(rs.TakePendingRecords(ctx, "a", epoch.Add(time.Minute), epoch, 10))(t); len(list) != 0 {
 		t.Errorf("a takes its own: %v", list)
 	}
-	if list := got(rs.TakeOwed(ctx, "b", epoch.Add(time.Minute), epoch.Add(time.Minute), 10))(t); len(list) != 3 {
+	if list := got(rs.TakePendingRecords(ctx, "b", epoch.Add(time.Minute), epoch.Add(time.Minute), 10))(t); len(list) != 3 {
 		t.Errorf("b takes %v", list)
 	}
-	if list := got(rs.TakeOwed(ctx, "c", epoch.Add(time.Minute), epoch, 10))(t); len(list) != 0 {
+	if list := got(rs.TakePendingRecords(ctx, "c", epoch.Add(time.Minute), epoch, 10))(t); len(list) != 0 {
 		t.Errorf("c takes %v", list)
 	}
 	for i, rec := range records {
-		if err := rs.Paid(ctx, rec, int64(i+1)); err != nil {
+		if err := rs.MarkRecorded(ctx, rec, int64(i+1)); err != nil {
 			t.Fatal(err)
 		}
 	}
-	if n := len(got(rs.Owed(ctx, "a", 10))(t)) + len(got(rs.Owed(ctx, "b", 10))(t)); n != 0 {
+	if n := len(got(rs.PendingRecords(ctx, "a", 10))(t)) + len(got(rs.PendingRecords(ctx, "b", 10))(t)); n != 0 {
 		t.Errorf("%d are still owed", n)
 	}
 	if s := got(rs.Session(ctx, "s"))(t); s.Entry != 1 {

@@ -24,7 +24,7 @@ func (ss Schedules) Create(ctx context.Context, s schedule.Schedule) error {
 	doc, err := json.Marshal(s)
 	if err == nil {
 		_, err = ss.s.write.ExecContext(ctx, "INSERT INTO schedules (id, session, created, wake, claim, document) VALUES ($1, $2, $3, $4, $5, $6)",
-			s.ID, s.Session, s.Created.UnixNano(), nanos(s.Wake), s.Claim, doc)
+			s.ID, s.Session, s.Created.UnixNano(), nanos(s.WakeAt), s.Claim, doc)
 	}
 	if err != nil {
 		return fmt.Errorf("record schedule %s: %w", s.ID, err)
@@ -62,7 +62,7 @@ func readSchedule(row interface{ Scan(...any) error }) (s schedule.Schedule, err
 		return s, err
 	}
 	err = json.Unmarshal(doc, &s)
-	s.Wake, s.Claim = instant(wake), claim
+	s.WakeAt, s.Claim = instant(wake), claim
 	return s, err
 }
 
@@ -134,7 +134,7 @@ func (ss Schedules) Change(ctx context.Context, sid id.Schedule, f func(s *sched
 	doc, err := json.Marshal(s)
 	if err == nil {
 		_, err = tx.ExecContext(ctx, "UPDATE schedules SET session = $2, wake = $3, claim = $4, document = $5 WHERE id = $1",
-			sid, s.Session, nanos(s.Wake), s.Claim, doc)
+			sid, s.Session, nanos(s.WakeAt), s.Claim, doc)
 	}
 	if err == nil {
 		err = tx.Commit()

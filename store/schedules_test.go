@@ -35,8 +35,8 @@ func TestSchedules(t *testing.T) {
 func aSchedule(n int) schedule.Schedule {
 	wake, next := epoch.Add(time.Duration(n)*time.Minute), epoch.Add(time.Duration(n)*time.Minute-time.Second)
 	return schedule.Schedule{
-		ID: id.NewSchedule(), Created: epoch.Add(time.Duration(n)), Changed: epoch, Since: epoch, Next: &next, Wake: &wake,
-		Spec: schedule.Spec{Name: fmt.Sprintf("\u202e %d '\\", n), Cron: "0 * * * *", TZ: "Europe/Berlin", Make: json.RawMessage(`{"goal":"x"}`),
+		ID: id.NewSchedule(), Created: epoch.Add(time.Duration(n)), Changed: epoch, Since: epoch, Next: &next, WakeAt: &wake,
+		Spec: schedule.Spec{Name: fmt.Sprintf("\u202e %d '\\", n), Cron: "0 * * * *", TZ: "Europe/Berlin", Run: json.RawMessage(`{"goal":"x"}`),
 			Session: "s", Missed: schedule.MissedAll, Overlap: schedule.OverlapQueue, Jitter: time.Minute},
 	}
 }
@@ -45,13 +45,13 @@ func schedulesComeBack(t *testing.T, where string) {
 	ctx := t.Context()
 	s := open(t, where)
 	want := aSchedule(1)
-	want.Waiting, want.Firing = &epoch, &schedule.Attempt{Due: epoch, Attempts: 3, Error: "e"}
+	want.Queued, want.Firing = &epoch, &schedule.Attempt{Due: epoch, Attempts: 3, Error: "e"}
 	want.Last, want.Claim, want.Counts = &epoch, "somebody", schedule.Counts{Fired: 1, Missed: 2, Skipped: 3, Failed: 4}
 	if err := s.Schedules().Create(ctx, want); err != nil {
 		t.Fatal(err)
 	}
 	never := aSchedule(2)
-	never.Wake, never.Next, never.Paused = nil, nil, true
+	never.WakeAt, never.Next, never.Paused = nil, nil, true
 	if err := s.Schedules().Create(ctx, never); err != nil {
 		t.Fatal(err)
 	}
@@ -66,8 +66,8 @@ func schedulesComeBack(t *testing.T, where string) {
 			t.Errorf("%v\n%s", err, diff)
 		}
 	}
-	if wake, err := ss.Wake(ctx); err != nil || !wake.Equal(*want.Wake) {
-		t.Errorf("Wake = %v, %v, want %v", wake, err, want.Wake)
+	if wake, err := ss.Wake(ctx); err != nil || !wake.Equal(*want.WakeAt) {
+		t.Errorf("Wake = %v, %v, want %v", wake, err, want.WakeAt)
 	}
 	if err := ss.Delete(ctx, want.ID); err != nil {
 		t.Fatal(err)
@@ -178,7 +178,7 @@ func schedulesClaimed(t *testing.T, where string) {
 				mu.Lock()
 				for _, s := range list {
 					claimed[s.ID]++
-					if s.Claim != fmt.Sprint(n) || !s.Wake.Equal(now.Add(time.Hour)) || s.Name == "" {
+					if s.Claim != fmt.Sprint(n) || !s.WakeAt.Equal(now.Add(time.Hour)) || s.Name == "" {
 						t.Errorf("claimed is %+v", s)
 					}
 				}

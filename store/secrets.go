@@ -34,7 +34,7 @@ func (ss Secrets) Secrets(ctx context.Context) ([]secret.Record, error) {
 			return nil, fmt.Errorf("read secrets: %w", err)
 		}
 		if own != "" {
-			if err := json.Unmarshal([]byte(own), &r.Own); err != nil {
+			if err := json.Unmarshal([]byte(own), &r.Owned); err != nil {
 				return nil, fmt.Errorf("read the owner of secret %s: %w", r.Name, err)
 			}
 		}
@@ -50,9 +50,9 @@ func (ss Secrets) Secrets(ctx context.Context) ([]secret.Record, error) {
 // PutSecret stores a new or changed secret.
 func (ss Secrets) PutSecret(ctx context.Context, r secret.Record) error {
 	var own []byte
-	if r.Own != nil {
+	if r.Owned != nil {
 		var err error
-		if own, err = json.Marshal(r.Own); err != nil {
+		if own, err = json.Marshal(r.Owned); err != nil {
 			return fmt.Errorf("record the owner of secret %s: %w", r.Name, err)
 		}
 	}

@@ -15,7 +15,7 @@ func secretsComeBack(t *testing.T, where string) {
 	now, later := time.Now().UTC().Round(0), time.Now().Add(time.Hour).UTC().Round(0)
 	a := secret.Record{Name: "A", Provider: secret.Local, Sealed: "YWdl", Created: now, Updated: now}
 	c := secret.Record{Name: "t-1:c", Provider: secret.Local, Sealed: "YWdl", Created: now, Updated: now,
-		Own: &secret.Own{Owner: "t-1", Name: "c", ID: "sec_1", Version: 3, Metadata: map[string]string{"ünï": `"'`}}}
+		Owned: &secret.OwnedSecret{Owner: "t-1", Name: "c", ID: "sec_1", Version: 3, Metadata: map[string]string{"ünï": `"'`}}}
 	b := secret.Record{Name: "B", Provider: "vault", Path: "kv/data/app#key", Created: now, Updated: now}
 	var grants []secret.Grant
 	for i, g := range []secret.Grant{
@@ -60,7 +60,7 @@ func secretsComeBack(t *testing.T, where string) {
 	ok(s.DeleteSecret(ctx, "A"))
 	check("a secret is gone", []secret.Record{b}, grants[1:2])
 	ok(s.PutSecret(ctx, c))
-	c.Own.Version, c.Own.Metadata = 4, nil
+	c.Owned.Version, c.Owned.Metadata = 4, nil
 	ok(s.PutSecret(ctx, c))
 	check("one that is somebody's", []secret.Record{b, c}, grants[1:2])
 }

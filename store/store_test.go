@@ -63,7 +63,7 @@ func conform(t *testing.T, fresh func(t *testing.T) string) {
 		{"ReplaysOfOneKeyAtOnce", replaysAtOnce},
 		{"ParallelWriters", parallelWriters},
 		{"OpenedManyTimesAtOnce", openedAtOnce},
-		{"HouseIsTheFirstOne", house},
+		{"InstanceIDIsTheFirstOne", instanceID},
 		{"SecretsComeBackAsTheyWere", secretsComeBack},
 		{"SandboxesComeBackAsTheyWere", sandboxesComeBack},
 		{"VolumesHaveNamesOfTheirOwn", volumesComeBack},
@@ -188,10 +188,10 @@ func strangeText(t *testing.T, where string) {
 	}
 	k := replay.Key{Scope: "\xff\x00", Key: "'; DROP TABLE jails; --\x00\xff"}
 	begin(t, s, k, "d", nil)
-	if err := s.Replays().Finish(t.Context(), k, replay.Answer{Status: 201, Body: []byte(`{"a":"\u0000"}`)}); err != nil {
+	if err := s.Replays().Finish(t.Context(), k, replay.Response{Status: 201, Body: []byte(`{"a":"\u0000"}`)}); err != nil {
 		t.Fatal(err)
 	}
-	begin(t, s, k, "d", &replay.Answer{Status: 201, Body: []byte(`{"a":"\u0000"}`)})
+	begin(t, s, k, "d", &replay.Response{Status: 201, Body: []byte(`{"a":"\u0000"}`)})
 	if _, err := s.Tokens().ByHash(t.Context(), "' OR 1=1 --"); !errors.Is(err, fault.NotFound) {
 		t.Errorf("ByHash of an injection = %v, want not found", err)
 	}
@@ -269,7 +269,7 @@ func firstToken(t *testing.T, where string) {
 }
 
 // begin claims a key and wants the given answer, nil for "go on".
-func begin(t *testing.T, s *store.Store, k replay.Key, body string, want *replay.Answer) {
+func begin(t *testing.T, s *store.Store, k replay.Key, body string, want *replay.Response) {
 	t.Helper()
 	got, err := s.Replays().Begin(t.Context(), k, body)
 	if err != nil {
@@ -284,7 +284,7 @@ func replayFinished(t *testing.T, where string) {
 	ctx := t.Context()
 	s := open(t, where)
 	k := replay.Key{Scope: "t-1 POST /jails", Key: "k"}
-	answer := replay.Answer{Status: 201, ContentType: "application/json", Location: "/jails/j-1", Body: []byte(`{"id":"j-1"}`)}
+	answer := replay.Response{Status: 201, ContentType: "application/json", Location: "/jails/j-1", Body: []byte(`{"id":"j-1"}`)}
 
 	begin(t, s, k, "digest", nil)
 	if _, err := s.Replays().Begin(ctx, k, "digest"); !errors.Is(err, fault.Conflict) {
@@ -321,7 +321,7 @@ func replayTakenOver(t *testing.T, where string) {
 		t.Errorf("Begin with another body = %v, want mismatch", err)
 	}
 	begin(t, after, k, "digest", nil)
-	if err := before.Replays().Finish(t.Context(), k, replay.Answer{Status: 200}); err != nil {
+	if err := before.Replays().Finish(t.Context(), k, replay.Response{Status: 200}); err != nil {
 		t.Fatal(err)
 	}
 	if _, err := after.Replays().Begin(t.Context(), k, "digest"); !errors.Is(err, fault.Conflict) {
@@ -397,11 +397,11 @@ func openedAtOnce(t *testing.T, where string) {
 	wg.Wait()
 }
 
-func house(t *testing.T, where string) {
+func instanceID(t *testing.T, where string) {
 	s := open(t, where)
 	for _, c := range []struct{ give, want string }{{"", ""}, {"first", "first"}, {"second", "first"}, {"", "first"}} {
-		if got, err := s.House(t.Context(), c.give); err != nil || got != c.want {
-			t.Errorf("House(%q) = %q, %v; want %q", c.give, got, err, c.want)
+		if got, err := s.InstanceID(t.Context(), c.give); err != nil || got != c.want {
+			t.Errorf("InstanceID(%q) = %q, %v; want %q", c.give, got, err, c.want)
 		}
 	}
 }

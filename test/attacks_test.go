@@ -333,7 +333,7 @@ func TestAttackNetworkExfiltration(t *testing.T) {
 		}
 		t.Logf("%s: %d attempts in %v", cid, len(all), time.Duration(called.Usage.WallMS)*time.Millisecond)
 	}
-	if names := unasked(w.Asked()); len(names) > 0 {
+	if names := unasked(w.Queries()); len(names) > 0 {
 		t.Errorf("the host's name server was queried for %q", names)
 	}
 	refused, err := client.Collect(d.Chain(t.Context(), map[string][]string{"kind": {"egress"}}))

@@ -109,7 +109,7 @@ func TestEgressEscapes(t *testing.T) {
 	})
 	t.Run("another runtime", func(t *testing.T) { p.in(t).otherRuntimes(program, all, rules) })
 
-	if names := unasked(w.Asked()); len(names) > 0 {
+	if names := unasked(w.Queries()); len(names) > 0 {
 		t.Errorf("the host's name server was queried for %q", names)
 	}
 	if got := w.strayPackets(); len(got) > 0 {
@@ -221,12 +221,12 @@ func otherJails(t *testing.T, h *daemonHarness, w *wild, secret string) (at []st
 	}
 	for _, a := range neighbours(t) {
 		at = append(at, a+":80")
-		w.Move("jail.rebind.example", a)
+		w.SetAddrs("jail.rebind.example", a)
 	}
-	w.Move("self.rebind.example", "10.0.0.2")
-	w.Move("gate.rebind.example", "10.0.0.1")
-	w.Move("both.rebind.example", egresstest.Metadata, serversAddr)
-	w.Move("flip.rebind.example", egresstest.API)
+	w.SetAddrs("self.rebind.example", "10.0.0.2")
+	w.SetAddrs("gate.rebind.example", "10.0.0.1")
+	w.SetAddrs("both.rebind.example", egresstest.Metadata, serversAddr)
+	w.SetAddrs("flip.rebind.example", egresstest.API)
 	return at
 }
 
@@ -434,7 +434,7 @@ func (p *prisoner) away() {
 	}
 	p.start()
 	again := time.Now()
-	p.world.Move("flip.rebind.example", egresstest.Metadata)
+	p.world.SetAddrs("flip.rebind.example", egresstest.Metadata)
 	if !within(20*time.Second, func() bool { return rounds(again, "carried") > 2 }) {
 		p.Error("allowed requests fail after the restart")
 	}

@@ -68,7 +68,7 @@ func newWild(t *testing.T) *wild {
 	w.see()
 	w.answerNames()
 	for _, name := range []string{"fields.example.com", "small.example.com", "few.example.com", "echo.secret.example.com"} {
-		w.Move(name, serversAddr)
+		w.SetAddrs(name, serversAddr)
 	}
 	w.HTTP(serversAddr+":80", nil, http.HandlerFunc(w.serve))
 	w.HTTP(serversAddr+":443", &tls.Config{NextProtos: []string{"h2", "http/1.1"}}, http.HandlerFunc(w.serve))

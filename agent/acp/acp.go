@@ -18,7 +18,7 @@ import (
 // the session, because an agent must not continue without decisions and records.
 //
 // Updates and requests are identified by their byte offset in the agent's output. A Host
-// that implements Keeper receives some of them twice if the daemon was killed, with the
+// that implements PositionStore receives some of them twice if the daemon was killed, with the
 // same offsets.
 type Host interface {
 	// Decide reports whether the agent may make this call. It may block until a person
@@ -87,11 +87,11 @@ type ToolCall struct {
 	Tool    string          // name of the tool, if the agent states it
 	Input   json.RawMessage // input of the tool; nil if the agent omits it
 
-	Command string   // command line for a shell
-	Titled  bool     // Command is a copy of Title, which may be shortened or prose; Input is absent
-	Cwd     string   // working directory, if stated
-	Paths   []string // files that the call reads or changes
-	URL     string   // URL that the call fetches
+	Command          string   // command line for a shell
+	CommandFromTitle bool     // Command is a copy of Title, which may be shortened or prose; Input is absent
+	Cwd              string   // working directory, if stated
+	Paths            []string // files that the call reads or changes
+	URL              string   // URL that the call fetches
 }
 
 // A Verdict is the decision about a call.
@@ -104,13 +104,13 @@ type Verdict struct {
 type Event string
 
 const (
-	Message   Event = "message"   // Text: consecutive output of the agent
-	Thought   Event = "thought"   // Text: consecutive reasoning of the agent
-	Announced Event = "announced" // Call: not run yet, whatever status the agent reports
-	Refused   Event = "refused"   // Call, Reason: permission was denied
-	Ended     Event = "ended"     // Call, Outcome: the agent reports the end, or its turn ended
-	Planned   Event = "planned"   // Plan: the complete current plan
-	Spent     Event = "spent"     // Usage: as counted by the agent
+	Message       Event = "message"   // Text: consecutive output of the agent
+	Thought       Event = "thought"   // Text: consecutive reasoning of the agent
+	Announced     Event = "announced" // Call: not run yet, whatever status the agent reports
+	Refused       Event = "refused"   // Call, Reason: permission was denied
+	Ended         Event = "ended"     // Call, Outcome: the agent reports the end, or its turn ended
+	PlanChanged   Event = "planned"   // Plan: the complete current plan
+	UsageReported Event = "spent"     // Usage: as counted by the agent
 )
 
 // An Update is a message or an action of the agent. Event determines which fields are set.
@@ -169,31 +169,31 @@ type Server struct{ Name, URL string }
 
 // Options configure a session.
 type Options struct {
-	Cwd     string   // working directory of the session, absolute, as the agent sees it
-	Prompt  string   // first prompt; if empty, Host.Next provides it
-	Servers []Server // MCP servers for the agent
-	Spare   bool     // omit Servers if unsupported, instead of returning fault.Unsupported
+	Cwd                    string   // working directory of the session, absolute, as the agent sees it
+	Prompt                 string   // first prompt; if empty, Host.Next provides it
+	Servers                []Server // MCP servers for the agent
+	OmitUnsupportedServers bool     // omit Servers if unsupported, instead of returning fault.Unsupported
 
 	// Meta is the agent-specific _meta field of the requests that open a session.
 	Meta map[string]any
 
-	// Resume is the Result.Session to resume. GoOn then replaces Prompt. If the agent
+	// Resume is the Result.Session to resume. ResumePrompt then replaces Prompt. If the agent
 	// cannot resume sessions, or no longer has this one, it starts a new session.
-	Resume, GoOn string
+	Resume, ResumePrompt string
 
 	From *Position // last position of this running agent; nil: the agent was just started
 
-	// Still is held from the moment a Position with an outgoing line is saved until the
+	// SendLock is held from the moment a Position with an outgoing line is saved until the
 	// line is written to the agent. It may be nil.
-	Still sync.Locker
+	SendLock sync.Locker
 
-	// Quiet is the maximum time without output of the agent while no decision, tool call
+	// SilenceTimeout is the maximum time without output of the agent while no decision, tool call
 	// or Host call is pending. Default: ten minutes.
-	Quiet time.Duration
+	SilenceTimeout time.Duration
 
-	// Grace is the time that the agent has to stop when the context ends. Default: ten
+	// StopTimeout is the time that the agent has to stop when the context ends. Default: ten
 	// seconds.
-	Grace time.Duration
+	StopTimeout time.Duration
 }
 
 // Result describes a session after Drive has returned.

@@ -296,7 +296,7 @@ func choose(options []acp.PermissionOption, kind acp.PermissionOptionKind) (acp.
 // brief returns the part of a call that is kept with its turn.
 func (c ToolCall) brief() ToolCall {
 	const limit = 1024
-	return ToolCall{ID: clip(c.ID, limit), At: c.At, AskedAt: c.AskedAt, Kind: c.Kind, Tool: c.Tool, Title: clip(c.Title, limit), Command: clip(c.Command, limit), Titled: c.Titled}
+	return ToolCall{ID: clip(c.ID, limit), At: c.At, AskedAt: c.AskedAt, Kind: c.Kind, Tool: c.Tool, Title: clip(c.Title, limit), Command: clip(c.Command, limit), CommandFromTitle: c.CommandFromTitle}
 }
 
 func cancelled() acp.RequestPermissionResponse {

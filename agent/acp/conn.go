@@ -9,17 +9,17 @@ import (
 )
 
 // A Conn connects to the standard input and output of an agent. Next is called by one
-// goroutine and Give by another.
+// goroutine and Write by another.
 type Conn interface {
 	// Next returns the next piece of the agent's output and its byte offset. It blocks
 	// until there is output, and returns io.EOF at the end. Offsets may skip data that is
 	// not part of the conversation. No data of the conversation is missing.
 	Next() (at int64, piece []byte, err error)
 
-	// Give writes a line to the agent's input, starting at offset at. It omits the bytes
+	// Write writes a line to the agent's input, starting at offset at. It omits the bytes
 	// that an earlier process has written. It returns io.ErrClosedPipe if the agent has
 	// closed its input.
-	Give(at int64, line []byte) error
+	Write(at int64, line []byte) error
 
 	// Close unblocks the other two methods.
 	Close() error
@@ -45,7 +45,7 @@ func (p *pipes) Next() (int64, []byte, error) {
 	return at, p.buf[:n], err
 }
 
-func (p *pipes) Give(_ int64, line []byte) error {
+func (p *pipes) Write(_ int64, line []byte) error {
 	if _, err := p.in.Write(line); err != nil {
 		return io.ErrClosedPipe
 	}

@@ -24,7 +24,7 @@ const opDrive = "acp.Drive"
 //
 // When ctx ends during a turn, Drive cancels the turn, answers pending and new permission
 // requests with "cancelled", and returns the cause of ctx when the turn has ended or
-// Options.Grace has passed. If the cause is ErrLeft, Drive returns without a message to the
+// Options.StopTimeout has passed. If the cause is ErrDetached, Drive returns without a message to the
 // agent, which continues to work. A later Drive can continue from the last Position. The
 // result is valid even if an error is returned.
 //
@@ -33,14 +33,14 @@ const opDrive = "acp.Drive"
 // Unsupported if it speaks another protocol version or does not support the options;
 // otherwise the error of the Host.
 func Drive(ctx context.Context, c Conn, host Host, o Options) (Result, error) {
-	if o.Quiet == 0 {
-		o.Quiet = 10 * time.Minute
+	if o.SilenceTimeout == 0 {
+		o.SilenceTimeout = 10 * time.Minute
 	}
-	if o.Grace == 0 {
-		o.Grace = 10 * time.Second
+	if o.StopTimeout == 0 {
+		o.StopTimeout = 10 * time.Second
 	}
-	if o.Still == nil {
-		o.Still = &sync.Mutex{}
+	if o.SendLock == nil {
+		o.SendLock = &sync.Mutex{}
 	}
 	d := newDriver(ctx, c, host, o)
 	defer d.close()
@@ -52,8 +52,8 @@ func Drive(ctx context.Context, c Conn, host Host, o Options) (Result, error) {
 	return d.run(ctx)
 }
 
-// ErrLeft is the cause of a context that ends while the agent shall continue to work.
-var ErrLeft = errors.New("detached from the agent")
+// ErrDetached is the cause of a context that ends while the agent shall continue to work.
+var ErrDetached = errors.New("detached from the agent")
 
 // A driver is a session with an agent.
 type driver struct {
@@ -71,7 +71,7 @@ type driver struct {
 	stopTurn context.CancelCauseFunc
 
 	hostMu sync.Mutex // serializes Host.Update
-	keepMu sync.Mutex // serializes Keeper.Keep; acquired before mu
+	keepMu sync.Mutex // serializes PositionStore.SavePosition; acquired before mu
 
 	mu sync.Mutex
 	// +checklocks:mu
@@ -102,7 +102,7 @@ func newDriver(ctx context.Context, c Conn, host Host, o Options) *driver {
 	d := &driver{host: host, o: o, calls: map[string]*call{}}
 	d.life, d.kill = context.WithCancelCause(context.WithoutCancel(ctx))
 	d.turn, d.stopTurn = context.WithCancelCause(d.life)
-	d.transport = newTransport(c, d, o.Quiet)
+	d.transport = newTransport(c, d, o.SilenceTimeout)
 	if p := o.From; p != nil {
 		d.pos, d.savedAt = *p, p.At
 		d.pos.Answered = slices.Clone(p.Answered)
@@ -172,7 +172,7 @@ func (d *driver) initialize(ctx context.Context) (prompt string, err error) {
 	if d.o.Resume != "" {
 		resumed, err := d.resume(ctx, resp.AgentCapabilities, servers)
 		if resumed || err != nil {
-			return d.o.GoOn, err
+			return d.o.ResumePrompt, err
 		}
 	}
 	created, at, err := ask[acp.NewSessionResponse](ctx, d, acp.AgentMethodSessionNew, acp.NewSessionRequest{Cwd: d.o.Cwd, McpServers: servers, Meta: d.o.Meta})
@@ -197,7 +197,7 @@ func (d *driver) setSession(session string, at int64) {
 func (d *driver) servers(can acp.AgentCapabilities) ([]acp.McpServer, error) {
 	servers := []acp.McpServer{}
 	for _, s := range d.o.Servers {
-		if !can.McpCapabilities.Http && d.o.Spare {
+		if !can.McpCapabilities.Http && d.o.OmitUnsupportedServers {
 			return servers, nil
 		}
 		if !can.McpCapabilities.Http {
@@ -351,11 +351,11 @@ func (d *driver) wait(ctx context.Context, answers <-chan message) (message, err
 	case <-ctx.Done():
 	}
 	cause := context.Cause(ctx)
-	if errors.Is(cause, ErrLeft) {
+	if errors.Is(cause, ErrDetached) {
 		return message{}, cause
 	}
 	d.cancel(cause)
-	grace := time.NewTimer(d.o.Grace)
+	grace := time.NewTimer(d.o.StopTimeout)
 	defer grace.Stop()
 	select {
 	case m := <-answers:

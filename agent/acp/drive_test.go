@@ -351,7 +351,7 @@ func TestDriveReturnsAfterGrace(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		ctx, cancel := context.WithCancel(t.Context())
 		begin := time.Now()
-		_, _, err := drive(ctx, &host{}, acp.Options{Prompt: "go", Grace: 3 * time.Second}, func(ctx context.Context, a *agentSide, _ string) (sdk.StopReason, error) {
+		_, _, err := drive(ctx, &host{}, acp.Options{Prompt: "go", StopTimeout: 3 * time.Second}, func(ctx context.Context, a *agentSide, _ string) (sdk.StopReason, error) {
 			cancel()
 			<-a.conn.Done()
 			return sdk.StopReasonEndTurn, nil
@@ -376,7 +376,7 @@ func TestSilentAgentTimesOut(t *testing.T) {
 			},
 		}
 		begin := time.Now()
-		got, _, err := drive(t.Context(), h, acp.Options{Prompt: "go", Quiet: time.Minute}, func(ctx context.Context, a *agentSide, text string) (sdk.StopReason, error) {
+		got, _, err := drive(t.Context(), h, acp.Options{Prompt: "go", SilenceTimeout: time.Minute}, func(ctx context.Context, a *agentSide, text string) (sdk.StopReason, error) {
 			if text == "hang" {
 				<-a.conn.Done()
 			}
@@ -447,7 +447,7 @@ func script(t *testing.T, answers map[string]string, last string) (io.WriteClose
 
 func TestResumedSessionIgnoresReplayedUpdates(t *testing.T) {
 	h := &host{}
-	got, a, err := drive(t.Context(), h, acp.Options{Prompt: "begin", GoOn: "go on", Resume: "s-old"}, func(ctx context.Context, a *agentSide, _ string) (sdk.StopReason, error) {
+	got, a, err := drive(t.Context(), h, acp.Options{Prompt: "begin", ResumePrompt: "go on", Resume: "s-old"}, func(ctx context.Context, a *agentSide, _ string) (sdk.StopReason, error) {
 		a.say(ctx, "s-old", "new")
 		return sdk.StopReasonEndTurn, nil
 	})
@@ -473,7 +473,7 @@ func TestLostSessionIsReplacedByANewOne(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			agent["session/new"], agent["session/prompt"] = `{"sessionId":"s-new"}`, `{"stopReason":"end_turn"}`
 			in, out, sent := scriptedAgent(agent)
-			got, err := acp.Drive(t.Context(), acp.Pipes(in, out), &host{}, acp.Options{Cwd: "/", Prompt: "begin", GoOn: "go on", Resume: "s-old"})
+			got, err := acp.Drive(t.Context(), acp.Pipes(in, out), &host{}, acp.Options{Cwd: "/", Prompt: "begin", ResumePrompt: "go on", Resume: "s-old"})
 			want, prompt := "s-new", "begin"
 			if strings.HasSuffix(name, "succeeds") {
 				want, prompt = "s-old", "go on"
@@ -499,7 +499,7 @@ func TestMetaIsSentWithEachOpenedSession(t *testing.T) {
 		t.Run(opens, func(t *testing.T) {
 			agent["session/prompt"] = `{"stopReason":"end_turn"}`
 			in, out, sent := scriptedAgent(agent, opens)
-			o := acp.Options{Cwd: "/", Prompt: "begin", GoOn: "go on", Meta: map[string]any{"theirs": map[string]any{"sources": []string{"user"}}}}
+			o := acp.Options{Cwd: "/", Prompt: "begin", ResumePrompt: "go on", Meta: map[string]any{"theirs": map[string]any{"sources": []string{"user"}}}}
 			if opens != "session/new" {
 				o.Resume = "s-old"
 			}
@@ -515,7 +515,7 @@ func TestMetaIsSentWithEachOpenedSession(t *testing.T) {
 
 func TestSpareOmitsUnsupportedServers(t *testing.T) {
 	in, out, sent := scriptedAgent(map[string]string{"initialize": `{"protocolVersion":1}`, "session/new": `{"sessionId":"s1"}`, "session/prompt": `{"stopReason":"end_turn"}`})
-	_, err := acp.Drive(t.Context(), acp.Pipes(in, out), &host{}, acp.Options{Cwd: "/", Prompt: "go", Spare: true, Servers: []acp.Server{{Name: "x", URL: "http://x"}}})
+	_, err := acp.Drive(t.Context(), acp.Pipes(in, out), &host{}, acp.Options{Cwd: "/", Prompt: "go", OmitUnsupportedServers: true, Servers: []acp.Server{{Name: "x", URL: "http://x"}}})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -263,7 +263,7 @@ func (d *driver) recordPlan(at int64, entries []acp.PlanEntry) error {
 	if err := d.flush(); err != nil {
 		return err
 	}
-	u := Update{Event: Planned, At: at}
+	u := Update{Event: PlanChanged, At: at}
 	for _, e := range entries[:min(len(entries), limit)] {
 		u.Plan = append(u.Plan, Step{Text: clip(e.Content, 4096), Status: clip(string(e.Status), 32)})
 	}
@@ -279,7 +279,7 @@ func (d *driver) recordUsage(at int64, used, size float64, cost *acp.Cost) error
 	}
 	now := *u
 	d.mu.Unlock()
-	return d.update(Update{Event: Spent, At: at, Usage: now})
+	return d.update(Update{Event: UsageReported, At: at, Usage: now})
 }
 
 // update calls Host.Update. Calls are serialized.

@@ -37,8 +37,8 @@ func (c *ToolCall) read(located []fileLocation) {
 	if c.Command == "" {
 		c.Command = line(in.Cmd)
 	}
-	c.Titled = c.Kind == string(acp.ToolKindExecute) && len(c.Input) == 0
-	if c.Titled {
+	c.CommandFromTitle = c.Kind == string(acp.ToolKindExecute) && len(c.Input) == 0
+	if c.CommandFromTitle {
 		c.Command = c.Title
 	}
 	c.URL = in.URL

@@ -10,24 +10,24 @@ import (
 // same running agent. Output after At may already have been processed. It is read again,
 // and the Host receives it again with the same offsets.
 type Position struct {
-	Session  string  `json:"session,omitempty"` // empty: no session is open
-	Agent    string  `json:"agent,omitempty"`
-	At       int64   `json:"at"`                 // offset in the agent's output, at the beginning of a line
-	Answered []int64 `json:"answered,omitempty"` // offsets after At of requests that were answered
-	Given    int64   `json:"given"`              // bytes written to the agent's input
-	Out      string  `json:"out,omitempty"`      // next line of the input, which may be partly or fully written
-	Asked    int     `json:"asked,omitempty"`    // number of requests sent, including Out
-	Prompt   bool    `json:"prompt,omitempty"`   // the last request is a prompt without a response before At
-	Turns    int     `json:"turns,omitempty"`
-	Turn     Turn    `json:"turn,omitzero"` // current or last turn, as of At
-	Usage    Usage   `json:"usage,omitzero"`
+	Session     string  `json:"session,omitempty"` // empty: no session is open
+	Agent       string  `json:"agent,omitempty"`
+	At          int64   `json:"at"`                 // offset in the agent's output, at the beginning of a line
+	Answered    []int64 `json:"answered,omitempty"` // offsets after At of requests that were answered
+	InputBytes  int64   `json:"given"`              // bytes written to the agent's input
+	PendingLine string  `json:"out,omitempty"`      // next line of the input, which may be partly or fully written
+	Asked       int     `json:"asked,omitempty"`    // number of requests sent, including Out
+	Prompt      bool    `json:"prompt,omitempty"`   // the last request is a prompt without a response before At
+	Turns       int     `json:"turns,omitempty"`
+	Turn        Turn    `json:"turn,omitzero"` // current or last turn, as of At
+	Usage       Usage   `json:"usage,omitzero"`
 }
 
-// Keeper is implemented by a Host whose sessions survive the death of this process. Keep
+// PositionStore is implemented by a Host whose sessions survive the death of this process. Keep
 // stores a Position durably before it returns. Drive writes a line to the agent only after
 // the Position that contains it is stored.
-type Keeper interface {
-	Keep(ctx context.Context, p Position) error
+type PositionStore interface {
+	SavePosition(ctx context.Context, p Position) error
 }
 
 const (
@@ -50,8 +50,8 @@ type outgoing struct {
 
 // send saves a Position that contains the line and then writes the line to the agent.
 func (d *driver) send(o outgoing) error {
-	d.o.Still.Lock()
-	defer d.o.Still.Unlock()
+	d.o.SendLock.Lock()
+	defer d.o.SendLock.Unlock()
 	err := d.savePosition(func(p *Position) {
 		if o.answers >= 0 {
 			p.Answered = append(p.Answered, o.answers)
@@ -62,7 +62,7 @@ func (d *driver) send(o outgoing) error {
 				p.Turn = Turn{}
 			}
 		}
-		p.Out = string(o.line)
+		p.PendingLine = string(o.line)
 	})
 	if err != nil {
 		return err
@@ -73,15 +73,15 @@ func (d *driver) send(o outgoing) error {
 	return d.writeOutgoing()
 }
 
-// writeOutgoing writes the saved line Position.Out to the agent.
+// writeOutgoing writes the saved line Position.PendingLine to the agent.
 func (d *driver) writeOutgoing() error {
 	d.mu.Lock()
-	at, text := d.pos.Given, d.pos.Out
+	at, text := d.pos.InputBytes, d.pos.PendingLine
 	d.mu.Unlock()
 	if text == "" {
 		return nil
 	}
-	if err := d.transport.conn.Give(at, []byte(text)); err != nil {
+	if err := d.transport.conn.Write(at, []byte(text)); err != nil {
 		return err
 	}
 	n := int64(len(text))
@@ -95,9 +95,9 @@ func (d *driver) writeOutgoing() error {
 }
 
 // markGiven records that all n bytes of Out are written.
-func (p *Position) markGiven(n int64) { p.Given, p.Out = p.Given+n, "" }
+func (p *Position) markGiven(n int64) { p.InputBytes, p.PendingLine = p.InputBytes+n, "" }
 
-// savePosition changes the Position and stores it, if the Host is a Keeper.
+// savePosition changes the Position and stores it, if the Host is a PositionStore.
 func (d *driver) savePosition(change func(*Position)) error {
 	d.keepMu.Lock()
 	defer d.keepMu.Unlock()
@@ -108,11 +108,11 @@ func (d *driver) savePosition(change func(*Position)) error {
 	now := d.pos
 	now.Answered = slices.Clone(now.Answered)
 	d.mu.Unlock()
-	k, ok := d.host.(Keeper)
+	k, ok := d.host.(PositionStore)
 	if !ok {
 		return nil
 	}
-	if err := k.Keep(context.WithoutCancel(d.life), now); err != nil {
+	if err := k.SavePosition(context.WithoutCancel(d.life), now); err != nil {
 		return fmt.Errorf("store the position of the conversation: %w", err)
 	}
 	d.mu.Lock()

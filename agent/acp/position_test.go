@@ -84,7 +84,7 @@ func (v *killableConn) Next() (int64, []byte, error) {
 	return at, bytes.Clone(v.out[at:v.at]), nil
 }
 
-func (v *killableConn) Give(at int64, line []byte) error {
+func (v *killableConn) Write(at int64, line []byte) error {
 	v.mu.Lock()
 	defer v.mu.Unlock()
 	if v.over || !v.step() {
@@ -117,7 +117,7 @@ func (v *killableConn) Close() error {
 	return nil
 }
 
-// A storingHost is a Keeper that stores decisions and updates by their offset.
+// A storingHost is a PositionStore that stores decisions and updates by their offset.
 type storingHost struct {
 	mu sync.Mutex
 	v  *killableConn
@@ -140,7 +140,7 @@ func (b *storingHost) step() error {
 	return nil
 }
 
-func (b *storingHost) Keep(_ context.Context, p acp.Position) error {
+func (b *storingHost) SavePosition(_ context.Context, p acp.Position) error {
 	if err := b.step(); err != nil {
 		return err
 	}
@@ -174,7 +174,7 @@ func (b *storingHost) Update(_ context.Context, u acp.Update) error {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	what := fmt.Sprintf("%s %s %s %+v", u.Event, u.Text, u.Call.ID, u.Outcome)
-	key := u.At*8 + int64(slices.Index([]acp.Event{acp.Message, acp.Thought, acp.Announced, acp.Refused, acp.Ended, acp.Planned, acp.Spent}, u.Event))
+	key := u.At*8 + int64(slices.Index([]acp.Event{acp.Message, acp.Thought, acp.Announced, acp.Refused, acp.Ended, acp.PlanChanged, acp.UsageReported}, u.Event))
 	if was, known := b.recorded[key]; known && was != what {
 		return fmt.Errorf("update at %d changed from %q to %q", u.At, was, what)
 	}

@@ -121,8 +121,8 @@ func TestRecordedAgents(t *testing.T) {
 			var tools, paths []string
 			for _, c := range h.asked {
 				tools, paths = append(tools, c.Tool), append(paths, c.Paths...)
-				if c.Command == tt.remove && c.Titled != tt.titled {
-					t.Errorf("Titled = %t, want %t: %+v", c.Titled, tt.titled, c)
+				if c.Command == tt.remove && c.CommandFromTitle != tt.titled {
+					t.Errorf("Titled = %t, want %t: %+v", c.CommandFromTitle, tt.titled, c)
 				}
 			}
 			if !slices.Equal(tools, tt.tools) {

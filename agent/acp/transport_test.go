@@ -338,7 +338,7 @@ func FuzzAgentOutput(f *testing.F) {
 	f.Fuzz(func(t *testing.T, data []byte) {
 		var sent bytes.Buffer
 		in, out := answerThen(map[string]string{"initialize": `{"protocolVersion":1}`, "session/new": `{"sessionId":"s1"}`}, "session/prompt", string(data))
-		_, err := acp.Drive(t.Context(), acp.Pipes(teeWriter{in, &sent}, out), &fullHost{}, acp.Options{Cwd: "/", Prompt: "go", Quiet: 10 * time.Second})
+		_, err := acp.Drive(t.Context(), acp.Pipes(teeWriter{in, &sent}, out), &fullHost{}, acp.Options{Cwd: "/", Prompt: "go", SilenceTimeout: 10 * time.Second})
 		if errors.Is(err, fault.Timeout) {
 			t.Errorf("%q: %v", data, err)
 		}

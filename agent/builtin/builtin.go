@@ -27,15 +27,15 @@ import (
 
 // Config configures an agent. The zero value works in a jail.
 type Config struct {
-	// Door is the address of the agent endpoint: http://host:port or unix:///path.
+	// Endpoint is the address of the agent endpoint: http://host:port or unix:///path.
 	// Default: http://localhost:4097.
-	Door string
+	Endpoint string
 
 	// Token is sent to the endpoint with each request unless it is empty.
 	Token string
 
-	// Every is the number of steps between two checkpoints. Default: 1.
-	Every int
+	// CheckpointInterval is the number of steps between two checkpoints. Default: 1.
+	CheckpointInterval int
 
 	// Transport sends the requests. Default: a direct connection to Door, without a proxy.
 	Transport http.RoundTripper
@@ -67,8 +67,8 @@ var ErrFailed = errors.New("the run has failed")
 // writes a checkpoint first. The error wraps ErrFailed if the agent has reported the run
 // as failed. After any other error the agent can be restarted.
 func Run(ctx context.Context, cfg Config) error {
-	if cfg.Every <= 0 {
-		cfg.Every = 1
+	if cfg.CheckpointInterval <= 0 {
+		cfg.CheckpointInterval = 1
 	}
 	if cfg.Log == nil {
 		cfg.Log = slog.New(slog.DiscardHandler)
@@ -78,7 +78,7 @@ func Run(ctx context.Context, cfg Config) error {
 		return err
 	}
 	defer e.close()
-	a := &agent{endpoint: e, checkpointEvery: cfg.Every, log: cfg.Log}
+	a := &agent{endpoint: e, checkpointEvery: cfg.CheckpointInterval, log: cfg.Log}
 
 	runCtx, stop := context.WithCancelCause(ctx)
 	var beats sync.WaitGroup

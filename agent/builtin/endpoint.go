@@ -44,7 +44,7 @@ type endpoint struct {
 }
 
 func newEndpoint(cfg Config) (*endpoint, error) {
-	address := cfg.Door
+	address := cfg.Endpoint
 	if address == "" {
 		address = "http://localhost:4097"
 	}

@@ -79,7 +79,7 @@ func runOnce(t *testing.T, d *fakeEndpoint, every, requests, how int) (count int
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
 	c := &cutTransport{endpoint: d, cut: cancel, left: requests, how: how}
-	err = builtin.Run(ctx, builtin.Config{Transport: c, Every: every})
+	err = builtin.Run(ctx, builtin.Config{Transport: c, CheckpointInterval: every})
 	return c.count, err
 }
 
@@ -216,7 +216,7 @@ const (
 
 func TestMain(m *testing.M) {
 	if os.Getenv(runAgentEnv) != "" {
-		if err := builtin.Run(context.Background(), builtin.Config{Door: os.Getenv(endpointEnv), Every: 2}); err != nil {
+		if err := builtin.Run(context.Background(), builtin.Config{Endpoint: os.Getenv(endpointEnv), CheckpointInterval: 2}); err != nil {
 			fmt.Fprintln(os.Stderr, err)
 			os.Exit(1)
 		}

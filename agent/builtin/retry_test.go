@@ -337,14 +337,14 @@ func TestEndpointOnUnixSocket(t *testing.T) {
 	server := &http.Server{Handler: d}
 	go server.Serve(l)
 	defer server.Close()
-	if err := builtin.Run(t.Context(), builtin.Config{Door: "unix://" + path, Token: "tok-1"}); err != nil || d.state != "done" {
+	if err := builtin.Run(t.Context(), builtin.Config{Endpoint: "unix://" + path, Token: "tok-1"}); err != nil || d.state != "done" {
 		t.Fatalf("%v, %s", err, d.state)
 	}
 	if len(d.tokens) != 1 || !d.tokens["tok-1"] {
 		t.Errorf("endpoint received the tokens %v, want tok-1", d.tokens)
 	}
 	for _, bad := range []string{"localhost:4097", "https://x", "unix://relative", "http://", "\x00"} {
-		if err := builtin.Run(t.Context(), builtin.Config{Door: bad}); err == nil || errors.Is(err, builtin.ErrFailed) {
+		if err := builtin.Run(t.Context(), builtin.Config{Endpoint: bad}); err == nil || errors.Is(err, builtin.ErrFailed) {
 			t.Errorf("endpoint %q: got error %v, want one other than ErrFailed", bad, err)
 		}
 	}
@@ -376,7 +376,7 @@ func TestStopDuringAStreamedAnswer(t *testing.T) {
 		<-asked
 		cancel()
 	}()
-	if err := builtin.Run(ctx, builtin.Config{Door: "http://" + l.Addr().String()}); err != nil {
+	if err := builtin.Run(ctx, builtin.Config{Endpoint: "http://" + l.Addr().String()}); err != nil {
 		t.Error(err)
 	}
 	if d.state != "active" || d.checkpoint == nil {

@@ -176,7 +176,7 @@ func TestAgentKeepsNoMountsOfTheHost(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	status, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", p.Pid()))
+	status, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", p.PID()))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -186,7 +186,7 @@ func TestAgentKeepsNoMountsOfTheHost(t *testing.T) {
 		t.Fatal(err, outer)
 	}
 	seen := 0
-	for _, dir := range append(threads, "/proc/"+string(outer[1]), fmt.Sprintf("/proc/%d", p.Pid())) {
+	for _, dir := range append(threads, "/proc/"+string(outer[1]), fmt.Sprintf("/proc/%d", p.PID())) {
 		if ns, err := os.Readlink(dir + "/ns/mnt"); err != nil || ns == own {
 			continue
 		}

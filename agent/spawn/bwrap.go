@@ -62,8 +62,8 @@ func (b *Bwrap) Name() string { return "bwrap" }
 // Agent implements Spawner.
 func (b *Bwrap) Agent() string { return shimPath }
 
-// Lacks implements Spawner.
-func (b *Bwrap) Lacks() map[string]string {
+// UnenforcedLimits implements Spawner.
+func (b *Bwrap) UnenforcedLimits() map[string]string {
 	lacks := b.lacks()
 	if why, ok := lacks["memory"]; ok {
 		lacks["memory"] = "the limit applies to each process of the agent, not to their sum: " + why

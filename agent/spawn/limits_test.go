@@ -17,7 +17,7 @@ import (
 // requireLimit skips the test if the spawner cannot enforce a limit on this host.
 func (h *harness) requireLimit(what string) {
 	h.t.Helper()
-	if why, lacking := h.spawner.Lacks()[what]; lacking {
+	if why, lacking := h.spawner.UnenforcedLimits()[what]; lacking {
 		h.t.Skipf("the limit %s is not enforced: %s", what, why)
 	}
 }
@@ -48,7 +48,7 @@ func memoryBomb(t *testing.T, h *harness) {
 	if exit.Code == 0 || strings.Contains(out, "allocated") {
 		t.Errorf("with a limit of 64 MB: exit %+v: %s", exit, out)
 	}
-	_, lacking := h.spawner.Lacks()["memory"]
+	_, lacking := h.spawner.UnenforcedLimits()["memory"]
 	if !lacking && exit.Limit != "memory" {
 		t.Errorf("exit %+v, want the limit memory", exit)
 	}
@@ -89,7 +89,7 @@ func TestAgentsInADelegatedCgroup(t *testing.T) {
 		asUser(t, true)
 		return
 	}
-	if why := open(t, "bwrap", config(t, tempDir(t))).Lacks()["memory"]; strings.Contains(why, "no cgroup is delegated") {
+	if why := open(t, "bwrap", config(t, tempDir(t))).UnenforcedLimits()["memory"]; strings.Contains(why, "no cgroup is delegated") {
 		t.Fatalf("the delegated cgroup is not used: %s", why)
 	}
 	runAsUnprivileged(t)

@@ -13,7 +13,7 @@ import (
 	"glasshouse/internal/undo"
 )
 
-// Unjailed starts agents as processes of the host, without isolation. An agent has the files,
+// Unconfined starts agents as processes of the host, without isolation. An agent has the files,
 // the network, the processes and the privileges of the user that runs the daemon, which may
 // be root. It can read the tokens of other agents and the daemon's data, stop
 // glasshouse-agent, and evade every limit below. Use it only for agents that are as trusted
@@ -22,30 +22,30 @@ import (
 // An agent that does not evade them has a private environment, a private home that is
 // removed afterwards, and limits if the host has cgroups. Its descendants are killed when
 // it exits, when it is killed and when the daemon dies.
-type Unjailed struct{ *host }
+type Unconfined struct{ *host }
 
-var _ Spawner = (*Unjailed)(nil)
+var _ Spawner = (*Unconfined)(nil)
 
 // NewUnjailed returns a spawner. It first removes the remains of an earlier one.
-func NewUnjailed(ctx context.Context, cfg Config) (*Unjailed, error) {
+func NewUnjailed(ctx context.Context, cfg Config) (*Unconfined, error) {
 	h, err := newHost(ctx, cfg)
 	if err != nil {
 		return nil, err
 	}
-	return &Unjailed{h}, nil
+	return &Unconfined{h}, nil
 }
 
 // Name implements Spawner.
-func (u *Unjailed) Name() string { return "process" }
+func (u *Unconfined) Name() string { return "process" }
 
 // Probe implements Spawner.
-func (u *Unjailed) Probe(context.Context) error { return u.checkAgent("spawn.Probe") }
+func (u *Unconfined) Probe(context.Context) error { return u.checkAgent("spawn.Probe") }
 
 // Agent implements Spawner.
-func (u *Unjailed) Agent() string { return u.cfg.Agent }
+func (u *Unconfined) Agent() string { return u.cfg.Agent }
 
-// Lacks implements Spawner.
-func (u *Unjailed) Lacks() map[string]string {
+// UnenforcedLimits implements Spawner.
+func (u *Unconfined) UnenforcedLimits() map[string]string {
 	lacks := u.lacks()
 	if why, ok := lacks["memory"]; ok {
 		lacks["memory"] = "the limit applies to each process of the agent, not to their sum: " + why
@@ -58,7 +58,7 @@ const keeperTasks = 32
 
 // Start implements Spawner. The agent sees the file system of the host. Workspace is only the
 // default working directory, and ReadOnly is ignored.
-func (u *Unjailed) Start(ctx context.Context, s Start) (_ *Process, err error) {
+func (u *Unconfined) Start(ctx context.Context, s Start) (_ *Process, err error) {
 	const op = "spawn.Start"
 	if err := s.check(op); err != nil {
 		return nil, err
@@ -121,7 +121,7 @@ func (u *Unjailed) Start(ctx context.Context, s Start) (_ *Process, err error) {
 }
 
 // makeHome creates a home with the given files.
-func (u *Unjailed) makeHome(files map[string][]byte) (string, error) {
+func (u *Unconfined) makeHome(files map[string][]byte) (string, error) {
 	home, err := os.MkdirTemp(u.cfg.Dir, "home-")
 	if err != nil {
 		return "", fmt.Errorf("create a home for the agent: %w", err)

@@ -218,7 +218,7 @@ func (l *launch) startChild() error {
 	if l.group == nil {
 		return l.cmd.Start()
 	}
-	return l.group.Born(l.cmd.SysProcAttr, l.cmd.Start)
+	return l.group.StartIn(l.cmd.SysProcAttr, l.cmd.Start)
 }
 
 // connect creates the three standard streams of the program. It copies the standard error to
@@ -397,8 +397,8 @@ func (p *Process) cleanUp() error {
 	return errors.Join(errs...)
 }
 
-// Pid returns the host pid of glasshouse-agent, the parent of the agent.
-func (p *Process) Pid() int { return p.pid }
+// PID returns the host pid of glasshouse-agent, the parent of the agent.
+func (p *Process) PID() int { return p.pid }
 
 // Wait waits until the agent and its descendants have ended and their output is written. It
 // returns an error if resources of the process could not be removed.

@@ -29,9 +29,9 @@ type Spawner interface {
 	// remedy.
 	Probe(ctx context.Context) error
 
-	// Lacks returns the limits ("memory", "pids", "cpu") that the spawner cannot enforce
+	// UnenforcedLimits returns the limits ("memory", "pids", "cpu") that the spawner cannot enforce
 	// on this host, with the reasons.
-	Lacks() map[string]string
+	UnenforcedLimits() map[string]string
 
 	// Agent returns the path of glasshouse-agent as a started process sees it. Without
 	// arguments that program is the builtin agent.

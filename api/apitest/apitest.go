@@ -41,7 +41,7 @@ func Main(m *testing.M) int {
 	os.Unsetenv(socketEnv)
 	grace, _ := time.ParseDuration(os.Getenv(graceEnv)) // not set: the default of init
 	os.Unsetenv(graceEnv)
-	in := &jailinit.Init{Socket: socket, Grace: grace}
+	in := &jailinit.Init{Socket: socket, ReaderGrace: grace}
 	if err := in.Open(); err != nil {
 		fmt.Fprintln(os.Stderr, err)
 		return 1
@@ -266,8 +266,8 @@ func (m *Jails) Delete(_ context.Context, j id.Jail) error {
 	return err
 }
 
-// Regovern implements api.Manager.
-func (m *Jails) Regovern(_ context.Context, j id.Jail, by func(json.RawMessage) (json.RawMessage, error)) (jail.Jail, error) {
+// ReplacePolicy implements api.Manager.
+func (m *Jails) ReplacePolicy(_ context.Context, j id.Jail, by func(json.RawMessage) (json.RawMessage, error)) (jail.Jail, error) {
 	if err := m.fail("regovern"); err != nil {
 		return jail.Jail{}, err
 	}
@@ -277,11 +277,11 @@ func (m *Jails) Regovern(_ context.Context, j id.Jail, by func(json.RawMessage) 
 	if err != nil {
 		return jail.Jail{}, err
 	}
-	raw, err := by(m.jails[i].Spec.Govern)
+	raw, err := by(m.jails[i].Spec.Policy)
 	if err != nil {
 		return jail.Jail{}, err
 	}
-	m.jails[i].Spec.Govern = raw
+	m.jails[i].Spec.Policy = raw
 	return m.jails[i], nil
 }
 
@@ -426,7 +426,7 @@ func (m *Jails) Changes(_ context.Context, j id.Jail, o jail.ChangesOptions) ([]
 		}
 		compared++
 		if compared > 2 { // the maximum for one response
-			c.Diff, c.NoDiff = "", jail.DiffLater
+			c.Diff, c.NoDiff = "", jail.DiffTruncated
 		}
 	}
 	return list, m.fail("changes")

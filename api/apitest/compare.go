@@ -11,8 +11,8 @@ import (
 )
 
 // Changes implements api.Comparer. It returns Jails.Diff for all arguments.
-func (k *Snapshots) Changes(ctx context.Context, from, to snapshot.End, o jail.ChangesOptions) ([]jail.Change, error) {
-	for _, e := range []snapshot.End{from, to} {
+func (k *Snapshots) Changes(ctx context.Context, from, to snapshot.Side, o jail.ChangesOptions) ([]jail.Change, error) {
+	for _, e := range []snapshot.Side{from, to} {
 		if _, err := k.end(ctx, e); err != nil {
 			return nil, err
 		}
@@ -21,7 +21,7 @@ func (k *Snapshots) Changes(ctx context.Context, from, to snapshot.End, o jail.C
 }
 
 // Compare implements api.Comparer.
-func (k *Snapshots) Compare(ctx context.Context, from, to snapshot.End, o snapshot.CompareOptions) (*report.Comparison, error) {
+func (k *Snapshots) Compare(ctx context.Context, from, to snapshot.Side, o snapshot.CompareOptions) (*report.Comparison, error) {
 	a, err := k.end(ctx, from)
 	if err != nil {
 		return nil, err
@@ -47,12 +47,12 @@ func (k *Snapshots) Compare(ctx context.Context, from, to snapshot.End, o snapsh
 		}
 	}
 	if all || o.Parts.Processes {
-		c.Processes = &report.ProcessChanges{Started: []report.Runs{{PID: 7, Comm: "sleep", Argv: []report.Text{"sleep", "9"}}}}
+		c.Processes = &report.ProcessChanges{Started: []report.RunningProcess{{PID: 7, Comm: "sleep", Argv: []report.Text{"sleep", "9"}}}}
 	}
 	return c, nil
 }
 
-func (k *Snapshots) end(ctx context.Context, e snapshot.End) (report.End, error) {
+func (k *Snapshots) end(ctx context.Context, e snapshot.Side) (report.End, error) {
 	now := time.Now()
 	if e.Snapshot == "" {
 		j, err := k.jails.Get(ctx, e.Jail)

@@ -28,7 +28,7 @@ type Snapshots struct {
 	// +checklocks:mu
 	copies map[id.Snapshot]int
 	// +checklocks:mu
-	gone []id.Jail // arguments of Abandoned
+	gone []id.Jail // arguments of JailDeleted
 }
 
 // Snapshot returns the snapshots of jails.
@@ -36,7 +36,7 @@ func Snapshot(jails *Jails) *Snapshots {
 	return &Snapshots{jails: jails, last: map[id.Jail]id.Snapshot{}, copies: map[id.Snapshot]int{}}
 }
 
-// Gone returns the jails for which Abandoned was called.
+// Gone returns the jails for which JailDeleted was called.
 func (k *Snapshots) Gone() []id.Jail {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -65,7 +65,7 @@ func (k *Snapshots) Take(ctx context.Context, jid id.Jail, o snapshot.TakeOption
 		Stats: jail.Stats{MemoryBytes: 64 << 20, PIDs: 3}, Host: snapshot.Host{Arch: "amd64", Kernel: "6.1", CPU: "one"},
 	}
 	if s.Reason == "" {
-		s.Reason = snapshot.Asked
+		s.Reason = snapshot.Requested
 	}
 	if o.Stop {
 		if _, err := k.jails.Stop(ctx, jid, jail.StopOptions{}); err != nil {
@@ -126,15 +126,15 @@ func (k *Snapshots) Usage(ctx context.Context, sid id.Snapshot) (snapshot.Usage,
 	return snapshot.Usage{Own: 3 << 20, Shared: 5 << 20}, err
 }
 
-// Nearest implements api.Snapshots.
-func (k *Snapshots) Nearest(jid id.Jail) id.Snapshot {
+// LastOf implements api.Snapshots.
+func (k *Snapshots) LastOf(jid id.Jail) id.Snapshot {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	return k.last[jid]
 }
 
-// Copies implements api.Snapshots.
-func (k *Snapshots) Copies(sid id.Snapshot) int {
+// Spares implements api.Snapshots.
+func (k *Snapshots) Spares(sid id.Snapshot) int {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	return k.copies[sid]
@@ -154,8 +154,8 @@ func (k *Snapshots) Delete(_ context.Context, sid id.Snapshot) error {
 	return err
 }
 
-// Abandoned implements api.Snapshots.
-func (k *Snapshots) Abandoned(_ context.Context, jid id.Jail) error {
+// JailDeleted implements api.Snapshots.
+func (k *Snapshots) JailDeleted(_ context.Context, jid id.Jail) error {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	k.gone = append(k.gone, jid)
@@ -172,7 +172,7 @@ func (k *Snapshots) Restore(ctx context.Context, sid id.Snapshot, o snapshot.Ove
 }
 
 // Branch implements api.Snapshots.
-func (k *Snapshots) Branch(ctx context.Context, sid id.Snapshot, count int, o snapshot.Overrides) ([]snapshot.Child, error) {
+func (k *Snapshots) Branch(ctx context.Context, sid id.Snapshot, count int, o snapshot.Overrides) ([]snapshot.BranchResult, error) {
 	if count < 1 || count > snapshot.MaxBranches {
 		return nil, fault.Fieldf("snapshot.Branch", "count", "%d is not between 1 and %d", count, snapshot.MaxBranches)
 	}
@@ -180,7 +180,7 @@ func (k *Snapshots) Branch(ctx context.Context, sid id.Snapshot, count int, o sn
 	if err != nil {
 		return nil, err
 	}
-	children := make([]snapshot.Child, count)
+	children := make([]snapshot.BranchResult, count)
 	for i := range children {
 		if children[i].Err = k.fail(fmt.Sprint("branch ", i+1)); children[i].Err == nil {
 			children[i].Jail = k.branch(s, i+1, count, o)
@@ -215,7 +215,7 @@ func (k *Snapshots) branch(s snapshot.Snapshot, n, count int, o snapshot.Overrid
 }
 
 // BranchJail implements api.Snapshots.
-func (k *Snapshots) BranchJail(ctx context.Context, jid id.Jail, count int, o snapshot.Overrides) (snapshot.Snapshot, []snapshot.Child, error) {
+func (k *Snapshots) BranchJail(ctx context.Context, jid id.Jail, count int, o snapshot.Overrides) (snapshot.Snapshot, []snapshot.BranchResult, error) {
 	s, err := k.Take(ctx, jid, snapshot.TakeOptions{Reason: snapshot.Branched})
 	if err != nil {
 		return s, nil, err
@@ -244,8 +244,8 @@ func (k *Snapshots) Rewind(ctx context.Context, jid id.Jail, sid id.Snapshot, _ 
 	return j, nil
 }
 
-// Warm implements api.Snapshots. It has a limit of three copies.
-func (k *Snapshots) Warm(ctx context.Context, sid id.Snapshot, count int) error {
+// FillSpares implements api.Snapshots. It has a limit of three copies.
+func (k *Snapshots) FillSpares(ctx context.Context, sid id.Snapshot, count int) error {
 	if _, err := k.Get(ctx, sid); err != nil {
 		return err
 	}

@@ -64,7 +64,7 @@ func startWith(t testing.TB, jails *apitest.Jails, m api.Manager) *daemon {
 	watched := apitest.Watch(t, jails)
 	server := api.New(api.Options{
 		Observed: watched, Snapshots: apitest.Snapshot(jails),
-		Jails: m, Tokens: ts, Replays: st.Replays(), Ready: st.Writable, Version: wire.Version{Version: "9"},
+		Jails: m, Tokens: ts, IdempotencyStore: st.Replays(), Ready: st.Writable, Version: wire.Version{Version: "9"},
 		Log: slog.New(slog.DiscardHandler),
 	})
 	dir, err := os.MkdirTemp("", "client")

@@ -6,8 +6,8 @@ import (
 	"time"
 )
 
-// KeepFor is the retention time of a response.
-const KeepFor = 24 * time.Hour
+// Retention is the retention time of a response.
+const Retention = 24 * time.Hour
 
 // A Key identifies a request by caller, target and idempotency key.
 type Key struct {
@@ -15,8 +15,8 @@ type Key struct {
 	Key   string // the Idempotency-Key header
 }
 
-// An Answer is the response to a request.
-type Answer struct {
+// An Response is the response to a request.
+type Response struct {
 	Status      int
 	ContentType string
 	Location    string
@@ -30,10 +30,10 @@ type Store interface {
 	// if the key was used with another body, and fault.Conflict if the first request is still
 	// active in this process. A request that a previous process left unfinished is claimed
 	// again.
-	Begin(ctx context.Context, k Key, body string) (*Answer, error)
+	Begin(ctx context.Context, k Key, body string) (*Response, error)
 
 	// Finish stores the response for a claimed key.
-	Finish(ctx context.Context, k Key, a Answer) error
+	Finish(ctx context.Context, k Key, a Response) error
 
 	// Abandon releases a claimed key, so that the request can be repeated.
 	Abandon(ctx context.Context, k Key) error

@@ -180,7 +180,7 @@ func (b *box) tryHold(t *testing.T) error {
 	if err := b.inst.Freeze(deadline(t, 30*time.Second)); err != nil {
 		return fmt.Errorf("Freeze: %w", err)
 	}
-	if err := b.suite.checkpointer(t).Steady(deadline(t, 30*time.Second), b.plan, b.inst); err != nil {
+	if err := b.suite.checkpointer(t).Stabilize(deadline(t, 30*time.Second), b.plan, b.inst); err != nil {
 		return fmt.Errorf("Steady: %w", err)
 	}
 	return nil
@@ -278,7 +278,7 @@ func (s *suite) recreate(t *testing.T, p jail.Plan) *box {
 		t.Fatalf("Dump: %v", err)
 	}
 	b.kill(t)
-	if err := cp.Shed(context.WithoutCancel(t.Context()), first); err != nil {
+	if err := cp.CleanAndRemoveLayer(context.WithoutCancel(t.Context()), first); err != nil {
 		t.Fatalf("Shed: %v", err)
 	}
 	again := s.frozen(t, img, p)

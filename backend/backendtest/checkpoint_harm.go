@@ -354,7 +354,7 @@ func (s *suite) processesDie(t *testing.T) {
 func (b *box) remove(t *testing.T) {
 	t.Helper()
 	b.kill(t)
-	if err := b.suite.checkpointer(t).Shed(t.Context(), b.plan); err != nil {
+	if err := b.suite.checkpointer(t).CleanAndRemoveLayer(t.Context(), b.plan); err != nil {
 		t.Fatalf("Shed: %v", err)
 	}
 	mustNotLeak(t, b.plan)

@@ -170,7 +170,7 @@ func (s *suite) keep(t *testing.T, b *box, name, script string) {
 	img := b.snapshot(t)
 	s.restore(t, img).looks(t, "copy", name, x)
 	b.looks(t, "source", name, x)
-	if err := s.checkpointer(t).Shed(t.Context(), b.plan); err != nil {
+	if err := s.checkpointer(t).CleanAndRemoveLayer(t.Context(), b.plan); err != nil {
 		t.Fatalf("Shed: %v", err)
 	}
 	s.restore(t, img).looks(t, "copy", name, x)

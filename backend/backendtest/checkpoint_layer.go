@@ -124,7 +124,7 @@ func (s *suite) sealLayer(t *testing.T) {
 	on := s.frozen(t, img, next)
 	b.kill(t)
 	b.inst.Close()
-	if err := cp.Shed(t.Context(), b.plan); err != nil {
+	if err := cp.CleanAndRemoveLayer(t.Context(), b.plan); err != nil {
 		t.Fatalf("Shed: %v", err)
 	}
 	on.thaw(t)
@@ -184,7 +184,7 @@ func (s *suite) sealAtRest(t *testing.T) {
 	if err := cp.SealLayer(t.Context(), b.plan, img.layer); err != nil {
 		t.Fatalf("SealLayer: %v", err)
 	}
-	if err := cp.Shed(t.Context(), b.plan); err != nil {
+	if err := cp.CleanAndRemoveLayer(t.Context(), b.plan); err != nil {
 		t.Fatalf("Shed: %v", err)
 	}
 	p := b.plan
@@ -215,7 +215,7 @@ func (s *suite) sealAtRest(t *testing.T) {
 	}
 }
 
-// sealThenCrash omits Shed: the jail starts over the sealed layer while its own name for it
+// sealThenCrash omits CleanAndRemoveLayer: the jail starts over the sealed layer while its own name for it
 // still exists.
 func (s *suite) sealThenCrash(t *testing.T) {
 	b := s.newBox(t)
@@ -252,5 +252,5 @@ func copyLayer(ctx context.Context, cp jail.Checkpointer, p jail.Plan, to string
 	if err != nil {
 		return err
 	}
-	return errors.Join(c.Take(ctx), c.End())
+	return errors.Join(c.Copy(ctx), c.Close())
 }

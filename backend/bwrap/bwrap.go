@@ -58,7 +58,7 @@ type Backend struct {
 	tree func() (*cgroup.Tree, error)
 	base func() error
 
-	hurry cgroup.Hurry
+	hurry cgroup.FastMoves
 }
 
 var (

@@ -12,7 +12,7 @@ import (
 	"glasshouse/jailinit/control"
 )
 
-var _ jail.Enforced = (*instance)(nil)
+var _ jail.EnforcedInstance = (*instance)(nil)
 
 // enforce installs the notification filter in init of a jail that has run no command yet.
 func (i *instance) enforce(ctx context.Context) error {
@@ -31,7 +31,7 @@ func (i *instance) enforce(ctx context.Context) error {
 	return err
 }
 
-// Listener implements jail.Enforced. After a restart of the daemon it gets the listener from
+// Listener implements jail.EnforcedInstance. After a restart of the daemon it gets the listener from
 // init.
 func (i *instance) Listener() (*notify.Listener, error) {
 	i.listening.Lock()
@@ -40,7 +40,7 @@ func (i *instance) Listener() (*notify.Listener, error) {
 		return nil, os.ErrNotExist
 	}
 	if i.listener == nil {
-		l, err := notify.Of(i.pid)
+		l, err := notify.ListenerOf(i.pid)
 		if err != nil {
 			return nil, err
 		}

@@ -79,12 +79,12 @@ func (i *instance) await() {
 	}
 }
 
-// Sight implements jail.Instance.
-func (i *instance) Sight() jail.Sight {
+// HostInfo implements jail.Instance.
+func (i *instance) HostInfo() jail.HostInfo {
 	if i.group == nil {
-		return jail.Sight{}
+		return jail.HostInfo{}
 	}
-	return jail.Sight{Cgroup: i.group.ID(), CgroupDir: i.group.Unified()}
+	return jail.HostInfo{Cgroup: i.group.ID(), CgroupDir: i.group.Unified()}
 }
 
 // Open implements jail.Backend.

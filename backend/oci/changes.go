@@ -23,7 +23,7 @@ var (
 func (b *Backend) Changes(ctx context.Context, p jail.Plan, o jail.ChangesOptions) (changes []jail.Change, err error) {
 	v := &views{opened: map[string]*os.File{}}
 	defer func() { err = v.close(p, err) }()
-	layers, err := v.layers(jail.Tree{Plan: p, Own: true}, o.Workspace)
+	layers, err := v.layers(jail.Tree{Plan: p, Writable: true}, o.Workspace)
 	if err != nil {
 		return nil, err
 	}
@@ -112,7 +112,7 @@ func (v *views) layers(t jail.Tree, workspace bool) ([]string, error) {
 		part = l.wsUpper()
 	}
 	var all []string
-	if t.Own {
+	if t.Writable {
 		volume, err := v.volume(t.Plan, l)
 		if err != nil {
 			return nil, err

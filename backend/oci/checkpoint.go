@@ -87,7 +87,7 @@ func (b *Backend) Dump(ctx context.Context, p jail.Plan, i jail.Instance, dir st
 		return err
 	}
 	d := criu.Dump{PID: inst.pid, Netns: b.netnsPath(p), Cgroup: inst.cgroup, Dir: dir}
-	d.Linked = func(names []string) error { return saveLinks(inst.pid, names, dir) }
+	d.OnLinks = func(names []string) error { return saveLinks(inst.pid, names, dir) }
 	if watched := inst.watched.Load(); watched != nil {
 		d.Watched = *watched
 	}
@@ -96,7 +96,7 @@ func (b *Backend) Dump(ctx context.Context, p jail.Plan, i jail.Instance, dir st
 		if err != nil {
 			return err
 		}
-		n.External[at], d.Lent = externalMount{st.IsDir(), flags}, append(d.Lent, at)
+		n.External[at], d.External = externalMount{st.IsDir(), flags}, append(d.External, at)
 	}
 	// CRIU restores a socket with its owner, who must have an id in the jail.
 	first := int(p.IDs.First)
@@ -245,25 +245,25 @@ func (m *builder) restore(ctx context.Context, dir string, n notes) (*instance, 
 	if err := m.restoreLinks(dir); err != nil {
 		return nil, err
 	}
-	if err := m.worker.Bring(l.volume()); err != nil {
+	if err := m.worker.AttachMount(l.volume()); err != nil {
 		return nil, err
 	}
 	if n.Net != p.Network { // sockets may be bound to addresses that do not exist here
-		if err := netns.BindAnything(m.netns); err != nil {
+		if err := netns.AllowNonlocalBind(m.netns); err != nil {
 			return nil, err
 		}
 	}
 	m.undo.Push("kill its processes", func() error { return m.cgroup.Kill(context.Background()) })
 	var pid int
 	var outward *criu.Connections
-	if p.Unwired {
+	if p.LinkDetached {
 		outward = &criu.Connections{}
 		m.undo.Push("close its connections", func() error { outward.Close(); return nil })
 	}
 	err = m.step("criu", func() (err error) {
 		pid, err = b.criu.Restore(ctx, criu.Restore{
-			Dir: m.images, Root: l.merged(), Lent: sources, Netns: m.netns, Cgroup: m.cgroup, Worker: m.worker,
-			Close: n.Net != p.Network, Lazy: m.memoryWatch != nil, Keep: outward,
+			Dir: m.images, Root: l.merged(), External: sources, Netns: m.netns, Cgroup: m.cgroup, Worker: m.worker,
+			CloseConnections: n.Net != p.Network, Lazy: m.memoryWatch != nil, KeepConnections: outward,
 		})
 		return err
 	})
@@ -292,10 +292,10 @@ func (m *builder) restore(ctx context.Context, dir string, n notes) (*instance, 
 		steps.Go(fault.Catch(func() error { return unmountStaged(l) }))
 		steps.Go(fault.Catch(func() error { return dropImages(p, l) }))
 		steps.Go(fault.Catch(func() error {
-			if p.Unwired {
-				return nil // Rewire closes connections
+			if p.LinkDetached {
+				return nil // MoveLink closes connections
 			}
-			return netns.CloseOutward(m.netns)
+			return netns.CloseExternalConns(m.netns)
 		}))
 		err := errors.Join(m.cgroup.Change(b.kind.limits(p.Limits)), sealControl(l))
 		return errors.Join(err, steps.Wait())
@@ -314,13 +314,13 @@ const (
 
 // startWorker starts the CRIU worker for the restore.
 func (m *builder) startWorker() (err error) {
-	var asking *criu.Asking
+	var asking *criu.NotifyFilter
 	if m.plan.Enforce {
 		filter, err := seccomp.Notify(runtime.GOARCH)
 		if err != nil {
 			return err
 		}
-		asking = &criu.Asking{Init: m.pageServer, Filter: filter} // the filter in the image may be older
+		asking = &criu.NotifyFilter{Init: m.pageServer, Filter: filter} // the filter in the image may be older
 	}
 	if m.worker, err = m.backend.criu.ToRestore(m.netns, m.cgroup, asking); err != nil {
 		return err

@@ -61,8 +61,8 @@ func (b *Backend) Clean(ctx context.Context, p jail.Plan) error {
 	return nil
 }
 
-// Shed implements jail.Checkpointer.
-func (b *Backend) Shed(ctx context.Context, p jail.Plan) error {
+// CleanAndRemoveLayer implements jail.Checkpointer.
+func (b *Backend) CleanAndRemoveLayer(ctx context.Context, p jail.Plan) error {
 	if err := b.Clean(ctx, p); err != nil {
 		return err
 	}

@@ -37,7 +37,7 @@ type instance struct {
 	// +checklocks:listening
 	listener *notify.Listener // seccomp listener of its commands, once known
 
-	outward    *criu.Connections      // external connections, kept until Rewire
+	outward    *criu.Connections      // external connections, kept until MoveLink
 	memory     *pages.Watch           // watches lazily loaded memory, or nil
 	killReason atomic.Pointer[string] // why the backend killed its processes
 
@@ -92,17 +92,17 @@ func (i *instance) Control() string       { return i.layout.socket() }
 func (i *instance) PID() int              { return i.pid }
 func (i *instance) Done() <-chan struct{} { return i.done }
 
-// Sight implements jail.Instance.
-func (i *instance) Sight() jail.Sight {
-	s := jail.Sight{Cgroup: i.cgroup.ID(), CgroupDir: i.cgroup.Unified()}
+// HostInfo implements jail.Instance.
+func (i *instance) HostInfo() jail.HostInfo {
+	s := jail.HostInfo{Cgroup: i.cgroup.ID(), CgroupDir: i.cgroup.Unified()}
 	switch i.plan.Network {
 	case jail.Full:
 		s.Link = netns.Link(string(wireOf(i.plan).Name))
 	case jail.Bridged:
 		s.Address, _ = netns.Transit(i.backend.cfg.Transit, i.backend.address(i.plan)) // the same value was valid at the creation
-		s.Door = netns.Door(i.backend.wireAt(i.plan))
+		s.EndpointNetns = netns.EndpointNetns(i.backend.wireAt(i.plan))
 	case jail.Proxied:
-		s.Door = netns.Door(i.backend.wireAt(i.plan))
+		s.EndpointNetns = netns.EndpointNetns(i.backend.wireAt(i.plan))
 	}
 	return s
 }
@@ -196,8 +196,8 @@ var statName = map[string]string{
 	"CPU": "cpu", "MemoryBytes": "memory_bytes", "MemoryPeak": "memory_peak", "PIDs": "pids", "OOMKills": "oom_kills",
 }
 
-// Left implements jail.Accountant.
-func (b *Backend) Left(ctx context.Context, p jail.Plan) (jail.Stats, error) {
+// FinalStats implements jail.Accountant.
+func (b *Backend) FinalStats(ctx context.Context, p jail.Plan) (jail.Stats, error) {
 	tree, err := b.tree()
 	if err != nil {
 		return jail.Stats{}, err

@@ -60,13 +60,13 @@ func (m *builder) makeImages(ctx context.Context) error {
 	if err := os.Symlink(m.images, l.images()); err != nil {
 		return err
 	}
-	if err := criu.Adopt(m.sourceImages, m.images, criu.Identity{FirstID: p.IDs.First, Hostname: p.Hostname}); err != nil {
+	if err := criu.CopyImages(m.sourceImages, m.images, criu.Identity{FirstID: p.IDs.First, Hostname: p.Hostname}); err != nil {
 		return err
 	}
 	if !m.backend.useLazyMemory(m.images) {
 		return nil
 	}
-	missing, err := criu.MapOf(m.images)
+	missing, err := criu.LazyMap(m.images)
 	if err != nil {
 		return err
 	}
@@ -143,7 +143,7 @@ func (i *instance) reopenMemory(ctx context.Context) error {
 	switch {
 	case err == nil:
 		i.watchMemory(w)
-	case errors.Is(err, pages.ErrNone):
+	case errors.Is(err, pages.ErrUnknownBranch):
 		return os.RemoveAll(marker)
 	case ctx.Err() != nil:
 		return err
@@ -156,8 +156,8 @@ func (i *instance) reopenMemory(ctx context.Context) error {
 	return nil
 }
 
-// Why implements jail.Witness.
-func (i *instance) Why() string {
+// ExitReason implements jail.ExitExplainer.
+func (i *instance) ExitReason() string {
 	if why := i.killReason.Load(); why != nil {
 		return *why
 	}

@@ -210,11 +210,11 @@ func (br *branching) take(m *member) (images, layer string) {
 	must("Dumpable", br.b.Dumpable(ctx, m.plan, m.inst))
 	must("Park", ctl.Park(ctx, 20*time.Second))
 	must("Freeze", m.inst.Freeze(ctx))
-	must("Steady", br.b.Steady(ctx, m.plan, m.inst))
+	must("Steady", br.b.Stabilize(ctx, m.plan, m.inst))
 	must("Dump", br.b.Dump(ctx, m.plan, m.inst, images))
 	c, err := br.b.BeginCopy(ctx, m.plan, layer)
 	must("BeginCopy", err)
-	must("Take", errors.Join(c.Take(ctx), c.End()))
+	must("Take", errors.Join(c.Copy(ctx), c.Close()))
 	must("Thaw", m.inst.Thaw(ctx))
 	ctl.Unpark()
 	return images, layer
@@ -337,8 +337,8 @@ func TestBranchIsKilledWhenItsMemoryIsLost(t *testing.T) {
 			case <-time.After(30 * time.Second):
 				t.Fatal("the jail still runs without its memory")
 			}
-			w, ok := inst.(jail.Witness)
-			if !ok || !strings.Contains(w.Why(), "memory") {
+			w, ok := inst.(jail.ExitExplainer)
+			if !ok || !strings.Contains(w.ExitReason(), "memory") {
 				t.Errorf("Why = \"\", want a reason")
 			}
 		})
@@ -359,8 +359,8 @@ func TestReopenedBranchKeepsItsMemory(t *testing.T) {
 	if got, want := again.sum(), br.branch(br.images, br.layer).sum(); got != want {
 		t.Errorf("checksum = %s, want %s", got, want)
 	}
-	if w, ok := inst.(jail.Witness); !ok || w.Why() != "" {
-		t.Errorf("Why = %q, want none", w.Why())
+	if w, ok := inst.(jail.ExitExplainer); !ok || w.ExitReason() != "" {
+		t.Errorf("Why = %q, want none", w.ExitReason())
 	}
 }
 

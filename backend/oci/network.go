@@ -21,11 +21,11 @@ func (b *Backend) netnsPath(p jail.Plan) string {
 
 // wireOf returns the network link of a jail. wireAt returns the path after which resources of
 // the link are named.
-func wireOf(p jail.Plan) jail.Wire {
-	if p.Wire != nil {
-		return *p.Wire
+func wireOf(p jail.Plan) jail.Link {
+	if p.Link != nil {
+		return *p.Link
 	}
-	return jail.Wire{Name: p.ID, IDs: p.IDs}
+	return jail.Link{Name: p.ID, IDs: p.IDs}
 }
 
 func (b *Backend) wireAt(p jail.Plan) string {
@@ -40,7 +40,7 @@ func (b *Backend) netOptions(p jail.Plan) netns.Options {
 		Group: b.groupPath(p),
 		Index: b.address(p),
 		Pool:  b.cfg.Transit,
-		Await: p.Unwired,
+		Await: p.LinkDetached,
 		At:    b.wireAt(p),
 	}
 }
@@ -91,7 +91,7 @@ func addresses(pool netip.Prefix) int {
 }
 
 func (b *Backend) removeNetwork(p jail.Plan) error {
-	if p.Unwired {
+	if p.LinkDetached {
 		return netns.CleanInner(b.netnsPath(p))
 	}
 	return errors.Join(netns.Clean(string(wireOf(p).Name), b.wireAt(p)), netns.CleanInner(b.netnsPath(p)))

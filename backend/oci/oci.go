@@ -72,7 +72,7 @@ type Backend struct {
 	digests       sync.Map
 	lazyThreshold int64
 	servers       sync.Mutex // held while a page server is looked up or started
-	hurry         cgroup.Hurry
+	hurry         cgroup.FastMoves
 
 	// trace, if set, is called with the duration of each step of Create.
 	trace func(step string, took time.Duration)

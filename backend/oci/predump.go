@@ -34,7 +34,7 @@ func (b *Backend) PreDump(ctx context.Context, p jail.Plan, i jail.Instance, dir
 	if residentPages(pids) < preDumpThreshold {
 		return false, nil
 	}
-	err = b.dirtyTracking.of(func() error { return b.criu.Tracks(ctx) })
+	err = b.dirtyTracking.of(func() error { return b.criu.ProbeDirtyTracking(ctx) })
 	if errors.Is(err, fault.Unsupported) {
 		return false, nil
 	}
@@ -50,7 +50,7 @@ func (b *Backend) PreDump(ctx context.Context, p jail.Plan, i jail.Instance, dir
 	}
 	d := criu.Dump{PID: inst.pid, Netns: b.netnsPath(p), Cgroup: inst.cgroup, Dir: dir}
 	for at := range mounts {
-		d.Lent = append(d.Lent, at)
+		d.External = append(d.External, at)
 	}
 	if err := b.criu.PreDump(ctx, d); err != nil {
 		return false, fmt.Errorf("pre-dump memory: %w", err)
@@ -58,8 +58,8 @@ func (b *Backend) PreDump(ctx context.Context, p jail.Plan, i jail.Instance, dir
 	return true, nil
 }
 
-// Whole implements jail.PreDumper.
-func (b *Backend) Whole(dir string) error { return criu.Whole(dir) }
+// MergeImages implements jail.PreDumper.
+func (b *Backend) MergeImages(dir string) error { return criu.MergePreDump(dir) }
 
 // residentPages returns the number of anonymous pages that the processes have in memory.
 func residentPages(pids []int) (n int64) {

@@ -36,8 +36,8 @@ func (i *instance) Processes(context.Context) ([]jail.Process, error) {
 	all := make([]jail.Process, 0, len(found))
 	for _, p := range found {
 		q := jail.Process{
-			PID: p.PID, PPID: p.PPID, Began: p.Began, Start: p.Start, Comm: p.Comm, Exe: p.Exe, Cwd: p.Cwd,
-			Argv: p.Argv, Env: p.Env, Cut: p.Cut, Inherited: p.Start <= r.Restored,
+			PID: p.PID, PPID: p.PPID, Started: p.Began, StartTicks: p.Start, Comm: p.Comm, Exe: p.Exe, Cwd: p.Cwd,
+			Argv: p.Argv, Env: p.Env, Truncated: p.Cut, Inherited: p.Start <= r.Restored,
 		}
 		for _, s := range p.Sockets {
 			q.Sockets = append(q.Sockets, jail.Socket(s))

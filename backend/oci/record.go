@@ -151,7 +151,7 @@ func (b *Backend) Open(ctx context.Context, p jail.Plan) (jail.Instance, error) 
 	if err == nil {
 		err = i.reopenMemory(ctx)
 	}
-	if err == nil && i.Why() == "" { // otherwise the jail is being killed
+	if err == nil && i.ExitReason() == "" { // otherwise the jail is being killed
 		err = i.finishCreate(ctx)
 	}
 	if err != nil {
@@ -164,7 +164,7 @@ func (b *Backend) Open(ctx context.Context, p jail.Plan) (jail.Instance, error) 
 // dump by itself and leaves the jail frozen as before.
 func (b *Backend) waitForDump(ctx context.Context, pid int) error {
 	deadline := time.Now().Add(dumpTime)
-	var watch *criu.Watch
+	var watch *criu.StuckWatcher
 	for wait := time.Millisecond; ; wait = min(2*wait, 100*time.Millisecond) {
 		tracer := statusNumber(pid, "TracerPid")
 		if tracer == 0 {
@@ -173,7 +173,7 @@ func (b *Backend) waitForDump(ctx context.Context, pid int) error {
 		if watch == nil {
 			watch = criu.NewWatch(tracer)
 		}
-		if _, err := watch.End(); err != nil {
+		if _, err := watch.KillIfStuck(); err != nil {
 			return fmt.Errorf("kill a stuck CRIU: %w", err)
 		}
 		if ctx.Err() != nil || time.Now().After(deadline) {

@@ -12,25 +12,25 @@ import (
 	"glasshouse/jail"
 )
 
-var _ jail.Rewirer = (*Backend)(nil)
+var _ jail.LinkMover = (*Backend)(nil)
 
-// CanRewire implements jail.Rewirer.
-func (b *Backend) CanRewire(p jail.Plan) error {
+// CanMoveLink implements jail.LinkMover.
+func (b *Backend) CanMoveLink(p jail.Plan) error {
 	if b.kind.sentry {
 		return fault.Cannot("oci.Rewire", "gVisor does not report the state of TCP connections", "rewind without keeping them, or use another runtime")
 	}
 	return nil
 }
 
-// Rewire implements jail.Rewirer.
-func (b *Backend) Rewire(ctx context.Context, from jail.Plan, old jail.Instance, to jail.Plan, i jail.Instance) (_ jail.Rewired, err error) {
+// MoveLink implements jail.LinkMover.
+func (b *Backend) MoveLink(ctx context.Context, from jail.Plan, old jail.Instance, to jail.Plan, i jail.Instance) (_ jail.MovedLink, err error) {
 	const op = "oci.Rewire"
 	was, ok := old.(*instance)
 	now, alsoOK := i.(*instance)
-	if !ok || !alsoOK || now.outward == nil || !to.Unwired || wireOf(to) != wireOf(from) || to.Network != from.Network {
+	if !ok || !alsoOK || now.outward == nil || !to.LinkDetached || wireOf(to) != wireOf(from) || to.Network != from.Network {
 		return nil, fault.Newf(fault.Invalid, op, string(to.ID), "the jail was not created to take over the network link of %s", from.ID)
 	}
-	from.Unwired, to.Unwired = false, false
+	from.LinkDetached, to.LinkDetached = false, false
 	r := &rewired{b: b, from: from, to: to, old: was, conns: now.outward}
 	defer func() {
 		if err != nil {
@@ -49,7 +49,7 @@ func (b *Backend) Rewire(ctx context.Context, from jail.Plan, old jail.Instance,
 	return r, nil
 }
 
-// rewired implements jail.Rewired.
+// rewired implements jail.MovedLink.
 type rewired struct {
 	b        *Backend
 	from, to jail.Plan
@@ -58,9 +58,9 @@ type rewired struct {
 	resumed  bool
 }
 
-func (r *rewired) GoOn() (kept, closed int, err error) {
+func (r *rewired) KeepConnections() (kept, closed int, err error) {
 	r.resumed = true
-	return r.conns.GoOn(r.b.netnsPath(r.to))
+	return r.conns.Resume(r.b.netnsPath(r.to))
 }
 
 func (r *rewired) Undo() error {
@@ -70,7 +70,7 @@ func (r *rewired) Undo() error {
 		err = netns.Plug(string(wireOf(r.from).Name), r.b.netOptions(r.from))
 	}
 	// An unreachable connection times out. A connection in repair mode does not.
-	return errors.Join(err, r.conns.Return(was, r.resumed))
+	return errors.Join(err, r.conns.GiveBack(was, r.resumed))
 }
 
 func (r *rewired) Close() error {
@@ -84,7 +84,7 @@ func (b *Backend) repairLink(ctx context.Context, p jail.Plan, cg *cgroup.Cgroup
 	if b.kind.sentry || p.Network == jail.Isolated {
 		return nil
 	}
-	mended, err := netns.Mend(ctx, string(wireOf(p).Name), b.netOptions(p))
+	mended, err := netns.RepairLink(ctx, string(wireOf(p).Name), b.netOptions(p))
 	if err != nil {
 		return fmt.Errorf("repair the network link of %s: %w", p.ID, err)
 	}

@@ -135,7 +135,7 @@ func (b *Backend) BeginCopy(ctx context.Context, p jail.Plan, to string) (_ jail
 	}
 	defer func() {
 		if err != nil {
-			err = fmt.Errorf("copy the layer of %s: %w", p.ID, errors.Join(err, c.End()))
+			err = fmt.Errorf("copy the layer of %s: %w", p.ID, errors.Join(err, c.Close()))
 		}
 	}()
 	for _, upper := range c.uppers() {
@@ -174,8 +174,8 @@ func (c *layerCopy) uppers() (dirs []string) {
 	return dirs
 }
 
-// Take implements jail.LayerCopy.
-func (c *layerCopy) Take(ctx context.Context) (err error) {
+// Copy implements jail.LayerCopy.
+func (c *layerCopy) Copy(ctx context.Context) (err error) {
 	if c.at == "" {
 		err = disk.Clone(ctx, c.layout.image(), c.layout.volume(), c.to)
 	} else {
@@ -201,8 +201,8 @@ func (c *layerCopy) copyFiles(ctx context.Context) error {
 	return nil
 }
 
-// End implements jail.LayerCopy.
-func (c *layerCopy) End() error {
+// Close implements jail.LayerCopy.
+func (c *layerCopy) Close() error {
 	var err error
 	if c.at != "" {
 		if c.done {

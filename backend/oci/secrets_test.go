@@ -42,7 +42,7 @@ func TestDumpFailsWhileSecretsAreMounted(t *testing.T) {
 		must(t, b.Dumpable(t.Context(), p, inst))
 		must(t, control.Dial(inst.Control()).Park(t.Context(), 20*time.Second))
 		must(t, inst.Freeze(t.Context()))
-		must(t, b.Steady(t.Context(), p, inst))
+		must(t, b.Stabilize(t.Context(), p, inst))
 		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 		defer cancel()
 		if err := b.Dump(ctx, p, inst, images(t, "first")); !errors.Is(err, fault.Conflict) || !strings.Contains(err.Error(), "secrets") {

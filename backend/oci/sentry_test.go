@@ -59,14 +59,14 @@ func TestPauseInterruptedByCrashIsRecovered(t *testing.T) {
 	})
 	t.Run("before it was noted that it is", func(t *testing.T) {
 		h, b, p, i := sentry(t)
-		if err := errors.Join(i.Freeze(t.Context()), b.Steady(t.Context(), p, i), oci.Stilling(i), i.Close()); err != nil {
+		if err := errors.Join(i.Freeze(t.Context()), b.Stabilize(t.Context(), p, i), oci.Stilling(i), i.Close()); err != nil {
 			t.Fatal(err)
 		}
 		answers(t, h.daemon("runsc"), p)
 	})
 	t.Run("after that", func(t *testing.T) {
 		h, b, p, i := sentry(t)
-		if err := errors.Join(i.Freeze(t.Context()), b.Steady(t.Context(), p, i), i.Close()); err != nil {
+		if err := errors.Join(i.Freeze(t.Context()), b.Stabilize(t.Context(), p, i), i.Close()); err != nil {
 			t.Fatal(err)
 		}
 		answers(t, h.daemon("runsc"), p)
@@ -76,7 +76,7 @@ func TestPauseInterruptedByCrashIsRecovered(t *testing.T) {
 func TestIsolatedGVisorJailKeepsItsNetwork(t *testing.T) {
 	h, b, p, i := sentry(t)
 	dir := t.TempDir()
-	if err := errors.Join(control.Dial(i.Control()).Park(t.Context(), 20*time.Second), i.Freeze(t.Context()), b.Steady(t.Context(), p, i), b.Dump(t.Context(), p, i, dir)); err != nil {
+	if err := errors.Join(control.Dial(i.Control()).Park(t.Context(), 20*time.Second), i.Freeze(t.Context()), b.Stabilize(t.Context(), p, i), b.Dump(t.Context(), p, i, dir)); err != nil {
 		t.Fatal(err)
 	}
 	other := h.plan(t, b, func(p *jail.Plan) { p.Network = jail.Proxied })

@@ -15,11 +15,11 @@ import (
 // steadyTime limits the wait until a jail reaches a state that can be checkpointed.
 const steadyTime = 2 * time.Second
 
-// Steady implements jail.Checkpointer. A process that called vfork(2) waits uninterruptibly
+// Stabilize implements jail.Checkpointer. A process that called vfork(2) waits uninterruptibly
 // until its child calls execve. If the jail is frozen in between, CRIU could wait forever, so
-// Steady thaws and freezes the jail until no task is in that state. A gVisor jail is paused by
+// Stabilize thaws and freezes the jail until no task is in that state. A gVisor jail is paused by
 // its own kernel, which then keeps running.
-func (b *Backend) Steady(ctx context.Context, p jail.Plan, i jail.Instance) error {
+func (b *Backend) Stabilize(ctx context.Context, p jail.Plan, i jail.Instance) error {
 	inst, ok := i.(*instance)
 	if !ok {
 		return nil

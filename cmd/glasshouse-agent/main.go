@@ -44,7 +44,7 @@ func agentMain(args []string, getenv func(string) string, stderr io.Writer) int 
 	}
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM, syscall.SIGINT)
 	defer stop()
-	cfg := builtin.Config{Door: getenv("GLASSHOUSE_DOOR"), Log: slog.New(slog.NewTextHandler(stderr, nil))}
+	cfg := builtin.Config{Endpoint: getenv("GLASSHOUSE_DOOR"), Log: slog.New(slog.NewTextHandler(stderr, nil))}
 	var err error
 	if fd := getenv("GLASSHOUSE_TOKEN_FD"); fd != "" {
 		if cfg.Token, err = readToken(fd); err != nil {

@@ -199,7 +199,7 @@ func (r *builder) base(ctx context.Context) error {
 	}
 	layers, err := r.t.cfg.Resolve(ctx, r.root)
 	if r.root.OCI == "" {
-		err = e2b.BaseUnusable(r.t.cfg.Log, err)
+		err = e2b.HideBaseError(r.t.cfg.Log, err)
 	}
 	if err != nil {
 		return err
@@ -367,7 +367,7 @@ func (r *builder) create(ctx context.Context) (jail.Jail, error) {
 	}
 	return r.t.cfg.Jails.Create(ctx, jail.Spec{
 		Name: r.jailName(), Labels: r.labels(labelBuild), Backend: "oci", Rootfs: r.root, Limits: *r.limits(),
-		Network: jail.Proxied, Govern: govern, Start: true,
+		Network: jail.Proxied, Policy: govern, Start: true,
 	})
 }
 
@@ -382,10 +382,10 @@ func (r *builder) limits() *jail.Limits {
 // govern sets the egress rules of a build's jail to those of the configuration.
 func (r *builder) govern(was json.RawMessage) (json.RawMessage, error) {
 	var rules egress.Rules
-	for _, host := range r.t.cfg.Reach {
+	for _, host := range r.t.cfg.EgressHosts {
 		rules.Allow = append(rules.Allow, egress.Rule{Name: "e2b.builds.reach " + host, Host: host})
 	}
-	if r.t.cfg.Reach == nil {
+	if r.t.cfg.EgressHosts == nil {
 		for _, all := range []string{"*", "0.0.0.0/0", "::/0"} {
 			rules.Allow = append(rules.Allow, egress.Rule{Name: "the Internet", Host: all, Internet: true})
 		}
@@ -396,12 +396,12 @@ func (r *builder) govern(was json.RawMessage) (json.RawMessage, error) {
 // reachText describes these egress rules.
 func (t *Templates) reachText() string {
 	switch {
-	case t.cfg.Reach == nil:
+	case t.cfg.EgressHosts == nil:
 		return "every host on the Internet"
-	case len(t.cfg.Reach) == 0:
+	case len(t.cfg.EgressHosts) == 0:
 		return "no host"
 	}
-	return strings.Join(t.cfg.Reach, ", ")
+	return strings.Join(t.cfg.EgressHosts, ", ")
 }
 
 // freeze stops the jail and takes a snapshot of its files as a layer.
@@ -426,7 +426,7 @@ func (r *builder) clean(ctx context.Context) error {
 	if err := r.t.cfg.Jails.Delete(ctx, r.jail); err != nil && !errors.Is(err, fault.NotFound) {
 		return err
 	}
-	return r.t.cfg.Snapshots.Abandoned(ctx, r.jail)
+	return r.t.cfg.Snapshots.JailDeleted(ctx, r.jail)
 }
 
 // finish creates the snapshots that sandboxes are created from: the last layer and, if there is

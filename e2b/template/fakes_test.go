@@ -242,7 +242,7 @@ func (s fakeSnapshots) Delete(_ context.Context, sid id.Snapshot) error {
 	return nil
 }
 
-func (s fakeSnapshots) Abandoned(context.Context, id.Jail) error { return nil }
+func (s fakeSnapshots) JailDeleted(context.Context, id.Jail) error { return nil }
 
 // A builds is the templates of a daemon with fake jails and snapshots.
 type builds struct {

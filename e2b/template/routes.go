@@ -68,10 +68,10 @@ func (t *Templates) route(do func(request) (int, any, error)) http.Handler {
 		defer e2b.Recover(t.cfg.Log, w, r)
 		status, body, err := do(request{r, w, access.CallerOf(r.Context()).Token, t})
 		if err != nil {
-			e2b.Fail(t.cfg.Log, w, r, err)
+			e2b.WriteError(t.cfg.Log, w, r, err)
 			return
 		}
-		e2b.Answer(w, status, body)
+		e2b.WriteJSON(w, status, body)
 	})
 }
 
@@ -89,7 +89,7 @@ func requestBuild(r request) (int, any, error) {
 	if err := r.read(&q); err != nil {
 		return 0, nil, err
 	}
-	of, b, err := r.t.Request(r.Context(), r.team, q)
+	of, b, err := r.t.RequestBuild(r.Context(), r.team, q)
 	return http.StatusAccepted, wireRequested{of.ID, b.ID, []string{of.Name}, []string{of.Name}, b.Tags, false}, err
 }
 
@@ -111,7 +111,7 @@ func beginBuild(r request) (int, any, error) {
 	if err := r.read(&p); err != nil {
 		return 0, nil, err
 	}
-	return http.StatusAccepted, nil, r.t.Begin(r.Context(), r.team, r.PathValue("template"), build, p)
+	return http.StatusAccepted, nil, r.t.StartBuild(r.Context(), r.team, r.PathValue("template"), build, p)
 }
 
 type wireReason struct {
@@ -289,10 +289,10 @@ func uploadLink(r request) (int, any, error) {
 func (t *Templates) Receive(w http.ResponseWriter, r *http.Request) {
 	defer e2b.Recover(t.cfg.Log, w, r)
 	if err := t.receive(w, r); err != nil {
-		e2b.Fail(t.cfg.Log, w, r, err)
+		e2b.WriteError(t.cfg.Log, w, r, err)
 		return
 	}
-	e2b.Answer(w, http.StatusOK, nil)
+	e2b.WriteJSON(w, http.StatusOK, nil)
 }
 
 // uploadTime limits the upload of the files of one COPY.

@@ -66,7 +66,7 @@ type Build struct {
 	Template string     `json:"template"`
 	Team     id.Token   `json:"team"`
 	State    State      `json:"state"`
-	Begun    bool       `json:"begun,omitempty"` // its steps have been received
+	Started  bool       `json:"begun,omitempty"` // its steps have been received
 	Tags     []string   `json:"tags"`            // assigned when the build is ready
 	CPU      int        `json:"cpu"`
 	MemoryMB int64      `json:"memory_mb"`

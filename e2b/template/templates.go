@@ -45,9 +45,9 @@ type Config struct {
 	// Govern returns the jail policy was with its egress rules replaced by r.
 	Govern func(was json.RawMessage, r egress.Rules) (json.RawMessage, error)
 
-	Reach    []string // hosts that builds can reach; nil: those on the Internet
-	UploadMB int64    // limit for the unpacked files of one COPY; 0: 1024
-	AtOnce   int      // concurrent builds; 0: 2
+	EgressHosts []string // hosts that builds can reach; nil: those on the Internet
+	UploadMB    int64    // limit for the unpacked files of one COPY; 0: 1024
+	MaxBuilds   int      // concurrent builds; 0: 2
 
 	Log *slog.Logger
 }
@@ -85,7 +85,7 @@ type work struct {
 // New returns Templates. It does no I/O.
 func New(cfg Config) *Templates {
 	cfg.UploadMB = cmp.Or(cfg.UploadMB, 1024)
-	cfg.AtOnce = cmp.Or(cfg.AtOnce, 2)
+	cfg.MaxBuilds = cmp.Or(cfg.MaxBuilds, 2)
 	if cfg.Transport == nil {
 		cfg.Transport = http.DefaultTransport
 	}
@@ -93,7 +93,7 @@ func New(cfg Config) *Templates {
 		cfg.Log = slog.New(slog.DiscardHandler)
 	}
 	return &Templates{
-		cfg: cfg, slots: make(chan struct{}, cfg.AtOnce), uploads: make(chan struct{}, 4),
+		cfg: cfg, slots: make(chan struct{}, cfg.MaxBuilds), uploads: make(chan struct{}, 4),
 		templates: map[string]*Template{}, builds: map[string]*Build{}, layers: map[string]*Layer{},
 		working: map[string]*work{}, retained: map[id.Snapshot]int{},
 	}
@@ -126,7 +126,7 @@ func (t *Templates) Start(ctx context.Context) (err error) {
 	defer t.mu.Unlock()
 	for _, b := range t.builds {
 		switch {
-		case b.Begun && b.Finished == nil:
+		case b.Started && b.Finished == nil:
 			err = t.endBuild(ctx, b, Failed, &Reason{Message: "the daemon stopped during the build: build it again"})
 		case b.State == Waiting && time.Since(b.Created) > stepsTimeout:
 			err = t.endBuild(ctx, b, Failed, &Reason{Message: "the client did not send the steps"})
@@ -347,8 +347,8 @@ const (
 	maxWaiting = 20
 )
 
-// Request creates a build that waits for its steps, for a new or an existing template.
-func (t *Templates) Request(ctx context.Context, team id.Token, q Request) (Template, Build, error) {
+// RequestBuild creates a build that waits for its steps, for a new or an existing template.
+func (t *Templates) RequestBuild(ctx context.Context, team id.Token, q Request) (Template, Build, error) {
 	name, tag, err := parseName(cmp.Or(q.Name, q.Alias))
 	if err != nil {
 		return Template{}, Build{}, err
@@ -419,8 +419,8 @@ func (t *Templates) waiting(template string) (n int) {
 	return n
 }
 
-// Begin passes a waiting build its steps. The build starts when a slot is free.
-func (t *Templates) Begin(ctx context.Context, team id.Token, template, build string, p Plan) error {
+// StartBuild passes a waiting build its steps. The build starts when a slot is free.
+func (t *Templates) StartBuild(ctx context.Context, team id.Token, template, build string, p Plan) error {
 	if err := p.check(); err != nil {
 		return err
 	}
@@ -430,14 +430,14 @@ func (t *Templates) Begin(ctx context.Context, team id.Token, template, build st
 	if err != nil {
 		return err
 	}
-	if b.State != Waiting || b.Begun {
+	if b.State != Waiting || b.Started {
 		return invalid("build is not in waiting state")
 	}
 	if t.ctx.Err() != nil {
 		return fault.Newf(fault.Unavailable, "e2b", "", "the daemon is stopping")
 	}
 	next := *b
-	next.Begun, next.Start, next.Ready = true, p.Start, p.Ready
+	next.Started, next.Start, next.Ready = true, p.Start, p.Ready
 	if err := t.saveBuild(ctx, next); err != nil {
 		return err
 	}

@@ -125,15 +125,15 @@ func (w *World) LookupNetIP(_ context.Context, _, host string) ([]netip.Addr, er
 	return nil, &net.DNSError{Err: "no such host", Name: host, IsNotFound: true}
 }
 
-// Asked returns the names that were queried.
-func (w *World) Asked() []string {
+// Queries returns the names that were queried.
+func (w *World) Queries() []string {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	return slices.Clone(w.asked)
 }
 
-// Move changes the addresses of a name.
-func (w *World) Move(host string, to ...string) {
+// SetAddrs changes the addresses of a name.
+func (w *World) SetAddrs(host string, to ...string) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	if w.moved == nil {

@@ -24,15 +24,15 @@ func (g *grants) give(jid id.Jail, name string) {
 	g.all[jid] = append(g.all[jid], value{name})
 }
 
-func (g *grants) For(_ context.Context, jid id.Jail) ([]jail.Secret, error) {
+func (g *grants) Granted(_ context.Context, jid id.Jail) ([]jail.Secret, error) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	return slices.Clone(g.all[jid]), nil
 }
 
-func (g *grants) Branched(context.Context, id.Jail, id.Jail) error { return nil }
+func (g *grants) CopyGrantsToBranch(context.Context, id.Jail, id.Jail) error { return nil }
 
-func (g *grants) Gone(_ context.Context, jid id.Jail) error {
+func (g *grants) JailDeleted(_ context.Context, jid id.Jail) error {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	delete(g.all, jid)

@@ -53,7 +53,7 @@ type Config struct {
 	Images jail.RootfsProvider // of what Jails makes jails of; nil: images are got with the first call
 	Dir    string              // the engine's own, absolute, for volumes and what jails are shown
 
-	// Govern is what the Warden of a capability's jails is to go by. It is asked
+	// Govern is what the Enforcer of a capability's jails is to go by. It is asked
 	// before each jail is made.
 	Govern func(context.Context, *engine.Installed) (json.RawMessage, error)
 

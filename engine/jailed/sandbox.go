@@ -30,8 +30,8 @@ type sandbox struct {
 	program *program        // the server; nil of a script
 	http    *http.Transport // to the server
 
-	door    *http.Server // for calls of the capability's own
-	serving atomic.Pointer[serving]
+	endpoint *http.Server // for calls of the capability's own
+	serving  atomic.Pointer[serving]
 
 	killing sync.Once
 }
@@ -66,11 +66,11 @@ func (e *Engine) make(ctx context.Context, c *engine.Installed, data *jail.Mount
 	defer made()
 	s := &sandbox{engine: e, c: c}
 	if data != nil {
-		spec.Mounts, spec.Granted = append(spec.Mounts, *data), append(spec.Granted, data.Source)
+		spec.Mounts, spec.GrantedMounts = append(spec.Mounts, *data), append(spec.GrantedMounts, data.Source)
 		s.volume = data.Source
 	}
 	if e.cfg.Govern != nil {
-		if spec.Govern, err = e.cfg.Govern(ctx, c); err != nil {
+		if spec.Policy, err = e.cfg.Govern(ctx, c); err != nil {
 			return nil, fmt.Errorf("the rules of %s: %w", c.ID, err)
 		}
 	}
@@ -95,7 +95,7 @@ func (e *Engine) make(ctx context.Context, c *engine.Installed, data *jail.Mount
 	if _, err := e.cfg.Jails.Start(ctx, j.ID); err != nil {
 		return nil, fmt.Errorf("a sandbox for %s: %w", c.ID, err)
 	}
-	if err := s.openDoor(ctx); err != nil {
+	if err := s.openEndpoint(ctx); err != nil {
 		return nil, err
 	}
 	made()
@@ -258,16 +258,16 @@ func (s *sandbox) usage(now mark, peak int64, wall time.Duration) engine.Usage {
 	return u
 }
 
-// openDoor makes the socket at which the capability calls others.
-func (s *sandbox) openDoor(ctx context.Context) error {
+// openEndpoint makes the socket at which the capability calls others.
+func (s *sandbox) openEndpoint(ctx context.Context) error {
 	l, err := s.engine.cfg.Jails.Listen(ctx, s.jail, clients.Socket)
 	if err != nil {
-		return fmt.Errorf("a door for %s: %w", s.c.ID, err)
+		return fmt.Errorf("create an endpoint for %s: %w", s.c.ID, err)
 	}
-	s.door = newDoor(s)
+	s.endpoint = newEndpoint(s)
 	s.engine.wg.Go(func() {
 		// It ends when the sandbox does; a capability that finds nobody here says so.
-		s.door.Serve(limited(l))
+		s.endpoint.Serve(limited(l))
 	})
 	return nil
 }
@@ -275,8 +275,8 @@ func (s *sandbox) openDoor(ctx context.Context) error {
 // kill ends the sandbox and all in it, and returns when nothing is left.
 func (s *sandbox) kill() {
 	s.killing.Do(func() {
-		if s.door != nil {
-			s.door.Close()
+		if s.endpoint != nil {
+			s.endpoint.Close()
 		}
 		if s.http != nil {
 			s.http.CloseIdleConnections()

@@ -60,13 +60,13 @@ func (e *Engine) volumeDir() string { return filepath.Join(e.cfg.Dir, "volumes")
 func (e *Engine) specOf(c *engine.Installed) (jail.Spec, error) {
 	r := c.Runtime
 	s := jail.Spec{
-		Labels:  map[string]string{label: c.ID, label + ".version": c.Version, label + ".digest": c.Digest},
-		Limits:  jail.Limits{CPUShares: int64(c.Resources.CPUShares), MemoryMB: int64(c.Resources.MemoryMB), DiskMB: int64(max(quota(c), disk.MinMB)), MaxPIDs: int64(c.Resources.PIDs)},
-		Network: networkOf(c),
-		Env:     environment(c),
-		Cwd:     r.Workdir,
-		Mounts:  []jail.Mount{{Source: e.clients(), Target: clients.Dir}},
-		Granted: []string{e.clients()},
+		Labels:        map[string]string{label: c.ID, label + ".version": c.Version, label + ".digest": c.Digest},
+		Limits:        jail.Limits{CPUShares: int64(c.Resources.CPUShares), MemoryMB: int64(c.Resources.MemoryMB), DiskMB: int64(max(quota(c), disk.MinMB)), MaxPIDs: int64(c.Resources.PIDs)},
+		Network:       networkOf(c),
+		Env:           environment(c),
+		Cwd:           r.Workdir,
+		Mounts:        []jail.Mount{{Source: e.clients(), Target: clients.Dir}},
+		GrantedMounts: []string{e.clients()},
 	}
 	s.SecretFiles = len(c.SecretFiles()) > 0
 	if r.Type == manifest.MicroVM {
@@ -85,7 +85,7 @@ func (e *Engine) specOf(c *engine.Installed) (jail.Spec, error) {
 			return s, fault.Fieldf("engine.Prepare", fmt.Sprintf(":filesystem :mounts %d :host", i), "%w", err)
 		}
 		s.Mounts = append(s.Mounts, jail.Mount{Source: source, Target: m.Guest, Write: m.Write})
-		s.Granted = append(s.Granted, source)
+		s.GrantedMounts = append(s.GrantedMounts, source)
 	}
 	return s, jail.Plan{Mounts: s.Mounts}.CheckTargets()
 }

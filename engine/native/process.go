@@ -111,7 +111,7 @@ func (p *process) born() error {
 	if p.group == nil {
 		return p.cmd.Start()
 	}
-	return p.group.Born(p.cmd.SysProcAttr, p.cmd.Start)
+	return p.group.StartIn(p.cmd.SysProcAttr, p.cmd.Start)
 }
 
 // wait returns when the process and all it has started are gone: of themselves, or

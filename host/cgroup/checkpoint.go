@@ -20,13 +20,13 @@ func (c *Cgroup) Freezer() string {
 	return c.v1["freezer"]
 }
 
-// Born calls start on this thread to start a process that is in the cgroup from its beginning,
+// StartIn calls start on this thread to start a process that is in the cgroup from its beginning,
 // in every hierarchy. In cgroup v1 a child inherits the cgroup of the forking thread, so this
 // thread enters the cgroup meanwhile.
 //
 // The thread writes 0 as its own id: since Linux 5.7 the kernel then does not wait for other
 // processors. With its number it would wait, as for the move of any other thread (see Hurry).
-func (c *Cgroup) Born(attr *syscall.SysProcAttr, start func() error) (err error) {
+func (c *Cgroup) StartIn(attr *syscall.SysProcAttr, start func() error) (err error) {
 	own, err := ownPaths()
 	if err != nil {
 		return err
@@ -71,9 +71,9 @@ func (c *Cgroup) FreezeSoon() error {
 	return nil
 }
 
-// Expel moves a process to the cgroup of this process, in the hierarchy that freezes the
+// MoveOut moves a process to the cgroup of this process, in the hierarchy that freezes the
 // cgroup. It stays in all others, because each move delays forks on the host for a moment.
-func (c *Cgroup) Expel(pid int) error {
+func (c *Cgroup) MoveOut(pid int) error {
 	own, err := ownPaths()
 	if err != nil {
 		return err

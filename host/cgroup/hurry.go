@@ -13,7 +13,7 @@ import (
 	"github.com/opencontainers/cgroups"
 )
 
-// A Hurry keeps moves between cgroups quick for as long as somebody needs that. Its
+// A FastMoves keeps moves between cgroups quick for as long as somebody needs that. Its
 // zero value is ready. It is safe for concurrent use.
 //
 // Forks, exits and the start of programs take a lock which costs them next to nothing,
@@ -23,7 +23,7 @@ import (
 // need not wait. So while a jail is made, whose processes must be moved, by its runtime
 // or by us, a move that moves nothing is made every few milliseconds beside all other
 // work. It is what the mount option favordynmods does for good and for the whole host.
-type Hurry struct {
+type FastMoves struct {
 	mu sync.Mutex
 	// +checklocks:mu
 	users int
@@ -40,7 +40,7 @@ const hurryEvery = 6 * time.Millisecond
 
 // Begin makes moves fast soon, until the returned function is called, once. It does not block.
 // It has no effect if this process may not write to its own cgroup.
-func (h *Hurry) Begin() (end func()) {
+func (h *FastMoves) Begin() (end func()) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	h.users++
@@ -56,7 +56,7 @@ func (h *Hurry) Begin() (end func()) {
 }
 
 // run returns soon after the last user.
-func (h *Hurry) run() {
+func (h *FastMoves) run() {
 	runtime.LockOSThread() // it may be the thread that is moved to where it is
 	defer runtime.UnlockOSThread()
 	file, who, err := stay()
@@ -72,7 +72,7 @@ func (h *Hurry) run() {
 }
 
 // wanted reports whether to continue. It returns false after an error.
-func (h *Hurry) wanted(err error) bool {
+func (h *FastMoves) wanted(err error) bool {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	h.running = h.users > 0 && err == nil

@@ -42,7 +42,7 @@ func TestAHurryMovesNobody(t *testing.T) {
 	c := h.create(cgroup.Limits{PIDs: 64})
 	before := ownThreads(t)
 
-	var hurry cgroup.Hurry
+	var hurry cgroup.FastMoves
 	moves := make(chan error, 1)
 	hurry.Nudged(func(err error) {
 		select {
@@ -59,7 +59,7 @@ func TestAHurryMovesNobody(t *testing.T) {
 		cmd := exec.Command("cat", "/proc/self/cgroup")
 		var out strings.Builder
 		cmd.Stdout, cmd.SysProcAttr = &out, &syscall.SysProcAttr{}
-		h.must(thread.Alone(func() error { return c.Born(cmd.SysProcAttr, cmd.Start) }))
+		h.must(thread.Alone(func() error { return c.StartIn(cmd.SysProcAttr, cmd.Start) }))
 		h.must(cmd.Wait())
 		limited := 0
 		for line := range strings.Lines(out.String()) {

@@ -26,8 +26,8 @@ const (
 	recordTime = 10 * time.Second // to wait for others that read or write records
 )
 
-// A Held tree belongs to this process until Close.
-type Held struct {
+// A Lock tree belongs to this process until Close.
+type Lock struct {
 	tree *Tree
 	f    *os.File
 }
@@ -84,7 +84,7 @@ func (t *Tree) lockRecords(ctx context.Context) (unlock func(), err error) {
 // fault.Conflict if another process holds it. Processes that share the host's cgroups
 // share this lock, in whatever container they are. Only a tree that is held may be
 // removed.
-func (t *Tree) Hold(ctx context.Context) (*Held, error) {
+func (t *Tree) Hold(ctx context.Context) (*Lock, error) {
 	unlock, err := t.lockRecords(ctx)
 	if err != nil {
 		return nil, err
@@ -115,14 +115,14 @@ func (t *Tree) Hold(ctx context.Context) (*Held, error) {
 			return nil, err
 		}
 		if now, err := os.Stat(dir); err == nil && os.SameFile(locked, now) {
-			return &Held{t, f}, nil
+			return &Lock{t, f}, nil
 		}
 		f.Close() // removed since it was opened
 	}
 }
 
 // Close releases the tree. Its cgroups and its record stay.
-func (h *Held) Close() error { return h.f.Close() }
+func (h *Lock) Close() error { return h.f.Close() }
 
 // Record returns the record of the tree, which may be another process's; nil
 // without a record.
@@ -131,7 +131,7 @@ func (t *Tree) Record() ([]byte, error) { return readRecord(filepath.Join(t.reco
 // Update replaces the tree's record by what f makes of it and of the other trees on
 // this host. Until Update returns no other process reads or writes records. f may
 // remove neighbours that are neither held nor busy with drop.
-func (h *Held) Update(ctx context.Context, f func(own []byte, others []Neighbour, drop func(name string) error) ([]byte, error)) error {
+func (h *Lock) Update(ctx context.Context, f func(own []byte, others []Neighbour, drop func(name string) error) ([]byte, error)) error {
 	t := h.tree
 	unlock, err := t.lockRecords(ctx)
 	if err != nil {

@@ -71,7 +71,7 @@ func (c claim) String() string { return fmt.Sprintf("the daemon on %s (pid %d)",
 // Claims are those of one daemon. They are safe for concurrent use.
 type Claims struct {
 	cfg  Config
-	held *cgroup.Held
+	held *cgroup.Lock
 
 	mu sync.Mutex
 	// +checklocks:mu

@@ -10,11 +10,11 @@ import (
 	"glasshouse/internal/notify"
 )
 
-// Asking describes the seccomp notification filter of restored processes. Such a filter cannot
+// NotifyFilter describes the seccomp notification filter of restored processes. Such a filter cannot
 // be restored from an image: it would have no listener, and every call would fail with ENOSYS
 // (seccomp_unotify(2)). So the filter in the image is replaced by one that allows everything,
 // and CRIU is started under a new filter, which the restored processes inherit.
-type Asking struct {
+type NotifyFilter struct {
 	Init   string // path on the host of the glasshouse-init binary, which installs the filter
 	Filter []byte
 }
@@ -63,7 +63,7 @@ func (w *Worker) Listener() *notify.Listener {
 }
 
 // startWithFilter starts a worker under the filter of asking.
-func startWithFilter(cmd *exec.Cmd, asking *Asking, begin func() error) (*continuer, error) {
+func startWithFilter(cmd *exec.Cmd, asking *NotifyFilter, begin func() error) (*continuer, error) {
 	path, err := exec.LookPath(cmd.Path)
 	if err != nil {
 		return nil, err
@@ -75,14 +75,14 @@ func startWithFilter(cmd *exec.Cmd, asking *Asking, begin func() error) (*contin
 	defer s.Close()
 	cmd.Args = append([]string{asking.Init, "asked", path}, cmd.Args[1:]...)
 	cmd.Path, cmd.Err = asking.Init, nil
-	cmd.ExtraFiles = append(cmd.ExtraFiles, s.Theirs())
+	cmd.ExtraFiles = append(cmd.ExtraFiles, s.ChildFile())
 	if err := begin(); err != nil {
 		return nil, err
 	}
 	l, err := s.Filter(cmd.Process.Pid, asking.Filter)
 	if err == nil {
 		a := continueAll(l)
-		if err = s.GoOn(); err == nil {
+		if err = s.Exec(); err == nil {
 			return a, nil
 		}
 		a.stop()

@@ -89,9 +89,9 @@ func (c *Connections) Move(old *cgroup.Cgroup, from, to string) error {
 	return nil
 }
 
-// GoOn resumes the kept connections after the link is up again and resets the peers of all
+// Resume resumes the kept connections after the link is up again and resets the peers of all
 // others. Connections that only the new processes have are closed as well.
-func (c *Connections) GoOn(at string) (kept, closed int, err error) {
+func (c *Connections) Resume(at string) (kept, closed int, err error) {
 	stays := map[*stream]bool{}
 	for _, s := range c.keep {
 		if s.resume() != nil {
@@ -126,9 +126,9 @@ func (c *Connections) GoOn(at string) (kept, closed int, err error) {
 	return kept, closed, nil
 }
 
-// Return gives the sockets back to the old processes after the link is up again. The new
+// GiveBack gives the sockets back to the old processes after the link is up again. The new
 // processes are about to be killed. If they have run, the connections are reset.
-func (c *Connections) Return(at string, ran bool) error {
+func (c *Connections) GiveBack(at string, ran bool) error {
 	var errs []error
 	for _, s := range c.taken { // leaving repair mode sends a window probe
 		errs = append(errs, unix.SetsockoptInt(s.sock, unix.IPPROTO_TCP, unix.TCP_REPAIR, 0))
@@ -154,7 +154,7 @@ func EndRepair(cg *cgroup.Cgroup, at string) error {
 // outwardStreams duplicates the sockets of processes that are connected out of the namespace
 // bound to path, each once.
 func outwardStreams(cg *cgroup.Cgroup, path string) (all []*stream, err error) {
-	conns, err := netns.Outward(path)
+	conns, err := netns.ExternalConns(path)
 	if err != nil || len(conns) == 0 {
 		return nil, err
 	}

@@ -13,17 +13,17 @@ import (
 
 // A Dump describes which processes to checkpoint and their external resources.
 type Dump struct {
-	PID     int            // the first process of the jail
-	Netns   string         // path of its network namespace
-	Cgroup  *cgroup.Cgroup // must be frozen; it is still frozen when Dump returns
-	Lent    []string       // mount points, in the jail, of external mounts
-	Watched []string       // paths, in the jail, that its processes watch with inotify
-	Worker  *Worker        // from ToDump, or nil
-	Dir     string         // for the images: empty; a tmpfs is fastest
+	PID      int            // the first process of the jail
+	Netns    string         // path of its network namespace
+	Cgroup   *cgroup.Cgroup // must be frozen; it is still frozen when Dump returns
+	External []string       // mount points, in the jail, of external mounts
+	Watched  []string       // paths, in the jail, that its processes watch with inotify
+	Worker   *Worker        // from ToDump, or nil
+	Dir      string         // for the images: empty; a tmpfs is fastest
 
-	// Linked is called with the paths of hard links in the jail that exist only during the
+	// OnLinks is called with the paths of hard links in the jail that exist only during the
 	// dump. They must be created again for a restore.
-	Linked func(names []string) error
+	OnLinks func(names []string) error
 }
 
 // maxGhost limits the dumped size of one file that was deleted while open (CRIU: ghost file).
@@ -36,10 +36,10 @@ const maxGhost = 1 << 30
 // Killing the worker can kill the jail: at some moments a process of the jail runs CRIU's
 // parasite code.
 //
-// After a PreDump to the same directory the caller must call Whole.
+// After a PreDump to the same directory the caller must call MergePreDump.
 func (t *Tool) Dump(ctx context.Context, d Dump) error {
 	err := t.dump(ctx, d)
-	if err == nil && !hasPreDump(d.Dir) { // otherwise Whole calls Wipe
+	if err == nil && !hasPreDump(d.Dir) { // otherwise MergePreDump calls Wipe
 		return Wipe(d.Dir)
 	}
 	if err == nil || ctx.Err() != nil || !hasPreDump(d.Dir) || fault.KindOf(err) != "" {
@@ -72,7 +72,7 @@ func (t *Tool) dump(ctx context.Context, d Dump) error {
 	if hasPreDump(d.Dir) {
 		opts.TrackMem, opts.ParentImg = ptr(true), ptr(preDumpDir)
 	}
-	for _, at := range d.Lent {
+	for _, at := range d.External {
 		opts.External = append(opts.External, "mnt["+at+"]:"+at)
 	}
 	req := &rpc.CriuReq{Type: ptr(rpc.CriuReqType_DUMP), Opts: opts}
@@ -84,7 +84,7 @@ func (t *Tool) dump(ctx context.Context, d Dump) error {
 		if err != nil || len(names) == 0 {
 			return err
 		}
-		return d.Linked(names)
+		return d.OnLinks(names)
 	}); err != nil {
 		// A killed worker leaves the processes running.
 		err = errors.Join(err, d.Cgroup.Freeze(context.WithoutCancel(ctx)))

@@ -21,9 +21,9 @@ type Identity struct {
 	Hostname string
 }
 
-// Adopt creates the directory to with the images in from and replaces the parts that contain
+// CopyImages creates the directory to with the images in from and replaces the parts that contain
 // the identity. Other images become hard links, so both directories must be on one filesystem.
-func Adopt(from, to string, who Identity) error {
+func CopyImages(from, to string, who Identity) error {
 	entries, err := os.ReadDir(from)
 	if err != nil {
 		return err

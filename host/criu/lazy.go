@@ -23,9 +23,9 @@ const (
 	isPresent = 1 << 2 // PE_PRESENT: the pages are in this image
 )
 
-// MapOf returns the memory that a lazy Restore from the images in dir leaves out. A server of
+// LazyMap returns the memory that a lazy Restore from the images in dir leaves out. A server of
 // package pages must provide it.
-func MapOf(dir string) (pages.Map, error) {
+func LazyMap(dir string) (pages.Map, error) {
 	entries, err := os.ReadDir(dir)
 	if err != nil {
 		return nil, err
@@ -95,7 +95,7 @@ func taskOf(dir string, pid int) (t pages.Task, err error) {
 		}
 		return nil
 	})
-	t.Soon = eagerPages(&space, size)
+	t.Eager = eagerPages(&space, size)
 	return t, err
 }
 

@@ -23,7 +23,7 @@ import (
 // With dirty page tracking of the kernel, most memory can be dumped while the jail runs
 // (iterative dump). PreDump dumps the memory, and the following Dump writes only the pages
 // that have changed since and refers to the pre-dump for the rest. After the jail was resumed,
-// Whole merges both into the images that a single Dump would have written.
+// MergePreDump merges both into the images that a single Dump would have written.
 //
 // The pre-dump is in a subdirectory of the image directory.
 const (
@@ -31,9 +31,9 @@ const (
 	parentLink = "parent" // CRIU's link to it
 )
 
-// Tracks returns nil if the kernel supports dirty page tracking for CRIU, or a
+// ProbeDirtyTracking returns nil if the kernel supports dirty page tracking for CRIU, or a
 // fault.Unsupported error with the reason.
-func (t *Tool) Tracks(ctx context.Context) error {
+func (t *Tool) ProbeDirtyTracking(ctx context.Context) error {
 	const op = "criu.Tracks"
 	err := thread.Alone(func() (err error) {
 		if err := t.unshareMounts(); err != nil {
@@ -69,7 +69,7 @@ func (t *Tool) PreDump(ctx context.Context, d Dump) (err error) {
 	defer dir.Close()
 	opts := options(dir)
 	opts.Pid, opts.TrackMem = ptr(int32(d.PID)), ptr(true)
-	for _, at := range d.Lent {
+	for _, at := range d.External {
 		opts.External = append(opts.External, "mnt["+at+"]:"+at)
 	}
 	// Do not use the cgroup freezer: CRIU would thaw a jail that someone else has frozen
@@ -101,9 +101,9 @@ func removePreDump(dir string) error {
 	return err
 }
 
-// Whole merges a pre-dump into the images in dir. It does nothing if there is no pre-dump.
-// Before Whole only CRIU can read the images. If Whole fails the images are unusable.
-func Whole(dir string) error {
+// MergePreDump merges a pre-dump into the images in dir. It does nothing if there is no pre-dump.
+// Before MergePreDump only CRIU can read the images. If MergePreDump fails the images are unusable.
+func MergePreDump(dir string) error {
 	if !hasPreDump(dir) {
 		return nil
 	}

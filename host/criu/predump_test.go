@@ -246,7 +246,7 @@ func TestPreDumpDumpAndMerge(t *testing.T) {
 		t.Errorf("CRIU requests:\n%s\nwant\n%s", got, want)
 	}
 	for range 2 { // merging twice has no effect
-		if err := Whole(s.dump.Dir); err != nil {
+		if err := MergePreDump(s.dump.Dir); err != nil {
 			t.Fatal(err)
 		}
 		if got, want := read(t, s.dump.Dir), "1000a~ 2000B~ 3000c~ 4000d~ 8000X 9000e"; got != want {
@@ -271,7 +271,7 @@ func TestFailedPreDumpLeavesFullDump(t *testing.T) {
 	if got, want := s.files(t), "jail.json"; got != want {
 		t.Errorf("files after failure = %s, want %s", got, want)
 	}
-	if err := errors.Join(s.tool.Dump(t.Context(), s.dump), Whole(s.dump.Dir)); err != nil {
+	if err := errors.Join(s.tool.Dump(t.Context(), s.dump), MergePreDump(s.dump.Dir)); err != nil {
 		t.Fatal(err)
 	}
 	if got := s.requests(t); !strings.HasSuffix(got, "\nDUMP to images, track false, parent \"\", freezer true, leave true") {
@@ -288,7 +288,7 @@ func TestDumpWithUnusablePreDumpWritesAll(t *testing.T) {
 		t.Fatal(err)
 	}
 	s.failOn(t, "DUMP-ahead")
-	if err := errors.Join(s.tool.Dump(t.Context(), s.dump), Whole(s.dump.Dir)); err != nil {
+	if err := errors.Join(s.tool.Dump(t.Context(), s.dump), MergePreDump(s.dump.Dir)); err != nil {
 		t.Fatal(err)
 	}
 	if n := strings.Count(s.requests(t), "\n"); n != 2 {
@@ -308,13 +308,13 @@ func TestDumpWithUnusablePreDumpWritesAll(t *testing.T) {
 
 func TestTracksReportsMissingKernelFeature(t *testing.T) {
 	tool, at := mockCRIU(t)
-	if err := tool.Tracks(t.Context()); err != nil {
+	if err := tool.ProbeDirtyTracking(t.Context()); err != nil {
 		t.Errorf("Tracks = %v", err)
 	}
 	if err := os.WriteFile(filepath.Join(at, "fail-check"), nil, 0o600); err != nil {
 		t.Fatal(err)
 	}
-	err := tool.Tracks(t.Context())
+	err := tool.ProbeDirtyTracking(t.Context())
 	if !errors.Is(err, fault.Unsupported) || fault.RemedyOf(err) == "" || strings.Contains(err.Error(), "will not work") {
 		t.Errorf("Tracks = %v, remedy %q", err, fault.RemedyOf(err))
 	}
@@ -333,7 +333,7 @@ func TestMergeRejectsInconsistentImages(t *testing.T) {
 		if must != nil {
 			t.Fatal(must)
 		}
-		if err := Whole(dir); err == nil {
+		if err := MergePreDump(dir); err == nil {
 			t.Errorf("%s: Whole = nil, want an error", name)
 		}
 		if left, _ := filepath.Glob(filepath.Join(dir, "*.part")); len(left) > 0 {
@@ -361,7 +361,7 @@ func FuzzMerge(f *testing.F) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if Whole(dir) != nil {
+		if MergePreDump(dir) != nil {
 			return
 		}
 		h, err := readPart(filepath.Join(dir, "pagemap-1.img"))

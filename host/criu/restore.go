@@ -12,24 +12,24 @@ import (
 
 // A Restore describes which images to restore and where.
 type Restore struct {
-	Dir    string            // of the images
-	Root   string            // the root of their mount namespace, a mount on the host
-	Lent   map[string]string // external mounts: mount point in the jail to mount on the host
-	Netns  string            // path of their network namespace
-	Cgroup *cgroup.Cgroup    // empty; frozen when Restore returns
-	Worker *Worker           // from ToRestore, or nil
+	Dir      string            // of the images
+	Root     string            // the root of their mount namespace, a mount on the host
+	External map[string]string // external mounts: mount point in the jail to mount on the host
+	Netns    string            // path of their network namespace
+	Cgroup   *cgroup.Cgroup    // empty; frozen when Restore returns
+	Worker   *Worker           // from ToRestore, or nil
 
 	// Lazy restores the processes without the memory that MapOf lists. A server of package
 	// pages must be listening in Dir.
 	Lazy bool
 
-	// Close closes all TCP connections instead of restoring them, including connections within
+	// CloseConnections closes all TCP connections instead of restoring them, including connections within
 	// the jail.
-	Close bool
+	CloseConnections bool
 
-	// Keep, if not nil, receives the connections that lead out of the jail. They are not yet
+	// KeepConnections, if not nil, receives the connections that lead out of the jail. They are not yet
 	// connected.
-	Keep *Connections
+	KeepConnections *Connections
 }
 
 // Restore restores the processes in r.Dir and returns the pid of the first one. They are
@@ -45,7 +45,7 @@ func (t *Tool) Restore(ctx context.Context, r Restore) (pid int, err error) {
 	opts.Root = ptr(r.Root)
 	opts.NotifyScripts = ptr(true)
 	opts.TcpClose = ptr(true) // reconnect connects them, unless r.Close
-	for at, from := range r.Lent {
+	for at, from := range r.External {
 		opts.External = append(opts.External, "mnt["+at+"]:"+from)
 	}
 	at := workerConfig{netns: r.Netns, cgroup: r.Cgroup}
@@ -61,7 +61,7 @@ func (t *Tool) Restore(ctx context.Context, r Restore) (pid int, err error) {
 		// children belong to it. It leaves the cgroup now, because it would be frozen with
 		// them. It must not leave earlier: until now killing the cgroup ends the whole
 		// restore.
-		if err := r.Cgroup.Expel(worker); err != nil {
+		if err := r.Cgroup.MoveOut(worker); err != nil {
 			return fmt.Errorf("take criu out of the cgroup: %w", err)
 		}
 		return r.Cgroup.FreezeSoon()
@@ -70,7 +70,7 @@ func (t *Tool) Restore(ctx context.Context, r Restore) (pid int, err error) {
 		return 0, err
 	}
 	if err = r.Cgroup.Freeze(ctx); err == nil {
-		err = reconnect(r.Dir, r.Cgroup, !r.Close, r.Keep)
+		err = reconnect(r.Dir, r.Cgroup, !r.CloseConnections, r.KeepConnections)
 	}
 	return int(resp.GetRestore().GetPid()), err
 }

@@ -13,26 +13,26 @@ import (
 	"glasshouse/fault"
 )
 
-// A Watch detects a stuck CRIU dump. A dump is stuck if a process with threads is killed while
+// A StuckWatcher detects a stuck CRIU dump. A dump is stuck if a process with threads is killed while
 // it runs CRIU's parasite code, for example by the OOM killer: CRIU waits for the process
 // only, and the kernel reports its exit only after the tracer has waited for the other threads
 // (wait(2), ptrace(2)).
-type Watch struct {
+type StuckWatcher struct {
 	pid    int       // of CRIU
 	zombie int       // the zombie that CRIU waits for; 0 if none
 	since  time.Time // when it was first seen
 }
 
 // NewWatch returns a watch of a process. It ignores processes that are not CRIU.
-func NewWatch(pid int) *Watch { return &Watch{pid: pid} }
+func NewWatch(pid int) *StuckWatcher { return &StuckWatcher{pid: pid} }
 
 // stuckAfter is how long CRIU may wait for a zombie. Usually it is notified immediately.
 const stuckAfter = 2 * time.Second
 
-// End kills the CRIU if it is stuck and reports whether it did. The processes of the jail
+// KillIfStuck kills the CRIU if it is stuck and reports whether it did. The processes of the jail
 // continue from where they were stopped. End detects a stuck process over time, so it must be
 // called repeatedly.
-func (w *Watch) End() (bool, error) {
+func (w *StuckWatcher) KillIfStuck() (bool, error) {
 	dead := w.zombieChild()
 	if dead == 0 || dead != w.zombie {
 		w.zombie, w.since = dead, time.Now()
@@ -51,7 +51,7 @@ func (w *Watch) End() (bool, error) {
 // zombieChild returns the pid that the CRIU waits for if that process is a zombie, or 0. A
 // pre-dump runs in a child process of the worker, so it also checks the process that the child
 // waits for.
-func (w *Watch) zombieChild() int {
+func (w *StuckWatcher) zombieChild() int {
 	pid := w.pid
 	for range 2 {
 		pid = waitTarget(pid)
@@ -95,7 +95,7 @@ func (w *worker) killIfStuck() {
 			return
 		case <-tick.C:
 		}
-		if ended, _ := watch.End(); ended { // killing a child cannot fail
+		if ended, _ := watch.KillIfStuck(); ended { // killing a child cannot fail
 			w.stuck.Store(true)
 		}
 	}

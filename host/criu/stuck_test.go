@@ -63,7 +63,7 @@ func TestStuckCRIUIsKilled(t *testing.T) {
 	w := NewWatch(cmd.Process.Pid)
 	var first time.Time
 	for end := time.Now().Add(time.Minute); ; time.Sleep(10 * time.Millisecond) {
-		done, err := w.End()
+		done, err := w.KillIfStuck()
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -89,7 +89,7 @@ func TestOnlyCRIUIsKilled(t *testing.T) {
 	for pid, what := range map[int]string{cmd.Process.Pid: "another program", os.Getpid(): "a process that does not wait", 1 << 29: "no process"} {
 		w := NewWatch(pid)
 		w.zombie, w.since = w.zombieChild(), time.Now().Add(-time.Hour)
-		if ended, err := w.End(); ended || err != nil && !errors.Is(err, os.ErrNotExist) || w.zombie != 0 {
+		if ended, err := w.KillIfStuck(); ended || err != nil && !errors.Is(err, os.ErrNotExist) || w.zombie != 0 {
 			t.Errorf("%s: End = %v, %v with zombie %d, want false and 0", what, ended, err, w.zombie)
 		}
 	}

@@ -30,7 +30,7 @@ type workerConfig struct {
 	// because the jail depends on it.
 	critical bool
 
-	filter *Asking // or nil
+	filter *NotifyFilter // or nil
 }
 
 var environ = []string{"PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"}
@@ -84,7 +84,7 @@ func (t *Tool) ToDump(netns string) (*Worker, error) {
 
 // ToRestore starts a worker for a Restore into the given network namespace and cgroup. If
 // asking is not nil the restored processes inherit its seccomp filter.
-func (t *Tool) ToRestore(netns string, cg *cgroup.Cgroup, asking *Asking) (*Worker, error) {
+func (t *Tool) ToRestore(netns string, cg *cgroup.Cgroup, asking *NotifyFilter) (*Worker, error) {
 	return t.startWorker(workerConfig{netns: netns, cgroup: cg, filter: asking})
 }
 
@@ -113,9 +113,9 @@ func (t *Tool) startWorker(at workerConfig) (*Worker, error) {
 	return &Worker{w}, nil
 }
 
-// Bring attaches a copy of the mount tree at dir to the mount namespace of a worker that was
+// AttachMount attaches a copy of the mount tree at dir to the mount namespace of a worker that was
 // started before the mount was created.
-func (w *Worker) Bring(dir string) error {
+func (w *Worker) AttachMount(dir string) error {
 	ns, err := os.Open(fmt.Sprintf("/proc/%d/ns/mnt", w.cmd.Process.Pid))
 	if err != nil {
 		return err
@@ -188,7 +188,7 @@ func (t *Tool) start(at workerConfig) (*worker, error) {
 	begin := cmd.Start
 	if at.cgroup != nil {
 		cmd.SysProcAttr.Unshareflags = unix.CLONE_NEWCGROUP
-		begin = func() error { return at.cgroup.Born(cmd.SysProcAttr, cmd.Start) }
+		begin = func() error { return at.cgroup.StartIn(cmd.SysProcAttr, cmd.Start) }
 	}
 	var asked *continuer
 	if at.filter != nil {

@@ -12,10 +12,10 @@ import (
 	"glasshouse/fault"
 )
 
-// CloseOutward aborts every TCP connection that leads out of the namespace bound to path. The
+// CloseExternalConns aborts every TCP connection that leads out of the namespace bound to path. The
 // peer may have the same connection with another jail by now, or no longer have it.
 // Connections within the jail stay open.
-func CloseOutward(path string) error {
+func CloseExternalConns(path string) error {
 	return Do(path, func() error {
 		for _, family := range []uint8{unix.AF_INET, unix.AF_INET6} {
 			socks, err := netlink.SocketDiagTCP(family)
@@ -38,9 +38,9 @@ type Conn struct {
 	From, To netip.AddrPort
 }
 
-// Outward returns the established TCP connections that lead out of the namespace
+// ExternalConns returns the established TCP connections that lead out of the namespace
 // bound to path.
-func Outward(path string) (all []Conn, err error) {
+func ExternalConns(path string) (all []Conn, err error) {
 	err = Do(path, func() error {
 		for _, family := range []uint8{unix.AF_INET, unix.AF_INET6} {
 			socks, err := netlink.SocketDiagTCP(family)
@@ -61,9 +61,9 @@ func Outward(path string) (all []Conn, err error) {
 	return all, err
 }
 
-// BindAnything allows sockets in the namespace bound to path to bind to any address
+// AllowNonlocalBind allows sockets in the namespace bound to path to bind to any address
 // (net.ipv4.ip_nonlocal_bind).
-func BindAnything(path string) error {
+func AllowNonlocalBind(path string) error {
 	return Do(path, func() error { return sysctl("net/ipv4/ip_nonlocal_bind", "1") })
 }
 

@@ -23,9 +23,9 @@ const (
 
 func gatePath(path string) string { return path + ".gate" }
 
-// Door returns the namespace at the other end of the link of the network bound to path, if the
+// EndpointNetns returns the namespace at the other end of the link of the network bound to path, if the
 // daemon listens there.
-func Door(path string) string {
+func EndpointNetns(path string) string {
 	if group, err := os.Readlink(groupLink(path)); err == nil {
 		return group
 	}
@@ -34,36 +34,36 @@ func Door(path string) string {
 
 // connectGate creates the gate and the link to it.
 func (n *Net) connectGate() (err error) {
-	if err := bind(n.Door); err != nil {
+	if err := bind(n.EndpointNetns); err != nil {
 		return err
 	}
 	defer func() {
 		if err != nil {
-			err = errors.Join(err, unbind(n.Door))
+			err = errors.Join(err, unbind(n.EndpointNetns))
 		}
 	}()
 	far := mac(n.Name, 'h')
-	if err := n.layTo(n.Door, linkName(n.Name), far); err != nil {
+	if err := n.layTo(n.EndpointNetns, linkName(n.Name), far); err != nil {
 		return err
 	}
-	if err := Do(n.Door, func() error { return n.setUpGate() }); err != nil {
+	if err := Do(n.EndpointNetns, func() error { return n.setUpGate() }); err != nil {
 		return fmt.Errorf("set up the gate: %w", err)
 	}
 	if err := Do(n.Path, func() error { return n.setUpJail(false, false) }); err != nil {
 		return err
 	}
-	return Do(n.Door, func() error { return awaitCarrier(linkName(n.Name)) })
+	return Do(n.EndpointNetns, func() error { return awaitCarrier(linkName(n.Name)) })
 }
 
 // layTo creates a pair of links between the network and another namespace, in which its end
 // has the given name.
-func (n *Net) layTo(door, name string, far net.HardwareAddr) error {
+func (n *Net) layTo(endpointNS, name string, far net.HardwareAddr) error {
 	jail, err := os.Open(n.Path)
 	if err != nil {
 		return err
 	}
 	defer jail.Close()
-	other, err := os.Open(door)
+	other, err := os.Open(endpointNS)
 	if err != nil {
 		return err
 	}
@@ -107,11 +107,11 @@ func (n *Net) setUpGate() error {
 
 // farEnd finds the end of a link in a gate or a group.
 func farEnd(name, path string) (link netlink.Link, err error) {
-	door := Door(path)
-	if !bound(door) {
+	endpointNS := EndpointNetns(path)
+	if !bound(endpointNS) {
 		return nil, netlink.LinkNotFoundError{}
 	}
-	err = Do(door, func() error {
+	err = Do(endpointNS, func() error {
 		link, err = netlink.LinkByName(linkName(name))
 		return err
 	})

@@ -18,11 +18,11 @@ import (
 	"glasshouse/host/netns"
 )
 
-// answerAll listens at a port of a door and tells everybody whom they meant.
-func (w *world) answerAll(door string, port int) {
+// answerAll listens at a port of a endpointNS and tells everybody whom they meant.
+func (w *world) answerAll(endpointNS string, port int) {
 	w.t.Helper()
 	var l net.Listener
-	w.must(netns.Do(door, func() (err error) {
+	w.must(netns.Do(endpointNS, func() (err error) {
 		l, err = net.Listen("tcp4", fmt.Sprint(netns.Gateway, ":", port))
 		return err
 	}))
@@ -63,9 +63,9 @@ func TestEveryConnectionOfAGatedJailComesToTheDaemon(t *testing.T) {
 	w := newWorld(t)
 	server := w.serve(w.path("internet"), serverAddr)
 	n := w.jail("gated", netns.Options{Reach: netns.Gated})
-	w.answerAll(n.Door, netns.AllPort)
-	w.answerAll(n.Door, netns.ProxyPort)
-	w.answerAll(n.Door, netns.NamePort)
+	w.answerAll(n.EndpointNetns, netns.AllPort)
+	w.answerAll(n.EndpointNetns, netns.ProxyPort)
+	w.answerAll(n.EndpointNetns, netns.NamePort)
 	for addr, want := range map[string]string{
 		server:               "3129: " + server,
 		"10.0.0.1:80":        "3129: 10.0.0.1:80",
@@ -150,7 +150,7 @@ func TestNothingElseLeavesAGatedJail(t *testing.T) {
 	}
 	// Not even from the gate itself is there a way on.
 	for _, addr := range []string{serverAddr + ":80", hostAddr + ":22"} {
-		if got, err := ask(n.Door, addr); !errors.Is(err, unix.ENETUNREACH) {
+		if got, err := ask(n.EndpointNetns, addr); !errors.Is(err, unix.ENETUNREACH) {
 			t.Errorf("from the gate to %s: %q, %v", addr, got, err)
 		}
 	}
@@ -272,8 +272,8 @@ func TestAGroupThatWasHalfMadeIsMadeAnew(t *testing.T) {
 func TestWhatAGateRefusesIsTold(t *testing.T) {
 	w := newWorld(t)
 	n := w.jail("gated", netns.Options{Reach: netns.Gated})
-	w.answerAll(n.Door, netns.AllPort)
-	r, err := netns.WatchRefused(n.Door)
+	w.answerAll(n.EndpointNetns, netns.AllPort)
+	r, err := netns.WatchRefused(n.EndpointNetns)
 	w.must(err)
 	w.must(netns.Do(n.Path, func() error {
 		for _, addr := range []string{"9.9.9.9:53", "8.8.8.8:443"} { // the first is a question for a name

@@ -27,7 +27,7 @@ func (n *Net) join(o Options) (err error) {
 		return err
 	}
 	defer unlock()
-	if err := os.Symlink(n.Door, groupLink(n.at)); err != nil && !errors.Is(err, fs.ErrExist) {
+	if err := os.Symlink(n.EndpointNetns, groupLink(n.at)); err != nil && !errors.Is(err, fs.ErrExist) {
 		return err
 	}
 	defer func() {
@@ -39,19 +39,19 @@ func (n *Net) join(o Options) (err error) {
 	if !pool.IsValid() {
 		pool = Pool
 	}
-	if err := ensureGroup(n.Door, pool.Masked()); err != nil {
+	if err := ensureGroup(n.EndpointNetns, pool.Masked()); err != nil {
 		return fmt.Errorf("make the group: %w", err)
 	}
-	if err := n.layTo(n.Door, linkName(n.Name), mac(n.Name, 'h')); err != nil {
+	if err := n.layTo(n.EndpointNetns, linkName(n.Name), mac(n.Name, 'h')); err != nil {
 		return err
 	}
-	if err := Do(n.Door, func() error { return n.plug() }); err != nil {
+	if err := Do(n.EndpointNetns, func() error { return n.plug() }); err != nil {
 		return err
 	}
 	if err := Do(n.Path, func() error { return n.setUpMember(pool.Masked(), o.Direct) }); err != nil {
 		return err
 	}
-	return Do(n.Door, func() error { return awaitCarrier(linkName(n.Name)) })
+	return Do(n.EndpointNetns, func() error { return awaitCarrier(linkName(n.Name)) })
 }
 
 // ensureGroup creates a group's namespace, or completes one whose creation was interrupted.
@@ -185,13 +185,13 @@ func leave(name, path string) error {
 }
 
 func leaveLocked(name, path string) error {
-	door, err := os.Readlink(groupLink(path))
+	endpointNS, err := os.Readlink(groupLink(path))
 	if err != nil {
 		return err
 	}
-	if bound(door) {
+	if bound(endpointNS) {
 		left := 0
-		err := Do(door, func() error {
+		err := Do(endpointNS, func() error {
 			if err := disconnect(name); err != nil {
 				return err
 			}
@@ -203,7 +203,7 @@ func leaveLocked(name, path string) error {
 			return err
 		}
 		if left == 0 {
-			if err := unbind(door); err != nil {
+			if err := unbind(endpointNS); err != nil {
 				return err
 			}
 		}

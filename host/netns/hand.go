@@ -57,7 +57,7 @@ func (n *Net) setUpEnd(o Options) error {
 		if !pool.IsValid() {
 			pool = Pool
 		}
-		n.Door = o.Group
+		n.EndpointNetns = o.Group
 		return n.memberLink(pool.Masked(), o.Direct)
 	}
 	return n.setUpLink(o.Direct)
@@ -173,9 +173,9 @@ func Plug(name string, o Options) (err error) {
 	})
 }
 
-// Mend recreates the link of the network if the namespace that o names has none, because a
+// RepairLink recreates the link of the network if the namespace that o names has none, because a
 // handover was interrupted. Connections over the old link stay open at the jail's end.
-func Mend(ctx context.Context, name string, o Options) (mended bool, err error) {
+func RepairLink(ctx context.Context, name string, o Options) (mended bool, err error) {
 	if o.Reach == Alone {
 		return false, nil
 	}

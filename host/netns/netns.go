@@ -101,11 +101,11 @@ func Transit(pool netip.Prefix, index int) (netip.Addr, error) {
 
 // A Net is a jail's network. It holds no open resources and need not be closed.
 type Net struct {
-	Name    string
-	Path    string
-	Link    string     // the host's end of the link, or ""
-	Transit netip.Addr // of Full and Grouped
-	Door    string     // of Gated and Grouped: the namespace in which the daemon listens, at Gateway
+	Name          string
+	Path          string
+	Link          string     // the host's end of the link, or ""
+	Transit       netip.Addr // of Full and Grouped
+	EndpointNetns string     // of Gated and Grouped: the namespace in which the daemon listens, at Gateway
 
 	at string // path after which resources of the link are named
 }
@@ -148,10 +148,10 @@ func (n *Net) wire(o Options) error {
 	}
 	switch o.Reach {
 	case Gated:
-		n.Door = gatePath(n.at)
+		n.EndpointNetns = gatePath(n.at)
 		return n.connectGate()
 	case Grouped:
-		n.Door = o.Group
+		n.EndpointNetns = o.Group
 		return n.join(o)
 	case Full:
 		n.Link = linkName(n.Name)

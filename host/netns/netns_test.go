@@ -519,7 +519,7 @@ func TestALaterEditionOfTheRulesStays(t *testing.T) {
 		nft(`add table inet glasshouse; add chain inet glasshouse later; add chain inet glasshouse postrouting { type nat hook postrouting priority srcnat; };
 			add rule inet glasshouse postrouting iifgroup 26472 masquerade comment "` + comment + `"`)
 		w.jail("jail", netns.Options{Reach: netns.Full})
-		w.must(netns.Uphold())
+		w.must(netns.EnsureRules())
 		if rules := nft("list table inet glasshouse"); strings.Contains(rules, "chain later") != stays {
 			t.Errorf("rules with the comment %q stay: %v, want %v:\n%s", comment, !stays, stays, rules)
 		}
@@ -532,7 +532,7 @@ func TestRulesThatWereFlushedAreUpheld(t *testing.T) {
 	w := newWorld(t)
 	server := w.serve(w.path("internet"), serverAddr)
 	w.must(netns.Release())
-	w.must(netns.Uphold()) // nobody needs them
+	w.must(netns.EnsureRules()) // nobody needs them
 	nft := func(command string) string {
 		out, err := exec.Command("nft", strings.Fields(command)...).CombinedOutput()
 		if err != nil {
@@ -548,7 +548,7 @@ func TestRulesThatWereFlushedAreUpheld(t *testing.T) {
 	}
 	n := w.jail("flushed", netns.Options{Reach: netns.Full})
 	nft("flush ruleset")
-	w.must(netns.Uphold())
+	w.must(netns.EnsureRules())
 	if got, err := ask(n.Path, server); got != hostAddr {
 		t.Errorf("reached %q, %v", got, err)
 	}

@@ -22,14 +22,14 @@ type Packet struct {
 // Packets are lost if they are not read in time.
 type Refused struct{ f *os.File }
 
-// WatchRefused starts to watch the gate or group whose namespace is bound to door.
-func WatchRefused(door string) (*Refused, error) {
+// WatchRefused starts to watch the gate or group whose namespace is bound to endpointNS.
+func WatchRefused(endpointNS string) (*Refused, error) {
 	filter, err := bpf.Assemble(neitherCarriedNorAnswered)
 	if err != nil {
 		return nil, err
 	}
 	fd := -1
-	err = Do(door, func() (err error) {
+	err = Do(endpointNS, func() (err error) {
 		// Protocol 0 receives no packets until the filter is set (packet(7)).
 		fd, err = unix.Socket(unix.AF_PACKET, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC|unix.SOCK_NONBLOCK, 0)
 		if err != nil {
@@ -42,7 +42,7 @@ func WatchRefused(door string) (*Refused, error) {
 		if err := unix.SetsockoptSockFprog(fd, unix.SOL_SOCKET, unix.SO_ATTACH_FILTER, &unix.SockFprog{Len: uint16(len(prog)), Filter: &prog[0]}); err != nil {
 			return fmt.Errorf("filter packets: %w", err)
 		}
-		index, err := doorLink()
+		index, err := endpointLink()
 		if err != nil {
 			return err
 		}
@@ -52,13 +52,13 @@ func WatchRefused(door string) (*Refused, error) {
 		if fd >= 0 {
 			unix.Close(fd)
 		}
-		return nil, fmt.Errorf("watch %s: %w", door, err)
+		return nil, fmt.Errorf("watch %s: %w", endpointNS, err)
 	}
 	return &Refused{os.NewFile(uintptr(fd), "refused packets")}, nil
 }
 
-// doorLink finds the link through which a gate or group receives packets of its jails.
-func doorLink() (index int, err error) {
+// endpointLink finds the link through which a gate or group receives packets of its jails.
+func endpointLink() (index int, err error) {
 	l, err := netlink.LinkByName(bridgeName)
 	if err == nil {
 		return l.Attrs().Index, nil

@@ -99,10 +99,10 @@ func rulesAreCurrent() bool {
 	return err == nil && n >= edition
 }
 
-// Uphold reinstalls the host's rules if networks need them and they were removed, for example
+// EnsureRules reinstalls the host's rules if networks need them and they were removed, for example
 // by a reload of the host's firewall. Until then only that firewall separates jails and host,
 // so call Uphold periodically.
-func Uphold() error {
+func EnsureRules() error {
 	names, err := List()
 	if err != nil || len(names) == 0 {
 		return err

@@ -266,8 +266,8 @@ func (n *Net) setUpLink(direct bool) error {
 
 // farMAC returns the MAC address of Gateway as seen by the jail.
 func (n *Net) farMAC() net.HardwareAddr {
-	if n.Transit.IsValid() && n.Door != "" { // the group's bridge
-		return mac(n.Door, 'h')
+	if n.Transit.IsValid() && n.EndpointNetns != "" { // the group's bridge
+		return mac(n.EndpointNetns, 'h')
 	}
 	return mac(n.Name, 'h')
 }

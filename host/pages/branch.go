@@ -121,7 +121,7 @@ func (b *branch) receiveAll() error {
 			fd.Close()
 			return err
 		}
-		b.add(&space{branch: b, file: b.files[t.File], fd: fd, soon: t.Soon, missing: slices.Clone(runs(t.Runs))})
+		b.add(&space{branch: b, file: b.files[t.File], fd: fd, soon: t.Eager, missing: slices.Clone(runs(t.Runs))})
 	}
 }
 

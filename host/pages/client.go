@@ -90,8 +90,8 @@ type Client struct {
 // lost it.
 var ErrNoServer = errors.New("the page server has exited")
 
-// ErrNone means that the server does not know the branch, so the branch needs no memory.
-var ErrNone = errors.New("the server has no such branch")
+// ErrUnknownBranch means that the server does not know the branch, so the branch needs no memory.
+var ErrUnknownBranch = errors.New("the server has no such branch")
 
 // ask sends one request and returns the reply. The connection stays open.
 func (c Client) ask(ctx context.Context, q request) (conn net.Conn, r reply, err error) {
@@ -122,7 +122,7 @@ func (c Client) ask(ctx context.Context, q request) (conn net.Conn, r reply, err
 		err = errors.New(r.Error)
 	}
 	if err == nil && r.None {
-		err = ErrNone
+		err = ErrUnknownBranch
 	}
 	if err != nil {
 		conn.Close()
@@ -169,7 +169,7 @@ func (c Client) Fill(ctx context.Context, name string) error {
 	if err == nil {
 		conn.Close()
 	}
-	if errors.Is(err, ErrNone) {
+	if errors.Is(err, ErrUnknownBranch) {
 		return nil
 	}
 	return err
@@ -181,7 +181,7 @@ func (c Client) Left(ctx context.Context, name string) (int64, error) {
 	if err == nil {
 		conn.Close()
 	}
-	if errors.Is(err, ErrNone) {
+	if errors.Is(err, ErrUnknownBranch) {
 		return 0, nil
 	}
 	return r.Left, err

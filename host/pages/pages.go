@@ -22,10 +22,10 @@ type Map []Task
 
 // A Task is one process and its missing memory.
 type Task struct {
-	PID  int      // in the pid namespace of the processes
-	File string   // name of the pages file in the image directory
-	Runs []Run    // sorted, without overlap
-	Soon []uint64 // addresses that the kernel reads without waiting for the page
+	PID   int      // in the pid namespace of the processes
+	File  string   // name of the pages file in the image directory
+	Runs  []Run    // sorted, without overlap
+	Eager []uint64 // addresses that the kernel reads without waiting for the page
 }
 
 // A Run is a range of an address space whose pages are consecutive in the file.
@@ -49,8 +49,8 @@ func (m Map) Encode() []byte {
 			put(r.End)
 			put(uint64(r.Off))
 		}
-		put(uint64(len(t.Soon)))
-		for _, at := range t.Soon {
+		put(uint64(len(t.Eager)))
+		for _, at := range t.Eager {
 			put(at)
 		}
 	}
@@ -89,7 +89,7 @@ func Decode(b []byte, page uint64) (m Map, err error) {
 			t.Runs = append(t.Runs, r)
 		}
 		for range get() {
-			if t.Soon = append(t.Soon, get()); bad {
+			if t.Eager = append(t.Eager, get()); bad {
 				return nil, errMap
 			}
 		}

@@ -163,15 +163,15 @@ func process(dir string) {
 	}
 }
 
-// A house is a server and its processes.
-type house struct {
+// A harness is a server and its processes.
+type harness struct {
 	*testing.T
 	dir string
 	cl  pages.Client
 	pid int
 }
 
-func newHouse(t *testing.T) *house {
+func newHarness(t *testing.T) *harness {
 	t.Helper()
 	dir, err := os.MkdirTemp("", "pages-")
 	if err != nil {
@@ -182,7 +182,7 @@ func newHouse(t *testing.T) *house {
 	if err != nil {
 		t.Fatal(err)
 	}
-	h := &house{T: t, dir: dir, cl: pages.Client{Sock: filepath.Join(dir, "sock")}}
+	h := &harness{T: t, dir: dir, cl: pages.Client{Sock: filepath.Join(dir, "sock")}}
 	if h.pid, err = pages.Start(h.cl.Sock, exe, "serve"); err != nil {
 		t.Fatal(err)
 	}
@@ -197,11 +197,11 @@ func newHouse(t *testing.T) *house {
 	return h
 }
 
-func (h *house) kill() { unix.Kill(h.pid, unix.SIGKILL) }
+func (h *harness) kill() { unix.Kill(h.pid, unix.SIGKILL) }
 
 // A proc is one process, of one branch.
 type proc struct {
-	h      *house
+	h      *harness
 	name   string
 	marker string
 	cmd    *exec.Cmd
@@ -211,7 +211,7 @@ type proc struct {
 }
 
 // process starts a process of which the filed pages are missing.
-func (h *house) process(name string) *proc {
+func (h *harness) process(name string) *proc {
 	h.Helper()
 	dir := filepath.Join(h.dir, name)
 	if err := os.Mkdir(dir, 0o700); err != nil {
@@ -245,7 +245,7 @@ func (h *house) process(name string) *proc {
 	m := pages.Map{{PID: 42, File: "pages-1.img", Runs: []pages.Run{
 		{Start: at, End: at + uint64(100*page)},
 		{Start: at + uint64(100*page), End: at + uint64(filed*page), Off: int64(100 * page)},
-	}, Soon: []uint64{at + uint64(3*page) + 5}}}
+	}, Eager: []uint64{at + uint64(3*page) + 5}}}
 	if err := errors.Join(pages.PutMap(dir, m), os.WriteFile(p.marker, nil, 0o600)); err != nil {
 		h.Fatal(err)
 	}
@@ -297,7 +297,7 @@ func (p *proc) waitFor(what, want string) {
 }
 
 func TestAPageComesWhenItIsTouched(t *testing.T) {
-	p := newHouse(t).process("j")
+	p := newHarness(t).process("j")
 	p.do("read 0", "1000")
 	p.do("read 99", "1099")
 	p.do("read 100", "1100")
@@ -309,7 +309,7 @@ func TestAPageComesWhenItIsTouched(t *testing.T) {
 }
 
 func TestNobodyIsGivenWhatHeDoesNotTouch(t *testing.T) {
-	p := newHouse(t).process("j")
+	p := newHarness(t).process("j")
 	p.do("read 0", "1000")
 	p.do("read 50", "1050")
 	time.Sleep(50 * time.Millisecond)
@@ -320,7 +320,7 @@ func TestNobodyIsGivenWhatHeDoesNotTouch(t *testing.T) {
 }
 
 func TestWhoReadsInOrderIsGivenMoreEachTime(t *testing.T) {
-	p := newHouse(t).process("j")
+	p := newHarness(t).process("j")
 	for _, n := range []int{60, 61, 63, 67} { // of which each is the first that is missing
 		p.do(fmt.Sprint("read ", n), fmt.Sprint(1000+n))
 	}
@@ -343,7 +343,7 @@ func TestWhoReadsInOrderIsGivenMoreEachTime(t *testing.T) {
 }
 
 func TestWhatWasDiscardedDoesNotComeBack(t *testing.T) {
-	p := newHouse(t).process("j")
+	p := newHarness(t).process("j")
 	p.do("discard 10", "<nil>") // untouched
 	p.do("read 10", "0")
 	p.do("read 11", "1011")
@@ -354,7 +354,7 @@ func TestWhatWasDiscardedDoesNotComeBack(t *testing.T) {
 }
 
 func TestWhatIsMovedIsThereWhereItWentTo(t *testing.T) {
-	p := newHouse(t).process("j")
+	p := newHarness(t).process("j")
 	p.do("move 20", "errno 0")
 	p.do("read 255", "1020")
 	p.do("move 21", "errno 0")
@@ -363,7 +363,7 @@ func TestWhatIsMovedIsThereWhereItWentTo(t *testing.T) {
 }
 
 func TestAChildFindsWhatItsParentHadNotTouched(t *testing.T) {
-	p := newHouse(t).process("j")
+	p := newHarness(t).process("j")
 	for n := range 100 {
 		p.do(fmt.Sprint("fork ", n), fmt.Sprint((1000+n)&0xff, " errno 0"))
 	}
@@ -375,7 +375,7 @@ func TestAChildFindsWhatItsParentHadNotTouched(t *testing.T) {
 }
 
 func TestAllOfItCanBeAskedFor(t *testing.T) {
-	h := newHouse(t)
+	h := newHarness(t)
 	p, other := h.process("j"), h.process("k")
 	p.do("write 9", "done")
 	p.do("discard 10", "<nil>")
@@ -403,7 +403,7 @@ func TestAllOfItCanBeAskedFor(t *testing.T) {
 
 // What a parent is given while its child is made the child must not lack.
 func TestChildrenAreMadeWhileAllIsAskedFor(t *testing.T) {
-	h := newHouse(t)
+	h := newHarness(t)
 	for i := range 40 {
 		p := h.process(fmt.Sprint("j", i))
 		fmt.Fprintln(p.in, "forks 20")
@@ -419,12 +419,12 @@ func TestChildrenAreMadeWhileAllIsAskedFor(t *testing.T) {
 }
 
 func TestAServerIsDoneWithWhoHasEnded(t *testing.T) {
-	h := newHouse(t)
+	h := newHarness(t)
 	p := h.process("j")
 	p.end()
 	p.watch.Close() // as at the end of a jail
 	for end := time.Now().Add(20 * time.Second); ; time.Sleep(10 * time.Millisecond) {
-		if _, err := h.cl.Watch(t.Context(), "j"); errors.Is(err, pages.ErrNone) {
+		if _, err := h.cl.Watch(t.Context(), "j"); errors.Is(err, pages.ErrUnknownBranch) {
 			break
 		}
 		if time.Now().After(end) {
@@ -437,7 +437,7 @@ func TestAServerIsDoneWithWhoHasEnded(t *testing.T) {
 }
 
 func TestALaterDaemonWatchesOn(t *testing.T) {
-	h := newHouse(t)
+	h := newHarness(t)
 	p := h.process("j")
 	p.watch.Close()
 	time.Sleep(20 * time.Millisecond)
@@ -462,7 +462,7 @@ func TestABranchThatIsNotMadeIsForgotten(t *testing.T) {
 }
 
 func forgotten(t *testing.T, halfMade bool) {
-	h := newHouse(t)
+	h := newHarness(t)
 	dir := t.TempDir()
 	if err := pages.PutMap(dir, nil); err != nil {
 		t.Fatal(err)
@@ -480,7 +480,7 @@ func forgotten(t *testing.T, halfMade bool) {
 	}
 	w.Close()
 	for end := time.Now().Add(30 * time.Second); ; time.Sleep(time.Millisecond) {
-		if _, err := h.cl.Watch(t.Context(), "j"); errors.Is(err, pages.ErrNone) {
+		if _, err := h.cl.Watch(t.Context(), "j"); errors.Is(err, pages.ErrUnknownBranch) {
 			break
 		}
 		if time.Now().After(end) {
@@ -490,7 +490,7 @@ func forgotten(t *testing.T, halfMade bool) {
 }
 
 func TestFilesInUseAreKnown(t *testing.T) {
-	h := newHouse(t)
+	h := newHarness(t)
 	name := filepath.Join(h.dir, "pages-1.img")
 	if pages.InUse(name) {
 		t.Error("in use before there was a branch")
@@ -502,7 +502,7 @@ func TestFilesInUseAreKnown(t *testing.T) {
 }
 
 func TestABranchMustBeOfFilesThatAreThere(t *testing.T) {
-	h := newHouse(t)
+	h := newHarness(t)
 	for name, m := range map[string]pages.Map{
 		"none":    {{PID: 1, File: "pages-2.img", Runs: []pages.Run{{Start: 1 << 20, End: 2 << 20}}}},
 		"outside": {{PID: 1, File: "../pages-1.img", Runs: []pages.Run{{Start: 1 << 20, End: 2 << 20}}}},

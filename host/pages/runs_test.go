@@ -70,7 +70,7 @@ func TestWhatIsMissingIsKeptTrackOf(t *testing.T) {
 func FuzzAMapIsReadWhateverItSays(f *testing.F) {
 	f.Add([]byte(nil))
 	f.Add(Map{}.Encode())
-	f.Add(Map{{PID: 1, File: "pages-1.img", Runs: []Run{{Start: 4096, End: 8192}, {Start: 8192, End: 16384, Off: 4096}}, Soon: []uint64{5000}}}.Encode())
+	f.Add(Map{{PID: 1, File: "pages-1.img", Runs: []Run{{Start: 4096, End: 8192}, {Start: 8192, End: 16384, Off: 4096}}, Eager: []uint64{5000}}}.Encode())
 	f.Fuzz(func(t *testing.T, b []byte) {
 		m, err := Decode(b, 4096)
 		if err != nil {

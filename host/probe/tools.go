@@ -144,7 +144,7 @@ func tracking(ctx context.Context, h Host) (string, error) {
 	if os.Geteuid() != 0 {
 		return "", cannot("checkpointing processes needs root", "run the daemon as root")
 	}
-	return "", criu.New(path, "").Tracks(ctx)
+	return "", criu.New(path, "").ProbeDirtyTracking(ctx)
 }
 
 // bubblewrap creates a sandbox with it.

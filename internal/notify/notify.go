@@ -68,13 +68,13 @@ type Listener struct {
 // kind is the link target of such a descriptor in /proc/PID/fd.
 const kind = "anon_inode:seccomp notify"
 
-// Is reports whether a link target from /proc/PID/fd is that of a listener.
-func Is(link string) bool { return link == kind }
+// IsListener reports whether a link target from /proc/PID/fd is that of a listener.
+func IsListener(link string) bool { return link == kind }
 
 // New returns a Listener that owns fd.
 func New(fd int) (*Listener, error) {
 	link, err := os.Readlink(fmt.Sprintf("/proc/self/fd/%d", fd))
-	if err == nil && !Is(link) {
+	if err == nil && !IsListener(link) {
 		err = fmt.Errorf("a descriptor of %.40q, which is no listener", link)
 	}
 	if err == nil {
@@ -87,9 +87,9 @@ func New(fd int) (*Listener, error) {
 	return &Listener{os.NewFile(uintptr(fd), kind)}, nil
 }
 
-// Of returns a copy of the listener that a process holds. If it holds none the error is
+// ListenerOf returns a copy of the listener that a process holds. If it holds none the error is
 // os.ErrNotExist.
-func Of(pid int) (*Listener, error) {
+func ListenerOf(pid int) (*Listener, error) {
 	dir := fmt.Sprintf("/proc/%d/fd", pid)
 	entries, err := os.ReadDir(dir)
 	if err != nil {
@@ -98,7 +98,7 @@ func Of(pid int) (*Listener, error) {
 	for _, e := range entries {
 		var fd int
 		link, err := os.Readlink(dir + "/" + e.Name())
-		if err != nil || !Is(link) {
+		if err != nil || !IsListener(link) {
 			continue
 		}
 		if _, err := fmt.Sscan(e.Name(), &fd); err != nil {

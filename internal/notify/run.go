@@ -56,8 +56,8 @@ func Prepare() (*Starting, error) {
 	return &Starting{os.NewFile(uintptr(pair[0]), "asker"), os.NewFile(uintptr(pair[1]), "asker")}, nil
 }
 
-// Theirs returns the process's end of the socket pair.
-func (s *Starting) Theirs() *os.File { return s.theirs }
+// ChildFile returns the process's end of the socket pair.
+func (s *Starting) ChildFile() *os.File { return s.theirs }
 
 // Close may be called at any time.
 func (s *Starting) Close() error { return errors.Join(s.ours.Close(), s.closeTheirs()) }
@@ -91,8 +91,8 @@ func (s *Starting) Filter(pid int, filter []byte) (*Listener, error) {
 	return Take(pid, fd)
 }
 
-// GoOn lets the process execute its program.
-func (s *Starting) GoOn() error {
+// Exec lets the process execute its program.
+func (s *Starting) Exec() error {
 	_, err := s.ours.Write([]byte{1})
 	return err
 }

@@ -44,9 +44,9 @@ func Dial(path string) *Client {
 	return &Client{gate: gate{path: path, conns: map[*conn]struct{}{}}, answerTimeout: answerTimeout, parkGrace: parkGrace}
 }
 
-// Asleep sets a function that reports whether the jail is frozen. The client calls it before
+// SetFrozenFunc sets a function that reports whether the jail is frozen. The client calls it before
 // it treats missing replies as a failure of init. Set it before the first operation.
-func (c *Client) Asleep(frozen func() bool) { c.frozen = frozen }
+func (c *Client) SetFrozenFunc(frozen func() bool) { c.frozen = frozen }
 
 // Hello returns the version and pid of init.
 func (c *Client) Hello(ctx context.Context) (Hello, error) {

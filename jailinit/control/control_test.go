@@ -297,9 +297,9 @@ func FuzzClient(f *testing.F) {
 	w.JSON(protocol.FrameEnd, nil)
 	f.Add(b.Bytes())
 	b.Reset()
-	w.JSON(protocol.FrameReply, protocol.StdinBegun{ExecStatus: protocol.ExecStatus{ID: x}, Counted: true, Given: 9})
+	w.JSON(protocol.FrameReply, protocol.StdinBegun{ExecStatus: protocol.ExecStatus{ID: x}, Counted: true, Written: 9})
 	w.Ack(1000)
-	w.JSON(protocol.FrameParked, protocol.Parked{Taken: 2000, Given: 2000})
+	w.JSON(protocol.FrameParked, protocol.Parked{Acknowledged: 2000, Written: 2000})
 	f.Add(b.Bytes())
 	f.Fuzz(func(t *testing.T, answer []byte) {
 		c := hostile(t, answer)

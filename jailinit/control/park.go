@@ -43,9 +43,9 @@ func (c *Client) parkWith(ctx context.Context, patience time.Duration, keep bool
 	return err
 }
 
-// HangUp is Park for a jail whose init is frozen and will not be thawed. It closes the
+// CloseConnections is Park for a jail whose init is frozen and will not be thawed. It closes the
 // connections without a request to init.
-func (c *Client) HangUp(ctx context.Context, patience time.Duration) error {
+func (c *Client) CloseConnections(ctx context.Context, patience time.Duration) error {
 	g := &c.gate
 	g.parking.Lock()
 	defer g.parking.Unlock()
@@ -63,16 +63,16 @@ func (c *Client) HangUp(ctx context.Context, patience time.Duration) error {
 	return nil
 }
 
-// Unpark continues all operations, with the init at the path of the last MoveTo.
+// Unpark continues all operations, with the init at the path of the last SetPath.
 func (c *Client) Unpark() {
 	c.gate.parking.Lock()
 	defer c.gate.parking.Unlock()
 	c.gate.open()
 }
 
-// MoveTo changes the path of init's socket while the client is parked, because the jail has a
+// SetPath changes the path of init's socket while the client is parked, because the jail has a
 // new instance.
-func (c *Client) MoveTo(path string) {
+func (c *Client) SetPath(path string) {
 	c.gate.mu.Lock()
 	defer c.gate.mu.Unlock()
 	c.gate.path = path
@@ -148,7 +148,7 @@ func (c *Client) await(ctx context.Context, idle <-chan struct{}, patience time.
 
 // park sends the Park request and reads until EOF.
 func (c *conn) park(patience time.Duration, keep bool) error {
-	q := &protocol.Request{Version: protocol.Version, Op: protocol.OpPark, Patience: patience, Keep: keep}
+	q := &protocol.Request{Version: protocol.Version, Op: protocol.OpPark, Timeout: patience, Keep: keep}
 	sendErr := c.w.JSON(protocol.FrameRequest, q)
 	kind, payload, err := c.r.Next() // also if the write failed: init may have sent the reason
 	if err != nil {

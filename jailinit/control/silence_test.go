@@ -106,7 +106,7 @@ func TestFrozenJailIsNotTimedOut(t *testing.T) {
 	c := listener(t, func(net.Conn) {})
 	c.Hurry(20 * time.Millisecond)
 	asked := make(chan struct{}, 1000)
-	c.Asleep(func() bool { asked <- struct{}{}; return true })
+	c.SetFrozenFunc(func() bool { asked <- struct{}{}; return true })
 	ctx, cancel := context.WithCancel(t.Context())
 	done := make(chan error, 1)
 	go func() {

@@ -28,7 +28,7 @@ func (c *Client) Stdin(ctx context.Context, x id.Exec) (io.WriteCloser, error) {
 		conn.close()
 		return nil, err
 	}
-	s := &stdin{client: c, ctx: ctx, id: x, counted: begun.Counted, given: begun.Given, conn: conn, changed: make(chan struct{}), over: make(chan struct{})}
+	s := &stdin{client: c, ctx: ctx, id: x, counted: begun.Counted, given: begun.Written, conn: conn, changed: make(chan struct{}), over: make(chan struct{})}
 	go s.receiveLoop(conn)
 	return s, nil
 }
@@ -220,7 +220,7 @@ func (s *stdin) receive(conn *conn) (*protocol.Parked, error) {
 			}
 			err := parked.Err()
 			if err == nil {
-				err = s.acknowledge(parked.Taken)
+				err = s.acknowledge(parked.Acknowledged)
 			}
 			if err != nil {
 				return nil, hostile(err.Error())
@@ -268,9 +268,9 @@ func (s *stdin) resume(old *conn, parked protocol.Parked) (*conn, error) {
 		return nil, nil // all bytes were written, and the command has ended
 	case err != nil:
 		return nil, err
-	case begun.Given < parked.Given:
+	case begun.Written < parked.Written:
 		conn.close()
-		return nil, fault.Newf(fault.Conflict, "exec.Stdin", string(s.id), "the jail was rewound to a time before the command got its input at %d", parked.Given)
+		return nil, fault.Newf(fault.Conflict, "exec.Stdin", string(s.id), "the jail was rewound to a time before the command got its input at %d", parked.Written)
 	}
 	// A write error is ignored, because the next read reports the cause.
 	err = conn.write(func(w *protocol.Writer) error { return w.Data(left) })

@@ -116,7 +116,7 @@ func FuzzReader(f *testing.F) {
 	w.Ack(7)
 	w.JSON(protocol.FrameError, protocol.Failure{Kind: fault.Invalid, Message: "m"})
 	f.Add(b.Bytes())
-	w.JSON(protocol.FrameParked, protocol.Parked{Taken: 3, Given: 4})
+	w.JSON(protocol.FrameParked, protocol.Parked{Acknowledged: 3, Written: 4})
 	w.JSON(protocol.FrameReply, protocol.BranchedReply{Problems: []string{"\x1b[2J"}})
 	f.Add(b.Bytes())
 	f.Add([]byte("\x01\xff\xff\xff\xff"))
@@ -140,7 +140,7 @@ func FuzzReader(f *testing.F) {
 			var s protocol.ExecStatus
 			protocol.Decode(kind, p, protocol.FrameReply, &s)
 			var parked protocol.Parked
-			if protocol.Decode(kind, p, protocol.FrameParked, &parked) == nil && parked.Err() == nil && (parked.Taken < 0 || parked.Given < parked.Taken) {
+			if protocol.Decode(kind, p, protocol.FrameParked, &parked) == nil && parked.Err() == nil && (parked.Acknowledged < 0 || parked.Written < parked.Acknowledged) {
 				t.Fatalf("parked: %+v", parked)
 			}
 			var reply protocol.BranchedReply

@@ -72,7 +72,7 @@ type Request struct {
 	Replace   bool          `json:"replace,omitempty"`   // move
 	Write     *WriteOptions `json:"write,omitempty"`     // write
 
-	Patience time.Duration `json:"patience,omitempty"` // park: maximal wait for operations that cannot be interrupted
+	Timeout  time.Duration `json:"patience,omitempty"` // park: maximal wait for operations that cannot be interrupted
 	Keep     bool          `json:"keep,omitempty"`     // park: keep the notification listener; the jail can then not be dumped
 	Branched *Branched     `json:"branched,omitempty"` // branched
 	Filter   []byte        `json:"filter,omitempty"`   // enforce: BPF
@@ -117,7 +117,7 @@ type Remaining struct {
 type StdinBegun struct {
 	ExecStatus
 	Counted bool  `json:"counted"`
-	Given   int64 `json:"given"`
+	Written int64 `json:"given"`
 }
 
 // StdinEnd ends a stdin stream of a client.

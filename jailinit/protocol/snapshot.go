@@ -11,13 +11,13 @@ import (
 // Parked is the last frame on a connection that init closes because the jail is being parked
 // for a dump. As the first frame it means that the request was not started.
 type Parked struct {
-	Taken int64 `json:"taken,omitempty"` // stdin: bytes of this connection that were written to the command
-	Given int64 `json:"given,omitempty"` // stdin: all bytes that were written to the command
+	Acknowledged int64 `json:"taken,omitempty"` // stdin: bytes of this connection that were written to the command
+	Written      int64 `json:"given,omitempty"` // stdin: all bytes that were written to the command
 }
 
 // Err returns an error if the counts are inconsistent.
 func (p Parked) Err() error {
-	if p.Taken < 0 || p.Given < p.Taken {
+	if p.Acknowledged < 0 || p.Written < p.Acknowledged {
 		return errors.New("inconsistent counts of stdin bytes")
 	}
 	return nil

@@ -76,10 +76,10 @@ type page struct {
 	names bool // of threads are all that is kept
 }
 
-func (p *page) Room() bool                                       { return true }
+func (p *page) HasRoom() bool                                    { return true }
 func (p *page) Last() uint64                                     { return 0 }
 func (p *page) Written() uint64                                  { return 0 }
-func (p *page) Push()                                            {}
+func (p *page) FlushSoon()                                       {}
 func (p *page) Kept(int64, event.Type, func(*event.Event)) error { return nil }
 func (p *page) line(format string, args ...any)                  { fmt.Fprintf(&p.b, format+"\n", args...) }
 func (p *page) Append(e *event.Event) {
@@ -377,10 +377,10 @@ func TestRecordsAreInTheOrderOfTheirTimes(t *testing.T) {
 // A watcher is a log that only looks.
 type watcher func(*event.Event)
 
-func (watcher) Room() bool                                       { return true }
+func (watcher) HasRoom() bool                                    { return true }
 func (watcher) Last() uint64                                     { return 0 }
 func (watcher) Written() uint64                                  { return 0 }
-func (watcher) Push()                                            {}
+func (watcher) FlushSoon()                                       {}
 func (watcher) Kept(int64, event.Type, func(*event.Event)) error { return nil }
 func (w watcher) Append(e *event.Event)                          { w(e) }
 

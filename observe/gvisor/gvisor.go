@@ -126,7 +126,7 @@ func (s *Source) Attach(ctx context.Context, t observe.Target, sink observe.Sink
 		unix.Close(bell)
 		return nil, fmt.Errorf("watch jail %s: %w", t.Jail, err)
 	}
-	if t.Again && first.gap == "" {
+	if t.Resumed && first.gap == "" {
 		first.gap = "nobody watched"
 	}
 	first.residents, err = w.residents(ctx)
@@ -159,7 +159,7 @@ func (w *watch) takeOver(ctx context.Context) (*session, error) {
 // without a watch, processes may exit at any time: see runsc.residents. There the function
 // asks gVisor only for process ids, and takes the rest from the jail's event log.
 func (w *watch) residents(ctx context.Context) ([]resident, error) {
-	if !w.target.Again {
+	if !w.target.Resumed {
 		return w.source.runsc.residents(ctx, w.name())
 	}
 	pids, err := w.source.runsc.pids(ctx, w.name())

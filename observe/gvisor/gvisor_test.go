@@ -44,7 +44,7 @@ func noGaps(t testing.TB, w observe.Watch, k *keeper) {
 }
 
 func TestAShellThatWritesAFileIsSeen(t *testing.T) {
-	h := newHouse(t)
+	h := newHarness(t)
 	g := h.guest(t)
 	w, k := h.watch(t, g, event.Selection{})
 	script := "cd /tmp; echo 'hello \"there\"' > note\ncat note; exit 7"
@@ -93,7 +93,7 @@ func TestAShellThatWritesAFileIsSeen(t *testing.T) {
 }
 
 func TestEveryCallIsCounted(t *testing.T) {
-	h := newHouse(t)
+	h := newHarness(t)
 	g := h.guest(t)
 	w, k := h.watch(t, g, event.Selection{})
 	const n = 5000
@@ -118,7 +118,7 @@ func TestEveryCallIsCounted(t *testing.T) {
 }
 
 func TestEveryProcessIsCounted(t *testing.T) {
-	h := newHouse(t)
+	h := newHarness(t)
 	g := h.guest(t)
 	w, k := h.watch(t, g, event.Selection{Syscalls: "off", Files: "off"})
 	const n = 100
@@ -143,7 +143,7 @@ func TestEveryProcessIsCounted(t *testing.T) {
 }
 
 func TestAJailsRecordsAreItsOwn(t *testing.T) {
-	h := newHouse(t)
+	h := newHarness(t)
 	one, other := h.guest(t), h.guest(t)
 	w1, k1 := h.watch(t, one, event.Selection{})
 	w2, k2 := h.watch(t, other, event.Selection{})
@@ -166,7 +166,7 @@ func TestAJailsRecordsAreItsOwn(t *testing.T) {
 }
 
 func TestWhatIsNotUTF8CannotHide(t *testing.T) {
-	h := newHouse(t)
+	h := newHarness(t)
 	g := h.guest(t)
 	w, k := h.watch(t, g, event.Selection{})
 	g.run(t, "/bin/bash", "-c", `f=$'/tmp/\xff'; echo x > "$f"; echo y > /tmp/plain; /usr/bin/true $'\xfe'; LC_X=$'\xfd' /usr/bin/true in-plain-sight`)
@@ -191,7 +191,7 @@ func TestWhatIsNotUTF8CannotHide(t *testing.T) {
 }
 
 func TestConnectionsAreSeenWithTheirAddress(t *testing.T) {
-	h := newHouse(t)
+	h := newHarness(t)
 	g := h.guest(t)
 	w, k := h.watch(t, g, event.Selection{Syscalls: "security", Files: "off"})
 	g.run(t, "/bin/bash", "-c", "exec 3<>/dev/tcp/127.0.0.1/81")
@@ -203,7 +203,7 @@ func TestConnectionsAreSeenWithTheirAddress(t *testing.T) {
 }
 
 func TestASlowReaderHoldsTheJailAndLosesNothing(t *testing.T) {
-	h := newHouse(t)
+	h := newHarness(t)
 	g := h.guest(t)
 	w, k := h.watch(t, g, event.Selection{OnOverload: "throttle"})
 	drain(t, w)
@@ -241,7 +241,7 @@ func noGapsButThrottled(t testing.TB, w observe.Watch, k *keeper) {
 }
 
 func TestAReaderThatStallsIsNotWaitedForButWhatIsLostIsCounted(t *testing.T) {
-	h := newHouse(t)
+	h := newHarness(t)
 	g := h.guest(t)
 	w, k := h.watch(t, g, event.Selection{Syscalls: "off", Files: "off", Allow: []string{"read"}, OnOverload: "count"})
 	drain(t, w)
@@ -270,7 +270,7 @@ func TestAReaderThatStallsIsNotWaitedForButWhatIsLostIsCounted(t *testing.T) {
 }
 
 func TestWhatIsRecordedCanBeChanged(t *testing.T) {
-	h := newHouse(t)
+	h := newHarness(t)
 	g := h.guest(t)
 	w, k := h.watch(t, g, event.Selection{})
 	g.run(t, "/bin/bash", "-c", "echo 1 > /tmp/first")
@@ -291,7 +291,7 @@ func TestWhatIsRecordedCanBeChanged(t *testing.T) {
 }
 
 func TestASessionThatSomebodyRemovedIsMadeAgain(t *testing.T) {
-	h := newHouse(t)
+	h := newHarness(t)
 	g := h.guest(t)
 	w, k := h.watch(t, g, event.Selection{})
 	must(t, exec.Command(runsc(), "--root", filepath.Join(h.dir, "run", "runsc"), "trace", "delete", "--name", "Default", string(g.target.Jail)).Run())
@@ -307,7 +307,7 @@ func TestASessionThatSomebodyRemovedIsMadeAgain(t *testing.T) {
 }
 
 func TestWhatTheDaemonDoesInAJailIsMarked(t *testing.T) {
-	h := newHouse(t)
+	h := newHarness(t)
 	g := h.guest(t)
 	w, k := h.watch(t, g, event.Selection{})
 	g.run(t, "/usr/bin/true", "before")
@@ -324,7 +324,7 @@ func TestWhatTheDaemonDoesInAJailIsMarked(t *testing.T) {
 }
 
 func TestTheEndOfAJailIsInItsRecord(t *testing.T) {
-	h := newHouse(t)
+	h := newHarness(t)
 	g := h.guest(t)
 	w, k := h.watch(t, g, event.Selection{})
 	sleeping := make(chan struct{})
@@ -357,7 +357,7 @@ func TestTheEndOfAJailIsInItsRecord(t *testing.T) {
 }
 
 func TestNothingOfAClosedWatchStays(t *testing.T) {
-	h := newHouse(t)
+	h := newHarness(t)
 	g := h.guest(t)
 	w, k := h.watch(t, g, event.Selection{})
 	before := descriptors(t)
@@ -397,7 +397,7 @@ func descriptors(t testing.TB) int {
 }
 
 func TestOnlyGVisorsJailsAreWatched(t *testing.T) {
-	h := newHouse(t)
+	h := newHarness(t)
 	_, err := h.source.Attach(t.Context(), observe.Target{Jail: "j-x", Runtime: "runc", PID: os.Getpid()}, &keeper{})
 	if !errors.Is(err, fault.Unsupported) {
 		t.Errorf("attaching to a jail of runc = %v, want unsupported", err)
@@ -425,7 +425,7 @@ func watchAsDaemon(s string) error {
 	if _, err := fmt.Sscan(s, &target.Jail, &target.PID, &target.Dir); err != nil {
 		return err
 	}
-	h := &house{dir: filepath.Dir(target.Dir)}
+	h := &harness{dir: filepath.Dir(target.Dir)}
 	_, err := h.gvisor().Attach(context.Background(), withDefaults(target), &keeper{})
 	if err == nil {
 		fmt.Println("watching")
@@ -435,7 +435,7 @@ func watchAsDaemon(s string) error {
 }
 
 func TestAfterADaemonThatWasKilledTheNextOneGoesOn(t *testing.T) {
-	h := newHouse(t)
+	h := newHarness(t)
 	g := h.guest(t)
 	daemon := exec.Command(os.Args[0])
 	daemon.Env = append(os.Environ(), fmt.Sprintf("%s=%s %d %s", daemonTarget, g.target.Jail, g.target.PID, g.target.Dir))
@@ -464,7 +464,7 @@ func TestAfterADaemonThatWasKilledTheNextOneGoesOn(t *testing.T) {
 }
 
 func TestAfterADaemonThatLetGoTheNextOneGoesOn(t *testing.T) {
-	h := newHouse(t)
+	h := newHarness(t)
 	g := h.guest(t)
 	w, k := h.watch(t, g, event.Selection{})
 	g.run(t, "/usr/bin/true", "before")
@@ -484,7 +484,7 @@ func TestAfterADaemonThatLetGoTheNextOneGoesOn(t *testing.T) {
 // A process may exit while gVisor lists it, which crashes gVisor (runsc.residents). So what a
 // new daemon knows of processes that run comes from the log.
 func TestProcessesOfARunningJailComeFromTheLog(t *testing.T) {
-	h := newHouse(t)
+	h := newHarness(t)
 	g := h.guest(t)
 	w, k := h.watch(t, g, event.Selection{})
 	g.run(t, "/bin/bash", "-c", "cd /tmp; sleep 986 & disown; exec >&- 2>&- </dev/null")
@@ -494,7 +494,7 @@ func TestProcessesOfARunningJailComeFromTheLog(t *testing.T) {
 	g.run(t, "/bin/bash", "-c", "sleep 985 & disown; exec >&- 2>&- </dev/null")
 
 	target := withDefaults(g.target)
-	target.Again = true
+	target.Resumed = true
 	w, err := h.source.Attach(t.Context(), target, k)
 	must(t, err)
 	drain(t, w)

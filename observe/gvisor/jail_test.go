@@ -34,14 +34,14 @@ func runsc() string {
 	return "runsc"
 }
 
-// A house is where the daemon of a test keeps what is its own.
-type house struct {
+// A harness is where the daemon of a test keeps what is its own.
+type harness struct {
 	dir     string
 	backend *oci.Backend
 	source  *gvisor.Source
 }
 
-func newHouse(t testing.TB) *house {
+func newHarness(t testing.TB) *harness {
 	t.Helper()
 	parent := filepath.Join(os.TempDir(), "glasshouse-gvisor-test")
 	must(t, os.MkdirAll(parent, 0o711))
@@ -49,7 +49,7 @@ func newHouse(t testing.TB) *house {
 	must(t, err)
 	must(t, os.Chmod(dir, 0o711)) // jails are strangers on the host
 	prefix := "glasshouse-gvisor-test-" + filepath.Base(dir)
-	h := &house{
+	h := &harness{
 		dir: dir,
 		backend: oci.New(oci.Config{
 			Runtime: "runsc", Path: runsc(), CgroupPrefix: prefix,
@@ -74,7 +74,7 @@ func newHouse(t testing.TB) *house {
 }
 
 // gvisor is a source as a daemon would open it.
-func (h *house) gvisor() *gvisor.Source {
+func (h *harness) gvisor() *gvisor.Source {
 	return gvisor.New(gvisor.Config{Path: runsc(), Root: filepath.Join(h.dir, "run", "runsc")})
 }
 
@@ -91,7 +91,7 @@ type guest struct {
 	target observe.Target
 }
 
-func (h *house) guest(t testing.TB, change ...func(*jail.Plan)) *guest {
+func (h *harness) guest(t testing.TB, change ...func(*jail.Plan)) *guest {
 	t.Helper()
 	name := id.NewJail()
 	p := jail.Plan{
@@ -148,7 +148,7 @@ func run(ctx context.Context, socket string, env, argv []string) (string, int, e
 }
 
 // watch begins to record a jail until the test ends.
-func (h *house) watch(t testing.TB, g *guest, s event.Selection) (observe.Watch, *keeper) {
+func (h *harness) watch(t testing.TB, g *guest, s event.Selection) (observe.Watch, *keeper) {
 	t.Helper()
 	k := &keeper{}
 	target := g.target
@@ -180,7 +180,7 @@ func (k *keeper) Append(e *event.Event) {
 	k.events = append(k.events, own)
 }
 
-func (k *keeper) Room() bool {
+func (k *keeper) HasRoom() bool {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	return !k.full
@@ -199,7 +199,7 @@ func (k *keeper) Last() uint64 {
 }
 
 func (k *keeper) Written() uint64 { return k.Last() }
-func (k *keeper) Push()           {}
+func (k *keeper) FlushSoon()      {}
 
 func (k *keeper) Kept(since int64, of event.Type, each func(*event.Event)) error {
 	for _, e := range k.all(func(e *event.Event) bool { return e.Type == of && e.NS >= since }) {

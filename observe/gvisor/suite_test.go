@@ -15,7 +15,7 @@ import (
 )
 
 func TestContract(t *testing.T) {
-	h := newHouse(t)
+	h := newHarness(t)
 	self, err := os.ReadFile("/proc/self/exe")
 	must(t, err)
 	dir := filepath.Join(h.dir, "works")

@@ -73,7 +73,7 @@ type session struct {
 var _ observe.Watch = (*watch)(nil)
 
 // name returns the container ID of the jail in runsc.
-func (w *watch) name() id.Jail { return cmp.Or(w.target.Body, w.target.Jail) }
+func (w *watch) name() id.Jail { return cmp.Or(w.target.Instance, w.target.Jail) }
 
 // establish creates a session, which may replace an existing one. The caller holds making.
 //
@@ -344,13 +344,13 @@ func (w *watch) ended(s *session, err error) {
 // makeRoom throttles the jail while the log has no room: gVisor waits for the reader, and the
 // jail waits for gVisor.
 func (w *watch) makeRoom(s *session) {
-	if !s.choice.hold || w.sink.Room() {
+	if !s.choice.hold || w.sink.HasRoom() {
 		return
 	}
 	w.mu.Lock()
 	w.throttle++
 	w.mu.Unlock()
-	for !w.sink.Room() && !w.stopping() {
+	for !w.sink.HasRoom() && !w.stopping() {
 		time.Sleep(time.Millisecond)
 	}
 }

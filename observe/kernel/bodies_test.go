@@ -109,7 +109,7 @@ func TestADaemonThatIsKilledWhileAJailHasTwoBodiesLosesNothing(t *testing.T) {
 	b.open(cfg)
 	b.log = b.log.After()
 	in := b.of[b.new]
-	in.Again = true
+	in.Resumed = true
 	b.of[b.new] = in
 	w := b.attach(b.new)
 	b.calls(b.new, 4000)

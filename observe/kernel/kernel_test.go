@@ -533,7 +533,7 @@ func TestADaemonThatIsKilledLosesNothing(t *testing.T) {
 	second := kernel.New(kernel.Config{Pin: dir})
 	defer second.Close()
 	after := log.After()
-	target.Again = true
+	target.Resumed = true
 	if w, err = second.Attach(t.Context(), target, after); err != nil {
 		t.Fatal(err)
 	}
@@ -590,7 +590,7 @@ func TestWhileNoDaemonIsThereWhatDoesNotFitIsCounted(t *testing.T) {
 	second := kernel.New(cfg)
 	defer second.Close()
 	after := log.After()
-	target.Again = true
+	target.Resumed = true
 	if w, err = second.Attach(t.Context(), target, after); err != nil {
 		t.Fatal(err)
 	}
@@ -649,7 +649,7 @@ func TestAGapOfADaemonThatIsKilledIsSaidOnce(t *testing.T) {
 			second := kernel.New(cfg)
 			defer second.Close()
 			after := log.After()
-			target.Again = true
+			target.Resumed = true
 			w, err = second.Attach(t.Context(), target, after)
 			if err != nil {
 				t.Fatal(err)

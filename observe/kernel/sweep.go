@@ -140,7 +140,7 @@ func (w *watch) drain(until int64) {
 	}
 	defer w.relieve()
 	w.reclaim()
-	w.behind, w.young = !w.sink.Room(), false
+	w.behind, w.young = !w.sink.HasRoom(), false
 	if w.behind {
 		return // the rings fill, and the jail is throttled
 	}
@@ -162,7 +162,7 @@ func (w *watch) drain(until int64) {
 	w.remember()
 	for cpu := range w.count {
 		if w.fill(cpu) > w.size/8 {
-			w.sink.Push()
+			w.sink.FlushSoon()
 			break
 		}
 	}
@@ -273,7 +273,7 @@ func (w *watch) merge(until int64) {
 			w.next(first, until)
 			if n++; n%1024 == 0 {
 				atomic.StoreUint64(&w.ctl.Beat, uint64(observe.Now()))
-				if !w.sink.Room() {
+				if !w.sink.HasRoom() {
 					w.behind = true
 					return
 				}

@@ -201,7 +201,7 @@ func (s *Source) begin(i int, t observe.Target, sink observe.Sink) (_ *watch, er
 	if err := m.jails.Put(t.Cgroup, uint32(i)); err != nil {
 		return nil, errors.Join(fmt.Errorf("watch %s: %w", t.Jail, err), w.unmap(), m.vacate(i))
 	}
-	if t.Again {
+	if t.Resumed {
 		w.sayUnwatched()
 	}
 	w.existing()
@@ -428,7 +428,7 @@ func (w *watch) end() error {
 	ctx, cancel := context.WithTimeout(context.Background(), endTime)
 	defer cancel()
 	err := w.Drain(ctx)
-	w.sink.Push()
+	w.sink.FlushSoon()
 	w.thaw()
 	return errors.Join(err, w.unmap(), w.m.vacate(w.index))
 }

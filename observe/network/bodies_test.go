@@ -19,7 +19,7 @@ import (
 // the same network.
 func (j *jail) another() *jail {
 	j.Helper()
-	k := &jail{house: j.house, Target: j.Target, host: j.host, own: j.own, host6: j.host6, own6: j.own6, log: j.log}
+	k := &jail{harness: j.harness, Target: j.Target, host: j.host, own: j.own, host6: j.host6, own6: j.own6, log: j.log}
 	k.cmd = exec.Command("/proc/self/exe")
 	k.cmd.Env = append(os.Environ(), actEnv+"=init")
 	k.cmd.Stderr = os.Stderr
@@ -61,7 +61,7 @@ func (l *log) to(server string) (n, nobodys int) {
 
 func TestAJailThatMovesWithinItsNetworkIsRecordedOnce(t *testing.T) {
 	for _, pin := range []string{"", pins(t)} {
-		h := newHouse(t, network.Config{Pin: pin})
+		h := newHarness(t, network.Config{Pin: pin})
 		j := h.jail().attach()
 		j.acquaint()
 		server := j.echoOn(j.host)
@@ -99,7 +99,7 @@ func TestAJailThatMovesWithinItsNetworkIsRecordedOnce(t *testing.T) {
 
 func TestAJailInTwoNetworksIsRecordedOnce(t *testing.T) {
 	for _, pin := range []string{"", pins(t)} {
-		h := newHouse(t, network.Config{Pin: pin})
+		h := newHarness(t, network.Config{Pin: pin})
 		j, k := h.jail(), h.jail()
 		k.Jail, k.Dir, k.log = j.Jail, j.Dir, j.log
 		j.Selection.Packets, k.Selection.Packets = 200, 200
@@ -138,7 +138,7 @@ func TestAJailInTwoNetworksIsRecordedOnce(t *testing.T) {
 }
 
 func TestADaemonThatIsKilledWhileAJailHasTwoNetworksLosesNothing(t *testing.T) {
-	h := newHouse(t, network.Config{})
+	h := newHarness(t, network.Config{})
 	pin := pins(t)
 	j, k := h.jail(), h.jail()
 	k.Jail, k.Dir = j.Jail, j.Dir
@@ -180,7 +180,7 @@ func TestADaemonThatIsKilledWhileAJailHasTwoNetworksLosesNothing(t *testing.T) {
 }
 
 func TestADaemonThatIsKilledWhileAJailMovesTakesItUp(t *testing.T) {
-	h := newHouse(t, network.Config{})
+	h := newHarness(t, network.Config{})
 	pin := pins(t)
 	j := h.jail()
 	j.acquaint()

@@ -14,7 +14,7 @@ import (
 )
 
 func TestPacketsAreKeptForWireshark(t *testing.T) {
-	h := newHouse(t, network.Config{RingBytes: 16 << 20}) // nothing is to be dropped
+	h := newHarness(t, network.Config{RingBytes: 16 << 20}) // nothing is to be dropped
 	j := h.jail()
 	j.Selection.Packets = 65535
 	j.acquaint()
@@ -61,7 +61,7 @@ func TestPacketsAreKeptForWireshark(t *testing.T) {
 }
 
 func TestOnlySoManyBytesOfAPacketAreKept(t *testing.T) {
-	h := newHouse(t, network.Config{})
+	h := newHarness(t, network.Config{})
 	j := h.jail()
 	j.Selection.Packets = 60
 	j.attach()
@@ -81,7 +81,7 @@ func TestOnlySoManyBytesOfAPacketAreKept(t *testing.T) {
 }
 
 func TestAFullDiskEndsTheKeepingOfBytesAndNothingElse(t *testing.T) {
-	h := newHouse(t, network.Config{})
+	h := newHarness(t, network.Config{})
 	j := h.jail()
 	j.Selection.Packets = 65535
 	j.Dir = h.tinyDisk()

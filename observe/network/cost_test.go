@@ -16,7 +16,7 @@ import (
 )
 
 // tinyDisk is a file system with little room.
-func (h *house) tinyDisk() string {
+func (h *harness) tinyDisk() string {
 	h.Helper()
 	dir := h.TempDir()
 	h.must(unix.Mount("tmpfs", dir, "tmpfs", 0, "size=128k"))
@@ -66,7 +66,7 @@ func descriptors(t testing.TB) int {
 func TestNothingIsLeftOfAClosedWatch(t *testing.T) {
 	for _, pinned := range []bool{false, true} {
 		t.Run(fmt.Sprint("pinned ", pinned), func(t *testing.T) {
-			h := newHouse(t, network.Config{})
+			h := newHarness(t, network.Config{})
 			j := h.jail()
 			server := j.echoOn(j.host)
 			var c network.Config
@@ -100,7 +100,7 @@ func TestNothingIsLeftOfAClosedWatch(t *testing.T) {
 }
 
 func TestAFailedAttachLeavesNothing(t *testing.T) {
-	h := newHouse(t, network.Config{})
+	h := newHarness(t, network.Config{})
 	j := h.jail()
 	for what, spoil := range map[string]func(){
 		"a cgroup that is not there":      func() { j.CgroupDir += "-none" },
@@ -129,7 +129,7 @@ func TestAFailedAttachLeavesNothing(t *testing.T) {
 
 // An idle jail costs nothing: the reader is not woken, so it cannot have run.
 func TestAReaderOfIdleJailsSleeps(t *testing.T) {
-	h := newHouse(t, network.Config{})
+	h := newHarness(t, network.Config{})
 	j := h.jail()
 	j.acquaint()
 	j.attach()
@@ -153,7 +153,7 @@ func TestAReaderOfIdleJailsSleeps(t *testing.T) {
 // Every wakeup counts: a reader that slept through one would leave a packet in
 // the ring until the next.
 func TestNoPacketIsLeftInTheRing(t *testing.T) {
-	h := newHouse(t, network.Config{})
+	h := newHarness(t, network.Config{})
 	j := h.jail()
 	j.acquaint()
 	j.attach()
@@ -184,7 +184,7 @@ func BenchmarkAttach(b *testing.B) {
 			if pinned {
 				c.Pin = filepath.Join(bpffs, "bench")
 			}
-			h := newHouse(b, c)
+			h := newHarness(b, c)
 			j := h.jail()
 			h.source.Attach(b.Context(), j.Target, j.log)
 			k := h.jail()
@@ -213,7 +213,7 @@ func (*discard) Append(*event.Event) {}
 func BenchmarkDatagram(b *testing.B) {
 	for _, how := range []string{"none", "off", "packets", "flows", "bytes"} {
 		b.Run(how, func(b *testing.B) {
-			h := newHouse(b, network.Config{RingBytes: 8 << 20})
+			h := newHarness(b, network.Config{RingBytes: 8 << 20})
 			j := h.jail()
 			j.acquaint()
 			j.Selection.OnOverload = "count"

@@ -49,10 +49,10 @@ func (l *log) Append(e *event.Event) {
 		l.written = c.Seq
 	}
 }
-func (l *log) Room() bool      { l.mu.Lock(); defer l.mu.Unlock(); return !l.full }
+func (l *log) HasRoom() bool   { l.mu.Lock(); defer l.mu.Unlock(); return !l.full }
 func (l *log) Last() uint64    { l.mu.Lock(); defer l.mu.Unlock(); return uint64(len(l.events)) }
 func (l *log) Written() uint64 { l.mu.Lock(); defer l.mu.Unlock(); return l.written }
-func (l *log) Push()           { l.mu.Lock(); defer l.mu.Unlock(); l.pushed++ }
+func (l *log) FlushSoon()      { l.mu.Lock(); defer l.mu.Unlock(); l.pushed++ }
 
 func (l *log) Kept(since int64, of event.Type, each func(*event.Event)) error {
 	l.mu.Lock()
@@ -90,15 +90,15 @@ func (l *log) String() string {
 	return b.String()
 }
 
-// A house is a host with a source, on which jails are made.
-type house struct {
+// A harness is a host with a source, on which jails are made.
+type harness struct {
 	testing.TB
 	source *network.Source
 }
 
-func newHouse(t testing.TB, c network.Config) *house {
+func newHarness(t testing.TB, c network.Config) *harness {
 	t.Helper()
-	h := &house{TB: t}
+	h := &harness{TB: t}
 	if os.Geteuid() != 0 {
 		t.Skip("seeing packets needs root")
 	}
@@ -113,7 +113,7 @@ func newHouse(t testing.TB, c network.Config) *house {
 	return h
 }
 
-func (h *house) must(err error) {
+func (h *harness) must(err error) {
 	h.Helper()
 	if err != nil {
 		h.Fatal(err)
@@ -122,7 +122,7 @@ func (h *house) must(err error) {
 
 // A jail is a process in namespaces of its own, with a wire to the host.
 type jail struct {
-	*house
+	*harness
 	observe.Target
 	host, own   string // addresses of the wire
 	host6, own6 string
@@ -141,13 +141,13 @@ var jailNumbers = struct {
 
 // jail makes a jail with a wire to the host. There is no IPv6 traffic on it but
 // what is asked for.
-func (h *house) jail() *jail {
+func (h *harness) jail() *jail {
 	h.Helper()
 	jailNumbers.Lock()
 	jailNumbers.n++
 	n := jailNumbers.n
 	jailNumbers.Unlock()
-	j := &jail{house: h, log: &log{}}
+	j := &jail{harness: h, log: &log{}}
 	j.host, j.own = fmt.Sprintf("10.77.%d.1", n), fmt.Sprintf("10.77.%d.2", n)
 	j.host6, j.own6 = fmt.Sprintf("fd77:%x::1", n), fmt.Sprintf("fd77:%x::2", n)
 	j.Jail, j.Dir, j.Runtime, j.Veth = id.Jail(fmt.Sprintf("j-network%05d", n)), h.TempDir(), "runc", fmt.Sprintf("nt%d", n)

@@ -58,17 +58,17 @@ func (j *jail) serveOn(addr string, bytes int) string {
 
 // onBoth runs a test with links at interfaces, and with the filters that older
 // kernels have.
-func onBoth(t *testing.T, f func(t *testing.T, h *house)) {
-	t.Run("links", func(t *testing.T) { f(t, newHouse(t, network.Config{})) })
+func onBoth(t *testing.T, f func(t *testing.T, h *harness)) {
+	t.Run("links", func(t *testing.T) { f(t, newHarness(t, network.Config{})) })
 	t.Run("filters", func(t *testing.T) {
-		h := newHouse(t, network.Config{})
+		h := newHarness(t, network.Config{})
 		network.UseFilters(h.source)
 		f(t, h)
 	})
 }
 
 func TestEveryPacketOfTheWireIsRecordedOnce(t *testing.T) {
-	onBoth(t, func(t *testing.T, h *house) {
+	onBoth(t, func(t *testing.T, h *harness) {
 		j := h.jail().attach()
 		before, from := j.settled()
 		j.run("send", j.echoOn(j.host), "300", "64")
@@ -151,7 +151,7 @@ func (j *jail) owned(what string, pid int, f func(*event.Event) bool) {
 }
 
 func TestAPacketIsOfTheProcessWhoseSocketItIs(t *testing.T) {
-	onBoth(t, func(t *testing.T, h *house) {
+	onBoth(t, func(t *testing.T, h *harness) {
 		j := h.jail().attach()
 		one, two := j.echoOn(j.host), j.echoOn(j.host6)
 		server := j.start("echo", net.JoinHostPort(j.own, "0"))
@@ -188,7 +188,7 @@ func TestAPacketIsOfTheProcessWhoseSocketItIs(t *testing.T) {
 }
 
 func TestAForkingServersAnswersAreOfTheChildThatGaveThem(t *testing.T) {
-	h := newHouse(t, network.Config{})
+	h := newHarness(t, network.Config{})
 	j := h.jail().attach()
 	parent := j.start("serve", net.JoinHostPort(j.own, "0"))
 	addr := strings.TrimSpace(parent.Out)
@@ -218,7 +218,7 @@ func TestAForkingServersAnswersAreOfTheChildThatGaveThem(t *testing.T) {
 }
 
 func TestALoopbackPacketIsRecordedOnce(t *testing.T) {
-	onBoth(t, func(t *testing.T, h *house) {
+	onBoth(t, func(t *testing.T, h *harness) {
 		j := h.jail().attach()
 		for _, addr := range []string{"127.0.0.1", "::1", j.own} {
 			server := strings.TrimSpace(j.start("echo", net.JoinHostPort(addr, "0")).Out)
@@ -243,7 +243,7 @@ func TestALoopbackPacketIsRecordedOnce(t *testing.T) {
 }
 
 func TestASuperPacketIsOneRecordWithItsSegments(t *testing.T) {
-	h := newHouse(t, network.Config{})
+	h := newHarness(t, network.Config{})
 	j := h.jail().attach()
 	j.run("get", j.serveOn(j.host, 10), "1000000")
 	j.drain()
@@ -264,7 +264,7 @@ func TestASuperPacketIsOneRecordWithItsSegments(t *testing.T) {
 }
 
 func TestTwoJailsDoNotSeeEachOther(t *testing.T) {
-	h := newHouse(t, network.Config{})
+	h := newHarness(t, network.Config{})
 	a, b := h.jail().attach(), h.jail().attach()
 	c := h.jail() // not watched
 	done := make(chan struct{}, 3)
@@ -297,7 +297,7 @@ func TestTwoJailsDoNotSeeEachOther(t *testing.T) {
 }
 
 func TestWhatAJailMayNotShareIsRefused(t *testing.T) {
-	h := newHouse(t, network.Config{})
+	h := newHarness(t, network.Config{})
 	j := h.jail().attach()
 	if _, err := h.source.Attach(t.Context(), j.Target, &log{}); !errors.Is(err, fault.Conflict) {
 		t.Errorf("a second watch of one jail: %v, want conflict", err)
@@ -348,7 +348,7 @@ func (j *jail) nameServer() string {
 }
 
 func TestARecordNamesTheHostThatWasAskedFor(t *testing.T) {
-	h := newHouse(t, network.Config{})
+	h := newHarness(t, network.Config{})
 	j := h.jail().attach()
 	server := j.serveOn(j.host, 10)
 	_, port, _ := net.SplitHostPort(server)
@@ -389,7 +389,7 @@ func helloAct(args []string) error {
 }
 
 func TestAConnectionIsNamedByWhatTheJailSaysInIt(t *testing.T) {
-	h := newHouse(t, network.Config{})
+	h := newHarness(t, network.Config{})
 	j := h.jail().attach()
 	l, err := net.Listen("tcp", net.JoinHostPort(j.host, "0"))
 	h.must(err)
@@ -422,7 +422,7 @@ func TestAConnectionIsNamedByWhatTheJailSaysInIt(t *testing.T) {
 }
 
 func TestNothingPassesUnrecordedWhenTheRingIsFull(t *testing.T) {
-	onBoth(t, func(t *testing.T, h *house) {
+	onBoth(t, func(t *testing.T, h *harness) {
 		j := h.jail()
 		j.Selection.OnOverload = "throttle"
 		j.attach()
@@ -456,7 +456,7 @@ func TestNothingPassesUnrecordedWhenTheRingIsFull(t *testing.T) {
 }
 
 func TestWhatWasNotRecordedIsCountedExactly(t *testing.T) {
-	h := newHouse(t, network.Config{RingBytes: 128 << 10})
+	h := newHarness(t, network.Config{RingBytes: 128 << 10})
 	j := h.jail()
 	j.Selection.OnOverload = "count"
 	j.attach()
@@ -531,7 +531,7 @@ func (j *jail) swallow() (got func() int, addr string) {
 }
 
 func TestFlowsAddUpToTheirPackets(t *testing.T) {
-	h := newHouse(t, network.Config{})
+	h := newHarness(t, network.Config{})
 	j := h.jail()
 	j.Selection.Network = "flows"
 	j.attach()
@@ -563,7 +563,7 @@ func TestFlowsAddUpToTheirPackets(t *testing.T) {
 }
 
 func TestAClosedConnectionIsRecordedWithoutWaiting(t *testing.T) {
-	h := newHouse(t, network.Config{})
+	h := newHarness(t, network.Config{})
 	j := h.jail()
 	j.Selection.Network = "flows"
 	j.attach()
@@ -581,7 +581,7 @@ func TestAClosedConnectionIsRecordedWithoutWaiting(t *testing.T) {
 }
 
 func TestSelectAndMuteHoldFromNowOn(t *testing.T) {
-	h := newHouse(t, network.Config{})
+	h := newHarness(t, network.Config{})
 	j := h.jail().attach()
 	server := j.echoOn(j.host)
 	to := func(e *event.Event) bool { return e.Dst == server }

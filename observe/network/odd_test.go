@@ -56,7 +56,7 @@ func frame(ethertype uint16, parts ...string) []byte {
 func hexOf(addr string) string { return hex.EncodeToString(netip.MustParseAddr(addr).AsSlice()) }
 
 func TestEveryKindOfPacketIsRecorded(t *testing.T) {
-	onBoth(t, func(t *testing.T, h *house) {
+	onBoth(t, func(t *testing.T, h *harness) {
 		j := h.jail()
 		j.acquaint()
 		j.attach()
@@ -122,7 +122,7 @@ func TestEveryKindOfPacketIsRecorded(t *testing.T) {
 // A jail of ours has another address on the wire than it knows of; its records
 // say what the jail says.
 func TestAnAddressIsWhatTheJailThinksItIs(t *testing.T) {
-	h := newHouse(t, network.Config{})
+	h := newHarness(t, network.Config{})
 	j := h.jail()
 	j.translate("100.64.9.9")
 	j.attach()

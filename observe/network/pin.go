@@ -280,7 +280,7 @@ func (w *watch) findKept() error {
 // release ends the watch. Pinned recording continues.
 func (w *watch) release() error {
 	err := w.finish()
-	w.sink.Push()
+	w.sink.FlushSoon()
 	for range 2000 {
 		w.mu.Lock()
 		w.commit()

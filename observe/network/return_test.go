@@ -144,7 +144,7 @@ func (j *jail) onDisk() (found []event.Event) {
 }
 
 func TestADaemonThatIsKilledLosesNothing(t *testing.T) {
-	h := newHouse(t, network.Config{})
+	h := newHarness(t, network.Config{})
 	pin := pins(t)
 	j := h.jail()
 	j.acquaint()
@@ -199,7 +199,7 @@ func (j *jail) finish(pin string) {
 }
 
 func TestAReleasedJailIsRecordedUntilTheRingIsFull(t *testing.T) {
-	h := newHouse(t, network.Config{})
+	h := newHarness(t, network.Config{})
 	pin := pins(t)
 	j := h.jail()
 	j.acquaint()
@@ -227,7 +227,7 @@ func TestAReleasedJailIsRecordedUntilTheRingIsFull(t *testing.T) {
 }
 
 func TestWhatAJailDidBeforeItEndedIsCollected(t *testing.T) {
-	h := newHouse(t, network.Config{})
+	h := newHarness(t, network.Config{})
 	pin := pins(t)
 	j := h.jail()
 	server := j.echoOn(j.host)
@@ -252,7 +252,7 @@ func TestWhatAJailDidBeforeItEndedIsCollected(t *testing.T) {
 }
 
 func TestFlowsOfADaemonThatWasKilledAreSaidToBeLost(t *testing.T) {
-	h := newHouse(t, network.Config{})
+	h := newHarness(t, network.Config{})
 	pin := pins(t)
 	j := h.jail()
 	j.Selection.Network = "flows"
@@ -271,7 +271,7 @@ func TestFlowsOfADaemonThatWasKilledAreSaidToBeLost(t *testing.T) {
 }
 
 func TestWhatAnotherVersionLeftIsSaidAndRemoved(t *testing.T) {
-	h := newHouse(t, network.Config{})
+	h := newHarness(t, network.Config{})
 	pin := pins(t)
 	j := h.jail()
 	h.must(os.MkdirAll(filepath.Join(pin, "network-0", string(j.Jail)), 0o700))

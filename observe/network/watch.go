@@ -105,7 +105,7 @@ func (w *watch) pass() bool {
 func (w *watch) take(limit int) (n int) {
 	w.clock = time.Now().UnixNano() - observe.Now()
 	for ; n < limit; n++ {
-		if n%64 == 0 && !w.sink.Room() {
+		if n%64 == 0 && !w.sink.HasRoom() {
 			break
 		}
 		b := w.ring.next()
@@ -395,7 +395,7 @@ func (w *watch) commit() {
 		w.marks = append(w.marks[:0], w.marks[safe:]...)
 	}
 	if w.ring.read-w.ring.released() > w.ring.size()/4 {
-		w.sink.Push()
+		w.sink.FlushSoon()
 	}
 }
 
@@ -415,7 +415,7 @@ func (w *watch) rest() time.Duration {
 		d = time.Duration(max(w.due-observe.Now(), int64(time.Millisecond)))
 	}
 	if len(w.marks) > 0 {
-		w.sink.Push()
+		w.sink.FlushSoon()
 		if d < 0 || d > 20*time.Millisecond {
 			d = 20 * time.Millisecond
 		}

@@ -51,8 +51,8 @@ func (l *Log) Append(e *event.Event) {
 	}
 }
 
-// Room implements observe.Sink.
-func (l *Log) Room() bool {
+// HasRoom implements observe.Sink.
+func (l *Log) HasRoom() bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return !l.full
@@ -75,8 +75,8 @@ func (l *Log) Written() uint64 {
 	return l.seq
 }
 
-// Push implements observe.Sink.
-func (l *Log) Push() {}
+// FlushSoon implements observe.Sink.
+func (l *Log) FlushSoon() {}
 
 // Kept implements observe.Sink.
 func (l *Log) Kept(since int64, of event.Type, each func(*event.Event)) error {

@@ -471,7 +471,7 @@ func release(t *testing.T, s Suite) {
 	later := s.open(t)
 	log := sc.log.After()
 	target := sc.jail.Target(event.Selection{})
-	target.Again = true
+	target.Resumed = true
 	w, err := later.Attach(t.Context(), target, log)
 	if err != nil {
 		t.Fatal(err)

@@ -178,7 +178,7 @@ func (j *jail) sh(script string) string {
 }
 
 func (j *jail) target(s event.Selection) observe.Target {
-	return observe.Target{Jail: j.name, Dir: j.dir, PID: j.pid, Again: j.again, Selection: s}
+	return observe.Target{Jail: j.name, Dir: j.dir, PID: j.pid, Resumed: j.again, Selection: s}
 }
 
 // A log is a sink that keeps all.
@@ -199,7 +199,7 @@ func (l *log) Append(e *event.Event) {
 	l.events[len(l.events)-1].Seq = uint64(len(l.events))
 }
 
-func (l *log) Room() bool {
+func (l *log) HasRoom() bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return !l.full
@@ -213,7 +213,7 @@ func (l *log) Last() uint64 {
 
 func (l *log) Written() uint64 { return l.Last() }
 
-func (l *log) Push() {
+func (l *log) FlushSoon() {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.pushed++

@@ -548,7 +548,7 @@ func TestWhatASnapshotsProcessesDidIsNotMissing(t *testing.T) {
 	j := newJail(t)
 	j.sh("$SELF handled > out & until grep -q ready out; do :; done; p=$!")
 	l, target := &log{}, j.target(event.Selection{})
-	target.Told = true
+	target.ProcessesRecorded = true
 	w, err := (&ptrace.Source{}).Attach(ctx(t), target, l)
 	if err != nil {
 		t.Fatal(err)

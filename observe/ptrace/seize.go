@@ -24,7 +24,7 @@ func (tr *tracer) begin(ctx context.Context) error {
 	if tr.tasks[tr.jail.PID] == nil {
 		return fmt.Errorf("init, process %d, is gone", tr.jail.PID)
 	}
-	if tr.jail.Again || len(tr.procs) > 1 && !tr.jail.Told {
+	if tr.jail.Resumed || len(tr.procs) > 1 && !tr.jail.ProcessesRecorded {
 		tr.missing("nobody watched")
 	}
 	tr.announce(found)

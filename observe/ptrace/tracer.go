@@ -102,7 +102,7 @@ func (tr *tracer) run() {
 		if tr.over {
 			return
 		}
-		if tr.sel.OnOverload != "count" && !tr.sink.Room() {
+		if tr.sel.OnOverload != "count" && !tr.sink.HasRoom() {
 			tr.holdBack()
 			continue
 		}
@@ -127,8 +127,8 @@ func (tr *tracer) run() {
 // not consumed.
 func (tr *tracer) holdBack() {
 	tr.w.throttled.Add(1)
-	for n := 1; !tr.sink.Room() && len(tr.w.orders) == 0; n++ {
-		tr.sink.Push()
+	for n := 1; !tr.sink.HasRoom() && len(tr.w.orders) == 0; n++ {
+		tr.sink.FlushSoon()
 		time.Sleep(time.Millisecond)
 		if n%16 == 0 {
 			tr.onlyEnds(slices.Collect(maps.Keys(tr.tasks)))

@@ -7,17 +7,17 @@ import (
 	"fmt"
 )
 
-// House returns the name of the data directory whose records the database
-// keeps. If it has none yet, it takes the one given.
-func (s *Store) House(ctx context.Context, name string) (string, error) {
+// InstanceID returns the instance id of the data directory that uses the database. If the
+// database has none and id is not empty, InstanceID stores id.
+func (s *Store) InstanceID(ctx context.Context, id string) (string, error) {
 	var have string
 	err := s.update(ctx, "house", func(tx *sql.Tx) error {
 		err := tx.QueryRowContext(ctx, "SELECT name FROM house").Scan(&have)
-		if !errors.Is(err, sql.ErrNoRows) || name == "" {
+		if !errors.Is(err, sql.ErrNoRows) || id == "" {
 			return ignoreNoRows(err)
 		}
-		have = name
-		_, err = tx.ExecContext(ctx, "INSERT INTO house (name) VALUES ($1)", name)
+		have = id
+		_, err = tx.ExecContext(ctx, "INSERT INTO house (name) VALUES ($1)", id)
 		return err
 	})
 	if err != nil {

@@ -22,7 +22,7 @@ func (d *Daemon) bindDatabase(ctx context.Context) error {
 		return err
 	}
 	ours := strings.TrimSpace(string(data))
-	theirs, err := d.store.House(ctx, "")
+	theirs, err := d.store.InstanceID(ctx, "")
 	if err != nil {
 		return err
 	}
@@ -42,7 +42,7 @@ func (d *Daemon) bindDatabase(ctx context.Context) error {
 			return err
 		}
 	}
-	_, err = d.store.House(ctx, ours)
+	_, err = d.store.InstanceID(ctx, ours)
 	return err
 }
 

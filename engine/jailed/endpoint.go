@@ -15,7 +15,7 @@ import (
 	"glasshouse/fault"
 )
 
-// The door of a sandbox is a socket at which its programs call other capabilities:
+// The endpoint of a sandbox is a socket at which its programs call other capabilities:
 // POST /call/{id} with the input as JSON, and the output as JSON comes back. Who calls
 // is the capability that runs there, by the socket alone.
 
@@ -24,8 +24,8 @@ const (
 	maxCallInput = 16 << 20 // in bytes
 )
 
-// newDoor returns the server of a sandbox's door.
-func newDoor(s *sandbox) *http.Server {
+// newEndpoint returns the server of a sandbox's endpoint.
+func newEndpoint(s *sandbox) *http.Server {
 	mux := http.NewServeMux()
 	mux.HandleFunc("POST /call/{id}", s.answer)
 	server := &http.Server{

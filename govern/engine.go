@@ -45,7 +45,7 @@ type Chain interface {
 	Entries(ctx context.Context, q chain.Query) ([]chain.Entry, error)
 }
 
-// Config is the configuration of a Kernel.
+// Config is the configuration of a Engine.
 type Config struct {
 	Chain   Chain
 	Secrets Secrets // nil: no secrets
@@ -54,11 +54,11 @@ type Config struct {
 	Log     *slog.Logger
 }
 
-// A Kernel is the policy engine of a daemon, for all its jails. It is safe for concurrent use.
-type Kernel struct {
+// A Engine is the policy engine of a daemon, for all its jails. It is safe for concurrent use.
+type Engine struct {
 	cfg      Config
 	notes    noteQueue
-	instance string // random id of this Kernel
+	instance string // random id of this Engine
 
 	traffic traffic
 
@@ -74,18 +74,18 @@ type Kernel struct {
 	budgets map[string]runBudget   // by run
 }
 
-// New returns a Kernel without jails. Close releases it.
-func New(cfg Config) *Kernel {
+// New returns a Engine without jails. Close releases it.
+func New(cfg Config) *Engine {
 	if cfg.Log == nil {
 		cfg.Log = slog.New(slog.DiscardHandler)
 	}
-	k := &Kernel{cfg: cfg, instance: rand.Text(), jails: map[id.Jail]*jailPolicy{}, runs: map[id.Run]*jailPolicy{}, budgets: map[string]runBudget{}}
+	k := &Engine{cfg: cfg, instance: rand.Text(), jails: map[id.Jail]*jailPolicy{}, runs: map[id.Run]*jailPolicy{}, budgets: map[string]runBudget{}}
 	k.notes.start(k)
 	return k
 }
 
 // Close releases all jails and waits until the queued audit log entries are recorded.
-func (k *Kernel) Close() error {
+func (k *Engine) Close() error {
 	k.mu.Lock()
 	wards := make([]id.Jail, 0, len(k.jails))
 	for jid := range k.jails {
@@ -112,21 +112,21 @@ type Verdict struct {
 // An Ask is a question and its context.
 type Ask struct {
 	policy.Question
-	Parent  int64           // the audit log entry that caused it; 0: none
-	Context json.RawMessage // shown to the approver; may be nil
-	Patient context.Context // ends the wait for an approval; nil: only the context of the request does
+	Parent          int64           // the audit log entry that caused it; 0: none
+	Context         json.RawMessage // shown to the approver; may be nil
+	ApprovalContext context.Context // ends the wait for an approval; nil: only the context of the request does
 
-	Operator bool          // an authorized person asks; no jail policy applies
-	Always   string        // reason to require approval even if the rules allow; "": follow the rules
-	Tier     approval.Tier // minimum approval tier
+	Operator  bool          // an authorized person asks; no jail policy applies
+	AskReason string        // reason to require approval even if the rules allow; "": follow the rules
+	Tier      approval.Tier // minimum approval tier
 }
 
 // Decide evaluates the rules. It requests no approval and records nothing.
-func (k *Kernel) Decide(q policy.Question) policy.Decision { return k.evaluate(q, false) }
+func (k *Engine) Decide(q policy.Question) policy.Decision { return k.evaluate(q, false) }
 
 // evaluate evaluates the rules. Without rules the effect is ask if asks is set, and deny
 // otherwise.
-func (k *Kernel) evaluate(q policy.Question, asks bool) policy.Decision {
+func (k *Engine) evaluate(q policy.Question, asks bool) policy.Decision {
 	if jp := k.policyFor(q.Subject); jp != nil {
 		if rules, agent := jp.rules.get(); rules != nil {
 			if q.Subject.Agent == "" {
@@ -135,11 +135,11 @@ func (k *Kernel) evaluate(q policy.Question, asks bool) policy.Decision {
 			return rules.Decide(q)
 		}
 	}
-	return Unruled(asks)
+	return DecisionWithoutRules(asks)
 }
 
-// Unruled returns the decision for a jail without rules: ask or deny.
-func Unruled(asks bool) policy.Decision {
+// DecisionWithoutRules returns the decision for a jail without rules: ask or deny.
+func DecisionWithoutRules(asks bool) policy.Decision {
 	if asks {
 		return askUnruled
 	}
@@ -162,19 +162,19 @@ var denyUnruled = policy.Decision{
 	Remedy: "give the jail a policy",
 }
 
-// Judge decides a question by the rules and, if they require it, by an approval. It blocks
+// Evaluate decides a question by the rules and, if they require it, by an approval. It blocks
 // until the approval is given or ctx ends. If the error is nil, the decision is in the audit
 // log. After an error the action must not happen.
-func (k *Kernel) Judge(ctx context.Context, a Ask) (Verdict, error) { return k.judge(ctx, a, false) }
+func (k *Engine) Evaluate(ctx context.Context, a Ask) (Verdict, error) { return k.judge(ctx, a, false) }
 
-func (k *Kernel) judge(ctx context.Context, a Ask, asks bool) (Verdict, error) {
+func (k *Engine) judge(ctx context.Context, a Ask, asks bool) (Verdict, error) {
 	a.Subject.Agent = k.agentOf(a.Subject)
 	v := Verdict{Decision: k.evaluate(a.Question, asks)}
 	if a.Operator && a.Subject.Jail == "" {
 		v.Decision = operatorDecision(a.Question)
 	}
-	if a.Always != "" {
-		v.Decision = alwaysAsk(v.Decision, a.Question, a.Always)
+	if a.AskReason != "" {
+		v.Decision = alwaysAsk(v.Decision, a.Question, a.AskReason)
 	}
 	parent := a.Parent
 	switch v.Decision.Effect {
@@ -216,7 +216,7 @@ func (k *Kernel) judge(ctx context.Context, a Ask, asks bool) (Verdict, error) {
 // judgeSubstitute evaluates the resource that an approver substituted. A resource that the
 // rules deny stays denied; one that needs approval already has it. An action observed by
 // seccomp or the egress proxy cannot be replaced, so it is denied.
-func (k *Kernel) judgeSubstitute(q policy.Question, v *Verdict) {
+func (k *Engine) judgeSubstitute(q policy.Question, v *Verdict) {
 	observed := q.Attributes["observed"] == "true"
 	q.Resource, q.Attributes = v.Instead, nil
 	switch d := k.evaluate(q, true); {
@@ -229,7 +229,7 @@ func (k *Kernel) judgeSubstitute(q policy.Question, v *Verdict) {
 }
 
 // agentOf returns the agent whose rules apply to a subject.
-func (k *Kernel) agentOf(s policy.Subject) string {
+func (k *Engine) agentOf(s policy.Subject) string {
 	if jp := k.policyFor(s); jp != nil && s.Agent == "" {
 		_, agent := jp.rules.get()
 		return agent
@@ -237,7 +237,7 @@ func (k *Kernel) agentOf(s policy.Subject) string {
 	return s.Agent
 }
 
-func (k *Kernel) find(jid id.Jail) *jailPolicy {
+func (k *Engine) find(jid id.Jail) *jailPolicy {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	return k.jails[jid]

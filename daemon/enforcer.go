@@ -26,71 +26,71 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// warden adapts the policy engine and the group names to the jail manager.
-type warden struct {
-	kernel *govern.Kernel
+// jailEnforcer adapts the policy engine and the group names to the jail manager.
+type jailEnforcer struct {
+	kernel *govern.Engine
 	groups *groups
 	agents *atomic.Pointer[gateway.Gateway]
 }
 
-func (w warden) Check(ctx context.Context, s jail.Spec) (json.RawMessage, error) {
-	return w.kernel.Check(s.Govern, s.Network == jail.Proxied, s.Enforce)
+func (w jailEnforcer) Check(ctx context.Context, s jail.Spec) (json.RawMessage, error) {
+	return w.kernel.Check(s.Policy, s.Network == jail.Proxied, s.Enforce)
 }
 
-func (w warden) Env(j jail.Jail) map[string]string {
+func (w jailEnforcer) Env(j jail.Jail) map[string]string {
 	env := gateway.Env(j)
 	if j.Spec.Network == jail.Proxied {
-		maps.Copy(env, govern.Env(j.Spec.Govern))
+		maps.Copy(env, govern.Env(j.Spec.Policy))
 	}
 	return env
 }
 
-func (w warden) Guard(ctx context.Context, j jail.Jail, s jail.Sight) error {
+func (w jailEnforcer) Apply(ctx context.Context, j jail.Jail, s jail.HostInfo) error {
 	if j.Spec.Network == jail.Bridged {
-		if err := w.groups.join(s.Door, j.ID, j.Spec.Name, s.Address); err != nil {
+		if err := w.groups.join(s.EndpointNetns, j.ID, j.Spec.Name, s.Address); err != nil {
 			return err
 		}
 	}
-	g := govern.Guard{Spec: j.Spec.Govern, Workspace: j.Spec.Project(), Init: s.PID, Cgroup: s.Cgroup, Again: s.Again, Rewound: s.Rewound}
+	g := govern.Guard{Spec: j.Spec.Policy, Workspace: j.Spec.Project(), Init: s.PID, Cgroup: s.Cgroup, Adopted: s.Reattached, Rewound: s.Rewound}
 	if j.Spec.Enforce {
 		g.Listener = s.Listener
 	}
 	if j.Spec.Network == jail.Proxied {
-		g.Door = s.Door
-		g.Open = func() (*govern.Door, error) { return openDoor(s.Door) }
-		g.Trust = func(ctx context.Context, ca *egress.CA) error { return trust(ctx, s, ca) }
-		g.Trusted, g.Waits = s.Restored, s.Restored && j.State == jail.Spare // a restored jail's files already contain the authority
+		g.Endpoint = s.EndpointNetns
+		g.Open = func() (*govern.Endpoint, error) { return openEndpoint(s.EndpointNetns) }
+		g.InstallCA = func(ctx context.Context, ca *egress.CA) error { return trust(ctx, s, ca) }
+		g.Trusted, g.TrustedUntilAwoke = s.Restored, s.Restored && j.State == jail.Spare // a restored jail's files already contain the authority
 	}
 	if err := w.kernel.Guard(ctx, j.ID, g); err != nil {
 		return err
 	}
 	if at := w.agents.Load(); at != nil {
-		at.Arrived(j)
+		at.JailStarted(j)
 	}
 	return nil
 }
 
-func (w warden) Adapt(ctx context.Context, j jail.Jail) error {
+func (w jailEnforcer) SpecChanged(ctx context.Context, j jail.Jail) error {
 	if j.Spec.Network == jail.Bridged {
 		w.groups.rename(j.ID, j.Spec.Name)
 	}
-	return w.kernel.Adapt(ctx, j.ID, j.Spec.Govern, j.Spec.Project())
+	return w.kernel.SetSpec(ctx, j.ID, j.Spec.Policy, j.Spec.Project())
 }
 
-func (w warden) Awoke(ctx context.Context, j jail.Jail, same bool) error {
-	return w.kernel.Awoke(ctx, j.ID, same)
+func (w jailEnforcer) Resumed(ctx context.Context, j jail.Jail, same bool) error {
+	return w.kernel.AfterRestore(ctx, j.ID, same)
 }
 
-func (w warden) Release(jid id.Jail) {
+func (w jailEnforcer) Release(jid id.Jail) {
 	if at := w.agents.Load(); at != nil {
-		at.Left(jid)
+		at.JailStopped(jid)
 	}
 	w.groups.leave(jid)
 	w.kernel.Release(jid)
 }
 
 // trust adds a certificate authority to all trust stores that programs in the jail may use.
-func trust(ctx context.Context, s jail.Sight, ca *egress.CA) error {
+func trust(ctx context.Context, s jail.HostInfo, ca *egress.CA) error {
 	root, err := os.OpenRoot(fmt.Sprintf("/proc/%d/root", s.PID))
 	if err != nil {
 		return err
@@ -121,16 +121,16 @@ var moves = map[jail.State]chain.Kind{
 	jail.Stopped: chain.JailStopped, jail.Failed: chain.JailFailed, jail.Deleting: chain.JailDeleted,
 }
 
-// Moved implements jail.Warden. Spares have no owner, so their creation and removal are not
+// StateChanged implements jail.Enforcer. Spares have no owner, so their creation and removal are not
 // recorded.
-func (w warden) Moved(j jail.Jail, from jail.State) {
+func (w jailEnforcer) StateChanged(j jail.Jail, from jail.State) {
 	if j.State == jail.Deleting {
-		w.kernel.Forget(j.ID)
+		w.kernel.ForgetTraffic(j.ID)
 	}
 	// A spare has no owner when it is guarded. Only now its session is known, and its
 	// listeners can be opened.
 	if at := w.agents.Load(); at != nil && j.State == jail.Running && from != jail.Paused {
-		at.Arrived(j)
+		at.JailStarted(j)
 	}
 	kind, ok := moves[j.State]
 	if !ok || from == jail.Spare && j.State == jail.Deleting || from == jail.Creating && j.State == jail.Deleting {
@@ -163,7 +163,7 @@ func created(j jail.Jail) any {
 		Group   string       `json:"network_group,omitempty"`
 		Origin  *jail.Origin `json:"origin,omitempty"`
 		Govern  string       `json:"govern,omitempty"` // digest
-	}{j.Spec.Name, j.Spec.Backend, j.Spec.Runtime, j.Digest, j.Spec.Network, j.Spec.Group, j.Origin, govern.Digest(j.Spec.Govern)}
+	}{j.Spec.Name, j.Spec.Backend, j.Spec.Runtime, j.Digest, j.Spec.Network, j.Spec.Group, j.Origin, govern.Digest(j.Spec.Policy)}
 }
 
 // forkTime is how long a child process may hold duplicates of this process's sockets between
@@ -181,16 +181,16 @@ func again(f func() error) (err error) {
 	}
 }
 
-// openDoor opens the listeners of a jail at the host end of its veth pair.
-func openDoor(door string) (_ *govern.Door, err error) {
-	g := &govern.Door{}
+// openEndpoint opens the listeners of a jail at the host end of its veth pair.
+func openEndpoint(endpointNS string) (_ *govern.Endpoint, err error) {
+	g := &govern.Endpoint{}
 	defer func() {
 		if err != nil {
 			err = errors.Join(err, g.Close())
 		}
 	}()
 	at := func(port int) string { return fmt.Sprint(netns.Gateway, ":", port) }
-	err = netns.Do(door, func() error {
+	err = netns.Do(endpointNS, func() error {
 		for _, l := range []struct {
 			to   *net.Listener
 			port int
@@ -210,7 +210,7 @@ func openDoor(door string) (_ *govern.Door, err error) {
 	if err != nil {
 		return nil, fmt.Errorf("listen for the jail: %w", err)
 	}
-	watch, err := netns.WatchRefused(door)
+	watch, err := netns.WatchRefused(endpointNS)
 	if err != nil {
 		return nil, err
 	}

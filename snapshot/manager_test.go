@@ -35,7 +35,7 @@ type harness struct {
 	runtime string // OCI runtime; default: runc
 	criu    string // path of CRIU; default: that of the host
 	jails   *jail.Manager
-	keeper  *snapshot.Keeper
+	keeper  *snapshot.Manager
 	records *records
 	keep    *snapshots
 
@@ -127,7 +127,7 @@ func (h *harness) open() {
 	}
 	keeper := snapshot.Config{
 		Dir: filepath.Join(h.dir, "jails"), Pages: filepath.Join(h.dir, "pages"), Hot: filepath.Join(h.dir, "hot"), HotMB: 1024,
-		Copies: snapshot.Copies{MemoryMB: 1024},
+		Spares: snapshot.SpareConfig{MemoryMB: 1024},
 		Store:  h.keep, Layers: oci.Layers{Templates: filepath.Join(h.dir, "templates")},
 	}
 	if h.tune != nil {

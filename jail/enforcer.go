@@ -11,10 +11,10 @@ import (
 	"glasshouse/id"
 )
 
-// A Warden enforces the policy of jails, such as egress rules. The Manager does not make
+// A Enforcer enforces the policy of jails, such as egress rules. The Manager does not make
 // concurrent calls for one jail, and calls the Observer first.
-type Warden interface {
-	// Check validates the Govern of a Spec and returns it in the form to record, or an Invalid
+type Enforcer interface {
+	// Check validates the Policy of a Spec and returns it in the form to record, or an Invalid
 	// error that names the invalid field.
 	Check(ctx context.Context, s Spec) (json.RawMessage, error)
 
@@ -22,48 +22,48 @@ type Warden interface {
 	// override them.
 	Env(j Jail) map[string]string
 
-	// Guard applies the policy to a jail that has been created or reattached, or to a new
+	// Apply applies the policy to a jail that has been created or reattached, or to a new
 	// instance of a jail. In a new jail only init has run, and in one that was made from a
 	// snapshot nothing has. After an error the jail does not run.
-	Guard(ctx context.Context, j Jail, s Sight) error
+	Apply(ctx context.Context, j Jail, s HostInfo) error
 
-	// Adapt applies a change of the jail's Spec, for example when a client gets a spare. The
+	// SpecChanged applies a change of the jail's Spec, for example when a client gets a spare. The
 	// processes of a frozen copy may not have run yet.
-	Adapt(ctx context.Context, j Jail) error
+	SpecChanged(ctx context.Context, j Jail) error
 
-	// Awoke is called when the processes of a jail that was restored from a snapshot run and
+	// Resumed is called when the processes of a jail that was restored from a snapshot run and
 	// can be notified. If same is true, the source of the snapshot had the same policy, and
 	// there is nothing to notify. After an error a new jail is removed.
-	Awoke(ctx context.Context, j Jail, same bool) error
+	Resumed(ctx context.Context, j Jail, same bool) error
 
 	// Release ends the enforcement when the jail's processes have ended. It may be called for
 	// a jail without policy.
 	Release(jid id.Jail)
 
-	// Moved is called for every state change of a jail after it is recorded. It must not
+	// StateChanged is called for every state change of a jail after it is recorded. It must not
 	// block.
-	Moved(j Jail, from State)
+	StateChanged(j Jail, from State)
 }
 
-// Regovern changes the Warden's configuration of a jail, with immediate effect.
-func (m *Manager) Regovern(ctx context.Context, jid id.Jail, by func(json.RawMessage) (json.RawMessage, error)) (Jail, error) {
+// ReplacePolicy changes the Enforcer's configuration of a jail, with immediate effect.
+func (m *Manager) ReplacePolicy(ctx context.Context, jid id.Jail, by func(json.RawMessage) (json.RawMessage, error)) (Jail, error) {
 	return m.withLock(ctx, jid, "jail.Regovern", func(ctx context.Context, b Backend, e *entry) error {
 		was := *e.jail.Load()
 		j := was
 		var err error
-		if j.Spec.Govern, err = by(j.Spec.Govern); err != nil {
+		if j.Spec.Policy, err = by(j.Spec.Policy); err != nil {
 			return err
 		}
-		if j.Spec.Govern, err = m.checkGovern(ctx, j.Spec); err != nil {
+		if j.Spec.Policy, err = m.checkGovern(ctx, j.Spec); err != nil {
 			return err
 		}
 		if err := m.save(ctx, e, j); err != nil {
 			return err
 		}
-		if m.cfg.Warden == nil || e.live.Load() == nil {
+		if m.cfg.Enforcer == nil || e.live.Load() == nil {
 			return nil
 		}
-		if err := m.cfg.Warden.Adapt(ctx, j); err != nil {
+		if err := m.cfg.Enforcer.SpecChanged(ctx, j); err != nil {
 			return errors.Join(err, m.save(ctx, e, was))
 		}
 		return nil
@@ -71,48 +71,48 @@ func (m *Manager) Regovern(ctx context.Context, jid id.Jail, by func(json.RawMes
 }
 
 func (m *Manager) checkGovern(ctx context.Context, s Spec) (json.RawMessage, error) {
-	if m.cfg.Warden == nil {
-		if len(s.Govern) > 0 {
+	if m.cfg.Enforcer == nil {
+		if len(s.Policy) > 0 {
 			return nil, fault.Fieldf("jail.Create", "govern", "this daemon has no policy enforcement")
 		}
 		return nil, nil
 	}
-	return m.cfg.Warden.Check(ctx, s)
+	return m.cfg.Enforcer.Check(ctx, s)
 }
 
 func (m *Manager) notifyStateChanged(j Jail, from State) {
-	if m.cfg.Warden != nil && j.State != from {
-		m.cfg.Warden.Moved(j, from)
+	if m.cfg.Enforcer != nil && j.State != from {
+		m.cfg.Enforcer.StateChanged(j, from)
 	}
 }
 
-// notifyResumed notifies the Warden that the processes from an image run.
+// notifyResumed notifies the Enforcer that the processes from an image run.
 func (m *Manager) notifyResumed(ctx context.Context, j Jail, img Image) error {
-	if m.cfg.Warden == nil {
+	if m.cfg.Enforcer == nil {
 		return nil
 	}
-	return m.cfg.Warden.Awoke(ctx, j, bytes.Equal(j.Spec.Govern, img.Jail.Spec.Govern))
+	return m.cfg.Enforcer.Resumed(ctx, j, bytes.Equal(j.Spec.Policy, img.Jail.Spec.Policy))
 }
 
-func (m *Manager) applyPolicy(ctx context.Context, j Jail, s Sight) error {
-	if m.cfg.Warden == nil {
+func (m *Manager) applyPolicy(ctx context.Context, j Jail, s HostInfo) error {
+	if m.cfg.Enforcer == nil {
 		return nil
 	}
-	if err := m.cfg.Warden.Guard(ctx, j, s); err != nil {
+	if err := m.cfg.Enforcer.Apply(ctx, j, s); err != nil {
 		return fmt.Errorf("govern jail %s: %w", j.ID, err)
 	}
 	return nil
 }
 
-// notifySpecChanged notifies the Observer and the Warden of a changed Spec.
+// notifySpecChanged notifies the Observer and the Enforcer of a changed Spec.
 func (m *Manager) notifySpecChanged(ctx context.Context, j Jail) error {
 	if m.cfg.Observer != nil {
 		if err := m.cfg.Observer.Select(ctx, j); err != nil {
 			return err
 		}
 	}
-	if m.cfg.Warden != nil {
-		return m.cfg.Warden.Adapt(ctx, j)
+	if m.cfg.Enforcer != nil {
+		return m.cfg.Enforcer.SpecChanged(ctx, j)
 	}
 	return nil
 }

@@ -19,7 +19,7 @@ import (
 	"glasshouse/snapshot/images"
 )
 
-// Config holds the parameters of a Keeper.
+// Config holds the parameters of a Manager.
 type Config struct {
 	Dir    string // {DATA}/jails
 	Pages  string // {DATA}/pages, the image store
@@ -28,39 +28,39 @@ type Config struct {
 	Jails  *jail.Manager
 	Store  Store
 	Log    *slog.Logger
-	Copies Copies
+	Spares SpareConfig
 
-	// Records finds the event logs of jails. If it is nil, comparisons count no records.
-	Records Logbook
+	// Logs finds the event logs of jails. If it is nil, comparisons count no records.
+	Logs LogSource
 
 	// Layers merges the layers of snapshots that have many. If it is nil, layers are not merged.
 	Layers Layers
 
-	// Lower returns the layers of a root filesystem, topmost first, if this host has it with
+	// LowerLayers returns the layers of a root filesystem, topmost first, if this host has it with
 	// the given digest. It is used for snapshots of other hosts. If it is nil, Import fails.
-	Lower func(ctx context.Context, r jail.Rootfs, digest string) ([]string, error)
+	LowerLayers func(ctx context.Context, r jail.Rootfs, digest string) ([]string, error)
 
-	// Inherit returns the policy of a new jail, given the policy raw of the jail that the
+	// InheritPolicy returns the policy of a new jail, given the policy raw of the jail that the
 	// snapshot was taken of. It is used unless Overrides sets a policy. If it is nil, the
 	// policy is copied.
-	Inherit func(raw json.RawMessage) (json.RawMessage, error)
+	InheritPolicy func(raw json.RawMessage) (json.RawMessage, error)
 
-	// Told, if it is not nil, is called after a snapshot was taken, used or deleted.
-	Told func(Happening)
+	// Notify, if it is not nil, is called after a snapshot was taken, used or deleted.
+	Notify func(Notification)
 
 	// DiskMB limits the disk usage of all automatic snapshots; 0 is no limit.
 	DiskMB int64
 }
 
-// A Happening is a notification about a snapshot.
-type Happening struct {
+// A Notification is a notification about a snapshot.
+type Notification struct {
 	Op       Op
 	Snapshot Snapshot
 	Jail     id.Jail // the jail that was snapshotted, created or rewound
 	Number   int     // of a branch, among those created in the same call
 }
 
-// An Op is the operation that a Happening reports.
+// An Op is the operation that a Notification reports.
 type Op string
 
 const (
@@ -70,14 +70,14 @@ const (
 	OpRewound  Op = "rewound"
 )
 
-func (k *Keeper) notify(h Happening) {
-	if k.cfg.Told != nil {
-		k.cfg.Told(h)
+func (k *Manager) notify(h Notification) {
+	if k.cfg.Notify != nil {
+		k.cfg.Notify(h)
 	}
 }
 
-// Keeper manages snapshots. It is safe for concurrent use.
-type Keeper struct {
+// Manager manages snapshots. It is safe for concurrent use.
+type Manager struct {
 	cfg    Config
 	images *images.Store
 	cache  *imageCache
@@ -108,12 +108,12 @@ type Keeper struct {
 	autos map[id.Jail]*auto // jails with automatic snapshots
 }
 
-// New returns a Keeper. It does not access the file system; Open does.
-func New(cfg Config) *Keeper {
+// New returns a Manager. It does not access the file system; Open does.
+func New(cfg Config) *Manager {
 	if cfg.Log == nil {
 		cfg.Log = slog.New(slog.DiscardHandler)
 	}
-	return &Keeper{
+	return &Manager{
 		cfg: cfg, all: map[id.Snapshot]*Snapshot{}, last: map[id.Jail]id.Snapshot{}, inUse: map[id.Snapshot]int{},
 		pinned: map[string]int{}, autos: map[id.Jail]*auto{},
 	}
@@ -121,7 +121,7 @@ func New(cfg Config) *Keeper {
 
 // Open loads the existing snapshots, and removes files of unfinished operations in the
 // background. Config.Jails must be open.
-func (k *Keeper) Open(ctx context.Context) (err error) {
+func (k *Manager) Open(ctx context.Context) (err error) {
 	k.ctx, k.cancel = context.WithCancel(context.WithoutCancel(ctx))
 	k.images, err = images.Open(k.cfg.Pages)
 	if err != nil {
@@ -157,7 +157,7 @@ func (k *Keeper) Open(ctx context.Context) (err error) {
 // setNearest sets the last snapshot of a jail from its topmost sealed layer. The caller holds
 // mu.
 // +checklocks:k.mu
-func (k *Keeper) setNearest(j jail.Jail) {
+func (k *Manager) setNearest(j jail.Jail) {
 	if len(j.Sealed) > 0 {
 		if sid := id.Snapshot(filepath.Base(filepath.Dir(j.Sealed[0]))); k.all[sid] != nil {
 			k.last[j.ID] = sid
@@ -166,7 +166,7 @@ func (k *Keeper) setNearest(j jail.Jail) {
 }
 
 // Close stops all background work and waits for it.
-func (k *Keeper) Close() error {
+func (k *Manager) Close() error {
 	if k.cancel == nil {
 		return nil
 	}
@@ -176,7 +176,7 @@ func (k *Keeper) Close() error {
 }
 
 // dir returns the directory of a snapshot of a jail.
-func (k *Keeper) dir(jid id.Jail, sid id.Snapshot) string {
+func (k *Manager) dir(jid id.Jail, sid id.Snapshot) string {
 	return filepath.Join(k.cfg.Dir, string(jid), "snapshots", string(sid))
 }
 
@@ -187,7 +187,7 @@ const (
 )
 
 // Get returns a snapshot.
-func (k *Keeper) Get(_ context.Context, sid id.Snapshot) (Snapshot, error) {
+func (k *Manager) Get(_ context.Context, sid id.Snapshot) (Snapshot, error) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	s := k.all[sid]
@@ -209,7 +209,7 @@ type ListOptions struct {
 }
 
 // List returns snapshots in the order of their creation.
-func (k *Keeper) List(_ context.Context, o ListOptions) ([]Snapshot, error) {
+func (k *Manager) List(_ context.Context, o ListOptions) ([]Snapshot, error) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	var list []Snapshot
@@ -237,7 +237,7 @@ const maxGone = 1024
 
 // lookup finds a snapshot, including recently deleted ones. The caller holds mu.
 // +checklocks:k.mu
-func (k *Keeper) lookup(sid id.Snapshot) (Snapshot, bool) {
+func (k *Manager) lookup(sid id.Snapshot) (Snapshot, bool) {
 	if s := k.all[sid]; s != nil {
 		return *s, true
 	}
@@ -259,7 +259,7 @@ type Usage struct {
 }
 
 // Usage returns the disk usage of a snapshot.
-func (k *Keeper) Usage(ctx context.Context, sid id.Snapshot) (Usage, error) {
+func (k *Manager) Usage(ctx context.Context, sid id.Snapshot) (Usage, error) {
 	s, done, err := k.acquire(sid)
 	if err != nil {
 		return Usage{}, err
@@ -290,7 +290,7 @@ func (k *Keeper) Usage(ctx context.Context, sid id.Snapshot) (Usage, error) {
 
 // layersOfOthers returns the layers that jails use, and those of all snapshots except the ones
 // for which f returns true.
-func (k *Keeper) layersOfOthers(f func(*Snapshot) bool) map[string]bool {
+func (k *Manager) layersOfOthers(f func(*Snapshot) bool) map[string]bool {
 	used := k.cfg.Jails.Sealed()
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -307,7 +307,7 @@ func (k *Keeper) layersOfOthers(f func(*Snapshot) bool) map[string]bool {
 
 // usedFiles returns the files that must not be removed: layers in use and files that are being
 // created.
-func (k *Keeper) usedFiles() map[string]bool {
+func (k *Manager) usedFiles() map[string]bool {
 	used := k.layersOfOthers(nil)
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -318,7 +318,7 @@ func (k *Keeper) usedFiles() map[string]bool {
 }
 
 // acquire returns a snapshot and prevents its deletion until done is called.
-func (k *Keeper) acquire(sid id.Snapshot) (s *Snapshot, done func(), err error) {
+func (k *Manager) acquire(sid id.Snapshot) (s *Snapshot, done func(), err error) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	s = k.all[sid]
@@ -335,7 +335,7 @@ func (k *Keeper) acquire(sid id.Snapshot) (s *Snapshot, done func(), err error) 
 
 // Delete removes a snapshot. Layers that jails or other snapshots use are kept. It returns
 // fault.Conflict while the snapshot is in use.
-func (k *Keeper) Delete(ctx context.Context, sid id.Snapshot) error {
+func (k *Manager) Delete(ctx context.Context, sid id.Snapshot) error {
 	k.mu.Lock()
 	s := k.all[sid]
 	switch {
@@ -358,15 +358,15 @@ func (k *Keeper) Delete(ctx context.Context, sid id.Snapshot) error {
 		}
 	}
 	k.mu.Unlock()
-	k.notify(Happening{Op: OpDeleted, Snapshot: *s, Jail: s.Jail.ID})
+	k.notify(Notification{Op: OpDeleted, Snapshot: *s, Jail: s.Jail.ID})
 	err := k.cfg.Jails.DropCopies(ctx, sid)
 	k.cache.drop(sid)
 	return errors.Join(err, k.sweep(ctx))
 }
 
-// Abandoned removes the automatic snapshots and checkpoints of a deleted jail, and files that
+// JailDeleted removes the automatic snapshots and checkpoints of a deleted jail, and files that
 // only the jail used.
-func (k *Keeper) Abandoned(ctx context.Context, jid id.Jail) error {
+func (k *Manager) JailDeleted(ctx context.Context, jid id.Jail) error {
 	list, err := k.List(ctx, ListOptions{Jail: jid})
 	if err != nil {
 		return err
@@ -382,7 +382,7 @@ func (k *Keeper) Abandoned(ctx context.Context, jid id.Jail) error {
 }
 
 // cleanUp removes files that an earlier daemon left in unfinished operations.
-func (k *Keeper) cleanUp() {
+func (k *Manager) cleanUp() {
 	if err := k.sweep(k.ctx); err != nil {
 		k.cfg.Log.Error("cannot remove leftover snapshot files", "err", err)
 	}
@@ -394,7 +394,7 @@ func (k *Keeper) cleanUp() {
 
 // sweep removes files that belong to no snapshot. Of a directory without a record it keeps
 // only a layer that is in use.
-func (k *Keeper) sweep(ctx context.Context) error {
+func (k *Manager) sweep(ctx context.Context) error {
 	k.filesMu.Lock()
 	defer k.filesMu.Unlock()
 	found, err := filepath.Glob(filepath.Join(k.cfg.Dir, "j-*", "snapshots", "s-*"))
@@ -426,7 +426,7 @@ func (k *Keeper) sweep(ctx context.Context) error {
 }
 
 // clearDir removes all unused files in the directory of a deleted snapshot.
-func (k *Keeper) clearDir(dir string, used map[string]bool) error {
+func (k *Manager) clearDir(dir string, used map[string]bool) error {
 	if _, err := os.Lstat(filepath.Join(dir, imagesDir)); err == nil {
 		if err := k.images.Delete(filepath.Join(dir, imagesDir)); err != nil {
 			return err
@@ -455,7 +455,7 @@ func (k *Keeper) clearDir(dir string, used map[string]bool) error {
 }
 
 // Digests returns the digests of the root filesystems that snapshots use.
-func (k *Keeper) Digests() []string {
+func (k *Manager) Digests() []string {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	var all []string

@@ -23,8 +23,8 @@ import (
 	"glasshouse/store/storetest"
 )
 
-// A house is sessions with connectors, and the keys that they borrow.
-type house struct {
+// A harness is sessions with connectors, and the keys that they borrow.
+type harness struct {
 	*testing.T
 	runs *run.Manager
 	*connector.Connectors
@@ -34,7 +34,7 @@ type house struct {
 // soon has deliveries tried again at once, and given up early.
 var soon = run.Retry{First: time.Millisecond, Longest: time.Millisecond, Attempts: 3}
 
-func open(t *testing.T, cfg connector.Config) *house {
+func open(t *testing.T, cfg connector.Config) *harness {
 	t.Helper()
 	db, err := storetest.Open(t, "")
 	if err != nil {
@@ -54,17 +54,17 @@ func open(t *testing.T, cfg connector.Config) *house {
 	if err != nil {
 		t.Fatal(err)
 	}
-	h := &house{T: t, keys: map[string]string{"key-a": "the key of a", "key-b": "the key of b"}}
+	h := &harness{T: t, keys: map[string]string{"key-a": "the key of a", "key-b": "the key of b"}}
 	told := func(e run.Event) {
 		if h.Connectors != nil && e.Kind == run.MessageOut {
 			h.Wake()
 		}
 	}
-	if h.runs, err = run.New(t.Context(), run.Config{Store: db.Runs(), Chain: c, Key: seal, Retry: soon, Told: told}); err != nil {
+	if h.runs, err = run.New(t.Context(), run.Config{Store: db.Runs(), Chain: c, Key: seal, Retry: soon, OnEvent: told}); err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { h.runs.Close() })
-	cfg.Runs, cfg.Reach = h.runs, egress.Outside
+	cfg.Runs, cfg.Reach = h.runs, egress.CheckInternetAddr
 	cfg.Start = h.runs.Create
 	cfg.Key = func(_ context.Context, _, secret, _ string) ([]byte, error) {
 		if k, ok := h.keys[secret]; ok {
@@ -83,7 +83,7 @@ func open(t *testing.T, cfg connector.Config) *house {
 }
 
 // signed are the headers of what is sent now.
-func (h *house) signed(key, id, body string) http.Header {
+func (h *harness) signed(key, id, body string) http.Header {
 	h.Helper()
 	head, err := webhook.Headers([]byte(key), id, time.Now(), []byte(body))
 	if err != nil {
@@ -92,7 +92,7 @@ func (h *house) signed(key, id, body string) http.Header {
 	return head
 }
 
-func (h *house) inbox(session string) []run.Message {
+func (h *harness) inbox(session string) []run.Message {
 	h.Helper()
 	list, err := h.runs.Messages(h.Context(), session, run.In, 0, 0)
 	if err != nil && !errors.Is(err, fault.NotFound) {
@@ -101,7 +101,7 @@ func (h *house) inbox(session string) []run.Message {
 	return list
 }
 
-func (h *house) say(session, text string, m run.Message) run.Message {
+func (h *harness) say(session, text string, m run.Message) run.Message {
 	h.Helper()
 	m.Session, m.Text = session, text
 	got, err := h.runs.Post(h.Context(), m, h.For(session)...)
@@ -111,7 +111,7 @@ func (h *house) say(session, text string, m run.Message) run.Message {
 	return got
 }
 
-func (h *house) settled(m run.Message, want ...run.DeliveryState) []run.Delivery {
+func (h *harness) settled(m run.Message, want ...run.DeliveryState) []run.Delivery {
 	h.Helper()
 	for deadline := time.Now().Add(30 * time.Second); ; time.Sleep(5 * time.Millisecond) {
 		list, err := h.runs.Deliveries(h.Context(), m.ID)
