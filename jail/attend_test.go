@@ -126,7 +126,7 @@ func wantCalls(t *testing.T, what string, got []string, want string) {
 }
 
 // Observation and policy start before a jail runs, and end after its processes have ended.
-func TestObserverAndWardenCoverWholeLifetime(t *testing.T) {
+func TestObserverAndEnforcerCoverWholeLifetime(t *testing.T) {
 	h := newHarness(t)
 	h.scriptParts = true
 	m, s := h.scripted()
@@ -474,7 +474,7 @@ func TestCreateWithSecretsOnUnsupportedBackend(t *testing.T) {
 	h.wantJails()
 }
 
-func TestRegovernIsUndoneOnWardenError(t *testing.T) {
+func TestReplacePolicyIsUndoneOnError(t *testing.T) {
 	h := newHarness(t)
 	h.scriptParts = true
 	m, s := h.scripted()

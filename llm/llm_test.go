@@ -19,7 +19,7 @@ import (
 	"glasshouse/llm/mockllm"
 )
 
-// A harness is a gateway before a scripted model, and what it was told to remember.
+// A harness is a gateway with a scripted model and its stored state.
 type harness struct {
 	t    *testing.T
 	mock *mockllm.Server

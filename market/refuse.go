@@ -25,7 +25,7 @@ const (
 	OffHostRedirect Reason = "leads elsewhere"   // redirect to another host
 	WrongBytes      Reason = "wrong digest"      // the bytes do not match the digest in the index
 	WrongBundle     Reason = "another bundle"    // the bundle is not the one in the index
-	Absent          Reason = "not in the market" // nobody offers it
+	Absent          Reason = "not in the market" // no market offers it
 )
 
 var rules = map[Reason]struct {

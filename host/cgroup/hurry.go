@@ -13,16 +13,15 @@ import (
 	"github.com/opencontainers/cgroups"
 )
 
-// A FastMoves keeps moves between cgroups quick for as long as somebody needs that. Its
-// zero value is ready. It is safe for concurrent use.
+// FastMoves keeps moves of processes between cgroups fast while it has users. Its zero value
+// is ready. It is safe for concurrent use.
 //
-// Forks, exits and the start of programs take a lock which costs them next to nothing,
-// until a process is moved: the kernel then waits until all processors have noticed
-// that it costs something now (percpu_down_write of cgroup_threadgroup_rwsem, rcu_sync),
-// which is 8 to 15 ms on a machine of two. For about as long afterwards another move
-// need not wait. So while a jail is made, whose processes must be moved, by its runtime
-// or by us, a move that moves nothing is made every few milliseconds beside all other
-// work. It is what the mount option favordynmods does for good and for the whole host.
+// Forks, exits and execs take cgroup_threadgroup_rwsem for reading, which is almost free until
+// a process is moved: percpu_down_write then waits for an RCU grace period (kernel/rcu/sync.c),
+// 8 to 15 ms on a host with two CPUs. For about the same time afterwards, further moves do not
+// wait. While a jail is created, its processes are moved by the runtime and by this process, so
+// FastMoves repeats a move without effect every few milliseconds. The mount option favordynmods
+// has the same effect permanently and for the whole host.
 type FastMoves struct {
 	mu sync.Mutex
 	// +checklocks:mu

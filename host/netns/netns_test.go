@@ -532,7 +532,7 @@ func TestRulesThatWereFlushedAreUpheld(t *testing.T) {
 	w := newWorld(t)
 	server := w.serve(w.path("internet"), serverAddr)
 	w.must(netns.Release())
-	w.must(netns.EnsureRules()) // nobody needs them
+	w.must(netns.EnsureRules()) // no network needs them
 	nft := func(command string) string {
 		out, err := exec.Command("nft", strings.Fields(command)...).CombinedOutput()
 		if err != nil {

@@ -14,7 +14,7 @@ import (
 )
 
 func TestPacketsAreKeptForWireshark(t *testing.T) {
-	h := newHarness(t, network.Config{RingBytes: 16 << 20}) // nothing is to be dropped
+	h := newHarness(t, network.Config{RingBytes: 16 << 20}) // no packet may be dropped
 	j := h.jail()
 	j.Selection.Packets = 65535
 	j.acquaint()
